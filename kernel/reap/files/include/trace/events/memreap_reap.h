@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM memreap_reap
+
+#if !defined(_TRACE_MEMREAP_REAP_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _TRACE_MEMREAP_REAP_H
+
+#include <linux/hash.h>
+#include <linux/mm.h>
+#include <linux/tracepoint.h>
+
+#ifndef _MEMREAP_REAP_STAT
+#define _MEMREAP_REAP_STAT
+/**
+ * struct memreap_reap_stat - what one reaper did in one pass
+ * @pages: pages unmapped, in units of PAGE_SIZE; a lower bound if memory was
+ *	so short that not even a page to gather them in could be had
+ * @chunks: chunks claimed and worked on
+ * @yields: times the mmap_lock was given up because somebody waited for it
+ * @ns: from the start to the end of the pass, waiting included
+ */
+struct memreap_reap_stat {
+	unsigned long pages;
+	unsigned int chunks;
+	unsigned int yields;
+	u64 ns;
+};
+#endif
+
+TRACE_EVENT(memreap_reap_start,
+
+	TP_PROTO(struct mm_struct *mm, unsigned int reapers),
+
+	TP_ARGS(mm, reapers),
+
+	TP_STRUCT__entry(
+		__field(unsigned int, mm_id)
+		__field(unsigned int, reapers)
+		__field(unsigned long, rss)
+	),
+
+	TP_fast_assign(
+		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->reapers = reapers;
+		__entry->rss = get_mm_rss(mm);
+	),
+
+	TP_printk("mm_id=%u reapers=%u rss=%luKiB",
+		  __entry->mm_id, __entry->reapers,
+		  __entry->rss << (PAGE_SHIFT - 10))
+);
+
+TRACE_EVENT(memreap_reap_end,
+
+	TP_PROTO(struct mm_struct *mm, const struct memreap_reap_stat *stat,
+		 bool complete),
+
+	TP_ARGS(mm, stat, complete),
+
+	TP_STRUCT__entry(
+		__field(unsigned int, mm_id)
+		__field(unsigned long, bytes)
+		__field(unsigned int, chunks)
+		__field(unsigned int, yields)
+		__field(u64, ns)
+		__field(bool, complete)
+	),
+
+	TP_fast_assign(
+		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->bytes = stat->pages << PAGE_SHIFT;
+		__entry->chunks = stat->chunks;
+		__entry->yields = stat->yields;
+		__entry->ns = stat->ns;
+		__entry->complete = complete;
+	),
+
+	TP_printk("mm_id=%u bytes=%lu chunks=%u yields=%u ns=%llu complete=%d",
+		  __entry->mm_id, __entry->bytes, __entry->chunks,
+		  __entry->yields, __entry->ns, __entry->complete)
+);
+
+#endif /* _TRACE_MEMREAP_REAP_H */
+
+/* This part must be outside protection */
+#include <trace/define_trace.h>

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Reap a dying address space beside exit_mmap() instead of against it.
+ *
+ * exit_mmap() zaps from the bottom. A reaper that walks the same way follows
+ * it from page table to page table and both spend their time on each other's
+ * locks. So reapers start at the top and go down in pieces no larger than one
+ * page table: the two meet once. Several reapers share the work by claiming
+ * chunks, see reap_session.c.
+ */
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
+#include <linux/moduleparam.h>
+#include <linux/oom.h>
+#include <linux/sched/coredump.h>
+#include <linux/timekeeping.h>
+
+#include <asm/tlb.h>
+
+#include "../internal.h"
+#include "reap.h"
+#include "reap_session.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/memreap_reap.h>
+
+DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
+
+/*
+ * Free what a reaper gathered once it comes to about one page table's worth of
+ * entries: the struct pages are still in the cache then, and memory comes back
+ * while the rest is zapped.
+ */
+#define REAP_FLUSH_ENTRIES	(PTRS_PER_PTE - PTRS_PER_PTE / 8)
+
+/* How often the OOM reaper tries to get a lock back that it gave up. */
+#define REAP_RELOCK_TRIES	5
+
+/**
+ * struct reaper - one reaper at work
+ * @mm: the address space
+ * @session: shared with the other reapers of @mm
+ * @mas: position in @mm's tree of VMAs; valid while the mmap_lock is held
+ * @vma: the VMA at @mas, or NULL when there is none further down
+ * @moved: @mas and @vma say nothing about the place asked for next
+ * @may_sleep: may wait for the mmap_lock and for other reapers
+ * @locked: the mmap_lock is held for read
+ * @tlb: gathers the pages of the chunk being worked on
+ * @gathered: entries of @tlb that have not been freed
+ * @stat: what the tracepoint reports
+ */
+struct reaper {
+	struct mm_struct *mm;
+	struct reap_session *session;
+	struct ma_state mas;
+	struct vm_area_struct *vma;
+	bool moved;
+	bool may_sleep;
+	bool locked;
+	struct mmu_gather tlb;
+	unsigned int gathered;
+	struct memreap_reap_stat stat;
+};
+
+/*
+ * Only private memory has a good chance to be dropped without steps that
+ * cannot be afforded when memory has run out; hugetlb and PFN mappings need
+ * such steps too. See __oom_reap_task_mm().
+ */
+static bool reapable(const struct vm_area_struct *vma)
+{
+	if (vma->vm_flags & (VM_HUGETLB | VM_PFNMAP))
+		return false;
+
+	return vma_is_anonymous((struct vm_area_struct *)vma) ||
+	       !(vma->vm_flags & VM_SHARED);
+}
+
+/*
+ * The highest reapable VMA that starts below @top, which only goes down from
+ * call to call unless the position was declared void.
+ */
+static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
+{
+	if (r->moved) {
+		mas_set(&r->mas, top - 1);
+		r->vma = mas_find_rev(&r->mas, 0);
+		r->moved = false;
+	}
+	while (r->vma && (r->vma->vm_start >= top || !reapable(r->vma)))
+		r->vma = mas_find_rev(&r->mas, 0);
+
+	return r->vma;
+}
+
+static bool span_below(void *arg, unsigned long top, struct reap_span *span)
+{
+	struct reaper *r = arg;
+	struct vm_area_struct *vma;
+
+	/* Others may have claimed much in between: do not step through it. */
+	r->moved = true;
+	vma = vma_below(r, top);
+	if (!vma)
+		return false;
+
+	span->start = vma->vm_start;
+	span->end = min(vma->vm_end, top);
+	return true;
+}
+
+/* Cut the next piece off the top of @chunk: one VMA, at most one page table. */
+static bool next_piece(struct reaper *r, struct reap_span *chunk,
+		       struct reap_span *piece)
+{
+	struct vm_area_struct *vma;
+
+	if (chunk->start >= chunk->end)
+		return false;
+
+	vma = vma_below(r, chunk->end);
+	if (!vma || vma->vm_end <= chunk->start)
+		return false;
+
+	piece->end = min(vma->vm_end, chunk->end);
+	piece->start = max3(vma->vm_start, chunk->start,
+			    ALIGN_DOWN(piece->end - 1, PMD_SIZE));
+	chunk->end = piece->start;
+	return true;
+}
+
+/*
+ * Account what the piece at @addr added to the gather. Pages that were freed
+ * in between, because no batch could be allocated, have left the gather and
+ * are missing from the tracepoint's figure.
+ */
+static void count_gathered(struct reaper *r, unsigned long addr)
+{
+	struct mmu_gather_batch *batch;
+	unsigned int skip = r->gathered;
+	unsigned int entries = 0;
+
+	for (batch = &r->tlb.local; batch && batch->nr; batch = batch->next)
+		entries += batch->nr;
+	if (entries < skip)
+		skip = 0;
+	r->gathered = entries;
+
+	for (batch = &r->tlb.local; batch && batch->nr; batch = batch->next) {
+		for (unsigned int i = 0; i < batch->nr; i++) {
+			struct encoded_page *entry = batch->encoded_pages[i];
+			struct folio *folio;
+
+			if (skip) {
+				skip--;
+				continue;
+			}
+			if (encoded_page_flags(entry) &
+			    ENCODED_PAGE_BIT_NR_PAGES_NEXT) {
+				r->stat.pages += encoded_nr_pages(batch->encoded_pages[++i]);
+				continue;
+			}
+			folio = page_folio(encoded_page_ptr(entry));
+			/* A huge entry leaves no page table behind. */
+			if (folio_test_large(folio) &&
+			    !mm_find_pmd(r->mm, addr))
+				r->stat.pages += folio_nr_pages(folio);
+			else
+				r->stat.pages++;
+		}
+	}
+}
+
+static void zap_piece(struct reaper *r, const struct reap_span *piece)
+{
+	struct mmu_notifier_range range;
+
+	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, r->mm,
+				piece->start, piece->end);
+	if (mmu_notifier_invalidate_range_start_nonblock(&range)) {
+		WRITE_ONCE(r->session->failed, true);
+		return;
+	}
+	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
+	mmu_notifier_invalidate_range_end(&range);
+
+	count_gathered(r, piece->start);
+	if (r->gathered >= REAP_FLUSH_ENTRIES) {
+		tlb_flush_mmu(&r->tlb);
+		r->gathered = 0;
+	}
+}
+
+/*
+ * Somebody waits for the mmap_lock, most likely to let the process die. Let
+ * them pass. The OOM reaper must not sleep on the lock: its holder may need
+ * the very memory that is to be freed.
+ */
+static void relock(struct reaper *r)
+{
+	mmap_read_unlock(r->mm);
+	r->locked = false;
+	r->stat.yields++;
+
+	if (r->may_sleep) {
+		r->locked = !mmap_read_lock_killable(r->mm);
+		return;
+	}
+
+	for (int i = 0; i < REAP_RELOCK_TRIES; i++) {
+		schedule_timeout_idle(1);
+		r->locked = mmap_read_trylock(r->mm);
+		if (r->locked)
+			return;
+	}
+}
+
+/*
+ * Zap @chunk from its top.
+ *
+ * Return: false when reaping has to end, because exit_mmap() has freed all
+ * there is or because the lock did not come back.
+ */
+static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
+{
+	struct reap_span piece;
+	bool done = false;
+
+	tlb_gather_mmu(&r->tlb, r->mm);
+	r->gathered = 0;
+	while (!done && next_piece(r, chunk, &piece)) {
+		zap_piece(r, &piece);
+
+		if (mmap_lock_is_contended(r->mm)) {
+			tlb_finish_mmu(&r->tlb);
+			relock(r);
+			if (!r->locked)
+				return false;
+			r->moved = true;
+			tlb_gather_mmu(&r->tlb, r->mm);
+			r->gathered = 0;
+		}
+		/*
+		 * After a relock the VMAs may be gone, or with a failed
+		 * dup_mmap() be another's. Without one this only saves going
+		 * through what exit_mmap() has freed.
+		 */
+		done = test_bit(MMF_OOM_SKIP, &r->mm->flags);
+	}
+	tlb_finish_mmu(&r->tlb);
+	r->stat.chunks++;
+
+	return !done;
+}
+
+/*
+ * Claim chunks and zap them until there are none.
+ *
+ * Return: false if claimed memory may have been left behind.
+ */
+static bool reap_chunks(struct reaper *r)
+{
+	struct reap_span chunk;
+
+	while (reap_session_claim(r->session, span_below, r, &chunk)) {
+		if (!reap_chunk(r, &chunk))
+			break;
+	}
+
+	return r->locked;
+}
+
+/*
+ * Wait until the other reapers have finished what they claimed. The lock is
+ * given up: one that needs it back must not wait for us.
+ */
+static bool wait_finished(struct reaper *r)
+{
+	if (reap_session_finished(r->session))
+		return true;
+	if (r->locked)
+		mmap_read_unlock(r->mm);
+	r->locked = false;
+
+	return !wait_event_killable(r->session->idle,
+				    reap_session_finished(r->session));
+}
+
+/**
+ * memreap_reap_mm - free the private memory of a dying address space
+ * @mm: the address space, pinned by the caller, its mmap_lock held for read
+ *	and MMF_OOM_SKIP seen clear under it
+ * @may_sleep: may wait for the mmap_lock and for the other reapers of @mm
+ * @locked: cleared when the mmap_lock was given up and is not held on return
+ *
+ * Any number of tasks can work on one @mm at a time. With @may_sleep, all that
+ * was to be reaped has been when this returns true, whoever did it.
+ *
+ * Return: false if part of @mm was left out and the caller should try again.
+ */
+bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked)
+{
+	struct reap_session own;
+	struct reaper r = {
+		.mm = mm,
+		.may_sleep = may_sleep,
+		.locked = true,
+		.moved = true,
+	};
+	u64 start = ktime_get_ns();
+	bool complete = true;
+
+	mas_init(&r.mas, &mm->mm_mt, 0);
+	r.session = reap_session_join(mm, &own);
+	trace_memreap_reap_start(mm, atomic_read(&r.session->working));
+
+	/*
+	 * get_user() and its like now fail on what is no longer there instead
+	 * of seeing zeroes. See __oom_reap_task_mm() for why no barrier.
+	 */
+	set_bit(MMF_UNSTABLE, &mm->flags);
+
+	/* What one claimed and left, all of the session have missed. */
+	if (!reap_chunks(&r))
+		WRITE_ONCE(r.session->failed, true);
+	reap_session_finish(r.session);
+	if (may_sleep)
+		complete = wait_finished(&r);
+	complete &= reap_session_leave(r.session);
+
+	r.stat.ns = ktime_get_ns() - start;
+	trace_memreap_reap_end(mm, &r.stat, complete);
+	*locked = r.locked;
+
+	return complete;
+}
+
+static int reap_param_set(const char *val, const struct kernel_param *kp)
+{
+	bool enable;
+	int ret = kstrtobool(val, &enable);
+
+	if (ret)
+		return ret;
+	if (enable)
+		static_branch_enable(&memreap_reap_key);
+	else
+		static_branch_disable(&memreap_reap_key);
+
+	return 0;
+}
+
+static int reap_param_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%c\n", memreap_reap_enabled() ? 'Y' : 'N');
+}
+
+static const struct kernel_param_ops reap_param_ops = {
+	.set = reap_param_set,
+	.get = reap_param_get,
+};
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "memreap."
+module_param_cb(reap, &reap_param_ops, NULL, 0644);
+MODULE_PARM_DESC(reap, "Reap from the top, with several reapers (default: Y)");
