@@ -27,46 +27,81 @@
  */
 #define RELEASE_PAGES	128
 
+/* The page flags that tell which LRU list a folio is on and who counts it. */
+#ifdef CONFIG_LRU_GEN
+#define GEN_FLAGS	LRU_GEN_MASK
+#else
+#define GEN_FLAGS	0UL
+#endif
+#define RUN_FLAGS	((SECTIONS_MASK << SECTIONS_PGSHIFT) |	\
+			 (NODES_MASK << NODES_PGSHIFT) |	\
+			 (ZONES_MASK << ZONES_PGSHIFT) |	\
+			 GEN_FLAGS | BIT(PG_swapbacked) |	\
+			 BIT(PG_active) | BIT(PG_unevictable))
+
 /**
  * struct lru_run - folios taken off one LRU list that are not accounted yet
  * @lruvec: where from, its lru_lock is held; NULL if it is not held
- * @flags: interrupt state from before the lock was taken
- * @lru: the list, or for a multi-gen LRU the type's inactive list
- * @gen: generation of a multi-gen LRU, or -1
- * @zone: zone of the folios
+ * @irq_flags: interrupt state from before the lock was taken
+ * @memcg: whom the folios are charged to
+ * @flags: the RUN_FLAGS of the folios
  * @nr_pages: how many pages have been taken off
  */
 struct lru_run {
 	struct lruvec *lruvec;
+	unsigned long irq_flags;
+	struct mem_cgroup *memcg;
 	unsigned long flags;
-	enum lru_list lru;
-	int gen;
-	enum zone_type zone;
 	long nr_pages;
 };
 
+static bool in_run(const struct lru_run *run, struct folio *folio)
+{
+	return run->lruvec && run->memcg == folio_memcg(folio) &&
+	       run->flags == (folio->flags & RUN_FLAGS);
+}
+
+#ifdef CONFIG_LRU_GEN
+/* Take @nr_pages off the size of a multi-gen LRU's list, as its users do. */
+static void account_gen(struct lruvec *lruvec, unsigned long flags,
+			enum lru_list lru, enum zone_type zone, long nr_pages)
+{
+	int gen = ((flags & LRU_GEN_MASK) >> LRU_GEN_PGOFF) - 1;
+	int type = lru == LRU_INACTIVE_FILE;
+	long *size = &lruvec->lrugen.nr_pages[gen][type][zone];
+
+	if (lru_gen_is_active(lruvec, gen))
+		lru += LRU_ACTIVE;
+	WRITE_ONCE(*size, *size - nr_pages);
+	__update_lru_size(lruvec, lru, zone, -nr_pages);
+}
+#else
+static void account_gen(struct lruvec *lruvec, unsigned long flags,
+			enum lru_list lru, enum zone_type zone, long nr_pages)
+{
+}
+#endif
+
 static void account_run(struct lru_run *run)
 {
+	enum zone_type zone = (run->flags >> ZONES_PGSHIFT) & ZONES_MASK;
+	enum lru_list lru = run->flags & BIT(PG_swapbacked) ?
+				LRU_INACTIVE_ANON : LRU_INACTIVE_FILE;
 	long nr_pages = run->nr_pages;
 
 	if (!nr_pages)
 		return;
 	run->nr_pages = 0;
 
-#ifdef CONFIG_LRU_GEN
-	if (run->gen >= 0) {
-		long *size = &run->lruvec->lrugen.nr_pages[run->gen]
-				[run->lru / LRU_INACTIVE_FILE][run->zone];
-		enum lru_list lru = run->lru;
-
-		if (lru_gen_is_active(run->lruvec, run->gen))
-			lru += LRU_ACTIVE;
-		WRITE_ONCE(*size, *size - nr_pages);
-		__update_lru_size(run->lruvec, lru, run->zone, -nr_pages);
+	if (run->flags & GEN_FLAGS) {
+		account_gen(run->lruvec, run->flags, lru, zone, nr_pages);
 		return;
 	}
-#endif
-	update_lru_size(run->lruvec, run->lru, run->zone, -nr_pages);
+	if (run->flags & BIT(PG_unevictable))
+		lru = LRU_UNEVICTABLE;
+	else if (run->flags & BIT(PG_active))
+		lru += LRU_ACTIVE;
+	update_lru_size(run->lruvec, lru, zone, -nr_pages);
 }
 
 static void end_run(struct lru_run *run)
@@ -74,60 +109,46 @@ static void end_run(struct lru_run *run)
 	if (!run->lruvec)
 		return;
 	account_run(run);
-	unlock_page_lruvec_irqrestore(run->lruvec, run->flags);
+	unlock_page_lruvec_irqrestore(run->lruvec, run->irq_flags);
 	run->lruvec = NULL;
 }
 
-/* The multi-gen LRU generation that a folio about to be freed is in, or -1. */
-static int take_generation(struct folio *folio)
+/* Make @run the one that @folio belongs to, with its lock held. */
+static void begin_run(struct lru_run *run, struct folio *folio)
 {
-#ifdef CONFIG_LRU_GEN
-	if (folio_lru_gen(folio) >= 0) {
-		unsigned long flags;
-
-		flags = set_mask_bits(&folio->flags, LRU_GEN_MASK, 0);
-		return ((flags & LRU_GEN_MASK) >> LRU_GEN_PGOFF) - 1;
-	}
-#endif
-	return -1;
-}
-
-/* Take a folio without references off its LRU list; the lock is held. */
-static void lru_remove(struct lru_run *run, struct folio *folio)
-{
-	enum lru_list lru = folio_lru_list(folio);
-	enum zone_type zone = folio_zonenum(folio);
-	int gen = take_generation(folio);
-
-	if (gen >= 0)
-		lru = folio_is_file_lru(folio) ? LRU_INACTIVE_FILE :
-						 LRU_INACTIVE_ANON;
-	if (run->lru != lru || run->gen != gen || run->zone != zone) {
+	if (run->lruvec && folio_matches_lruvec(folio, run->lruvec))
 		account_run(run);
-		run->lru = lru;
-		run->gen = gen;
-		run->zone = zone;
-	}
-	if (lru != LRU_UNEVICTABLE)
-		list_del(&folio->lru);
-	__folio_clear_lru_flags(folio);
-	run->nr_pages += folio_nr_pages(folio);
+	else
+		end_run(run);
+
+	if (!run->lruvec)
+		run->lruvec = folio_lruvec_lock_irqsave(folio, &run->irq_flags);
+	run->memcg = folio_memcg(folio);
+	/* Reclaim moves folios between generations, under the lock. */
+	run->flags = folio->flags & RUN_FLAGS;
 }
 
-static void lru_remove_all(struct folio **folios, int nr)
+/*
+ * Take folios without references off their LRU lists. Nobody but holders of
+ * the LRU lock changes their flags any more, so plain stores do.
+ */
+static void lru_remove(struct folio **folios, int nr)
 {
-	struct lru_run run = { .gen = -1 };
+	struct lru_run run = {};
 
 	for (int i = 0; i < nr; i++) {
 		struct folio *folio = folios[i];
 
 		if (!folio_test_lru(folio))
 			continue;
-		if (run.lruvec && !folio_matches_lruvec(folio, run.lruvec))
-			end_run(&run);
-		if (!run.lruvec)
-			run.lruvec = folio_lruvec_lock_irqsave(folio, &run.flags);
-		lru_remove(&run, folio);
+		if (!in_run(&run, folio))
+			begin_run(&run, folio);
+
+		if (!(run.flags & BIT(PG_unevictable)))
+			list_del(&folio->lru);
+		folio->flags &= ~GEN_FLAGS;
+		__folio_clear_lru_flags(folio);
+		run.nr_pages += folio_nr_pages(folio);
 	}
 	end_run(&run);
 }
@@ -171,7 +192,7 @@ static void release(struct encoded_page **pages, int nr)
 		dead[nr_dead++] = folio;
 	}
 
-	lru_remove_all(dead, nr_dead);
+	lru_remove(dead, nr_dead);
 
 	folio_batch_init(&batch);
 	for (int i = 0; i < nr_dead; i++) {
