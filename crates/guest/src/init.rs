@@ -1,0 +1,161 @@
+//! PID 1: brings the machine up, does the one job, reports, ends the machine.
+
+use std::path::Path;
+use std::{fs, thread, time::Duration};
+
+use anyhow::{Context as _, Result};
+use rustix::mount::{MountFlags, mount};
+use rustix::system::{RebootCommand, reboot};
+use serde::Deserialize;
+
+use crate::exec;
+use crate::report::Reporter;
+use crate::{PANICKED, report_panics};
+
+/// What the host wants done: `/job.json`, written by the lab's `image` module.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Job {
+    command: Command,
+}
+
+/// The kinds of jobs.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Command {
+    /// A scenario of this binary.
+    Scenario { name: String, args: Vec<String> },
+    /// A program and its arguments; its output and exit status go to the host.
+    Exec(Vec<String>),
+    /// A shell on the serial console.
+    Shell,
+}
+
+/// Does the job and ends the machine. Without a result channel there is nobody to tell, so
+/// that is said on the console and the host finds that no result came.
+pub fn run() -> ! {
+    // Before anything else: a program that dies as PID 1 takes the kernel down with it, and
+    // the host would report a kernel panic for what is our mistake.
+    std::panic::set_hook(Box::new(|info| {
+        eprintln!("guest: {info}");
+        power_off();
+    }));
+    let booted = bring_up();
+    let mut out = match Reporter::open() {
+        Ok(out) => out,
+        Err(e) => {
+            eprintln!("guest: {e:#}");
+            power_off();
+        }
+    };
+    report_panics(&out, |out| {
+        out.exit(PANICKED.into());
+        power_off();
+    });
+    let status = match booted.and_then(|()| hello(&mut out)).and_then(|()| work(&mut out)) {
+        Ok(status) => status,
+        Err(e) => {
+            out.note(&format!("guest: {e:#}"));
+            1
+        }
+    };
+    // Nobody may write behind the exit line: whatever the job left running ends here.
+    exec::kill_all();
+    out.exit(status);
+    power_off();
+}
+
+/// Reads the job and does it; gives the exit status for the host.
+fn work(out: &mut Reporter) -> Result<i32> {
+    let text = fs::read_to_string("/job.json").context("cannot read /job.json")?;
+    let job: Job = serde_json::from_str(&text).context("/job.json")?;
+    match job.command {
+        Command::Scenario { name, args } => exec::scenario(&name, &args, out),
+        Command::Exec(argv) => exec::command(&argv, out),
+        Command::Shell => exec::shell(),
+    }
+}
+
+fn hello(out: &mut Reporter) -> Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
+    let meminfo = fs::read_to_string("/proc/meminfo").context("meminfo")?;
+    let mem_kib = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
+        .context("no MemTotal in /proc/meminfo")?;
+    let cpus = thread::available_parallelism()?.get();
+    out.hello(release.trim_end(), cpus, mem_kib);
+    Ok(())
+}
+
+/// Mounts, sysctls and loopback. Only what every job needs is required; what a kernel may lack
+/// is tried, and the scenario that needs it says so itself.
+fn bring_up() -> Result<()> {
+    // The kernel mounts no devtmpfs over an initramfs; until this one is there, /dev holds the
+    // console node of the image only.
+    for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
+        mount_at(kind, at, "")?;
+    }
+    for (kind, at, options) in [
+        ("tmpfs", "/tmp", "mode=1777"),
+        ("tmpfs", "/run", "mode=755"),
+        ("tmpfs", "/dev/shm", "mode=1777"),
+        ("devpts", "/dev/pts", ""),
+        ("cgroup2", "/sys/fs/cgroup", ""),
+        ("debugfs", "/sys/kernel/debug", ""),
+        ("tracefs", "/sys/kernel/tracing", ""),
+    ] {
+        if let Err(e) = mount_at(kind, at, options) {
+            eprintln!("guest: {e:#}");
+        }
+    }
+    // Victims must be able to map more than there is: what happens then is the subject.
+    set("/proc/sys/vm/overcommit_memory", "1")?;
+    if let Err(e) = loopback_up() {
+        eprintln!("guest: cannot bring up loopback: {e}");
+    }
+    Ok(())
+}
+
+fn mount_at(kind: &str, at: &str, options: &str) -> Result<()> {
+    let options = std::ffi::CString::new(options).context("mount options")?;
+    fs::create_dir_all(at)
+        .map_err(anyhow::Error::from)
+        .and_then(|()| {
+            Ok(mount(kind, at, kind, MountFlags::empty(), options.as_c_str())?)
+        })
+        .with_context(|| format!("cannot mount {kind} at {at}"))
+}
+
+fn set(path: &str, value: &str) -> Result<()> {
+    fs::write(Path::new(path), value).with_context(|| format!("cannot write {value} to {path}"))
+}
+
+/// Sets IFF_UP on `lo`. Through a Unix socket, because the kernel may have no IPv4.
+fn loopback_up() -> std::io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    // SAFETY: ifreq is plain data, for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo\0") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads one ifreq, which outlives the call; the socket is open.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Ends QEMU: it runs with `-no-reboot`, so a restart is an end, on every machine type.
+pub fn power_off() -> ! {
+    rustix::fs::sync();
+    if let Err(e) = reboot(RebootCommand::Restart) {
+        eprintln!("guest: cannot restart the machine: {e}");
+    }
+    // PID 1 must not return: that is a kernel panic. The host's time limit ends this.
+    loop {
+        thread::sleep(Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,632 @@
+//! Which spin locks were fought over, by whom and for how long, and in which order addresses
+//! were unmapped; from kprobe events in a trace instance of our own.
+//!
+//! Three probes: entry of and return from `queued_spin_lock_slowpath`, which only a contended
+//! acquisition enters, and entry of `unmap_page_range`. `lock:contention_begin` is no
+//! substitute: it misses a lone waiter. Neither is the `stacktrace` trigger: unwinding under a
+//! contended lock makes the lock all the more contended. Who wanted the lock is told by the
+//! return address instead, and behind the lock's own wrappers by the next return address on
+//! the stack, for which the return probe keeps a few words.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+const SLOW_PATH: &str = "queued_spin_lock_slowpath";
+/// Room per CPU: some forty thousand contended acquisitions.
+const BUFFER_KIB: &str = "4096";
+/// Words kept from the stack of a contended acquisition: more than any lock wrapper pushes.
+const WORDS: usize = 8;
+
+/// The events. The return probe is enabled first, because it is the one that must not be
+/// without its pair: what enters between the two is seen to leave only, and dropped.
+const LEAVE: &str = "lock_leave";
+const ENTER: &str = "lock_enter";
+const UNMAP: &str = "unmap";
+const EVENTS: [&str; 3] = [LEAVE, ENTER, UNMAP];
+
+/// What a lock guards, as told by the function that wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A page table: PTE or PMD lock.
+    Pte,
+    /// A node's or memcg's LRU lists (`lruvec->lru_lock`).
+    Lru,
+    /// A zone's free lists (`zone->lock`).
+    Zone,
+    /// Anything else.
+    Other,
+}
+
+/// One contended acquisition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquisition {
+    /// The lock's address.
+    pub lock: u64,
+    /// Microseconds from the slow path's entry to its return.
+    pub wait: u64,
+    /// The function that wanted the lock, inlined ones seen through to what they are inlined in.
+    pub caller: String,
+    /// What the lock guards.
+    pub kind: Kind,
+}
+
+/// One call of `unmap_page_range`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmap {
+    /// The thread.
+    pub tid: i32,
+    /// The range's first address.
+    pub start: u64,
+}
+
+/// What one recording saw, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// All contended acquisitions on all CPUs.
+    pub acquisitions: Vec<Acquisition>,
+    /// All calls that unmap.
+    pub unmaps: Vec<Unmap>,
+}
+
+impl Recording {
+    /// Number of contended acquisitions of one kind and the microseconds waited for them.
+    pub fn contended(&self, kind: Kind) -> (usize, u64) {
+        let of_kind = self.acquisitions.iter().filter(|a| a.kind == kind);
+        of_kind.fold((0, 0), |(n, us), a| (n + 1, us + a.wait))
+    }
+
+    /// Percent of the steps from one unmapped range to the next, among those of one thread,
+    /// that go down; 0 when there is no step.
+    pub fn descending(&self, tid: i32) -> f64 {
+        let starts: Vec<u64> = self.unmaps.iter().filter(|u| u.tid == tid).map(|u| u.start).collect();
+        let down = starts.windows(2).filter(|w| w[1] < w[0]).count();
+        match starts.len() {
+            0 | 1 => 0.0,
+            n => 100.0 * down as f64 / (n - 1) as f64,
+        }
+    }
+
+    /// The callers of one kind with their counts, most frequent first.
+    pub fn callers(&self, kind: Kind) -> Vec<(&str, usize)> {
+        let mut count = BTreeMap::<&str, usize>::new();
+        for a in self.acquisitions.iter().filter(|a| a.kind == kind) {
+            *count.entry(&a.caller).or_default() += 1;
+        }
+        let mut count: Vec<_> = count.into_iter().collect();
+        count.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
+        count
+    }
+}
+
+/// The probes and their trace instance; both are removed when this is dropped.
+pub struct LockTrace {
+    instance: PathBuf,
+    symbols: Symbols,
+}
+
+impl LockTrace {
+    /// Makes the probes and the instance, everything still switched off.
+    ///
+    /// # Errors
+    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says
+    /// which.
+    pub fn new() -> Result<Self> {
+        let events = Path::new(TRACEFS).join("kprobe_events");
+        ensure!(
+            events.exists(),
+            "{}: missing; mount tracefs there, with CONFIG_KPROBE_EVENTS in the kernel",
+            events.display()
+        );
+        let symbols = Symbols::read("/proc/kallsyms")?;
+        let instance = Path::new(TRACEFS).join("instances/memreap");
+        remove(&instance);
+        let this = Self { instance, symbols };
+        let words: Vec<_> = (0..WORDS).map(|i| format!("w{i}=$stack{i}:x64")).collect();
+        for probe in [
+            format!("r:memreap/{LEAVE} {SLOW_PATH} {}", words.join(" ")),
+            format!("p:memreap/{ENTER} {SLOW_PATH} lock=$arg1:x64"),
+            format!("p:memreap/{UNMAP} unmap_page_range start=$arg3:x64"),
+        ] {
+            append(&events, &probe)
+                .with_context(|| format!("probe '{probe}': is the symbol there to be probed?"))?;
+        }
+        fs::create_dir(&this.instance).with_context(|| this.instance.display().to_string())?;
+        this.set("tracing_on", "0")?;
+        this.set("trace_clock", "mono")?;
+        this.set("buffer_size_kb", BUFFER_KIB)?;
+        Ok(this)
+    }
+
+    /// Records while `work` runs.
+    ///
+    /// # Errors
+    /// When `work` fails, when an event was lost, or when the trace makes no sense.
+    pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Recording)> {
+        let missed_before = self.missed()?;
+        self.set("trace", "")?;
+        let done = self.events_on().and_then(|()| {
+            self.set("tracing_on", "1")?;
+            let done = work();
+            self.set("tracing_on", "0")?;
+            done
+        });
+        self.events_off();
+        let done = done?;
+        self.check_nothing_lost(missed_before)?;
+        let path = self.instance.join("trace");
+        let trace = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let recording = parse(&trace, &self.symbols)
+            .with_context(|| format!("{}: cannot make sense of it", path.display()))?;
+        Ok((done, recording))
+    }
+
+    fn events_on(&self) -> Result<()> {
+        EVENTS.iter().try_for_each(|event| self.set(&format!("events/memreap/{event}/enable"), "1"))
+    }
+
+    fn events_off(&self) {
+        for event in EVENTS {
+            // What stays on costs time but harms nothing: tracing itself is off.
+            let _ = self.set(&format!("events/memreap/{event}/enable"), "0");
+        }
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.instance.join(file);
+        fs::write(&path, value).with_context(|| format!("write '{value}' to {}", path.display()))
+    }
+
+    /// How often a probe was hit but could not run, over all probes.
+    fn missed(&self) -> Result<u64> {
+        let path = Path::new(TRACEFS).join("kprobe_profile");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        missed(&text).with_context(|| format!("{}: cannot parse", path.display()))
+    }
+
+    /// An event not recorded would count as a lock not contended.
+    fn check_nothing_lost(&self, missed_before: u64) -> Result<()> {
+        let missed = self.missed()? - missed_before;
+        ensure!(missed == 0, "{missed} probe hits were missed (kprobe_profile)");
+        let per_cpu = self.instance.join("per_cpu");
+        for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
+            let path = cpu?.path().join("stats");
+            let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
+            ensure!(lost == 0, "{}: {lost} events lost, buffer too small", path.display());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LockTrace {
+    fn drop(&mut self) {
+        self.events_off();
+        remove(&self.instance);
+    }
+}
+
+/// Removes instance and probes, whichever are there; a left-over would fail the next `new`.
+fn remove(instance: &Path) {
+    let _ = fs::remove_dir(instance);
+    for event in EVENTS {
+        let _ = append(&Path::new(TRACEFS).join("kprobe_events"), &format!("-:memreap/{event}"));
+    }
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    // One write: the kernel takes each for a whole command.
+    File::options().append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Sum of the last column of kprobe_profile.
+fn missed(profile: &str) -> Option<u64> {
+    profile.lines().map(|l| l.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
+}
+
+/// Sum of what a CPU's ring buffer dropped.
+fn lost(stats: &str) -> Option<u64> {
+    let mut lost = 0;
+    let mut found = false;
+    for line in stats.lines() {
+        let (key, value) = line.split_once(": ")?;
+        if matches!(key, "overrun" | "commit overrun" | "dropped events") {
+            lost += value.trim().parse::<u64>().ok()?;
+            found = true;
+        }
+    }
+    found.then_some(lost)
+}
+
+/// The kernel's functions by address.
+struct Symbols {
+    /// Start and name, by ascending start; ends with the text's end.
+    functions: Vec<(u64, Box<str>)>,
+}
+
+impl Symbols {
+    /// Reads up to the end of the kernel's text, which comes early in a long file.
+    fn read(path: &str) -> Result<Self> {
+        let file = BufReader::new(File::open(path).with_context(|| path.to_owned())?);
+        Self::from_lines(file.lines()).with_context(|| format!("{path}: needs CONFIG_KALLSYMS and root"))
+    }
+
+    fn from_lines(lines: impl Iterator<Item = std::io::Result<String>>) -> Result<Self> {
+        let mut functions = Vec::new();
+        for line in lines {
+            let line = line?;
+            let mut parts = line.split(' ');
+            let (Some(address), Some(kind), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+                bail!("'{line}' is no symbol");
+            };
+            if !matches!(kind, "t" | "T" | "w" | "W") {
+                continue;
+            }
+            let address = u64::from_str_radix(address, 16).with_context(|| line.clone())?;
+            functions.push((address, name.into()));
+            if name == "_etext" {
+                ensure!(address != 0, "addresses are hidden (kptr_restrict)");
+                functions.sort_by_key(|&(start, _)| start);
+                return Ok(Self { functions });
+            }
+        }
+        bail!("no _etext")
+    }
+
+    /// The function a return address lies in. `None` for an address outside the text and for
+    /// a function's first byte: nothing returns there, so such a word is a function pointer.
+    fn returns_to(&self, address: u64) -> Option<&str> {
+        let next = self.functions.partition_point(|&(start, _)| start <= address);
+        let (start, name) = self.functions.get(next.checked_sub(1)?)?;
+        (next < self.functions.len() && *start != address).then_some(name)
+    }
+}
+
+/// One line of a trace.
+struct Event<'a> {
+    cpu: u32,
+    tid: i32,
+    /// Microseconds.
+    at: u64,
+    name: &'a str,
+    /// What the probe itself printed.
+    fields: &'a str,
+}
+
+/// Parses `comm-tid [cpu] flags seconds: name: fields`. The comm may contain anything.
+fn event(line: &str) -> Option<Event<'_>> {
+    let (task, rest) = line.split_once(" [")?;
+    let (cpu, rest) = rest.split_once("] ")?;
+    let (_flags, rest) = rest.split_once(' ')?;
+    let (time, rest) = rest.trim_start().split_once(": ")?;
+    let (name, fields) = rest.split_once(": ")?;
+    let (seconds, micros) = time.split_once('.')?;
+    if micros.len() != 6 {
+        return None;
+    }
+    Some(Event {
+        cpu: cpu.parse().ok()?,
+        tid: task.trim_end().rsplit_once('-')?.1.parse().ok()?,
+        at: seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?,
+        name,
+        fields,
+    })
+}
+
+/// The value of `key=0x...` among a probe's fields.
+fn field(fields: &str, key: &str) -> Option<u64> {
+    let word = fields.split(' ').find_map(|f| f.strip_prefix(key)?.strip_prefix("=0x"))?;
+    u64::from_str_radix(word, 16).ok()
+}
+
+fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
+    let mut recording = Recording::default();
+    // Per CPU the acquisitions under way. More than one when an interrupt comes in between; a
+    // waiter does not leave its CPU.
+    let mut waiting: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
+    for (i, line) in trace.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let bad = || anyhow!("line {}: '{line}'", i + 1);
+        let event = event(line).ok_or_else(bad)?;
+        match event.name {
+            ENTER => {
+                let lock = field(event.fields, "lock").ok_or_else(bad)?;
+                waiting.entry(event.cpu).or_default().push((event.at, lock));
+            }
+            LEAVE => match waiting.get_mut(&event.cpu) {
+                // It entered before the recording began.
+                None => {
+                    waiting.insert(event.cpu, Vec::new());
+                }
+                Some(entered) => {
+                    let (since, lock) = entered
+                        .pop()
+                        .with_context(|| format!("line {}: a return without an entry", i + 1))?;
+                    let caller = caller(event.fields, symbols).ok_or_else(bad)?;
+                    recording.acquisitions.push(Acquisition {
+                        lock,
+                        wait: event.at.saturating_sub(since),
+                        kind: kind(&caller),
+                        caller,
+                    });
+                }
+            },
+            UNMAP => recording
+                .unmaps
+                .push(Unmap { tid: event.tid, start: field(event.fields, "start").ok_or_else(bad)? }),
+            _ => return Err(bad()),
+        }
+    }
+    // One per CPU may still be waiting when the recording ends.
+    ensure!(waiting.values().all(|w| w.len() <= 1), "entries without a return");
+    by_address(&mut recording.acquisitions)?;
+    Ok(recording)
+}
+
+/// One lock guards one thing: a caller that tells nothing is overruled by others of its lock,
+/// and callers that contradict each other mean that [`kind`] is wrong.
+fn by_address(acquisitions: &mut [Acquisition]) -> Result<()> {
+    let mut known = HashMap::<u64, (Kind, String)>::new();
+    for a in acquisitions.iter().filter(|a| a.kind != Kind::Other) {
+        match known.get(&a.lock) {
+            None => {
+                known.insert(a.lock, (a.kind, a.caller.clone()));
+            }
+            Some((kind, other)) => ensure!(
+                *kind == a.kind,
+                "lock {:#x} is {kind:?} for {other}() but {:?} for {}()",
+                a.lock,
+                a.kind,
+                a.caller
+            ),
+        }
+    }
+    for a in acquisitions.iter_mut().filter(|a| a.kind == Kind::Other) {
+        if let Some((kind, _)) = known.get(&a.lock) {
+            a.kind = *kind;
+        }
+    }
+    Ok(())
+}
+
+/// Who wanted the lock: `(caller+0x1/0x2 <- slow path) w0=0x... w1=0x...`, and where the caller
+/// is a wrapper of the lock, the first return address on the stack that is in none.
+fn caller(fields: &str, symbols: &Symbols) -> Option<String> {
+    let returned_to = fields.strip_prefix('(')?.split(['+', ' ']).next()?;
+    if !is_wrapper(returned_to) {
+        return Some(plain(returned_to).to_owned());
+    }
+    let found = (0..WORDS)
+        .filter_map(|i| symbols.returns_to(field(fields, &format!("w{i}"))?))
+        .find(|name| !is_wrapper(name));
+    Some(found.map_or_else(|| returned_to.to_owned(), |name| plain(name).to_owned()))
+}
+
+fn is_wrapper(function: &str) -> bool {
+    ["_raw_spin_", "__raw_spin_", "do_raw_spin_", "native_queued_spin_", "__pv_queued_spin_"]
+        .iter()
+        .any(|p| function.starts_with(p))
+}
+
+/// Without what the compiler adds to a function it splits or specialises.
+fn plain(function: &str) -> &str {
+    function.split('.').next().unwrap_or(function)
+}
+
+/// What the lock guards that a function waits for. The functions are those of `mm/` that take
+/// such a lock themselves or have a function inlined that does.
+fn kind(caller: &str) -> Kind {
+    const RULES: [(Kind, &[&str]); 3] = [
+        (
+            Kind::Pte,
+            &[
+                "__pte_offset_map_lock",
+                "pte_offset_map_",
+                "unmap_page_range",
+                "unmap_single_vma",
+                "zap_",
+                "__pmd_trans_huge_lock",
+            ],
+        ),
+        (
+            Kind::Lru,
+            &[
+                "folio_lruvec_",
+                "folios_put_refs",
+                "folio_batch_move_lru",
+                "__page_cache_release",
+                "release_pages",
+                "lru_",
+                // Ours. Not all of our locks are LRU locks: rather one too many counted than
+                // one too few.
+                "memreap_",
+                "reap_lru_",
+            ],
+        ),
+        (
+            Kind::Zone,
+            &[
+                "free_pcppages_bulk",
+                "free_one_page",
+                "rmqueue",
+                "__rmqueue",
+                "free_unref_",
+                "drain_",
+                "get_page_from_freelist",
+                "decay_pcp_high",
+            ],
+        ),
+    ];
+    let rule = RULES.iter().find(|(_, names)| names.iter().any(|n| caller.starts_with(n)));
+    rule.map_or(Kind::Other, |(kind, _)| *kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From Linux 6.12.117 on two CPUs: a victim (49) exits while a thread (40) releases its
+    /// memory; a page-table lock, the LRU lock and a zone's lock are fought over.
+    const TRACE: &str = "\
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 3195/3195   #P:2
+#
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+             exe-40      [000] .....     4.555821: unmap: (unmap_page_range+0x0/0x12a0) start=0x555562e5b000
+             exe-49      [001] .....     4.555824: unmap: (unmap_page_range+0x0/0x12a0) start=0x555562e5b000
+             exe-40      [000] .....     4.557089: unmap: (unmap_page_range+0x0/0x12a0) start=0x7f832bfff000
+             exe-40      [000] .....     4.557102: lock_enter: (queued_spin_lock_slowpath+0x0/0x280) lock=0xffffea00008e9768
+             exe-40      [000] .....     4.557137: lock_leave: (__pte_offset_map_lock+0x5f/0xd0 <- queued_spin_lock_slowpath) w0=0x7f832c800000 w1=0x23a5d067 w2=0xffff888023a57b20 w3=0xffff8880027f3e58 w4=0x7f832ca00000 w5=0xffff8880027f3dc8
+             exe-49      [001] .....     4.557161: lock_enter: (queued_spin_lock_slowpath+0x0/0x280) lock=0xffffea00008e9768
+             exe-49      [001] .....     4.557297: lock_leave: (__pte_offset_map_lock+0x5f/0xd0 <- queued_spin_lock_slowpath) w0=0x7f832c8fc000 w1=0x23a5d067 w2=0xffff888023a57b20 w3=0xffff888003093cf8 w4=0x7f832ca00000 w5=0xffff888002451df8
+             exe-49      [001] d....     4.561493: lock_enter: (queued_spin_lock_slowpath+0x0/0x280) lock=0xffff8880025d3890
+             exe-49      [001] d....     4.561513: lock_leave: (_raw_spin_lock_irqsave+0x22/0x30 <- queued_spin_lock_slowpath) w0=0xffff8880025d3840 w1=0xffffffff8123159e w2=0xffffea00000f1480 w3=0x0 w4=0xffffffff81182f18 w5=0x3c51
+             exe-40      [000] d....     4.561566: lock_enter: (queued_spin_lock_slowpath+0x0/0x280) lock=0xffff88805fdef8d0
+             exe-40      [000] d....     4.561573: lock_leave: (_raw_spin_lock_irqsave+0x22/0x30 <- queued_spin_lock_slowpath) w0=0xffff88805fdef8d0 w1=0xffffffff811e5749 w2=0x0 w3=0xf0 w4=0x1 w5=0xffff88805fdef440
+";
+
+    const KALLSYMS: &str = "\
+0000000000000000 A __per_cpu_start
+ffffffff81183410 T folios_put_refs
+ffffffff811e5710 t free_pcppages_bulk
+ffffffff811e5910 t drain_pages_zone
+ffffffff81231530 T folio_lruvec_lock_irqsave
+ffffffff812315c0 T mem_cgroup_update_lru_size
+ffffffff81800000 T _etext
+ffffffff81900000 D never_read
+";
+
+    fn symbols() -> Symbols {
+        Symbols::from_lines(KALLSYMS.lines().map(|l| Ok(l.to_owned()))).unwrap()
+    }
+
+    fn enter(cpu: u32, at: u32, lock: u64) -> String {
+        format!(" a b-[1]-7 [{cpu:03}] d.... 1.{at:06}: lock_enter: (f+0x0/0x1) lock={lock:#x}\n")
+    }
+
+    fn leave(cpu: u32, at: u32, caller: &str) -> String {
+        format!(" x-7 [{cpu:03}] d.... 1.{at:06}: lock_leave: ({caller}+0x1/0x9 <- f) w0=0x0\n")
+    }
+
+    #[test]
+    fn a_real_trace_is_understood() {
+        let recording = parse(TRACE, &symbols()).unwrap();
+        let seen: Vec<_> =
+            recording.acquisitions.iter().map(|a| (a.kind, a.wait, a.caller.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Pte, 35, "__pte_offset_map_lock"),
+                (Kind::Pte, 136, "__pte_offset_map_lock"),
+                (Kind::Lru, 20, "folio_lruvec_lock_irqsave"),
+                (Kind::Zone, 7, "free_pcppages_bulk"),
+            ]
+        );
+        assert_eq!(recording.contended(Kind::Pte), (2, 171));
+        assert_eq!(recording.contended(Kind::Other), (0, 0));
+        assert_eq!(recording.unmaps.len(), 3);
+        assert_eq!(recording.unmaps[2], Unmap { tid: 40, start: 0x7f83_2bff_f000 });
+    }
+
+    #[test]
+    fn steps_down_are_counted_per_thread() {
+        let unmap = |tid, start| Unmap { tid, start };
+        let unmaps = vec![unmap(1, 50), unmap(2, 10), unmap(1, 40), unmap(1, 45), unmap(1, 5)];
+        let recording = Recording { unmaps, ..Recording::default() };
+        assert!((recording.descending(1) - 200.0 / 3.0).abs() < 1e-9);
+        assert_eq!(recording.descending(2), 0.0);
+        assert_eq!(recording.descending(3), 0.0);
+    }
+
+    #[test]
+    fn an_interrupt_may_wait_while_its_cpu_waits() {
+        let trace = [
+            enter(0, 100, 0x10),
+            enter(0, 110, 0x20),
+            enter(1, 111, 0x30),
+            leave(0, 120, "rmqueue_bulk"),
+            leave(0, 150, "folio_lruvec_lock"),
+            leave(1, 151, "whoever"),
+        ]
+        .concat();
+        let recording = parse(&trace, &symbols()).unwrap();
+        assert_eq!(recording.contended(Kind::Zone), (1, 10));
+        assert_eq!(recording.contended(Kind::Lru), (1, 50));
+        assert_eq!(recording.callers(Kind::Other), [("whoever", 1)]);
+    }
+
+    #[test]
+    fn both_ends_of_a_recording_may_cut_an_acquisition() {
+        let trace = [leave(0, 1, "f"), enter(0, 2, 0x10), leave(0, 3, "f"), enter(1, 4, 0x10)];
+        let recording = parse(&trace.concat(), &symbols()).unwrap();
+        assert_eq!(recording.acquisitions.len(), 1);
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_an_error() {
+        let s = symbols();
+        let twice = [enter(0, 1, 0x10), leave(0, 2, "f"), leave(0, 3, "f")].concat();
+        assert!(parse(&twice, &s).is_err());
+        assert!(parse(&[enter(0, 1, 1), enter(0, 2, 2)].concat(), &s).is_err());
+        assert!(parse("CPU:0 [LOST 12 EVENTS]\n", &s).is_err());
+        let torn = TRACE.replace("4.561493", "4.561");
+        let error = format!("{:#}", parse(&torn, &s).unwrap_err());
+        assert!(error.starts_with("line 14: "), "{error}");
+    }
+
+    #[test]
+    fn a_lock_is_one_thing() {
+        let trace = [enter(0, 1, 0x10), leave(0, 2, "folio_lruvec_lock")].concat()
+            + &[enter(0, 3, 0x10), leave(0, 4, "someone")].concat();
+        assert_eq!(parse(&trace, &symbols()).unwrap().contended(Kind::Lru), (2, 2));
+        let trace = trace.replace("someone", "rmqueue_bulk");
+        assert!(parse(&trace, &symbols()).is_err());
+    }
+
+    #[test]
+    fn only_return_addresses_into_functions_tell_a_caller() {
+        let s = symbols();
+        assert_eq!(s.returns_to(0xffff_ffff_811e_5749), Some("free_pcppages_bulk"));
+        // A function's first byte, before and after the text.
+        assert_eq!(s.returns_to(0xffff_ffff_811e_5710), None);
+        assert_eq!(s.returns_to(0xffff_ffff_8000_0000), None);
+        assert_eq!(s.returns_to(0xffff_ffff_8190_0010), None);
+        assert_eq!(s.returns_to(0), None);
+    }
+
+    #[test]
+    fn hidden_symbols_are_an_error() {
+        let zeroes = ["0000000000000000 T _text", "0000000000000000 T _etext"];
+        assert!(Symbols::from_lines(zeroes.iter().map(|l| Ok((*l).to_owned()))).is_err());
+        assert!(Symbols::from_lines(std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn compiler_made_parts_belong_to_their_function() {
+        assert_eq!(kind(plain("folio_batch_move_lru.part.0")), Kind::Lru);
+        assert_eq!(kind(plain("free_unref_page_commit.isra.0")), Kind::Zone);
+        assert_eq!(kind("memreap_release_folios"), Kind::Lru);
+        assert_eq!(kind("rwsem_down_write_slowpath"), Kind::Other);
+    }
+
+    #[test]
+    fn losses_are_found() {
+        let profile = "  lock_leave      1597      0\n  lock_enter      1597      2\n";
+        assert_eq!(missed(profile), Some(2));
+        assert_eq!(missed(""), Some(0));
+        assert_eq!(missed("nonsense"), None);
+        let stats = "entries: 10\noverrun: 3\ncommit overrun: 0\nbytes: 9\noldest event ts:  1.2\n\
+                     now ts:  1.3\ndropped events: 4\nread events: 0\n";
+        assert_eq!(lost(stats), Some(7));
+        assert_eq!(lost("entries: 10\n"), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! PID 1 of the lab's guests, and the workloads ("scenarios") that run in them.
+//!
+//! The host puts this one static binary into the initramfs as `/init` beside `/job.json`. As
+//! PID 1 it mounts the usual file systems, opens the result channel, does the job, reports the
+//! exit status and restarts the machine, which ends QEMU. A scenario runs in a second process
+//! of the same binary (`/init scenario NAME ARGS...`), so that whatever happens to it, PID 1
+//! lives to report it.
+
+mod exec;
+mod freemem;
+mod init;
+mod locktrace;
+mod report;
+mod scenario;
+mod victim;
+
+use std::process::ExitCode;
+
+use report::Reporter;
+
+/// What a Rust program that panics exits with; kept, although the release profile aborts.
+const PANICKED: u8 = 101;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    if rustix::process::getpid().is_init() {
+        init::run()
+    }
+    match args.next().as_deref() {
+        Some("scenario") => run_scenario(&args.collect::<Vec<_>>()),
+        _ => {
+            eprintln!("guest: this is PID 1 of a lab guest, or 'guest scenario NAME ARGS...' in one");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs one scenario in the process that PID 1 started for it. The result channel is standard
+/// input: a virtio port can be opened only once, so it must be inherited.
+fn run_scenario(args: &[String]) -> ExitCode {
+    let mut out = match Reporter::from_stdin() {
+        Ok(out) => out,
+        Err(e) => {
+            eprintln!("guest: no result channel on standard input: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    report_panics(&out, |_| std::process::exit(PANICKED.into()));
+    let Some((name, rest)) = args.split_first() else {
+        out.note("no scenario named");
+        return ExitCode::from(2);
+    };
+    match scenario::find(name).and_then(|s| s.run(rest, &mut out)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            out.note(&format!("scenario {name}: {e:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A panic of this program goes to the host as a note, then `end` decides how to end: the
+/// process for a scenario, the machine for PID 1.
+fn report_panics(out: &Reporter, end: impl Fn(&mut Reporter) + Send + Sync + 'static) {
+    let Ok(out) = out.try_clone() else { return };
+    let out = std::sync::Mutex::new(out);
+    std::panic::set_hook(Box::new(move |info| {
+        eprintln!("guest: {info}");
+        if let Ok(mut out) = out.lock() {
+            out.note(&format!("the guest program panicked: {info}"));
+            end(&mut out);
+        }
+    }));
+}

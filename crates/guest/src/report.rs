@@ -1,0 +1,163 @@
+//! The guest's end of the result channel: JSON lines on a virtio-serial port. The host's end is
+//! `lab::channel`; a line that does not parse there fails the boot as garbage.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::{fs, thread, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+
+/// The port's name, given by QEMU's `virtserialport,name=`.
+const PORT: &str = "memreap.results";
+/// The port shows up a moment after PID 1 starts; this is how long it is waited for.
+const PORT_TRIES: u32 = 200;
+const PORT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Which direction of a metric is an improvement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Times, counts of work done, contention.
+    Lower,
+    /// Throughput.
+    Higher,
+}
+
+/// One line on the channel.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Message<'a> {
+    Hello { release: &'a str, cpus: usize, mem_kib: u64 },
+    Sample { metric: &'a str, unit: &'a str, better: Better, value: f64 },
+    Note(&'a str),
+    Progress(&'a str),
+    Out(&'a str),
+    Err(&'a str),
+    Exit(i32),
+}
+
+/// A handle may become a child's standard input, which is how a scenario gets the channel.
+impl From<Reporter> for std::process::Stdio {
+    fn from(reporter: Reporter) -> Self {
+        reporter.port.into()
+    }
+}
+
+/// Sends messages to the host. Each is one `write` of one whole line, so several processes
+/// that share the port (PID 1, the scenario, what it forks) cannot mix their lines.
+pub struct Reporter {
+    port: File,
+}
+
+impl Reporter {
+    /// Finds the port by its name and opens it.
+    ///
+    /// # Errors
+    /// When no such port appears within two seconds, or it cannot be opened.
+    pub fn open() -> Result<Self> {
+        for _ in 0..PORT_TRIES {
+            if let Some(dev) = find_port() {
+                let port = File::options()
+                    .write(true)
+                    .open(&dev)
+                    .with_context(|| format!("cannot open the result channel {}", dev.display()))?;
+                return Ok(Self { port });
+            }
+            thread::sleep(PORT_PAUSE);
+        }
+        bail!("no virtio port named {PORT} under /sys/class/virtio-ports")
+    }
+
+    /// Takes over the channel that PID 1 passed on as standard input.
+    ///
+    /// # Errors
+    /// When standard input is not open.
+    pub fn from_stdin() -> io::Result<Self> {
+        Ok(Self { port: File::from(io::stdin().as_fd().try_clone_to_owned()?) })
+    }
+
+    /// A second handle on the same channel.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be duplicated.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { port: self.port.try_clone()? })
+    }
+
+    /// The first line: which kernel booted, on how many CPUs and how much memory.
+    pub fn hello(&mut self, release: &str, cpus: usize, mem_kib: u64) {
+        self.send(&Message::Hello { release, cpus, mem_kib });
+    }
+
+    /// One number for one metric of this boot. `metric` starts with its case, for example
+    /// `100-vmas/mrelease-90`. A value that is no finite number is refused with a note, so the
+    /// host finds the metric missing instead of wrong.
+    pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
+        if value.is_finite() {
+            self.send(&Message::Sample { metric, unit, better, value });
+        } else {
+            self.note(&format!("{metric}: not a finite number ({value}), not reported"));
+        }
+    }
+
+    /// A remark for the reader of the results.
+    pub fn note(&mut self, text: &str) {
+        self.send(&Message::Note(text));
+    }
+
+    /// What is being done now; shown live, not kept in the results.
+    pub fn progress(&mut self, text: &str) {
+        self.send(&Message::Progress(text));
+    }
+
+    /// A piece of a command's standard output.
+    pub fn out(&mut self, text: &str) {
+        self.send(&Message::Out(text));
+    }
+
+    /// A piece of a command's standard error.
+    pub fn err(&mut self, text: &str) {
+        self.send(&Message::Err(text));
+    }
+
+    /// The last line: the job's exit status.
+    pub fn exit(&mut self, status: i32) {
+        self.send(&Message::Exit(status));
+    }
+
+    /// Writes bytes as they are. Only for the scenario that tests how the host takes garbage.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        match serde_json::to_vec(message) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                self.write(&line);
+            }
+            Err(e) => eprintln!("guest: cannot encode {message:?}: {e}"),
+        }
+    }
+
+    /// A channel that breaks leaves nobody to tell but the console; the host sees that no exit
+    /// line came.
+    fn write(&mut self, bytes: &[u8]) {
+        if let Err(e) = self.port.write_all(bytes) {
+            eprintln!("guest: cannot write to the result channel: {e}");
+        }
+    }
+}
+
+fn find_port() -> Option<PathBuf> {
+    for entry in fs::read_dir("/sys/class/virtio-ports").ok()?.flatten() {
+        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if name.trim_end() == PORT {
+            return Some(PathBuf::from("/dev").join(entry.file_name()));
+        }
+    }
+    None
+}

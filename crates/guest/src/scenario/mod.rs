@@ -1,0 +1,64 @@
+//! The workloads the lab runs in a guest, one file per scenario. A scenario does its rounds
+//! inside one boot and reports **one number per metric** (the median of the rounds): samples
+//! inside a boot are correlated, so the host compares boots, not rounds.
+
+mod fault;
+mod reap;
+mod soak;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::report::Reporter;
+
+pub use crate::report::Better;
+
+/// One workload, run as root inside a freshly booted guest.
+///
+/// The guest is idle when `run` starts: /proc, /sys, /dev, /tmp, cgroup2, tracefs and debugfs
+/// are mounted (see [`crate::init`]), loopback is up, and nothing else runs but PID 1. The
+/// scenario runs in a child of PID 1, so it may fork, exit or be killed without taking the
+/// guest down; orphans are reaped by PID 1.
+pub trait Scenario: Sync {
+    /// The name the host asks for: `lab ab NAME`.
+    fn name(&self) -> &'static str;
+
+    /// Does the work and reports through `out`.
+    ///
+    /// # Errors
+    /// Whatever keeps the scenario from measuring. The error is reported as a note and the
+    /// guest exits with status 1: a scenario never reports a number it did not measure.
+    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()>;
+}
+
+/// Every scenario this binary knows.
+pub fn all() -> &'static [&'static dyn Scenario] {
+    &[&fault::Fault, &reap::Reap, &soak::Soak]
+}
+
+/// The scenario called `name`.
+///
+/// # Errors
+/// When there is none; the message lists those that exist.
+pub fn find(name: &str) -> Result<&'static dyn Scenario> {
+    let Some(found) = all().iter().find(|s| s.name() == name) else {
+        let known: Vec<_> = all().iter().map(|s| s.name()).collect();
+        bail!("no scenario '{name}' in this guest; there are: {}", known.join(", "));
+    };
+    Ok(*found)
+}
+
+/// Parses the value of `KEY=VALUE` among a scenario's arguments, or gives the default.
+///
+/// # Errors
+/// When the value does not parse as `T`.
+pub fn arg<T>(args: &[String], key: &str, default: T) -> Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let value = args.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
+    match value {
+        Some(v) => v.parse().with_context(|| format!("argument {key}={v}")),
+        None => Ok(default),
+    }
+}

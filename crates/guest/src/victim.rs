@@ -1,0 +1,370 @@
+//! A process to kill: so much private anonymous memory, in so many VMAs, all of it there.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::{fs, ptr, thread};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+use rustix::thread::CpuSet;
+
+use crate::freemem;
+
+const PAGE: usize = 4096;
+
+/// How a victim's memory is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Pages of 4 KiB in all, spread evenly.
+    pub pages: usize,
+    /// VMAs, with a hole of one page after each so that they stay apart.
+    pub vmas: usize,
+}
+
+impl Layout {
+    /// Bytes of memory, without the holes.
+    pub fn bytes(self) -> usize {
+        self.pages * PAGE
+    }
+
+    /// The address range that holds all VMAs and the holes between them.
+    fn span(self) -> usize {
+        (self.pages + self.vmas) * PAGE
+    }
+
+    /// The pages of VMA `i`, counted through all VMAs.
+    fn pages_of(self, i: usize) -> Range<usize> {
+        i * self.pages / self.vmas..(i + 1) * self.pages / self.vmas
+    }
+
+    /// Where pages of VMA `i` are in the span, in bytes.
+    fn offsets(i: usize, pages: Range<usize>) -> Range<usize> {
+        (pages.start + i) * PAGE..(pages.end + i) * PAGE
+    }
+}
+
+/// A child that holds its memory and sleeps. Killed and reaped when dropped, if not before.
+pub struct Victim {
+    pid: Pid,
+    pidfd: OwnedFd,
+    reaped: bool,
+}
+
+impl Victim {
+    /// Forks a victim, and waits until all of its memory is there. It gets its memory on all
+    /// of `cpus` and stays on the last of them. The caller must be single-threaded.
+    ///
+    /// The victim is SCHED_BATCH: it competes like any other task once it runs, but when a kill
+    /// wakes it up it does not push a reaper off the CPU in between the reaper's kill and its
+    /// process_mrelease(2), which would then come too late.
+    ///
+    /// # Errors
+    /// When the child cannot be forked or get its memory, or when what the kernel shows is not
+    /// the layout asked for (VMAs merged, pages missing).
+    pub fn spawn(layout: Layout, cpus: Range<usize>) -> Result<Self> {
+        let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
+        // SAFETY: the process is single-threaded, so the child may use everything the parent
+        // may; it never returns from here.
+        let pid = match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error()).context("fork a victim"),
+            0 => {
+                drop(reader);
+                live(layout, cpus, File::from(writer))
+            }
+            pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
+        };
+        drop(writer);
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(e) => {
+                // No handle, no Victim whose drop would do this.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+                return Err(e).context("pidfd_open");
+            }
+        };
+        let victim = Self { pid, pidfd, reaped: false };
+        let base = hear_from(File::from(reader))?;
+        victim.verify(layout, base)?;
+        Ok(victim)
+    }
+
+    /// The handle that a kill and process_mrelease(2) take.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Sends SIGKILL.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) says.
+    pub fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
+    }
+
+    /// Waits until the victim is a zombie, which it becomes after its memory is gone, and
+    /// leaves it one.
+    ///
+    /// # Errors
+    /// What waitid(2) says.
+    pub fn wait_until_dead(&self) -> io::Result<()> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::PidFd(self.pidfd()), how)?;
+        Ok(())
+    }
+
+    /// CPU time in nanoseconds. Exact while the victim is off the CPU: asleep or a zombie.
+    ///
+    /// # Errors
+    /// When the kernel does not tell (CONFIG_SCHED_INFO).
+    pub fn cpu_time(&self) -> Result<u64> {
+        let path = format!("/proc/{}/schedstat", self.pid);
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let ns = text.split_whitespace().next().and_then(|n| n.parse().ok());
+        match ns {
+            None | Some(0) => bail!("{path}: no CPU time in {text:?} (CONFIG_SCHED_INFO)"),
+            Some(ns) => Ok(ns),
+        }
+    }
+
+    /// Takes the zombie away.
+    ///
+    /// # Errors
+    /// What waitid(2) says.
+    pub fn reap(mut self) -> io::Result<()> {
+        waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED)?;
+        self.reaped = true;
+        Ok(())
+    }
+
+    fn verify(&self, layout: Layout, base: usize) -> Result<()> {
+        let path = format!("/proc/{}/maps", self.pid);
+        let maps = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let (vmas, bytes) =
+            in_range(&maps, base..base + layout.span()).with_context(|| format!("{path}: cannot parse"))?;
+        ensure!(
+            vmas == layout.vmas && bytes == layout.bytes(),
+            "{path}: {vmas} VMAs with {bytes} bytes, not {} with {}",
+            layout.vmas,
+            layout.bytes()
+        );
+        let path = format!("/proc/{}/status", self.pid);
+        let status = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let kib: usize = status
+            .lines()
+            .find_map(|l| l.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok())
+            .with_context(|| format!("{path}: no RssAnon"))?;
+        // The counter may lag by a batch per CPU.
+        ensure!(
+            (kib << 10) >= layout.bytes() / 100 * 99,
+            "{path}: only {kib} KiB of {} KiB are there",
+            layout.bytes() >> 10
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        if !self.reaped {
+            // Nothing can be done about a failure; PID 1 reaps what is left.
+            let _ = self.kill();
+            let _ = waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED);
+        }
+    }
+}
+
+/// Number and total size of the mappings in /proc/PID/maps that lie in `range`.
+fn in_range(maps: &str, range: Range<usize>) -> Option<(usize, usize)> {
+    let (mut vmas, mut bytes) = (0, 0);
+    for line in maps.lines() {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let start = usize::from_str_radix(start, 16).ok()?;
+        let end = usize::from_str_radix(end, 16).ok()?;
+        if start < range.end && end > range.start {
+            vmas += 1;
+            bytes += end - start;
+        }
+    }
+    Some((vmas, bytes))
+}
+
+/// The parent's side of the pipe: the base address, or why there is none.
+fn hear_from(mut pipe: File) -> Result<usize> {
+    let mut said = Vec::new();
+    // Up to end of file: the child closes the pipe when it is ready, or when it dies.
+    pipe.read_to_end(&mut said).context("read from the victim")?;
+    match said.split_first() {
+        Some((b'b', base)) => {
+            let base = base.try_into().context("the victim sent half an address")?;
+            Ok(usize::from_ne_bytes(base))
+        }
+        Some((b'e', why)) => bail!("the victim: {}", String::from_utf8_lossy(why)),
+        _ => bail!("the victim died before its memory was there (is the guest large enough?)"),
+    }
+}
+
+/// The child's life.
+fn live(layout: Layout, cpus: Range<usize>, mut pipe: File) -> ! {
+    let said = match settle_in(layout, cpus) {
+        Ok(base) => [b"b".as_slice(), &base.to_ne_bytes()].concat(),
+        Err(e) => [b"e".as_slice(), format!("{e:#}").as_bytes()].concat(),
+    };
+    let failed = said[0] == b'e' || pipe.write_all(&said).is_err();
+    drop(pipe);
+    if failed {
+        // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
+        unsafe { libc::_exit(1) }
+    }
+    loop {
+        // SAFETY: pause(2) takes no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Gets the memory; gives the address where it starts.
+fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
+    rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            layout.span(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    }
+    .context("mmap")?
+    .expose_provenance();
+    for i in 0..layout.vmas {
+        let hole = base + Layout::offsets(i, layout.pages_of(i)).end;
+        // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one
+        // per VMA), and nothing points into that mapping.
+        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE) }
+            .context("munmap a hole")?;
+    }
+    // Most of a round goes into getting the memory, so all CPUs take part.
+    let share = layout.pages.div_ceil(cpus.len());
+    thread::scope(|scope| {
+        let workers: Vec<_> = cpus
+            .clone()
+            .enumerate()
+            .map(|(i, cpu)| {
+                let pages = i * share..layout.pages.min((i + 1) * share);
+                scope.spawn(move || pin(cpu).and_then(|()| populate(base, layout, pages)))
+            })
+            .collect();
+        // Joined one by one: the scope's own end may come before a thread is gone.
+        workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a thread died"))?)
+    })?;
+    pin(cpus.end - 1)?;
+    freemem::set_policy(libc::SCHED_BATCH, 0).context("SCHED_BATCH")?;
+    Ok(base)
+}
+
+/// Makes the kernel put memory behind some of the pages.
+fn populate(base: usize, layout: Layout, pages: Range<usize>) -> Result<()> {
+    for i in 0..layout.vmas {
+        let all = layout.pages_of(i);
+        let (start, end) = (all.start.max(pages.start), all.end.min(pages.end));
+        if start >= end {
+            continue;
+        }
+        let range = Layout::offsets(i, start..end);
+        let at = ptr::with_exposed_provenance_mut(base + range.start);
+        // SAFETY: the range is in a mapping that lives as long as the process; populating
+        // changes nothing in what the memory holds.
+        unsafe { rustix::mm::madvise(at, range.len(), Advice::LinuxPopulateWrite) }
+            .context("madvise(MADV_POPULATE_WRITE), which Linux has since 5.14")?;
+    }
+    Ok(())
+}
+
+/// Ties the calling thread to one CPU.
+///
+/// # Errors
+/// When there is no such CPU.
+pub fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
+}
+
+/// What became of one process_mrelease(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The victim had given its memory up before the call: there was nothing to release.
+    pub too_late: bool,
+    /// CPU time of the calls in nanoseconds.
+    pub cpu: u64,
+    /// How often the kernel said "try again".
+    pub again: u32,
+}
+
+/// Releases a dying process's memory in the caller's context, again while the kernel asks to.
+/// Gives `None` when the process is not dying.
+///
+/// # Errors
+/// What process_mrelease(2) says, except for "not dying", "too late" and "try again".
+pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
+    let started = freemem::thread_cpu();
+    let mut again = 0;
+    let too_late = loop {
+        // SAFETY: takes a descriptor and flags, no memory.
+        let ret = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
+        if ret == 0 {
+            break false;
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => again += 1,
+            Some(libc::ESRCH) => break true,
+            Some(libc::EINVAL) => return Ok(None),
+            _ => return Err(error),
+        }
+    };
+    Ok(Some(Released { too_late, cpu: freemem::thread_cpu() - started, again }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_spreads_all_pages_and_leaves_holes() {
+        for (pages, vmas) in [(131_072, 100), (131_072, 1000), (131_072, 1), (7, 3)] {
+            let layout = Layout { pages, vmas };
+            let all: Vec<_> = (0..vmas).map(|i| Layout::offsets(i, layout.pages_of(i))).collect();
+            assert_eq!(all[0].start, 0);
+            assert_eq!(all.iter().map(Range::len).sum::<usize>(), layout.bytes());
+            assert!(all.windows(2).all(|w| w[0].end + PAGE == w[1].start));
+            assert_eq!(all[vmas - 1].end + PAGE, layout.span());
+        }
+    }
+
+    #[test]
+    fn only_mappings_in_the_range_count() {
+        let maps = "00400000-00401000 r-xp 00000000 00:02 1 /init\n\
+                    7f0000000000-7f0000002000 rw-p 00000000 00:00 0 \n\
+                    7f0000003000-7f0000005000 rw-p 00000000 00:00 0 \n\
+                    7f0000006000-7f0000007000 rw-p 00000000 00:00 0 [stack]\n";
+        let range = 0x7f00_0000_0000..0x7f00_0000_6000;
+        assert_eq!(in_range(maps, range), Some((2, 0x4000)));
+        assert_eq!(in_range("nonsense", 0..1), None);
+    }
+
+    #[test]
+    fn a_victim_has_the_layout_asked_for_and_dies() {
+        let victim = Victim::spawn(Layout { pages: 500, vmas: 7 }, 0..1).unwrap();
+        assert!(victim.cpu_time().unwrap() > 0);
+        victim.kill().unwrap();
+        victim.wait_until_dead().unwrap();
+        victim.reap().unwrap();
+    }
+}
