@@ -1,0 +1,276 @@
+//! The host's end of the result channel, and the verdict on one boot.
+//!
+//! The guest writes JSON lines to a virtio-serial port (`crates/guest/src/report.rs` is the
+//! other end); QEMU writes what comes out into `channel.jsonl`. The stream of a healthy guest
+//! starts with `hello` and ends with `exit`. Whatever does not fit is garbage and fails the
+//! boot: a number from a guest that also sends nonsense is not to be trusted.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::results::Better;
+
+/// The port's name in the guest.
+pub const PORT: &str = "memreap.results";
+
+/// One line from the guest.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Message {
+    /// First: what booted.
+    Hello {
+        /// The kernel's release, for example `6.12.117`.
+        release: String,
+        /// CPUs that came up.
+        cpus: u32,
+        /// The guest's MemTotal.
+        mem_kib: u64,
+    },
+    /// One metric's number for this boot.
+    Sample(Sample),
+    /// A remark for the reader of the results.
+    Note(String),
+    /// What the guest is doing now.
+    Progress(String),
+    /// A piece of a command's standard output.
+    Out(String),
+    /// A piece of a command's standard error.
+    Err(String),
+    /// Last: the job's exit status.
+    Exit(i32),
+}
+
+/// One number per metric and boot.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    /// The case and the metric, for example `100-vmas/pte-lock-contended`.
+    pub metric: String,
+    /// The value's unit, for example `ms`.
+    pub unit: String,
+    /// Which direction is an improvement.
+    pub better: Better,
+    /// The value in `unit`.
+    pub value: f64,
+}
+
+/// Takes the stream apart into messages and judges it.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    partial: Vec<u8>,
+    began: bool,
+    exit: Option<i32>,
+    garbage: Option<String>,
+}
+
+impl Decoder {
+    /// Takes the next bytes of the stream and gives the messages that are now complete.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Message> {
+        self.partial.extend_from_slice(bytes);
+        let mut messages = Vec::new();
+        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            messages.extend(self.line(&line[..end]));
+        }
+        messages
+    }
+
+    /// The stream is over because the guest ended: a line without an end is garbage.
+    pub fn finish(&mut self) {
+        let rest = std::mem::take(&mut self.partial);
+        if !rest.is_empty() {
+            self.reject(&rest, "the last line has no end");
+        }
+    }
+
+    /// The exit status, once the guest sent it.
+    pub fn exit(&self) -> Option<i32> {
+        self.exit
+    }
+
+    /// The first line that is no message or not in its place, with the reason.
+    pub fn garbage(&self) -> Option<&str> {
+        self.garbage.as_deref()
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<Message> {
+        let message = match serde_json::from_slice(line) {
+            Ok(message) => message,
+            Err(e) => {
+                self.reject(line, &e.to_string());
+                return None;
+            }
+        };
+        let is_hello = matches!(message, Message::Hello { .. });
+        match (&message, self.began, self.exit) {
+            (_, _, Some(_)) => self.reject(line, "comes after the exit line"),
+            (_, true, _) if is_hello => self.reject(line, "is a second hello"),
+            // A guest that fails before it knows what it runs on may say so and exit.
+            (Message::Sample(_), false, _) => self.reject(line, "comes before hello"),
+            (Message::Exit(status), _, _) => self.exit = Some(*status),
+            _ => {}
+        }
+        self.began |= is_hello;
+        Some(message)
+    }
+
+    fn reject(&mut self, line: &[u8], why: &str) {
+        let text = String::from_utf8_lossy(line);
+        self.garbage.get_or_insert_with(|| format!("{text} ({why})"));
+    }
+}
+
+/// How one boot ended. If several apply, the one that comes first here is reported: what the
+/// kernel says about itself counts more than what the guest's programs say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// QEMU is missing, refused its arguments or died.
+    Qemu {
+        /// QEMU's own words.
+        error: String,
+    },
+    /// The kernel panicked.
+    Panic {
+        /// The console line that says so.
+        line: String,
+    },
+    /// The kernel printed something from the denylist in [`crate::console`].
+    Splat {
+        /// The denylist entry, for example `lockdep`.
+        kind: &'static str,
+        /// The first matching console line.
+        line: String,
+    },
+    /// The channel carried what is no message.
+    Garbage {
+        /// The line and what is wrong with it.
+        line: String,
+    },
+    /// The guest did not end in time and was killed.
+    Hang {
+        /// How long it ran.
+        after: Duration,
+    },
+    /// The guest ended without an exit status.
+    NoResult,
+    /// The guest was healthy; its job ended with this status (128 + n for signal n).
+    Exit(i32),
+}
+
+impl Outcome {
+    /// Whether the guest was healthy and its job succeeded.
+    pub fn is_success(&self) -> bool {
+        *self == Self::Exit(0)
+    }
+
+    /// Whether the guest was healthy, whatever its job's status.
+    pub fn is_healthy(&self) -> bool {
+        matches!(self, Self::Exit(_))
+    }
+
+    /// The exit code of `lab boot`: the job's own status from a healthy guest, else 3 for QEMU
+    /// trouble, 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Qemu { .. } => 3,
+            Self::Panic { .. } => 120,
+            Self::Splat { .. } => 121,
+            Self::Hang { .. } => 122,
+            Self::NoResult => 123,
+            Self::Garbage { .. } => 124,
+            // Exit statuses are eight bits wide; anything else must at least not look like 0.
+            Self::Exit(status) => u8::try_from(*status).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Qemu { error } => write!(f, "QEMU failed: {error}"),
+            Self::Panic { line } => write!(f, "the kernel panicked: {line}"),
+            Self::Splat { kind, line } => write!(f, "the kernel complained ({kind}): {line}"),
+            Self::Garbage { line } => write!(f, "garbage on the result channel: {line}"),
+            Self::Hang { after } => write!(f, "the guest hung: killed after {} s", after.as_secs()),
+            Self::NoResult => f.write_str("the guest ended without a result"),
+            Self::Exit(0) => f.write_str("ok"),
+            Self::Exit(status) => write!(f, "exit status {status}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: &str = "{\"hello\":{\"release\":\"6.12\",\"cpus\":2,\"mem_kib\":1}}\n";
+
+    fn decode(text: &str) -> (Vec<Message>, Decoder) {
+        let mut decoder = Decoder::default();
+        let messages = decoder.feed(text.as_bytes());
+        (messages, decoder)
+    }
+
+    #[test]
+    fn a_healthy_stream_in_any_pieces() {
+        let text = format!(
+            "{HELLO}{}\n{}\n",
+            r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":2}}"#,
+            r#"{"exit":3}"#
+        );
+        let (whole, _) = decode(&text);
+        assert_eq!(whole.len(), 3);
+        let mut decoder = Decoder::default();
+        let pieces: Vec<_> = text.as_bytes().chunks(7).flat_map(|c| decoder.feed(c)).collect();
+        decoder.finish();
+        assert_eq!((pieces, decoder.exit(), decoder.garbage()), (whole, Some(3), None));
+    }
+
+    #[test]
+    fn garbage_is_quoted_with_the_reason() {
+        for (text, why) in [
+            ("nonsense\n".into(), "nonsense (expected"),
+            ("\u{0}\u{1}\n".into(), "(expected value"),
+            ("{\"exit\": \"zero\"}\n".into(), "invalid type"),
+            ("{\"unheard\":1}\n".into(), "unknown variant"),
+            (format!("{HELLO}{HELLO}"), "second hello"),
+            (format!("{HELLO}{{\"exit\":0}}\n{{\"note\":\"x\"}}\n"), "after the exit"),
+            (
+                "{\"sample\":{\"metric\":\"a\",\"unit\":\"\",\"better\":\"lower\",\"value\":null}}\n".into(),
+                "invalid type: null",
+            ),
+        ] as [(String, &str); 7]
+        {
+            let (_, decoder) = decode(&text);
+            let garbage = decoder.garbage().unwrap_or_default().to_owned();
+            assert!(garbage.contains(why), "{text:?}: {garbage}");
+        }
+    }
+
+    #[test]
+    fn a_cut_off_last_line_is_garbage_only_when_the_guest_ended() {
+        let (_, mut decoder) = decode("{\"exit\":");
+        assert_eq!(decoder.garbage(), None);
+        decoder.finish();
+        assert!(decoder.garbage().is_some_and(|g| g.contains("no end")));
+    }
+
+    #[test]
+    fn exit_codes_cannot_be_mistaken_for_each_other() {
+        let codes = [
+            Outcome::Qemu { error: String::new() },
+            Outcome::Panic { line: String::new() },
+            Outcome::Splat { kind: "BUG", line: String::new() },
+            Outcome::Garbage { line: String::new() },
+            Outcome::Hang { after: Duration::ZERO },
+            Outcome::NoResult,
+            Outcome::Exit(7),
+        ]
+        .map(|outcome| outcome.exit_code());
+        assert_eq!(codes, [3, 120, 121, 124, 122, 123, 7]);
+        assert_eq!(Outcome::Exit(256).exit_code(), 255);
+        assert_eq!(Outcome::Exit(-1).exit_code(), 255);
+    }
+}

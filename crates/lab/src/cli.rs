@@ -1,0 +1,593 @@
+//! Arguments and exit codes.
+
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use lab::accel;
+use lab::boot::{self, Arm, GuestCommand, Job, Mode};
+use lab::catalog;
+use lab::context::Context;
+use lab::experiment::{self, Failure, Plan};
+use lab::kernel::{self, Kernel, Tree, Variant};
+use lab::kunit::{self, KunitOptions};
+use lab::progress::Progress;
+use lab::results::{Results, Verdict};
+use lab::selftests::{self, SelftestOptions};
+use lab::soak::{self, SoakOptions};
+use lab::{doctor, expect, host, series, suite, table, topics};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
+2 wrong usage; 3 trouble of the host (QEMU missing, apt impossible, a build that failed);
+4 a guest that failed (panic, splat, hang, no result, garbage); 130 interrupted.
+
+Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memreap.";
+
+/// A finding: not an error, but not a clean result either.
+const FINDING: u8 = 1;
+const USAGE: u8 = 2;
+const HOST: u8 = 3;
+/// A shell in a guest ends when its user wants.
+const SHELL_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Builds stock and changed Linux kernels, boots both in QEMU and says which is better.
+#[derive(Parser)]
+#[command(name = "lab", version, after_help = EXIT_CODES, propagate_version = true)]
+struct Cli {
+    /// Which 6.12.N to use, for example 6.12.107 [default: the newest that apt offers]
+    #[arg(long, global = true, value_name = "6.12.N")]
+    kernel: Option<String>,
+    #[command(subcommand)]
+    command: Sub,
+}
+
+#[derive(Subcommand)]
+enum Sub {
+    Ab(AbArgs),
+    Boot(BootArgs),
+    Build(BuildArgs),
+    Kunit(KunitArgs),
+    Selftests(SelftestArgs),
+    Soak(SoakArgs),
+    Series(SeriesArgs),
+    Topics(TopicsArgs),
+    Test(TestArgs),
+    Doctor(DoctorArgs),
+    /// Install the Debian packages that the lab needs
+    HostSetup,
+    /// Remove all caches: sources, trees, builds, compiler cache
+    CleanCache,
+}
+
+/// Compare two arms: boot both in turns, run the scenarios, print the verdicts
+///
+/// Writes target/lab/results.json and target/lab/report.html.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab ab                                  all scenarios, stock against memreap
+  lab ab reap --pairs 12                  one scenario, more pairs
+  lab ab reap --cmdline-memreap memreap.reap=0
+  lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always")]
+struct AbArgs {
+    /// Scenarios [default: all]
+    scenarios: Vec<String>,
+    /// Pairs of boots; below six there is no verdict
+    #[arg(long, default_value_t = 8)]
+    pairs: usize,
+    /// Print results.json on stdout instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Leave out the A/A control (a second boot of the base arm in each pair)
+    #[arg(long)]
+    no_aa: bool,
+    /// The arms, base first; give none or two [default: stock and memreap]
+    #[arg(long = "arm", value_name = ARM)]
+    arms: Vec<ArmSpec>,
+    /// Kernel parameters for the stock arm
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    cmdline_stock: String,
+    /// Kernel parameters for the memreap arm
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    cmdline_memreap: String,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    variant: Variant,
+    /// Check the thresholds in kernel/<scenario>/expect.toml; a missed one is a finding
+    #[arg(long)]
+    expect: bool,
+    /// Run only the cases of a scenario whose name contains this
+    #[arg(long, value_name = "SUBSTRING")]
+    case: Option<String>,
+    /// The smallest effect that counts, as a fraction
+    #[arg(long, default_value_t = 0.03)]
+    min_effect: f64,
+    /// One quick pair that only shows that everything runs: no control, no verdicts
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// Boot one guest: a shell, or one command with its own exit code
+///
+/// Exit code: the command's own (128+n after signal n) when the guest was healthy; 3 when QEMU
+/// failed; 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab boot                                     a shell in the changed kernel
+  lab boot --arm stock -- uname -r
+  lab boot --variant debug --copy ./prog:/prog -- /prog --flag")]
+struct BootArgs {
+    /// The kernel
+    #[arg(long, value_name = ARM, default_value = "memreap")]
+    arm: ArmSpec,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    variant: Variant,
+    /// Number of CPUs
+    #[arg(long, default_value_t = 2)]
+    cpus: u32,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 1024)]
+    mem: u32,
+    /// How guest time passes
+    #[arg(long, value_enum, default_value_t = TimeMode::Multi)]
+    mode: TimeMode,
+    /// Seconds until a command's guest counts as hung
+    #[arg(long, default_value_t = 180)]
+    timeout: u64,
+    /// More kernel parameters
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    cmdline: String,
+    /// Put a file or folder into the guest (repeatable)
+    #[arg(long, value_name = "HOST:GUEST")]
+    copy: Vec<CopySpec>,
+    /// The command and its arguments [default: a shell]
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// Build kernels, or find them in the cache, and print the paths of their bzImages
+#[derive(Args)]
+struct BuildArgs {
+    /// Which tree [default: both]
+    #[arg(long, value_enum)]
+    arm: Option<Tree>,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    variant: Variant,
+}
+
+/// Run the topics' KUnit tests in the changed kernel
+#[derive(Args)]
+struct KunitArgs {
+    /// Only suites (or suite.case) matching this glob
+    filter: Option<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    variant: Variant,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run selftests in the changed kernel: ours, and the kernel's own compared with stock
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab selftests                           ours
+  lab selftests ours mm/mrelease_test     ours and one of the kernel's own
+  lab selftests cgroup                    all of tools/testing/selftests/cgroup")]
+struct SelftestArgs {
+    /// \"ours\", or names under tools/testing/selftests [default: ours]
+    names: Vec<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    variant: Variant,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Stress the changed kernel for a while: kill storms, fork races, memory pressure
+#[derive(Args)]
+struct SoakArgs {
+    /// For how long
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    variant: Variant,
+    /// Repeat the storm of an earlier soak [default: any]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Export the topics as patches for git am
+#[derive(Args)]
+struct SeriesArgs {
+    /// Where to
+    #[arg(long, value_name = "FOLDER", default_value = "series")]
+    out: PathBuf,
+    /// Apply the patches with git am and build a kernel after each
+    #[arg(long)]
+    check: bool,
+}
+
+/// List the topics, in order
+#[derive(Args)]
+struct TopicsArgs {
+    /// Apply them to the oldest and the newest kernel that apt offers
+    #[arg(long)]
+    check_all: bool,
+}
+
+/// Run every check of the project, or some by name
+#[derive(Args)]
+struct TestArgs {
+    /// Checks [default: all]
+    checks: Vec<String>,
+    /// Only list them
+    #[arg(long)]
+    list: bool,
+}
+
+/// Say what the lab needs of this host, what is missing and how to get it
+#[derive(Args)]
+struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const ARM: &str = "stock|memreap|NAME=BZIMAGE[,PARAMETERS]";
+
+/// One `--arm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ArmSpec {
+    Built(Tree),
+    File(Arm),
+}
+
+impl FromStr for ArmSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(tree) = Tree::from_str(text, false) {
+            return Ok(Self::Built(tree));
+        }
+        let (name, rest) = text.split_once('=').ok_or("neither \"stock\" nor \"memreap\" nor NAME=BZIMAGE")?;
+        let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
+        if name.is_empty() || file.is_empty() {
+            return Err("expected NAME=BZIMAGE[,PARAMETERS]".to_owned());
+        }
+        let bzimage = std::path::absolute(file).map_err(|e| format!("{file}: {e}"))?;
+        if !bzimage.is_file() {
+            return Err(format!("{file}: no such file"));
+        }
+        Ok(Self::File(Arm { name: name.to_owned(), bzimage, cmdline: cmdline.to_owned() }))
+    }
+}
+
+/// One `--copy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CopySpec(PathBuf, String);
+
+impl FromStr for CopySpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, guest) = text.rsplit_once(':').ok_or("expected HOST:GUEST")?;
+        if !guest.starts_with('/') {
+            return Err(format!("{guest}: the path in the guest must be absolute"));
+        }
+        if !Path::new(host).exists() {
+            return Err(format!("{host}: no such file or folder"));
+        }
+        Ok(Self(host.into(), guest.to_owned()))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TimeMode {
+    /// Real concurrency, real noise
+    Multi,
+    /// Instructions as time: repeats closely; one CPU's worth of speed
+    Icount,
+}
+
+impl From<TimeMode> for Mode {
+    fn from(mode: TimeMode) -> Self {
+        match mode {
+            TimeMode::Multi => Self::Multi,
+            TimeMode::Icount => Self::Icount,
+        }
+    }
+}
+
+/// An error in what the user asked for; everything else counts as the host's trouble.
+#[derive(Debug)]
+struct WrongUsage(String);
+
+impl fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongUsage {}
+
+/// The program.
+pub fn main() -> ExitCode {
+    match host::exit_cleanly_on_interrupt().and_then(|()| run(Cli::parse())) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("lab: {e:#}");
+            ExitCode::from(error_code(&e))
+        }
+    }
+}
+
+fn error_code(error: &anyhow::Error) -> u8 {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        failure.exit_code()
+    } else if error.is::<WrongUsage>() {
+        USAGE
+    } else {
+        HOST
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let mut ctx = Context::discover(Progress::new())?;
+    if cli.kernel.is_some() {
+        ctx.kernel = cli.kernel;
+    }
+    match cli.command {
+        Sub::Ab(args) => ab(&ctx, args),
+        Sub::Boot(args) => boot_one(&ctx, args),
+        Sub::Build(args) => build(&ctx, &args),
+        Sub::Kunit(args) => {
+            let options = KunitOptions { variant: args.variant, filter: args.filter, json: args.json };
+            Ok(finding_unless(kunit::run(&ctx, accelerator(&ctx)?, &options)?))
+        }
+        Sub::Selftests(args) => {
+            let options = SelftestOptions { names: args.names, variant: args.variant, json: args.json };
+            Ok(finding_unless(selftests::run(&ctx, accelerator(&ctx)?, &options)?))
+        }
+        Sub::Soak(args) => {
+            let options = SoakOptions { minutes: args.minutes, variant: args.variant, seed: args.seed };
+            Ok(finding_unless(soak::run(&ctx, accelerator(&ctx)?, &options)?))
+        }
+        Sub::Series(args) => {
+            let patches = series::export(&ctx, &args.out)?;
+            for patch in &patches {
+                println!("{}", patch.display());
+            }
+            if args.check {
+                series::check(&ctx, &patches)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Sub::Topics(args) => list_topics(&ctx, &args),
+        Sub::Test(args) => {
+            if args.list {
+                suite::checks().for_each(|(name, about)| println!("{name:<11}{about}"));
+                return Ok(ExitCode::SUCCESS);
+            }
+            Ok(finding_unless(suite::run(&ctx, &args.checks)?))
+        }
+        Sub::Doctor(args) => {
+            let findings = doctor::examine(&ctx)?;
+            if args.json {
+                println!("{}", serde_json::to_string_pretty(&findings)?);
+            } else {
+                print!("{}", doctor::render(&findings));
+            }
+            Ok(ExitCode::from(if doctor::healthy(&findings) { 0 } else { HOST }))
+        }
+        Sub::HostSetup => {
+            host::ensure_packages(&ctx, &[host::BUILD, host::UNPACK, host::LAB, host::GIT].concat())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Sub::CleanCache => clean_cache(&ctx),
+    }
+}
+
+fn finding_unless(good: bool) -> ExitCode {
+    ExitCode::from(if good { 0 } else { FINDING })
+}
+
+fn accelerator(ctx: &Context) -> Result<accel::Accel> {
+    host::ensure_packages(ctx, host::LAB)?;
+    Ok(accel::probe(ctx)?.0)
+}
+
+/// The arm of a kernel that the lab builds.
+fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(Arm, Kernel)> {
+    let kernel = kernel::build(ctx, tree, variant)?;
+    let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: cmdline.to_owned() };
+    Ok((arm, kernel))
+}
+
+fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
+    let scenarios = catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?;
+    let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
+        Ok(two) => two,
+        Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
+        Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
+    };
+    host::ensure_packages(ctx, host::LAB)?;
+    let mut source = None;
+    let mut arms = Vec::new();
+    for spec in specs {
+        arms.push(match spec {
+            ArmSpec::File(arm) => arm,
+            ArmSpec::Built(tree) => {
+                let cmdline = match tree {
+                    Tree::Stock => &args.cmdline_stock,
+                    Tree::Memreap => &args.cmdline_memreap,
+                };
+                let (arm, kernel) = built(ctx, tree, args.variant, cmdline)?;
+                source = Some(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
+                arm
+            }
+        });
+    }
+    let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
+    let (accel, why) = accel::probe_with(ctx, &arms[0])?;
+    ctx.progress.note(&format!("accelerator: {accel} ({why})"));
+    let plan = Plan {
+        scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
+        pairs: args.pairs,
+        arms,
+        aa: !args.no_aa,
+        min_effect: args.min_effect,
+        alpha: 0.05,
+        smoke: args.smoke,
+        source,
+        accelerator_reason: Some(why),
+        command: Some(command_line()),
+    };
+    let results = experiment::run(ctx, accel, &plan)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        table::print(&results);
+    }
+    let mut good = !results.metrics.iter().any(|m| m.verdict == Verdict::Worse);
+    if args.expect {
+        good &= expectations(ctx, &results, &plan.scenarios, args.json)?;
+    }
+    if !args.smoke {
+        ctx.progress.note(&format!("report: {}", ctx.out.join("report.html").display()));
+    }
+    Ok(finding_unless(good))
+}
+
+/// Checks `kernel/<scenario>/expect.toml` of every scenario that has one.
+fn expectations(ctx: &Context, results: &Results, scenarios: &[String], quiet: bool) -> Result<bool> {
+    let mut all_passed = true;
+    for scenario in scenarios {
+        let path = ctx.in_repo(format!("kernel/{scenario}/expect.toml"));
+        if !path.is_file() {
+            ctx.progress.note(&format!("{scenario}: nothing is expected ({} is not there)", path.display()));
+            continue;
+        }
+        let checked = expect::check(results, &path)?;
+        let text = expect::render(&checked, None, std::io::stdout().is_terminal());
+        // With --json stdout is for the results alone.
+        if quiet { eprint!("{text}") } else { print!("\n{text}") }
+        all_passed &= expect::passed(&checked);
+    }
+    Ok(all_passed)
+}
+
+/// How this run can be repeated.
+fn command_line() -> String {
+    let arguments = std::env::args().skip(1).map(|a| {
+        let plain = a.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,/:+".contains(c));
+        if plain && !a.is_empty() { a } else { format!("'{}'", a.replace('\'', r"'\''")) }
+    });
+    std::iter::once("lab".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
+    host::ensure_packages(ctx, host::LAB)?;
+    let mut arm = match args.arm {
+        ArmSpec::File(arm) => arm,
+        ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
+    };
+    arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
+    let (accel, _) = accel::probe_with(ctx, &arm)?;
+    let interactive = args.command.is_empty();
+    let job = Job {
+        cpus: args.cpus,
+        mem_mib: args.mem,
+        mode: args.mode.into(),
+        timeout: if interactive { SHELL_LIMIT } else { Duration::from_secs(args.timeout) },
+        overlay: args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect(),
+        interactive,
+        ..Job::new(if interactive { GuestCommand::Shell } else { GuestCommand::Exec(args.command) })
+    };
+    let boot = boot::boot(ctx, accel, &arm, &job, &ctx.out.join("logs/boot"))?;
+    if !boot.outcome.is_healthy() {
+        eprintln!("lab: {}\n{}", boot.outcome, boot.tail(30));
+    }
+    Ok(ExitCode::from(boot.outcome.exit_code()))
+}
+
+fn build(ctx: &Context, args: &BuildArgs) -> Result<ExitCode> {
+    let both = [Tree::Stock, Tree::Memreap];
+    for tree in both.into_iter().filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
+        let kernel = kernel::build(ctx, tree, args.variant)?;
+        println!("{}", kernel.bzimage.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
+    if args.check_all {
+        for release in topics::check_all(ctx)? {
+            println!("{release}: all topics apply");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    for topic in topics::load(&ctx.repo)? {
+        println!("{:<15} CONFIG_{:<25} {}", topic.name, topic.kconfig, topic.subject);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes only what the lab makes: the variable could name any folder.
+fn clean_cache(ctx: &Context) -> Result<ExitCode> {
+    let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
+    for name in ["trees", "source", "headers", "locks", "ccache", "accel.json", "accel.json.lock"] {
+        let path = ctx.cache.join(name);
+        step.detail(name);
+        host::remove_any(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    step.done("");
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arms_are_read() {
+        assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
+        assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_path_buf();
+        let spec = format!("mine={},a=b c,d", path.display());
+        let arm = Arm { name: "mine".into(), bzimage: path, cmdline: "a=b c,d".into() };
+        assert_eq!(spec.parse(), Ok(ArmSpec::File(arm)));
+        assert!("mine=/no/such/file".parse::<ArmSpec>().unwrap_err().contains("no such file"));
+        for bad in ["mine", "=x", "mine="] {
+            assert!(bad.parse::<ArmSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn copies_are_read() {
+        assert_eq!("/etc:/x/y".parse(), Ok(CopySpec("/etc".into(), "/x/y".into())));
+        for bad in ["/etc", "/etc:relative", "/no/such:/x"] {
+            assert!(bad.parse::<CopySpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn errors_map_to_exit_codes() {
+        assert_eq!(error_code(&WrongUsage("x".into()).into()), 2);
+        assert_eq!(error_code(&anyhow::anyhow!("apt")), 3);
+        let cause = experiment::Cause::Outcome(lab::channel::Outcome::NoResult);
+        let failure = Failure { boot: "b".into(), cause, logs: "l".into(), tail: "t".into() };
+        assert_eq!(error_code(&anyhow::Error::from(failure).context("more")), 4);
+    }
+}

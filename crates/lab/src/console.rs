@@ -1,0 +1,211 @@
+//! Watches the guest's serial console for the kernel's own complaints while they come.
+//!
+//! Only lines that carry the kernel's time stamp are judged (the lab boots every kernel with
+//! `printk.time=1`), so a program that prints `WARNING:` on the console is not taken for the
+//! kernel. A job that expects a complaint allows it by a regular expression in
+//! [`crate::boot::Job::allow`]; nothing is allowed by default, and nothing allows a panic.
+
+use std::sync::LazyLock;
+
+use anyhow::{Context as _, Result};
+use regex::Regex;
+
+/// What a kernel under test must not print: the name used in reports, and what to look for.
+/// The first match gives the name, so the special comes before the general.
+const DENY: &[(&str, &str)] = &[
+    ("KASAN", r"KASAN:"),
+    ("KCSAN", r"KCSAN: (data-race|assert)"),
+    ("UBSAN", r"UBSAN:"),
+    (
+        "lockdep",
+        r"possible (circular|recursive|irq lock inversion|irq nesting)|inconsistent lock state|bad unlock balance|held lock freed|lock held when returning|nested lock was not taken|possible unsafe locking|trying to register non-static key|Invalid wait context|DEBUG_LOCKS_WARN_ON",
+    ),
+    ("RCU", r"suspicious RCU usage"),
+    ("sleep in atomic", r"sleeping function called from invalid context|scheduling while atomic"),
+    ("rss counter", r"Bad rss-counter state|non-zero pgtables_bytes"),
+    ("page state", r"Bad page (state|map|cache)"),
+    ("hung task", r"INFO: task .* blocked"),
+    ("RCU stall", r"rcu: INFO: rcu_.* (detected (expedited )?stalls|self-detected stall)"),
+    ("lockup", r"soft lockup|hard LOCKUP"),
+    ("list corruption", r"list_(del|add)[a-z_]* corruption"),
+    ("GP fault", r"general protection fault"),
+    ("MSR", r"unchecked MSR access"),
+    ("BUG", r"kernel BUG at|BUG:"),
+    ("Oops", r"Oops:"),
+    ("WARN", r"WARNING:"),
+];
+
+/// A panic ends the guest; what was printed before it may be the cause, but this is the news.
+const PANIC: &str = "Kernel panic";
+
+static DENIED: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
+    DENY.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
+});
+
+/// `[    1.234567]`, with the caller of CONFIG_PRINTK_CALLER, then the message.
+static STAMPED: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ?(.*)").ok());
+
+/// What the console said so far.
+#[derive(Debug, Default)]
+pub struct Watch {
+    allow: Vec<Regex>,
+    partial: Vec<u8>,
+    panic: Option<String>,
+    splat: Option<(&'static str, String)>,
+    last: String,
+}
+
+impl Watch {
+    /// Starts to watch. `allow` are regular expressions for denylisted lines that this job
+    /// expects.
+    ///
+    /// # Errors
+    /// When one of them does not parse.
+    pub fn new(allow: &[String]) -> Result<Self> {
+        let allow = allow
+            .iter()
+            .map(|a| Regex::new(a).with_context(|| format!("allowed console line '{a}'")))
+            .collect::<Result<_>>()?;
+        Ok(Self { allow, ..Self::default() })
+    }
+
+    /// Takes the next bytes of the console.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.partial.extend_from_slice(bytes);
+        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            self.line(&String::from_utf8_lossy(&line));
+        }
+    }
+
+    /// The console is over: a last line without an end counts as well.
+    pub fn finish(&mut self) {
+        let rest = std::mem::take(&mut self.partial);
+        self.line(&String::from_utf8_lossy(&rest));
+    }
+
+    /// The line that announces a panic.
+    pub fn panic(&self) -> Option<&str> {
+        self.panic.as_deref()
+    }
+
+    /// The first denylisted line, with its kind.
+    pub fn splat(&self) -> Option<(&'static str, &str)> {
+        self.splat.as_ref().map(|(kind, line)| (*kind, line.as_str()))
+    }
+
+    /// The last line that was not empty: what the guest is at, until it reports itself.
+    pub fn last(&self) -> &str {
+        &self.last
+    }
+
+    fn line(&mut self, line: &str) {
+        let line = line.trim_end();
+        if line.is_empty() {
+            return;
+        }
+        line.clone_into(&mut self.last);
+        let Some(text) = STAMPED.as_ref().and_then(|s| s.captures(line)?.get(1)) else { return };
+        let text = text.as_str();
+        if self.panic.is_none() && text.contains(PANIC) {
+            self.panic = Some(line.to_owned());
+        } else if self.splat.is_none()
+            && let Some((kind, _)) = DENIED.iter().find(|(_, pattern)| pattern.is_match(text))
+            && !self.allow.iter().any(|a| a.is_match(text))
+        {
+            self.splat = Some((kind, line.to_owned()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn splat(text: &str, allow: &[&str]) -> Option<&'static str> {
+        let allow: Vec<_> = allow.iter().map(|a| (*a).to_owned()).collect();
+        let mut watch = Watch::new(&allow).unwrap();
+        watch.feed(text.as_bytes());
+        watch.finish();
+        watch.splat().map(|(kind, _)| kind)
+    }
+
+    #[test]
+    fn every_pattern_is_a_regular_expression() {
+        assert_eq!(DENIED.len(), DENY.len());
+        assert!(STAMPED.is_some());
+    }
+
+    /// Lines as 6.12 prints them.
+    #[test]
+    fn complaints_are_known_by_their_kind() {
+        for (line, kind) in [
+            ("WARNING: CPU: 1 PID: 67 at drivers/misc/lkdtm/bugs.c:112 lkdtm_WARNING+0x1a/0x20", "WARN"),
+            ("WARNING: possible circular locking dependency detected", "lockdep"),
+            ("WARNING: possible recursive locking detected", "lockdep"),
+            ("WARNING: inconsistent lock state", "lockdep"),
+            ("WARNING: bad unlock balance detected!", "lockdep"),
+            ("WARNING: suspicious RCU usage", "RCU"),
+            ("BUG: KASAN: slab-use-after-free in reap_chunk+0x12/0x90", "KASAN"),
+            ("Oops: general protection fault, KASAN: null-ptr-deref in range", "KASAN"),
+            ("BUG: KCSAN: data-race in reap_chunk / exit_mmap", "KCSAN"),
+            ("UBSAN: shift-out-of-bounds in mm/reap.c:12:3", "UBSAN"),
+            ("BUG: sleeping function called from invalid context at mm/reap.c:1", "sleep in atomic"),
+            ("BUG: Bad rss-counter state mm:00000000 type:MM_ANONPAGES val:1", "rss counter"),
+            ("BUG: Bad page state in process x  pfn:12345", "page state"),
+            ("BUG: Bad page map in process x  pte:8000", "page state"),
+            ("INFO: task victim:42 blocked for more than 60 seconds.", "hung task"),
+            ("rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:", "RCU stall"),
+            ("rcu: INFO: rcu_sched self-detected stall on CPU", "RCU stall"),
+            ("watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [x:1]", "lockup"),
+            ("list_del corruption. prev->next should be ffff, but was 0", "list corruption"),
+            ("unchecked MSR access error: RDMSR from 0x1", "MSR"),
+            ("BUG: kernel NULL pointer dereference, address: 0000000000000000", "BUG"),
+            ("kernel BUG at mm/memory.c:1!", "BUG"),
+            ("Oops: 0002 [#1] PREEMPT SMP", "Oops"),
+        ] {
+            let stamped = format!("[    1.234567] {line}\r\n");
+            assert_eq!(splat(&stamped, &[]), Some(kind), "{line}");
+            let caller = format!("[   12.234567][   T67] {line}\r\n");
+            assert_eq!(splat(&caller, &[]), Some(kind), "{line}");
+            let mixed = format!("a program's prompt> [    1.234567] {line}");
+            assert_eq!(splat(&mixed, &[]), Some(kind), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_harmless_is_left_alone() {
+        for line in [
+            "[    0.000000] Lock dependency validator: Copyright (c) 2006 Red Hat, Inc.",
+            "[    0.000000] kasan: KernelAddressSanitizer initialized",
+            "[    0.000000] kcsan: enabled early",
+            "[    2.000000] lkdtm: Performing direct entry WARNING",
+            "[    2.000000] Out of memory: Killed process 12 (victim)",
+            "WARNING: printed by a program, not the kernel",
+            "BUG: likewise",
+        ] {
+            assert_eq!(splat(&format!("{line}\n"), &[]), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_line_passes_and_the_next_does_not() {
+        let text = "[    1.000000] WARNING: expected at a\n[    1.000001] WARNING: other\n";
+        assert_eq!(splat(text, &["expected"]), Some("WARN"));
+        assert_eq!(splat(text, &["expected", "other"]), None);
+        assert!(Watch::new(&["(".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_panic_is_kept_beside_the_splat_before_it() {
+        let mut watch = Watch::new(&[]).unwrap();
+        watch.feed(b"[    1.000000] BUG: kernel NULL pointer dereference\n[    1.0000");
+        watch.feed(b"01] Kernel panic - not syncing: Fatal exception");
+        assert_eq!(watch.panic(), None);
+        watch.finish();
+        assert_eq!(watch.panic(), Some("[    1.000001] Kernel panic - not syncing: Fatal exception"));
+        assert!(watch.splat().is_some());
+        assert!(watch.last().contains("Kernel panic"));
+    }
+}

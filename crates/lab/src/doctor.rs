@@ -1,0 +1,235 @@
+//! `lab doctor`: what the lab needs of the host, what is there, and what to do about the rest.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::accel;
+use crate::context::Context;
+use crate::host::{self, Pkg};
+use crate::kernel;
+use crate::source;
+
+/// A source tree, a stock and a changed build of two variants, ccache.
+const DISK_GIB: u64 = 8;
+/// The largest guest, and a compiler beside it.
+const MEMORY_MIB: u64 = 3 * 1024;
+
+/// How one thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// The lab works without it, but slower or less.
+    Warn,
+    /// The lab cannot work like this.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: String,
+    /// How it stands.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What to do about it, unless it is ok.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(what: &str, found: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), state: State::Ok, found: found.into(), remedy: None }
+    }
+
+    fn bad(what: &str, state: State, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), state, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Looks at everything.
+///
+/// # Errors
+/// Only for trouble of the lab itself, such as a cache that cannot be written.
+pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
+    let mut findings = vec![machine(), cores(), memory(), disk(&ctx.cache)];
+    for (what, packages, state) in [
+        ("packages for kernels", host::BUILD, State::Missing),
+        ("packages for the source", host::UNPACK, State::Missing),
+        ("packages for guests", host::LAB, State::Missing),
+        ("packages for the series", host::GIT, State::Missing),
+        ("packages for hosted tests", host::HOSTED, State::Warn),
+        ("packages for lints", host::LINT, State::Warn),
+    ] {
+        findings.push(packages_finding(what, packages, state));
+    }
+    findings.push(tool("compiler", "gcc", &["--version"], "gcc"));
+    findings.push(tool("qemu", "qemu-system-x86_64", &["--version"], "qemu-system-x86"));
+    findings.push(accelerator(ctx)?);
+    findings.push(tool("ccache", "ccache", &["--version"], "ccache"));
+    findings.push(kernels(ctx));
+    Ok(findings)
+}
+
+fn machine() -> Finding {
+    match std::env::consts::ARCH {
+        "x86_64" => Finding::ok("machine", "x86_64"),
+        other => Finding::bad("machine", State::Missing, other, "the lab builds and boots x86_64 kernels on x86_64"),
+    }
+}
+
+fn cores() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores >= 2 {
+        return Finding::ok("cores", cores.to_string());
+    }
+    let remedy = "contention between two guest CPUs cannot be measured on one core";
+    Finding::bad("cores", State::Warn, cores.to_string(), remedy)
+}
+
+fn memory() -> Finding {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
+    match kib {
+        Some(kib) if kib / 1024 >= MEMORY_MIB => Finding::ok("memory", format!("{} MiB available", kib / 1024)),
+        Some(kib) => {
+            let remedy = format!("close something: guests and compilers want {MEMORY_MIB} MiB");
+            Finding::bad("memory", State::Warn, format!("{} MiB available", kib / 1024), remedy)
+        }
+        None => Finding::bad("memory", State::Warn, "unknown", "no MemAvailable in /proc/meminfo"),
+    }
+}
+
+/// The free space where the cache is or will be.
+fn disk(cache: &Path) -> Finding {
+    let shown = cache.display();
+    if let Some(why) = kernel::refused_path(cache) {
+        return Finding::bad("cache", State::Missing, shown.to_string(), why);
+    }
+    let existing = cache.ancestors().find(|d| d.is_dir()).unwrap_or(Path::new("/"));
+    match rustix::fs::statvfs(existing) {
+        Ok(fs) => {
+            let gib = (fs.f_bavail * fs.f_frsize) >> 30;
+            let found = format!("{gib} GiB free for {shown}");
+            if gib >= DISK_GIB {
+                return Finding::ok("disk", found);
+            }
+            let remedy = format!("{DISK_GIB} GiB are used at most; set MEMREAP_CACHE to a larger disk, or: lab clean-cache");
+            Finding::bad("disk", State::Warn, found, remedy)
+        }
+        Err(e) => Finding::bad("disk", State::Missing, format!("{shown}: {e}"), "set MEMREAP_CACHE to a usable folder"),
+    }
+}
+
+fn packages_finding(what: &str, packages: &[Pkg], state: State) -> Finding {
+    let missing: Vec<&str> = packages.iter().filter(|p| !p.present()).map(|p| p.name).collect();
+    if missing.is_empty() {
+        return Finding::ok(what, "all there");
+    }
+    let names = missing.join(" ");
+    let remedy = format!("sudo apt-get install --no-install-recommends {names}");
+    Finding::bad(what, state, format!("missing: {names}"), remedy)
+}
+
+fn tool(what: &str, program: &str, args: &[&str], package: &str) -> Finding {
+    match host::output(Command::new(program).args(args)) {
+        Ok(text) => Finding::ok(what, text.lines().next().unwrap_or_default()),
+        Err(e) => {
+            let remedy = format!("sudo apt-get install --no-install-recommends {package}");
+            Finding::bad(what, State::Missing, e.to_string(), remedy)
+        }
+    }
+}
+
+fn accelerator(ctx: &Context) -> Result<Finding> {
+    if host::find_tool("qemu-system-x86_64").is_none() {
+        let remedy = "install qemu first";
+        return Ok(Finding::bad("accelerator", State::Missing, "no QEMU to try KVM with", remedy));
+    }
+    let (accel, why) = accel::probe(ctx)?;
+    Ok(match accel {
+        accel::Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
+        accel::Accel::Tcg => {
+            let remedy = "guests run emulated: slower, but the comparisons hold. For KVM give this user /dev/kvm";
+            Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
+        }
+    })
+}
+
+fn kernels(ctx: &Context) -> Finding {
+    let names = |versions: &[source::PackageVersion]| {
+        versions.iter().map(source::PackageVersion::release).collect::<Vec<_>>().join(" ")
+    };
+    let (listed, cached) = (source::listed(), source::cached(ctx));
+    let what = "kernel sources";
+    match (listed.is_empty(), cached.is_empty()) {
+        (false, _) => Finding::ok(what, format!("apt offers {}", names(&listed))),
+        (true, false) => Finding::bad(
+            what,
+            State::Warn,
+            format!("apt offers none; cached: {}", names(&cached)),
+            "sudo apt-get update",
+        ),
+        (true, true) => Finding::bad(
+            what,
+            State::Missing,
+            "apt offers no linux-source-6.12",
+            "add Debian 12's security archive or Debian 13 to apt's sources, then: sudo apt-get update",
+        ),
+    }
+}
+
+/// Whether the lab can work.
+pub fn healthy(findings: &[Finding]) -> bool {
+    findings.iter().all(|f| f.state != State::Missing)
+}
+
+/// The findings for people: one line each, the remedy below.
+pub fn render(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for f in findings {
+        let sign = match f.state {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Missing => "MISSING",
+        };
+        text += &format!("{sign:<8}{:<27}{}\n", f.what, f.found);
+        if let Some(remedy) = &f.remedy {
+            text += &format!("{:<8}  -> {remedy}\n", "");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_comes_with_its_remedy() {
+        let absent = [Pkg::tool("a-package", "no-such-tool-here")];
+        let finding = packages_finding("x", &absent, State::Missing);
+        assert_eq!(finding.state, State::Missing);
+        let text = render(std::slice::from_ref(&finding));
+        assert!(text.contains("MISSING") && text.contains("apt-get install --no-install-recommends a-package"));
+        assert!(!healthy(&[Finding::ok("y", "fine"), finding]));
+    }
+
+    #[test]
+    fn warnings_do_not_make_it_unhealthy() {
+        let findings = [Finding::ok("y", "fine"), Finding::bad("z", State::Warn, "slow", "buy")];
+        assert!(healthy(&findings));
+        let json = serde_json::to_value(&findings).unwrap();
+        assert_eq!((&json[0]["state"], &json[1]["remedy"]), (&"ok".into(), &"buy".into()));
+        assert!(json[0].get("remedy").is_none());
+    }
+}

@@ -1,0 +1,363 @@
+//! What a topic promises: `kernel/<topic>/expect.toml`, checked against a run's results.
+//!
+//! ```toml
+//! aa_clean = true             # no metric's A/A control may see a difference
+//!
+//! [[expect]]                  # one metric, changed arm against base arm
+//! metric = "100-vmas/pte-lock-contended"
+//! mode = "multi"              # optional; without it, every mode that has the metric
+//! at_least = 33.0             # the ratio; above 1 is an improvement
+//! verdict = "better"          # optional
+//!
+//! [[compare]]                 # two metrics of one arm, by their medians
+//! arm = "memreap"
+//! metric = "100-vmas/mrelease2-90"
+//! not_worse_than = "100-vmas/mrelease-90"
+//! tolerance = 0.05            # optional: so much worse is still fine
+//! ```
+//!
+//! `scenario = "..."` in a table, or once at the top for all, tells metrics of the same name
+//! apart. A metric that the results do not have fails its expectation.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use comfy_table::{Attribute, Cell, Color};
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::results::{Better, Metric, Results, Verdict};
+use crate::stats::median;
+use crate::table::{self, number, ratio};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    scenario: Option<String>,
+    #[serde(default)]
+    aa_clean: bool,
+    #[serde(default)]
+    expect: Vec<Expect>,
+    #[serde(default)]
+    compare: Vec<Compare>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expect {
+    metric: Spanned<String>,
+    scenario: Option<String>,
+    mode: Option<String>,
+    at_least: Option<f64>,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compare {
+    arm: Spanned<String>,
+    metric: String,
+    not_worse_than: String,
+    #[serde(default)]
+    tolerance: f64,
+    scenario: Option<String>,
+    mode: Option<String>,
+}
+
+/// One expectation and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// What is expected, in words.
+    pub expected: String,
+    /// What was measured, or why nothing was.
+    pub measured: String,
+    /// Whether that is enough.
+    pub pass: bool,
+}
+
+/// Checks `results` against an `expect.toml`.
+///
+/// # Errors
+/// When the file cannot be read, or is not of the form that the module describes; the error
+/// names file and line.
+pub fn check(results: &Results, path: &Path) -> Result<Vec<Checked>> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    check_text(results, &text, path)
+}
+
+fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>> {
+    let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
+    let file: File =
+        toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
+    if !file.aa_clean && file.expect.is_empty() && file.compare.is_empty() {
+        bail!("{}: expects nothing; remove the file or write expectations", path.display());
+    }
+    let mut checked = Vec::new();
+    if file.aa_clean {
+        checked.push(aa_clean(results));
+    }
+    for expect in &file.expect {
+        if expect.at_least.is_none() && expect.verdict.is_none() {
+            let what = "give at_least or verdict, or nothing is expected of this metric";
+            return Err(bad(expect.metric.span(), what.to_owned()));
+        }
+        let scope = Scope::new(&file, &expect.scenario, &expect.mode);
+        checked.extend(scope.expect(results, expect));
+    }
+    for compare in &file.compare {
+        let known = [results.meta.base(), results.meta.changed(), "stock", "memreap"];
+        if !known.contains(&compare.arm.get_ref().as_str()) {
+            let what = format!(
+                "no arm '{}'; there are: {}, {}",
+                compare.arm.get_ref(),
+                results.meta.base(),
+                results.meta.changed()
+            );
+            return Err(bad(compare.arm.span(), what));
+        }
+        let scope = Scope::new(&file, &compare.scenario, &compare.mode);
+        checked.extend(scope.compare(results, compare));
+    }
+    Ok(checked)
+}
+
+/// Whether everything passed.
+#[must_use]
+pub fn passed(checked: &[Checked]) -> bool {
+    checked.iter().all(|c| c.pass)
+}
+
+/// The expectations as a table for the terminal; `width` and `colour` as in [`table::render`].
+#[must_use]
+pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
+    let mut table = table::new_table(width, colour);
+    table.set_header(["expected", "measured", ""]);
+    for check in checked {
+        let (word, shade) = if check.pass { ("ok", Color::Green) } else { ("MISSED", Color::Red) };
+        table.add_row([
+            Cell::new(&check.expected),
+            Cell::new(&check.measured),
+            Cell::new(word).fg(shade).add_attribute(Attribute::Bold),
+        ]);
+    }
+    let missed = checked.iter().filter(|c| !c.pass).count();
+    let met = checked.len() - missed;
+    table::lines(&table) + &format!("\n{} expectations: {met} met, {missed} missed\n", checked.len())
+}
+
+fn aa_clean(results: &Results) -> Checked {
+    let expected = "A/A control: no difference in any metric".to_owned();
+    let Some(without) = results.metrics.iter().find(|m| m.aa.is_none()) else {
+        let alarms: Vec<String> = results
+            .metrics
+            .iter()
+            .filter_map(|m| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (m, aa)))
+            .map(|(m, aa)| format!("{}: {} {}", place(m), ratio(aa.ratio), aa.verdict))
+            .collect();
+        let pass = alarms.is_empty() && !results.metrics.is_empty();
+        let measured = match pass {
+            true => format!("{} metrics, all same or no verdict", results.metrics.len()),
+            false => alarms.join("; "),
+        };
+        return Checked { expected, measured, pass };
+    };
+    Checked { expected, measured: format!("{} has no control", place(without)), pass: false }
+}
+
+/// Which of the results' metrics an expectation is about.
+struct Scope<'a> {
+    scenario: Option<&'a str>,
+    mode: Option<&'a str>,
+}
+
+impl<'a> Scope<'a> {
+    fn new(file: &'a File, scenario: &'a Option<String>, mode: &'a Option<String>) -> Self {
+        Self { scenario: scenario.as_deref().or(file.scenario.as_deref()), mode: mode.as_deref() }
+    }
+
+    fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
+        let wanted = |m: &&Metric| {
+            m.metric == name
+                && self.scenario.is_none_or(|s| m.scenario == s)
+                && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
+        };
+        results.metrics.iter().filter(wanted).collect()
+    }
+
+    fn expect(&self, results: &Results, expect: &Expect) -> Vec<Checked> {
+        let wanted = [
+            expect.at_least.map(|least| format!("at least {}", ratio(least))),
+            expect.verdict.map(|verdict| verdict.to_string()),
+        ];
+        let wanted = wanted.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let found = self.find(results, expect.metric.get_ref());
+        if found.is_empty() {
+            return vec![missing(format!("{}: {wanted}", expect.metric.get_ref()), expect.metric.get_ref())];
+        }
+        let checked = found.into_iter().map(|m| Checked {
+            expected: format!("{}: {wanted}", place(m)),
+            measured: format!("{}, {}", ratio(m.ratio), m.verdict),
+            pass: expect.at_least.is_none_or(|least| m.ratio >= least)
+                && expect.verdict.is_none_or(|verdict| m.verdict == verdict),
+        });
+        checked.collect()
+    }
+
+    fn compare(&self, results: &Results, compare: &Compare) -> Vec<Checked> {
+        let Compare { metric, not_worse_than, tolerance, .. } = compare;
+        let arm = compare.arm.get_ref().as_str();
+        let is_base = arm == results.meta.base() || (arm == "stock" && arm != results.meta.changed());
+        let wanted = format!(
+            "on {arm}: {metric} not worse than {not_worse_than} (tolerance {})",
+            table::percent(*tolerance)
+        );
+        let others = self.find(results, not_worse_than);
+        let found = self.find(results, metric);
+        if found.is_empty() {
+            return vec![missing(wanted, metric)];
+        }
+        let checked = found.into_iter().map(|m| {
+            let Some(other) = others.iter().find(|o| (&o.scenario, &o.mode) == (&m.scenario, &m.mode)) else {
+                return missing(wanted.clone(), not_worse_than);
+            };
+            let value = |m: &Metric| median(if is_base { &m.stock } else { &m.memreap });
+            let (value, limit) = (value(m), value(other));
+            let comparable = (&m.unit, m.better) == (&other.unit, other.better);
+            let pass = comparable
+                && match m.better {
+                    Better::Lower => value <= limit * (1.0 + tolerance),
+                    Better::Higher => value * (1.0 + tolerance) >= limit,
+                };
+            let measured = format!("{} {} against {} {}", number(value), m.unit, number(limit), other.unit);
+            Checked { expected: wanted.clone(), measured, pass }
+        });
+        checked.collect()
+    }
+}
+
+fn missing(expected: String, metric: &str) -> Checked {
+    Checked { expected, measured: format!("the results have no {metric}"), pass: false }
+}
+
+fn place(metric: &Metric) -> String {
+    match &metric.mode {
+        Some(mode) => format!("{} ({mode})", metric.metric),
+        None => metric.metric.clone(),
+    }
+}
+
+/// The line, from 1, in which the span begins.
+fn line(text: &str, span: &Range<usize>) -> usize {
+    text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::results::fixture;
+
+    fn check_fixture(text: &str) -> Result<Vec<Checked>> {
+        check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"))
+    }
+
+    fn passes(text: &str) -> Vec<bool> {
+        check_fixture(text).unwrap().iter().map(|c| c.pass).collect()
+    }
+
+    #[test]
+    fn golden_table_of_met_and_missed() {
+        let text = r#"
+            aa_clean = true
+            [[expect]]
+            metric = "100-vmas/pte-lock-contended"
+            at_least = 33.0
+            verdict = "better"
+            [[expect]]
+            metric = "100-vmas/mrelease-90"
+            at_least = 1.25
+            [[expect]]
+            metric = "gone/metric"
+            verdict = "same"
+            [[compare]]
+            arm = "memreap"
+            metric = "100-vmas/mrelease-90"
+            not_worse_than = "100-vmas/pte-lock-contended"
+        "#;
+        let checked = check_fixture(text).unwrap();
+        assert!(!passed(&checked));
+        fixture::golden("expect.txt", &render(&checked, None, false));
+    }
+
+    #[test]
+    fn expectations_select_by_scenario_and_mode() {
+        let of = |more: &str| {
+            passes(&format!("[[expect]]\nmetric = '1-vma/kill-instructions'\nverdict = 'same'\n{more}"))
+        };
+        assert_eq!(of(""), [true]);
+        assert_eq!(of("mode = 'icount'"), [true]);
+        assert_eq!(of("mode = 'multi'"), [false]);
+        assert_eq!(of("scenario = 'other'"), [false]);
+    }
+
+    #[test]
+    fn a_metric_in_two_modes_must_pass_in_both() {
+        let mut results = fixture::results();
+        let mut twin = results.metrics[0].clone();
+        (twin.mode, twin.ratio) = (Some("icount".into()), 2.0);
+        results.metrics.push(twin);
+        let text = "[[expect]]\nmetric = '100-vmas/pte-lock-contended'\nat_least = 33.0";
+        let checked = check_text(&results, text, Path::new("x")).unwrap();
+        assert_eq!(checked.iter().map(|c| c.pass).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn comparisons_within_an_arm_know_direction_and_tolerance() {
+        let mut results = fixture::results();
+        let mut slower = results.metrics[1].clone();
+        slower.metric = "100-vmas/mrelease2-90".into();
+        slower.memreap.iter_mut().for_each(|v| *v *= 1.04);
+        results.metrics.push(slower);
+        let compare = |first: &str, second: &str, tolerance: f64| {
+            let text = format!(
+                "[[compare]]\narm = 'memreap'\nmetric = '100-vmas/{first}'\n\
+                 not_worse_than = '100-vmas/{second}'\ntolerance = {tolerance:?}"
+            );
+            check_text(&results, &text, Path::new("x")).unwrap()[0].pass
+        };
+        assert!(compare("mrelease2-90", "mrelease-90", 0.05));
+        assert!(!compare("mrelease2-90", "mrelease-90", 0.03));
+        assert!(compare("mrelease-90", "mrelease2-90", 0.0));
+    }
+
+    #[test]
+    fn aa_clean_needs_controls_that_see_nothing() {
+        let judge = |results: &Results| check_text(results, "aa_clean = true", Path::new("x")).unwrap();
+        let mut results = fixture::results();
+        assert!(passed(&judge(&results)));
+        results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
+        assert!(judge(&results)[0].measured.contains("mrelease-90"));
+        assert!(!passed(&judge(&results)));
+        results.metrics[2].aa = None;
+        assert!(!passed(&judge(&results)));
+    }
+
+    #[test]
+    fn errors_name_file_line_and_remedy() {
+        for (text, said) in [
+            ("aa_clean = true\n[[expect]]\nmetrics = 'a'", ":3: unknown field `metrics`"),
+            ("\n[[expect]]\nmetric = 'a'", ":3: give at_least or verdict"),
+            ("[[expect]]\nmetric = 'a'\nverdict = 'good'", ":3: unknown variant"),
+            ("[[compare]]\narm = 'x'\nmetric = 'a'\nnot_worse_than = 'b'", ":2: no arm 'x'"),
+            ("a = = 1", ":1: "),
+            ("", "expects nothing"),
+        ] {
+            let error = format!("{:#}", check_fixture(text).unwrap_err());
+            assert!(error.starts_with("kernel/reap/expect.toml"), "{error}");
+            assert!(error.contains(said), "{said:?} is not in: {error}");
+        }
+    }
+}

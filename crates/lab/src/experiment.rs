@@ -1,0 +1,758 @@
+//! One comparison: boots both arms in turns, collects one number per metric and boot, and
+//! hands them to the statistics.
+//!
+//! Boots of a pair are back to back, and their order rotates so that neither a slow drift of
+//! the host nor a place within the pair favours an arm; [`order`] has the details.
+//!
+//! A run leaves in the output folder:
+//!
+//! ```text
+//! results.json   report.html          the whole run; written at its end
+//! results-partial.json                after each pair, until the run ends; no verdicts
+//! boots/<scenario>-<mode>/<pair>-<arm>/   each boot's console and channel logs
+//! previous/                           the same of the run before
+//! ```
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::accel::Accel;
+use crate::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
+use crate::catalog::{self, Run, Scenario, mode_name};
+use crate::channel::{Outcome, Sample};
+use crate::context::Context;
+use crate::progress::{Step, elapsed};
+use crate::report;
+use crate::results::{self, ArmMeta, Control, Meta, Metric, Results, RunMeta, Verdict};
+use crate::stats::{self, Comparison, Pairs, Rules};
+
+/// How much of a failed guest's console an error shows.
+const TAIL_LINES: usize = 30;
+
+/// What to compare, and how thoroughly.
+#[derive(Clone)]
+pub struct Plan {
+    /// Names of scenarios; empty means all.
+    pub scenarios: Vec<String>,
+    /// Arguments for the scenarios in the guest, after those that the catalog gives them.
+    pub args: Vec<String>,
+    /// Pairs per scenario and mode.
+    pub pairs: usize,
+    /// Base and changed.
+    pub arms: [Arm; 2],
+    /// Whether every pair has a second boot of the base arm: the A/A control.
+    pub aa: bool,
+    /// The smallest effect that counts, as a fraction.
+    pub min_effect: f64,
+    /// The family-wise error rate of the verdicts.
+    pub alpha: f64,
+    /// Only checks that both arms deliver all metrics: one pair, no control, no verdicts; the
+    /// output goes to the folder `smoke` and leaves that of a full run alone.
+    pub smoke: bool,
+    /// Where the kernel comes from, for the report.
+    pub source: Option<String>,
+    /// Why this accelerator was chosen, for the report.
+    pub accelerator_reason: Option<String>,
+    /// The command that reproduces the run, for the report.
+    pub command: Option<String>,
+}
+
+/// A comparison that ended because of a guest. Reaches the caller through
+/// [`anyhow::Error::downcast_ref`].
+#[derive(Debug)]
+pub struct Failure {
+    /// Which boot: `pair 3/8, memreap, reap/multi`.
+    pub boot: String,
+    /// What went wrong.
+    pub cause: Cause,
+    /// The boot's folder with all its logs.
+    pub logs: PathBuf,
+    /// The evidence: the ends of the logs that matter; see [`Boot::tail`].
+    pub tail: String,
+}
+
+/// What was wrong with a boot.
+#[derive(Debug)]
+pub enum Cause {
+    /// The guest did not end as it should.
+    Outcome(Outcome),
+    /// The guest ended well, but what it delivered is not what the other boots deliver.
+    Metrics(String),
+}
+
+impl Failure {
+    /// The exit code for it: 3 when the host's QEMU is at fault, 4 when the guest is.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.cause {
+            Cause::Outcome(Outcome::Qemu { .. }) => 3,
+            _ => 4,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.boot)?;
+        match &self.cause {
+            Cause::Outcome(outcome) => write!(f, "{outcome}")?,
+            Cause::Metrics(what) => f.write_str(what)?,
+        }
+        write!(f, "\n{}\nall logs of this boot: {}", self.tail.trim_end(), self.logs.display())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Which of a pair's boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Base,
+    Changed,
+    /// The base arm again.
+    Control,
+}
+
+/// The order of the boots within a pair.
+///
+/// Two arms alternate: AB BA AB BA. With the control all six orders of three take turns, each
+/// second one the reverse of the one before. Either way any two roles swap places from each
+/// even pair to the next, so that over two pairs a steady drift adds the same to both, and over
+/// six pairs every role has every place twice.
+fn order(pair: usize, control: bool) -> &'static [Role] {
+    use Role::{Base as B, Changed as C, Control as K};
+    const TWO: [&[Role]; 2] = [&[B, C], &[C, B]];
+    const THREE: [&[Role]; 6] = [&[B, C, K], &[K, C, B], &[C, K, B], &[B, K, C], &[K, B, C], &[C, B, K]];
+    if control { THREE[pair % THREE.len()] } else { TWO[pair % TWO.len()] }
+}
+
+/// Runs the plan with real guests.
+///
+/// # Errors
+/// [`Failure`] when a guest fails or delivers other metrics than its peers; anything else is
+/// the host's trouble or a plan that makes no sense.
+pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
+    let name = accel.to_string();
+    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &mut |arm, job, logs| {
+        boot::boot(ctx, accel, arm, job, logs)
+    })
+}
+
+/// Boots one guest; tests pass something quicker.
+type Booter<'a> = dyn FnMut(&Arm, &Job, &Path) -> Result<Boot> + 'a;
+
+fn run_with(
+    ctx: &Context,
+    accelerator: &str,
+    plan: &Plan,
+    scenarios: &[&Scenario],
+    booter: &mut Booter<'_>,
+) -> Result<Results> {
+    let mut plan = plan.clone();
+    let mut out = ctx.out.clone();
+    if plan.smoke {
+        (plan.pairs, plan.aa) = (1, false);
+        out.push("smoke");
+    }
+    let rules = Rules { alpha: plan.alpha, min_effect: plan.min_effect };
+    // Says now what would otherwise be said after all boots.
+    stats::compare(&[], rules)?;
+    if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
+        bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
+    }
+    if plan.arms[0].name == plan.arms[1].name {
+        bail!("both arms are called '{}'; give them different names", plan.arms[0].name);
+    }
+    put_aside(&out)?;
+
+    let runs: Vec<(&Scenario, &Run)> =
+        scenarios.iter().flat_map(|s| s.runs.iter().map(move |run| (*s, run))).collect();
+    let mut meta = Meta {
+        kernel: String::new(),
+        source: plan.source.clone(),
+        accelerator: accelerator.to_owned(),
+        accelerator_reason: plan.accelerator_reason.clone(),
+        cpus: runs.iter().map(|(_, run)| run.cpus).max().unwrap_or(0),
+        memory_mib: runs.iter().map(|(_, run)| run.mem_mib).max(),
+        pairs: plan.pairs,
+        date: String::new(),
+        min_effect: Some(plan.min_effect),
+        alpha: Some(plan.alpha),
+        host: host(),
+        command: plan.command.clone(),
+        arms: plan.arms.iter().map(arm_meta).collect(),
+        runs: runs
+            .iter()
+            .map(|(scenario, run)| RunMeta {
+                scenario: scenario.name.to_owned(),
+                mode: mode_name(run.mode).to_owned(),
+                cpus: run.cpus,
+                memory_mib: run.mem_mib,
+                accelerator: match run.mode {
+                    Mode::Multi => accelerator,
+                    Mode::Icount => "tcg",
+                }
+                .to_owned(),
+            })
+            .collect(),
+        partial: false,
+    };
+
+    let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
+    let boots = runs.len() * plan.pairs * order(0, plan.aa).len();
+    let mut session = Session { plan: &plan, out: &out, step, clock: Clock::new(boots), booter };
+    let mut groups: Vec<Group> = Vec::new();
+    for (scenario, run) in runs {
+        groups.push(Group::new(scenario.name, mode_name(run.mode)));
+        let current = groups.len() - 1;
+        for pair in 0..plan.pairs {
+            for &role in order(pair, plan.aa) {
+                let release = session.boot(run, pair, role, &mut groups[current])?;
+                let arm = usize::from(role == Role::Changed);
+                if let Some(arm) = meta.arms.get_mut(arm) {
+                    arm.release = release;
+                }
+            }
+            if !plan.smoke {
+                let partial = conclude(&meta, &groups, rules, true)?;
+                partial.write(&out.join("results-partial.json"))?;
+            }
+        }
+    }
+    let results = conclude(&meta, &groups, rules, false)?;
+    results.write(&out.join("results.json"))?;
+    results::write_atomically(&out.join("report.html"), &report::html(&results))?;
+    remove(&out.join("results-partial.json"))?;
+    session.step.done(&format!("{} metrics, {boots} boots", results.metrics.len()));
+    Ok(results)
+}
+
+/// A run in progress.
+struct Session<'a, 'b> {
+    plan: &'a Plan,
+    out: &'a Path,
+    step: Step,
+    clock: Clock,
+    booter: &'a mut Booter<'b>,
+}
+
+impl Session<'_, '_> {
+    /// Boots one guest, adds what it delivers to its group, and gives its kernel's release.
+    fn boot(&mut self, run: &Run, pair: usize, role: Role, group: &mut Group) -> Result<Option<String>> {
+        let [base, changed] = &self.plan.arms;
+        let (arm, arm_name) = match role {
+            Role::Base => (base, base.name.clone()),
+            Role::Control => (base, format!("{}2", base.name)),
+            Role::Changed => (changed, changed.name.clone()),
+        };
+        let Group { scenario, mode, .. } = *group;
+        let pair = pair + 1;
+        let boot_name = format!("pair {pair}/{}, {arm_name}, {scenario}/{mode}", self.plan.pairs);
+        let left = self.clock.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
+        self.step.detail(&format!("{boot_name}{left}"));
+
+        let logs = self
+            .out
+            .join("boots")
+            .join(format!("{scenario}-{mode}"))
+            .join(format!("{pair:02}-{}", file_name(&arm_name)));
+        fs::create_dir_all(&logs).with_context(|| format!("{}: cannot create", logs.display()))?;
+        let job = job(scenario, run, &self.plan.args);
+        let boot = (self.booter)(arm, &job, &logs).with_context(|| boot_name.clone())?;
+        self.clock.boots += 1;
+
+        let cause = match boot.outcome {
+            Outcome::Exit(0) => match group.take(role, &boot.samples) {
+                Ok(()) => return Ok(boot.release),
+                Err(what) => Cause::Metrics(what),
+            },
+            ref outcome => Cause::Outcome(outcome.clone()),
+        };
+        Err(Failure { boot: boot_name, cause, logs, tail: boot.tail(TAIL_LINES) }.into())
+    }
+}
+
+fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
+    let own = run.args.iter().map(|&arg| arg.to_owned());
+    let command = GuestCommand::Scenario {
+        name: scenario.to_owned(),
+        args: own.chain(args.iter().cloned()).collect(),
+    };
+    Job { cpus: run.cpus, mem_mib: run.mem_mib, mode: run.mode, timeout: run.timeout, ..Job::new(command) }
+}
+
+/// The boots of one scenario in one mode.
+struct Group {
+    scenario: &'static str,
+    mode: &'static str,
+    metrics: Vec<Collected>,
+}
+
+/// One metric's values so far; the arrays are indexed by pair.
+struct Collected {
+    /// The first boot's sample: name, unit and direction that all boots must repeat.
+    like: Sample,
+    base: Vec<f64>,
+    changed: Vec<f64>,
+    control: Vec<f64>,
+}
+
+impl Group {
+    fn new(scenario: &'static str, mode: &'static str) -> Self {
+        Self { scenario, mode, metrics: Vec::new() }
+    }
+
+    /// Takes one boot's samples, or says what is wrong with them.
+    fn take(&mut self, role: Role, samples: &[Sample]) -> Result<(), String> {
+        if samples.is_empty() {
+            return Err("the guest ended well but delivered no metric".to_owned());
+        }
+        for (i, sample) in samples.iter().enumerate() {
+            let name = &sample.metric;
+            if samples[..i].iter().any(|other| other.metric == *name) {
+                return Err(format!("metric '{name}' came more than once in one boot"));
+            }
+            if !sample.value.is_finite() || sample.value < 0.0 {
+                return Err(format!("metric '{name}' has the value {}", sample.value));
+            }
+        }
+        if self.metrics.is_empty() {
+            self.metrics = samples
+                .iter()
+                .map(|like| Collected {
+                    like: like.clone(),
+                    base: Vec::new(),
+                    changed: Vec::new(),
+                    control: Vec::new(),
+                })
+                .collect();
+        }
+        if let Some(extra) = samples.iter().find(|s| self.metrics.iter().all(|m| m.like.metric != s.metric)) {
+            return Err(format!("metric '{}' is new: earlier boots have no such", extra.metric));
+        }
+        for metric in &mut self.metrics {
+            let like = &metric.like;
+            let Some(sample) = samples.iter().find(|s| s.metric == like.metric) else {
+                return Err(format!("metric '{}' is missing", like.metric));
+            };
+            if (&sample.unit, sample.better) != (&like.unit, like.better) {
+                return Err(format!(
+                    "metric '{}' is in '{}' ({} is better), in earlier boots in '{}' ({})",
+                    like.metric, sample.unit, sample.better, like.unit, like.better
+                ));
+            }
+            let values = match role {
+                Role::Base => &mut metric.base,
+                Role::Changed => &mut metric.changed,
+                Role::Control => &mut metric.control,
+            };
+            values.push(sample.value);
+        }
+        Ok(())
+    }
+}
+
+/// The statistics of all groups. A partial run's groups have different numbers of pairs, so
+/// each is a family of its own and nothing gets a verdict.
+fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: bool) -> Result<Results> {
+    let families: Vec<&[Group]> = if partial { groups.chunks(1).collect() } else { vec![groups] };
+    let mut metrics = Vec::new();
+    for family in families {
+        let collected: Vec<(&Group, &Collected)> =
+            family.iter().flat_map(|g| g.metrics.iter().map(move |m| (g, m))).collect();
+        let main = compare(&collected, rules, |m| &m.changed)?;
+        let has_control = collected.iter().any(|(_, m)| !m.control.is_empty());
+        let control = match has_control {
+            true => compare(&collected, rules, |m| &m.control)?.into_iter().map(Some).collect(),
+            false => vec![None; main.len()],
+        };
+        for (((group, m), main), control) in collected.into_iter().zip(main).zip(control) {
+            let mut metric = metric(group, m, &main, control.as_ref());
+            if partial {
+                metric.verdict = Verdict::None;
+            }
+            metrics.push(metric);
+        }
+    }
+    let base = meta.arms.first().and_then(|arm| arm.release.clone());
+    let kernel = base.unwrap_or_else(|| "of unknown release".to_owned());
+    let meta = Meta { kernel, date: utc_now(), partial, ..meta.clone() };
+    Ok(Results { meta, metrics })
+}
+
+fn compare(
+    collected: &[(&Group, &Collected)],
+    rules: Rules,
+    other: impl Fn(&Collected) -> &[f64],
+) -> Result<Vec<Comparison>> {
+    let pairs: Vec<Pairs<'_>> = collected
+        .iter()
+        .map(|(_, m)| Pairs { base: &m.base, changed: other(m), better: m.like.better })
+        .collect();
+    Ok(stats::compare(&pairs, rules)?)
+}
+
+fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Comparison>) -> Metric {
+    Metric {
+        scenario: group.scenario.to_owned(),
+        metric: m.like.metric.clone(),
+        mode: Some(group.mode.to_owned()),
+        unit: m.like.unit.clone(),
+        better: m.like.better,
+        stock: m.base.clone(),
+        memreap: m.changed.clone(),
+        ratio: main.ratio,
+        ci95: main.ci95,
+        p: main.p,
+        p_raw: Some(main.p_raw),
+        verdict: main.checked_by(aa),
+        aa: aa.map(|aa| Control {
+            stock2: m.control.clone(),
+            ratio: aa.ratio,
+            ci95: aa.ci95,
+            p: aa.p,
+            verdict: aa.verdict,
+        }),
+    }
+}
+
+/// How long the rest will take, from the boots so far.
+struct Clock {
+    began: Instant,
+    boots: usize,
+    all: usize,
+}
+
+impl Clock {
+    fn new(all: usize) -> Self {
+        Self { began: Instant::now(), boots: 0, all }
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let boots = u32::try_from(self.boots).ok().filter(|&n| n > 0)?;
+        let rest = u32::try_from(self.all - self.boots).ok()?;
+        Some(self.began.elapsed() / boots * rest)
+    }
+}
+
+/// Moves what an earlier run left into `previous`, so that no file of it can be taken for this
+/// run's when this one fails.
+fn put_aside(out: &Path) -> Result<()> {
+    let previous = out.join("previous");
+    let old: Vec<PathBuf> = ["results.json", "results-partial.json", "report.html", "boots"]
+        .map(|name| out.join(name))
+        .into_iter()
+        .filter(|path| path.exists())
+        .collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    remove(&previous)?;
+    fs::create_dir_all(&previous).with_context(|| format!("{}: cannot create", previous.display()))?;
+    for path in old {
+        let Some(name) = path.file_name() else { continue };
+        fs::rename(&path, previous.join(name))
+            .with_context(|| format!("{}: cannot move into previous/", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes a file or a folder; it is fine if there is none.
+fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("{}: cannot remove", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn arm_meta(arm: &Arm) -> ArmMeta {
+    ArmMeta {
+        name: arm.name.clone(),
+        cmdline: arm.cmdline.clone(),
+        bzimage: arm.bzimage.display().to_string(),
+        release: None,
+    }
+}
+
+/// The arm's name as part of a path: names come from the command line.
+fn file_name(arm: &str) -> String {
+    arm.chars().map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect()
+}
+
+/// The machine the guests ran on; nothing if /proc does not tell.
+fn host() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "))?.1;
+    let cpus = std::thread::available_parallelism().ok()?;
+    Some(format!("{cpus} CPUs, {}", model.trim()))
+}
+
+fn utc_now() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(now.as_secs())
+}
+
+/// Seconds since 1970 as UTC in RFC 3339. The calendar repeats every 400 years (146,097 days);
+/// years are taken to begin in March, which puts the leap day last.
+fn rfc3339(secs: u64) -> String {
+    let (days, time) = (secs / 86_400, secs % 86_400);
+    // Day 0 of this count is 0000-03-01.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (year, day) = (era * 400 + year, day - (153 * month + 2) / 5 + 1);
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    let (h, m, s) = (time / 3_600, time / 60 % 60, time % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::progress::Progress;
+    use crate::results::Better;
+
+    const RUNS: [Run; 2] = [
+        Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: Duration::from_secs(1), args: &[] },
+        Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: Duration::from_secs(1), args: &[] },
+    ];
+    const SCENARIO: Scenario = Scenario { name: "synthetic", about: "", runs: &RUNS };
+
+    struct Fixture {
+        _dir: tempfile::TempDir,
+        ctx: Context,
+        plan: Plan,
+    }
+
+    fn fixture() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: dir.path().join("cache"),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        };
+        let arm = |name: &str| Arm {
+            name: name.into(),
+            bzimage: format!("/boot/{name}").into(),
+            cmdline: String::new(),
+        };
+        let plan = Plan {
+            scenarios: Vec::new(),
+            pairs: 6,
+            arms: [arm("stock"), arm("memreap")],
+            aa: true,
+            min_effect: 0.03,
+            alpha: 0.05,
+            smoke: false,
+            source: None,
+            accelerator_reason: None,
+            command: None,
+        };
+        Fixture { _dir: dir, ctx, plan }
+    }
+
+    fn sample(metric: &str, value: f64) -> Sample {
+        Sample { metric: metric.into(), unit: "ms".into(), better: Better::Lower, value }
+    }
+
+    fn boot(logs: &Path, outcome: Outcome, samples: Vec<Sample>) -> Boot {
+        let console_log = logs.join("console.log");
+        fs::write(&console_log, "first line\nKernel panic - not syncing: no\n").unwrap();
+        Boot {
+            outcome,
+            samples,
+            notes: Vec::new(),
+            release: Some("6.12.117".into()),
+            console_log,
+            channel_log: logs.join("channel.jsonl"),
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    /// A stock boot takes 20 ms and a memreap boot 10, a little more each time.
+    fn healthy(arm: &Arm, logs: &Path, boots: usize) -> Boot {
+        let ms = if arm.name == "stock" { 20.0 } else { 10.0 };
+        let drift = 1.0 + boots as f64 / 1000.0;
+        boot(logs, Outcome::Exit(0), vec![sample("c/time", ms * drift), sample("c/const", 7.0)])
+    }
+
+    fn run_fixture(f: &Fixture, booter: &mut Booter<'_>) -> Result<Results> {
+        run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], booter)
+    }
+
+    #[test]
+    fn whole_run_gives_verdicts_and_files() {
+        let f = fixture();
+        let mut boots = Vec::new();
+        let results = run_fixture(&f, &mut |arm, job, logs| {
+            boots.push((arm.name.clone(), job.cpus));
+            Ok(healthy(arm, logs, boots.len()))
+        })
+        .unwrap();
+        assert_eq!(boots.len(), 2 * 6 * 3);
+        let got: Vec<_> = results
+            .metrics
+            .iter()
+            .map(|m| (m.metric.as_str(), m.mode.as_deref(), m.verdict, m.stock.len()))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                ("c/time", Some("multi"), Verdict::Better, 6),
+                ("c/const", Some("multi"), Verdict::Same, 6),
+                ("c/time", Some("icount"), Verdict::Better, 6),
+                ("c/const", Some("icount"), Verdict::Same, 6),
+            ]
+        );
+        assert!(results.metrics.iter().all(|m| {
+            m.aa.as_ref().is_some_and(|aa| aa.verdict == Verdict::Same && aa.stock2.len() == 6)
+        }));
+        assert_eq!((results.meta.cpus, results.meta.memory_mib), (2, Some(64)));
+        let out = &f.ctx.out;
+        assert_eq!(Results::read(&out.join("results.json")).unwrap(), results);
+        assert!(out.join("report.html").is_file());
+        assert!(!out.join("results-partial.json").exists());
+        for boot in ["synthetic-multi/01-stock", "synthetic-icount/06-stock2"] {
+            assert!(out.join("boots").join(boot).join("console.log").is_file(), "{boot}");
+        }
+
+        // The next run puts these aside, whatever becomes of it.
+        run_fixture(&f, &mut |_, _, _| bail!("no")).unwrap_err();
+        assert!(out.join("previous/results.json").is_file());
+        assert!(out.join("previous/boots/synthetic-multi").is_dir());
+        assert!(!out.join("results.json").exists());
+    }
+
+    #[test]
+    fn orders_are_balanced() {
+        for control in [false, true] {
+            let roles = if control { 3 } else { 2 };
+            let cycle: Vec<_> = (0..6).map(|pair| order(pair, control)).collect();
+            // Each second pair is the reverse of the one before.
+            for two in cycle.chunks(2) {
+                let reversed: Vec<Role> = two[0].iter().rev().copied().collect();
+                assert_eq!(reversed, two[1]);
+            }
+            // Every role has every place equally often.
+            for place in 0..roles {
+                for role in [Role::Base, Role::Changed, Role::Control].iter().take(roles) {
+                    let times = cycle.iter().filter(|o| o[place] == *role).count();
+                    assert_eq!(times, 6 / roles, "{role:?} in place {place}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn failed_boot_ends_the_run_and_says_all() {
+        let mut f = fixture();
+        f.plan.aa = false;
+        let mut boots = 0;
+        let error = run_fixture(&f, &mut |arm, _, logs| {
+            boots += 1;
+            let panic = Outcome::Panic { line: "Kernel panic - not syncing: no".into() };
+            Ok(if boots == 3 { boot(logs, panic, vec![]) } else { healthy(arm, logs, boots) })
+        })
+        .unwrap_err();
+        assert_eq!(boots, 3);
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!(failure.exit_code(), 4);
+        let text = failure.to_string();
+        for part in ["pair 2/6, memreap, synthetic/multi", "not syncing: no", "Kernel panic", "02-memreap"] {
+            assert!(text.contains(part), "{part:?} is not in: {text}");
+        }
+        // The first pair is kept, without verdicts.
+        let partial = Results::read(&f.ctx.out.join("results-partial.json")).unwrap();
+        assert!(partial.meta.partial);
+        assert_eq!(partial.metrics[0].stock.len(), 1);
+        assert!(partial.metrics.iter().all(|m| m.verdict == Verdict::None));
+        assert!(!f.ctx.out.join("results.json").exists());
+    }
+
+    #[test]
+    fn missing_qemu_is_the_hosts_trouble() {
+        let f = fixture();
+        let qemu = Outcome::Qemu { error: "No such file or directory".into() };
+        let error = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, qemu.clone(), vec![]))).unwrap_err();
+        assert_eq!(error.downcast_ref::<Failure>().unwrap().exit_code(), 3);
+    }
+
+    #[test]
+    fn metrics_must_be_the_same_in_every_boot() {
+        let good = || vec![sample("a", 1.0), sample("b", 2.0)];
+        let other_unit = Sample { unit: "us".into(), ..sample("b", 2.0) };
+        let cases: HashMap<&str, Vec<Sample>> = HashMap::from([
+            ("metric 'b' is missing", vec![sample("a", 1.0)]),
+            ("metric 'c' is new", vec![sample("a", 1.0), sample("b", 1.0), sample("c", 1.0)]),
+            ("metric 'a' came more than once", vec![sample("a", 1.0), sample("a", 1.0)]),
+            ("metric 'b' is in 'us'", vec![sample("a", 1.0), other_unit]),
+            ("metric 'a' has the value NaN", vec![sample("a", f64::NAN), sample("b", 1.0)]),
+            ("delivered no metric", vec![]),
+        ]);
+        for (said, second) in cases {
+            let f = fixture();
+            let mut boots = 0;
+            let error = run_fixture(&f, &mut |_, _, logs| {
+                boots += 1;
+                let samples = if boots == 2 { second.clone() } else { good() };
+                Ok(boot(logs, Outcome::Exit(0), samples))
+            })
+            .unwrap_err();
+            let failure = error.downcast_ref::<Failure>().unwrap();
+            assert_eq!(failure.exit_code(), 4);
+            assert!(failure.to_string().contains(said), "{said:?} is not in: {failure}");
+        }
+    }
+
+    #[test]
+    fn smoke_is_one_pair_beside_the_full_run() {
+        let mut f = fixture();
+        f.plan.smoke = true;
+        let mut boots = 0;
+        let results = run_fixture(&f, &mut |arm, _, logs| {
+            boots += 1;
+            Ok(healthy(arm, logs, boots))
+        })
+        .unwrap();
+        assert_eq!((boots, results.meta.pairs), (4, 1));
+        assert!(results.metrics.iter().all(|m| m.verdict == Verdict::None && m.aa.is_none()));
+        assert!(f.ctx.out.join("smoke/results.json").is_file());
+        assert!(!f.ctx.out.join("results.json").exists());
+    }
+
+    #[test]
+    fn senseless_plans_are_refused_before_any_boot() {
+        type Spoil = fn(&mut Plan);
+        let spoils: [Spoil; 4] =
+            [|p| p.pairs = 0, |p| p.pairs = 21, |p| p.alpha = 1.5, |p| p.arms[1].name = "stock".into()];
+        for spoil in spoils {
+            let mut f = fixture();
+            spoil(&mut f.plan);
+            let refused = run_fixture(&f, &mut |_, _, _| panic!("booted"));
+            assert!(refused.is_err());
+        }
+    }
+
+    #[test]
+    fn dates_of_leap_years() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,294 @@
+//! The initramfs: the static guest binary as `/init`, busybox, and the job.
+//!
+//! The kernel takes several cpio archives in a row, later ones on top. The first holds what is
+//! the same for all boots, the second the job's overlay and `/job.json`. Both are written here
+//! in the "newc" format (Documentation/driver-api/early-userspace/buffer-format.rst): an arm
+//! may be a bare bzImage without a build folder that has `usr/gen_init_cpio`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use anyhow::{Context as _, Result, ensure};
+use sha2::{Digest as _, Sha256};
+
+use crate::boot::Job;
+use crate::context::Context;
+use crate::host;
+use crate::progress::unpoisoned;
+
+/// What the guest binary is built for: every kernel the lab boots is x86-64.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The initramfs for `job`: a file in the output folder, named by its content, so that a boot's
+/// command stays repeatable and equal jobs share one file.
+///
+/// # Errors
+/// When the guest binary does not build, busybox is missing or not static, an overlay file
+/// cannot be read, or the file cannot be written.
+pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
+    let mut image = common(ctx)?;
+    let mut cpio = Newc::default();
+    for (from, to) in &job.overlay {
+        add_overlay(&mut cpio, from, to)?;
+    }
+    let json = serde_json::to_vec(&serde_json::json!({ "command": job.command }))?;
+    cpio.file("/job.json", 0o644, &json)?;
+    image.extend(cpio.finish()?);
+
+    let folder = ctx.out.join("initrd");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let hash: String = Sha256::digest(&image).iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let path = folder.join(format!("{hash}.cpio"));
+    if !path.exists() {
+        let _lock = host::lock(ctx, &path)?;
+        let staging = host::Staging::begin(&path)?;
+        fs::write(staging.path(), &image)
+            .with_context(|| format!("cannot write {}", staging.path().display()))?;
+        staging.publish(&path)?;
+    }
+    Ok(path)
+}
+
+/// What all guests have. Made once per run of the lab: a comparison must not see a guest that
+/// changes under it because somebody edits its source meanwhile.
+fn common(ctx: &Context) -> Result<Vec<u8>> {
+    static MADE: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+    let mut made = unpoisoned(&MADE);
+    if let Some(image) = &*made {
+        return Ok(image.clone());
+    }
+    let guest = build_guest(ctx)?;
+    let mut cpio = Newc::default();
+    for dir in ["/dev", "/proc", "/sys", "/tmp", "/run", "/root", "/etc", "/bin", "/sbin", "/usr/bin"] {
+        cpio.dir(dir)?;
+    }
+    // The kernel opens the console before PID 1 can mount devtmpfs.
+    cpio.char_device("/dev/console", 0o600, 5, 1)?;
+    cpio.char_device("/dev/null", 0o666, 1, 3)?;
+    cpio.file("/init", 0o755, &read(&guest)?)?;
+    cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
+    cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
+
+    let busybox = host::find_tool("busybox")
+        .context("no busybox in PATH; install it with: sudo apt-get install busybox-static")?;
+    ensure!(
+        shared_libraries(&busybox)?.is_empty(),
+        "{} is not static; install one that is with: sudo apt-get install busybox-static",
+        busybox.display()
+    );
+    cpio.file("/bin/busybox", 0o755, &read(&busybox)?)?;
+    for applet in host::output(Command::new(&busybox).arg("--list"))?.lines() {
+        if applet != "busybox" {
+            cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
+        }
+    }
+    let image = cpio.finish()?;
+    *made = Some(image.clone());
+    Ok(image)
+}
+
+/// Builds the static guest binary, in a target folder of its own: it has its own flags, and
+/// cargo may be waiting for this very lab with the usual folder locked.
+fn build_guest(ctx: &Context) -> Result<PathBuf> {
+    let step = ctx.progress.step("building the guest");
+    let folder = ctx.in_repo("target/guest");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["build", "--locked", "--release", "--package", "guest", "--target", TARGET, "--manifest-path"])
+        .arg(ctx.in_repo("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&folder)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
+    step.done("");
+    Ok(folder.join(TARGET).join("release/guest"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Adds a file, or a folder with all in it; links are followed. With executables come their
+/// shared libraries, at the paths where they are here.
+fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
+    let cannot_read = || format!("cannot read the overlay {}", from.display());
+    let meta = fs::metadata(from).with_context(cannot_read)?;
+    if meta.is_dir() {
+        cpio.dir(to)?;
+        let mut entries: Vec<_> =
+            fs::read_dir(from).with_context(cannot_read)?.collect::<Result<_, _>>().with_context(cannot_read)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            add_overlay(cpio, &entry.path(), &format!("{to}/{}", entry.file_name().to_string_lossy()))?;
+        }
+        return Ok(());
+    }
+    let content = fs::read(from).with_context(cannot_read)?;
+    let executable = meta.permissions().mode() & 0o111 != 0;
+    cpio.file(to, if executable { 0o755 } else { 0o644 }, &content)?;
+    if executable && content.starts_with(b"\x7fELF") {
+        for library in shared_libraries(from)? {
+            let name = library.to_string_lossy().into_owned();
+            if !cpio.has(&name) {
+                cpio.file(&name, 0o755, &read(&library)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The shared libraries that an executable loads, the dynamic linker included; none for a
+/// static one.
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let mut ldd = Command::new("ldd");
+    let Ok(listing) = host::output(ldd.arg(program)) else {
+        // "not a dynamic executable" is all that ldd has against one it can read.
+        return Ok(Vec::new());
+    };
+    let mut libraries = Vec::new();
+    for line in listing.lines().map(str::trim) {
+        ensure!(!line.ends_with("not found"), "{}: a library is missing: {line}", program.display());
+        // `libc.so.6 => /lib/libc.so.6 (0x7f..)`, `/lib64/ld-linux-x86-64.so.2 (0x7f..)`.
+        let path = line.split(" => ").last().and_then(|p| p.split(" (").next()).unwrap_or(line);
+        if path.starts_with('/') {
+            libraries.push(PathBuf::from(path));
+        }
+    }
+    Ok(libraries)
+}
+
+/// Writes a cpio archive in the kernel's "newc" format. Same calls, same bytes.
+#[derive(Default)]
+struct Newc {
+    bytes: Vec<u8>,
+    names: BTreeSet<String>,
+}
+
+impl Newc {
+    const DIR: u32 = 0o040_000;
+    const FILE: u32 = 0o100_000;
+    const LINK: u32 = 0o120_000;
+    const CHAR: u32 = 0o020_000;
+
+    fn has(&self, path: &str) -> bool {
+        self.names.contains(path.trim_start_matches('/'))
+    }
+
+    fn dir(&mut self, path: &str) -> Result<()> {
+        self.entry(path, Self::DIR | 0o755, (0, 0), &[])
+    }
+
+    fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        self.entry(path, Self::FILE | mode, (0, 0), content)
+    }
+
+    fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
+        self.entry(path, Self::LINK | 0o777, (0, 0), target.as_bytes())
+    }
+
+    fn char_device(&mut self, path: &str, mode: u32, major: u32, minor: u32) -> Result<()> {
+        self.entry(path, Self::CHAR | mode, (major, minor), &[])
+    }
+
+    /// One entry, after the folders it is in.
+    fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
+        let name = path.trim_start_matches('/');
+        ensure!(
+            path.starts_with('/') && !name.is_empty() && !name.contains('\0'),
+            "'{path}' is no absolute path for a file in the guest"
+        );
+        if let Some((parent, _)) = name.rsplit_once('/')
+            && !self.names.contains(parent)
+        {
+            self.dir(&format!("/{parent}"))?;
+        }
+        if mode & Self::DIR == Self::DIR && self.names.contains(name) {
+            return Ok(());
+        }
+        self.names.insert(name.to_owned());
+        self.raw(name, mode, device, content)
+    }
+
+    fn raw(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
+        let size = u32::try_from(content.len()).with_context(|| format!("/{name}: 4 GiB or more"))?;
+        let name_size = u32::try_from(name.len() + 1).with_context(|| format!("/{name}: name too long"))?;
+        // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of
+        // the node (2), name with its NUL, checksum (unused). With one link each, the inode
+        // numbers have no meaning.
+        let fields =
+            [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(content);
+        self.pad();
+        Ok(())
+    }
+
+    /// Names and contents end on four-byte boundaries.
+    fn pad(&mut self) {
+        let end = self.bytes.len().next_multiple_of(4);
+        self.bytes.resize(end, 0);
+    }
+
+    fn finish(mut self) -> Result<Vec<u8>> {
+        self.raw("TRAILER!!!", 0, (0, 0), &[])?;
+        Ok(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The host's own cpio reads what we write.
+    #[test]
+    fn cpio_agrees_on_the_format() {
+        let mut newc = Newc::default();
+        newc.char_device("/dev/console", 0o600, 5, 1).unwrap();
+        newc.file("/a/b/hello", 0o755, b"hello\n").unwrap();
+        newc.symlink("/a/link", "/a/b/hello").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let archive = dir.path().join("x.cpio");
+        fs::write(&archive, newc.finish().unwrap()).unwrap();
+        if host::find_tool("cpio").is_none() {
+            eprintln!("skipped: no cpio here");
+            return;
+        }
+        let listing = host::output(Command::new("cpio").args(["-itv", "--quiet", "-F"]).arg(&archive)).unwrap();
+        let lines: Vec<Vec<&str>> = listing.lines().map(|l| l.split_whitespace().collect()).collect();
+        let modes: Vec<_> = lines.iter().map(|l| l[0]).collect();
+        assert_eq!(modes, ["drwxr-xr-x", "crw-------", "drwxr-xr-x", "drwxr-xr-x", "-rwxr-xr-x", "lrwxrwxrwx"]);
+        assert!(listing.contains("5,   1"), "{listing}");
+        assert!(listing.contains("a/link -> /a/b/hello"), "{listing}");
+        let extract = "cd \"$1\" && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello";
+        let content = host::output(Command::new("sh").args(["-c", extract, "sh"]).arg(dir.path())).unwrap();
+        assert_eq!(content, "hello\n");
+    }
+
+    #[test]
+    fn an_overlay_brings_its_libraries() {
+        let mut newc = Newc::default();
+        add_overlay(&mut newc, Path::new("/bin/ls"), "/opt/ls").unwrap();
+        assert!(newc.has("/opt/ls"));
+        assert!(newc.names.iter().any(|n| n.contains("libc.so")), "{:?}", newc.names);
+        assert!(newc.names.iter().any(|n| n.contains("ld-linux")), "{:?}", newc.names);
+    }
+
+    #[test]
+    fn a_missing_overlay_is_named() {
+        let error = add_overlay(&mut Newc::default(), Path::new("/no/such"), "/x").unwrap_err();
+        assert!(format!("{error:#}").contains("/no/such"), "{error:#}");
+        let error = Newc::default().file("relative", 0o644, b"").unwrap_err();
+        assert!(error.to_string().contains("'relative' is no absolute path"), "{error}");
+    }
+}

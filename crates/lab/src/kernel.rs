@@ -1,0 +1,757 @@
+//! Kernels: one configuration, two trees (stock, and with the topics applied), builds keyed by
+//! everything that goes into them.
+//!
+//! In the cache, `trees/<key>` is a hard-linked copy of the pristine source with a tree's topics
+//! applied, and `trees/<key>/<variant>-<key>` a finished build in it. Building right below the
+//! source keeps every path that the compiler sees relative (`../mm/mmap.c`), so that ccache
+//! knows a file again in any tree.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::context::Context;
+use crate::host::{self, Staging};
+use crate::progress::Step;
+use crate::source::{self, Source};
+use crate::topics::{self, Topic};
+
+/// Part of every key: raise it when the way kernels are built changes.
+const RECIPE: &str = "1";
+/// How many builds of a variant stay in the cache.
+const KEPT_BUILDS: usize = 6;
+
+/// What a build leaves, relative to its folder.
+const BZIMAGE: &str = "arch/x86/boot/bzImage";
+const RELEASE: &str = "include/config/kernel.release";
+const PRODUCTS: [&str; 6] = [BZIMAGE, RELEASE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
+/// Written last into a finished build.
+const MARKER: &str = "memreap-build.json";
+
+/// Which checks are compiled into a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Variant {
+    /// What the lab measures: no debug code.
+    Slim,
+    /// lockdep, KASAN, DEBUG_VM, DEBUG_ATOMIC_SLEEP; KUnit where the topics are applied.
+    Debug,
+    /// KCSAN, the data-race detector.
+    Kcsan,
+}
+
+impl Variant {
+    /// The fragments in `kernel/configs`; a later one overrides an earlier one.
+    fn fragments(self) -> &'static [&'static str] {
+        match self {
+            Self::Slim => &["slim"],
+            Self::Debug => &["slim", "debug"],
+            Self::Kcsan => &["slim", "kcsan"],
+        }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Slim => "slim",
+            Self::Debug => "debug",
+            Self::Kcsan => "kcsan",
+        })
+    }
+}
+
+/// Which tree a kernel is built from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Tree {
+    /// Debian's source as it is.
+    Stock,
+    /// The same with the topics applied and turned on.
+    Memreap,
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Stock => "stock",
+            Self::Memreap => "memreap",
+        })
+    }
+}
+
+/// A finished kernel in the cache.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// What to boot.
+    pub bzimage: PathBuf,
+    /// The complete configuration.
+    pub config: PathBuf,
+    /// Has `vmlinux`, `System.map` and `usr/gen_init_cpio`.
+    pub build_dir: PathBuf,
+    /// The tree that it was built from, `trees/<tree key>` in the cache.
+    pub source_dir: PathBuf,
+    /// As `uname -r` says it.
+    pub release: String,
+    /// The content key, 64 hexadecimal digits.
+    pub key: String,
+}
+
+/// What the marker records about a finished build.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    key: String,
+    release: String,
+    /// Of the bzImage: a file that lost its data in a power cut is not trusted.
+    sha256: String,
+}
+
+/// Builds a kernel, or returns at once when the cache has it.
+///
+/// # Errors
+/// When the source, a package or a topic is missing or does not fit, when a requested symbol
+/// does not take effect, or when the build fails (compiler errors, the log's end and path).
+pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
+    if let Some(why) = refused_path(&ctx.cache) {
+        bail!("{}: {why}", ctx.cache.display());
+    }
+    host::ensure_packages(ctx, host::BUILD)?;
+    let source = source::get(ctx)?;
+    let plan = Plan::new(ctx, &source, tree, variant)?;
+    if let Some(kernel) = plan.finished() {
+        return Ok(kernel);
+    }
+    let _lock = host::lock(ctx, &ctx.cache.join("locks").join(&plan.key))?;
+    if let Some(kernel) = plan.finished() {
+        return Ok(kernel);
+    }
+    plan.run(ctx)?;
+    prune(ctx, variant);
+    plan.finished().with_context(|| format!("{}: the build just finished is not valid", plan.dir.display()))
+}
+
+/// Why kernels cannot be built below `folder`, if so.
+pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
+    let text = folder.to_string_lossy();
+    let refused = text.contains(|c: char| c.is_whitespace() || c == ':');
+    refused.then_some("the kernel's make takes no path with spaces or colons; set MEMREAP_CACHE to another")
+}
+
+/// One build: what goes in, and where the result goes.
+struct Plan {
+    source: Source,
+    tree: Tree,
+    variant: Variant,
+    topics: Vec<Topic>,
+    requests: Vec<Request>,
+    key: String,
+    tree_dir: PathBuf,
+    dir: PathBuf,
+}
+
+impl Plan {
+    fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
+        let topics = match tree {
+            Tree::Stock => Vec::new(),
+            Tree::Memreap => topics::load(&ctx.repo)?,
+        };
+        let mut requests = fragment_requests(ctx, variant)?;
+        requests.extend(topic_requests(&topics, variant));
+        let requests = merge(requests);
+        let tree_key = key(&["tree", &source.version.full], &topics)?;
+        let compiler = compiler_version()?;
+        let key = key(
+            &["build", RECIPE, &source.version.full, &tree.to_string(), &fragment_text(&requests), &compiler],
+            &topics,
+        )?;
+        let tree_dir = ctx.cache.join("trees").join(&tree_key[..16]);
+        let dir = tree_dir.join(format!("{variant}-{}", &key[..16]));
+        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir })
+    }
+
+    /// The kernel, if its build is complete and sound.
+    fn finished(&self) -> Option<Kernel> {
+        let marker_path = self.dir.join(MARKER);
+        let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
+        let bzimage = self.dir.join(BZIMAGE);
+        let sound = marker.key == self.key
+            && marker.sha256 == sha256(&fs::read(&bzimage).ok()?)
+            && PRODUCTS.iter().all(|p| self.dir.join(p).is_file());
+        if !sound {
+            return None;
+        }
+        // Its age counts from its last use. Without write access it merely gets pruned earlier.
+        let _ = File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
+        Some(Kernel {
+            bzimage,
+            config: self.dir.join(".config"),
+            build_dir: self.dir.clone(),
+            source_dir: self.tree_dir.clone(),
+            release: marker.release,
+            key: marker.key,
+        })
+    }
+
+    fn run(&self, ctx: &Context) -> Result<()> {
+        self.ensure_tree(ctx)?;
+        let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
+        let step = ctx.progress.step(&what);
+        let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
+        let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
+        fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+        let seed = self.seed(ctx)?;
+        if let Some(stock) = &seed {
+            step.detail("copying the stock objects");
+            copy_objects(stock, work.path())?;
+            let now = SystemTime::now();
+            for path in touched(&self.topics)? {
+                set_time(&self.tree_dir.join(path), now)?;
+            }
+        }
+        configure(ctx, &self.tree_dir, work.path(), &self.requests, &log)?;
+        if let Some(stock) = &seed {
+            step.detail("preparing");
+            settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
+        }
+        let kind = if seed.is_some() { "seeded" } else { "full" };
+        let counter = ctx.cache.join(format!("steps-{}-{kind}", self.variant));
+        let mut command = make(ctx, &self.tree_dir, work.path());
+        command.arg("bzImage");
+        run_make(ctx, &step, &mut command, &log, Some(&counter))?;
+        self.keep(work)?;
+        step.done(if seed.is_some() { "built on top of the stock objects" } else { "built" });
+        Ok(())
+    }
+
+    /// Makes the tree: all of the pristine source as hard links, then the topics.
+    fn ensure_tree(&self, ctx: &Context) -> Result<()> {
+        if self.tree_dir.is_dir() {
+            return Ok(());
+        }
+        let _lock = host::lock(ctx, &self.tree_dir)?;
+        if self.tree_dir.is_dir() {
+            return Ok(());
+        }
+        let step = ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
+        let staging = Staging::begin(&self.tree_dir)?;
+        hard_link_copy(&self.source.dir, staging.path())?;
+        topics::apply_all(&self.topics, staging.path())
+            .with_context(|| format!("on {}", self.source.version.full))?;
+        staging.publish(&self.tree_dir)?;
+        step.done("");
+        Ok(())
+    }
+
+    /// The finished stock build of the same source and variant that this build can start from.
+    fn seed(&self, ctx: &Context) -> Result<Option<Kernel>> {
+        match self.tree {
+            Tree::Stock => Ok(None),
+            Tree::Memreap => Ok(Plan::new(ctx, &self.source, Tree::Stock, self.variant)?.finished()),
+        }
+    }
+
+    /// Publishes the build. Of a stock build all objects stay, as the seed of others; of a
+    /// changed one only what is needed to run it.
+    fn keep(&self, work: Staging) -> Result<()> {
+        for product in PRODUCTS {
+            if !work.path().join(product).is_file() {
+                bail!("make succeeded but {product} is missing in {}", work.path().display());
+            }
+        }
+        let release = fs::read_to_string(work.path().join(RELEASE)).context("reading the kernel's release")?;
+        let bzimage = fs::read(work.path().join(BZIMAGE)).context("reading the bzImage")?;
+        let marker = Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
+        let result = match self.tree {
+            Tree::Stock => work,
+            Tree::Memreap => {
+                let kept = Staging::begin(&self.dir)?;
+                for product in PRODUCTS {
+                    let to = kept.path().join(product);
+                    to.parent()
+                        .map_or(Ok(()), fs::create_dir_all)
+                        .and_then(|()| fs::rename(work.path().join(product), &to))
+                        .with_context(|| format!("cannot write {}", to.display()))?;
+                }
+                kept
+            }
+        };
+        let path = result.path().join(MARKER);
+        File::create(&path)
+            .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        result.publish(&self.dir)
+    }
+}
+
+/// The topics' symbols, and KUnit in the debug variant.
+fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
+    let kunit: Vec<&String> = match variant {
+        Variant::Debug => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
+        Variant::Slim | Variant::Kcsan => Vec::new(),
+    };
+    let framework = (!kunit.is_empty()).then_some("KUNIT");
+    topics
+        .iter()
+        .map(|t| t.kconfig.as_str())
+        .chain(framework)
+        .chain(kunit.into_iter().map(String::as_str))
+        .map(|symbol| Request {
+            symbol: symbol.to_owned(),
+            value: "y".to_owned(),
+            origin: "kernel/topics.toml".to_owned(),
+        })
+        .collect()
+}
+
+/// The requests of slim with these topics turned on: for building a series step by step.
+pub(crate) fn slim_requests(ctx: &Context, topics: &[Topic]) -> Result<Vec<Request>> {
+    let mut requests = fragment_requests(ctx, Variant::Slim)?;
+    requests.extend(topic_requests(topics, Variant::Slim));
+    Ok(merge(requests))
+}
+
+/// The finished stock slim build of `source`, if the cache has it.
+pub(crate) fn finished_stock(ctx: &Context, source: &Source) -> Result<Option<Kernel>> {
+    Ok(Plan::new(ctx, source, Tree::Stock, Variant::Slim)?.finished())
+}
+
+/// One line of a configuration fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Without `CONFIG_`.
+    symbol: String,
+    /// `y`, `n`, a number or a quoted string.
+    value: String,
+    /// Where it stands, `file:line`.
+    origin: String,
+}
+
+fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
+    let mut requests = Vec::new();
+    for name in variant.fragments() {
+        let file = format!("kernel/configs/{name}.config");
+        let text = fs::read_to_string(ctx.in_repo(&file)).with_context(|| format!("cannot read {file}"))?;
+        requests.extend(parse_fragment(&text, &file)?);
+    }
+    Ok(requests)
+}
+
+/// Reads lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.
+fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let origin = format!("{file}:{}", number + 1);
+        let line = line.trim();
+        let unset = line.strip_prefix("# CONFIG_").and_then(|l| l.strip_suffix(" is not set"));
+        let (symbol, value) = match (unset, line.strip_prefix("CONFIG_")) {
+            (Some(symbol), _) => (symbol, "n"),
+            (None, Some(rest)) => {
+                rest.split_once('=').with_context(|| format!("{origin}: expected CONFIG_X=value"))?
+            }
+            (None, None) if line.is_empty() || line.starts_with('#') => continue,
+            (None, None) => bail!("{origin}: expected CONFIG_X=value or a comment, found \"{line}\""),
+        };
+        if let Some(earlier) = requests.iter().find(|r| r.symbol == symbol) {
+            bail!("{origin}: CONFIG_{symbol} is already set at {}", earlier.origin);
+        }
+        requests.push(Request { symbol: symbol.to_owned(), value: value.to_owned(), origin });
+    }
+    Ok(requests)
+}
+
+/// One request per symbol: the last one counts.
+fn merge(requests: Vec<Request>) -> Vec<Request> {
+    let mut merged: Vec<Request> = Vec::new();
+    for request in requests {
+        match merged.iter_mut().find(|r| r.symbol == request.symbol) {
+            Some(earlier) => *earlier = request,
+            None => merged.push(request),
+        }
+    }
+    merged
+}
+
+fn fragment_text(requests: &[Request]) -> String {
+    requests.iter().map(|r| format!("CONFIG_{}={}\n", r.symbol, r.value)).collect()
+}
+
+/// The requests that a finished `.config` does not grant, one line each.
+fn unmet(requests: &[Request], config: &str) -> Vec<String> {
+    let granted: HashMap<&str, &str> =
+        config.lines().filter_map(|l| l.strip_prefix("CONFIG_")?.split_once('=')).collect();
+    requests
+        .iter()
+        .filter_map(|r| {
+            let value = granted.get(r.symbol.as_str()).copied().unwrap_or("n");
+            (value != r.value).then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
+        })
+        .collect()
+}
+
+/// Writes `out/.config`: nothing but the requests and what they pull in.
+pub(crate) fn configure(ctx: &Context, tree: &Path, out: &Path, requests: &[Request], log: &Path) -> Result<()> {
+    let fragment = out.join("memreap.fragment");
+    fs::write(&fragment, fragment_text(requests)).with_context(|| format!("cannot write {}", fragment.display()))?;
+    let mut command = make(ctx, tree, out);
+    command.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment);
+    let status = host::run_logged(&mut command, log, |_| {})?;
+    if !status.success() {
+        bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    let path = out.join(".config");
+    let config = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let unmet = unmet(requests, &config);
+    if !unmet.is_empty() {
+        bail!(
+            "these symbols did not take effect; a dependency is missing or this kernel does not \
+             have them:\n  {}",
+            unmet.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+/// A `make` for `tree` with its output in `out`, which must lie directly below `tree`: all that
+/// could make two builds of one content differ is fixed.
+pub(crate) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut output = std::ffi::OsString::from("O=");
+    output.push(out);
+    let mut command = Command::new("make");
+    // An outer make's job server and a user's own kernel settings do not belong here.
+    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "KBUILD_OUTPUT", "CROSS_COMPILE"] {
+        command.env_remove(name);
+    }
+    command
+        .arg("-C")
+        .arg(tree)
+        .arg(output)
+        .arg(format!("-j{jobs}"))
+        .args(["ARCH=x86_64", "CC=ccache gcc", "HOSTCC=ccache gcc", "LOCALVERSION="])
+        .env("LC_ALL", "C")
+        .env("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970")
+        .env("KBUILD_BUILD_USER", "memreap")
+        .env("KBUILD_BUILD_HOST", "lab")
+        .env("KBUILD_BUILD_VERSION", "1")
+        .env("CCACHE_DIR", ctx.cache.join("ccache"))
+        .env("CCACHE_MAXSIZE", "5G")
+        .env("CCACHE_NOHASHDIR", "1")
+        // The few absolute paths, in the build of the kernel's own tools.
+        .env("CCACHE_BASEDIR", tree);
+    command
+}
+
+/// Runs a make with the object at hand as the step's detail. `counter` keeps how many steps the
+/// last such run took, so that the next one can say how far it is.
+pub(crate) fn run_make(
+    ctx: &Context,
+    step: &Step,
+    command: &mut Command,
+    log: &Path,
+    counter: Option<&Path>,
+) -> Result<()> {
+    let expected = counter
+        .and_then(|path| fs::read_to_string(path).ok())
+        .and_then(|text| text.trim().parse::<u32>().ok())
+        .map_or(String::new(), |n| format!(" of about {n}"));
+    let (mut steps, mut warnings, mut errors) = (0_u32, 0_u32, Vec::new());
+    let status = host::run_logged(command, log, |line| {
+        if let Some((tool, file)) = kbuild_step(line) {
+            steps += 1;
+            step.detail(&format!("{tool} {file} ({steps}{expected})"));
+        } else if line.contains(" warning: ") {
+            warnings += 1;
+        } else if is_error(line) {
+            errors.push(format!("  {line}"));
+        }
+    })?;
+    if !status.success() {
+        let errors = if errors.is_empty() { String::new() } else { format!("{}\n", errors.join("\n")) };
+        bail!("make failed ({status})\n{errors}the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    if warnings > 0 {
+        ctx.progress.warn(&format!("{warnings} compiler warnings, see {}", log.display()));
+    }
+    if let Some(path) = counter {
+        // Only the display of the next run depends on it.
+        let _ = fs::write(path, steps.to_string());
+    }
+    Ok(())
+}
+
+/// `  CC      mm/mmap.o` -> (`CC`, `mm/mmap.o`).
+fn kbuild_step(line: &str) -> Option<(&str, &str)> {
+    let (tool, file) = line.strip_prefix("  ")?.split_once(' ')?;
+    let is_tool = !tool.is_empty() && tool.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    is_tool.then(|| (tool, file.trim()))
+}
+
+fn is_error(line: &str) -> bool {
+    [" error: ", "fatal error:", "undefined reference", "multiple definition", "objtool: error"]
+        .iter()
+        .any(|sign| line.contains(sign))
+}
+
+/// Starts a changed kernel's build in `work` from a finished stock build of the same source and
+/// variant: make then compiles only what the topics and their symbols touch. That is the
+/// ordinary incremental build. It is sound because the two trees differ in the topics' files
+/// alone, and the caller gives these a time younger than any stock object.
+pub(crate) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
+    host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
+    host::remove_any(&work.join(MARKER)).context("cannot clear the copied marker")
+}
+
+/// Keeps the copied objects of [`copy_objects`] valid. The kernel's own tools record absolute
+/// paths, so they are made anew in the new place, and every object depends on one of them,
+/// objtool: give them the age that they have in the stock build.
+pub(crate) fn settle_tools(
+    ctx: &Context,
+    stock: &Kernel,
+    tree: &Path,
+    work: &Path,
+    topics: &[Topic],
+    log: &Path,
+) -> Result<()> {
+    let changed = |p: &PathBuf| p.starts_with("tools") && !p.starts_with("tools/testing");
+    if touched(topics)?.iter().any(changed) {
+        return Ok(());
+    }
+    let status = host::run_logged(make(ctx, tree, work).arg("prepare"), log, |_| {})?;
+    if !status.success() {
+        bail!("make prepare failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    let objtool = stock.build_dir.join("tools/objtool/objtool");
+    let age = objtool.metadata().and_then(|m| m.modified());
+    let age = age.with_context(|| format!("cannot read the time of {}", objtool.display()))?;
+    topics::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
+}
+
+fn touched(topics: &[Topic]) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for topic in topics {
+        paths.extend(topic.touched()?);
+    }
+    Ok(paths)
+}
+
+fn set_time(path: &Path, time: SystemTime) -> Result<()> {
+    File::open(path)
+        .and_then(|f| f.set_modified(time))
+        .with_context(|| format!("cannot set the time of {}", path.display()))
+}
+
+/// Copies a tree by hard links: fast, and safe as long as nobody writes into a file in place.
+pub(crate) fn hard_link_copy(from: &Path, to: &Path) -> Result<()> {
+    host::output(Command::new("cp").arg("-al").arg(from).arg(to))
+        .with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(())
+}
+
+/// The kernel's user-space headers, as `make headers_install` leaves them: the returned folder
+/// has them under `include/`. Cached with the kernel's tree.
+///
+/// # Errors
+/// When make fails.
+pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
+    let name = kernel.source_dir.file_name().ok_or_else(|| anyhow!("the kernel has no source folder"))?;
+    let target = ctx.cache.join("headers").join(name);
+    if target.is_dir() {
+        return Ok(target);
+    }
+    let _lock = host::lock(ctx, &target)?;
+    if target.is_dir() {
+        return Ok(target);
+    }
+    let step = ctx.progress.step("installing the kernel's headers");
+    let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
+    fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+    let log = ctx.out.join("logs/headers.log");
+    // headers_install would need rsync for its last step, a copy.
+    run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
+    let staging = Staging::begin(&target)?;
+    fs::create_dir_all(staging.path()).with_context(|| format!("cannot make {}", staging.path().display()))?;
+    fs::rename(work.path().join("usr/include"), staging.path().join("include")).context("moving the headers")?;
+    staging.publish(&target)?;
+    step.done("");
+    Ok(target)
+}
+
+fn compiler_version() -> Result<String> {
+    let first_line = |tool: &str| -> Result<String> {
+        let text = host::output(Command::new(tool).arg("--version"))?;
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    };
+    Ok(format!("{}\n{}", first_line("gcc")?, first_line("ld")?))
+}
+
+fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    topics::digest(topics, &mut hash)?;
+    Ok(hex(&hash.finalize()))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Removes the builds of `variant` that were not used for longest, and trees without a build.
+fn prune(ctx: &Context, variant: Variant) {
+    let prefix = format!("{variant}-");
+    let mut builds: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for tree in folders(&ctx.cache.join("trees")) {
+        for build in folders(&tree) {
+            let is_ours = build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix));
+            let used = build.join(MARKER).metadata().and_then(|m| m.modified());
+            if let (true, Ok(used)) = (is_ours, used) {
+                builds.push((used, build));
+            }
+        }
+    }
+    builds.sort();
+    let surplus = builds.len().saturating_sub(KEPT_BUILDS);
+    for (_, build) in &builds[..surplus] {
+        // What cannot be removed costs space and nothing else.
+        if host::remove_any(build).is_err() {
+            ctx.progress.warn(&format!("cannot remove the old build {}", build.display()));
+        }
+        let Some(tree) = build.parent() else { continue };
+        let in_use = folders(tree).iter().any(|f| f.join(MARKER).is_file() || is_work(f));
+        if !in_use {
+            let _ = host::remove_any(tree);
+        }
+    }
+}
+
+fn is_work(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|n| n.to_string_lossy().starts_with("work-"))
+}
+
+fn folders(of: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(of) else { return Vec::new() };
+    entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(text: &str) -> Vec<Request> {
+        parse_fragment(text, "f").unwrap()
+    }
+
+    #[test]
+    fn fragments_are_read_and_merged() {
+        let slim = requests("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
+        let debug = requests("CONFIG_A=n\nCONFIG_N=64\n");
+        let merged = merge(slim.into_iter().chain(debug).collect());
+        assert_eq!(fragment_text(&merged), "CONFIG_A=n\nCONFIG_S=\"a=b\"\nCONFIG_B=n\nCONFIG_N=64\n");
+    }
+
+    #[test]
+    fn bad_fragment_lines_are_named() {
+        let error = |text| parse_fragment(text, "f.config").unwrap_err().to_string();
+        assert_eq!(error("\nA=y"), "f.config:2: expected CONFIG_X=value or a comment, found \"A=y\"");
+        assert_eq!(error("CONFIG_A"), "f.config:1: expected CONFIG_X=value");
+        assert_eq!(error("CONFIG_A=y\nCONFIG_A=n"), "f.config:2: CONFIG_A is already set at f.config:1");
+    }
+
+    #[test]
+    fn every_request_must_take_effect() {
+        let wanted = requests("CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\nCONFIG_D=64\nCONFIG_E=n\nCONFIG_F=\"x\"\n");
+        let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
+        assert_eq!(
+            unmet(&wanted, config),
+            ["f:2: CONFIG_B=y became n", "f:3: CONFIG_C=n became y", "f:4: CONFIG_D=64 became 32"]
+        );
+    }
+
+    #[test]
+    fn make_lines_are_told_apart() {
+        assert_eq!(kbuild_step("  CC      mm/mmap.o"), Some(("CC", "mm/mmap.o")));
+        assert_eq!(kbuild_step("  LD [M]  x.ko"), Some(("LD", "[M]  x.ko")));
+        assert_eq!(kbuild_step("make[1]: Entering directory"), None);
+        assert_eq!(kbuild_step("   12 | int x"), None);
+        assert!(is_error("../mm/a.c:3:1: error: unknown type"));
+        assert!(!is_error("  CC      lib/error.o"));
+    }
+
+    #[test]
+    fn a_cache_path_that_make_refuses_is_refused() {
+        assert!(refused_path(Path::new("/home/a b/.cache")).is_some());
+        assert!(refused_path(Path::new("/home/a/.cache")).is_none());
+    }
+
+    #[test]
+    fn keys_differ_with_every_part() {
+        let base = key(&["build", "1", "6.12.117-1"], &[]).unwrap();
+        assert_eq!(base.len(), 64);
+        assert_eq!(base, key(&["build", "1", "6.12.117-1"], &[]).unwrap());
+        assert_ne!(base, key(&["build", "1", "6.12.117-2"], &[]).unwrap());
+        assert_ne!(base, key(&["build", "16", ".12.117-1"], &[]).unwrap(), "parts do not run together");
+    }
+
+    #[test]
+    fn a_build_counts_only_with_its_marker_and_whole_bzimage() {
+        let dir = tempfile::tempdir().unwrap();
+        let version = source::PackageVersion::parse("6.12.117-1").unwrap();
+        let plan = Plan {
+            source: Source { version, dir: dir.path().join("pristine") },
+            tree: Tree::Stock,
+            variant: Variant::Slim,
+            topics: Vec::new(),
+            requests: Vec::new(),
+            key: "k".repeat(64),
+            tree_dir: dir.path().join("tree"),
+            dir: dir.path().join("tree/slim-k"),
+        };
+        let work = || {
+            let work = Staging::begin(&plan.tree_dir.join("work-k")).unwrap();
+            for product in PRODUCTS {
+                let path = work.path().join(product);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "6.12.117\n").unwrap();
+            }
+            work
+        };
+        assert!(plan.finished().is_none());
+        plan.keep(work()).unwrap();
+        let kernel = plan.finished().unwrap();
+        assert_eq!((kernel.release.as_str(), kernel.key.len()), ("6.12.117", 64));
+
+        fs::write(&kernel.bzimage, "").unwrap();
+        assert!(plan.finished().is_none(), "a damaged bzImage");
+        plan.keep(work()).unwrap();
+        assert!(plan.finished().is_some());
+        fs::remove_file(plan.dir.join(MARKER)).unwrap();
+        assert!(plan.finished().is_none(), "no marker");
+        let incomplete = work();
+        fs::remove_file(incomplete.path().join("vmlinux")).unwrap();
+        assert!(plan.keep(incomplete).unwrap_err().to_string().contains("vmlinux is missing"));
+
+        let changed = Plan { tree: Tree::Memreap, ..plan };
+        fs::create_dir_all(changed.tree_dir.join("work-k.partial")).unwrap();
+        let whole = Staging::begin(&changed.tree_dir.join("work-k")).unwrap();
+        for product in PRODUCTS.into_iter().chain(["mm/mmap.o"]) {
+            let path = whole.path().join(product);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        changed.keep(whole).unwrap();
+        assert!(changed.finished().is_some());
+        assert!(!changed.dir.join("mm").exists(), "objects are not kept");
+    }
+}

@@ -1,0 +1,136 @@
+//! `lab kunit`: boots the changed kernel with its KUnit suites built in, which run before PID 1,
+//! and lets the kernel's own `kunit.py` read the results from the console.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::accel::Accel;
+use crate::boot::{Arm, GuestCommand, Job, boot};
+use crate::context::Context;
+use crate::experiment::{Cause, Failure};
+use crate::host;
+use crate::kernel::{self, Tree, Variant};
+
+/// KASAN and lockdep under TCG take their time.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What to run.
+pub struct KunitOptions {
+    /// The kernel's build.
+    pub variant: Variant,
+    /// Only suites, or `suite.case`, that match this glob.
+    pub filter: Option<String>,
+    /// Whether stdout gets the results as JSON (KCIDB format) instead of text.
+    pub json: bool,
+}
+
+/// Runs the suites and prints the results; gives whether all tests passed. No test at all is a
+/// failure: a filter that matches nothing, or a kernel without its tests, proves nothing.
+///
+/// # Errors
+/// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
+pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> {
+    let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
+    let cmdline = match &options.filter {
+        Some(glob) if glob.contains(|c: char| c.is_whitespace() || c == '"') => {
+            bail!("the filter '{glob}' cannot be passed on a kernel command line")
+        }
+        Some(glob) => format!("kunit.filter_glob={glob}"),
+        None => String::new(),
+    };
+    let arm = Arm { name: Tree::Memreap.to_string(), bzimage: kernel.bzimage, cmdline };
+    let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
+    job.timeout = LIMIT;
+    let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/kunit"))?;
+
+    // What the tests said before a guest failed is worth showing; the failure counts more.
+    let parsed = parse(&kernel.source_dir, &boot.console_log, options.json);
+    if !boot.outcome.is_success() {
+        let failure = Failure {
+            boot: "kunit".into(),
+            cause: Cause::Outcome(boot.outcome.clone()),
+            logs: boot.logs().to_path_buf(),
+            tail: boot.tail(30),
+        };
+        return Err(failure.into());
+    }
+    let (passed, tests) = parsed?;
+    if tests == 0 {
+        let why = if options.filter.is_some() {
+            "no test matches the filter"
+        } else {
+            "this kernel has no KUnit tests built in (CONFIG_KUNIT and the topics' own symbols)"
+        };
+        eprintln!("kunit: no test ran: {why}");
+    }
+    Ok(passed && tests > 0)
+}
+
+/// Has the console read by the tree's own tool, prints what it makes of it, and gives its
+/// verdict and the number of tests that ran.
+fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
+    let results = console.with_file_name("kunit.json");
+    host::remove_any(&results).with_context(|| results.display().to_string())?;
+    let mut tool = Command::new("python3");
+    tool.arg(source.join("tools/testing/kunit/kunit.py"))
+        .args(["parse", &format!("--json={}", results.display())])
+        .arg(console)
+        // The tree is shared: no __pycache__ in it.
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    let log = console.with_file_name("kunit.log");
+    let status = host::run_logged(&mut tool, &log, |line| {
+        if !json {
+            println!("{line}");
+        }
+    })?;
+    let text = fs::read_to_string(&results).with_context(|| {
+        format!("kunit.py left no results ({status}); its words:\n{}", host::tail(&log, 15))
+    })?;
+    let value: Value = serde_json::from_str(&text).with_context(|| results.display().to_string())?;
+    if json {
+        println!("{text}");
+    }
+    Ok((status.success() && failed(&value) == 0, ran(&value)))
+}
+
+/// The cases, at any depth, for which `keep` holds.
+fn count(group: &Value, keep: &dyn Fn(&Value) -> bool) -> u64 {
+    let list = |key: &str| group.get(key).and_then(Value::as_array).into_iter().flatten();
+    let here = list("test_cases").filter(|case| keep(case)).count() as u64;
+    here + list("sub_groups").chain(list("test_groups")).map(|g| count(g, keep)).sum::<u64>()
+}
+
+fn status(case: &Value) -> &str {
+    case.get("status").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn ran(results: &Value) -> u64 {
+    count(results, &|case| matches!(status(case), "PASS" | "FAIL" | "ERROR"))
+}
+
+fn failed(results: &Value) -> u64 {
+    count(results, &|case| !matches!(status(case), "PASS" | "SKIP"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn cases_are_counted_at_every_depth() {
+        let results = json!({
+            "sub_groups": [
+                { "name": "a", "test_cases": [{"status": "PASS"}, {"status": "SKIP"}] },
+                { "name": "b", "sub_groups": [{ "test_cases": [{"status": "FAIL"}] }] },
+            ],
+        });
+        assert_eq!((ran(&results), failed(&results)), (2, 1));
+        assert_eq!((ran(&json!({})), failed(&json!({}))), (0, 0));
+    }
+}

@@ -1,0 +1,9 @@
+//! The `lab` command; all of its work is in the library.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

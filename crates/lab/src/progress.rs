@@ -1,0 +1,192 @@
+//! What the lab is doing now: on a terminal a spinner line per running step, elsewhere plain
+//! lines. All of it goes to stderr, so that stdout carries results and nothing else.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// Without a terminal, a step's detail is printed at most this often.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Reports steps, notes and warnings. Clones share one display and one clock.
+#[derive(Clone)]
+pub struct Progress {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    began: Instant,
+    display: Display,
+}
+
+enum Display {
+    Terminal(MultiProgress),
+    Plain,
+    Quiet,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Progress {
+    /// A reporter on stderr: spinners if that is a terminal, else plain lines.
+    pub fn new() -> Self {
+        Self::with(if std::io::stderr().is_terminal() {
+            Display::Terminal(MultiProgress::new())
+        } else {
+            Display::Plain
+        })
+    }
+
+    /// A reporter that prints nothing, for tests.
+    pub fn quiet() -> Self {
+        Self::with(Display::Quiet)
+    }
+
+    fn with(display: Display) -> Self {
+        Self { inner: Arc::new(Inner { began: Instant::now(), display }) }
+    }
+
+    /// Begins a named step. It ends with [`Step::done`]; a step that is dropped before counts
+    /// as failed.
+    pub fn step(&self, what: &str) -> Step {
+        let bar = match &self.inner.display {
+            Display::Terminal(multi) => {
+                let bar = multi.add(ProgressBar::new_spinner());
+                let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {prefix}: {wide_msg}");
+                if let Ok(style) = style {
+                    bar.set_style(style);
+                }
+                bar.set_prefix(what.to_owned());
+                bar.enable_steady_tick(Duration::from_millis(200));
+                Some(bar)
+            }
+            Display::Plain | Display::Quiet => None,
+        };
+        if bar.is_none() {
+            self.line(&format!("{what} ..."));
+        }
+        Step {
+            progress: self.clone(),
+            what: what.to_owned(),
+            began: Instant::now(),
+            bar,
+            printed: Mutex::new(Instant::now()),
+            ended: false,
+        }
+    }
+
+    /// A line worth keeping: a choice made, a path written.
+    pub fn note(&self, line: &str) {
+        self.line(line);
+    }
+
+    /// A line about something that is not as it should be, but does not stop the run.
+    pub fn warn(&self, line: &str) {
+        self.line(&format!("warning: {line}"));
+    }
+
+    /// Runs `f`, which prints to the terminal by itself, while the spinners are out of the way.
+    pub fn suspend<R>(&self, f: impl FnOnce() -> R) -> R {
+        match &self.inner.display {
+            Display::Terminal(multi) => multi.suspend(f),
+            Display::Plain | Display::Quiet => f(),
+        }
+    }
+
+    fn line(&self, line: &str) {
+        let stamped = format!("[{:>4}] {line}", elapsed(self.inner.began.elapsed()));
+        match &self.inner.display {
+            // A line that cannot be shown is no reason to fail the work it is about.
+            Display::Terminal(multi) => drop(multi.println(stamped)),
+            Display::Plain => eprintln!("{stamped}"),
+            Display::Quiet => {}
+        }
+    }
+}
+
+/// One running step.
+pub struct Step {
+    progress: Progress,
+    what: String,
+    began: Instant,
+    bar: Option<ProgressBar>,
+    printed: Mutex<Instant>,
+    ended: bool,
+}
+
+impl Step {
+    /// Shows what the step is at now, for example the file being compiled.
+    pub fn detail(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_owned());
+            return;
+        }
+        let mut printed = unpoisoned(&self.printed);
+        if printed.elapsed() >= PLAIN_INTERVAL {
+            *printed = Instant::now();
+            self.progress.line(&format!("{}: {text}", self.what));
+        }
+    }
+
+    /// Ends the step well; `msg` says what came of it (may be empty).
+    pub fn done(mut self, msg: &str) {
+        let msg = if msg.is_empty() { "done" } else { msg };
+        self.end(msg);
+    }
+
+    fn end(&mut self, msg: &str) {
+        self.ended = true;
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let took = elapsed(self.began.elapsed());
+        self.progress.line(&format!("{}: {msg} ({took})", self.what));
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end("failed");
+        }
+    }
+}
+
+/// A duration for people: `8s`, `3m05s`, `1h02m`.
+pub fn elapsed(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        _ => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+    }
+}
+
+/// Locks `mutex`; what a panicking thread left behind in it is still usable here.
+pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        let shown = [8, 65, 185, 3720].map(|s| elapsed(Duration::from_secs(s)));
+        assert_eq!(shown, ["8s", "1m05s", "3m05s", "1h02m"]);
+    }
+
+    #[test]
+    fn a_progress_can_be_shared_between_threads() {
+        fn sendable<T: Send + Sync>() {}
+        sendable::<Progress>();
+        sendable::<Step>();
+    }
+}

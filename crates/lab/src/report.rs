@@ -1,0 +1,778 @@
+//! `report.html`: one file without scripts, fonts or links to anywhere else, which shows every
+//! boot. The order of the page: the verdicts counted, one table of all metrics, then a plot per
+//! metric grouped by scenario and case, and how all of it came about.
+//!
+//! Colour never carries a meaning alone: arms differ in shape, verdicts in words.
+
+use std::fmt::Write as _;
+
+use crate::results::{Control, Metric, Results, RunMeta, Verdict};
+use crate::stats::{MIN_PAIRS, median};
+use crate::table::{self, explanation, group_name, interval, number, p_value, percent};
+
+const STYLE: &str = include_str!("report.css");
+
+/// Width of a plot in its own units, which are CSS pixels at a card's usual width.
+const WIDTH: f64 = 380.0;
+/// Where a plot's scale begins and ends; the arms' names stand to the left.
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = WIDTH - 14.0;
+/// Height of one arm's row.
+const ROW: f64 = 32.0;
+/// How far a row's dots spread, top to bottom in the order of the pairs.
+const SPREAD: f64 = 16.0;
+/// The overview's bars end here; a larger effect is drawn as an arrow.
+const OVERVIEW_END: f64 = 4.0;
+
+/// The whole page.
+#[must_use]
+pub fn html(results: &Results) -> String {
+    let meta = &results.meta;
+    let title = format!("{} against {}", meta.changed(), meta.base());
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{0}: Linux {1}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n\
+         <h1>{0}</h1>\n",
+        escape(&title),
+        escape(&meta.kernel)
+    );
+    page += &format!(
+        "<p class=\"soft\">Linux {} · QEMU {} · {}{} pairs of boots · {}</p>\n",
+        escape(&meta.kernel),
+        escape(&meta.accelerator),
+        if meta.partial { "up to " } else { "" },
+        meta.pairs,
+        escape(&meta.date)
+    );
+    page += &headline(results);
+    page += "</header>\n<main>\n";
+    page += &overview(results);
+    page += &plots(results);
+    page += &method(results);
+    page += "</main>\n</body>\n</html>\n";
+    page
+}
+
+fn headline(results: &Results) -> String {
+    let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
+    let mut out = String::new();
+    if results.meta.partial {
+        out += "<p class=\"alarm\">This run was cut short: there are no verdicts.</p>\n";
+    } else if results.meta.pairs < MIN_PAIRS {
+        out += &format!("<p class=\"alarm\">Verdicts need {MIN_PAIRS} pairs.</p>\n");
+    }
+    if let Some(best) = extreme(results, Verdict::Better, f64::total_cmp) {
+        out += &format!("<p class=\"lead\">Largest improvement: {}.</p>\n", mention(results, best));
+    }
+    if let Some(worst) = extreme(results, Verdict::Worse, |a, b| b.total_cmp(a)) {
+        out += &format!("<p class=\"lead alarm\">Largest regression: {}.</p>\n", mention(results, worst));
+    }
+    let controls: Vec<&Control> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
+    let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
+    let control = match (controls.len(), alarms) {
+        (0, _) => ("none", "none", "A/A control"),
+        (_, 0) => ("clean", "better", "A/A control: no difference seen"),
+        (..) => ("not clean", "worse", "A/A control: sees differences"),
+    };
+    let tile = |verdict: Verdict| match count(verdict) {
+        0 => ("0".to_owned(), "none", verdict.to_string()),
+        n => (n.to_string(), class(verdict), verdict.to_string()),
+    };
+    out += "<ul class=\"tiles\">\n";
+    for (number, class, what) in [Verdict::Better, Verdict::Worse, Verdict::Same, Verdict::None]
+        .map(tile)
+        .into_iter()
+        .chain([(control.0.to_owned(), control.1, control.2.to_owned())])
+    {
+        out += &format!("<li class=\"{class}\"><b>{number}</b> {what}</li>\n");
+    }
+    out + "</ul>\n"
+}
+
+fn extreme(
+    results: &Results,
+    verdict: Verdict,
+    order: impl Fn(&f64, &f64) -> std::cmp::Ordering,
+) -> Option<&Metric> {
+    let claimed = results.metrics.iter().filter(|m| m.verdict == verdict);
+    claimed.max_by(|a, b| order(&a.ratio, &b.ratio))
+}
+
+/// A metric in half a sentence, with a link to its plot.
+fn mention(results: &Results, metric: &Metric) -> String {
+    let index = results.metrics.iter().position(|m| std::ptr::eq(m, metric)).unwrap_or_default();
+    format!(
+        "<a href=\"#m{index}\"><code>{}</code></a>, {} to {} {}, <strong>{}</strong>",
+        escape(&metric.metric),
+        number(median(&metric.stock)),
+        number(median(&metric.memreap)),
+        escape(&metric.unit),
+        factor(metric.ratio),
+    )
+}
+
+/// One table of all metrics, with the ratios on one scale.
+fn overview(results: &Results) -> String {
+    let meta = &results.meta;
+    let controlled = results.metrics.iter().any(|m| m.aa.is_some());
+    let reach = results
+        .metrics
+        .iter()
+        .flat_map(|m| m.ci95.unwrap_or([m.ratio; 2]).into_iter().chain([m.ratio]))
+        .map(|r| r.max(1.0 / r))
+        .fold(1.25, f64::max)
+        .min(OVERVIEW_END);
+    let mut out = format!(
+        "<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">All metrics</h2>\n\
+         <p class=\"soft\">Ratio: above 1 is an improvement. The bars share one logarithmic scale from {} to {}; \
+         an arrow points further out. The grey band is the minimum effect.</p>\n\
+         <div class=\"scroll\"><table class=\"overview\">\n<thead><tr><th scope=\"col\">metric</th>\
+         <th scope=\"col\" class=\"n wide\">{}</th><th scope=\"col\" class=\"n wide\">{}</th>\
+         <th scope=\"col\" class=\"wide\">unit</th><th scope=\"col\" class=\"bar c\">worse ← → better</th>\
+         <th scope=\"col\" class=\"n\">ratio</th><th scope=\"col\" class=\"n wide\">95 %</th>\
+         <th scope=\"col\" class=\"n wide\">p</th><th scope=\"col\">verdict</th>{}</tr></thead>\n<tbody>\n",
+        factor(1.0 / reach),
+        factor(reach),
+        escape(meta.base()),
+        escape(meta.changed()),
+        if controlled { "<th scope=\"col\" class=\"n wide\">A/A</th>" } else { "" }
+    );
+    let mut group = String::new();
+    for (index, metric) in results.metrics.iter().enumerate() {
+        let name = match metric.case() {
+            "" => group_name(metric),
+            case => format!("{} · {case}", group_name(metric)),
+        };
+        if name != group {
+            let columns = if controlled { 10 } else { 9 };
+            out += &format!(
+                "<tr class=\"group\"><th colspan=\"{columns}\" scope=\"colgroup\">{}</th></tr>\n",
+                escape(&name)
+            );
+            group = name;
+        }
+        out += &format!(
+            "<tr><td class=\"name\"><a href=\"#m{index}\"><code>{}</code></a></td>\
+             <td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"wide\">{}</td>\
+             <td class=\"bar\">{}</td><td class=\"n\">{}</td><td class=\"n wide\">{}</td>\
+             <td class=\"n wide\">{}</td><td>{}</td>",
+            escape(metric.short_name()),
+            number(median(&metric.stock)),
+            number(median(&metric.memreap)),
+            escape(&metric.unit),
+            overview_bar(metric, reach, meta.min_effect),
+            factor(metric.ratio),
+            metric.ci95.map_or("-".to_owned(), interval),
+            p_value(metric.p),
+            verdict(metric.verdict),
+        );
+        if controlled {
+            let cell = metric.aa.as_ref().map_or("-".to_owned(), |aa| match aa.verdict {
+                alarm if alarm.is_difference() => format!("{} {}", factor(aa.ratio), verdict(alarm)),
+                _ => factor(aa.ratio),
+            });
+            out += &format!("<td class=\"n wide soft\">{cell}</td>");
+        }
+        out += "</tr>\n";
+    }
+    out + "</tbody></table></div>\n</section>\n"
+}
+
+fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String {
+    const W: f64 = 240.0;
+    const MARGIN: f64 = 8.0;
+    let scale = Scale::log(1.0 / reach, reach, MARGIN, W - MARGIN);
+    let at = |r: f64| scale.at(r.clamp(1.0 / reach, reach));
+    let class = class(metric.verdict);
+    // The neighbouring cells say it in numbers; the picture is not read out again.
+    let mut svg = format!("<svg viewBox=\"0 0 {W} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    svg += &band(&scale, min_effect, 0.0, 18.0);
+    let _ = write!(svg, "<path class=\"one\" d=\"M{0:.1} 0V18\"/>", at(1.0));
+    let x = at(metric.ratio);
+    let _ = write!(svg, "<path class=\"ratio {class} effect\" d=\"M{:.1} 9H{x:.1}\"/>", at(1.0));
+    if let Some([lo, hi]) = metric.ci95 {
+        let _ = write!(svg, "<path class=\"ratio {class} whisker\" d=\"M{:.1} 9H{:.1}\"/>", at(lo), at(hi));
+    }
+    // Strictly beyond the scale: the largest effect that the scale was made for is on it.
+    if metric.ratio > reach * 1.0001 {
+        let _ = write!(svg, "<path class=\"ratio {class}\" d=\"M{0:.1} 4l7 5l-7 5z\"/>", x);
+    } else if metric.ratio < 0.9999 / reach {
+        let _ = write!(svg, "<path class=\"ratio {class}\" d=\"M{0:.1} 4l-7 5l7 5z\"/>", x);
+    } else {
+        let _ = write!(svg, "<ellipse class=\"ratio {class}\" cx=\"{x:.1}\" cy=\"9\" rx=\"4\" ry=\"4\"/>");
+    }
+    svg + "</svg>"
+}
+
+/// A section per scenario and mode, a heading per case, a card per metric.
+fn plots(results: &Results) -> String {
+    let mut out = format!(
+        "<section aria-labelledby=\"boots\">\n<h2 id=\"boots\">Every boot</h2>\n\
+         <p class=\"soft\">A mark is one boot: ● {0}, ◆ {1}, ○ {0} again (the A/A control). Within a row the \
+         pairs run from top to bottom in the order of time; lines join the boots of a pair; the thick \
+         upright is the median. Below: the ratio with its 95 % interval, and that of the control (hollow); \
+         the grey band is the minimum effect.</p>\n",
+        escape(results.meta.base()),
+        escape(results.meta.changed())
+    );
+    let (mut group, mut case) = (None, None);
+    for (index, metric) in results.metrics.iter().enumerate() {
+        let names = (group_name(metric), metric.case().to_owned());
+        if case.as_ref() != Some(&names) {
+            if case.is_some() {
+                out += "</div>\n";
+            }
+            if group.as_ref() != Some(&names.0) {
+                out += &format!("<h2>{}</h2>\n", escape(&names.0));
+                out += &guest(results, metric);
+                group = Some(names.0.clone());
+            }
+            if !names.1.is_empty() {
+                out += &format!("<h3>{}</h3>\n", escape(&names.1));
+            }
+            out += "<div class=\"cards\">\n";
+            case = Some(names);
+        }
+        out += &card(results, metric, index);
+    }
+    if case.is_some() {
+        out += "</div>\n";
+    }
+    out + "</section>\n"
+}
+
+fn guest(results: &Results, metric: &Metric) -> String {
+    let is_of = |r: &&RunMeta| r.scenario == metric.scenario && Some(&r.mode) == metric.mode.as_ref();
+    results.meta.runs.iter().find(is_of).map_or(String::new(), |run| {
+        format!(
+            "<p class=\"soft\">Guest: {}{}</p>\n",
+            escape(&machine(run)),
+            match run.mode.as_str() {
+                "icount" => "; time is counted in instructions",
+                "multi" if run.accelerator == "tcg" => "; one host thread per CPU",
+                _ => "",
+            }
+        )
+    })
+}
+
+fn card(results: &Results, metric: &Metric, index: usize) -> String {
+    let figures = format!(
+        "{} → {} {}, <strong>{}</strong>{}, p\u{a0}{}",
+        number(median(&metric.stock)),
+        number(median(&metric.memreap)),
+        escape(&metric.unit),
+        factor(metric.ratio),
+        metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends))),
+        p_value(metric.p),
+    );
+    format!(
+        "<article class=\"card\" id=\"m{index}\" aria-labelledby=\"h{index}\">\n<div class=\"head\">\
+         <h4 id=\"h{index}\">{}</h4>{}</div>\n<p class=\"figures\">{figures}</p>\n{}{}</article>\n",
+        escape(metric.short_name()),
+        verdict(metric.verdict),
+        plot(results, metric, index),
+        boots(results, metric),
+    )
+}
+
+/// The boots in numbers, for whoever cannot or would not read them off the plot.
+fn boots(results: &Results, metric: &Metric) -> String {
+    let meta = &results.meta;
+    let mut out = format!(
+        "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>\
+         <th scope=\"col\" class=\"n\">{}</th><th scope=\"col\" class=\"n\">{}</th>",
+        metric.stock.len() + metric.memreap.len() + metric.aa.as_ref().map_or(0, |aa| aa.stock2.len()),
+        escape(&metric.unit),
+        escape(meta.base()),
+        escape(meta.changed())
+    );
+    if metric.aa.is_some() {
+        out += &format!("<th scope=\"col\" class=\"n\">{} again</th>", escape(meta.base()));
+    }
+    out += "</tr></thead><tbody>\n";
+    for (pair, (base, changed)) in metric.stock.iter().zip(&metric.memreap).enumerate() {
+        let _ = write!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}</td>",
+            pair + 1,
+            number(*base),
+            number(*changed)
+        );
+        if let Some(value) = metric.aa.as_ref().and_then(|aa| aa.stock2.get(pair)) {
+            let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
+        }
+        out += "</tr>\n";
+    }
+    out + "</tbody></table></details>\n"
+}
+
+/// One arm's row of a plot.
+struct Row<'a> {
+    name: String,
+    class: &'static str,
+    values: &'a [f64],
+    /// The row's middle.
+    y: f64,
+}
+
+impl Row<'_> {
+    /// Where pair `i` stands within the row.
+    fn y_of(&self, i: usize) -> f64 {
+        let last = self.values.len().saturating_sub(1).max(1) as f64;
+        self.y + SPREAD * (i as f64 / last - 0.5)
+    }
+
+    fn mark(&self, x: f64, i: usize, unit: &str) -> String {
+        let (y, class) = (self.y_of(i), self.class);
+        let title = format!(
+            "<title>pair {}, {}: {} {}</title>",
+            i + 1,
+            escape(&self.name),
+            number(self.values[i]),
+            escape(unit)
+        );
+        match class {
+            "changed" => format!(
+                "<path class=\"{class}\" d=\"M{x:.1} {:.1}l4.2 4.2l-4.2 4.2l-4.2 -4.2z\">{title}</path>",
+                y - 4.2
+            ),
+            _ => format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.4\">{title}</circle>"),
+        }
+    }
+}
+
+fn plot(results: &Results, metric: &Metric, index: usize) -> String {
+    let (base, changed) = (results.meta.base(), results.meta.changed());
+    let mut arms = Vec::new();
+    if let Some(aa) = &metric.aa {
+        arms.push((format!("{base} again"), "control", aa.stock2.as_slice()));
+    }
+    arms.push((base.to_owned(), "base", &metric.stock));
+    arms.push((changed.to_owned(), "changed", &metric.memreap));
+    let rows: Vec<Row<'_>> = arms
+        .into_iter()
+        .enumerate()
+        .map(|(i, (name, class, values))| Row { name, class, values, y: 18.0 + ROW * i as f64 })
+        .collect();
+
+    let floor = 18.0 + ROW * (rows.len() as f64 - 0.5) + 2.0;
+    let ratio_y = floor + 50.0;
+    let height = ratio_y + 32.0;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"t{index} d{index}\">\n\
+         <title id=\"t{index}\">{}</title>\n<desc id=\"d{index}\">{}</desc>\n",
+        escape(&metric.metric),
+        escape(&description(results, metric))
+    );
+
+    let scale = Scale::of_values(rows.iter().flat_map(|row| row.values));
+    svg += &axis(&scale, floor);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"{:.1}\">{}, {} is better</text>",
+        floor + 28.0,
+        escape(&metric.unit),
+        metric.better
+    );
+    for two in rows.windows(2) {
+        let class = if two[0].class == "control" { "pair aa" } else { "pair" };
+        for (i, (a, b)) in two[0].values.iter().zip(two[1].values).enumerate() {
+            let _ = writeln!(
+                svg,
+                "<path class=\"{class}\" d=\"M{:.1} {:.1}L{:.1} {:.1}\"/>",
+                scale.at(*a),
+                two[0].y_of(i),
+                scale.at(*b),
+                two[1].y_of(i)
+            );
+        }
+    }
+    for row in &rows {
+        let _ = writeln!(
+            svg,
+            "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 12.0,
+            row.y + 4.0,
+            escape(&shortened(&row.name))
+        );
+        for (i, value) in row.values.iter().enumerate() {
+            svg += &row.mark(scale.at(*value), i, &metric.unit);
+        }
+        if !row.values.is_empty() {
+            let _ = writeln!(
+                svg,
+                "<path class=\"median {}\" d=\"M{:.1} {:.1}v{:.1}\"/>",
+                row.class,
+                scale.at(median(row.values)),
+                row.y - SPREAD / 2.0 - 4.0,
+                SPREAD + 8.0
+            );
+        }
+    }
+    svg += &ratio_bar(metric, results.meta.min_effect, ratio_y);
+    svg + "</svg>\n"
+}
+
+/// The plot in words.
+fn description(results: &Results, metric: &Metric) -> String {
+    let meta = &results.meta;
+    format!(
+        "{}: median {} {} over {} boots; {}: median {} {}; {} is better. Ratio {}{}; {}.",
+        meta.base(),
+        number(median(&metric.stock)),
+        metric.unit,
+        metric.stock.len(),
+        meta.changed(),
+        number(median(&metric.memreap)),
+        metric.unit,
+        metric.better,
+        factor(metric.ratio),
+        metric.ci95.map_or(String::new(), |ends| format!(", 95 % interval {}", interval(ends))),
+        metric.verdict
+    )
+}
+
+/// The ratio and the control's, each with its interval, on a logarithmic scale of their own.
+fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
+    let aa = metric.aa.as_ref();
+    let ends = |ratio: f64, ci: Option<[f64; 2]>| [ratio].into_iter().chain(ci.into_iter().flatten());
+    let effect = 1.0 + min_effect.unwrap_or(0.0).max(0.03);
+    let shown: Vec<f64> = ends(metric.ratio, metric.ci95)
+        .chain(aa.into_iter().flat_map(|aa| ends(aa.ratio, aa.ci95)))
+        .chain([effect, 1.0 / effect])
+        .collect();
+    let lo = shown.iter().copied().fold(f64::INFINITY, f64::min);
+    let hi = shown.iter().copied().fold(0.0, f64::max);
+    let margin = (hi / lo).powf(0.06);
+    let scale = Scale::log(lo / margin, hi * margin, LEFT, RIGHT);
+
+    let mut svg = band(&scale, min_effect, y - 13.0, 23.0);
+    let _ = writeln!(svg, "<path class=\"one\" d=\"M{:.1} {:.1}v23\"/>", scale.at(1.0), y - 13.0);
+    let _ = writeln!(
+        svg,
+        "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">ratio</text>",
+        LEFT - 12.0,
+        y + 2.0
+    );
+    svg += &axis(&scale, y + 10.0);
+    let mut bar = |what: &str, class: &str, ratio: f64, ci: Option<[f64; 2]>, y: f64, r: f64| {
+        let ci_text = ci.map_or(String::new(), |ends| format!(" ({})", interval(ends)));
+        let _ = write!(svg, "<g><title>{what}: {}{ci_text}</title>", factor(ratio));
+        if let Some([lo, hi]) = ci {
+            let _ = write!(
+                svg,
+                "<path class=\"ratio {class} whisker\" d=\"M{:.1} {y:.1}H{:.1}\"/>",
+                scale.at(lo),
+                scale.at(hi)
+            );
+        }
+        let _ = writeln!(
+            svg,
+            "<circle class=\"ratio {class}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"{r}\"/></g>",
+            scale.at(ratio)
+        );
+    };
+    if let Some(aa) = aa {
+        bar("A/A control", "aa hollow", aa.ratio, aa.ci95, y + 4.5, 2.8);
+        bar("ratio", class(metric.verdict), metric.ratio, metric.ci95, y - 6.0, 4.2);
+    } else {
+        bar("ratio", class(metric.verdict), metric.ratio, metric.ci95, y - 1.5, 4.2);
+    }
+    svg
+}
+
+/// The minimum effect around 1.
+fn band(scale: &Scale, min_effect: Option<f64>, y: f64, height: f64) -> String {
+    let Some(effect) = min_effect else {
+        return String::new();
+    };
+    let (lo, hi) = (scale.at(1.0 / (1.0 + effect)), scale.at(1.0 + effect));
+    format!("<rect class=\"band\" x=\"{lo:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height}\"/>", hi - lo)
+}
+
+fn axis(scale: &Scale, y: f64) -> String {
+    let mut svg = format!("<path class=\"axis\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
+    for tick in scale.ticks() {
+        let x = scale.at(tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"axis\" d=\"M{x:.1} {y:.1}v4\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            y + 14.0,
+            table::round(tick)
+        );
+    }
+    svg
+}
+
+/// From a value to its place in a plot.
+struct Scale {
+    lo: f64,
+    hi: f64,
+    left: f64,
+    right: f64,
+    is_log: bool,
+}
+
+impl Scale {
+    fn log(lo: f64, hi: f64, left: f64, right: f64) -> Self {
+        Self { lo, hi, left, right, is_log: true }
+    }
+
+    /// A linear scale that holds all values, and 0 too unless that would waste half of it.
+    fn of_values<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> Self {
+        let lo = values.clone().copied().fold(f64::INFINITY, f64::min);
+        let hi = values.copied().fold(f64::NEG_INFINITY, f64::max);
+        let (lo, hi) = match (lo, hi) {
+            _ if !lo.is_finite() || !hi.is_finite() => (0.0, 1.0),
+            _ if hi <= 0.0 => (0.0, 1.0),
+            _ if lo < hi / 2.0 => (0.0, hi * 1.03),
+            // Values that are all alike stand in the middle.
+            _ => {
+                let margin = ((hi - lo) * 0.06).max(hi * 1e-6);
+                (lo - margin, hi + margin)
+            }
+        };
+        Self { lo, hi, left: LEFT, right: RIGHT, is_log: false }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let place = if self.is_log {
+            (value / self.lo).ln() / (self.hi / self.lo).ln()
+        } else {
+            (value - self.lo) / (self.hi - self.lo)
+        };
+        self.left + place * (self.right - self.left)
+    }
+
+    /// A few round values on the scale.
+    fn ticks(&self) -> Vec<f64> {
+        if self.is_log && self.hi / self.lo > 4.0 {
+            let steps: &[f64] = if self.hi / self.lo > 100.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+            let decades = self.lo.log10().floor() as i32..=self.hi.log10().ceil() as i32;
+            return decades
+                .flat_map(|e| steps.iter().map(move |s| s * 10_f64.powi(e)))
+                .filter(|t| (self.lo..=self.hi).contains(t))
+                .collect();
+        }
+        let rough = (self.hi - self.lo) / 5.0;
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = power * [1.0, 2.0, 5.0, 10.0].into_iter().find(|s| s * power >= rough).unwrap_or(10.0);
+        let first = (self.lo / step).ceil() as i64;
+        let last = (self.hi / step).floor() as i64;
+        (first..=last).map(|i| i as f64 * step).collect()
+    }
+}
+
+/// How it was measured and judged.
+fn method(results: &Results) -> String {
+    let meta = &results.meta;
+    let mut out = String::from(
+        "<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n<dl>\n",
+    );
+    let mut entry = |name: &str, text: &str| {
+        let _ = writeln!(out, "<dt>{}</dt><dd>{text}</dd>", escape(name));
+    };
+    entry("kernel", &format!("Linux {}", escape(&meta.kernel)));
+    if let Some(source) = &meta.source {
+        entry("source", &escape(source));
+    }
+    let why = meta.accelerator_reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+    entry("accelerator", &escape(&format!("QEMU {}{why}", meta.accelerator)));
+    for arm in &meta.arms {
+        let release = arm.release.as_ref().map_or(String::new(), |r| format!("Linux {}, ", escape(r)));
+        let parameters = match arm.cmdline.as_str() {
+            "" => "no extra kernel parameters".to_owned(),
+            cmdline => format!("extra kernel parameters <code>{}</code>", escape(cmdline)),
+        };
+        let text = format!("{release}<code>{}</code>, {parameters}", escape(&arm.bzimage));
+        entry(&format!("arm {}", arm.name), &text);
+    }
+    for run in &meta.runs {
+        entry(&format!("guest {}/{}", run.scenario, run.mode), &escape(&machine(run)));
+    }
+    let order = if results.metrics.iter().any(|m| m.aa.is_some()) {
+        "each of three boots, all six orders in turn"
+    } else {
+        "each of two boots, the first one alternating"
+    };
+    entry("pairs", &format!("{}, {order}", meta.pairs));
+    if let (Some(effect), Some(alpha)) = (meta.min_effect, meta.alpha) {
+        entry("limits", &format!("minimum effect {}, alpha {alpha}", percent(effect)));
+    }
+    entry("date", &escape(&meta.date));
+    if let Some(host) = &meta.host {
+        entry("host", &escape(host));
+    }
+    if let Some(command) = &meta.command {
+        entry("command", &format!("<code>{}</code>", escape(command)));
+    }
+    out += "</dl>\n";
+    out += "<p>A boot yields one number per metric; boots of a pair follow each other directly. The ratio is \
+            the geometric mean of the pairs' ratios. If the change did nothing, either boot of a pair could \
+            have been the other's; so all 2<sup>pairs</sup> ways to swap boots within pairs are gone through, \
+            for all metrics at once, and p is the share of them in which any metric that is not yet decided \
+            looks at least as different as this one does here. That keeps the chance of even one false claim \
+            among all metrics at or below alpha. The interval holds the ratios that the same test, for this \
+            metric alone, does not reject.</p>\n";
+    for line in explanation(results) {
+        out += &format!("<p>{}</p>\n", escape(&line));
+    }
+    out + "</section>\n"
+}
+
+fn machine(run: &RunMeta) -> String {
+    let cpus = if run.cpus == 1 { "CPU" } else { "CPUs" };
+    format!("{} {cpus}, {} MiB, {}", run.cpus, run.memory_mib, run.accelerator)
+}
+
+fn verdict(verdict: Verdict) -> String {
+    let sign = match verdict {
+        Verdict::Better => "▲ ",
+        Verdict::Worse => "▼ ",
+        Verdict::Same => "= ",
+        Verdict::None => "",
+    };
+    format!("<span class=\"verdict {}\">{sign}{verdict}</span>", class(verdict))
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Same => "same",
+        Verdict::None => "none",
+    }
+}
+
+/// As [`table::ratio`], with a proper times sign.
+fn factor(value: f64) -> String {
+    table::ratio(value).replace('x', "×")
+}
+
+/// A name that fits beside its row.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 11;
+    if name.chars().count() <= MOST {
+        return name.to_owned();
+    }
+    name.chars().take(MOST - 1).chain(['…']).collect()
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // Control characters are not allowed in HTML, however they are written.
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::results::fixture;
+
+    #[test]
+    fn every_boot_is_shown() {
+        let results = fixture::results();
+        let page = html(&results);
+        for metric in &results.metrics {
+            let title = format!("<title id=\"t0\">{}", results.metrics[0].metric);
+            assert!(page.contains(&title));
+            assert!(page.contains(&escape(&description(&results, metric))));
+        }
+        let marks = page.matches("<title>pair ").count();
+        assert_eq!(marks, results.metrics.len() * 3 * 8);
+        assert_eq!(page.matches("class=\"median").count(), results.metrics.len() * 3);
+    }
+
+    #[test]
+    fn page_is_self_contained() {
+        let page = html(&fixture::results());
+        for foreign in ["http:", "https:", "src=", "<script", "@import", "url(", "<link"] {
+            assert!(!page.contains(foreign), "{foreign} in the page");
+        }
+        assert!(page.matches("href=").count() == page.matches("href=\"#").count());
+    }
+
+    #[test]
+    fn tags_are_balanced_and_ids_unique() {
+        let page = html(&fixture::results());
+        let tags = regex::Regex::new(r"<(/?)([a-z0-9]+)[^>]*?(/?)>").unwrap();
+        let mut open = Vec::new();
+        for tag in tags.captures_iter(&page) {
+            match (&tag[1], &tag[2], &tag[3]) {
+                (_, "meta", _) | ("", _, "/") => {}
+                ("", name, _) => open.push(name.to_owned()),
+                (_, name, _) => assert_eq!(open.pop().as_deref(), Some(name)),
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        let ids = regex::Regex::new(r#" id="([^"]+)""#).unwrap();
+        let mut ids: Vec<String> = ids.captures_iter(&page).map(|c| c[1].to_owned()).collect();
+        let all = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+        assert!(!page.contains("NaN") && !page.contains("inf"), "a place is not finite");
+    }
+
+    #[test]
+    fn whatever_comes_in_is_escaped() {
+        let mut results = fixture::results();
+        let evil = "<script>alert('x')</script>&\"\u{7}";
+        results.meta.kernel = evil.into();
+        results.meta.source = Some(evil.into());
+        results.meta.command = Some(evil.into());
+        results.meta.host = Some(evil.into());
+        results.meta.arms[1].name = evil.into();
+        results.meta.arms[1].cmdline = evil.into();
+        results.metrics[0].metric = evil.into();
+        results.metrics[0].unit = evil.into();
+        results.metrics[0].scenario = evil.into();
+        let page = html(&results);
+        assert!(!page.contains("<script") && !page.contains('\u{7}'));
+        assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)"));
+    }
+
+    #[test]
+    fn odd_results_still_make_a_page() {
+        let mut results = fixture::results();
+        results.meta.pairs = 1;
+        for metric in &mut results.metrics {
+            metric.stock = vec![0.0];
+            metric.memreap = vec![0.0];
+            (metric.ci95, metric.aa, metric.ratio) = (None, None, 1.0);
+        }
+        let page = html(&results);
+        assert!(!page.contains("NaN") && page.contains("Verdicts need 6 pairs"));
+        results.metrics.clear();
+        assert!(html(&results).contains("All metrics"));
+    }
+
+    #[test]
+    fn ticks_are_few_and_round() {
+        let of = |values: &[f64]| Scale::of_values(values.iter()).ticks();
+        assert_eq!(of(&[3.0, 612.0]), [0.0, 200.0, 400.0, 600.0]);
+        assert_eq!(of(&[28.2, 33.1]), [28.0, 30.0, 32.0]);
+        assert_eq!(Scale::log(0.9, 150.0, 0.0, 1.0).ticks(), [1.0, 10.0, 100.0]);
+        assert_eq!(Scale::log(0.4, 6.0, 0.0, 1.0).ticks(), [0.5, 1.0, 2.0, 5.0]);
+        for values in [[0.0, 0.0], [7.0, 7.0], [48_209_000.0, 48_210_000.0]] {
+            let ticks = of(&values);
+            assert!((1..=7).contains(&ticks.len()), "{values:?}: {ticks:?}");
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! `results.json`: what one comparison measured and concluded, in a form that stays stable.
+//!
+//! The field names `stock` and `memreap` mean the *roles* base and changed, also when other
+//! arms are compared; [`Meta::arms`] has the arms' real names and command lines. Fields that
+//! are optional here are left out of the file when there is nothing to say.
+
+use std::fmt;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+/// Which direction of a metric is an improvement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Less is better: times, counts of contended locks.
+    Lower,
+    /// More is better: throughput.
+    Higher,
+}
+
+impl fmt::Display for Better {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Lower => "lower",
+            Self::Higher => "higher",
+        })
+    }
+}
+
+/// What a comparison may say about a metric; [`crate::stats`] has the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The changed arm improves the metric, beyond chance and beyond the minimum effect.
+    #[serde(rename = "better")]
+    Better,
+    /// The changed arm makes the metric worse, beyond chance and beyond the minimum effect.
+    #[serde(rename = "worse")]
+    Worse,
+    /// The whole interval lies within the minimum effect: no difference worth the name.
+    #[serde(rename = "same")]
+    Same,
+    /// The boots do not support any of the three statements above.
+    #[serde(rename = "no verdict")]
+    None,
+}
+
+impl Verdict {
+    /// Whether this verdict claims a difference between the arms.
+    #[must_use]
+    pub fn is_difference(self) -> bool {
+        matches!(self, Self::Better | Self::Worse)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Same => "same",
+            Self::None => "no verdict",
+        })
+    }
+}
+
+/// Everything one run of `lab ab` found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// How it was measured.
+    pub meta: Meta,
+    /// One entry per scenario, mode and metric, in the order in which they were measured.
+    pub metrics: Vec<Metric>,
+}
+
+/// How, when and on what a comparison was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// The kernel release that the base arm reported, e.g. `6.12.117`.
+    pub kernel: String,
+    /// Where the kernel comes from, e.g. `linux-source-6.12 6.12.117-1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// QEMU's accelerator: `kvm` or `tcg`.
+    pub accelerator: String,
+    /// Why this accelerator, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator_reason: Option<String>,
+    /// The most virtual CPUs that any guest of the run had.
+    pub cpus: u32,
+    /// The most memory that any guest of the run had, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u32>,
+    /// Pairs per scenario and mode; a pair is one boot of each arm, back to back.
+    pub pairs: usize,
+    /// When the run ended: UTC, RFC 3339, to the second.
+    pub date: String,
+    /// The smallest effect that counts, as a fraction: 0.03 is 3 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_effect: Option<f64>,
+    /// The family-wise error rate of the verdicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// The machine that ran the guests, e.g. `2 CPUs, Intel(R) Xeon(R)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The command that reproduces the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Base and changed, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arms: Vec<ArmMeta>,
+    /// The guests that were booted, one entry per scenario and mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunMeta>,
+    /// True when the run was cut short: fewer pairs than planned, no verdicts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
+
+impl Meta {
+    /// The base arm's name.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        self.arms.first().map_or("stock", |arm| &arm.name)
+    }
+
+    /// The changed arm's name.
+    #[must_use]
+    pub fn changed(&self) -> &str {
+        self.arms.get(1).map_or("memreap", |arm| &arm.name)
+    }
+}
+
+/// One side of the comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmMeta {
+    /// The arm's name, e.g. `stock`.
+    pub name: String,
+    /// What was added to the lab's own kernel command line; often empty.
+    #[serde(default)]
+    pub cmdline: String,
+    /// The kernel image, as given.
+    #[serde(default)]
+    pub bzimage: String,
+    /// The release that the kernel reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+}
+
+/// The guest of one scenario in one mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunMeta {
+    /// The scenario's name.
+    pub scenario: String,
+    /// `multi` or `icount`.
+    pub mode: String,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// The accelerator, which for `icount` is always `tcg`.
+    pub accelerator: String,
+}
+
+/// One metric of one scenario in one mode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The metric's name; it starts with its case: `100-vmas/pte-lock-contended`.
+    pub metric: String,
+    /// `multi` (real concurrency, times) or `icount` (one CPU, instructions).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The unit of all values.
+    pub unit: String,
+    /// Which direction is an improvement.
+    pub better: Better,
+    /// The base arm: one value per boot; entry `i` belongs to pair `i`.
+    pub stock: Vec<f64>,
+    /// The changed arm: one value per boot; entry `i` belongs to pair `i`.
+    pub memreap: Vec<f64>,
+    /// How much better the changed arm is; above 1 is always an improvement.
+    pub ratio: f64,
+    /// The ratio's 95 % interval; `null` with fewer pairs than can carry one (six).
+    pub ci95: Option<[f64; 2]>,
+    /// Adjusted for all metrics of the run (step-down max-T).
+    pub p: f64,
+    /// For this metric alone, unadjusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_raw: Option<f64>,
+    /// What may be said.
+    pub verdict: Verdict,
+    /// The A/A control: the base arm against itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aa: Option<Control>,
+}
+
+impl Metric {
+    /// The part of the name before the first `/`; empty when the name has none.
+    #[must_use]
+    pub fn case(&self) -> &str {
+        self.metric.split_once('/').map_or("", |(case, _)| case)
+    }
+
+    /// The name without its case.
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
+    }
+}
+
+/// The A/A control of one metric: the base arm's boots against a second set of base boots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Control {
+    /// The second boots of the base arm: one value per pair.
+    pub stock2: Vec<f64>,
+    /// As [`Metric::ratio`], of `stock2` against `stock`.
+    pub ratio: f64,
+    /// As [`Metric::ci95`].
+    #[serde(default)]
+    pub ci95: Option<[f64; 2]>,
+    /// As [`Metric::p`], adjusted over all controls of the run.
+    pub p: f64,
+    /// `better` and `worse` mean that the metric sees differences where there are none.
+    pub verdict: Verdict,
+}
+
+impl Results {
+    /// Reads a `results.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not of this form; the error names file and line.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("{}: cannot read the results", path.display()))?;
+        // serde_json's own message ends in "at line L column C".
+        serde_json::from_str(&text).with_context(|| {
+            format!("{}: not a results file of this version of the lab; run `lab ab` again", path.display())
+        })
+    }
+
+    /// The file's text: pretty-printed JSON, each row of numbers on one line, final newline.
+    ///
+    /// # Errors
+    /// When it cannot be expressed in JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let pretty = serde_json::to_string_pretty(self).context("results.json")?;
+        Ok(rows_on_one_line(&pretty) + "\n")
+    }
+
+    /// Writes the file whole or not at all: through a temporary file beside it.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        write_atomically(path, &self.to_json()?)
+    }
+}
+
+/// Replaces `path` by `text` in one step, so no reader ever sees half a file.
+///
+/// # Errors
+/// When the folder cannot be created or written.
+pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let failed = || format!("{}: cannot write", path.display());
+    fs::create_dir_all(dir).with_context(failed)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".writing-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(dir)
+        .with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
+}
+
+/// Joins the lines of arrays of plain numbers, so that a metric reads as one paragraph and a
+/// diff of two runs is short. Safe on any JSON: strings cannot hold a raw line break, so only
+/// real arrays match.
+fn rows_on_one_line(pretty: &str) -> String {
+    let mut out = String::with_capacity(pretty.len());
+    let mut rest = pretty;
+    while let Some(open) = rest.find("[\n") {
+        let (before, array) = rest.split_at(open);
+        out.push_str(before);
+        match array.find(']') {
+            Some(close) if !array[1..close].contains(['[', '{', '"']) => {
+                let row: Vec<&str> = array[1..close].split_whitespace().collect();
+                out.push('[');
+                out.push_str(&row.join(" "));
+                out.push(']');
+                rest = &array[close + 1..];
+            }
+            _ => {
+                out.push('[');
+                rest = &array[1..];
+            }
+        }
+    }
+    out + rest
+}
+
+/// One small comparison that table, report and results are tested with.
+#[cfg(test)]
+pub(crate) mod fixture {
+    use super::*;
+
+    /// Eight pairs, four metrics, one for each verdict; names that need escaping among them.
+    pub(crate) fn results() -> Results {
+        let arm = |name: &str, cmdline: &str| ArmMeta {
+            name: name.into(),
+            cmdline: cmdline.into(),
+            bzimage: format!("cache/{name}/bzImage"),
+            release: Some("6.12.117".into()),
+        };
+        let run = |mode: &str, cpus| RunMeta {
+            scenario: "reap".into(),
+            mode: mode.into(),
+            cpus,
+            memory_mib: 1536,
+            accelerator: "tcg".into(),
+        };
+        let control = |stock2, ratio, p, verdict| {
+            Some(Control { stock2, ratio, ci95: Some([ratio - 0.06, ratio + 0.06]), p, verdict })
+        };
+        Results {
+            meta: Meta {
+                kernel: "6.12.117".into(),
+                source: Some("linux-source-6.12 6.12.117-1".into()),
+                accelerator: "tcg".into(),
+                accelerator_reason: Some("KVM: no answer within 5 s".into()),
+                cpus: 2,
+                memory_mib: Some(1536),
+                pairs: 8,
+                date: "2026-11-21T12:00:00Z".into(),
+                min_effect: Some(0.03),
+                alpha: Some(0.05),
+                host: Some("2 CPUs, Example <CPU> & Co".into()),
+                command: Some("lab ab reap --pairs 8".into()),
+                arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
+                runs: vec![run("multi", 2), run("icount", 1)],
+                partial: false,
+            },
+            metrics: vec![
+                Metric {
+                    scenario: "reap".into(),
+                    metric: "100-vmas/pte-lock-contended".into(),
+                    mode: Some("multi".into()),
+                    unit: "count".into(),
+                    better: Better::Lower,
+                    stock: vec![612.0, 580.0, 655.0, 601.0, 590.0, 633.0, 570.0, 645.0],
+                    memreap: vec![5.0, 3.0, 0.0, 8.0, 4.0, 6.0, 5.0, 2.0],
+                    ratio: 140.25,
+                    ci95: Some([96.5, 310.0]),
+                    p: 2.0 / 256.0,
+                    p_raw: Some(2.0 / 256.0),
+                    verdict: Verdict::Better,
+                    aa: control(
+                        vec![600.0, 610.0, 640.0, 588.0, 602.0, 618.0, 599.0, 630.0],
+                        1.001,
+                        0.94,
+                        Verdict::Same,
+                    ),
+                },
+                Metric {
+                    scenario: "reap".into(),
+                    metric: "100-vmas/mrelease-90".into(),
+                    mode: Some("multi".into()),
+                    unit: "ms".into(),
+                    better: Better::Lower,
+                    stock: vec![31.25, 29.5, 30.1, 33.4, 28.75, 30.9, 31.6, 29.9],
+                    memreap: vec![29.4, 30.2, 28.8, 31.0, 30.3, 28.1, 29.6, 30.6],
+                    ratio: 1.0318,
+                    ci95: Some([0.9912, 1.0711]),
+                    p: 0.6484375,
+                    p_raw: Some(0.140625),
+                    verdict: Verdict::None,
+                    aa: control(
+                        vec![30.2, 30.9, 29.1, 31.7, 30.6, 29.2, 32.0, 30.4],
+                        1.004,
+                        0.71,
+                        Verdict::None,
+                    ),
+                },
+                Metric {
+                    scenario: "reap".into(),
+                    metric: "1-vma/freed-descending".into(),
+                    mode: Some("multi".into()),
+                    unit: "percent".into(),
+                    better: Better::Higher,
+                    stock: vec![98.0, 97.5, 98.2, 97.9, 98.4, 98.1, 97.7, 98.0],
+                    memreap: vec![49.0, 52.0, 50.5, 51.0, 48.7, 49.9, 50.2, 51.3],
+                    ratio: 0.5133,
+                    ci95: Some([0.5055, 0.5221]),
+                    p: 2.0 / 256.0,
+                    p_raw: Some(2.0 / 256.0),
+                    verdict: Verdict::Worse,
+                    aa: control(
+                        vec![98.1, 97.6, 98.0, 98.2, 97.8, 98.3, 97.9, 98.1],
+                        1.0004,
+                        0.97,
+                        Verdict::Same,
+                    ),
+                },
+                Metric {
+                    scenario: "reap".into(),
+                    metric: "1-vma/kill-instructions".into(),
+                    mode: Some("icount".into()),
+                    unit: "instructions".into(),
+                    better: Better::Lower,
+                    stock: (0..8).map(|i| 48_210_000.0 + 9.0 * f64::from(i)).collect(),
+                    memreap: (0..8).map(|i| 48_209_000.0 + 7.0 * f64::from(i)).collect(),
+                    ratio: 1.00002,
+                    ci95: Some([1.00001, 1.00003]),
+                    p: 2.0 / 256.0,
+                    p_raw: Some(2.0 / 256.0),
+                    verdict: Verdict::Same,
+                    aa: control(
+                        (0..8).map(|i| 48_210_000.0 + 8.0 * f64::from(i)).collect(),
+                        1.0,
+                        1.0,
+                        Verdict::Same,
+                    ),
+                },
+            ],
+        }
+    }
+
+    /// Compares with `testdata/NAME`; writes it instead when the variable BLESS is set.
+    pub(crate) fn golden(name: &str, text: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
+        if std::env::var_os("BLESS").is_some() {
+            write_atomically(&path, text).expect("cannot write the golden file");
+        }
+        let expected = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            text == expected,
+            "{} is not what is printed now; if that is wanted: BLESS=1 cargo test -p lab\n{text}",
+            path.display()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn golden_json_and_back() {
+        let results = fixture::results();
+        let text = results.to_json().unwrap();
+        fixture::golden("results.json", &text);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/results.json");
+        results.write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(Results::read(&path).unwrap(), results);
+    }
+
+    #[test]
+    fn required_fields_are_enough() {
+        let least = r#"{"meta": {"kernel": "6.12", "accelerator": "kvm", "cpus": 2, "pairs": 1,
+            "date": "2026-01-01T00:00:00Z"}, "metrics": [{"scenario": "s", "metric": "c/m",
+            "unit": "ms", "better": "higher", "stock": [1], "memreap": [2], "ratio": 2.0,
+            "ci95": null, "p": 1.0, "verdict": "no verdict"}]}"#;
+        let results: Results = serde_json::from_str(least).unwrap();
+        assert_eq!((results.meta.base(), results.meta.changed()), ("stock", "memreap"));
+        let metric = &results.metrics[0];
+        assert_eq!((metric.case(), metric.short_name()), ("c", "m"));
+        assert_eq!((metric.verdict, metric.ci95), (Verdict::None, None));
+    }
+
+    #[test]
+    fn errors_name_file_and_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("results.json");
+        let missing = format!("{:#}", Results::read(&path).unwrap_err());
+        assert!(missing.contains("results.json"), "{missing}");
+        fs::write(&path, "{\n  \"meta\": 3\n}").unwrap();
+        let wrong = format!("{:#}", Results::read(&path).unwrap_err());
+        assert!(wrong.contains("results.json") && wrong.contains("line 2"), "{wrong}");
+    }
+
+    #[test]
+    fn only_rows_of_numbers_are_joined() {
+        let value = serde_json::json!({"a": [1, 2.5], "b": [], "c": ["[\n1", 2], "d": [{"e": [3]}]});
+        let text = rows_on_one_line(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(text.contains("[1, 2.5]") && text.contains("[3]"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+}

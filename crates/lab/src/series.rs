@@ -1,0 +1,348 @@
+//! The topics as a series of mails: one complete patch per topic, in order, for `git am`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::context::Context;
+use crate::host::{self, Staging};
+use crate::kernel;
+use crate::source::{self, Source};
+use crate::topics::{self, Topic};
+
+/// Writes the series to `out`, replacing the patches of an earlier export there, and returns
+/// the patches in order. Equal topics yield equal patches.
+///
+/// # Errors
+/// When a topic does not apply, its README cannot be a commit message, or git has no user to
+/// sign off.
+pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
+    host::ensure_packages(ctx, host::GIT)?;
+    let topics = topics::load(&ctx.repo)?;
+    let source = source::get(ctx)?;
+    let step = ctx.progress.step("exporting the series");
+    let author = Author::of(&ctx.repo)?;
+    let work = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let tree = work.path().join("tree");
+    let repo = Repo::with_touched_files(&topics, &source, &tree, &author)?;
+    for topic in &topics {
+        step.detail(&topic.name);
+        topic.apply(&tree).with_context(|| format!("on {}", source.version.full))?;
+        repo.commit(&message(topic, &author)?, &date(ctx, topic)?)?;
+    }
+    let made = work.path().join("patches");
+    host::output(
+        repo.git()
+            .args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"])
+            .args(["--subject-prefix=PATCH 6.12.y", "pristine..HEAD", "-o"])
+            .arg(&made),
+    )?;
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    for old in patches_in(out)? {
+        fs::remove_file(&old).with_context(|| format!("cannot remove the old {}", old.display()))?;
+    }
+    let mut exported = Vec::new();
+    for patch in patches_in(&made)? {
+        let name = patch.file_name().ok_or_else(|| anyhow!("a patch without a name"))?;
+        let to = out.join(name);
+        fs::copy(&patch, &to).with_context(|| format!("cannot write {}", to.display()))?;
+        exported.push(to);
+    }
+    step.done(&format!("{} patches in {}", exported.len(), out.display()));
+    Ok(exported)
+}
+
+/// Applies the patches with `git am`, one after the other, and builds a slim kernel after each,
+/// with the topics so far turned on.
+///
+/// # Errors
+/// Names the first patch that does not apply or build.
+pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
+    host::ensure_packages(ctx, host::BUILD)?;
+    let topics = topics::load(&ctx.repo)?;
+    if patches.len() != topics.len() {
+        bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
+    }
+    let source = source::get(ctx)?;
+    let author = Author::of(&ctx.repo)?;
+    let target = ctx.cache.join("trees/series");
+    let _lock = host::lock(ctx, &target)?;
+    // Never published: the tree is only built in.
+    let tree = Staging::begin(&target)?;
+    kernel::hard_link_copy(&source.dir, tree.path())?;
+    let out = tree.path().join("work-series");
+    fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let seed = kernel::finished_stock(ctx, &source)?;
+    if let Some(stock) = &seed {
+        // The patched files are written later than any of these objects, so make sees them.
+        kernel::copy_objects(stock, &out)?;
+    }
+
+    let work = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let git_tree = work.path().join("tree");
+    let repo = Repo::with_touched_files(&topics, &source, &git_tree, &author)?;
+    for (i, patch) in patches.iter().enumerate() {
+        let name = patch.file_name().unwrap_or_default().to_string_lossy();
+        let step = ctx.progress.step(&format!("series: {name}"));
+        host::output(repo.git().args(["am", "--quiet", "--keep-cr"]).arg(patch))
+            .with_context(|| format!("git am refuses {}", patch.display()))?;
+        for path in repo.changed_by_last_commit()? {
+            replace(&git_tree.join(&path), &tree.path().join(&path))?;
+        }
+        let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
+        let requests = kernel::slim_requests(ctx, &topics[..=i])?;
+        kernel::configure(ctx, tree.path(), &out, &requests, &log)?;
+        if let (Some(stock), 0) = (&seed, i) {
+            kernel::settle_tools(ctx, stock, tree.path(), &out, &topics, &log)?;
+        }
+        kernel::run_make(ctx, &step, kernel::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
+            .with_context(|| format!("the kernel does not build after {name}"))?;
+        step.done("applies and builds");
+    }
+    same_as_applied(&topics, &source, &git_tree)
+}
+
+/// The series must lead to the very tree that the lab builds.
+fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result<()> {
+    let applied = tempfile::tempdir().context("cannot make a temporary folder")?;
+    topics::copy_touched(topics, &source.dir, applied.path())?;
+    topics::apply_all(topics, applied.path())?;
+    let read = |path: PathBuf| fs::read(&path).with_context(|| format!("cannot read {}", path.display()));
+    for topic in topics {
+        for path in topic.touched()? {
+            if read(applied.path().join(&path))? != read(git_tree.join(&path))? {
+                bail!("{} differs between the series and the tree that the lab builds", path.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts a new file at `to` without writing into what is there: that is a hard link.
+fn replace(from: &Path, to: &Path) -> Result<()> {
+    host::remove_any(to)
+        .and_then(|()| to.parent().map_or(Ok(()), fs::create_dir_all))
+        .and_then(|()| fs::copy(from, to))
+        .with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(())
+}
+
+/// Who signs off.
+struct Author {
+    name: String,
+    email: String,
+}
+
+impl Author {
+    /// As git in the checkout has it.
+    fn of(repo: &Path) -> Result<Self> {
+        let get = |key: &str| {
+            let mut git = Command::new("git");
+            git.args(["config", "--get", key]).current_dir(repo);
+            let value = host::output(&mut git).unwrap_or_default().trim().to_owned();
+            if value.is_empty() {
+                bail!("git's {key} is not set, and the patches need a sign-off; run: git config --global {key} ...");
+            }
+            Ok(value)
+        };
+        Ok(Self { name: get("user.name")?, email: get("user.email")? })
+    }
+}
+
+/// Subject, the README without its title, sign-off.
+fn message(topic: &Topic, author: &Author) -> Result<String> {
+    let path = topic.dir.join("README.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let body = body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
+    Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
+}
+
+/// The README as a mail's text: without the title, and headings as plain lines. `Err` has the
+/// line that git would take for the end of the message.
+fn body(readme: &str) -> Result<String, (usize, &'static str)> {
+    let mut lines = Vec::new();
+    let mut titled = false;
+    for (i, line) in readme.lines().enumerate() {
+        let line = line.trim_end();
+        if !titled && line.starts_with("# ") {
+            titled = true;
+            continue;
+        }
+        if line == "---" || line.starts_with("diff -") || line.starts_with("Index: ") {
+            return Err((i + 1, "git am would end the commit message here; word it differently"));
+        }
+        lines.push(match line.trim_start_matches('#') {
+            heading if line.starts_with('#') && heading.starts_with(' ') => &heading[1..],
+            _ => line,
+        });
+    }
+    let text = lines.join("\n").trim().to_owned();
+    if text.is_empty() { Err((1, "has no text below its title")) } else { Ok(text) }
+}
+
+/// The commit date of a topic's patch: `SOURCE_DATE_EPOCH`, else when the topic last changed in
+/// the checkout, so that equal checkouts yield equal patches.
+fn date(ctx: &Context, topic: &Topic) -> Result<String> {
+    let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => seconds,
+        Err(_) => {
+            let mut log = Command::new("git");
+            log.args(["log", "-1", "--format=%ct", "--"]).arg(&topic.dir).current_dir(&ctx.repo);
+            // Neither an unpacked archive nor a checkout without commits has a date.
+            host::output(&mut log).unwrap_or_default()
+        }
+    };
+    let seconds = seconds.trim();
+    let seconds: u64 = if seconds.is_empty() {
+        0
+    } else {
+        seconds.parse().with_context(|| format!("SOURCE_DATE_EPOCH: not a number of seconds: {seconds}"))?
+    };
+    Ok(format!("@{seconds} +0000"))
+}
+
+/// A throwaway repository of only the files that the topics touch.
+struct Repo<'a> {
+    tree: &'a Path,
+    author: &'a Author,
+}
+
+impl<'a> Repo<'a> {
+    /// One commit, tagged `pristine`, with the kernel's own versions.
+    fn with_touched_files(
+        topics: &[Topic],
+        source: &Source,
+        tree: &'a Path,
+        author: &'a Author,
+    ) -> Result<Self> {
+        fs::create_dir_all(tree).with_context(|| format!("cannot make {}", tree.display()))?;
+        topics::copy_touched(topics, &source.dir, tree)?;
+        let repo = Self { tree, author };
+        host::output(repo.git().args(["init", "--quiet"]))?;
+        repo.commit(&format!("Linux {}", source.version.release()), "@0 +0000")?;
+        host::output(repo.git().args(["tag", "pristine"]))?;
+        Ok(repo)
+    }
+
+    /// A git that depends neither on the user's settings nor on a repository around us.
+    fn git(&self) -> Command {
+        let mut git = Command::new("git");
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"] {
+            git.env_remove(name);
+        }
+        git.current_dir(self.tree)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .env("GIT_AUTHOR_NAME", &self.author.name)
+            .env("GIT_AUTHOR_EMAIL", &self.author.email)
+            .env("GIT_COMMITTER_NAME", &self.author.name)
+            .env("GIT_COMMITTER_EMAIL", &self.author.email)
+            .env("TZ", "UTC")
+            .env("LC_ALL", "C");
+        git
+    }
+
+    fn commit(&self, message: &str, date: &str) -> Result<()> {
+        host::output(self.git().args(["add", "--all", "--force"]))?;
+        let mut commit = self.git();
+        commit.args(["commit", "--quiet", "--allow-empty", "--cleanup=whitespace", "-m", message]);
+        commit.env("GIT_AUTHOR_DATE", date).env("GIT_COMMITTER_DATE", date);
+        host::output(&mut commit)?;
+        Ok(())
+    }
+
+    fn changed_by_last_commit(&self) -> Result<BTreeSet<PathBuf>> {
+        let names = host::output(self.git().args(["diff", "--name-only", "-z", "HEAD~1", "HEAD"]))?;
+        Ok(names.split('\0').filter(|n| !n.is_empty()).map(PathBuf::from).collect())
+    }
+}
+
+fn patches_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut patches = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        if path.extension().is_some_and(|e| e == "patch") {
+            patches.push(path);
+        }
+    }
+    patches.sort();
+    Ok(patches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::PackageVersion;
+
+    #[test]
+    fn a_readme_becomes_a_commit_message() {
+        let readme = "# reap\n\nIt is slow.\n\n## Limits\n#define stays\n\n";
+        assert_eq!(body(readme).unwrap(), "It is slow.\n\nLimits\n#define stays");
+        assert_eq!(body("# reap\nx\n---\n").unwrap_err().0, 3);
+        assert_eq!(body("# reap\n\n").unwrap_err().0, 1);
+    }
+
+    #[test]
+    fn the_series_is_whole_signed_off_and_repeats() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("tree/mm/a.c", "one\ntwo\n");
+        write("t/README.md", "# t\n\nWhy.\n");
+        write("t/files/mm/new.c", "new\n");
+        write("t/hook.patch", "--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,2 +1,3 @@\n one\n+more\n two\n");
+        let topic = Topic {
+            name: "t".into(),
+            kconfig: "T".into(),
+            kunit: None,
+            subject: "mm: do t".into(),
+            needs: Vec::new(),
+            dir: dir.path().join("t"),
+        };
+        let topics = [topic];
+        let source = Source {
+            version: PackageVersion::parse("6.12.117-1").unwrap(),
+            dir: dir.path().join("tree"),
+        };
+        let author = Author { name: "A B".into(), email: "a@b.example".into() };
+        let make = |at: &str| {
+            let tree = dir.path().join(at);
+            let repo = Repo::with_touched_files(&topics, &source, &tree, &author).unwrap();
+            topics[0].apply(&tree).unwrap();
+            repo.commit(&message(&topics[0], &author).unwrap(), "@86400 +0000").unwrap();
+            let changed: Vec<PathBuf> = repo.changed_by_last_commit().unwrap().into_iter().collect();
+            assert_eq!(changed, [Path::new("mm/a.c"), Path::new("mm/new.c")]);
+            same_as_applied(&topics, &source, &tree).unwrap();
+            host::output(repo.git().args(["format-patch", "--stdout", "--zero-commit", "--no-signature", "-1"])).unwrap()
+        };
+        let patch = make("one");
+        assert_eq!(patch, make("two"));
+        for line in [
+            "From: A B <a@b.example>",
+            "Date: Fri, 2 Jan 1970 00:00:00 +0000",
+            "Subject: [PATCH] mm: do t",
+            "Why.",
+            "Signed-off-by: A B <a@b.example>",
+            "+more",
+            "+new",
+        ] {
+            assert!(patch.lines().any(|l| l == line), "{line} is missing in:\n{patch}");
+        }
+    }
+
+    #[test]
+    fn without_a_user_the_remedy_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let init = || Command::new("git").args(["init", "-q"]).current_dir(dir.path()).status();
+        assert!(init().unwrap().success());
+        fs::write(dir.path().join(".git/config"), "[user]\n\tname =\n\temail =\n").unwrap();
+        let error = Author::of(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("git config --global user.name"), "{error}");
+    }
+}

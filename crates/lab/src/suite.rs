@@ -1,0 +1,207 @@
+//! `lab test`: every check of the project, one after the other, with a count at the end. A
+//! failed step does not keep the later ones from running.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use comfy_table::Table;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+
+use crate::context::Context;
+use crate::host;
+use crate::progress::elapsed;
+
+/// One check: a command, run in the checkout.
+struct Check {
+    name: &'static str,
+    about: &'static str,
+    program: Program,
+    args: &'static [&'static str],
+    /// A folder of the checkout without which there is nothing to check.
+    needs: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Tool(&'static str),
+    /// This very program.
+    Lab,
+}
+
+const fn check(name: &'static str, about: &'static str, program: Program, args: &'static [&'static str]) -> Check {
+    Check { name, about, program, args, needs: None }
+}
+
+/// Cheap ones first, so that a slip shows early.
+const CHECKS: &[Check] = &[
+    check("fmt", "formatting", Program::Tool("cargo"), &["fmt", "--all", "--check"]),
+    check(
+        "clippy",
+        "Rust lints",
+        Program::Tool("cargo"),
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    ),
+    check(
+        "topics",
+        "the topics apply to the oldest and the newest kernel",
+        Program::Lab,
+        &["topics", "--check-all"],
+    ),
+    Check {
+        name: "hosted",
+        about: "kernel code natively, under the sanitizers",
+        program: Program::Tool("make"),
+        args: &["-C", "kernel/hosted", "test"],
+        needs: Some("kernel/hosted"),
+    },
+    check(
+        "rust",
+        "Rust unit and integration tests, guests that fail on purpose",
+        Program::Tool("cargo"),
+        &["test", "--workspace"],
+    ),
+    check(
+        "series",
+        "the exported patches apply and build one by one",
+        Program::Lab,
+        &["series", "--check", "--out", "target/lab/series"],
+    ),
+    check("kunit", "KUnit in the changed debug kernel", Program::Lab, &["kunit", "--variant", "debug"]),
+    check(
+        "selftests",
+        "our selftests and the kernel's mrelease_test in the changed debug kernel",
+        Program::Lab,
+        &["selftests", "--variant", "debug", "ours", "mm/mrelease_test"],
+    ),
+    check("smoke", "a comparison with one pair", Program::Lab, &["ab", "reap", "--pairs", "1", "--smoke"]),
+];
+
+/// The names of the checks and what each is about, in order.
+pub fn checks() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CHECKS.iter().map(|c| (c.name, c.about))
+}
+
+/// How one check went.
+struct Done {
+    name: &'static str,
+    about: &'static str,
+    passed: bool,
+    took: Duration,
+}
+
+/// Runs the checks called `only`, or all, prints the summary and returns whether all passed.
+///
+/// # Errors
+/// When a name is unknown, or a package is missing and cannot be installed.
+pub fn run(ctx: &Context, only: &[String]) -> Result<bool> {
+    if let Some(unknown) = only.iter().find(|o| CHECKS.iter().all(|c| c.name != **o)) {
+        let names: Vec<&str> = CHECKS.iter().map(|c| c.name).collect();
+        bail!("no check is called \"{unknown}\"; there are: {}", names.join(" "));
+    }
+    let chosen: Vec<&Check> = CHECKS
+        .iter()
+        .filter(|c| only.is_empty() || only.iter().any(|o| o == c.name))
+        .filter(|c| c.needs.is_none_or(|folder| ctx.in_repo(folder).is_dir()))
+        .collect();
+    let mut packages = Vec::new();
+    if chosen.iter().any(|c| c.program == Program::Lab || c.name == "rust") {
+        packages.extend([host::BUILD, host::LAB, host::GIT].concat());
+    }
+    if chosen.iter().any(|c| c.name == "hosted") {
+        packages.extend_from_slice(host::HOSTED);
+    }
+    host::ensure_packages(ctx, &packages)?;
+
+    let mut done = Vec::new();
+    for (i, check) in chosen.iter().enumerate() {
+        done.push(run_one(ctx, check, i + 1, chosen.len())?);
+    }
+    let text = summary(&done);
+    let path = ctx.out.join("test-summary.txt");
+    fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    print!("{text}");
+    Ok(done.iter().all(|d| d.passed))
+}
+
+fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Done> {
+    let program = match check.program {
+        Program::Tool(tool) => PathBuf::from(tool),
+        Program::Lab => std::env::current_exe().context("cannot find this program's own file")?,
+    };
+    let mut command = Command::new(program);
+    command.args(check.args).current_dir(&ctx.repo);
+    // The outer make's job server is not open to us.
+    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+        command.env_remove(name);
+    }
+    let log = ctx.out.join(format!("logs/test-{}.log", check.name));
+    let step = ctx.progress.step(&format!("test {number}/{of} {}: {}", check.name, check.about));
+    let began = Instant::now();
+    let result = host::run_logged(&mut command, &log, |line| step.detail(line));
+    let took = began.elapsed();
+    let passed = match result {
+        Ok(status) if status.success() => {
+            step.done("passed");
+            true
+        }
+        Ok(status) => {
+            drop(step);
+            ctx.progress.note(&format!("{}: {status}; the end of {}:", check.name, log.display()));
+            ctx.progress.note(&host::tail(&log, 40));
+            false
+        }
+        Err(e) => {
+            drop(step);
+            ctx.progress.note(&format!("{}: {e:#}", check.name));
+            false
+        }
+    };
+    Ok(Done { name: check.name, about: check.about, passed, took })
+}
+
+/// The table and, alone on the last line, the counts.
+fn summary(done: &[Done]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "what", "result", "took"]);
+    for d in done {
+        let result = if d.passed { "passed" } else { "FAILED" };
+        table.add_row([d.name, d.about, result, &elapsed(d.took)]);
+    }
+    let passed = done.iter().filter(|d| d.passed).count();
+    format!("{table}\n{passed} passed, {} failed\n", done.len() - passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Progress;
+
+    #[test]
+    fn the_last_line_counts() {
+        let done = |passed| Done { name: "n", about: "a", passed, took: Duration::from_secs(61) };
+        let text = summary(&[done(true), done(false), done(true)]);
+        assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
+        assert!(text.contains("FAILED") && text.contains("1m01s"), "{text}");
+    }
+
+    #[test]
+    fn a_failing_check_is_counted_and_does_not_stop_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context {
+            repo: dir.path().to_path_buf(),
+            cache: dir.path().join("cache"),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        };
+        for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
+            let check = check("n", "a", Program::Tool(tool), &[]);
+            assert_eq!(run_one(&ctx, &check, 1, 1).unwrap().passed, passes, "{tool}");
+        }
+        let error = run(&ctx, &["nonsense".to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with("no check is called \"nonsense\"; there are: fmt clippy"), "{error}");
+    }
+}

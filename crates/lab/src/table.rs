@@ -1,0 +1,389 @@
+//! The terminal's view of a comparison, and how numbers are written everywhere.
+
+use std::io::IsTerminal as _;
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
+
+use crate::results::{Metric, Results, Verdict};
+use crate::stats::{MIN_PAIRS, median};
+
+/// Prints the table to stdout: in colour and fitted to the width if that is a terminal, else
+/// plain and as wide as it needs to be.
+pub fn print(results: &Results) {
+    let (width, colour) = stdout_style();
+    print!("{}", render(results, width, colour));
+}
+
+/// The width that stdout has if it is a terminal, and whether to use colours there.
+#[must_use]
+pub fn stdout_style() -> (Option<u16>, bool) {
+    if !std::io::stdout().is_terminal() {
+        return (None, false);
+    }
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    (Table::new().width(), colour)
+}
+
+/// The whole text: one row per metric, the verdicts counted, and what is needed to read it. A
+/// table that does not fit the width becomes a list.
+#[must_use]
+pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
+    let table = metrics_table(results, colour);
+    // Without colours, characters are columns.
+    let needed = metrics_table(results, false).lines().map(|line| line.chars().count()).max();
+    let fits = width.is_none_or(|width| needed.unwrap_or(0) <= usize::from(width));
+    let mut text = if fits { lines(&table) } else { list(results, width, colour) };
+    text.push('\n');
+    for line in std::iter::once(summary(results)).chain(footer(results)) {
+        text.push_str(&wrapped(&line, 0, width));
+    }
+    text
+}
+
+fn metrics_table(results: &Results, colour: bool) -> Table {
+    let meta = &results.meta;
+    let controlled = results.metrics.iter().any(|m| m.aa.is_some());
+    let mut table = new_table(None, colour);
+    let mut header = vec!["scenario", "metric", "unit", meta.base(), meta.changed(), "ratio"];
+    header.extend(["95 %", "p", "verdict"]);
+    if controlled {
+        header.push("A/A");
+    }
+    table.set_header(header.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
+    let mut group = String::new();
+    for metric in &results.metrics {
+        let name = group_name(metric);
+        let shown = if name == group { String::new() } else { name.clone() };
+        group = name;
+        table.add_row(row(metric, shown, controlled));
+    }
+    for column in 3..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// The same as the table, a paragraph per metric.
+fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
+    let mut text = String::new();
+    let mut group = String::new();
+    for metric in &results.metrics {
+        let name = group_name(metric);
+        if name != group {
+            text.push_str(&format!("{name}\n"));
+            group = name;
+        }
+        let verdict = match metric.verdict {
+            Verdict::Better if colour => "\u{1b}[1;32mbetter\u{1b}[0m".to_owned(),
+            Verdict::Worse if colour => "\u{1b}[1;31mworse\u{1b}[0m".to_owned(),
+            verdict => verdict.to_string(),
+        };
+        text.push_str(&format!("  {}: {verdict}\n", metric.metric));
+        let line = format!(
+            "{} -> {} {}, {}{}, p {}{}",
+            number(median(&metric.stock)),
+            number(median(&metric.memreap)),
+            metric.unit,
+            ratio(metric.ratio),
+            metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends))),
+            p_value(metric.p),
+            metric.aa.as_ref().map_or(String::new(), |aa| format!(", A/A {}", aa.verdict)),
+        );
+        text.push_str(&wrapped(&line, 4, width));
+    }
+    text
+}
+
+fn row(metric: &Metric, group: String, controlled: bool) -> Vec<Cell> {
+    let interval = metric.ci95.map_or("-".to_owned(), interval);
+    let mut cells = vec![
+        Cell::new(group),
+        Cell::new(&metric.metric),
+        Cell::new(&metric.unit),
+        Cell::new(number(median(&metric.stock))),
+        Cell::new(number(median(&metric.memreap))),
+        Cell::new(ratio(metric.ratio)),
+        Cell::new(interval),
+        Cell::new(p_value(metric.p)),
+        verdict_cell(metric.verdict),
+    ];
+    if controlled {
+        cells.push(metric.aa.as_ref().map_or_else(
+            || Cell::new("-"),
+            |aa| {
+                let text = format!("{} {}", ratio(aa.ratio), aa.verdict);
+                if aa.verdict.is_difference() {
+                    Cell::new(text).fg(Color::Red).add_attribute(Attribute::Bold)
+                } else {
+                    Cell::new(text).add_attribute(Attribute::Dim)
+                }
+            },
+        ));
+    }
+    cells
+}
+
+fn verdict_cell(verdict: Verdict) -> Cell {
+    let cell = Cell::new(verdict);
+    match verdict {
+        Verdict::Better => cell.fg(Color::Green).add_attribute(Attribute::Bold),
+        Verdict::Worse => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+        Verdict::Same => cell,
+        Verdict::None => cell.add_attribute(Attribute::Dim),
+    }
+}
+
+/// The verdicts counted, in one line.
+#[must_use]
+pub fn summary(results: &Results) -> String {
+    let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
+    let mut text = format!(
+        "{} metrics: {} better, {} worse, {} same, {} no verdict",
+        results.metrics.len(),
+        count(Verdict::Better),
+        count(Verdict::Worse),
+        count(Verdict::Same),
+        count(Verdict::None),
+    );
+    let controls: Vec<_> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
+    let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
+    match (controls.len(), alarms) {
+        (0, _) => text.push_str("; no A/A control"),
+        (_, 0) => text.push_str("; A/A control clean"),
+        (_, n) => text.push_str(&format!("; A/A control sees a difference in {n}")),
+    }
+    text
+}
+
+/// What a reader must know to trust the table, a sentence per line.
+fn footer(results: &Results) -> Vec<String> {
+    let meta = &results.meta;
+    let source = meta.source.as_ref().map_or(String::new(), |s| format!(" ({s})"));
+    let pairs = if meta.partial { "up to " } else { "" };
+    let mut lines = vec![format!(
+        "Linux {}{source}, QEMU {}, {pairs}{} pairs, {}",
+        meta.kernel, meta.accelerator, meta.pairs, meta.date
+    )];
+    lines.extend(meta.host.as_ref().map(|host| format!("host: {host}")));
+    lines.push(format!(
+        "{} and {}: medians over the boots. ratio: geometric mean over the pairs, above 1 is better.",
+        meta.base(),
+        meta.changed()
+    ));
+    lines.extend(explanation(results));
+    lines
+}
+
+/// How the verdicts come about, a sentence per entry; the report uses it, too.
+#[must_use]
+pub fn explanation(results: &Results) -> Vec<String> {
+    let meta = &results.meta;
+    if meta.partial {
+        return vec!["The run was cut short: there are no verdicts.".to_owned()];
+    }
+    if meta.pairs < MIN_PAIRS {
+        return vec![format!("Verdicts and intervals need {MIN_PAIRS} pairs.")];
+    }
+    let effect = percent(meta.min_effect.unwrap_or(f64::NAN));
+    let mut lines = vec![
+        "p: exact paired sign-flip test, adjusted over all metrics (Westfall-Young step-down max-T)."
+            .to_owned(),
+        format!(
+            "better, worse: p < {} and an effect of at least {effect}. same: the 95 % interval lies within {effect}.",
+            meta.alpha.unwrap_or(f64::NAN)
+        ),
+    ];
+    if results.metrics.iter().any(|m| m.aa.is_some()) {
+        lines.push(format!(
+            "A/A: {} against a second set of {} boots; a metric that sees a difference there gets no verdict.",
+            meta.base(),
+            meta.base()
+        ));
+    }
+    lines
+}
+
+/// `reap/multi`: scenario and mode.
+pub(crate) fn group_name(metric: &Metric) -> String {
+    match &metric.mode {
+        Some(mode) => format!("{}/{mode}", metric.scenario),
+        None => metric.scenario.clone(),
+    }
+}
+
+/// A table with a line below its header, not between rows; it never asks the terminal anything.
+pub(crate) fn new_table(width: Option<u16>, colour: bool) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.remove_style(TableComponent::HorizontalLines);
+    table.remove_style(TableComponent::MiddleIntersections);
+    match width {
+        Some(width) => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    if colour {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    table
+}
+
+/// The table's text without the blanks that pad its lines, with a final newline.
+pub(crate) fn lines(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Breaks `text` between words to fit the width, every line indented; with a final newline.
+fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
+    let width = width.map_or(usize::MAX, usize::from);
+    let margin = " ".repeat(indent);
+    let mut out = margin.clone();
+    let mut column = indent;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > width {
+            out.push('\n');
+            out.push_str(&margin);
+            column = indent;
+        } else if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out + "\n"
+}
+
+/// A measured value: three significant digits, thousands apart; whole numbers as they are.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if value.is_finite() && value.fract() == 0.0 { thousands(value) } else { digits(value) }
+}
+
+/// A round value, as on an axis: like [`number`], but no zeros behind the point for the sake of
+/// the next value's digits.
+#[must_use]
+pub fn round(value: f64) -> String {
+    let text = digits(value);
+    if text.contains('.') && !text.contains('e') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
+}
+
+fn digits(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => "-".to_owned(),
+        0.0 => "0".to_owned(),
+        // 99.95 rounds to 100.0, which would have four digits.
+        99.95.. => thousands(value),
+        9.995.. => format!("{value:.1}"),
+        0.9995.. => format!("{value:.2}"),
+        0.001.. => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// `1.32x`; three significant digits.
+#[must_use]
+pub fn ratio(ratio: f64) -> String {
+    match ratio {
+        99.95.. => thousands(ratio) + "x",
+        9.995.. => format!("{ratio:.1}x"),
+        0.0995.. => format!("{ratio:.2}x"),
+        _ => format!("{ratio:.4}x"),
+    }
+}
+
+/// `1.25 - 1.41`
+pub(crate) fn interval([lo, hi]: [f64; 2]) -> String {
+    let plain = |r| ratio(r).trim_end_matches('x').to_owned();
+    format!("{} - {}", plain(lo), plain(hi))
+}
+
+/// A probability: never shown as 0, never with more digits than it is worth.
+#[must_use]
+pub fn p_value(p: f64) -> String {
+    match p {
+        0.995.. => "1".to_owned(),
+        0.0995.. => format!("{p:.2}"),
+        0.001.. => format!("{p:.3}"),
+        _ => "<0.001".to_owned(),
+    }
+}
+
+/// `3 %`
+#[must_use]
+pub fn percent(fraction: f64) -> String {
+    format!("{} %", round(fraction * 100.0))
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::from(if value < 0.0 { "-" } else { "" });
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::results::fixture;
+
+    #[test]
+    fn golden_table() {
+        fixture::golden("table.txt", &render(&fixture::results(), None, false));
+    }
+
+    #[test]
+    fn golden_table_on_a_narrow_terminal() {
+        let text = render(&fixture::results(), Some(72), false);
+        assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
+        fixture::golden("table-narrow.txt", &text);
+    }
+
+    #[test]
+    fn colours_only_when_asked_for() {
+        assert!(!render(&fixture::results(), None, false).contains('\u{1b}'));
+        assert!(render(&fixture::results(), Some(100), true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn too_few_pairs_are_said_so() {
+        let mut results = fixture::results();
+        results.meta.pairs = 1;
+        for metric in &mut results.metrics {
+            (metric.ci95, metric.aa) = (None, None);
+        }
+        let text = render(&results, None, false);
+        assert!(text.contains("need 6 pairs") && text.contains("no A/A control"), "{text}");
+    }
+
+    #[test]
+    fn numbers() {
+        let shown = [0.0, 0.00012, 0.1234, 1.0, 1.234, 12.34, 99.96, 123.4, 1_234_567.8].map(number);
+        assert_eq!(shown, ["0", "1.2e-4", "0.123", "1", "1.23", "12.3", "100", "123", "1,234,568"]);
+        assert_eq!([0.6000000000000001, 20.0, 0.0, 1000.0].map(round), ["0.6", "20", "0", "1,000"]);
+        assert_eq!(
+            [0.004, 0.5, 1.3217, 33.14, 1000.7].map(ratio),
+            ["0.0040x", "0.50x", "1.32x", "33.1x", "1,001x"]
+        );
+        assert_eq!(
+            [1.0, 0.25, 0.03125, 0.0078125, 0.0001].map(p_value),
+            ["1", "0.25", "0.031", "0.008", "<0.001"]
+        );
+        assert_eq!([0.03, 0.025].map(percent), ["3 %", "2.5 %"]);
+    }
+}

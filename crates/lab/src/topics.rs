@@ -1,0 +1,582 @@
+//! Our changes to the kernel, kept outside its tree: `kernel/topics.toml` gives their order, a
+//! topic's folder its new files (`files/`), its edits to existing files (`hook.patch`) and its
+//! commit message (`README.md`).
+//!
+//! A hook applies with offsets but without fuzz: fuzz means that the code around the edit
+//! changed, and then somebody has to look.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use regex::Regex;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use toml::Spanned;
+
+use crate::context::Context;
+use crate::{host, source};
+
+/// One kernel change, as `kernel/topics.toml` and its folder describe it.
+#[derive(Clone, Debug)]
+pub struct Topic {
+    /// Its name, also its folder's.
+    pub name: String,
+    /// Its Kconfig symbol, without `CONFIG_`.
+    pub kconfig: String,
+    /// The Kconfig symbol of its KUnit test, if it has one.
+    pub kunit: Option<String>,
+    /// The subject line of its commit.
+    pub subject: String,
+    /// The topics that it builds on, all of them earlier in the order.
+    pub needs: Vec<String>,
+    /// `kernel/<name>` in the checkout.
+    pub dir: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    #[serde(default)]
+    topic: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: Spanned<String>,
+    kconfig: Spanned<String>,
+    kunit: Option<Spanned<String>>,
+    subject: Spanned<String>,
+    needs: Vec<Spanned<String>>,
+}
+
+/// Reads `kernel/topics.toml` and checks it against the topics' folders.
+///
+/// # Errors
+/// Names the file, the line and the key of the first thing that is wrong.
+pub fn load(repo: &Path) -> Result<Vec<Topic>> {
+    let path = repo.join("kernel/topics.toml");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let manifest: Manifest =
+        toml::from_str(&text).map_err(|e| anyhow!("kernel/topics.toml: {}", e.to_string().trim_end()))?;
+    let mut topics: Vec<Topic> = Vec::new();
+    for entry in manifest.topic {
+        let wrong = |span: Range<usize>, key: &str, what: String| {
+            let line = text[..span.start].lines().count().max(1);
+            anyhow!("kernel/topics.toml:{line}: {key}: {what}")
+        };
+        let name = entry.name.get_ref().clone();
+        let at_name = || entry.name.span();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
+            return Err(wrong(at_name(), "name", format!("\"{name}\": use lower-case letters, digits and '-'")));
+        }
+        if topics.iter().any(|t| t.name == name) {
+            return Err(wrong(at_name(), "name", format!("\"{name}\" is there twice")));
+        }
+        let subject = entry.subject.get_ref().clone();
+        if subject.trim().is_empty() || subject.contains('\n') {
+            return Err(wrong(entry.subject.span(), "subject", "must be one line".to_owned()));
+        }
+        for need in &entry.needs {
+            if !topics.iter().any(|t| t.name == *need.get_ref()) {
+                let what = format!("\"{}\" is not an earlier topic", need.get_ref());
+                return Err(wrong(need.span(), "needs", what));
+            }
+        }
+        let topic = Topic {
+            dir: repo.join("kernel").join(&name),
+            kconfig: entry.kconfig.get_ref().clone(),
+            kunit: entry.kunit.as_ref().map(|k| k.get_ref().clone()),
+            needs: entry.needs.into_iter().map(Spanned::into_inner).collect(),
+            name,
+            subject,
+        };
+        if !topic.dir.join("README.md").is_file() {
+            let what = format!("kernel/{}/README.md, the commit message, is missing", topic.name);
+            return Err(wrong(entry.name.span(), "name", what));
+        }
+        let kunit = entry.kunit.as_ref().map(|k| ("kunit", k));
+        for (key, symbol) in [("kconfig", &entry.kconfig)].into_iter().chain(kunit) {
+            if !topic.defines(symbol.get_ref())? {
+                let what = format!(
+                    "no Kconfig file under kernel/{0}/files and no line of kernel/{0}/hook.patch has \"config {1}\"",
+                    topic.name,
+                    symbol.get_ref()
+                );
+                return Err(wrong(symbol.span(), key, what));
+            }
+        }
+        topics.push(topic);
+    }
+    Ok(topics)
+}
+
+impl Topic {
+    /// The new files, by their path in the kernel tree, sorted.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or holds something that is no regular file.
+    pub fn new_files(&self) -> Result<Vec<PathBuf>> {
+        let root = self.dir.join("files");
+        let found = if root.is_dir() { files_below(&root)? } else { Vec::new() };
+        let mut paths: Vec<PathBuf> =
+            found.iter().filter_map(|f| f.strip_prefix(&root).ok()).map(Path::to_path_buf).collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// The existing files that `hook.patch` edits, by their path in the kernel tree.
+    ///
+    /// # Errors
+    /// When the patch cannot be read, makes or removes a file, or leaves the tree.
+    pub fn hooked_files(&self) -> Result<Vec<PathBuf>> {
+        let Some(text) = self.hook()? else { return Ok(Vec::new()) };
+        let wrong =
+            |line: usize, what: &str| anyhow!("{}: kernel/{}/hook.patch:{line}: {what}", self.name, self.name);
+        let mut paths = Vec::new();
+        // "--- " may also be a removed line that starts with "-- "; a header is followed by "+++ ".
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, pair) in lines.windows(2).enumerate() {
+            let (Some(old), Some(new)) = (pair[0].strip_prefix("--- "), pair[1].strip_prefix("+++ ")) else {
+                continue;
+            };
+            let path_of = |s: &str| s.split('\t').next().unwrap_or_default().trim().to_owned();
+            if path_of(old) == "/dev/null" {
+                return Err(wrong(i + 1, "a hook only edits; put the new file under files/"));
+            }
+            if path_of(new) == "/dev/null" {
+                return Err(wrong(i + 2, "a hook must not remove a file"));
+            }
+            let path: PathBuf = Path::new(&path_of(new)).components().skip(1).collect();
+            if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
+                return Err(wrong(i + 2, "no path below the kernel tree (a/... b/...)"));
+            }
+            paths.push(path);
+        }
+        if paths.is_empty() {
+            bail!("{0}: kernel/{0}/hook.patch holds no patch", self.name);
+        }
+        Ok(paths)
+    }
+
+    /// Every path in the kernel tree that the topic makes or edits.
+    ///
+    /// # Errors
+    /// As [`Topic::new_files`] and [`Topic::hooked_files`].
+    pub fn touched(&self) -> Result<BTreeSet<PathBuf>> {
+        Ok(self.new_files()?.into_iter().chain(self.hooked_files()?).collect())
+    }
+
+    fn hook(&self) -> Result<Option<String>> {
+        let path = self.dir.join("hook.patch");
+        if !path.exists() {
+            return Ok(None);
+        }
+        fs::read_to_string(&path).map(Some).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Whether the topic itself brings the Kconfig symbol.
+    fn defines(&self, symbol: &str) -> Result<bool> {
+        let is_definition = |line: &str| {
+            let mut words = line.split_whitespace();
+            matches!(words.next(), Some("config" | "menuconfig")) && words.next() == Some(symbol)
+        };
+        for path in self.new_files()? {
+            let is_kconfig = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("Kconfig"));
+            if is_kconfig {
+                let file = self.dir.join("files").join(&path);
+                let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+                if text.lines().any(is_definition) {
+                    return Ok(true);
+                }
+            }
+        }
+        let hook = self.hook()?.unwrap_or_default();
+        Ok(hook.lines().filter_map(|l| l.strip_prefix('+')).any(is_definition))
+    }
+
+    /// Puts the topic into `tree`. After an error the tree is unchanged.
+    ///
+    /// # Errors
+    /// Names the topic, the file and the hunk that does not fit, or the new file whose place is
+    /// taken.
+    pub fn apply(&self, tree: &Path) -> Result<()> {
+        let new_files = self.new_files()?;
+        for path in &new_files {
+            if tree.join(path).symlink_metadata().is_ok() {
+                bail!(
+                    "{}: files/{} would replace a file of the kernel; edit that one by hook.patch",
+                    self.name,
+                    path.display()
+                );
+            }
+        }
+        if !self.hooked_files()?.is_empty() {
+            self.patch(tree, true)?;
+            self.patch(tree, false)?;
+        }
+        for path in &new_files {
+            let (from, to) = (self.dir.join("files").join(path), tree.join(path));
+            let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+            copied.with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
+        }
+        Ok(())
+    }
+
+    /// GNU patch writes a new file and renames it over the old one, so a hard-linked tree's
+    /// other names keep the old content.
+    fn patch(&self, tree: &Path, dry_run: bool) -> Result<()> {
+        let mut command = Command::new("patch");
+        command.args(["-p1", "--fuzz=0", "--forward", "--no-backup-if-mismatch", "--reject-file=-"]);
+        if dry_run {
+            command.arg("--dry-run");
+        }
+        command.arg("-d").arg(tree).arg("-i").arg(self.dir.join("hook.patch"));
+        command.env("LC_ALL", "C").env_remove("POSIXLY_CORRECT");
+        let log = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+        let status = host::run_logged(&mut command, log.path(), |_| {})?;
+        if status.success() {
+            return Ok(());
+        }
+        let said = fs::read_to_string(log.path()).unwrap_or_default();
+        Err(anyhow!("{}: {}", self.name, explain(&said)))
+    }
+}
+
+/// All regular files below `folder`.
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    walk(folder, &mut found)?;
+    Ok(found)
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        if kind.is_dir() {
+            walk(&path, found)?;
+        } else if kind.is_file() {
+            found.push(path);
+        } else {
+            bail!("{}: neither a file nor a folder", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// What patch said, in one line: the first file that does not fit, and its hunks.
+fn explain(said: &str) -> String {
+    // Fixed patterns: they compile.
+    let (Ok(file), Ok(hunk)) = (
+        Regex::new(r"^(?:checking|patching) file '?(.+?)'?(?: using Plan .)?$"),
+        Regex::new(r"^Hunk #(\d+) FAILED at (\d+)"),
+    ) else {
+        return said.to_owned();
+    };
+    let mut current = String::new();
+    let mut failed: Option<(String, Vec<String>)> = None;
+    for line in said.lines() {
+        if let Some(found) = file.captures(line) {
+            if failed.is_some() {
+                break;
+            }
+            current = found[1].to_owned();
+        } else if let Some(found) = hunk.captures(line) {
+            let hunks = &mut failed.get_or_insert_with(|| (current.clone(), Vec::new())).1;
+            hunks.push(format!("hunk {} (line {})", &found[1], &found[2]));
+        } else if line.starts_with("Reversed (or previously applied) patch detected") {
+            return format!("hook.patch does not apply to {current}: its edits are there already");
+        } else if let Some(problem) = line.strip_prefix("patch: **** ") {
+            return format!("hook.patch is not a valid patch: {problem}");
+        } else if line.starts_with("can't find file to patch") {
+            let missing = said.lines().find_map(|l| l.strip_prefix("|+++ b/")).unwrap_or("a file");
+            let missing = missing.split('\t').next().unwrap_or(missing);
+            return format!("hook.patch does not apply: {missing} is not in this kernel");
+        }
+    }
+    match failed {
+        Some((path, hunks)) => format!("hook.patch does not apply to {path}: {}", hunks.join(", ")),
+        None => format!("hook.patch does not apply: {}", said.trim()),
+    }
+}
+
+/// Puts all topics into `tree`, in order.
+///
+/// # Errors
+/// As [`Topic::apply`]; the topics before the failing one stay applied.
+pub fn apply_all(topics: &[Topic], tree: &Path) -> Result<()> {
+    topics.iter().try_for_each(|topic| topic.apply(tree))
+}
+
+/// Copies from `pristine` to `dest` only the files that the topics touch: enough to apply them.
+///
+/// # Errors
+/// When a copy fails.
+pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()> {
+    for topic in topics {
+        for path in topic.touched()? {
+            let (from, to) = (pristine.join(&path), dest.join(&path));
+            if from.is_file() {
+                let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+                copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds everything about the topics that decides what gets built to `hash`: not the messages.
+///
+/// # Errors
+/// When one of their files cannot be read.
+pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    for topic in topics {
+        for text in [&topic.name, &topic.kconfig, topic.kunit.as_ref().unwrap_or(&String::new())] {
+            add(text.as_bytes());
+        }
+        add(topic.hook()?.unwrap_or_default().as_bytes());
+        for path in topic.new_files()? {
+            let file = topic.dir.join("files").join(&path);
+            add(path.as_os_str().as_encoded_bytes());
+            add(&fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
+        }
+    }
+    Ok(())
+}
+
+/// Applies the topics to the oldest and the newest 6.12.N that apt offers (or, without apt, the
+/// cache holds), and returns those releases.
+///
+/// # Errors
+/// As [`Topic::apply`], naming the kernel; or when no source can be had.
+pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
+    host::ensure_packages(ctx, host::GIT)?;
+    let topics = load(&ctx.repo)?;
+    let mut versions = source::offered(ctx)?;
+    if versions.is_empty() {
+        versions = source::cached(ctx);
+        ctx.progress.note("apt offers no kernel source: checking what is in the cache");
+    }
+    let (Some(newest), Some(oldest)) = (versions.first(), versions.last()) else {
+        bail!("apt offers no linux-source-6.12; add an archive that has it and run: sudo apt-get update");
+    };
+    let mut checked = Vec::new();
+    for version in if oldest == newest { vec![newest] } else { vec![oldest, newest] } {
+        let source = source::fetch(ctx, version)?;
+        let step = ctx.progress.step(&format!("applying the topics to {}", version.release()));
+        let tree = tempfile::tempdir().context("cannot make a temporary folder")?;
+        copy_touched(&topics, &source.dir, tree.path())?;
+        apply_all(&topics, tree.path()).with_context(|| format!("on {}", version.full))?;
+        step.done(&format!("{} topics apply", topics.len()));
+        checked.push(version.release());
+    }
+    Ok(checked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    const STOCK: &str = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\n";
+    const HOOK: &str = "\
+--- a/mm/a.c
++++ b/mm/a.c
+@@ -1,6 +1,7 @@
+ one
+ two
+ three
++three and a half
+ four
+ five
+ six
+@@ -7,4 +8,5 @@
+ seven
+ eight
+ nine
++nine and a half
+ ten
+";
+
+    /// A checkout with one topic `t`, and a kernel tree.
+    struct Fixture {
+        dir: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let fixture = Self { dir: tempfile::tempdir().unwrap() };
+            fixture.write("repo/kernel/topics.toml", &entry("t", "[]"));
+            fixture.topic("t", HOOK);
+            fixture.write("tree/mm/a.c", STOCK);
+            fixture
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn topic(&self, name: &str, hook: &str) {
+            let dir = format!("repo/kernel/{name}");
+            self.write(&format!("{dir}/README.md"), "# a\n\nWhy.\n");
+            self.write(&format!("{dir}/hook.patch"), hook);
+            self.write(&format!("{dir}/files/mm/Kconfig.{name}"), &format!("config M_{}\n", name.to_uppercase()));
+        }
+
+        fn load(&self) -> Result<Vec<Topic>> {
+            load(&self.dir.path().join("repo"))
+        }
+
+        fn tree(&self) -> PathBuf {
+            self.dir.path().join("tree")
+        }
+
+        fn read(&self, path: &str) -> String {
+            fs::read_to_string(self.dir.path().join(path)).unwrap()
+        }
+
+        fn apply(&self) -> Result<()> {
+            apply_all(&self.load().unwrap(), &self.tree())
+        }
+    }
+
+    fn entry(name: &str, needs: &str) -> String {
+        let symbol = name.to_uppercase();
+        format!("[[topic]]\nname = \"{name}\"\nkconfig = \"M_{symbol}\"\nsubject = \"mm: x\"\nneeds = {needs}\n")
+    }
+
+    #[test]
+    fn a_topic_applies_with_offsets_and_leaves_hard_links_alone() {
+        let f = Fixture::new();
+        f.write("tree/mm/a.c", &format!("zero\nzero\n{STOCK}"));
+        fs::hard_link(f.tree().join("mm/a.c"), f.dir.path().join("pristine")).unwrap();
+        f.apply().unwrap();
+        assert!(f.read("tree/mm/a.c").contains("nine and a half"));
+        assert_eq!(f.read("pristine"), format!("zero\nzero\n{STOCK}"));
+        assert_eq!(fs::metadata(f.tree().join("mm/a.c")).unwrap().nlink(), 1);
+        assert!(f.tree().join("mm/Kconfig.t").exists());
+        let mut names: Vec<_> = fs::read_dir(f.tree().join("mm")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["Kconfig.t", "a.c"], "no .orig, no .rej");
+    }
+
+    #[test]
+    fn fuzz_is_refused_and_the_hunk_is_named() {
+        let f = Fixture::new();
+        // Fuzz 1 would ignore the first and last line of context.
+        let changed = STOCK.replace("seven", "SEVEN");
+        f.write("tree/mm/a.c", &changed);
+        let error = f.apply().unwrap_err();
+        assert_eq!(error.to_string(), "t: hook.patch does not apply to mm/a.c: hunk 2 (line 8)");
+        assert_eq!(f.read("tree/mm/a.c"), changed, "nothing half-applied");
+        assert!(!f.tree().join("mm/Kconfig.t").exists());
+    }
+
+    #[test]
+    fn other_misfits_are_explained() {
+        let f = Fixture::new();
+        f.apply().unwrap();
+        fs::remove_file(f.tree().join("mm/Kconfig.t")).unwrap();
+        let error = f.apply().unwrap_err();
+        assert_eq!(error.to_string(), "t: hook.patch does not apply to mm/a.c: its edits are there already");
+
+        fs::remove_file(f.tree().join("mm/a.c")).unwrap();
+        let error = f.apply().unwrap_err();
+        assert_eq!(error.to_string(), "t: hook.patch does not apply: mm/a.c is not in this kernel");
+
+        f.topic("t", &HOOK.replace("@@ -1,6", "@@ -1,9"));
+        f.write("tree/mm/a.c", STOCK);
+        let error = f.apply().unwrap_err();
+        assert!(error.to_string().starts_with("t: hook.patch is not a valid patch: malformed patch"), "{error}");
+    }
+
+    #[test]
+    fn a_stock_file_is_not_replaced() {
+        let f = Fixture::new();
+        f.write("repo/kernel/t/files/mm/a.c", "mine\n");
+        let error = f.apply().unwrap_err();
+        assert!(error.to_string().starts_with("t: files/mm/a.c would replace a file of the kernel"), "{error}");
+        assert_eq!(f.read("tree/mm/a.c"), STOCK);
+    }
+
+    #[test]
+    fn a_hook_only_edits() {
+        let f = Fixture::new();
+        f.topic("t", "--- /dev/null\n+++ b/mm/new.c\n@@ -0,0 +1 @@\n+x\n");
+        let error = f.apply().unwrap_err();
+        assert!(error.to_string().contains("put the new file under files/"), "{error}");
+        f.topic("t", "--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-x\n+y\n");
+        let error = f.apply().unwrap_err();
+        assert!(error.to_string().contains("hook.patch:2: no path below the kernel tree"), "{error}");
+    }
+
+    #[test]
+    fn the_manifest_is_checked_with_line_and_key() {
+        let f = Fixture::new();
+        let says = |toml: &str, expected: &str| {
+            f.write("repo/kernel/topics.toml", toml);
+            let error = f.load().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        let good = entry("t", "[]");
+        says(&good.replace("needs", "neads"), "line 5");
+        says(&good.replace("needs", "neads"), "unknown field `neads`");
+        says(&good.replace("M_T", "M_X"), "kernel/topics.toml:3: kconfig: no Kconfig file");
+        says(&format!("{good}kunit = \"M_T_KUNIT_TEST\"\n"), "kernel/topics.toml:6: kunit: no Kconfig file");
+        says(&entry("t", "[\"u\"]"), "kernel/topics.toml:5: needs: \"u\" is not an earlier topic");
+        says(&format!("{good}\n{good}"), "kernel/topics.toml:8: name: \"t\" is there twice");
+        says(&entry("v", "[]"), "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing");
+        says(&good.replace("mm: x", ""), "kernel/topics.toml:4: subject: must be one line");
+    }
+
+    #[test]
+    fn topics_keep_their_order_and_may_build_on_each_other() {
+        let f = Fixture::new();
+        f.topic("b", "--- a/mm/Kconfig.t\n+++ b/mm/Kconfig.t\n@@ -1 +1,2 @@\n config M_T\n+source x\n");
+        f.write("repo/kernel/topics.toml", &format!("{}\n{}", entry("t", "[]"), entry("b", "[\"t\"]")));
+        let names: Vec<String> = f.load().unwrap().into_iter().map(|t| t.name).collect();
+        assert_eq!(names, ["t", "b"]);
+        let sparse = tempfile::tempdir().unwrap();
+        f.write("tree/mm/other.c", "");
+        copy_touched(&f.load().unwrap(), &f.tree(), sparse.path()).unwrap();
+        assert!(!sparse.path().join("mm/other.c").exists());
+        apply_all(&f.load().unwrap(), sparse.path()).unwrap();
+        assert_eq!(fs::read_to_string(sparse.path().join("mm/Kconfig.t")).unwrap(), "config M_T\nsource x\n");
+
+        f.write("repo/kernel/topics.toml", &format!("{}\n{}", entry("b", "[\"t\"]"), entry("t", "[]")));
+        assert!(f.load().unwrap_err().to_string().contains("not an earlier topic"));
+    }
+
+    #[test]
+    fn the_digest_follows_what_gets_built() {
+        let f = Fixture::new();
+        let digest_now = || {
+            let mut hash = Sha256::new();
+            digest(&f.load().unwrap(), &mut hash).unwrap();
+            hash.finalize()
+        };
+        let first = digest_now();
+        f.write("repo/kernel/t/README.md", "# other words\n");
+        assert_eq!(first, digest_now());
+        f.write("repo/kernel/t/files/mm/b.c", "");
+        let with_file = digest_now();
+        assert_ne!(first, with_file);
+        f.write("repo/kernel/t/files/mm/b.c", "x");
+        assert_ne!(with_file, digest_now());
+        fs::remove_file(f.dir.path().join("repo/kernel/t/files/mm/b.c")).unwrap();
+        assert_eq!(first, digest_now());
+        f.topic("t", &HOOK.replace("half", "third"));
+        assert_ne!(first, digest_now());
+    }
+}
