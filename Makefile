@@ -1,0 +1,30 @@
+# The two commands of the project are `make demo` and `make test`; everything they do is done
+# by the lab, a Rust program: `cargo run --release -p lab -- --help`.
+
+LAB = cargo run --quiet --release -p lab --
+
+.PHONY: help demo test lint series clean
+
+help:
+	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
+	@echo "make test     every check: lints, unit tests, KUnit and selftests in guests, smoke run"
+	@echo "make lint     formatting, Rust lints, topics apply"
+	@echo "make series   export the kernel topics as patches for git am to series/"
+	@echo "make clean    remove what was built here (the caches: cargo run -p lab -- clean-cache)"
+
+demo:
+	$(LAB) host-setup
+	$(LAB) ab --expect
+
+test:
+	@$(LAB) test
+
+lint:
+	@$(LAB) test fmt clippy topics
+
+series:
+	@$(LAB) series --out series
+
+clean:
+	cargo clean
+	rm -rf series
