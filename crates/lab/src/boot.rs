@@ -247,7 +247,8 @@ pub fn boot_with(
         qemu.stdin(Stdio::null()).stdout(Stdio::null());
     }
 
-    let step = ctx.progress.step(&format!("{}: {}", arm.name, job.command));
+    // Nothing else may draw on a terminal that belongs to the guest.
+    let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {}", arm.name, job.command)));
     let mut run = Run {
         console: Follower::new(&logs.console)?,
         channel: Follower::new(&logs.channel)?,
@@ -268,7 +269,9 @@ pub fn boot_with(
                 // Looked at before the logs, so that the logs are complete once QEMU is gone.
                 let status = child.try_wait()?;
                 run.read(sink)?;
-                step.detail(run.progress.as_deref().unwrap_or(run.watch.last()));
+                if let Some(step) = &step {
+                    step.detail(run.progress.as_deref().unwrap_or(run.watch.last()));
+                }
                 if let Some(status) = status {
                     break End::of(status, &logs.qemu);
                 }
@@ -284,7 +287,9 @@ pub fn boot_with(
     };
     let elapsed = began.elapsed();
     let outcome = run.judge(ended, elapsed);
-    step.done(&outcome.to_string());
+    if let Some(step) = step {
+        step.done(&outcome.to_string());
+    }
     Ok(Boot {
         outcome,
         samples: run.samples,
@@ -627,7 +632,7 @@ impl Drop for Terminal {
         // There is no more that could be done about a terminal that does not take it.
         let _ = rustix::termios::tcsetattr(
             std::io::stdin(),
-            rustix::termios::OptionalActions::Flush,
+            rustix::termios::OptionalActions::Now,
             &self.before,
         );
     }

@@ -101,8 +101,8 @@ struct AbArgs {
     /// Check the thresholds in kernel/<scenario>/expect.toml; a missed one is a finding
     #[arg(long)]
     expect: bool,
-    /// Run only the cases of a scenario whose name contains this
-    #[arg(long, value_name = "SUBSTRING")]
+    /// Run only this case of a scenario, for example 100-vmas
+    #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// The smallest effect that counts, as a fraction
     #[arg(long, default_value_t = 0.03)]
@@ -254,7 +254,8 @@ impl FromStr for ArmSpec {
         if let Ok(tree) = Tree::from_str(text, false) {
             return Ok(Self::Built(tree));
         }
-        let (name, rest) = text.split_once('=').ok_or("neither \"stock\" nor \"memreap\" nor NAME=BZIMAGE")?;
+        let (name, rest) =
+            text.split_once('=').ok_or("neither \"stock\" nor \"memreap\" nor NAME=BZIMAGE")?;
         let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
         if name.is_empty() || file.is_empty() {
             return Err("expected NAME=BZIMAGE[,PARAMETERS]".to_owned());
@@ -437,6 +438,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
+        args: args.case.iter().map(|case| format!("case={case}")).collect(),
         pairs: args.pairs,
         arms,
         aa: !args.no_aa,
@@ -475,7 +477,11 @@ fn expectations(ctx: &Context, results: &Results, scenarios: &[String], quiet: b
         let checked = expect::check(results, &path)?;
         let text = expect::render(&checked, None, std::io::stdout().is_terminal());
         // With --json stdout is for the results alone.
-        if quiet { eprint!("{text}") } else { print!("\n{text}") }
+        if quiet {
+            eprint!("{text}")
+        } else {
+            print!("\n{text}")
+        }
         all_passed &= expect::passed(&checked);
     }
     Ok(all_passed)

@@ -81,7 +81,12 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
 fn machine() -> Finding {
     match std::env::consts::ARCH {
         "x86_64" => Finding::ok("machine", "x86_64"),
-        other => Finding::bad("machine", State::Missing, other, "the lab builds and boots x86_64 kernels on x86_64"),
+        other => Finding::bad(
+            "machine",
+            State::Missing,
+            other,
+            "the lab builds and boots x86_64 kernels on x86_64",
+        ),
     }
 }
 
@@ -100,7 +105,9 @@ fn memory() -> Finding {
         .lines()
         .find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
     match kib {
-        Some(kib) if kib / 1024 >= MEMORY_MIB => Finding::ok("memory", format!("{} MiB available", kib / 1024)),
+        Some(kib) if kib / 1024 >= MEMORY_MIB => {
+            Finding::ok("memory", format!("{} MiB available", kib / 1024))
+        }
         Some(kib) => {
             let remedy = format!("close something: guests and compilers want {MEMORY_MIB} MiB");
             Finding::bad("memory", State::Warn, format!("{} MiB available", kib / 1024), remedy)
@@ -123,10 +130,17 @@ fn disk(cache: &Path) -> Finding {
             if gib >= DISK_GIB {
                 return Finding::ok("disk", found);
             }
-            let remedy = format!("{DISK_GIB} GiB are used at most; set MEMREAP_CACHE to a larger disk, or: lab clean-cache");
+            let remedy = format!(
+                "{DISK_GIB} GiB are used at most; set MEMREAP_CACHE to a larger disk, or: lab clean-cache"
+            );
             Finding::bad("disk", State::Warn, found, remedy)
         }
-        Err(e) => Finding::bad("disk", State::Missing, format!("{shown}: {e}"), "set MEMREAP_CACHE to a usable folder"),
+        Err(e) => Finding::bad(
+            "disk",
+            State::Missing,
+            format!("{shown}: {e}"),
+            "set MEMREAP_CACHE to a usable folder",
+        ),
     }
 }
 
@@ -159,7 +173,8 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
     Ok(match accel {
         accel::Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
         accel::Accel::Tcg => {
-            let remedy = "guests run emulated: slower, but the comparisons hold. For KVM give this user /dev/kvm";
+            let remedy =
+                "guests run emulated: slower, but the comparisons hold. For KVM give this user /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
         }
     })
@@ -220,7 +235,9 @@ mod tests {
         let finding = packages_finding("x", &absent, State::Missing);
         assert_eq!(finding.state, State::Missing);
         let text = render(std::slice::from_ref(&finding));
-        assert!(text.contains("MISSING") && text.contains("apt-get install --no-install-recommends a-package"));
+        assert!(
+            text.contains("MISSING") && text.contains("apt-get install --no-install-recommends a-package")
+        );
         assert!(!healthy(&[Finding::ok("y", "fine"), finding]));
     }
 

@@ -553,6 +553,7 @@ mod tests {
         };
         let plan = Plan {
             scenarios: Vec::new(),
+            args: Vec::new(),
             pairs: 6,
             arms: [arm("stock"), arm("memreap")],
             aa: true,

@@ -45,7 +45,7 @@ pub fn exit_cleanly_on_interrupt() -> Result<()> {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             libc::sigaddset(&raw mut set, signal);
         }
-        // Blocked here and in all later threads; std clears the mask in children.
+        // Blocked here and in all later threads; spawn() opens the mask again for children.
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
         set
     };
@@ -123,9 +123,14 @@ pub struct Child {
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let parent = rustix::process::getpid();
     command.process_group(0);
-    // SAFETY: between fork and exec the closure only makes two system calls.
+    // SAFETY: between fork and exec the closure only makes system calls; sigset_t is plain
+    // memory that sigemptyset initialises.
     unsafe {
         command.pre_exec(move || {
+            // std leaves the mask alone, and ours keeps the signals that end a program blocked.
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have died before the line above took effect.
             if rustix::process::getppid() != Some(parent) {
@@ -270,12 +275,7 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
 pub fn run_step(step: &Step, command: &mut Command, log: &Path) -> Result<()> {
     let status = run_logged(command, log, |line| step.detail(line))?;
     if !status.success() {
-        bail!(
-            "`{}` failed ({status}); the end of {}:\n{}",
-            shown(command),
-            log.display(),
-            tail(log, 15)
-        );
+        bail!("`{}` failed ({status}); the end of {}:\n{}", shown(command), log.display(), tail(log, 15));
     }
     Ok(())
 }
@@ -437,16 +437,15 @@ pub const BUILD: &[Pkg] = &[
 ];
 
 /// What getting the kernel's source takes, beyond apt itself.
-pub const UNPACK: &[Pkg] = &[Pkg::tool("xz-utils", "xz"), Pkg::tool("tar", "tar"), Pkg::tool("dpkg", "dpkg-deb")];
+pub const UNPACK: &[Pkg] =
+    &[Pkg::tool("xz-utils", "xz"), Pkg::tool("tar", "tar"), Pkg::tool("dpkg", "dpkg-deb")];
 
 /// What exporting the topics as a series takes.
 pub const GIT: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch", "patch")];
 
 /// What booting guests takes.
-pub const LAB: &[Pkg] = &[
-    Pkg::tool("qemu-system-x86", "qemu-system-x86_64"),
-    Pkg::tool("busybox-static", "busybox"),
-];
+pub const LAB: &[Pkg] =
+    &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), Pkg::tool("busybox-static", "busybox")];
 
 /// What the hosted kernel tests take.
 pub const HOSTED: &[Pkg] = &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
@@ -476,9 +475,7 @@ pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
     }
     let names = missing.join(" ");
     let Some(apt) = apt_as_root() else {
-        bail!(
-            "missing Debian packages; run: sudo apt-get install --no-install-recommends {names}"
-        );
+        bail!("missing Debian packages; run: sudo apt-get install --no-install-recommends {names}");
     };
     let step = ctx.progress.step(&format!("installing {names}"));
     let log = ctx.out.join("logs/apt.log");
@@ -569,12 +566,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("logs/x.log");
         let mut seen = Vec::new();
-        let status = run_logged(
-            Command::new("sh").args(["-c", "echo one; echo two >&2; exit 7"]),
-            &log,
-            |line| seen.push(line.to_owned()),
-        )
-        .unwrap();
+        let status =
+            run_logged(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 7"]), &log, |line| {
+                seen.push(line.to_owned())
+            })
+            .unwrap();
         assert_eq!(status.code(), Some(7));
         assert_eq!(seen, ["one", "two"]);
         assert_eq!(tail(&log, 2), "  one\n  two");

@@ -187,7 +187,8 @@ impl Plan {
             return None;
         }
         // Its age counts from its last use. Without write access it merely gets pruned earlier.
-        let _ = File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
+        let _ =
+            File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
         Some(Kernel {
             bzimage,
             config: self.dir.join(".config"),
@@ -238,7 +239,8 @@ impl Plan {
         if self.tree_dir.is_dir() {
             return Ok(());
         }
-        let step = ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
+        let step =
+            ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
         let staging = Staging::begin(&self.tree_dir)?;
         hard_link_copy(&self.source.dir, staging.path())?;
         topics::apply_all(&self.topics, staging.path())
@@ -264,9 +266,11 @@ impl Plan {
                 bail!("make succeeded but {product} is missing in {}", work.path().display());
             }
         }
-        let release = fs::read_to_string(work.path().join(RELEASE)).context("reading the kernel's release")?;
+        let release =
+            fs::read_to_string(work.path().join(RELEASE)).context("reading the kernel's release")?;
         let bzimage = fs::read(work.path().join(BZIMAGE)).context("reading the bzImage")?;
-        let marker = Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
+        let marker =
+            Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
             Tree::Stock => work,
             Tree::Memreap => {
@@ -389,15 +393,23 @@ fn unmet(requests: &[Request], config: &str) -> Vec<String> {
         .iter()
         .filter_map(|r| {
             let value = granted.get(r.symbol.as_str()).copied().unwrap_or("n");
-            (value != r.value).then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
+            (value != r.value)
+                .then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
         })
         .collect()
 }
 
 /// Writes `out/.config`: nothing but the requests and what they pull in.
-pub(crate) fn configure(ctx: &Context, tree: &Path, out: &Path, requests: &[Request], log: &Path) -> Result<()> {
+pub(crate) fn configure(
+    ctx: &Context,
+    tree: &Path,
+    out: &Path,
+    requests: &[Request],
+    log: &Path,
+) -> Result<()> {
     let fragment = out.join("memreap.fragment");
-    fs::write(&fragment, fragment_text(requests)).with_context(|| format!("cannot write {}", fragment.display()))?;
+    fs::write(&fragment, fragment_text(requests))
+        .with_context(|| format!("cannot write {}", fragment.display()))?;
     let mut command = make(ctx, tree, out);
     command.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment);
     let status = host::run_logged(&mut command, log, |_| {})?;
@@ -489,7 +501,9 @@ pub(crate) fn run_make(
 fn kbuild_step(line: &str) -> Option<(&str, &str)> {
     let (tool, file) = line.strip_prefix("  ")?.split_once(' ')?;
     let is_tool = !tool.is_empty() && tool.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    is_tool.then(|| (tool, file.trim()))
+    // The kernel's own tools are named by absolute paths; what matters is their end.
+    let file = file.trim().rsplit_once(".partial/").map_or(file.trim(), |(_, short)| short);
+    is_tool.then_some((tool, file))
 }
 
 fn is_error(line: &str) -> bool {
@@ -575,8 +589,10 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
     // headers_install would need rsync for its last step, a copy.
     run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
     let staging = Staging::begin(&target)?;
-    fs::create_dir_all(staging.path()).with_context(|| format!("cannot make {}", staging.path().display()))?;
-    fs::rename(work.path().join("usr/include"), staging.path().join("include")).context("moving the headers")?;
+    fs::create_dir_all(staging.path())
+        .with_context(|| format!("cannot make {}", staging.path().display()))?;
+    fs::rename(work.path().join("usr/include"), staging.path().join("include"))
+        .context("moving the headers")?;
     staging.publish(&target)?;
     step.done("");
     Ok(target)
@@ -655,7 +671,8 @@ mod tests {
 
     #[test]
     fn fragments_are_read_and_merged() {
-        let slim = requests("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
+        let slim =
+            requests("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
         let debug = requests("CONFIG_A=n\nCONFIG_N=64\n");
         let merged = merge(slim.into_iter().chain(debug).collect());
         assert_eq!(fragment_text(&merged), "CONFIG_A=n\nCONFIG_S=\"a=b\"\nCONFIG_B=n\nCONFIG_N=64\n");
@@ -671,8 +688,10 @@ mod tests {
 
     #[test]
     fn every_request_must_take_effect() {
-        let wanted = requests("CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\nCONFIG_D=64\nCONFIG_E=n\nCONFIG_F=\"x\"\n");
-        let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
+        let wanted =
+            requests("CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\nCONFIG_D=64\nCONFIG_E=n\nCONFIG_F=\"x\"\n");
+        let config =
+            "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
         assert_eq!(
             unmet(&wanted, config),
             ["f:2: CONFIG_B=y became n", "f:3: CONFIG_C=n became y", "f:4: CONFIG_D=64 became 32"]
@@ -683,6 +702,7 @@ mod tests {
     fn make_lines_are_told_apart() {
         assert_eq!(kbuild_step("  CC      mm/mmap.o"), Some(("CC", "mm/mmap.o")));
         assert_eq!(kbuild_step("  LD [M]  x.ko"), Some(("LD", "[M]  x.ko")));
+        assert_eq!(kbuild_step("  CC      /c/work-1.partial/tools/x.o"), Some(("CC", "tools/x.o")));
         assert_eq!(kbuild_step("make[1]: Entering directory"), None);
         assert_eq!(kbuild_step("   12 | int x"), None);
         assert!(is_error("../mm/a.c:3:1: error: unknown type"));

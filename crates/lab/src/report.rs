@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::results::{Control, Metric, Results, RunMeta, Verdict};
 use crate::stats::{MIN_PAIRS, median};
-use crate::table::{self, explanation, group_name, interval, number, p_value, percent};
+use crate::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -39,11 +39,11 @@ pub fn html(results: &Results) -> String {
         escape(&meta.kernel)
     );
     page += &format!(
-        "<p class=\"soft\">Linux {} · QEMU {} · {}{} pairs of boots · {}</p>\n",
+        "<p class=\"soft\">Linux {} · QEMU {} · {}{} of boots · {}</p>\n",
         escape(&meta.kernel),
         escape(&meta.accelerator),
         if meta.partial { "up to " } else { "" },
-        meta.pairs,
+        counted(meta.pairs, "pair"),
         escape(&meta.date)
     );
     page += &headline(results);
@@ -624,8 +624,7 @@ fn method(results: &Results) -> String {
 }
 
 fn machine(run: &RunMeta) -> String {
-    let cpus = if run.cpus == 1 { "CPU" } else { "CPUs" };
-    format!("{} {cpus}, {} MiB, {}", run.cpus, run.memory_mib, run.accelerator)
+    format!("{}, {} MiB, {}", counted(run.cpus as usize, "CPU"), run.memory_mib, run.accelerator)
 }
 
 fn verdict(verdict: Verdict) -> String {

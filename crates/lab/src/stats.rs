@@ -41,8 +41,8 @@
 //! signing and so drowning the others.
 //!
 //! **Zeros.** Counts may be 0 in one arm, which has no log ratio. If any value of a comparison
-//! is 0, all its values are raised by half a count (if all are whole numbers) or a thousandth
-//! of the largest value, whichever is more. Ratios thus stay finite and below about 1000 where
+//! is 0, all its values are raised by half a count (if all are whole or half numbers, as medians
+//! of counts are) or a thousandth of the largest value, whichever is more. Ratios thus stay finite and below about 1000 where
 //! a zero is involved, and a comparison without zeros is untouched.
 //!
 //! **Verdict.** `better` or `worse`: adjusted `p` below alpha, and the ratio beyond the minimum
@@ -279,9 +279,7 @@ impl Sample {
     fn each_signing(&self, mut each: impl FnMut(usize, f64)) {
         let (_, free) = self.d.split_last().unwrap_or((&0.0, &[]));
         let total: f64 = self.d.iter().sum();
-        for signing in 0..1_usize << free.len() {
-            let flipped: f64 =
-                free.iter().enumerate().filter(|(i, _)| signing >> i & 1 == 1).map(|(_, d)| d).sum();
+        for (signing, flipped) in subset_sums(free).into_iter().enumerate() {
             each(signing, self.statistic(total - 2.0 * flipped));
         }
     }
@@ -303,7 +301,7 @@ fn zero_offset<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     if values.clone().all(|v| *v > 0.0) {
         return 0.0;
     }
-    let count = if values.clone().all(|v| v.fract() == 0.0) { 0.5 } else { 0.0 };
+    let count = if values.clone().all(|v| (v * 2.0).fract() == 0.0) { 0.5 } else { 0.0 };
     let offset = values.fold(count, |most: f64, v| most.max(v / 1000.0));
     // All are 0: any offset makes them equal.
     if offset > 0.0 { offset } else { 1.0 }
@@ -351,21 +349,27 @@ fn interval(d: &[f64]) -> Option<[f64; 2]> {
     if rejected == 0 {
         return None;
     }
-    let mut sums = vec![(0.0_f64, 0_u32)];
-    for x in d {
-        for i in 0..sums.len() {
-            let (sum, size) = sums[i];
-            sums.push((sum + x, size + 1));
-        }
-    }
     // The first is the empty subset, which has no mean.
-    let mut means: Vec<f64> = sums[1..].iter().map(|&(sum, size)| sum / f64::from(size)).collect();
+    let sums = subset_sums(d).into_iter().enumerate().skip(1);
+    let mut means: Vec<f64> = sums.map(|(subset, sum)| sum / f64::from(subset.count_ones())).collect();
     let last = means.len() - rejected;
     let lo = *means.select_nth_unstable_by(rejected - 1, f64::total_cmp).1;
     let hi = *means.select_nth_unstable_by(last, f64::total_cmp).1;
     // The mean itself is never rejected; rounding must not push it out of the interval.
     let centre = mean(d);
     Some([lo.min(centre), hi.max(centre)])
+}
+
+/// The sums of all subsets: bit `i` of an index says whether value `i` is in.
+fn subset_sums(values: &[f64]) -> Vec<f64> {
+    let mut sums = Vec::with_capacity(1 << values.len());
+    sums.push(0.0);
+    for value in values {
+        sums.extend_from_within(..);
+        let half = sums.len() / 2;
+        sums[half..].iter_mut().for_each(|sum| *sum += value);
+    }
+    sums
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -499,6 +503,8 @@ mod tests {
         let counts = one(&[600.0; 6], &[0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
         assert!(counts.ratio > 300.0 && counts.ratio < 1002.0, "{counts:?}");
         assert_eq!(counts.verdict, Verdict::Better);
+        let halves = one(&[13.5; 6], &[0.0; 6]);
+        assert!(near(halves.ratio, 28.0), "{halves:?}");
         let times = one(&[19.25; 6], &[0.0; 6]);
         assert!(near(times.ratio, 1001.0), "{times:?}");
         let none = one(&[0.0; 6], &[0.0; 6]);

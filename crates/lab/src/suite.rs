@@ -31,7 +31,12 @@ enum Program {
     Lab,
 }
 
-const fn check(name: &'static str, about: &'static str, program: Program, args: &'static [&'static str]) -> Check {
+const fn check(
+    name: &'static str,
+    about: &'static str,
+    program: Program,
+    args: &'static [&'static str],
+) -> Check {
     Check { name, about, program, args, needs: None }
 }
 

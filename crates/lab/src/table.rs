@@ -164,8 +164,11 @@ fn footer(results: &Results) -> Vec<String> {
     let source = meta.source.as_ref().map_or(String::new(), |s| format!(" ({s})"));
     let pairs = if meta.partial { "up to " } else { "" };
     let mut lines = vec![format!(
-        "Linux {}{source}, QEMU {}, {pairs}{} pairs, {}",
-        meta.kernel, meta.accelerator, meta.pairs, meta.date
+        "Linux {}{source}, QEMU {}, {pairs}{}, {}",
+        meta.kernel,
+        meta.accelerator,
+        counted(meta.pairs, "pair"),
+        meta.date
     )];
     lines.extend(meta.host.as_ref().map(|host| format!("host: {host}")));
     lines.push(format!(
@@ -315,6 +318,11 @@ pub fn p_value(p: f64) -> String {
         0.001.. => format!("{p:.3}"),
         _ => "<0.001".to_owned(),
     }
+}
+
+/// `1 pair`, `2 pairs`
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// `3 %`

@@ -71,8 +71,13 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
         };
         let name = entry.name.get_ref().clone();
         let at_name = || entry.name.span();
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
-            return Err(wrong(at_name(), "name", format!("\"{name}\": use lower-case letters, digits and '-'")));
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        {
+            return Err(wrong(
+                at_name(),
+                "name",
+                format!("\"{name}\": use lower-case letters, digits and '-'"),
+            ));
         }
         if topics.iter().any(|t| t.name == name) {
             return Err(wrong(at_name(), "name", format!("\"{name}\" is there twice")));
@@ -135,8 +140,9 @@ impl Topic {
     /// When the patch cannot be read, makes or removes a file, or leaves the tree.
     pub fn hooked_files(&self) -> Result<Vec<PathBuf>> {
         let Some(text) = self.hook()? else { return Ok(Vec::new()) };
-        let wrong =
-            |line: usize, what: &str| anyhow!("{}: kernel/{}/hook.patch:{line}: {what}", self.name, self.name);
+        let wrong = |line: usize, what: &str| {
+            anyhow!("{}: kernel/{}/hook.patch:{line}: {what}", self.name, self.name)
+        };
         let mut paths = Vec::new();
         // "--- " may also be a removed line that starts with "-- "; a header is followed by "+++ ".
         let lines: Vec<&str> = text.lines().collect();
@@ -189,7 +195,8 @@ impl Topic {
             let is_kconfig = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("Kconfig"));
             if is_kconfig {
                 let file = self.dir.join("files").join(&path);
-                let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+                let text =
+                    fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
                 if text.lines().any(is_definition) {
                     return Ok(true);
                 }
@@ -222,7 +229,9 @@ impl Topic {
         for path in &new_files {
             let (from, to) = (self.dir.join("files").join(path), tree.join(path));
             let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
-            copied.with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
+            copied.with_context(|| {
+                format!("{}: cannot copy {} to {}", self.name, from.display(), to.display())
+            })?;
         }
         Ok(())
     }
@@ -322,7 +331,8 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
         for path in topic.touched()? {
             let (from, to) = (pristine.join(&path), dest.join(&path));
             if from.is_file() {
-                let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+                let copied =
+                    to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
                 copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
             }
         }
@@ -431,7 +441,10 @@ mod tests {
             let dir = format!("repo/kernel/{name}");
             self.write(&format!("{dir}/README.md"), "# a\n\nWhy.\n");
             self.write(&format!("{dir}/hook.patch"), hook);
-            self.write(&format!("{dir}/files/mm/Kconfig.{name}"), &format!("config M_{}\n", name.to_uppercase()));
+            self.write(
+                &format!("{dir}/files/mm/Kconfig.{name}"),
+                &format!("config M_{}\n", name.to_uppercase()),
+            );
         }
 
         fn load(&self) -> Result<Vec<Topic>> {
@@ -453,7 +466,9 @@ mod tests {
 
     fn entry(name: &str, needs: &str) -> String {
         let symbol = name.to_uppercase();
-        format!("[[topic]]\nname = \"{name}\"\nkconfig = \"M_{symbol}\"\nsubject = \"mm: x\"\nneeds = {needs}\n")
+        format!(
+            "[[topic]]\nname = \"{name}\"\nkconfig = \"M_{symbol}\"\nsubject = \"mm: x\"\nneeds = {needs}\n"
+        )
     }
 
     #[test]
@@ -466,7 +481,8 @@ mod tests {
         assert_eq!(f.read("pristine"), format!("zero\nzero\n{STOCK}"));
         assert_eq!(fs::metadata(f.tree().join("mm/a.c")).unwrap().nlink(), 1);
         assert!(f.tree().join("mm/Kconfig.t").exists());
-        let mut names: Vec<_> = fs::read_dir(f.tree().join("mm")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(f.tree().join("mm")).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["Kconfig.t", "a.c"], "no .orig, no .rej");
     }
@@ -498,7 +514,10 @@ mod tests {
         f.topic("t", &HOOK.replace("@@ -1,6", "@@ -1,9"));
         f.write("tree/mm/a.c", STOCK);
         let error = f.apply().unwrap_err();
-        assert!(error.to_string().starts_with("t: hook.patch is not a valid patch: malformed patch"), "{error}");
+        assert!(
+            error.to_string().starts_with("t: hook.patch is not a valid patch: malformed patch"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -506,7 +525,10 @@ mod tests {
         let f = Fixture::new();
         f.write("repo/kernel/t/files/mm/a.c", "mine\n");
         let error = f.apply().unwrap_err();
-        assert!(error.to_string().starts_with("t: files/mm/a.c would replace a file of the kernel"), "{error}");
+        assert!(
+            error.to_string().starts_with("t: files/mm/a.c would replace a file of the kernel"),
+            "{error}"
+        );
         assert_eq!(f.read("tree/mm/a.c"), STOCK);
     }
 
@@ -536,7 +558,10 @@ mod tests {
         says(&format!("{good}kunit = \"M_T_KUNIT_TEST\"\n"), "kernel/topics.toml:6: kunit: no Kconfig file");
         says(&entry("t", "[\"u\"]"), "kernel/topics.toml:5: needs: \"u\" is not an earlier topic");
         says(&format!("{good}\n{good}"), "kernel/topics.toml:8: name: \"t\" is there twice");
-        says(&entry("v", "[]"), "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing");
+        says(
+            &entry("v", "[]"),
+            "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing",
+        );
         says(&good.replace("mm: x", ""), "kernel/topics.toml:4: subject: must be one line");
     }
 
