@@ -1,0 +1,35 @@
+//! Turns the heart of the topic `reap` off and checks that the scenario sees it: the reaper then
+//! goes up the address space again, and the topic's expectations are missed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+use std::time::Duration;
+
+use lab::accel::Accel;
+use lab::boot::{self, Arm, GuestCommand, Job};
+use lab::channel::Outcome;
+use lab::context::Context;
+use lab::kernel::{self, Tree, Variant};
+use lab::progress::Progress;
+
+/// `100-vmas/freed-descending` with these boot parameters, in per cent.
+fn descending(cmdline: &str) -> f64 {
+    let ctx = Context::discover(Progress::quiet()).unwrap();
+    let bzimage = kernel::build(&ctx, Tree::Memreap, Variant::Slim).unwrap().bzimage;
+    let arm = Arm { name: "memreap".into(), bzimage, cmdline: cmdline.into() };
+    let args = ["case=100-vmas", "mib=64", "rounds=1", "trace-rounds=1"].map(str::to_owned).to_vec();
+    let job = Job {
+        timeout: Duration::from_secs(120),
+        ..Job::new(GuestCommand::Scenario { name: "reap".into(), args })
+    };
+    let logs = ctx.out.join("logs/order").join(if cmdline.is_empty() { "on" } else { "off" });
+    let boot = boot::boot(&ctx, Accel::Tcg, &arm, &job, &logs).unwrap();
+    assert_eq!(boot.outcome, Outcome::Exit(0), "{}\n{:?}", boot.tail(40), boot.notes);
+    boot.samples.iter().find(|s| s.metric == "100-vmas/freed-descending").unwrap().value
+}
+
+#[test]
+fn the_reaper_goes_down_and_with_the_switch_off_up() {
+    assert_eq!(descending(""), 100.0);
+    assert_eq!(descending("memreap.reap=0"), 0.0);
+}
