@@ -27,8 +27,9 @@ static void session_init(struct reap_session *session, struct mm_struct *mm)
  * @mm: the address space; the caller holds a reference until it has left
  * @own: used when the table is full, the caller then reaps without company
  *
- * The first to join starts a new pass from the top of the address space, so
- * a reaper that comes back after a failure sees all of it again.
+ * The first to join starts a new pass from the top of the address space. So
+ * does a reaper that comes back after a failure, even if others have yet to
+ * leave the failed session: it has to see all of it again.
  *
  * Return: the session, to be given to reap_session_finish() and then to
  * reap_session_leave().
@@ -41,7 +42,8 @@ struct reap_session *reap_session_join(struct mm_struct *mm,
 
 	spin_lock(&reap_sessions_lock);
 	for (i = 0; i < REAP_MAX_SESSIONS; i++) {
-		if (reap_sessions[i].mm == mm) {
+		if (reap_sessions[i].mm == mm &&
+		    !READ_ONCE(reap_sessions[i].failed)) {
 			session = &reap_sessions[i];
 			goto join;
 		}
@@ -125,5 +127,6 @@ void reap_session_finish(struct reap_session *session)
  */
 bool reap_session_finished(struct reap_session *session)
 {
-	return !atomic_read(&session->working);
+	/* What the others wrote before they finished, failed say, is seen. */
+	return !atomic_read_acquire(&session->working);
 }

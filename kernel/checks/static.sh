@@ -1,0 +1,266 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Usage: static.sh [--quick] TREE BUILD-DIR
+#
+# What a maintainer runs before reading a patch: checkpatch --strict on the topics' files and
+# hooks, sparse and W=1 on the objects they change, and those objects in the configurations that
+# people forget. --quick leaves the configurations out.
+#
+# TREE       a kernel tree with all topics applied; it is only read
+# BUILD-DIR  for scratch files, best on the file system of TREE; kept, which makes the next run
+#            faster
+#
+# Stock is TREE with the topics taken out again. What the tools say about stock too is not
+# held against the topics; anything beyond is listed, and the exit status is 1.
+# CC= (default "gcc") and JOBS= (default: the number of CPUs) are respected.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+kernel=$here/..
+quick=false
+if [ "${1-}" = --quick ]; then
+    quick=true
+    shift
+fi
+if [ $# -ne 2 ] || [ ! -f "$1/mm/memreap/Kconfig" ]; then
+    sed -n 's/^# \{0,1\}//; 4,18p' "$0" >&2
+    [ $# -ne 2 ] || echo "static.sh: $1 is no kernel tree with the topics applied" >&2
+    exit 2
+fi
+tree=$(cd "$1" && pwd)
+mkdir -p "$2"
+work=$(cd "$2" && pwd)
+jobs=${JOBS:-$(nproc)}
+cc=${CC:-gcc}
+
+for tool in sparse perl patch make; do
+    command -v "$tool" >/dev/null || {
+        echo "static.sh: $tool is missing: apt-get install $tool" >&2
+        exit 3
+    }
+done
+
+mapfile -t topics < <(sed -n 's/^name = "\(.*\)"/\1/p' "$kernel/topics.toml")
+# A file, because report() is at the end of pipes, in processes of its own.
+: >"$work/findings"
+
+report() { # TITLE, findings on stdin
+    local text
+    text=$(cat)
+    if [ -z "$text" ]; then
+        echo "ok $1"
+    else
+        echo "not ok $1"
+        printf '%s\n' "$text" | sed 's/^/    /' | tee -a "$work/findings"
+    fi
+}
+
+# --- checkpatch ---
+
+checkpatch() {
+    (cd "$tree" && perl scripts/checkpatch.pl --strict --terse --show-types "$@" || true) |
+        grep -v '^total:' || true
+}
+
+# Lines of the form FILE:LINE: LEVEL:TYPE: text, without those whose type is in a stock file too.
+beyond() { # STOCK-FILE
+    local known
+    known=$(checkpatch -f "$1" | sed -n 's/^[^ ]* [A-Z]*:\([A-Z_]*\): .*/\1/p' | sort -u)
+    while IFS= read -r line; do
+        local type
+        type=$(sed -n 's/^[^ ]* [A-Z]*:\([A-Z_]*\): .*/\1/p' <<<"$line")
+        grep -qx "$type" <<<"$known" || printf '%s\n' "$line"
+    done
+}
+
+# Kconfig.TOPIC, sourced from Kconfig, looks to checkpatch like Kconfig's own name.
+not_a_sourced_name() {
+    local line number
+    while IFS= read -r line; do
+        number=${line#*:}
+        number=${number%%:*}
+        if [[ $line == *:EMBEDDED_FILENAME:* ]] &&
+            sed -n "${number}p" "$work/hook.mail" | grep -q '^+source "'; then
+            continue
+        fi
+        printf '%s\n' "$line"
+    done
+}
+
+check_style() {
+    local topic file
+    for topic in "${topics[@]}"; do
+        local dir=$kernel/$topic
+        # As a mail, because checkpatch wants to see one.
+        {
+            printf 'From: Topic <topic@localhost>\nSubject: [PATCH] mm: the hook of %s\n\n' "$topic"
+            printf 'The edits to existing files.\n\nSigned-off-by: Topic <topic@localhost>\n---\n'
+            cat "$dir/hook.patch"
+        } >"$work/hook.mail"
+        checkpatch "$work/hook.mail" | not_a_sourced_name | report "checkpatch $topic/hook.patch"
+
+        while IFS= read -r file; do
+            case $file in
+            include/trace/events/*)
+                # checkpatch does not know how TRACE_EVENT() is written.
+                checkpatch -f "$dir/files/$file" | beyond include/trace/events/oom.h ;;
+            tools/testing/selftests/*)
+                # Nor that user space has its own types and habits.
+                checkpatch -f "$dir/files/$file" | beyond tools/testing/selftests/mm/mrelease_test.c ;;
+            *)
+                checkpatch -f "$dir/files/$file" ;;
+            esac | report "checkpatch $file"
+        done < <(cd "$dir" && [ ! -d files ] || (cd files && find . -type f ! -name .gitignore | sed 's|^\./||' | sort))
+    done
+}
+
+# --- sparse and warnings ---
+
+# Stock, from hard links: patch and rm replace names and leave the files behind them alone.
+make_stock() {
+    rm -rf "$work/stock"
+    cp -al "$tree" "$work/stock" 2>/dev/null || {
+        rm -rf "$work/stock"
+        cp -a --reflink=auto "$tree" "$work/stock"
+    }
+    local i topic
+    for ((i = ${#topics[@]} - 1; i >= 0; i--)); do
+        topic=${topics[i]}
+        patch -s -R -p1 --no-backup-if-mismatch -d "$work/stock" <"$kernel/$topic/hook.patch" || {
+            echo "static.sh: $topic/hook.patch is not what is applied in $tree" >&2
+            exit 2
+        }
+        [ ! -d "$kernel/$topic/files" ] ||
+            (cd "$kernel/$topic/files" && find . -type f) | (cd "$work/stock" && xargs -r rm -f)
+    done
+}
+
+# What the topics change or add, as make targets.
+hooked=$(sed -n 's|^+++ b/\(.*\)\.c$|\1.o|p' "$kernel"/*/hook.patch | sort -u)
+added=$(cd "$kernel" && find . -path '*/files/*.c' | sed 's|^\./[^/]*/files/||' |
+    grep -v '^tools/' | xargs -r -n1 dirname | sort -u | sed 's|$|/|')
+
+configure() { # TREE O ARCH CROSS_COMPILE, overrides as arguments behind
+    local src=$1 out=$2 arch=$3 cross=$4
+    shift 4
+    mkdir -p "$out"
+    {
+        [ "$arch" != x86 ] || cat "$kernel/configs/slim.config"
+        echo CONFIG_MEMREAP=y
+        sed -n 's/^kconfig = "\(.*\)"/CONFIG_\1=y/p' "$kernel/topics.toml"
+        echo CONFIG_KUNIT=y
+        sed -n 's/^kunit = "\(.*\)"/CONFIG_\1=y/p' "$kernel/topics.toml"
+        printf 'CONFIG_%s\n' "$@"
+    } >"$out/fragment"
+    # The later of two lines counts, and kconfig would complain about each.
+    tac "$out/fragment" | awk -F= '/^CONFIG_/ && !seen[$1]++' >"$out/all.config"
+    make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" \
+        KCONFIG_ALLCONFIG="$out/all.config" allnoconfig >/dev/null 2>&1
+    local set
+    for set in "$@"; do
+        case $set in
+        *=n) ! grep -q "^CONFIG_${set%=n}=" "$out/.config" ;;
+        *) grep -q "^CONFIG_$set$" "$out/.config" ;;
+        esac || { echo "$set did not take effect"; return 1; }
+    done
+}
+
+compile() { # TREE O ARCH CROSS_COMPILE, targets and variables as arguments behind
+    local src=$1 out=$2 arch=$3 cross=$4
+    shift 4
+    make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" -j"$jobs" "$@"
+}
+
+# Warnings without what changes when lines move.
+messages() {
+    grep -E ': (warning|error|note): |^make.*\*\*\*' |
+        sed -E "s|$work/stock/||g; s|$tree/||g; s|^(\.\./)+||; s|:[0-9]+(:[0-9]+)?: |: |" | sort || true
+}
+
+# The objects may be there from the last run; their warnings are not.
+forget() { # O
+    local target
+    for target in $hooked $added; do
+        rm -rf "${1:?}/$target"
+    done
+}
+
+analyse() { # TREE O targets
+    local src=$1 out=$2
+    shift 2
+    configure "$src" "$out" x86 "" || return 1
+    forget "$out"
+    # shellcheck disable=SC2086
+    compile "$src" "$out" x86 "" -k W=1 C=1 "$@" 2>&1 >"$out/log"
+}
+
+# release.c does the work of folios_put_refs() in mm/swap.c, whose conditional locking sparse does
+# not follow either: the same words about another function are no addition.
+beyond_counterpart() {
+    local line
+    while IFS= read -r line; do
+        sed "s|^mm/memreap/release\.c:|mm/swap.c:|; s/'[^']*'/''/" <<<"$line" |
+            grep -qxFf - <(sed "s/'[^']*'/''/" "$work/stock.txt") || printf '%s\n' "$line"
+    done
+}
+
+check_warnings() {
+    # shellcheck disable=SC2086
+    analyse "$work/stock" "$work/b-stock" $hooked mm/swap.o | messages >"$work/stock.txt"
+    # shellcheck disable=SC2086
+    analyse "$tree" "$work/b-topics" $hooked $added | messages >"$work/topics.txt"
+    comm -13 "$work/stock.txt" "$work/topics.txt" | beyond_counterpart | report "sparse and W=1, beyond $(wc -l <"$work/stock.txt") on stock"
+    local target
+    for target in $hooked $added; do
+        [ -e "$work/b-topics/$target" ] || echo "$target was not built: see $work/b-topics/log"
+    done | report "all objects built"
+}
+
+# --- configurations ---
+
+build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
+    local title=$1 arch=$2 cross=$3 out=$4
+    shift 4
+    if configure "$tree" "$out" "$arch" "$cross" "$@" >"$out.txt"; then
+        forget "$out"
+        # shellcheck disable=SC2086
+        compile "$tree" "$out" "$arch" "$cross" -k $hooked $added 2>&1 >"$out/log" |
+            grep -E ': (warning|error): |\*\*\*' >"$out.txt" || true
+    fi
+    report "$title" <"$out.txt"
+}
+
+check_configs() {
+    local off all=() symbol
+    for off in SMP SWAP MEMCG LRU_GEN NUMA TRANSPARENT_HUGEPAGE; do
+        build_config "x86, $off=n" x86 "" "$work/b-topics" "$off=n"
+    done
+    build_config "x86, MEMREAP=n" x86 "" "$work/b-topics" MEMREAP=n
+    while read -r symbol; do
+        [ "$symbol" = MEMREAP ] || all+=("$symbol=n")
+    done < <(sed -n 's/^kconfig = "\(.*\)"/\1/p' "$kernel/topics.toml")
+    build_config "x86, every topic off" x86 "" "$work/b-topics" "${all[@]}"
+
+    # Kconfig alone decides: without an MMU there is no menu.
+    { configure "$tree" "$work/b-nommu" riscv "" NONPORTABLE=y MMU=n MEMREAP=n || true; } |
+        report "riscv, MMU=n: the menu is gone"
+
+    if command -v aarch64-linux-gnu-gcc >/dev/null; then
+        build_config "arm64" arm64 aarch64-linux-gnu- "$work/b-arm64" \
+            SMP=y SWAP=y MEMCG=y CGROUPS=y LRU_GEN=y TRANSPARENT_HUGEPAGE=y
+    else
+        echo "skipped arm64: apt-get install gcc-aarch64-linux-gnu"
+    fi
+}
+
+check_style
+make_stock
+check_warnings
+$quick || check_configs
+
+if [ -s "$work/findings" ]; then
+    echo "$(wc -l <"$work/findings") findings"
+    exit 1
+fi
+echo "nothing added"

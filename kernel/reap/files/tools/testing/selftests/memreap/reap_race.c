@@ -1,0 +1,933 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * process_mrelease(2): what it must free, what it must leave alone, and what
+ * may happen at the same time.
+ *
+ * Nothing here depends on the implementation: the tests hold for any kernel
+ * that has the call.
+ */
+#define _GNU_SOURCE
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+
+#include "../kselftest_harness.h"
+#include "victim.h"
+
+#define NR_THREADS	8
+
+/* Seconds for a test, on a busy host that emulates a kernel full of checks. */
+#define RACE_LIMIT	120
+
+#define HUGE_SIZE	(2 * MIB)
+#define NR_HUGEPAGES	"/proc/sys/vm/nr_hugepages"
+#define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
+
+/* Distance of what the kernel hands out to different reapers, or more. */
+#define FAR		(32 * MIB)
+
+static bool read_file(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t len;
+
+	if (fd < 0)
+		return false;
+	len = read(fd, text, size - 1);
+	close(fd);
+	if (len < 0)
+		return false;
+	text[len] = 0;
+
+	return true;
+}
+
+static bool write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool done;
+
+	if (fd < 0)
+		return false;
+	done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	close(fd);
+
+	return done;
+}
+
+/* Has the kernel complained since @kmsg was opened? */
+static bool kernel_complained(int kmsg, char *line, size_t size)
+{
+	static const char * const bad[] = {
+		"Bad rss-counter state", "BUG: ", "WARNING: ", "non-zero pgtables",
+	};
+	ssize_t len;
+
+	/* EPIPE: messages were lost, there may be more. */
+	while ((len = read(kmsg, line, size - 1)) > 0 || errno == EPIPE) {
+		if (len < 0)
+			continue;
+		line[len] = 0;
+		for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+			if (strstr(line, bad[i]))
+				return true;
+		}
+	}
+
+	return false;
+}
+
+/* Reapers at work on one victim, all starting at the same moment. */
+struct reapers {
+	pthread_t threads[NR_THREADS];
+	pthread_barrier_t go;
+	unsigned int nr;
+	pid_t pid;
+	int pidfd;
+	/* Started on the living, so that they meet the first moment of death. */
+	bool eager;
+	/* Per thread what mrelease() said, and what was left then. */
+	int result[NR_THREADS];
+	long left[NR_THREADS];
+	unsigned int next;
+};
+
+static void *reaper_fn(void *arg)
+{
+	struct reapers *r = arg;
+	unsigned int i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED);
+
+	pthread_barrier_wait(&r->go);
+	do {
+		r->result[i] = mrelease(r->pidfd);
+	} while (r->eager && r->result[i] == EINVAL);
+	r->left[i] = rss(r->pid);
+
+	return NULL;
+}
+
+/* Ready to start, so that they can be let loose on a victim just killed. */
+static void reapers_prepare(struct reapers *r, struct victim *v,
+			    unsigned int nr)
+{
+	memset(r, 0, sizeof(*r));
+	r->pid = v->pid;
+	r->pidfd = v->pidfd;
+	pthread_barrier_init(&r->go, NULL, nr + 1);
+	for (r->nr = 0; r->nr < nr; r->nr++) {
+		if (pthread_create(&r->threads[r->nr], NULL, reaper_fn, r))
+			ksft_exit_fail_msg("pthread_create: %m\n");
+	}
+}
+
+static void reapers_go(struct reapers *r)
+{
+	pthread_barrier_wait(&r->go);
+}
+
+static void reapers_join(struct reapers *r)
+{
+	for (unsigned int i = 0; i < r->nr; i++)
+		pthread_join(r->threads[i], NULL);
+	pthread_barrier_destroy(&r->go);
+}
+
+static void reapers_run(struct reapers *r, struct victim *v, unsigned int nr)
+{
+	reapers_prepare(r, v, nr);
+	reapers_go(r);
+	reapers_join(r);
+}
+
+FIXTURE(reap) {
+	struct victim victim;
+	/* Another process to be gone in the end. */
+	pid_t other;
+	int kmsg;
+	char hugepages[32];
+};
+
+FIXTURE_SETUP(reap)
+{
+	if (!mrelease_supported())
+		SKIP(return, "no process_mrelease()");
+	self->kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (self->kmsg >= 0)
+		lseek(self->kmsg, 0, SEEK_END);
+	/* Children of victims become ours, to be waited for. */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+FIXTURE_TEARDOWN(reap)
+{
+	char line[1024];
+
+	if (self->other > 0)
+		kill(self->other, SIGKILL);
+	victim_end(&self->victim);
+	if (self->other > 0)
+		waitpid(self->other, NULL, __WALL);
+	if (self->hugepages[0])
+		write_file(NR_HUGEPAGES, self->hugepages);
+	if (self->kmsg < 0)
+		return;
+	EXPECT_FALSE(kernel_complained(self->kmsg, line, sizeof(line))) {
+		TH_LOG("the kernel says: %s", line);
+	}
+	close(self->kmsg);
+}
+
+/* Memory of a region as victims and those beside them use it. */
+struct region {
+	void *mem;
+	size_t size;
+	unsigned long seed;
+	/* Distance between the pages with another protection, in pages. */
+	unsigned int stripes;
+};
+
+static enum verdict region_check(void *arg)
+{
+	struct region *region = arg;
+
+	return filled(region->mem, region->size, region->seed) ? GOOD : BAD;
+}
+
+static enum verdict region_fill(void *arg)
+{
+	struct region *region = arg;
+
+	region->mem = map(region->size, MAP_PRIVATE);
+	if (!region->mem)
+		return BAD;
+	fill(region->mem, region->size, region->seed);
+
+	return GOOD;
+}
+
+/* Many VMAs: a page here and there has another protection. */
+static enum verdict region_fill_stripes(void *arg)
+{
+	static const int prot[] = { PROT_READ, PROT_NONE };
+	struct region *region = arg;
+
+	if (region_fill(arg) != GOOD)
+		return BAD;
+	for (size_t i = 0; i < region->size / PAGE; i += region->stripes) {
+		if (mprotect(region->mem + i * PAGE, PAGE,
+			     prot[i / region->stripes % 2]))
+			return BAD;
+	}
+
+	return GOOD;
+}
+
+/* --- What must be freed: private memory of every kind --- */
+
+static enum verdict fill_anon(void *arg)
+{
+	struct region region = { .size = 8 * MIB, .seed = 1 };
+
+	return region_fill(&region);
+}
+
+static enum verdict fill_stripes(void *arg)
+{
+	struct region region = {
+		.size = 1600 * PAGE, .seed = 1, .stripes = 2
+	};
+
+	return region_fill_stripes(&region);
+}
+
+static enum verdict fill_sparse(void *arg)
+{
+	return map_sparse(48, 16 * PAGE, FAR) ? GOOD : BAD;
+}
+
+static enum verdict fill_mlocked(void *arg)
+{
+	struct region region = { .size = 4 * MIB, .seed = 1 };
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+
+	setrlimit(RLIMIT_MEMLOCK, &limit);
+	if (region_fill(&region) != GOOD)
+		return BAD;
+	/* All of it, then a hole in the middle: mlocked and not in one table. */
+	if (mlock(region.mem, region.size) ||
+	    munlock(region.mem + region.size / 2, 8 * PAGE))
+		return UNSUPPORTED;
+
+	return GOOD;
+}
+
+static enum verdict fill_thp(void *arg)
+{
+	size_t size = 16 * HUGE_SIZE;
+	char *mem = map(size + HUGE_SIZE, MAP_PRIVATE);
+
+	if (!mem)
+		return BAD;
+	mem = (char *)(((uintptr_t)mem + HUGE_SIZE - 1) & ~(HUGE_SIZE - 1));
+	if (madvise(mem, size, MADV_HUGEPAGE))
+		return UNSUPPORTED;
+	fill(mem, size, 1);
+	if (smaps_field(getpid(), "smaps", mem, "AnonHugePages") <= 0)
+		return UNSUPPORTED;
+
+	/* Some mapped in parts: by a VMA that ends inside, by a hole. */
+	if (mprotect(mem + 3 * HUGE_SIZE, 5 * PAGE, PROT_READ) ||
+	    madvise(mem + 5 * HUGE_SIZE + 9 * PAGE, PAGE, MADV_DONTNEED) ||
+	    munmap(mem + 7 * HUGE_SIZE + 100 * PAGE, HUGE_SIZE))
+		return BAD;
+
+	return GOOD;
+}
+
+static enum verdict fill_file_private(void *arg)
+{
+	size_t size = 3 * MIB;
+	char *mem;
+	int fd;
+
+	fd = memfd_create("memreap", MFD_CLOEXEC);
+	if (fd < 0)
+		return UNSUPPORTED;
+	if (ftruncate(fd, size))
+		return BAD;
+	mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mem == MAP_FAILED)
+		return BAD;
+	fill(mem, size, 1);
+	munmap(mem, size);
+
+	mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	if (mem == MAP_FAILED || !filled(mem, size, 1))
+		return BAD;
+	/* Half of it is the file's, half is a copy. */
+	fill(mem, size / 2, 2);
+
+	return GOOD;
+}
+
+static enum verdict fill_uffd(void *arg)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+	};
+	struct uffdio_register reg = {
+		.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
+	};
+	struct uffdio_writeprotect wp = {
+		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+	};
+	struct region region = { .size = 8 * MIB, .seed = 1 };
+	int fd;
+
+	fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api))
+		return UNSUPPORTED;
+	if (region_fill(&region) != GOOD)
+		return BAD;
+	reg.range.start = (unsigned long)region.mem;
+	reg.range.len = region.size;
+	if (ioctl(fd, UFFDIO_REGISTER, &reg))
+		return UNSUPPORTED;
+	/* A quarter protected, of that a half no longer populated. */
+	wp.range.start = reg.range.start + region.size / 4;
+	wp.range.len = region.size / 4;
+	if (ioctl(fd, UFFDIO_WRITEPROTECT, &wp))
+		return BAD;
+	if (madvise(region.mem + region.size / 4, region.size / 8,
+		    MADV_DONTNEED))
+		return BAD;
+
+	return GOOD;
+}
+
+FIXTURE(memory) {
+	struct victim victim;
+	char thp[64];
+	int kmsg;
+};
+
+FIXTURE_VARIANT(memory) {
+	enum verdict (*prepare)(void *arg);
+	bool thp;
+};
+
+FIXTURE_VARIANT_ADD(memory, anon) { .prepare = fill_anon };
+FIXTURE_VARIANT_ADD(memory, stripes) { .prepare = fill_stripes };
+FIXTURE_VARIANT_ADD(memory, sparse) { .prepare = fill_sparse };
+FIXTURE_VARIANT_ADD(memory, mlocked) { .prepare = fill_mlocked };
+FIXTURE_VARIANT_ADD(memory, thp) { .prepare = fill_thp, .thp = true };
+FIXTURE_VARIANT_ADD(memory, file_private) { .prepare = fill_file_private };
+FIXTURE_VARIANT_ADD(memory, uffd) { .prepare = fill_uffd };
+
+FIXTURE_SETUP(memory)
+{
+	struct victim_ops ops = { .prepare = variant->prepare };
+	char text[64], *chosen, *end;
+	enum verdict verdict;
+
+	if (!mrelease_supported())
+		SKIP(return, "no process_mrelease()");
+	/* "always [madvise] never" */
+	if (variant->thp && read_file(THP_ENABLED, text, sizeof(text))) {
+		chosen = strchr(text, '[');
+		end = strchr(text, ']');
+		if (chosen && end) {
+			*end = 0;
+			snprintf(self->thp, sizeof(self->thp), "%s",
+				 chosen + 1);
+			write_file(THP_ENABLED, "madvise");
+		}
+	}
+	self->kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (self->kmsg >= 0)
+		lseek(self->kmsg, 0, SEEK_END);
+	verdict = victim_start(&self->victim, &ops);
+	if (self->thp[0])
+		write_file(THP_ENABLED, self->thp);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "this kind of memory cannot be had here");
+	ASSERT_EQ(verdict, GOOD);
+}
+
+FIXTURE_TEARDOWN(memory)
+{
+	char line[1024];
+
+	victim_end(&self->victim);
+	if (self->kmsg < 0)
+		return;
+	EXPECT_FALSE(kernel_complained(self->kmsg, line, sizeof(line))) {
+		TH_LOG("the kernel says: %s", line);
+	}
+	close(self->kmsg);
+}
+
+TEST_F_TIMEOUT(memory, is_freed, RACE_LIMIT)
+{
+	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_GT(rss(self->victim.pid), 1 * MIB);
+	ASSERT_EQ(mrelease(self->victim.pidfd), 0);
+	EXPECT_EQ(rss(self->victim.pid), 0);
+
+	/* Once more: nothing is left to do, and that is no error. */
+	EXPECT_EQ(mrelease(self->victim.pidfd), 0);
+}
+
+TEST_F_TIMEOUT(memory, is_freed_by_many, RACE_LIMIT)
+{
+	struct reapers reapers;
+
+	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_GT(rss(self->victim.pid), 1 * MIB);
+	reapers_run(&reapers, &self->victim, NR_THREADS);
+	for (int i = 0; i < NR_THREADS; i++) {
+		EXPECT_EQ(reapers.result[i], 0);
+		/* Success means freed, whoever did it. */
+		EXPECT_EQ(reapers.left[i], 0);
+	}
+}
+
+/* --- What must stay --- */
+
+TEST_F(reap, live_process_is_left_alone)
+{
+	struct region region = { .size = 4 * MIB, .seed = 7 };
+	struct victim_ops ops = { &region, region_fill, region_check };
+
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	for (int i = 0; i < 100; i++)
+		ASSERT_EQ(mrelease(self->victim.pidfd), EINVAL);
+	EXPECT_EQ(victim_check(&self->victim), GOOD);
+}
+
+TEST_F(reap, shared_memory_stays)
+{
+	struct region region = { .size = 3 * MIB, .seed = 3 };
+	struct victim_ops ops = { &region, region_check };
+	struct reapers reapers;
+
+	region.mem = map(region.size, MAP_SHARED);
+	ASSERT_NE(region.mem, NULL);
+	fill(region.mem, region.size, region.seed);
+
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_EQ(rss_at(self->victim.pid, region.mem), region.size);
+	reapers_run(&reapers, &self->victim, 3);
+	for (int i = 0; i < 3; i++) {
+		EXPECT_EQ(reapers.result[i], 0);
+		EXPECT_EQ(reapers.left[i], region.size);
+	}
+	EXPECT_EQ(rss_at(self->victim.pid, region.mem), region.size);
+	EXPECT_EQ(region_check(&region), GOOD);
+	victim_end(&self->victim);
+	EXPECT_EQ(region_check(&region), GOOD);
+}
+
+static enum verdict cow_touch(void *arg)
+{
+	struct region *region = arg;
+
+	if (region_check(arg) != GOOD)
+		return BAD;
+	/* A third are the victim's own now. */
+	for (size_t i = 0; i < region->size; i += 3 * PAGE)
+		fill(region->mem + i, PAGE, 99);
+
+	return GOOD;
+}
+
+TEST_F(reap, cow_pages_of_others_stay)
+{
+	struct region region = { .size = 3 * MIB, .seed = 5 };
+	struct victim_ops ops = { &region, cow_touch };
+	struct victim_ops sibling_ops = { &region, region_check, region_check };
+	struct victim sibling;
+	struct reapers reapers;
+
+	ASSERT_EQ(region_fill(&region), GOOD);
+	ASSERT_EQ(victim_start(&sibling, &sibling_ops), GOOD);
+	self->other = sibling.pid;
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_TRUE(victim_park(&self->victim));
+	reapers_run(&reapers, &self->victim, 3);
+	for (int i = 0; i < 3; i++)
+		EXPECT_EQ(reapers.result[i], 0);
+	EXPECT_EQ(rss(self->victim.pid), 0);
+	EXPECT_EQ(region_check(&region), GOOD);
+	EXPECT_EQ(victim_check(&sibling), GOOD);
+	victim_end(&self->victim);
+	EXPECT_EQ(region_check(&region), GOOD);
+	EXPECT_EQ(victim_check(&sibling), GOOD);
+	victim_end(&sibling);
+	self->other = 0;
+}
+
+static enum verdict fill_hugetlb(void *arg)
+{
+	struct region *region = arg;
+	struct region beside = { .size = 2 * MIB, .seed = 1 };
+
+	region->mem = map(region->size, MAP_PRIVATE | MAP_HUGETLB);
+	if (!region->mem)
+		return UNSUPPORTED;
+	fill(region->mem, region->size, region->seed);
+
+	return region_fill(&beside);
+}
+
+static long free_hugepages(void)
+{
+	char text[4096], *at;
+
+	if (!read_file("/proc/meminfo", text, sizeof(text)))
+		return -1;
+	at = strstr(text, "HugePages_Free:");
+
+	return at ? atol(at + strlen("HugePages_Free:")) : -1;
+}
+
+TEST_F(reap, hugetlb_stays_until_exit)
+{
+	struct region region = { .seed = 11 };
+	struct victim_ops ops = { &region, fill_hugetlb };
+	enum verdict verdict;
+	long nr, size, before;
+	char text[32];
+
+	size = smaps_field(getpid(), "../meminfo", NULL, "Hugepagesize");
+	if (size <= 0 || size > 32 * (long)MIB ||
+	    !read_file(NR_HUGEPAGES, text, sizeof(text)))
+		SKIP(return, "no hugetlb pages of a fitting size");
+	nr = atol(text);
+	memcpy(self->hugepages, text, sizeof(text));
+	snprintf(text, sizeof(text), "%ld\n", nr + 4);
+	write_file(NR_HUGEPAGES, text);
+	before = free_hugepages();
+	if (before < 4)
+		SKIP(return, "no hugetlb pages to be had");
+
+	region.size = 4 * size;
+	verdict = victim_start(&self->victim, &ops);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "no hugetlb mapping to be had");
+	ASSERT_EQ(verdict, GOOD);
+	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_GT(rss(self->victim.pid), 2 * MIB);
+	EXPECT_EQ(mrelease(self->victim.pidfd), 0);
+	EXPECT_EQ(rss(self->victim.pid), 0);
+	EXPECT_EQ(smaps_field(self->victim.pid, "smaps_rollup", NULL,
+			      "Private_Hugetlb"), region.size);
+	EXPECT_EQ(free_hugepages(), before - 4);
+	victim_end(&self->victim);
+	EXPECT_EQ(free_hugepages(), before);
+}
+
+/*
+ * A victim whose memory another process shares, as with CLONE_VM but not
+ * CLONE_THREAD. @alive and @stop are in memory shared with the test.
+ */
+struct sharers {
+	struct region region;
+	unsigned int nr;
+	int stop;
+	int alive;
+	int spoiled;
+	pid_t last;
+};
+
+static int sharer_fn(void *arg)
+{
+	struct sharers *s = arg;
+
+	/* Not much more is safe here: libc thinks that this is its thread. */
+	__atomic_fetch_add(&s->alive, 1, __ATOMIC_SEQ_CST);
+	while (!__atomic_load_n(&s->stop, __ATOMIC_SEQ_CST)) {
+		if (region_check(&s->region) != GOOD)
+			__atomic_store_n(&s->spoiled, 1, __ATOMIC_SEQ_CST);
+	}
+	/* The last look is after the reapers have finished. */
+	if (region_check(&s->region) != GOOD)
+		__atomic_store_n(&s->spoiled, 1, __ATOMIC_SEQ_CST);
+	syscall(__NR_exit_group, 0);
+
+	return 0;
+}
+
+static pid_t start_sharer(struct sharers *s)
+{
+	char *stack = map(64 * 1024, MAP_PRIVATE);
+
+	if (!stack)
+		return -1;
+
+	return clone(sharer_fn, stack + 64 * 1024, CLONE_VM | SIGCHLD, s);
+}
+
+static enum verdict sharer_prepare(void *arg)
+{
+	struct sharers *s = arg;
+
+	if (region_fill(&s->region) != GOOD)
+		return BAD;
+	if (!s->nr)
+		return GOOD;
+	s->last = start_sharer(s);
+	while (s->last > 0 && !__atomic_load_n(&s->alive, __ATOMIC_SEQ_CST))
+		sched_yield();
+
+	return s->last > 0 ? GOOD : BAD;
+}
+
+static bool gone(pid_t pid)
+{
+	struct pollfd fd = { .events = POLLIN };
+	bool ready;
+
+	fd.fd = syscall(__NR_pidfd_open, pid, 0);
+	if (fd.fd < 0)
+		return errno == ESRCH;
+	ready = poll(&fd, 1, 10000) == 1;
+	close(fd.fd);
+
+	return ready;
+}
+
+TEST_F(reap, live_sharer_keeps_its_memory)
+{
+	struct sharers *s = map(PAGE, MAP_SHARED);
+	struct victim_ops ops = { s, sharer_prepare };
+
+	ASSERT_NE(s, NULL);
+	s->region = (struct region){ .size = 4 * MIB, .seed = 13 };
+	s->nr = 1;
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	self->other = s->last;
+	ASSERT_TRUE(victim_park(&self->victim));
+	for (int i = 0; i < 20; i++)
+		ASSERT_EQ(mrelease(self->victim.pidfd), EINVAL);
+	EXPECT_EQ(kill(s->last, 0), 0);
+	EXPECT_EQ(s->spoiled, 0);
+	EXPECT_GE(rss(self->victim.pid), s->region.size);
+
+	/* With the other one dead, there is nobody left to need it. */
+	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
+	ASSERT_TRUE(gone(s->last));
+	EXPECT_EQ(s->spoiled, 0);
+	EXPECT_EQ(mrelease(self->victim.pidfd), 0);
+	/* All that stays is what it shares with the test. */
+	EXPECT_EQ(rss(self->victim.pid), PAGE);
+}
+
+/* --- Races --- */
+
+static void short_wait(unsigned long long *seed)
+{
+	unsigned int us = rnd(seed) % 2 ? rnd(seed) % 2000 : 0;
+
+	if (us)
+		usleep(us);
+}
+
+/* Reapers that are already at it when the victim dies, or come a bit later. */
+static void kill_and_reap(struct reapers *r, struct victim *v, bool eager,
+			  unsigned long long *seed)
+{
+	r->eager = eager;
+	if (eager)
+		reapers_go(r);
+	short_wait(seed);
+	kill(v->pid, SIGKILL);
+	if (!eager) {
+		short_wait(seed);
+		reapers_go(r);
+	}
+	reapers_join(r);
+}
+
+TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
+{
+	struct region cow = { .size = 1 * MIB, .seed = 17 };
+	struct region region = {
+		.size = 600 * PAGE, .seed = 1, .stripes = 6
+	};
+	struct victim_ops ops = { &region, region_fill_stripes };
+	unsigned int won = 0, rounds = 12;
+	unsigned long long seed = 1;
+
+	ASSERT_EQ(region_fill(&cow), GOOD);
+	for (unsigned int i = 0; i < rounds; i++) {
+		struct reapers reapers;
+		int nr = 1 + i % 2;
+
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		reapers_prepare(&reapers, &self->victim, nr);
+		kill_and_reap(&reapers, &self->victim, i % 4, &seed);
+		for (int k = 0; k < nr; k++) {
+			ASSERT_TRUE(!reapers.result[k] ||
+				    reapers.result[k] == ESRCH) {
+				TH_LOG("errno %d", reapers.result[k]);
+			}
+			won += !reapers.result[k];
+		}
+		victim_end(&self->victim);
+		ASSERT_EQ(region_check(&cow), GOOD);
+	}
+	TH_LOG("%u calls came in time", won);
+}
+
+TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_sparse };
+	unsigned long long seed = 2;
+
+	for (int i = 0; i < 4; i++) {
+		struct reapers reapers;
+
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		reapers_prepare(&reapers, &self->victim, NR_THREADS);
+		kill_and_reap(&reapers, &self->victim, i % 2, &seed);
+		for (int k = 0; k < NR_THREADS; k++) {
+			ASSERT_TRUE(!reapers.result[k] ||
+				    reapers.result[k] == ESRCH);
+		}
+		victim_end(&self->victim);
+	}
+}
+
+/* The victim forks as fast as it can; its children look at their copies. */
+static void fork_run(void *arg)
+{
+	for (;;) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(region_check(arg) == GOOD ? 0 : 1);
+		/* One at a time: whoever is left is the test's. */
+		if (pid > 0)
+			waitpid(pid, NULL, WNOHANG);
+	}
+}
+
+TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
+{
+	struct region region = { .size = 1 * MIB, .seed = 19 };
+	struct victim_ops ops = {
+		.arg = &region,
+		.prepare = region_fill,
+		.run = fork_run,
+	};
+	unsigned long long seed = 3;
+
+	for (int i = 0; i < 8; i++) {
+		struct reapers reapers;
+		int status;
+
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		reapers_prepare(&reapers, &self->victim, 2);
+		usleep(500 + rnd(&seed) % 8000);
+		kill_and_reap(&reapers, &self->victim, i % 2, &seed);
+		for (int k = 0; k < 2; k++) {
+			ASSERT_TRUE(!reapers.result[k] ||
+				    reapers.result[k] == ESRCH);
+		}
+		victim_end(&self->victim);
+		/* Its children are ours now. */
+		while (waitpid(-1, &status, __WALL) > 0) {
+			ASSERT_TRUE(WIFEXITED(status));
+			ASSERT_EQ(WEXITSTATUS(status), 0);
+		}
+	}
+}
+
+static void clone_run(void *arg)
+{
+	struct sharers *s = arg;
+
+	for (unsigned int i = 0; i < 3; i++)
+		start_sharer(s);
+	pause();
+}
+
+TEST_F_TIMEOUT(reap, clone_vm, RACE_LIMIT)
+{
+	struct sharers *s = map(PAGE, MAP_SHARED);
+	struct victim_ops ops = {
+		.arg = s,
+		.prepare = sharer_prepare,
+		.run = clone_run,
+	};
+	unsigned int shared = 0;
+	unsigned long long seed = 4;
+
+	ASSERT_NE(s, NULL);
+	for (int i = 0; i < 12; i++) {
+		int result, status;
+
+		memset(s, 0, sizeof(*s));
+		s->region = (struct region){ .size = 64 * PAGE, .seed = 23 };
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		/* From before the first sharer to after the last. */
+		if (rnd(&seed) % 4)
+			usleep(rnd(&seed) % 2000);
+		ASSERT_EQ(kill(self->victim.pid, SIGKILL), 0);
+		result = mrelease(self->victim.pidfd);
+		ASSERT_TRUE(!result || result == ESRCH || result == EINVAL);
+		shared += !!s->alive;
+		usleep(2000);
+		__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
+		victim_end(&self->victim);
+		/* One that lost its memory has died of it. */
+		while (waitpid(-1, &status, __WALL) > 0) {
+			ASSERT_TRUE(WIFEXITED(status));
+			ASSERT_EQ(WEXITSTATUS(status), 0);
+		}
+		ASSERT_EQ(s->spoiled, 0);
+	}
+	TH_LOG("%u victims had sharers", shared);
+}
+
+/* Somebody asks for the mmap_lock for writing all the time. */
+struct pest {
+	pid_t pid;
+	int stop;
+	unsigned int times;
+};
+
+static void *pest_fn(void *arg)
+{
+	struct pest *p = arg;
+	char path[64];
+	int fd;
+
+	/* "5" resets the peak RSS, under the lock. */
+	snprintf(path, sizeof(path), "/proc/%d/clear_refs", p->pid);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	while (fd >= 0 && !__atomic_load_n(&p->stop, __ATOMIC_RELAXED)) {
+		if (write(fd, "5", 1) == 1)
+			p->times++;
+	}
+	close(fd);
+
+	return NULL;
+}
+
+TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_sparse };
+	struct reapers reapers;
+	struct pest pest = {};
+	pthread_t thread;
+
+	for (int round = 0; round < 2; round++) {
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		ASSERT_TRUE(victim_park(&self->victim));
+		pest = (struct pest){ .pid = self->victim.pid };
+		ASSERT_EQ(pthread_create(&thread, NULL, pest_fn, &pest), 0);
+		reapers_run(&reapers, &self->victim, 1 + 2 * round);
+		__atomic_store_n(&pest.stop, 1, __ATOMIC_RELAXED);
+		pthread_join(thread, NULL);
+		for (unsigned int i = 0; i < reapers.nr; i++) {
+			EXPECT_EQ(reapers.result[i], 0);
+			EXPECT_EQ(reapers.left[i], 0);
+		}
+		TH_LOG("lock taken %u times meanwhile", pest.times);
+		victim_end(&self->victim);
+	}
+}
+
+/* What a killed reaper had taken on, the others must not report as done. */
+TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_sparse };
+	unsigned int early = 0;
+	unsigned long long seed = 5;
+
+	for (int i = 0; i < 6; i++) {
+		struct reapers reapers;
+		struct pest pest = {};
+		pthread_t thread;
+		int status;
+
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		ASSERT_TRUE(victim_park(&self->victim));
+		/* With the lock wanted, reapers get killed waiting for it. */
+		pest.pid = self->victim.pid;
+		ASSERT_EQ(pthread_create(&thread, NULL, pest_fn, &pest), 0);
+		self->other = fork();
+		ASSERT_GE(self->other, 0);
+		if (!self->other) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			_exit(mrelease(self->victim.pidfd));
+		}
+		reapers_prepare(&reapers, &self->victim, i % 4);
+		reapers_go(&reapers);
+		short_wait(&seed);
+		kill(self->other, SIGKILL);
+		ASSERT_EQ(waitpid(self->other, &status, __WALL), self->other);
+		self->other = 0;
+		early += WIFSIGNALED(status);
+		reapers_join(&reapers);
+		for (unsigned int k = 0; k < reapers.nr; k++) {
+			EXPECT_EQ(reapers.result[k], 0);
+			EXPECT_EQ(reapers.left[k], 0);
+		}
+		EXPECT_EQ(mrelease(self->victim.pidfd), 0);
+		EXPECT_EQ(rss(self->victim.pid), 0);
+		__atomic_store_n(&pest.stop, 1, __ATOMIC_RELAXED);
+		pthread_join(thread, NULL);
+		victim_end(&self->victim);
+	}
+	TH_LOG("%u reapers killed at work", early);
+}
+
+TEST_HARNESS_MAIN
