@@ -8,7 +8,7 @@ LAB = cargo run --quiet --release -p lab --
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
 	@echo "make test     every check: lints, unit tests, KUnit and selftests in guests, smoke run"
-	@echo "make lint     formatting, Rust lints, topics apply"
+	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"
 	@echo "make series   export the kernel topics as patches for git am to series/"
 	@echo "make clean    remove what was built here (the caches: cargo run -p lab -- clean-cache)"
 
@@ -20,7 +20,7 @@ test:
 	@$(LAB) test
 
 lint:
-	@$(LAB) test fmt clippy topics
+	@$(LAB) test fmt clippy topics static
 
 series:
 	@$(LAB) series --out series

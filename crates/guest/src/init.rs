@@ -121,9 +121,7 @@ fn mount_at(kind: &str, at: &str, options: &str) -> Result<()> {
     let options = std::ffi::CString::new(options).context("mount options")?;
     fs::create_dir_all(at)
         .map_err(anyhow::Error::from)
-        .and_then(|()| {
-            Ok(mount(kind, at, kind, MountFlags::empty(), options.as_c_str())?)
-        })
+        .and_then(|()| Ok(mount(kind, at, kind, MountFlags::empty(), options.as_c_str())?))
         .with_context(|| format!("cannot mount {kind} at {at}"))
 }
 

@@ -374,6 +374,7 @@ struct Run {
     samples: Vec<Sample>,
     notes: Vec<String>,
     release: Option<String>,
+    /// What the guest said last about what it is doing.
     progress: Option<String>,
 }
 
@@ -387,7 +388,12 @@ impl Run {
                 Message::Sample(sample) => self.samples.push(sample),
                 Message::Note(text) => self.notes.push(text),
                 Message::Progress(text) => self.progress = Some(text),
-                Message::Out(_) | Message::Err(_) | Message::Exit(_) => {}
+                Message::Out(text) | Message::Err(text) => {
+                    if let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) {
+                        self.progress = Some(line.to_owned());
+                    }
+                }
+                Message::Exit(_) => {}
             }
         }
         Ok(())
@@ -487,9 +493,7 @@ fn option_path(path: &Path) -> Result<String> {
 }
 
 fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Result<Command> {
-    let mut params = String::from(
-        "console=ttyS0 panic=-1 reboot=t printk.time=1 transparent_hugepage=never",
-    );
+    let mut params = String::from("console=ttyS0 panic=-1 reboot=t printk.time=1 transparent_hugepage=never");
     let mut qemu = qemu();
     // microvm boots in a second because it has next to nothing to probe.
     qemu.args(["-M", "microvm", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
@@ -501,9 +505,7 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
         (_, mode) => {
             let (args, khz): (&[&str], u64) = match mode {
                 Mode::Multi => (&["-accel", "tcg,thread=multi"], host_tsc_khz()),
-                Mode::Icount => {
-                    (&["-accel", "tcg", "-icount", "shift=0,sleep=off"], ICOUNT_TSC_KHZ)
-                }
+                Mode::Icount => (&["-accel", "tcg", "-icount", "shift=0,sleep=off"], ICOUNT_TSC_KHZ),
             };
             qemu.args(args).args(["-cpu", TCG_CPU]);
             // microvm has no timer to calibrate the TSC against, and on a loaded host any
@@ -630,11 +632,8 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         // There is no more that could be done about a terminal that does not take it.
-        let _ = rustix::termios::tcsetattr(
-            std::io::stdin(),
-            rustix::termios::OptionalActions::Now,
-            &self.before,
-        );
+        let _ =
+            rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &self.before);
     }
 }
 

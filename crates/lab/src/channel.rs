@@ -217,8 +217,7 @@ mod tests {
     fn a_healthy_stream_in_any_pieces() {
         let text = format!(
             "{HELLO}{}\n{}\n",
-            r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":2}}"#,
-            r#"{"exit":3}"#
+            r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":2}}"#, r#"{"exit":3}"#
         );
         let (whole, _) = decode(&text);
         assert_eq!(whole.len(), 3);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ enum Sub {
     Selftests(SelftestArgs),
     Soak(SoakArgs),
     Series(SeriesArgs),
+    Static(StaticArgs),
     Topics(TopicsArgs),
     Test(TestArgs),
     Doctor(DoctorArgs),
@@ -210,6 +211,14 @@ struct SeriesArgs {
     /// Apply the patches with git am and build a kernel after each
     #[arg(long)]
     check: bool,
+}
+
+/// Check the topics' code as a maintainer would: checkpatch, sparse, W=1
+#[derive(Args)]
+struct StaticArgs {
+    /// Also compile it in configurations that people forget (SMP=n, MMU=n, SWAP=n, ...)
+    #[arg(long)]
+    configs: bool,
 }
 
 /// List the topics, in order
@@ -368,6 +377,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Sub::Static(args) => static_checks(&ctx, &args),
         Sub::Topics(args) => list_topics(&ctx, &args),
         Sub::Test(args) => {
             if args.list {
@@ -530,6 +540,23 @@ fn build(ctx: &Context, args: &BuildArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn static_checks(ctx: &Context, args: &StaticArgs) -> Result<ExitCode> {
+    host::ensure_packages(ctx, host::LINT)?;
+    let kernel = kernel::build(ctx, Tree::Memreap, Variant::Slim)?;
+    let target = ctx.cache.join("static");
+    let _lock = host::lock(ctx, &target)?;
+    let step = ctx.progress.step("static checks");
+    let log = ctx.out.join("logs/static.log");
+    let mut script = Command::new(ctx.in_repo("kernel/checks/static.sh"));
+    script.args((!args.configs).then_some("--quick")).arg(&kernel.source_dir).arg(&target);
+    let status = host::run_logged(&mut script, &log, |line| {
+        step.detail(line);
+        ctx.progress.suspend(|| println!("{line}"));
+    })?;
+    step.done(&format!("{status}, log in {}", log.display()));
+    Ok(finding_unless(status.success()))
+}
+
 fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
     if args.check_all {
         for release in topics::check_all(ctx)? {
@@ -546,7 +573,7 @@ fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
 /// Removes only what the lab makes: the variable could name any folder.
 fn clean_cache(ctx: &Context) -> Result<ExitCode> {
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
-    for name in ["trees", "source", "headers", "locks", "ccache", "accel.json", "accel.json.lock"] {
+    for name in ["trees", "source", "headers", "static", "locks", "ccache", "accel.json", "accel.json.lock"] {
         let path = ctx.cache.join(name);
         step.detail(name);
         host::remove_any(&path).with_context(|| format!("cannot remove {}", path.display()))?;

@@ -32,10 +32,7 @@ impl Context {
     pub fn discover(progress: Progress) -> Result<Self> {
         let cwd = std::env::current_dir().context("cannot read the current folder")?;
         let Some(repo) = cwd.ancestors().find(|d| d.join("kernel/topics.toml").is_file()) else {
-            bail!(
-                "{}: not inside a memreap checkout (no kernel/topics.toml here or above)",
-                cwd.display()
-            );
+            bail!("{}: not inside a memreap checkout (no kernel/topics.toml here or above)", cwd.display());
         };
         Ok(Self {
             repo: repo.to_path_buf(),

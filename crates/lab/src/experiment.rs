@@ -278,10 +278,8 @@ impl Session<'_, '_> {
 
 fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
     let own = run.args.iter().map(|&arg| arg.to_owned());
-    let command = GuestCommand::Scenario {
-        name: scenario.to_owned(),
-        args: own.chain(args.iter().cloned()).collect(),
-    };
+    let command =
+        GuestCommand::Scenario { name: scenario.to_owned(), args: own.chain(args.iter().cloned()).collect() };
     Job { cpus: run.cpus, mem_mib: run.mem_mib, mode: run.mode, timeout: run.timeout, ..Job::new(command) }
 }
 

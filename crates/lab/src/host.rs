@@ -5,7 +5,7 @@
 //! a later run finds either a finished thing or nothing.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -87,8 +87,11 @@ fn interrupted() -> ! {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // The cursor may be hidden by a spinner; show it and end the line.
-    eprintln!("\x1b[?25h\ninterrupted");
+    if std::io::stderr().is_terminal() {
+        // A spinner may have hidden the cursor.
+        eprintln!("\x1b[?25h");
+    }
+    eprintln!("interrupted");
     process::exit(130)
 }
 

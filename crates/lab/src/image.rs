@@ -6,11 +6,12 @@
 //! may be a bare bzImage without a build folder that has `usr/gen_init_cpio`.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
@@ -40,17 +41,33 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     image.extend(cpio.finish()?);
 
     let folder = ctx.out.join("initrd");
+    let _lock = host::lock(ctx, &folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let hash: String = Sha256::digest(&image).iter().take(8).map(|b| format!("{b:02x}")).collect();
     let path = folder.join(format!("{hash}.cpio"));
-    if !path.exists() {
-        let _lock = host::lock(ctx, &path)?;
+    if path.exists() {
+        // In use again, so not among the old ones.
+        File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;
+    } else {
+        remove_old(&folder);
         let staging = host::Staging::begin(&path)?;
         fs::write(staging.path(), &image)
             .with_context(|| format!("cannot write {}", staging.path().display()))?;
         staging.publish(&path)?;
     }
     Ok(path)
+}
+
+/// Every selftest and every guest build makes new images of some megabytes: those that no boot
+/// has used for a day go. One that cannot be removed costs space and nothing else.
+fn remove_old(folder: &Path) {
+    const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let used = entry.metadata().and_then(|meta| meta.modified());
+        if used.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// What all guests have. Made once per run of the lab: a comparison must not see a guest that
@@ -120,8 +137,10 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
     let meta = fs::metadata(from).with_context(cannot_read)?;
     if meta.is_dir() {
         cpio.dir(to)?;
-        let mut entries: Vec<_> =
-            fs::read_dir(from).with_context(cannot_read)?.collect::<Result<_, _>>().with_context(cannot_read)?;
+        let mut entries: Vec<_> = fs::read_dir(from)
+            .with_context(cannot_read)?
+            .collect::<Result<_, _>>()
+            .with_context(cannot_read)?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             add_overlay(cpio, &entry.path(), &format!("{to}/{}", entry.file_name().to_string_lossy()))?;
@@ -220,8 +239,7 @@ impl Newc {
         // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of
         // the node (2), name with its NUL, checksum (unused). With one link each, the inode
         // numbers have no meaning.
-        let fields =
-            [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
+        let fields = [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
             self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
@@ -264,10 +282,14 @@ mod tests {
             eprintln!("skipped: no cpio here");
             return;
         }
-        let listing = host::output(Command::new("cpio").args(["-itv", "--quiet", "-F"]).arg(&archive)).unwrap();
+        let listing =
+            host::output(Command::new("cpio").args(["-itv", "--quiet", "-F"]).arg(&archive)).unwrap();
         let lines: Vec<Vec<&str>> = listing.lines().map(|l| l.split_whitespace().collect()).collect();
         let modes: Vec<_> = lines.iter().map(|l| l[0]).collect();
-        assert_eq!(modes, ["drwxr-xr-x", "crw-------", "drwxr-xr-x", "drwxr-xr-x", "-rwxr-xr-x", "lrwxrwxrwx"]);
+        assert_eq!(
+            modes,
+            ["drwxr-xr-x", "crw-------", "drwxr-xr-x", "drwxr-xr-x", "-rwxr-xr-x", "lrwxrwxrwx"]
+        );
         assert!(listing.contains("5,   1"), "{listing}");
         assert!(listing.contains("a/link -> /a/b/hello"), "{listing}");
         let extract = "cd \"$1\" && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello";

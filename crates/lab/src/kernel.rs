@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ const RECIPE: &str = "1";
 /// How many builds of a variant stay in the cache.
 const KEPT_BUILDS: usize = 6;
 
+/// After this time unfinished work counts as abandoned.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
 /// What a build leaves, relative to its folder.
 const BZIMAGE: &str = "arch/x86/boot/bzImage";
 const RELEASE: &str = "include/config/kernel.release";
@@ -41,7 +44,7 @@ const MARKER: &str = "memreap-build.json";
 pub enum Variant {
     /// What the lab measures: no debug code.
     Slim,
-    /// lockdep, KASAN, DEBUG_VM, DEBUG_ATOMIC_SLEEP; KUnit where the topics are applied.
+    /// lockdep, KASAN, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
     Debug,
     /// KCSAN, the data-race detector.
     Kcsan,
@@ -112,7 +115,8 @@ struct Marker {
     sha256: String,
 }
 
-/// Builds a kernel, or returns at once when the cache has it.
+/// Builds a kernel, or returns at once when the cache has it. A changed kernel is built on top
+/// of the stock one's objects, so that comes first.
 ///
 /// # Errors
 /// When the source, a package or a topic is missing or does not fit, when a requested symbol
@@ -164,7 +168,7 @@ impl Plan {
         let mut requests = fragment_requests(ctx, variant)?;
         requests.extend(topic_requests(&topics, variant));
         let requests = merge(requests);
-        let tree_key = key(&["tree", &source.version.full], &topics)?;
+        let tree_key = tree_key(source, &topics)?;
         let compiler = compiler_version()?;
         let key = key(
             &["build", RECIPE, &source.version.full, &tree.to_string(), &fragment_text(&requests), &compiler],
@@ -200,14 +204,17 @@ impl Plan {
     }
 
     fn run(&self, ctx: &Context) -> Result<()> {
+        let stock = match self.tree {
+            Tree::Stock => None,
+            Tree::Memreap => Some(build(ctx, Tree::Stock, self.variant)?),
+        };
         self.ensure_tree(ctx)?;
         let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
         let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
         fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
-        let seed = self.seed(ctx)?;
-        if let Some(stock) = &seed {
+        if let Some(stock) = &stock {
             step.detail("copying the stock objects");
             copy_objects(stock, work.path())?;
             let now = SystemTime::now();
@@ -215,18 +222,17 @@ impl Plan {
                 set_time(&self.tree_dir.join(path), now)?;
             }
         }
+        step.detail("configuring");
         configure(ctx, &self.tree_dir, work.path(), &self.requests, &log)?;
-        if let Some(stock) = &seed {
-            step.detail("preparing");
+        if let Some(stock) = &stock {
             settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
         }
-        let kind = if seed.is_some() { "seeded" } else { "full" };
-        let counter = ctx.cache.join(format!("steps-{}-{kind}", self.variant));
+        let counter = ctx.cache.join(format!("steps-{}-{}", self.tree, self.variant));
         let mut command = make(ctx, &self.tree_dir, work.path());
         command.arg("bzImage");
         run_make(ctx, &step, &mut command, &log, Some(&counter))?;
         self.keep(work)?;
-        step.done(if seed.is_some() { "built on top of the stock objects" } else { "built" });
+        step.done("built");
         Ok(())
     }
 
@@ -245,17 +251,14 @@ impl Plan {
         hard_link_copy(&self.source.dir, staging.path())?;
         topics::apply_all(&self.topics, staging.path())
             .with_context(|| format!("on {}", self.source.version.full))?;
+        if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
+            bail!("kernel/ was edited while its topics were applied; run this again");
+        }
+        // The copy has the source's time; from here on it tells whether the tree is in use.
+        set_time(staging.path(), SystemTime::now())?;
         staging.publish(&self.tree_dir)?;
         step.done("");
         Ok(())
-    }
-
-    /// The finished stock build of the same source and variant that this build can start from.
-    fn seed(&self, ctx: &Context) -> Result<Option<Kernel>> {
-        match self.tree {
-            Tree::Stock => Ok(None),
-            Tree::Memreap => Ok(Plan::new(ctx, &self.source, Tree::Stock, self.variant)?.finished()),
-        }
     }
 
     /// Publishes the build. Of a stock build all objects stay, as the seed of others; of a
@@ -293,17 +296,15 @@ impl Plan {
     }
 }
 
-/// The topics' symbols, and KUnit in the debug variant.
+/// The topics' symbols, and their KUnit tests in the debug variant.
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
         Variant::Debug => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
         Variant::Slim | Variant::Kcsan => Vec::new(),
     };
-    let framework = (!kunit.is_empty()).then_some("KUNIT");
     topics
         .iter()
         .map(|t| t.kconfig.as_str())
-        .chain(framework)
         .chain(kunit.into_iter().map(String::as_str))
         .map(|symbol| Request {
             symbol: symbol.to_owned(),
@@ -318,11 +319,6 @@ pub(crate) fn slim_requests(ctx: &Context, topics: &[Topic]) -> Result<Vec<Reque
     let mut requests = fragment_requests(ctx, Variant::Slim)?;
     requests.extend(topic_requests(topics, Variant::Slim));
     Ok(merge(requests))
-}
-
-/// The finished stock slim build of `source`, if the cache has it.
-pub(crate) fn finished_stock(ctx: &Context, source: &Source) -> Result<Option<Kernel>> {
-    Ok(Plan::new(ctx, source, Tree::Stock, Variant::Slim)?.finished())
 }
 
 /// One line of a configuration fragment.
@@ -606,6 +602,10 @@ fn compiler_version() -> Result<String> {
     Ok(format!("{}\n{}", first_line("gcc")?, first_line("ld")?))
 }
 
+fn tree_key(source: &Source, topics: &[Topic]) -> Result<String> {
+    key(&["tree", &source.version.full], topics)
+}
+
 fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
     let mut hash = Sha256::new();
     for part in parts {
@@ -624,36 +624,40 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Removes the builds of `variant` that were not used for longest, and trees without a build.
+/// Removes the builds of `variant` that were not used for longest, and what runs that were
+/// killed or interrupted left: unfinished work, and trees without a build. What cannot be
+/// removed costs space and nothing else.
 fn prune(ctx: &Context, variant: Variant) {
     let prefix = format!("{variant}-");
-    let mut builds: Vec<(SystemTime, PathBuf)> = Vec::new();
-    for tree in folders(&ctx.cache.join("trees")) {
-        for build in folders(&tree) {
-            let is_ours = build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix));
-            let used = build.join(MARKER).metadata().and_then(|m| m.modified());
-            if let (true, Ok(used)) = (is_ours, used) {
-                builds.push((used, build));
-            }
-        }
-    }
+    let trees = folders(&ctx.cache.join("trees"));
+    let builds_in = |tree: &Path| folders(tree).into_iter().filter(|f| f.join(MARKER).is_file());
+    let mut builds: Vec<(SystemTime, PathBuf)> = trees
+        .iter()
+        .flat_map(|tree| builds_in(tree))
+        .filter(|build| build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
+        .filter_map(|build| Some((build.join(MARKER).metadata().ok()?.modified().ok()?, build)))
+        .collect();
     builds.sort();
-    let surplus = builds.len().saturating_sub(KEPT_BUILDS);
-    for (_, build) in &builds[..surplus] {
-        // What cannot be removed costs space and nothing else.
-        if host::remove_any(build).is_err() {
-            ctx.progress.warn(&format!("cannot remove the old build {}", build.display()));
+    for (_, build) in builds.iter().rev().skip(KEPT_BUILDS) {
+        let _ = host::remove_any(build);
+    }
+    for tree in trees {
+        let is_work = |f: &PathBuf| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("work-"));
+        for work in folders(&tree).iter().filter(|f| is_work(f) && is_old(f)) {
+            let _ = host::remove_any(work);
         }
-        let Some(tree) = build.parent() else { continue };
-        let in_use = folders(tree).iter().any(|f| f.join(MARKER).is_file() || is_work(f));
-        if !in_use {
-            let _ = host::remove_any(tree);
+        if builds_in(&tree).next().is_none() && is_old(&tree) {
+            let name = tree.file_name().unwrap_or_default();
+            let _ = host::remove_any(&ctx.cache.join("headers").join(name));
+            let _ = host::remove_any(&tree);
         }
     }
 }
 
-fn is_work(folder: &Path) -> bool {
-    folder.file_name().is_some_and(|n| n.to_string_lossy().starts_with("work-"))
+/// Whether nobody can be at work there any more.
+fn is_old(folder: &Path) -> bool {
+    let age = folder.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
+    age.is_some_and(|age| age > ABANDONED)
 }
 
 fn folders(of: &Path) -> Vec<PathBuf> {
@@ -722,6 +726,41 @@ mod tests {
         assert_eq!(base, key(&["build", "1", "6.12.117-1"], &[]).unwrap());
         assert_ne!(base, key(&["build", "1", "6.12.117-2"], &[]).unwrap());
         assert_ne!(base, key(&["build", "16", ".12.117-1"], &[]).unwrap(), "parts do not run together");
+    }
+
+    #[test]
+    fn old_builds_and_abandoned_work_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: dir.path().into(),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        let hours_ago = |h| SystemTime::now() - Duration::from_secs(h * 3600);
+        let folder = |path: &str, age: u64| {
+            let path = dir.path().join("trees").join(path);
+            fs::create_dir_all(&path).unwrap();
+            set_time(&path, hours_ago(age)).unwrap();
+            path
+        };
+        let build = |path: &str, age: u64| {
+            let path = folder(path, age);
+            fs::write(path.join(MARKER), "").unwrap();
+            set_time(&path.join(MARKER), hours_ago(age)).unwrap();
+            path
+        };
+        let slim: Vec<PathBuf> = (0..8).map(|i| build(&format!("a/slim-{i}"), 100 + i)).collect();
+        let debug = build("b/debug-0", 500);
+        let (at_work, left) = (folder("a/work-1.partial", 1), folder("a/work-2.partial", 48));
+        let (young, old) = (folder("young", 1), folder("old", 48));
+        prune(&ctx, Variant::Slim);
+        let there: Vec<bool> = slim.iter().map(|b| b.exists()).collect();
+        assert_eq!(there, [true, true, true, true, true, true, false, false]);
+        assert!(debug.exists(), "another variant");
+        assert!(at_work.exists() && !left.exists());
+        assert!(young.exists() && !old.exists());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::accel::Accel;
@@ -36,13 +36,14 @@ pub struct KunitOptions {
 /// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
 pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> {
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
-    let cmdline = match &options.filter {
-        Some(glob) if glob.contains(|c: char| c.is_whitespace() || c == '"') => {
-            bail!("the filter '{glob}' cannot be passed on a kernel command line")
-        }
-        Some(glob) => format!("kunit.filter_glob={glob}"),
-        None => String::new(),
-    };
+    // The kernels have KUnit switched off until asked, so that other boots do not run the tests.
+    let mut cmdline = String::from("kunit.enable=1");
+    if let Some(glob) = &options.filter {
+        let fits = !glob.contains(|c: char| c.is_whitespace() || c == '"');
+        ensure!(fits, "the filter '{glob}' cannot be passed on a kernel command line");
+        cmdline.push_str(" kunit.filter_glob=");
+        cmdline.push_str(glob);
+    }
     let arm = Arm { name: Tree::Memreap.to_string(), bzimage: kernel.bzimage, cmdline };
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = LIMIT;

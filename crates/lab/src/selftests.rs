@@ -7,7 +7,7 @@
 //! guest of its own, so that one that brings its guest down is known by name and spoils no other.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -68,16 +68,34 @@ pub struct SelftestOptions {
 pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<bool> {
     let default = [String::from("ours")];
     let names = if options.names.is_empty() { &default[..] } else { &options.names };
-    let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
-    let mut stock = None;
     let mut rows = Vec::new();
+    // What was found out before something went wrong is still worth showing.
+    let done = run_all(ctx, accel, options.variant, names, &mut rows);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else if !rows.is_empty() {
+        print_table(&rows);
+    }
+    done?;
+    Ok(rows.iter().all(|row| row.new_failures.is_empty()))
+}
+
+fn run_all(
+    ctx: &Context,
+    accel: Accel,
+    variant: Variant,
+    names: &[String],
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let names = names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
+    let memreap = kernel::build(ctx, Tree::Memreap, variant)?;
+    let stock = if names.iter().any(|name| name.folder != OURS) {
+        Some(kernel::build(ctx, Tree::Stock, variant)?)
+    } else {
+        None
+    };
     for name in names {
-        let name = Name::parse(name)?;
-        let compared = name.folder != OURS;
-        if compared && stock.is_none() {
-            stock = Some(kernel::build(ctx, Tree::Stock, options.variant)?);
-        }
-        let base = stock.as_ref().filter(|_| compared);
+        let base = stock.as_ref().filter(|_| name.folder != OURS);
         let tests = build(ctx, base.unwrap_or(&memreap), &name)?;
         for program in &tests.programs {
             let base = base.map(|k| run_one(ctx, accel, Tree::Stock, k, &tests, program)).transpose()?;
@@ -85,13 +103,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<boo
             rows.push(Row::new(format!("{}/{program}", tests.folder), base, changed));
         }
     }
-    let good = rows.iter().all(|row| row.new_failures.is_empty());
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-    } else {
-        print_table(&rows);
-    }
-    Ok(good)
+    Ok(())
 }
 
 /// A test's name as the user gives it.
@@ -128,8 +140,8 @@ struct Tests {
     built: PathBuf,
     /// What to run in it, with arguments.
     programs: Vec<String>,
-    /// Keeps `built` until the tests are done with.
-    _scratch: Staging,
+    /// Keeps `built` until the tests are done with, and to ourselves.
+    _scratch: (Staging, File),
 }
 
 /// Builds a folder's tests by the kernel's own makefiles, in a scratch copy of the tree.
@@ -158,9 +170,11 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name) -> Result<Tests> {
 
     let step = ctx.progress.step(&format!("building selftests {folder}"));
     // Beside the tree: hard links do not reach across file systems.
-    let scratch = Staging::begin(&ctx.cache.join(format!("selftests-{}", std::process::id())))?;
+    let target = ctx.cache.join("selftests");
+    let lock = host::lock(ctx, &target)?;
+    let scratch = Staging::begin(&target)?;
     fs::create_dir_all(scratch.path()).with_context(|| scratch.path().display().to_string())?;
-    for part in ["tools", "mm", "scripts"] {
+    for part in ["tools", "include", "lib", "mm", "scripts"] {
         kernel::hard_link_copy(&kernel.source_dir.join(part), &scratch.path().join(part))?;
     }
     let built = scratch.path().join(IN_TREE).join(&folder);
@@ -195,7 +209,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name) -> Result<Tests> {
     };
     ensure!(!programs.is_empty(), "{folder}: its Makefile names no test to run");
     step.done(&format!("{} programs", programs.len()));
-    Ok(Tests { folder, built, programs, _scratch: scratch })
+    Ok(Tests { folder, built, programs, _scratch: (scratch, lock) })
 }
 
 /// Runs one program in a guest of its own.
@@ -228,7 +242,8 @@ fn run_one(
             job.overlay.push((bash, "/bin/bash".into()));
         }
     }
-    let logs = ctx.out.join("logs/selftests").join(tests.folder.replace('/', "-")).join(format!("{file}-{tree}"));
+    let logs =
+        ctx.out.join("logs/selftests").join(tests.folder.replace('/', "-")).join(format!("{file}-{tree}"));
     let mut text = String::new();
     let boot = boot_with(ctx, accel, &arm, &job, &logs, &mut |message| {
         if let Message::Out(piece) | Message::Err(piece) = message {

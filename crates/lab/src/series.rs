@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
-use crate::kernel;
+use crate::kernel::{self, Tree, Variant};
 use crate::source::{self, Source};
 use crate::topics::{self, Topic};
 
@@ -61,12 +61,12 @@ pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Names the first patch that does not apply or build.
 pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
-    host::ensure_packages(ctx, host::BUILD)?;
     let topics = topics::load(&ctx.repo)?;
     if patches.len() != topics.len() {
         bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
     }
     let source = source::get(ctx)?;
+    let stock = kernel::build(ctx, Tree::Stock, Variant::Slim)?;
     let author = Author::of(&ctx.repo)?;
     let target = ctx.cache.join("trees/series");
     let _lock = host::lock(ctx, &target)?;
@@ -75,11 +75,8 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
     kernel::hard_link_copy(&source.dir, tree.path())?;
     let out = tree.path().join("work-series");
     fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let seed = kernel::finished_stock(ctx, &source)?;
-    if let Some(stock) = &seed {
-        // The patched files are written later than any of these objects, so make sees them.
-        kernel::copy_objects(stock, &out)?;
-    }
+    // The patched files are written later than any of these objects, so make sees them.
+    kernel::copy_objects(&stock, &out)?;
 
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let git_tree = work.path().join("tree");
@@ -95,8 +92,8 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
         let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
         let requests = kernel::slim_requests(ctx, &topics[..=i])?;
         kernel::configure(ctx, tree.path(), &out, &requests, &log)?;
-        if let (Some(stock), 0) = (&seed, i) {
-            kernel::settle_tools(ctx, stock, tree.path(), &out, &topics, &log)?;
+        if i == 0 {
+            kernel::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;
         }
         kernel::run_make(ctx, &step, kernel::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
             .with_context(|| format!("the kernel does not build after {name}"))?;

@@ -74,6 +74,13 @@ const CHECKS: &[Check] = &[
         Program::Lab,
         &["series", "--check", "--out", "target/lab/series"],
     ),
+    Check {
+        name: "static",
+        about: "the topics' code: checkpatch, sparse, W=1",
+        program: Program::Lab,
+        args: &["static"],
+        needs: Some("kernel/checks"),
+    },
     check("kunit", "KUnit in the changed debug kernel", Program::Lab, &["kunit", "--variant", "debug"]),
     check(
         "selftests",
@@ -117,6 +124,9 @@ pub fn run(ctx: &Context, only: &[String]) -> Result<bool> {
     }
     if chosen.iter().any(|c| c.name == "hosted") {
         packages.extend_from_slice(host::HOSTED);
+    }
+    if chosen.iter().any(|c| c.name == "static") {
+        packages.extend_from_slice(host::LINT);
     }
     host::ensure_packages(ctx, &packages)?;
 

@@ -52,10 +52,7 @@ fn job(command: GuestCommand) -> Job {
 }
 
 fn fault(args: &[&str]) -> Job {
-    job(GuestCommand::Scenario {
-        name: "fault".into(),
-        args: args.iter().map(|&a| a.to_owned()).collect(),
-    })
+    job(GuestCommand::Scenario { name: "fault".into(), args: args.iter().map(|&a| a.to_owned()).collect() })
 }
 
 fn exec(argv: &[&str]) -> Job {

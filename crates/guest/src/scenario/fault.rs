@@ -37,9 +37,7 @@ impl Scenario for Fault {
             }
             ["silent"] => init::power_off(),
             ["rust-panic"] => panic!("a panic on request"),
-            ["exit", status] => {
-                std::process::exit(status.parse().with_context(|| format!("exit {status}"))?)
-            }
+            ["exit", status] => std::process::exit(status.parse().with_context(|| format!("exit {status}"))?),
             _ => bail!("fault: warn|oops|panic|hang|garbage|silent|rust-panic|exit N, not {args:?}"),
         }
     }

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open,
-    pidfd_send_signal, test_kill_process_group, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal,
+    test_kill_process_group, waitid,
 };
 
 use super::{Scenario, arg};
@@ -82,13 +82,7 @@ impl Counts {
         format!(
             "{} rounds, {} victims, {} OOM kills; process_mrelease: {} done, {} too late, \
              {} tried again, {} refused",
-            self.rounds,
-            self.victims,
-            self.oom_kills,
-            self.released,
-            self.too_late,
-            self.again,
-            self.refused
+            self.rounds, self.victims, self.oom_kills, self.released, self.too_late, self.again, self.refused
         )
     }
 }
@@ -149,7 +143,7 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
     let set = |file: &str, value: String| {
         fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
     };
-    set("memory.max", ((16 + dice.below(32)) * MIB).to_string())?;
+    set("memory.max", ((8 + dice.below(16)) * MIB).to_string())?;
     set("memory.oom.group", dice.below(2).to_string())?;
     let (procs, mut own) = (format!("{group}/cgroup.procs"), Dice(dice.roll()));
     let victim = Doomed::fork(move || {
@@ -158,8 +152,10 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
         }
         for _ in 0..own.below(3) {
             let mut own = Dice(own.roll());
-            thread::spawn(move || loop {
-                gobble(&mut own);
+            thread::spawn(move || {
+                loop {
+                    gobble(&mut own);
+                }
             });
         }
         loop {
@@ -209,6 +205,12 @@ impl Doomed {
     /// Releases the victim's memory from one thread per delay, each of which keeps trying until
     /// the victim is dying; kills it after `kill`, or leaves that to others.
     fn release(&self, delays: &[Duration], kill: Option<Duration>, counts: &mut Counts) -> Result<()> {
+        // The OOM killer comes when it comes; a victim killed by us that still cannot be released
+        // soon shares its memory with a process that lives on.
+        let (patience, pause) = match kill {
+            Some(_) => (Duration::from_millis(200), Duration::ZERO),
+            None => (DEATH, Duration::from_millis(1)),
+        };
         thread::scope(|scope| {
             let threads: Vec<_> = delays
                 .iter()
@@ -218,12 +220,10 @@ impl Doomed {
                         let began = Instant::now();
                         loop {
                             let done = mrelease(self.pidfd.as_fd())?;
-                            // Not dying yet (the OOM killer comes when it comes), or its memory
-                            // is shared with a process that lives on.
-                            if done.is_some() || began.elapsed() > Duration::from_millis(200) {
+                            if done.is_some() || began.elapsed() > patience {
                                 return io::Result::Ok(done);
                             }
-                            thread::yield_now();
+                            if pause.is_zero() { thread::yield_now() } else { thread::sleep(pause) }
                         }
                     })
                 })
@@ -245,8 +245,10 @@ impl Doomed {
     /// Waits for the victim's end, then for that of everything it started.
     fn end(self, counts: &mut Counts) -> Result<()> {
         let pid = self.pid;
-        let dead = || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        within(DEATH, || !matches!(dead(), Ok(None))).with_context(|| format!("victim {pid} does not die"))?;
+        let dead =
+            || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        within(DEATH, || !matches!(dead(), Ok(None)))
+            .with_context(|| format!("victim {pid} does not die"))?;
         counts.victims += 1;
         within(DEATH, || {
             // What shares the memory or was forked outlives the victim; PID 1 reaps it.
@@ -460,7 +462,7 @@ fn map(dice: &mut Dice, size: usize) -> Result<(), Errno> {
 
 /// Takes memory and keeps it.
 fn gobble(dice: &mut Dice) {
-    let flags = if dice.one_in(4) { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    let flags = if dice.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
     if let Ok(area) = Area::anonymous((1 + dice.below(256)) * PAGE, flags) {
         area.touch();
     }
@@ -469,9 +471,8 @@ fn gobble(dice: &mut Dice) {
 /// MemAvailable in bytes.
 fn available() -> Result<usize> {
     let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    let kib: Option<usize> = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let kib: Option<usize> =
+        text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
     Ok(kib.context("no MemAvailable in /proc/meminfo")? << 10)
 }
 
