@@ -29,6 +29,18 @@ const ENTER: &str = "lock_enter";
 const UNMAP: &str = "unmap";
 const EVENTS: [&str; 3] = [LEAVE, ENTER, UNMAP];
 
+/// Events that should have been recorded and were not; the same work can be tried again.
+#[derive(Debug)]
+pub struct Lost(String);
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Lost {}
+
 /// What a lock guards, as told by the function that wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -145,7 +157,7 @@ impl LockTrace {
     /// Records while `work` runs.
     ///
     /// # Errors
-    /// When `work` fails, when an event was lost, or when the trace makes no sense.
+    /// When `work` fails, when an event was lost ([`Lost`]), or when the trace makes no sense.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Recording)> {
         let missed_before = self.missed()?;
         self.set("trace", "")?;
@@ -191,13 +203,14 @@ impl LockTrace {
     /// An event not recorded would count as a lock not contended.
     fn check_nothing_lost(&self, missed_before: u64) -> Result<()> {
         let missed = self.missed()? - missed_before;
-        ensure!(missed == 0, "{missed} probe hits were missed (kprobe_profile)");
+        // A probe that is hit while the same CPU handles another one cannot run.
+        ensure!(missed == 0, Lost(format!("{missed} probe hits were missed (kprobe_profile)")));
         let per_cpu = self.instance.join("per_cpu");
         for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
             let path = cpu?.path().join("stats");
             let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
-            ensure!(lost == 0, "{}: {lost} events lost, buffer too small", path.display());
+            ensure!(lost == 0, Lost(format!("{}: {lost} events lost, buffer too small", path.display())));
         }
         Ok(())
     }

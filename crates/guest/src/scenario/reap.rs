@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::{Better, Scenario, arg};
 use crate::freemem::{self, Recorder, ShortFreeLists};
-use crate::locktrace::{Kind, LockTrace, Recording};
+use crate::locktrace::{Kind, LockTrace, Lost, Recording};
 use crate::report::Reporter;
 use crate::victim::{self, Layout, Released, Victim};
 
@@ -24,7 +24,7 @@ const CASES: [(&str, usize); 3] = [("100-vmas", 100), ("1000-vmas", 1000), ("1-v
 const SHARE: f64 = 0.9;
 /// Less of the victim's memory back than this, and something else was measured.
 const PLAUSIBLE: f64 = 0.95;
-/// How often a round is tried in which a reaper came too late.
+/// How often a round is tried in which a reaper came too late or an event was lost.
 const TRIES: u32 = 10;
 /// The victim's pages, its page tables and what the guest itself needs.
 const HEADROOM: u64 = 64 << 20;
@@ -284,10 +284,17 @@ impl Run<'_> {
         out.sample(&format!("{}/{name}", self.case), unit, Better::Lower, value);
     }
 
-    /// Repeats a round until no reaper came too late in it.
+    /// Repeats a round until no reaper came too late in it and no event was lost.
     fn in_time<T>(&self, out: &mut Reporter, way: Way, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
         for _ in 0..TRIES {
-            let (cost, result) = round().with_context(|| format!("way {}", way.name()))?;
+            let (cost, result) = match round() {
+                Ok(done) => done,
+                Err(e) if e.is::<Lost>() => {
+                    out.note(&format!("{}/{}: {e}; round repeated", self.case, way.name()));
+                    continue;
+                }
+                Err(e) => return Err(e.context(format!("way {}", way.name()))),
+            };
             if cost.strike.again() > 0 {
                 out.note(&format!(
                     "{}/{}: process_mrelease said EAGAIN {} times",
@@ -305,7 +312,7 @@ impl Run<'_> {
                 way.name()
             ));
         }
-        bail!("way {}: a reaper came too late (ESRCH) {TRIES} times running", way.name())
+        bail!("way {}: not one good round in {TRIES}; the notes say why", way.name())
     }
 
     /// One round against the clock.
