@@ -17,7 +17,7 @@
 #define MAX_CHUNKS	2048
 
 /* How long to wait for a wake that should come at once, in seconds. */
-#define PATIENCE	5
+#define PATIENCE	10
 
 /* The whole run, all tests, in seconds; a hang is a failure. */
 #define RUN_LIMIT	120
@@ -258,6 +258,26 @@ static void test_finished(void)
 	CHECK(quit(second));
 	CHECK(reap_session_finished(first));
 	CHECK(reap_session_leave(first));
+}
+
+static void test_pause(void)
+{
+	struct reap_session *first, *second;
+	struct reap_session own[2];
+
+	first = reap_session_join(fake_mm(0), &own[0]);
+	/* Somebody has to do the work. */
+	CHECK(!reap_session_pause(first));
+	second = reap_session_join(fake_mm(0), &own[1]);
+	CHECK(reap_session_pause(second));
+	CHECK(!reap_session_pause(first));
+	reap_session_finish(first);
+	CHECK(reap_session_finished(second));
+	reap_session_resume(second);
+	CHECK(!reap_session_finished(first));
+	reap_session_finish(second);
+	CHECK(reap_session_leave(first));
+	CHECK(reap_session_leave(second));
 }
 
 static void test_failed(void)
@@ -573,6 +593,7 @@ static const struct {
 	{ "join-and-leave", test_join_and_leave },
 	{ "table-full", test_table_full },
 	{ "finished", test_finished },
+	{ "pause", test_pause },
 	{ "failed", test_failed },
 	{ "concurrent-claims", test_concurrent_claims },
 	{ "wake", test_wake },

@@ -55,6 +55,17 @@ static inline void name##_inc(type *v)					\
 {									\
 	__atomic_fetch_add(&v->counter, 1, __ATOMIC_RELAXED);		\
 }									\
+static inline bool name##_add_unless(type *v, value i, value unless)	\
+{									\
+	value old = name##_read(v);					\
+									\
+	do {								\
+		if (old == unless)					\
+			return false;					\
+	} while (!name##_try_cmpxchg(v, &old, old + i));		\
+									\
+	return true;							\
+}									\
 static inline bool name##_dec_and_test(type *v)				\
 {									\
 	return !__atomic_sub_fetch(&v->counter, 1, __ATOMIC_SEQ_CST);	\

@@ -14,6 +14,7 @@
 #include <linux/moduleparam.h>
 #include <linux/oom.h>
 #include <linux/sched/coredump.h>
+#include <linux/sched/signal.h>
 #include <linux/timekeeping.h>
 
 #include <asm/tlb.h>
@@ -37,8 +38,12 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 /* How often the OOM reaper tries to get a lock back that it gave up. */
 #define REAP_RELOCK_TRIES	5
 
+/* How long a reaper on the exiting thread's CPU lets it run undisturbed. */
+#define REAP_ASIDE		(HZ / 100 + 1)
+
 /**
  * struct reaper - one reaper at work
+ * @victim: a thread of the dying process
  * @mm: the address space
  * @session: shared with the other reapers of @mm
  * @mas: position in @mm's tree of VMAs; valid while the mmap_lock is held
@@ -51,6 +56,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * @stat: what the tracepoint reports
  */
 struct reaper {
+	struct task_struct *victim;
 	struct mm_struct *mm;
 	struct reap_session *session;
 	struct ma_state mas;
@@ -197,23 +203,24 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
  * them pass. The OOM reaper must not sleep on the lock: its holder may need
  * the very memory that is to be freed.
  */
-static void relock(struct reaper *r)
+static bool relock(struct reaper *r)
 {
 	mmap_read_unlock(r->mm);
 	r->locked = false;
+	r->moved = true;
 	r->stat.yields++;
 
 	if (r->may_sleep) {
 		r->locked = !mmap_read_lock_killable(r->mm);
-		return;
+		return r->locked;
 	}
 
-	for (int i = 0; i < REAP_RELOCK_TRIES; i++) {
+	for (int i = 0; i < REAP_RELOCK_TRIES && !r->locked; i++) {
 		schedule_timeout_idle(1);
 		r->locked = mmap_read_trylock(r->mm);
-		if (r->locked)
-			return;
 	}
+
+	return r->locked;
 }
 
 /*
@@ -234,10 +241,11 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 
 		if (mmap_lock_is_contended(r->mm)) {
 			tlb_finish_mmu(&r->tlb);
-			relock(r);
-			if (!r->locked)
+			if (!relock(r)) {
+				/* All of the session miss what is left. */
+				WRITE_ONCE(r->session->failed, true);
 				return false;
-			r->moved = true;
+			}
 			tlb_gather_mmu(&r->tlb, r->mm);
 			r->gathered = 0;
 		}
@@ -254,21 +262,65 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 	return !done;
 }
 
+/* Does a thread of the victim, exiting most likely, want this CPU? */
+static bool victim_on_this_cpu(struct reaper *r)
+{
+	unsigned int cpu = raw_smp_processor_id();
+	struct task_struct *t;
+	bool found = false;
+
+	rcu_read_lock();
+	for_each_thread(r->victim, t) {
+		found = task_is_running(t) && task_cpu(t) == cpu;
+		if (found)
+			break;
+	}
+	rcu_read_unlock();
+
+	return found;
+}
+
 /*
- * Claim chunks and zap them until there are none.
+ * A reaper that takes turns with the exiting thread on one CPU makes neither
+ * faster. Sleep instead, if another reaper goes on: the scheduler may find us
+ * a better CPU when we wake up.
  *
- * Return: false if claimed memory may have been left behind.
+ * Return: false when there is nothing left to do, or the lock did not come
+ * back.
  */
-static bool reap_chunks(struct reaper *r)
+static bool step_aside(struct reaper *r)
+{
+	while (r->may_sleep && victim_on_this_cpu(r) &&
+	       reap_session_pause(r->session)) {
+		bool finished;
+
+		mmap_read_unlock(r->mm);
+		r->locked = false;
+		r->moved = true;
+		finished = wait_event_killable_timeout(r->session->idle,
+						       reap_session_finished(r->session),
+						       REAP_ASIDE);
+		reap_session_resume(r->session);
+		if (finished || mmap_read_lock_killable(r->mm))
+			return false;
+		r->locked = true;
+		if (test_bit(MMF_OOM_SKIP, &r->mm->flags))
+			return false;
+	}
+
+	return true;
+}
+
+/* Claim chunks and zap them until there are none. */
+static void reap_chunks(struct reaper *r)
 {
 	struct reap_span chunk;
 
-	while (reap_session_claim(r->session, span_below, r, &chunk)) {
+	while (step_aside(r) &&
+	       reap_session_claim(r->session, span_below, r, &chunk)) {
 		if (!reap_chunk(r, &chunk))
 			break;
 	}
-
-	return r->locked;
 }
 
 /*
@@ -289,6 +341,7 @@ static bool wait_finished(struct reaper *r)
 
 /**
  * memreap_reap_mm - free the private memory of a dying address space
+ * @victim: a thread of the dying process
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
  *	and MMF_OOM_SKIP seen clear under it
  * @may_sleep: may wait for the mmap_lock and for the other reapers of @mm
@@ -299,10 +352,12 @@ static bool wait_finished(struct reaper *r)
  *
  * Return: false if part of @mm was left out and the caller should try again.
  */
-bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked)
+bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
+		     bool may_sleep, bool *locked)
 {
 	struct reap_session own;
 	struct reaper r = {
+		.victim = victim,
 		.mm = mm,
 		.may_sleep = may_sleep,
 		.locked = true,
@@ -321,9 +376,7 @@ bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked)
 	 */
 	set_bit(MMF_UNSTABLE, &mm->flags);
 
-	/* What one claimed and left, all of the session have missed. */
-	if (!reap_chunks(&r))
-		WRITE_ONCE(r.session->failed, true);
+	reap_chunks(&r);
 	reap_session_finish(r.session);
 	if (may_sleep)
 		complete = wait_finished(&r);

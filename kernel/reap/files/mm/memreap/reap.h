@@ -7,6 +7,7 @@
 
 struct encoded_page;
 struct mm_struct;
+struct task_struct;
 
 #ifdef CONFIG_MEMREAP_REAP
 
@@ -18,7 +19,8 @@ static inline bool memreap_reap_enabled(void)
 	return static_branch_likely(&memreap_reap_key);
 }
 
-bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked);
+bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
+		     bool may_sleep, bool *locked);
 void memreap_release_pages(struct encoded_page **pages, int nr);
 
 #else
@@ -28,7 +30,8 @@ static inline bool memreap_reap_enabled(void)
 	return false;
 }
 
-static inline bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep,
+static inline bool memreap_reap_mm(struct task_struct *victim,
+				   struct mm_struct *mm, bool may_sleep,
 				   bool *locked)
 {
 	return false;

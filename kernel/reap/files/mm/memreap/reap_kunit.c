@@ -397,6 +397,28 @@ static void reap_test_finished(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, reap_session_leave(first));
 }
 
+static void reap_test_pause(struct kunit *test)
+{
+	struct reap_session *first, *second;
+	struct reap_session own[2];
+
+	first = reap_session_join(fake_mm(0), &own[0]);
+	/* Somebody has to do the work. */
+	KUNIT_EXPECT_FALSE(test, reap_session_pause(first));
+	second = reap_session_join(fake_mm(0), &own[1]);
+	KUNIT_ASSERT_PTR_EQ(test, first, second);
+	KUNIT_ASSERT_TRUE(test, reap_session_pause(second));
+	KUNIT_EXPECT_FALSE(test, reap_session_pause(first));
+
+	reap_session_finish(first);
+	KUNIT_EXPECT_TRUE(test, reap_session_finished(second));
+	reap_session_resume(second);
+	KUNIT_EXPECT_FALSE(test, reap_session_finished(first));
+	reap_session_finish(second);
+	KUNIT_EXPECT_TRUE(test, reap_session_leave(first));
+	KUNIT_EXPECT_TRUE(test, reap_session_leave(second));
+}
+
 static void reap_test_failed(struct kunit *test)
 {
 	struct space space = SPANS({ CHUNK, 8 * CHUNK });
@@ -556,6 +578,7 @@ static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE(reap_test_join),
 	KUNIT_CASE(reap_test_table_full),
 	KUNIT_CASE(reap_test_finished),
+	KUNIT_CASE(reap_test_pause),
 	KUNIT_CASE(reap_test_failed),
 	KUNIT_CASE(reap_test_concurrent),
 	{}

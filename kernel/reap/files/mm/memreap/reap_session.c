@@ -110,6 +110,26 @@ bool reap_session_claim(struct reap_session *session, reap_below_fn below,
 }
 
 /**
+ * reap_session_pause - stop working for a while, if another reaper goes on
+ * @session: the session; the caller holds no chunk
+ *
+ * Return: true if the caller may wait; it calls reap_session_resume() then.
+ */
+bool reap_session_pause(struct reap_session *session)
+{
+	return atomic_add_unless(&session->working, -1, 1);
+}
+
+/**
+ * reap_session_resume - work again after reap_session_pause()
+ * @session: the session
+ */
+void reap_session_resume(struct reap_session *session)
+{
+	atomic_inc(&session->working);
+}
+
+/**
  * reap_session_finish - tell that the caller holds no chunk and takes none
  * @session: the session, which the caller has not left yet
  */

@@ -61,6 +61,8 @@ struct reap_session *reap_session_join(struct mm_struct *mm,
 bool reap_session_leave(struct reap_session *session);
 bool reap_session_claim(struct reap_session *session, reap_below_fn below,
 			void *arg, struct reap_span *chunk);
+bool reap_session_pause(struct reap_session *session);
+void reap_session_resume(struct reap_session *session);
 void reap_session_finish(struct reap_session *session);
 bool reap_session_finished(struct reap_session *session);
 
