@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! aa_clean = true             # no metric's A/A control may see a difference
+//! known_worse = ["100-vmas/zone-lock-contended"]  # what may get worse; nothing else may
 //!
 //! [[expect]]                  # one metric, changed arm against base arm
 //! metric = "100-vmas/pte-lock-contended"
@@ -42,6 +43,8 @@ struct File {
     scenario: Option<String>,
     #[serde(default)]
     aa_clean: bool,
+    #[serde(default)]
+    known_worse: Vec<String>,
     #[serde(default)]
     expect: Vec<Expect>,
     #[serde(default)]
@@ -96,13 +99,14 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
     let file: File =
         toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
-    if !file.aa_clean && file.expect.is_empty() && file.compare.is_empty() {
+    if !file.aa_clean && file.known_worse.is_empty() && file.expect.is_empty() && file.compare.is_empty() {
         bail!("{}: expects nothing; remove the file or write expectations", path.display());
     }
     let mut checked = Vec::new();
     if file.aa_clean {
         checked.push(aa_clean(results));
     }
+    checked.push(nothing_else_worse(results, &file));
     for expect in &file.expect {
         if expect.at_least.is_none() && expect.share_at_most.is_none() && expect.verdict.is_none() {
             let what = "give at_least, share_at_most or verdict, or nothing is expected of this metric";
@@ -150,6 +154,24 @@ pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let missed = checked.iter().filter(|c| !c.pass).count();
     let met = checked.len() - missed;
     table::lines(&table) + &format!("\n{} expectations: {met} met, {missed} missed\n", checked.len())
+}
+
+fn nothing_else_worse(results: &Results, file: &File) -> Checked {
+    let expected = match file.known_worse.as_slice() {
+        [] => "nothing got worse".to_owned(),
+        known => format!("nothing got worse but {}", known.join(", ")),
+    };
+    let scenario = file.scenario.as_deref();
+    let worse: Vec<String> = results
+        .metrics
+        .iter()
+        .filter(|m| m.verdict == Verdict::Worse && scenario.is_none_or(|s| m.scenario == s))
+        .filter(|m| !file.known_worse.contains(&m.metric))
+        .map(|m| format!("{}: {}", place(m), ratio(m.ratio)))
+        .collect();
+    let pass = worse.is_empty();
+    let measured = if pass { "nothing".to_owned() } else { worse.join("; ") };
+    Checked { expected, measured, pass }
 }
 
 fn aa_clean(results: &Results) -> Checked {
@@ -276,8 +298,27 @@ mod tests {
         check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"))
     }
 
+    /// Without the check that every file has, that nothing else got worse.
+    fn own(checked: Vec<Checked>) -> Vec<Checked> {
+        checked.into_iter().filter(|c| !c.expected.starts_with("nothing got worse")).collect()
+    }
+
     fn passes(text: &str) -> Vec<bool> {
-        check_fixture(text).unwrap().iter().map(|c| c.pass).collect()
+        own(check_fixture(text).unwrap()).iter().map(|c| c.pass).collect()
+    }
+
+    #[test]
+    fn what_gets_worse_must_be_known() {
+        let mut results = fixture::results();
+        results.metrics.iter_mut().for_each(|m| m.verdict = Verdict::Same);
+        results.metrics[1].verdict = Verdict::Worse;
+        let judge = |known: &str| {
+            let text =
+                format!("aa_clean = false\nknown_worse = [{known}]\n[[expect]]\nmetric = 'x'\nat_least = 1");
+            check_text(&results, &text, Path::new("x")).unwrap()[0].pass
+        };
+        assert!(!judge(""));
+        assert!(judge("'100-vmas/mrelease-90'"));
     }
 
     #[test]
@@ -326,7 +367,7 @@ mod tests {
         results.metrics.push(twin);
         let text = "[[expect]]\nmetric = '100-vmas/pte-lock-contended'\nat_least = 33.0";
         let checked = check_text(&results, text, Path::new("x")).unwrap();
-        assert_eq!(checked.iter().map(|c| c.pass).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(own(checked).iter().map(|c| c.pass).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]
@@ -341,7 +382,7 @@ mod tests {
                 "[[compare]]\narm = 'memreap'\nmetric = '100-vmas/{first}'\n\
                  not_worse_than = '100-vmas/{second}'\ntolerance = {tolerance:?}"
             );
-            check_text(&results, &text, Path::new("x")).unwrap()[0].pass
+            own(check_text(&results, &text, Path::new("x")).unwrap())[0].pass
         };
         assert!(compare("mrelease2-90", "mrelease-90", 0.05));
         assert!(!compare("mrelease2-90", "mrelease-90", 0.03));
@@ -350,7 +391,7 @@ mod tests {
 
     #[test]
     fn aa_clean_needs_controls_that_see_nothing() {
-        let judge = |results: &Results| check_text(results, "aa_clean = true", Path::new("x")).unwrap();
+        let judge = |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x")).unwrap());
         let mut results = fixture::results();
         assert!(passed(&judge(&results)));
         results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
