@@ -292,16 +292,17 @@ static bool step_aside(struct reaper *r)
 {
 	while (r->may_sleep && victim_on_this_cpu(r) &&
 	       reap_session_pause(r->session)) {
-		bool finished;
+		long ret;
 
 		mmap_read_unlock(r->mm);
 		r->locked = false;
 		r->moved = true;
-		finished = wait_event_killable_timeout(r->session->idle,
-						       reap_session_finished(r->session),
-						       REAP_ASIDE);
+		ret = wait_event_killable_timeout(r->session->idle,
+						  reap_session_finished(r->session),
+						  REAP_ASIDE);
 		reap_session_resume(r->session);
-		if (finished || mmap_read_lock_killable(r->mm))
+		/* The others have finished, or we are being killed. */
+		if (ret || mmap_read_lock_killable(r->mm))
 			return false;
 		r->locked = true;
 		if (test_bit(MMF_OOM_SKIP, &r->mm->flags))
