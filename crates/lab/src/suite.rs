@@ -62,6 +62,8 @@ const CHECKS: &[Check] = &[
         args: &["-C", "kernel/hosted", "test"],
         needs: Some("kernel/hosted"),
     },
+    // Before the tests that boot them, which show no progress of a build.
+    check("build", "the stock and the changed kernel build", Program::Lab, &["build"]),
     check(
         "rust",
         "Rust unit and integration tests, guests that fail on purpose",
