@@ -172,9 +172,11 @@ compile() { # TREE O ARCH CROSS_COMPILE, targets and variables as arguments behi
     make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" -j"$jobs" "$@"
 }
 
-# Warnings without what changes when lines move.
+# Warnings without what changes when lines move. By which way a header was included is no finding;
+# what is wrong in it has a line of its own.
 messages() {
     grep -E ': (warning|error|note): |^make.*\*\*\*' |
+        grep -v ': note: in included file' |
         sed -E "s|$work/stock/||g; s|$tree/||g; s|^(\.\./)+||; s|:[0-9]+(:[0-9]+)?: |: |" | sort || true
 }
 

@@ -367,7 +367,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Ok(finding_unless(soak::run(&ctx, accelerator(&ctx)?, &options)?))
         }
         Sub::Series(args) => {
-            let patches = series::export(&ctx, &args.out)?;
+            // git runs in folders of its own.
+            let out = std::path::absolute(&args.out).with_context(|| args.out.display().to_string())?;
+            let patches = series::export(&ctx, &out)?;
             for patch in &patches {
                 println!("{}", patch.display());
             }
