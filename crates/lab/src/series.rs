@@ -133,6 +133,11 @@ struct Author {
     email: String,
 }
 
+/// Whether git in the checkout knows in whose name the patches are signed off.
+pub fn author_known(repo: &Path) -> bool {
+    Author::of(repo).is_ok()
+}
+
 impl Author {
     /// As git in the checkout has it.
     fn of(repo: &Path) -> Result<Self> {

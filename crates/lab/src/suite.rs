@@ -13,6 +13,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use crate::context::Context;
 use crate::host;
 use crate::progress::elapsed;
+use crate::series;
 
 /// One check: a command, run in the checkout.
 struct Check {
@@ -153,6 +154,16 @@ fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Don
     // The outer make's job server is not open to us.
     for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
         command.env_remove(name);
+    }
+    // These patches go nowhere: a fresh machine without a git identity can check them as well.
+    if check.name == "series" && !series::author_known(&ctx.repo) {
+        command.envs([
+            ("GIT_CONFIG_COUNT", "2"),
+            ("GIT_CONFIG_KEY_0", "user.name"),
+            ("GIT_CONFIG_VALUE_0", "memreap test"),
+            ("GIT_CONFIG_KEY_1", "user.email"),
+            ("GIT_CONFIG_VALUE_1", "test@localhost"),
+        ]);
     }
     let log = ctx.out.join(format!("logs/test-{}.log", check.name));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}", check.name, check.about));
