@@ -181,10 +181,11 @@ messages() {
 }
 
 # The objects may be there from the last run; their warnings are not.
-forget() { # O
-    local target
-    for target in $hooked $added; do
-        rm -rf "${1:?}/$target"
+forget() { # O targets
+    local out=$1 target
+    shift
+    for target in "$@"; do
+        rm -rf "${out:?}/$target"
     done
 }
 
@@ -192,7 +193,7 @@ analyse() { # TREE O targets
     local src=$1 out=$2
     shift 2
     configure "$src" "$out" x86 "" || return 1
-    forget "$out"
+    forget "$out" "$@"
     # shellcheck disable=SC2086
     compile "$src" "$out" x86 "" -k W=1 C=1 "$@" 2>&1 >"$out/log"
 }
@@ -225,7 +226,8 @@ build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
     local title=$1 arch=$2 cross=$3 out=$4
     shift 4
     if configure "$tree" "$out" "$arch" "$cross" "$@" >"$out.txt"; then
-        forget "$out"
+        # shellcheck disable=SC2086
+        forget "$out" $hooked $added
         # shellcheck disable=SC2086
         compile "$tree" "$out" "$arch" "$cross" -k $hooked $added 2>&1 >"$out/log" |
             grep -E ': (warning|error): |\*\*\*' >"$out.txt" || true
