@@ -29,57 +29,6 @@
 /* Distance of what the kernel hands out to different reapers, or more. */
 #define FAR		(32 * MIB)
 
-static bool read_file(const char *path, char *text, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t len;
-
-	if (fd < 0)
-		return false;
-	len = read(fd, text, size - 1);
-	close(fd);
-	if (len < 0)
-		return false;
-	text[len] = 0;
-
-	return true;
-}
-
-static bool write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool done;
-
-	if (fd < 0)
-		return false;
-	done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-	close(fd);
-
-	return done;
-}
-
-/* Has the kernel complained since @kmsg was opened? */
-static bool kernel_complained(int kmsg, char *line, size_t size)
-{
-	static const char * const bad[] = {
-		"Bad rss-counter state", "BUG: ", "WARNING: ", "non-zero pgtables",
-	};
-	ssize_t len;
-
-	/* EPIPE: messages were lost, there may be more. */
-	while ((len = read(kmsg, line, size - 1)) > 0 || errno == EPIPE) {
-		if (len < 0)
-			continue;
-		line[len] = 0;
-		for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-			if (strstr(line, bad[i]))
-				return true;
-		}
-	}
-
-	return false;
-}
-
 /* Reapers at work on one victim, all starting at the same moment. */
 struct reapers {
 	pthread_t threads[NR_THREADS];
@@ -154,9 +103,7 @@ FIXTURE_SETUP(reap)
 {
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
-	self->kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	if (self->kmsg >= 0)
-		lseek(self->kmsg, 0, SEEK_END);
+	self->kmsg = kmsg_open();
 	/* Children of victims become ours, to be waited for. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -387,9 +334,7 @@ FIXTURE_SETUP(memory)
 			write_file(THP_ENABLED, "madvise");
 		}
 	}
-	self->kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	if (self->kmsg >= 0)
-		lseek(self->kmsg, 0, SEEK_END);
+	self->kmsg = kmsg_open();
 	verdict = victim_start(&self->victim, &ops);
 	if (self->thp[0])
 		write_file(THP_ENABLED, self->thp);

@@ -31,19 +31,6 @@ static enum verdict fill_places(void *arg)
 	return map_sparse(NR_PLACES, 32 * PAGE, 32 * MIB) ? GOOD : BAD;
 }
 
-static bool write_text(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool done;
-
-	if (fd < 0)
-		return false;
-	done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-	close(fd);
-
-	return done;
-}
-
 static bool switched_off(void)
 {
 	int fd = open("/sys/module/memreap/parameters/reap",
@@ -76,7 +63,7 @@ FIXTURE_SETUP(trace)
 	}
 	/* An instance of its own: other users of tracing are not disturbed. */
 	self->instance = !mkdir(INSTANCE, 0700) || errno == EEXIST;
-	if (!self->instance || !write_text(ENABLE, "1"))
+	if (!self->instance || !write_file(ENABLE, "1"))
 		SKIP(return, "cannot trace");
 	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 	ASSERT_TRUE(victim_park(&self->victim));
@@ -88,7 +75,7 @@ FIXTURE_TEARDOWN(trace)
 {
 	victim_end(&self->victim);
 	if (self->instance) {
-		write_text(ENABLE, "0");
+		write_file(ENABLE, "0");
 		rmdir(INSTANCE);
 	}
 	if (self->mounted)

@@ -3,21 +3,15 @@
 #ifndef _SELFTESTS_MEMREAP_VICTIM_H
 #define _SELFTESTS_MEMREAP_VICTIM_H
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "util.h"
 
 #ifndef __NR_pidfd_open
 #define __NR_pidfd_open		434
@@ -25,9 +19,6 @@
 #ifndef __NR_process_mrelease
 #define __NR_process_mrelease	448
 #endif
-
-#define PAGE		((size_t)sysconf(_SC_PAGESIZE))
-#define MIB		(1024 * 1024UL)
 
 /* How often to come back after EAGAIN, with 1 ms in between. */
 #define MRELEASE_TRIES	5000
@@ -54,16 +45,6 @@ static inline int mrelease(int pidfd)
 	}
 
 	return err;
-}
-
-/* xorshift: the same every time, from a seed other than 0. */
-static inline unsigned int rnd(unsigned long long *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-
-	return *state >> 32;
 }
 
 /* Every page of its own, and none like a page of zeroes. */
