@@ -71,6 +71,8 @@ pub struct Job {
     pub mem_mib: u32,
     /// The kind of guest time.
     pub mode: Mode,
+    /// Kernel parameters that the job needs, before those of the arm.
+    pub cmdline: String,
     /// The whole boot's limit; then the guest counts as hung and is killed.
     pub timeout: Duration,
     /// Files or folders of the host that the guest finds at the given absolute paths. With an
@@ -91,6 +93,7 @@ impl Job {
             cpus: 2,
             mem_mib: 1024,
             mode: Mode::Multi,
+            cmdline: String::new(),
             timeout: Duration::from_secs(180),
             overlay: Vec::new(),
             interactive: false,
@@ -514,8 +517,8 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
             let _ = write!(params, " tsc=reliable tsc_early_khz={khz} idle=halt");
         }
     }
-    if !arm.cmdline.is_empty() {
-        let _ = write!(params, " {}", arm.cmdline);
+    for own in [&job.cmdline, &arm.cmdline].into_iter().filter(|own| !own.is_empty()) {
+        let _ = write!(params, " {own}");
     }
     let console = option_path(&logs.console)?;
     let console = if job.interactive {
@@ -662,6 +665,14 @@ mod tests {
         assert!(kvm.contains("-accel kvm -cpu host") && !kvm.contains("tsc"), "{kvm}");
         // Instruction counting is TCG's, whatever the host has.
         assert_eq!(shown(Accel::Kvm, Mode::Icount, "/l"), icount);
+    }
+
+    #[test]
+    fn the_arms_parameters_come_last_and_win() {
+        let job = Job { cmdline: "a=job numa=fake=2".into(), ..Job::default() };
+        let logs = Logs::in_folder(Path::new("/l"));
+        let text = quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs).unwrap());
+        assert!(text.contains(" a=job numa=fake=2 a=b'"), "{text}");
     }
 
     #[test]

@@ -37,6 +37,8 @@ const PROGRAM_LIMIT: u64 = 300;
 const GUEST_LIMIT: Duration = Duration::from_secs(PROGRAM_LIMIT + 120);
 /// mrelease_test takes up to 1 GiB.
 const MEM_MIB: u32 = 2048;
+/// Tests of migration need a second node; both get half of the memory.
+const CMDLINE: &str = "numa=fake=2";
 
 /// The exit status by which a kernel selftest says that it cannot run here (KSFT_SKIP).
 const SKIPPED: i32 = 4;
@@ -226,7 +228,7 @@ fn run_one(
     if !path.is_file() {
         return Ok(Report { status: Status::Fail, why: Some("not built".into()), ..Report::default() });
     }
-    let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: String::new() };
+    let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: CMDLINE.into() };
     let home = format!("{IN_GUEST}/{}", tests.folder);
     let script = format!("cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}");
     let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
