@@ -226,10 +226,17 @@ build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
     local title=$1 arch=$2 cross=$3 out=$4
     shift 4
     if configure "$tree" "$out" "$arch" "$cross" "$@" >"$out.txt"; then
+        local targets
+        # Asked for by name, make compiles what the configuration leaves out.
+        if grep -q '^CONFIG_KSM=y' "$out/.config"; then
+            targets=$hooked
+        else
+            targets=$(grep -vx mm/ksm.o <<<"$hooked")
+        fi
         # shellcheck disable=SC2086
-        forget "$out" $hooked $added
+        forget "$out" $targets $added
         # shellcheck disable=SC2086
-        compile "$tree" "$out" "$arch" "$cross" -k $hooked $added 2>&1 >"$out/log" |
+        compile "$tree" "$out" "$arch" "$cross" -k $targets $added 2>&1 >"$out/log" |
             grep -E ': (warning|error): |\*\*\*' >"$out.txt" || true
     fi
     report "$title" <"$out.txt"
@@ -237,9 +244,10 @@ build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
 
 check_configs() {
     local off all=() symbol
-    for off in SMP SWAP MEMCG LRU_GEN NUMA TRANSPARENT_HUGEPAGE; do
+    for off in SMP SWAP MEMCG LRU_GEN NUMA TRANSPARENT_HUGEPAGE KSM MEMORY_FAILURE; do
         build_config "x86, $off=n" x86 "" "$work/b-topics" "$off=n"
     done
+    build_config "x86, 32 bit" x86 "" "$work/b-32" 64BIT=n
     build_config "x86, MEMREAP=n" x86 "" "$work/b-topics" MEMREAP=n
     while read -r symbol; do
         [ "$symbol" = MEMREAP ] || all+=("$symbol=n")

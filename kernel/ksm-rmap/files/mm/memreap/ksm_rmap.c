@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Who maps a KSM page?
+ *
+ * A KSM page is mapped at places that have nothing in common: each has its own
+ * anon_vma and its own page index there. KSM knows the places, since it made
+ * them. What it did not know is the index: a place was looked for in all VMAs
+ * of the anon_vma. It does now, see struct memreap_ksm_place, and the tree of
+ * VMAs, sorted by index, gives the one VMA that covers it, or those few that
+ * fork() made of it.
+ *
+ * The index alone does not tell a mapping: two VMAs of one address space can
+ * have the same index once one of them has been moved. The address alone does
+ * not either, nor does it find anything in the tree. Both together do.
+ *
+ * Places are protected by the lock of the folio, VMAs by that of the root of
+ * the anon_vma. Page faults need the latter: it is given up between two places
+ * as soon as somebody waits for it.
+ */
+#include <linux/ksm.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/rmap.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/signal.h>
+
+#include "../internal.h"
+#include "ksm_rmap.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/memreap_ksm_rmap.h>
+
+DEFINE_STATIC_KEY_TRUE(memreap_ksm_rmap_key);
+
+/* Waiters are woken and running after a few microseconds, if at all soon. */
+#define MAX_COURTESY_NS		(100 * NSEC_PER_USEC)
+
+EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_start);
+EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_end);
+
+/* Out of line: the walks themselves only know whether somebody listens. */
+void memreap_trace_rmap_walk_start(struct folio *folio,
+				   enum memreap_rmap_kind kind)
+{
+	trace_memreap_rmap_walk_start(folio, kind);
+}
+
+void memreap_trace_rmap_walk_end(struct folio *folio,
+				 enum memreap_rmap_kind kind,
+				 unsigned int mappings, unsigned int vmas,
+				 unsigned int locks)
+{
+	trace_memreap_rmap_walk_end(folio, kind, mappings, vmas, locks);
+}
+
+static void hold_end(struct memreap_ksm_hold *hold)
+{
+	if (hold->root)
+		up_read(&hold->root->rwsem);
+	hold->root = NULL;
+}
+
+/* Can @hold be kept for a place in @anon_vma? Gives it up if not. */
+static bool hold_on(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
+{
+	if (hold->root == anon_vma->root &&
+	    hold->places < MEMREAP_KSM_MAX_PLACES &&
+	    !rwsem_is_contended(&hold->root->rwsem) && !need_resched()) {
+		hold->places++;
+		return true;
+	}
+	hold_end(hold);
+	cond_resched();
+
+	return false;
+}
+
+/*
+ * A reader that comes back at once takes the lock from under the nose of the
+ * writer that it has just woken, again and again until that one has lost its
+ * patience after some milliseconds. Those who wait are let in first, unless
+ * they take too long.
+ */
+static void let_waiters_in(struct rw_semaphore *rwsem)
+{
+	u64 end;
+
+	if (likely(!rwsem_is_contended(rwsem)))
+		return;
+	end = local_clock() + MAX_COURTESY_NS;
+	while (rwsem_is_contended(rwsem) && local_clock() < end) {
+		cpu_relax();
+		cond_resched();
+	}
+}
+
+static void hold_begin(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
+{
+	let_waiters_in(&anon_vma->root->rwsem);
+	anon_vma_lock_read(anon_vma);
+	hold->root = anon_vma->root;
+	hold->places = 1;
+}
+
+static bool hold_trybegin(struct memreap_ksm_hold *hold,
+			  struct anon_vma *anon_vma)
+{
+	if (!anon_vma_trylock_read(anon_vma))
+		return false;
+	hold->root = anon_vma->root;
+	hold->places = 1;
+
+	return true;
+}
+
+static bool walk_lock(struct memreap_ksm_walk *walk, struct anon_vma *anon_vma)
+{
+	/* Where a place takes long, nobody is kept waiting for another one. */
+	if (!walk->narrow)
+		hold_end(&walk->hold);
+	if (hold_on(&walk->hold, anon_vma))
+		return true;
+
+	if (!walk->rwc->try_lock) {
+		hold_begin(&walk->hold, anon_vma);
+	} else if (!hold_trybegin(&walk->hold, anon_vma)) {
+		walk->rwc->contended = true;
+		return false;
+	}
+	walk->trace.locks++;
+
+	return true;
+}
+
+/**
+ * memreap_ksm_walk_start - begin a walk over the mappings of a KSM page
+ * @walk: the walk
+ * @folio: the page, locked
+ * @rwc: what the walk is for
+ *
+ * Then comes memreap_ksm_walk_place() for every place of the page, and all
+ * over again while memreap_ksm_walk_again() says so, and, however it ended,
+ * memreap_ksm_walk_end().
+ */
+void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
+			    struct rmap_walk_control *rwc)
+{
+	*walk = (struct memreap_ksm_walk){
+		.rwc = rwc,
+		.trace = { .folio = folio, .kind = MEMREAP_RMAP_KSM },
+		.narrow = memreap_ksm_rmap_enabled(),
+	};
+	memreap_rmap_walk_start(&walk->trace);
+}
+
+/* Visit @vma, which covers @place. Returns false if the walk is over. */
+static bool walk_vma(struct memreap_ksm_walk *walk,
+		     const struct memreap_ksm_place *place,
+		     struct vm_area_struct *vma)
+{
+	struct rmap_walk_control *rwc = walk->rwc;
+	struct folio *folio = walk->trace.folio;
+
+	if (rwc->invalid_vma && rwc->invalid_vma(vma, rwc->arg))
+		return true;
+	walk->trace.mappings++;
+
+	return rwc->rmap_one(folio, vma, place->address, rwc->arg) &&
+	       !(rwc->done && rwc->done(folio));
+}
+
+/**
+ * memreap_ksm_walk_place - visit the mappings of a KSM page at one place
+ * @walk: the walk
+ * @place: where ksmd merged the page
+ *
+ * The first pass calls rmap_one() for the VMA of @place's own address space
+ * that covers it, the second one for those of others, which were forked from
+ * it and have not been scanned since. May sleep.
+ *
+ * Return: false if the walk is over: because rmap_one() or done() said so, or
+ * because a lock was not to be had and must not be waited for.
+ */
+bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,
+			    const struct memreap_ksm_place *place)
+{
+	const unsigned long first = walk->narrow ? place->pgoff : 0;
+	const unsigned long last = walk->narrow ? place->pgoff : ULONG_MAX;
+	struct anon_vma_chain *avc;
+	bool visited = false;
+
+	if (!walk_lock(walk, place->anon_vma))
+		return false;
+
+	anon_vma_interval_tree_foreach(avc, &place->anon_vma->rb_root,
+				       first, last) {
+		struct vm_area_struct *vma = avc->vma;
+		bool own = vma->vm_mm == place->mm;
+
+		cond_resched();
+		walk->trace.vmas++;
+		if (place->address < vma->vm_start ||
+		    place->address >= vma->vm_end)
+			continue;
+		if (!own)
+			walk->forked = true;
+		if (own != walk->forks) {
+			if (!walk_vma(walk, place, vma))
+				return false;
+			visited = true;
+		}
+		/* An address space has one VMA for an address. */
+		if (!walk->forks && visited && walk->forked)
+			break;
+	}
+
+	return true;
+}
+
+/**
+ * memreap_ksm_walk_again - is there a need for another pass over the places?
+ * @walk: the walk
+ *
+ * The second pass is for VMAs that were forked from those of the first one. If
+ * that saw none it is not needed. What is forked after a place was visited has
+ * its page table copied after that, from one which is as the walk left it:
+ * fork() puts a VMA into the tree, under the lock that the walk held for the
+ * visit, before it copies the page table.
+ *
+ * Return: true if there is; the caller starts over with the first place.
+ */
+bool memreap_ksm_walk_again(struct memreap_ksm_walk *walk)
+{
+	if (walk->forks || (walk->narrow && !walk->forked))
+		return false;
+	walk->forks = true;
+
+	return true;
+}
+
+/**
+ * memreap_ksm_walk_end - end a walk, whether it came to its end or not
+ * @walk: the walk
+ */
+void memreap_ksm_walk_end(struct memreap_ksm_walk *walk)
+{
+	hold_end(&walk->hold);
+	memreap_rmap_walk_end(&walk->trace);
+}
+
+#ifdef CONFIG_MEMORY_FAILURE
+static bool is_mapped_at(struct folio *folio, struct vm_area_struct *vma,
+			 unsigned long address)
+{
+	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, address, PVMW_SYNC);
+
+	if (!page_vma_mapped_walk(&pvmw))
+		return false;
+	page_vma_mapped_walk_done(&pvmw);
+
+	return true;
+}
+
+/**
+ * memreap_ksm_collect_place - find the processes that map a KSM page at a place
+ * @collect: the search; starts with everything behind @force_early zero
+ * @place: where ksmd merged the page
+ *
+ * Only processes in whose page table the page is: to share the anon_vma with
+ * one that maps it is no reason to be killed. Followed in the end by
+ * memreap_ksm_collect_end(). May sleep.
+ */
+void memreap_ksm_collect_place(struct memreap_ksm_collect *collect,
+			       const struct memreap_ksm_place *place)
+{
+	struct anon_vma_chain *avc;
+
+	if (!hold_on(&collect->hold, place->anon_vma)) {
+		hold_begin(&collect->hold, place->anon_vma);
+		collect->done = NULL;
+	}
+
+	anon_vma_interval_tree_foreach(avc, &place->anon_vma->rb_root,
+				       place->pgoff, place->pgoff) {
+		struct vm_area_struct *vma = avc->vma;
+		struct task_struct *tsk;
+
+		/*
+		 * As long as the lock is held no VMA leaves the tree and no
+		 * other mm can have the same address: one look at all
+		 * processes will do for each mm.
+		 */
+		if (vma->vm_mm == collect->done ||
+		    place->address < vma->vm_start ||
+		    place->address >= vma->vm_end ||
+		    !is_mapped_at(collect->folio, vma, place->address))
+			continue;
+		collect->done = vma->vm_mm;
+
+		rcu_read_lock();
+		for_each_process(tsk) {
+			struct task_struct *t =
+				task_early_kill(tsk, collect->force_early);
+
+			if (t && t->mm == vma->vm_mm)
+				add_to_kill_ksm(t, collect->page, vma,
+						collect->to_kill,
+						place->address);
+		}
+		rcu_read_unlock();
+	}
+}
+
+/**
+ * memreap_ksm_collect_end - end a search for processes
+ * @collect: the search
+ */
+void memreap_ksm_collect_end(struct memreap_ksm_collect *collect)
+{
+	hold_end(&collect->hold);
+}
+#endif /* CONFIG_MEMORY_FAILURE */
+
+static int ksm_rmap_param_set(const char *val, const struct kernel_param *kp)
+{
+	bool enable;
+	int ret = kstrtobool(val, &enable);
+
+	if (ret)
+		return ret;
+	if (enable)
+		static_branch_enable(&memreap_ksm_rmap_key);
+	else
+		static_branch_disable(&memreap_ksm_rmap_key);
+
+	return 0;
+}
+
+static int ksm_rmap_param_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%c\n",
+			  memreap_ksm_rmap_enabled() ? 'Y' : 'N');
+}
+
+static const struct kernel_param_ops ksm_rmap_param_ops = {
+	.set = ksm_rmap_param_set,
+	.get = ksm_rmap_param_get,
+};
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "memreap."
+module_param_cb(ksm_rmap, &ksm_rmap_param_ops, NULL, 0644);
+MODULE_PARM_DESC(ksm_rmap, "Look for mappings of KSM pages only where they can be (default: Y)");

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef _MM_MEMREAP_KSM_RMAP_H
+#define _MM_MEMREAP_KSM_RMAP_H
+
+#include <linux/jump_label.h>
+#include <linux/tracepoint-defs.h>
+#include <linux/types.h>
+
+struct anon_vma;
+struct folio;
+struct list_head;
+struct mm_struct;
+struct page;
+struct rmap_walk_control;
+
+/* Kinds of pages, by how their mappings are found. */
+enum memreap_rmap_kind {
+	MEMREAP_RMAP_KSM,
+	MEMREAP_RMAP_ANON,
+	MEMREAP_RMAP_FILE,
+};
+
+/**
+ * struct memreap_rmap_walk - what a reverse-map walk did, for the tracepoints
+ *
+ * Declared with __cleanup(memreap_rmap_walk_end) where a walk has several ends.
+ *
+ * @folio: the folio whose mappings are looked for
+ * @kind: of @folio
+ * @vmas: VMAs visited
+ * @mappings: calls of rmap_one()
+ * @locks: times that the lock of the tree of VMAs was taken by the walk itself
+ */
+struct memreap_rmap_walk {
+	struct folio *folio;
+	enum memreap_rmap_kind kind;
+	unsigned int vmas;
+	unsigned int mappings;
+	unsigned int locks;
+};
+
+/**
+ * struct memreap_ksm_place - where ksmd merged a page
+ * @anon_vma: of the VMA that it was in
+ * @mm: that VMA's address space; only compared
+ * @address: in @mm, page aligned
+ * @pgoff: linear page index of @address in that VMA. Unlike the VMA's own
+ *	bounds and offset it is the same after a split or a merge of VMAs, and
+ *	unlike @address it is what the tree of @anon_vma is sorted by, which
+ *	matters once the VMA has been moved.
+ */
+struct memreap_ksm_place {
+	struct anon_vma *anon_vma;
+	struct mm_struct *mm;
+	unsigned long address;
+	pgoff_t pgoff;
+};
+
+/*
+ * Places that are looked at under one hold of a lock that nobody waits for.
+ * Taking it costs little; on many CPUs, its cache line may cost more than the
+ * place. Beyond a handful there is no gain.
+ */
+#define MEMREAP_KSM_MAX_PLACES	4
+
+/**
+ * struct memreap_ksm_hold - an anon_vma lock kept from one place to the next
+ * @root: whose lock is held for reading, NULL if none
+ * @places: looked at since it was taken
+ */
+struct memreap_ksm_hold {
+	struct anon_vma *root;
+	unsigned int places;
+};
+
+/**
+ * struct memreap_ksm_walk - a walk over the mappings of a KSM page
+ * @rwc: what the walk is for
+ * @hold: the lock
+ * @trace: counts
+ * @narrow: look at the page index of a place only, not at all VMAs
+ * @forks: second pass, over VMAs in other address spaces than the place's
+ * @forked: there are such VMAs, seen in the first pass
+ */
+struct memreap_ksm_walk {
+	struct rmap_walk_control *rwc;
+	struct memreap_ksm_hold hold;
+	struct memreap_rmap_walk trace;
+	bool narrow;
+	bool forks;
+	bool forked;
+};
+
+/**
+ * struct memreap_ksm_collect - a search for the processes that map a KSM page
+ * @folio: the KSM page
+ * @page: the same as a struct page
+ * @to_kill: where add_to_kill_ksm() puts them
+ * @force_early: for task_early_kill()
+ * @hold: the lock
+ * @done: mm whose processes have been collected under this hold of the lock
+ */
+struct memreap_ksm_collect {
+	struct folio *folio;
+	struct page *page;
+	struct list_head *to_kill;
+	int force_early;
+	struct memreap_ksm_hold hold;
+	struct mm_struct *done;
+};
+
+#ifdef CONFIG_MEMREAP_KSM_RMAP
+
+DECLARE_STATIC_KEY_TRUE(memreap_ksm_rmap_key);
+
+/* The boot parameter memreap.ksm_rmap=0 has all VMAs looked at, as before. */
+static inline bool memreap_ksm_rmap_enabled(void)
+{
+	return static_branch_likely(&memreap_ksm_rmap_key);
+}
+
+DECLARE_TRACEPOINT(memreap_rmap_walk_start);
+DECLARE_TRACEPOINT(memreap_rmap_walk_end);
+
+void memreap_trace_rmap_walk_start(struct folio *folio,
+				   enum memreap_rmap_kind kind);
+void memreap_trace_rmap_walk_end(struct folio *folio,
+				 enum memreap_rmap_kind kind,
+				 unsigned int mappings, unsigned int vmas,
+				 unsigned int locks);
+
+/*
+ * Nothing but values goes out of line: where nobody listens, the counts live
+ * in registers and cost next to nothing.
+ */
+static inline void memreap_rmap_walk_start(const struct memreap_rmap_walk *walk)
+{
+	if (tracepoint_enabled(memreap_rmap_walk_start))
+		memreap_trace_rmap_walk_start(walk->folio, walk->kind);
+}
+
+static inline void memreap_rmap_walk_end(const struct memreap_rmap_walk *walk)
+{
+	if (tracepoint_enabled(memreap_rmap_walk_end))
+		memreap_trace_rmap_walk_end(walk->folio, walk->kind,
+					    walk->mappings, walk->vmas,
+					    walk->locks);
+}
+
+#else
+
+static inline bool memreap_ksm_rmap_enabled(void)
+{
+	return false;
+}
+
+static inline void memreap_rmap_walk_start(const struct memreap_rmap_walk *walk)
+{
+}
+
+static inline void memreap_rmap_walk_end(const struct memreap_rmap_walk *walk)
+{
+}
+
+#endif /* CONFIG_MEMREAP_KSM_RMAP */
+
+/* Not there without CONFIG_MEMREAP_KSM_RMAP, and not called then. */
+void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
+			    struct rmap_walk_control *rwc);
+bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,
+			    const struct memreap_ksm_place *place);
+bool memreap_ksm_walk_again(struct memreap_ksm_walk *walk);
+void memreap_ksm_walk_end(struct memreap_ksm_walk *walk);
+
+void memreap_ksm_collect_place(struct memreap_ksm_collect *collect,
+			       const struct memreap_ksm_place *place);
+void memreap_ksm_collect_end(struct memreap_ksm_collect *collect);
+
+#endif /* _MM_MEMREAP_KSM_RMAP_H */
