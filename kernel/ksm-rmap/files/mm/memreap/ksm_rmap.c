@@ -39,19 +39,74 @@ DEFINE_STATIC_KEY_TRUE(memreap_ksm_rmap_key);
 EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_start);
 EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_end);
 
-/* Out of line: the walks themselves only know whether somebody listens. */
-void memreap_trace_rmap_walk_start(struct folio *folio,
-				   enum memreap_rmap_kind kind)
+/**
+ * struct rmap_trace - a traced walk over the mappings of a folio
+ * @rwc: what the walk gets to see: counts, and calls what the caller gave
+ * @given: by the caller
+ * @count: so far
+ */
+struct rmap_trace {
+	struct rmap_walk_control rwc;
+	struct rmap_walk_control *given;
+	struct memreap_rmap_count count;
+};
+
+static bool traced_invalid_vma(struct vm_area_struct *vma, void *arg)
 {
-	trace_memreap_rmap_walk_start(folio, kind);
+	struct rmap_trace *trace = arg;
+	struct rmap_walk_control *given = trace->given;
+
+	trace->count.vmas++;
+
+	return given->invalid_vma && given->invalid_vma(vma, given->arg);
 }
 
-void memreap_trace_rmap_walk_end(struct folio *folio,
-				 enum memreap_rmap_kind kind,
-				 unsigned int mappings, unsigned int vmas,
-				 unsigned int locks)
+static bool traced_rmap_one(struct folio *folio, struct vm_area_struct *vma,
+			    unsigned long address, void *arg)
 {
-	trace_memreap_rmap_walk_end(folio, kind, mappings, vmas, locks);
+	struct rmap_trace *trace = arg;
+	struct rmap_walk_control *given = trace->given;
+
+	trace->count.mappings++;
+
+	return given->rmap_one(folio, vma, address, given->arg);
+}
+
+/**
+ * memreap_rmap_trace_walk - walk over the mappings of a folio, counting
+ * @folio: whose mappings are looked for
+ * @rwc: what the walk is for
+ * @locked: the caller has the lock of the tree of VMAs
+ *
+ * Walks that nobody listens to do not count and do not pay for it. Those of
+ * KSM pages count anyway and have their tracepoints in their own place.
+ *
+ * Return: false if the caller is to do the walk.
+ */
+bool memreap_rmap_trace_walk(struct folio *folio, struct rmap_walk_control *rwc,
+			     bool locked)
+{
+	struct rmap_trace trace = { .rwc = *rwc, .given = rwc };
+	enum memreap_rmap_kind kind;
+
+	if (folio_test_ksm(folio) || rwc->rmap_one == traced_rmap_one)
+		return false;
+
+	kind = folio_test_anon(folio) ? MEMREAP_RMAP_ANON : MEMREAP_RMAP_FILE;
+	trace.rwc.arg = &trace;
+	trace.rwc.rmap_one = traced_rmap_one;
+	trace.rwc.invalid_vma = traced_invalid_vma;
+
+	trace_memreap_rmap_walk_start(folio, kind);
+	if (locked)
+		rmap_walk_locked(folio, &trace.rwc);
+	else
+		rmap_walk(folio, &trace.rwc);
+	rwc->contended = trace.rwc.contended;
+	trace.count.locks = !locked && !rwc->contended;
+	trace_memreap_rmap_walk_end(folio, kind, &trace.count);
+
+	return true;
 }
 
 static void hold_end(struct memreap_ksm_hold *hold)
@@ -128,7 +183,7 @@ static bool walk_lock(struct memreap_ksm_walk *walk, struct anon_vma *anon_vma)
 		walk->rwc->contended = true;
 		return false;
 	}
-	walk->trace.locks++;
+	walk->count.locks++;
 
 	return true;
 }
@@ -147,11 +202,11 @@ void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
 			    struct rmap_walk_control *rwc)
 {
 	*walk = (struct memreap_ksm_walk){
+		.folio = folio,
 		.rwc = rwc,
-		.trace = { .folio = folio, .kind = MEMREAP_RMAP_KSM },
 		.narrow = memreap_ksm_rmap_enabled(),
 	};
-	memreap_rmap_walk_start(&walk->trace);
+	trace_memreap_rmap_walk_start(folio, MEMREAP_RMAP_KSM);
 }
 
 /* Visit @vma, which covers @place. Returns false if the walk is over. */
@@ -160,14 +215,13 @@ static bool walk_vma(struct memreap_ksm_walk *walk,
 		     struct vm_area_struct *vma)
 {
 	struct rmap_walk_control *rwc = walk->rwc;
-	struct folio *folio = walk->trace.folio;
 
 	if (rwc->invalid_vma && rwc->invalid_vma(vma, rwc->arg))
 		return true;
-	walk->trace.mappings++;
+	walk->count.mappings++;
 
-	return rwc->rmap_one(folio, vma, place->address, rwc->arg) &&
-	       !(rwc->done && rwc->done(folio));
+	return rwc->rmap_one(walk->folio, vma, place->address, rwc->arg) &&
+	       !(rwc->done && rwc->done(walk->folio));
 }
 
 /**
@@ -199,7 +253,7 @@ bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,
 		bool own = vma->vm_mm == place->mm;
 
 		cond_resched();
-		walk->trace.vmas++;
+		walk->count.vmas++;
 		if (place->address < vma->vm_start ||
 		    place->address >= vma->vm_end)
 			continue;
@@ -246,7 +300,8 @@ bool memreap_ksm_walk_again(struct memreap_ksm_walk *walk)
 void memreap_ksm_walk_end(struct memreap_ksm_walk *walk)
 {
 	hold_end(&walk->hold);
-	memreap_rmap_walk_end(&walk->trace);
+	trace_memreap_rmap_walk_end(walk->folio, MEMREAP_RMAP_KSM,
+				    &walk->count);
 }
 
 #ifdef CONFIG_MEMORY_FAILURE

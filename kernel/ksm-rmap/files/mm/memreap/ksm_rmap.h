@@ -3,39 +3,21 @@
 #define _MM_MEMREAP_KSM_RMAP_H
 
 #include <linux/jump_label.h>
+#include <linux/rmap.h>
 #include <linux/tracepoint-defs.h>
 #include <linux/types.h>
 
-struct anon_vma;
-struct folio;
 struct list_head;
-struct mm_struct;
-struct page;
-struct rmap_walk_control;
-
-/* Kinds of pages, by how their mappings are found. */
-enum memreap_rmap_kind {
-	MEMREAP_RMAP_KSM,
-	MEMREAP_RMAP_ANON,
-	MEMREAP_RMAP_FILE,
-};
 
 /**
- * struct memreap_rmap_walk - what a reverse-map walk did, for the tracepoints
- *
- * Declared with __cleanup(memreap_rmap_walk_end) where a walk has several ends.
- *
- * @folio: the folio whose mappings are looked for
- * @kind: of @folio
- * @vmas: VMAs visited
+ * struct memreap_rmap_count - what a reverse-map walk did
  * @mappings: calls of rmap_one()
- * @locks: times that the lock of the tree of VMAs was taken by the walk itself
+ * @vmas: VMAs visited
+ * @locks: times that the walk itself took the lock of a tree of VMAs
  */
-struct memreap_rmap_walk {
-	struct folio *folio;
-	enum memreap_rmap_kind kind;
-	unsigned int vmas;
+struct memreap_rmap_count {
 	unsigned int mappings;
+	unsigned int vmas;
 	unsigned int locks;
 };
 
@@ -75,17 +57,19 @@ struct memreap_ksm_hold {
 
 /**
  * struct memreap_ksm_walk - a walk over the mappings of a KSM page
+ * @folio: the page
  * @rwc: what the walk is for
  * @hold: the lock
- * @trace: counts
+ * @count: so far
  * @narrow: look at the page index of a place only, not at all VMAs
  * @forks: second pass, over VMAs in other address spaces than the place's
  * @forked: there are such VMAs, seen in the first pass
  */
 struct memreap_ksm_walk {
+	struct folio *folio;
 	struct rmap_walk_control *rwc;
 	struct memreap_ksm_hold hold;
-	struct memreap_rmap_walk trace;
+	struct memreap_rmap_count count;
 	bool narrow;
 	bool forks;
 	bool forked;
@@ -122,29 +106,17 @@ static inline bool memreap_ksm_rmap_enabled(void)
 DECLARE_TRACEPOINT(memreap_rmap_walk_start);
 DECLARE_TRACEPOINT(memreap_rmap_walk_end);
 
-void memreap_trace_rmap_walk_start(struct folio *folio,
-				   enum memreap_rmap_kind kind);
-void memreap_trace_rmap_walk_end(struct folio *folio,
-				 enum memreap_rmap_kind kind,
-				 unsigned int mappings, unsigned int vmas,
-				 unsigned int locks);
+bool memreap_rmap_trace_walk(struct folio *folio, struct rmap_walk_control *rwc,
+			     bool locked);
 
-/*
- * Nothing but values goes out of line: where nobody listens, the counts live
- * in registers and cost next to nothing.
- */
-static inline void memreap_rmap_walk_start(const struct memreap_rmap_walk *walk)
+/* Has this walk been done, and counted, since somebody listens? */
+static inline bool memreap_rmap_walk_traced(struct folio *folio,
+					    struct rmap_walk_control *rwc,
+					    bool locked)
 {
-	if (tracepoint_enabled(memreap_rmap_walk_start))
-		memreap_trace_rmap_walk_start(walk->folio, walk->kind);
-}
-
-static inline void memreap_rmap_walk_end(const struct memreap_rmap_walk *walk)
-{
-	if (tracepoint_enabled(memreap_rmap_walk_end))
-		memreap_trace_rmap_walk_end(walk->folio, walk->kind,
-					    walk->mappings, walk->vmas,
-					    walk->locks);
+	return (tracepoint_enabled(memreap_rmap_walk_start) ||
+		tracepoint_enabled(memreap_rmap_walk_end)) &&
+	       memreap_rmap_trace_walk(folio, rwc, locked);
 }
 
 #else
@@ -154,12 +126,11 @@ static inline bool memreap_ksm_rmap_enabled(void)
 	return false;
 }
 
-static inline void memreap_rmap_walk_start(const struct memreap_rmap_walk *walk)
+static inline bool memreap_rmap_walk_traced(struct folio *folio,
+					    struct rmap_walk_control *rwc,
+					    bool locked)
 {
-}
-
-static inline void memreap_rmap_walk_end(const struct memreap_rmap_walk *walk)
-{
+	return false;
 }
 
 #endif /* CONFIG_MEMREAP_KSM_RMAP */

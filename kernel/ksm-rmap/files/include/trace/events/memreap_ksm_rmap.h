@@ -8,6 +8,18 @@
 #include <linux/mm.h>
 #include <linux/tracepoint.h>
 
+struct memreap_rmap_count;
+
+#ifndef _MEMREAP_RMAP_KIND
+#define _MEMREAP_RMAP_KIND
+/* Kinds of pages, by how their mappings are found. */
+enum memreap_rmap_kind {
+	MEMREAP_RMAP_KSM,
+	MEMREAP_RMAP_ANON,
+	MEMREAP_RMAP_FILE,
+};
+#endif
+
 TRACE_DEFINE_ENUM(MEMREAP_RMAP_KSM);
 TRACE_DEFINE_ENUM(MEMREAP_RMAP_ANON);
 TRACE_DEFINE_ENUM(MEMREAP_RMAP_FILE);
@@ -44,9 +56,9 @@ TRACE_EVENT(memreap_rmap_walk_start,
 TRACE_EVENT(memreap_rmap_walk_end,
 
 	TP_PROTO(struct folio *folio, enum memreap_rmap_kind kind,
-		 unsigned int mappings, unsigned int vmas, unsigned int locks),
+		 const struct memreap_rmap_count *count),
 
-	TP_ARGS(folio, kind, mappings, vmas, locks),
+	TP_ARGS(folio, kind, count),
 
 	TP_STRUCT__entry(
 		__field(unsigned long, pfn)
@@ -59,9 +71,9 @@ TRACE_EVENT(memreap_rmap_walk_end,
 	TP_fast_assign(
 		__entry->pfn = folio_pfn(folio);
 		__entry->kind = kind;
-		__entry->mappings = mappings;
-		__entry->vmas = vmas;
-		__entry->locks = locks;
+		__entry->mappings = count->mappings;
+		__entry->vmas = count->vmas;
+		__entry->locks = count->locks;
 	),
 
 	TP_printk("pfn=0x%lx kind=%s mappings=%u vmas=%u locks=%u",
