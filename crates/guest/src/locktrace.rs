@@ -9,37 +9,23 @@
 //! the stack, for which the return probe keeps a few words.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-const TRACEFS: &str = "/sys/kernel/tracing";
+use crate::tracefs::{Clock, Probe, Trace, events, field};
+
+pub use crate::tracefs::Lost;
+
 const SLOW_PATH: &str = "queued_spin_lock_slowpath";
-/// Room per CPU: some forty thousand contended acquisitions.
-const BUFFER_KIB: &str = "4096";
 /// Words kept from the stack of a contended acquisition: more than any lock wrapper pushes.
 const WORDS: usize = 8;
 
-/// The events. The return probe is enabled first, because it is the one that must not be
-/// without its pair: what enters between the two is seen to leave only, and dropped.
+/// The events.
 const LEAVE: &str = "lock_leave";
 const ENTER: &str = "lock_enter";
 const UNMAP: &str = "unmap";
-const EVENTS: [&str; 3] = [LEAVE, ENTER, UNMAP];
-
-/// Events that should have been recorded and were not; the same work can be tried again.
-#[derive(Debug)]
-pub struct Lost(String);
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Lost {}
 
 /// What a lock guards, as told by the function that wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +103,7 @@ impl Recording {
 
 /// The probes and their trace instance; both are removed when this is dropped.
 pub struct LockTrace {
-    instance: PathBuf,
+    trace: Trace,
     symbols: Symbols,
 }
 
@@ -128,132 +114,27 @@ impl LockTrace {
     /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says
     /// which.
     pub fn new() -> Result<Self> {
-        let events = Path::new(TRACEFS).join("kprobe_events");
-        ensure!(
-            events.exists(),
-            "{}: missing; mount tracefs there, with CONFIG_KPROBE_EVENTS in the kernel",
-            events.display()
-        );
         let symbols = Symbols::read("/proc/kallsyms")?;
-        let instance = Path::new(TRACEFS).join("instances/memreap");
-        remove(&instance);
-        let this = Self { instance, symbols };
         let words: Vec<_> = (0..WORDS).map(|i| format!("w{i}=$stack{i}:x64")).collect();
-        for probe in [
-            format!("r:memreap/{LEAVE} {SLOW_PATH} {}", words.join(" ")),
-            format!("p:memreap/{ENTER} {SLOW_PATH} lock=$arg1:x64"),
-            format!("p:memreap/{UNMAP} unmap_page_range start=$arg3:x64"),
-        ] {
-            append(&events, &probe)
-                .with_context(|| format!("probe '{probe}': is the symbol there to be probed?"))?;
-        }
-        fs::create_dir(&this.instance).with_context(|| this.instance.display().to_string())?;
-        this.set("tracing_on", "0")?;
-        this.set("trace_clock", "mono")?;
-        this.set("buffer_size_kb", BUFFER_KIB)?;
-        Ok(this)
+        let probes = [
+            Probe { name: LEAVE, kind: "r", what: format!("{SLOW_PATH} {}", words.join(" ")) },
+            Probe { name: ENTER, kind: "p", what: format!("{SLOW_PATH} lock=$arg1:x64") },
+            Probe { name: UNMAP, kind: "p", what: "unmap_page_range start=$arg3:x64".to_owned() },
+        ];
+        Ok(Self { trace: Trace::new("memreap", Clock::Mono, &probes)?, symbols })
     }
 
     /// Records while `work` runs.
     ///
     /// # Errors
-    /// When `work` fails, when an event was lost ([`Lost`]), or when the trace makes no sense.
+    /// When `work` fails, when an event was lost ([`Lost`]), or when the trace
+    /// makes no sense.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Recording)> {
-        let missed_before = self.missed()?;
-        self.set("trace", "")?;
-        let done = self.events_on().and_then(|()| {
-            self.set("tracing_on", "1")?;
-            let done = work();
-            self.set("tracing_on", "0")?;
-            done
-        });
-        self.events_off();
-        let done = done?;
-        self.check_nothing_lost(missed_before)?;
-        let path = self.instance.join("trace");
-        let trace = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let (done, trace) = self.trace.record(work)?;
         let recording = parse(&trace, &self.symbols)
-            .with_context(|| format!("{}: cannot make sense of it", path.display()))?;
+            .with_context(|| format!("{}: cannot make sense of it", self.trace.file().display()))?;
         Ok((done, recording))
     }
-
-    fn events_on(&self) -> Result<()> {
-        EVENTS.iter().try_for_each(|event| self.set(&format!("events/memreap/{event}/enable"), "1"))
-    }
-
-    fn events_off(&self) {
-        for event in EVENTS {
-            // What stays on costs time but harms nothing: tracing itself is off.
-            let _ = self.set(&format!("events/memreap/{event}/enable"), "0");
-        }
-    }
-
-    fn set(&self, file: &str, value: &str) -> Result<()> {
-        let path = self.instance.join(file);
-        fs::write(&path, value).with_context(|| format!("write '{value}' to {}", path.display()))
-    }
-
-    /// How often a probe was hit but could not run, over all probes.
-    fn missed(&self) -> Result<u64> {
-        let path = Path::new(TRACEFS).join("kprobe_profile");
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        missed(&text).with_context(|| format!("{}: cannot parse", path.display()))
-    }
-
-    /// An event not recorded would count as a lock not contended.
-    fn check_nothing_lost(&self, missed_before: u64) -> Result<()> {
-        let missed = self.missed()? - missed_before;
-        // A probe that is hit while the same CPU handles another one cannot run.
-        ensure!(missed == 0, Lost(format!("{missed} probe hits were missed (kprobe_profile)")));
-        let per_cpu = self.instance.join("per_cpu");
-        for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
-            let path = cpu?.path().join("stats");
-            let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
-            ensure!(lost == 0, Lost(format!("{}: {lost} events lost, buffer too small", path.display())));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for LockTrace {
-    fn drop(&mut self) {
-        self.events_off();
-        remove(&self.instance);
-    }
-}
-
-/// Removes instance and probes, whichever are there; a left-over would fail the next `new`.
-fn remove(instance: &Path) {
-    let _ = fs::remove_dir(instance);
-    for event in EVENTS {
-        let _ = append(&Path::new(TRACEFS).join("kprobe_events"), &format!("-:memreap/{event}"));
-    }
-}
-
-fn append(path: &Path, line: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    // One write: the kernel takes each for a whole command.
-    File::options().append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
-}
-
-/// Sum of the last column of kprobe_profile.
-fn missed(profile: &str) -> Option<u64> {
-    profile.lines().map(|l| l.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
-}
-
-/// Sum of what a CPU's ring buffer dropped.
-fn lost(stats: &str) -> Option<u64> {
-    let mut lost = 0;
-    let mut found = false;
-    for line in stats.lines() {
-        let (key, value) = line.split_once(": ")?;
-        if matches!(key, "overrun" | "commit overrun" | "dropped events") {
-            lost += value.trim().parse::<u64>().ok()?;
-            found = true;
-        }
-    }
-    found.then_some(lost)
 }
 
 /// The kernel's functions by address.
@@ -300,54 +181,14 @@ impl Symbols {
     }
 }
 
-/// One line of a trace.
-struct Event<'a> {
-    cpu: u32,
-    tid: i32,
-    /// Microseconds.
-    at: u64,
-    name: &'a str,
-    /// What the probe itself printed.
-    fields: &'a str,
-}
-
-/// Parses `comm-tid [cpu] flags seconds: name: fields`. The comm may contain anything.
-fn event(line: &str) -> Option<Event<'_>> {
-    let (task, rest) = line.split_once(" [")?;
-    let (cpu, rest) = rest.split_once("] ")?;
-    let (_flags, rest) = rest.split_once(' ')?;
-    let (time, rest) = rest.trim_start().split_once(": ")?;
-    let (name, fields) = rest.split_once(": ")?;
-    let (seconds, micros) = time.split_once('.')?;
-    if micros.len() != 6 {
-        return None;
-    }
-    Some(Event {
-        cpu: cpu.parse().ok()?,
-        tid: task.trim_end().rsplit_once('-')?.1.parse().ok()?,
-        at: seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?,
-        name,
-        fields,
-    })
-}
-
-/// The value of `key=0x...` among a probe's fields.
-fn field(fields: &str, key: &str) -> Option<u64> {
-    let word = fields.split(' ').find_map(|f| f.strip_prefix(key)?.strip_prefix("=0x"))?;
-    u64::from_str_radix(word, 16).ok()
-}
-
 fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
     let mut recording = Recording::default();
     // Per CPU the acquisitions under way. More than one when an interrupt comes in between; a
     // waiter does not leave its CPU.
     let mut waiting: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
-    for (i, line) in trace.lines().enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let bad = || anyhow!("line {}: '{line}'", i + 1);
-        let event = event(line).ok_or_else(bad)?;
+    for event in events(trace) {
+        let (line, event) = event?;
+        let bad = || anyhow!("line {line}: {event:?}");
         match event.name {
             ENTER => {
                 let lock = field(event.fields, "lock").ok_or_else(bad)?;
@@ -359,9 +200,8 @@ fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
                     waiting.insert(event.cpu, Vec::new());
                 }
                 Some(entered) => {
-                    let (since, lock) = entered
-                        .pop()
-                        .with_context(|| format!("line {}: a return without an entry", i + 1))?;
+                    let (since, lock) =
+                        entered.pop().with_context(|| format!("line {line}: a return without an entry"))?;
                     let caller = caller(event.fields, symbols).ok_or_else(bad)?;
                     recording.acquisitions.push(Acquisition {
                         lock,
@@ -629,17 +469,5 @@ ffffffff81900000 D never_read
         assert_eq!(kind(plain("free_unref_page_commit.isra.0")), Kind::Zone);
         assert_eq!(kind("memreap_release_folios"), Kind::Lru);
         assert_eq!(kind("rwsem_down_write_slowpath"), Kind::Other);
-    }
-
-    #[test]
-    fn losses_are_found() {
-        let profile = "  lock_leave      1597      0\n  lock_enter      1597      2\n";
-        assert_eq!(missed(profile), Some(2));
-        assert_eq!(missed(""), Some(0));
-        assert_eq!(missed("nonsense"), None);
-        let stats = "entries: 10\noverrun: 3\ncommit overrun: 0\nbytes: 9\noldest event ts:  1.2\n\
-                     now ts:  1.3\ndropped events: 4\nread events: 0\n";
-        assert_eq!(lost(stats), Some(7));
-        assert_eq!(lost("entries: 10\n"), None);
     }
 }

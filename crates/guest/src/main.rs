@@ -9,9 +9,13 @@
 mod exec;
 mod freemem;
 mod init;
+mod ksm;
 mod locktrace;
 mod report;
+mod rmaptrace;
 mod scenario;
+mod swap;
+mod tracefs;
 mod victim;
 
 use std::process::ExitCode;

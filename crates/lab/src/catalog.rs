@@ -33,24 +33,54 @@ pub struct Run {
     pub timeout: Duration,
     /// Arguments for the scenario in the guest.
     pub args: &'static [&'static str],
+    /// Kernel parameters that both arms need; an arm's own come after them, and win.
+    pub cmdline: &'static str,
 }
 
-const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "reap",
-    about: "512 MiB of a killed process come back: time, lock contention, CPU time",
-    runs: &[
-        Run { mode: Mode::Multi, cpus: 2, mem_mib: 1536, timeout: Duration::from_secs(180), args: &[] },
-        // icount runs on one CPU only: contention is what `multi` is for. Instructions per page do
-        // not depend on the size, and repeat so closely that one round of a small victim will do.
-        Run {
-            mode: Mode::Icount,
-            cpus: 1,
-            mem_mib: 512,
-            timeout: Duration::from_secs(180),
-            args: &["icount", "mib=128", "rounds=1"],
-        },
-    ],
-}];
+const MINUTES: Duration = Duration::from_secs(180);
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "reap",
+        about: "512 MiB of a killed process come back: time, lock contention, CPU time",
+        runs: &[
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1536, timeout: MINUTES, args: &[], cmdline: "" },
+            // icount runs on one CPU only: contention is what `multi` is for. Instructions per page do
+            // not depend on the size, and repeat so closely that one round of a small victim will do.
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 512,
+                timeout: MINUTES,
+                args: &["icount", "mib=128", "rounds=1"],
+                cmdline: "",
+            },
+        ],
+    },
+    Scenario {
+        name: "ksm-rmap",
+        about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
+        // Pages move between two nodes.
+        runs: &[
+            Run {
+                mode: Mode::Multi,
+                cpus: 2,
+                mem_mib: 768,
+                timeout: MINUTES,
+                args: &[],
+                cmdline: "numa=fake=2",
+            },
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 512,
+                timeout: MINUTES,
+                args: &["icount"],
+                cmdline: "numa=fake=2",
+            },
+        ],
+    },
+];
 
 /// All scenarios, in the order in which they are run.
 #[must_use]

@@ -16,6 +16,12 @@
 //! metric = "100-vmas/mrelease2-90"
 //! not_worse_than = "100-vmas/mrelease-90"
 //! tolerance = 0.05            # optional: so much worse is still fine
+//!
+//! [[bound]]                   # one metric of one arm, by its median
+//! arm = "memreap"
+//! metric = "20000-vmas-2-maps/vmas-per-mapping"
+//! at_most = 1.5
+//! mode = "icount"             # optional, as in all tables
 //! ```
 //!
 //! `scenario = "..."` in a table, or once at the top for all, tells metrics of the same name
@@ -49,6 +55,8 @@ struct File {
     expect: Vec<Expect>,
     #[serde(default)]
     compare: Vec<Compare>,
+    #[serde(default)]
+    bound: Vec<Bound>,
 }
 
 #[derive(Deserialize)]
@@ -70,6 +78,16 @@ struct Compare {
     not_worse_than: String,
     #[serde(default)]
     tolerance: f64,
+    scenario: Option<String>,
+    mode: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bound {
+    arm: Spanned<String>,
+    metric: String,
+    at_most: f64,
     scenario: Option<String>,
     mode: Option<String>,
 }
@@ -99,7 +117,8 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
     let file: File =
         toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
-    if !file.aa_clean && file.known_worse.is_empty() && file.expect.is_empty() && file.compare.is_empty() {
+    let tables = file.expect.len() + file.compare.len() + file.bound.len();
+    if !file.aa_clean && file.known_worse.is_empty() && tables == 0 {
         bail!("{}: expects nothing; remove the file or write expectations", path.display());
     }
     let mut checked = Vec::new();
@@ -115,21 +134,45 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
         let scope = Scope::new(&file, &expect.scenario, &expect.mode);
         checked.extend(scope.expect(results, expect));
     }
+    let arm =
+        |name: &Spanned<String>| Side::of(results, name.get_ref()).map_err(|what| bad(name.span(), what));
     for compare in &file.compare {
-        let known = [results.meta.base(), results.meta.changed(), "stock", "memreap"];
-        if !known.contains(&compare.arm.get_ref().as_str()) {
-            let what = format!(
-                "no arm '{}'; there are: {}, {}",
-                compare.arm.get_ref(),
-                results.meta.base(),
-                results.meta.changed()
-            );
-            return Err(bad(compare.arm.span(), what));
-        }
         let scope = Scope::new(&file, &compare.scenario, &compare.mode);
-        checked.extend(scope.compare(results, compare));
+        checked.extend(scope.compare(results, compare, arm(&compare.arm)?));
+    }
+    for bound in &file.bound {
+        let scope = Scope::new(&file, &bound.scenario, &bound.mode);
+        checked.extend(scope.bound(results, bound, arm(&bound.arm)?));
     }
     Ok(checked)
+}
+
+/// One arm of the results.
+#[derive(Clone, Copy)]
+enum Side {
+    Base,
+    Changed,
+}
+
+impl Side {
+    /// The arm of that name, or of the name that it has by default.
+    fn of(results: &Results, arm: &str) -> Result<Self, String> {
+        let (base, changed) = (results.meta.base(), results.meta.changed());
+        match arm {
+            _ if arm == base => Ok(Self::Base),
+            _ if arm == changed => Ok(Self::Changed),
+            "stock" => Ok(Self::Base),
+            "memreap" => Ok(Self::Changed),
+            _ => Err(format!("no arm '{arm}'; there are: {base}, {changed}")),
+        }
+    }
+
+    fn median(self, metric: &Metric) -> f64 {
+        match self {
+            Self::Base => median(&metric.stock),
+            Self::Changed => median(&metric.memreap),
+        }
+    }
 }
 
 /// Whether everything passed.
@@ -241,10 +284,9 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    fn compare(&self, results: &Results, compare: &Compare) -> Vec<Checked> {
+    fn compare(&self, results: &Results, compare: &Compare, side: Side) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, .. } = compare;
-        let arm = compare.arm.get_ref().as_str();
-        let is_base = arm == results.meta.base() || (arm == "stock" && arm != results.meta.changed());
+        let arm = compare.arm.get_ref();
         let wanted =
             format!("on {arm}: {metric} not worse than {not_worse_than} (tolerance {})", percent(*tolerance));
         let others = self.find(results, not_worse_than);
@@ -256,8 +298,7 @@ impl<'a> Scope<'a> {
             let Some(other) = others.iter().find(|o| (&o.scenario, &o.mode) == (&m.scenario, &m.mode)) else {
                 return missing(wanted.clone(), not_worse_than);
             };
-            let value = |m: &Metric| median(if is_base { &m.stock } else { &m.memreap });
-            let (value, limit) = (value(m), value(other));
+            let (value, limit) = (side.median(m), side.median(other));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
             let pass = comparable
                 && match m.better {
@@ -266,6 +307,21 @@ impl<'a> Scope<'a> {
                 };
             let measured = format!("{} {} against {} {}", number(value), m.unit, number(limit), other.unit);
             Checked { expected: wanted.clone(), measured, pass }
+        });
+        checked.collect()
+    }
+
+    fn bound(&self, results: &Results, bound: &Bound, side: Side) -> Vec<Checked> {
+        let wanted =
+            |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
+        let found = self.find(results, &bound.metric);
+        if found.is_empty() {
+            return vec![missing(wanted(&bound.metric), &bound.metric)];
+        }
+        let checked = found.into_iter().map(|m| {
+            let value = side.median(m);
+            let measured = format!("{} {}", number(value), m.unit);
+            Checked { expected: wanted(&place(m)), measured, pass: value <= bound.at_most }
         });
         checked.collect()
     }
@@ -390,6 +446,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_is_for_one_arm_and_its_median() {
+        let mut results = fixture::results();
+        results.metrics[0].stock = vec![90.0, 100.0, 1000.0];
+        results.metrics[0].memreap = vec![1.0, 2.0, 50.0];
+        let bound = |arm: &str, at_most: f64, more: &str| {
+            let metric = "100-vmas/pte-lock-contended";
+            let text =
+                format!("[[bound]]\narm = '{arm}'\nmetric = '{metric}'\nat_most = {at_most:?}\n{more}");
+            let checked = own(check_text(&results, &text, Path::new("x")).unwrap());
+            (checked[0].pass, checked[0].measured.clone())
+        };
+        assert_eq!(bound("memreap", 2.0, ""), (true, "2 count".to_owned()));
+        assert!(!bound("memreap", 1.9, "").0);
+        assert!(bound("stock", 100.0, "mode = 'multi'").0 && !bound("stock", 99.0, "").0);
+        assert!(bound("stock", 1000.0, "mode = 'icount'").1.contains("have no"));
+    }
+
+    #[test]
     fn aa_clean_needs_controls_that_see_nothing() {
         let judge = |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x")).unwrap());
         let mut results = fixture::results();
@@ -408,6 +482,8 @@ mod tests {
             ("\n[[expect]]\nmetric = 'a'", ":3: give at_least"),
             ("[[expect]]\nmetric = 'a'\nverdict = 'good'", ":3: unknown variant"),
             ("[[compare]]\narm = 'x'\nmetric = 'a'\nnot_worse_than = 'b'", ":2: no arm 'x'"),
+            ("\n[[bound]]\narm = 'x'\nmetric = 'a'\nat_most = 1", ":3: no arm 'x'"),
+            ("[[bound]]\narm = 'stock'\nmetric = 'a'", ":1: missing field `at_most`"),
             ("a = = 1", ":1: "),
             ("", "expects nothing"),
         ] {

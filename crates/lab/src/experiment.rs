@@ -2,7 +2,8 @@
 //! hands them to the statistics.
 //!
 //! Boots of a pair are back to back, and their order rotates so that neither a slow drift of
-//! the host nor a place within the pair favours an arm; [`order`] has the details.
+//! the host nor a place within the pair favours an arm; [`order`] has the details. Guests whose
+//! clock counts instructions do not mind the host, and share it; see [`lanes`].
 //!
 //! A run leaves in the output folder:
 //!
@@ -15,7 +16,10 @@
 
 use std::fmt;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
@@ -137,20 +141,63 @@ fn order(pair: usize, control: bool) -> &'static [Role] {
 /// the host's trouble or a plan that makes no sense.
 pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
     let name = accel.to_string();
-    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &mut |arm, job, logs| {
+    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &|arm, job, logs| {
         boot::boot(ctx, accel, arm, job, logs)
     })
 }
 
 /// Boots one guest; tests pass something quicker.
-type Booter<'a> = dyn FnMut(&Arm, &Job, &Path) -> Result<Boot> + 'a;
+type Booter<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
+
+/// How many guests of one mode are booted at a time. Where time is counted in instructions of a
+/// single CPU, what else the host does makes no difference; anywhere else it does.
+fn lanes(mode: Mode) -> usize {
+    match mode {
+        Mode::Multi => 1,
+        Mode::Icount => thread::available_parallelism().map_or(1, NonZero::get),
+    }
+}
+
+/// Does `work` on all items, up to `lanes` of them at a time, and gives the results in the items'
+/// order. After the first error nothing more is begun, so the results may end with it.
+fn in_lanes<T: Sync, R: Send>(
+    lanes: usize,
+    items: &[T],
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let lane = || {
+        let mut done = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(i) else { break };
+            let result = work(item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            done.push((i, result));
+        }
+        done
+    };
+    let mut done = thread::scope(|scope| {
+        let others: Vec<_> = (1..lanes.min(items.len())).map(|_| scope.spawn(lane)).collect();
+        let mut done = lane();
+        for other in others {
+            match other.join() {
+                Ok(results) => done.extend(results),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    });
+    done.sort_by_key(|&(i, _)| i);
+    done.into_iter().map(|(_, result)| result).collect()
+}
 
 fn run_with(
     ctx: &Context,
     accelerator: &str,
     plan: &Plan,
     scenarios: &[&Scenario],
-    booter: &mut Booter<'_>,
+    booter: &Booter<'_>,
 ) -> Result<Results> {
     let mut plan = plan.clone();
     let mut out = ctx.out.clone();
@@ -204,14 +251,23 @@ fn run_with(
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots = runs.len() * plan.pairs * order(0, plan.aa).len();
-    let mut session = Session { plan: &plan, out: &out, step, clock: Clock::new(boots), booter };
+    let session = Session { plan: &plan, out: &out, step, clock: Clock::new(boots), booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
         groups.push(Group::new(scenario.name, mode_name(run.mode)));
         let current = groups.len() - 1;
-        for pair in 0..plan.pairs {
-            for &role in order(pair, plan.aa) {
-                let release = session.boot(run, pair, role, &mut groups[current])?;
+        let lanes = lanes(run.mode);
+        let pairs: Vec<usize> = (0..plan.pairs).collect();
+        // So many pairs at a time that no lane waits for another.
+        for pairs in pairs.chunks(lanes) {
+            let boots: Vec<(usize, Role)> =
+                pairs.iter().flat_map(|&pair| order(pair, plan.aa).iter().map(move |&r| (pair, r))).collect();
+            let booted = in_lanes(lanes, &boots, |&(pair, role)| {
+                session.boot(run, pair, role, scenario.name).map(|boot| (role, boot))
+            });
+            for booted in booted {
+                let (role, booted) = booted?;
+                let release = booted.deliver_to(&mut groups[current], role)?;
                 let arm = usize::from(role == Role::Changed);
                 if let Some(arm) = meta.arms.get_mut(arm) {
                     arm.release = release;
@@ -232,28 +288,35 @@ fn run_with(
 }
 
 /// A run in progress.
-struct Session<'a, 'b> {
+struct Session<'a> {
     plan: &'a Plan,
     out: &'a Path,
     step: Step,
     clock: Clock,
-    booter: &'a mut Booter<'b>,
+    booter: &'a Booter<'a>,
 }
 
-impl Session<'_, '_> {
-    /// Boots one guest, adds what it delivers to its group, and gives its kernel's release.
-    fn boot(&mut self, run: &Run, pair: usize, role: Role, group: &mut Group) -> Result<Option<String>> {
+/// A boot that ended well, before anybody has looked at what it delivers.
+struct Booted {
+    name: String,
+    logs: PathBuf,
+    boot: Boot,
+}
+
+impl Session<'_> {
+    /// Boots one guest.
+    fn boot(&self, run: &Run, pair: usize, role: Role, scenario: &str) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
             Role::Control => (base, format!("{}2", base.name)),
             Role::Changed => (changed, changed.name.clone()),
         };
-        let Group { scenario, mode, .. } = *group;
+        let mode = mode_name(run.mode);
         let pair = pair + 1;
-        let boot_name = format!("pair {pair}/{}, {arm_name}, {scenario}/{mode}", self.plan.pairs);
+        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{mode}", self.plan.pairs);
         let left = self.clock.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
-        self.step.detail(&format!("{boot_name}{left}"));
+        self.step.detail(&format!("{name}{left}"));
 
         let logs = self
             .out
@@ -262,17 +325,28 @@ impl Session<'_, '_> {
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
         fs::create_dir_all(&logs).with_context(|| format!("{}: cannot create", logs.display()))?;
         let job = job(scenario, run, &self.plan.args);
-        let boot = (self.booter)(arm, &job, &logs).with_context(|| boot_name.clone())?;
-        self.clock.boots += 1;
+        let boot = (self.booter)(arm, &job, &logs).with_context(|| name.clone())?;
+        self.clock.count();
+        let booted = Booted { name, logs, boot };
+        match booted.boot.outcome {
+            Outcome::Exit(0) => Ok(booted),
+            ref outcome => Err(booted.failure(Cause::Outcome(outcome.clone()))),
+        }
+    }
+}
 
-        let cause = match boot.outcome {
-            Outcome::Exit(0) => match group.take(role, &boot.samples) {
-                Ok(()) => return Ok(boot.release),
-                Err(what) => Cause::Metrics(what),
-            },
-            ref outcome => Cause::Outcome(outcome.clone()),
-        };
-        Err(Failure { boot: boot_name, cause, logs, tail: boot.tail(TAIL_LINES) }.into())
+impl Booted {
+    /// Adds what the guest delivered to its group, and gives its kernel's release.
+    fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
+        match group.take(role, &self.boot.samples) {
+            Ok(()) => Ok(self.boot.release),
+            Err(what) => Err(self.failure(Cause::Metrics(what))),
+        }
+    }
+
+    fn failure(&self, cause: Cause) -> anyhow::Error {
+        let (boot, logs) = (self.name.clone(), self.logs.clone());
+        Failure { boot, cause, logs, tail: self.boot.tail(TAIL_LINES) }.into()
     }
 }
 
@@ -280,7 +354,14 @@ fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
     let own = run.args.iter().map(|&arg| arg.to_owned());
     let command =
         GuestCommand::Scenario { name: scenario.to_owned(), args: own.chain(args.iter().cloned()).collect() };
-    Job { cpus: run.cpus, mem_mib: run.mem_mib, mode: run.mode, timeout: run.timeout, ..Job::new(command) }
+    Job {
+        cpus: run.cpus,
+        mem_mib: run.mem_mib,
+        mode: run.mode,
+        timeout: run.timeout,
+        cmdline: run.cmdline.to_owned(),
+        ..Job::new(command)
+    }
 }
 
 /// The boots of one scenario in one mode.
@@ -421,18 +502,23 @@ fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Compariso
 /// How long the rest will take, from the boots so far.
 struct Clock {
     began: Instant,
-    boots: usize,
+    boots: AtomicUsize,
     all: usize,
 }
 
 impl Clock {
     fn new(all: usize) -> Self {
-        Self { began: Instant::now(), boots: 0, all }
+        Self { began: Instant::now(), boots: AtomicUsize::new(0), all }
+    }
+
+    fn count(&self) {
+        self.boots.fetch_add(1, Ordering::Relaxed);
     }
 
     fn left(&self) -> Option<Duration> {
-        let boots = u32::try_from(self.boots).ok().filter(|&n| n > 0)?;
-        let rest = u32::try_from(self.all - self.boots).ok()?;
+        let boots = self.boots.load(Ordering::Relaxed);
+        let rest = u32::try_from(self.all - boots).ok()?;
+        let boots = u32::try_from(boots).ok().filter(|&n| n > 0)?;
         Some(self.began.elapsed() / boots * rest)
     }
 }
@@ -518,14 +604,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::collections::HashMap;
+    use std::sync::Mutex;
 
     use super::*;
-    use crate::progress::Progress;
+    use crate::progress::{Progress, unpoisoned};
     use crate::results::Better;
 
+    const SECOND: Duration = Duration::from_secs(1);
     const RUNS: [Run; 2] = [
-        Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: Duration::from_secs(1), args: &[] },
-        Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: Duration::from_secs(1), args: &[] },
+        Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, args: &[], cmdline: "" },
+        Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, args: &[], cmdline: "numa=fake=2" },
     ];
     const SCENARIO: Scenario = Scenario { name: "synthetic", about: "", runs: &RUNS };
 
@@ -590,8 +678,38 @@ mod tests {
         boot(logs, Outcome::Exit(0), vec![sample("c/time", ms * drift), sample("c/const", 7.0)])
     }
 
-    fn run_fixture(f: &Fixture, booter: &mut Booter<'_>) -> Result<Results> {
-        run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], booter)
+    type TestBooter<'a> = dyn FnMut(&Arm, &Job, &Path) -> Result<Boot> + Send + 'a;
+
+    fn run_fixture(f: &Fixture, booter: &mut TestBooter<'_>) -> Result<Results> {
+        let booter = Mutex::new(booter);
+        run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &|arm, job, logs| {
+            (unpoisoned(&booter))(arm, job, logs)
+        })
+    }
+
+    #[test]
+    fn lanes_keep_the_order_and_stop_at_an_error() {
+        let items: Vec<usize> = (0..40).collect();
+        for lanes in [1, 2, 7, 100] {
+            let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let results = in_lanes(lanes, &items, |&i| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(100 * (i % 7) as u64));
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(i)
+            });
+            assert_eq!(results.into_iter().map(Result::unwrap).collect::<Vec<_>>(), items);
+            assert!(most.into_inner() <= lanes);
+
+            let begun = AtomicUsize::new(0);
+            let results = in_lanes(lanes, &items, |&i| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                if i == 3 { bail!("no") } else { Ok(i) }
+            });
+            assert!(results[..3].iter().all(Result::is_ok) && results[3].is_err());
+            assert!(lanes > 1 || begun.into_inner() == 4);
+        }
+        assert!(in_lanes(2, &[] as &[u8], |_| Ok(())).is_empty());
     }
 
     #[test]
@@ -599,11 +717,13 @@ mod tests {
         let f = fixture();
         let mut boots = Vec::new();
         let results = run_fixture(&f, &mut |arm, job, logs| {
-            boots.push((arm.name.clone(), job.cpus));
+            boots.push((arm.name.clone(), job.cpus, job.cmdline.clone()));
             Ok(healthy(arm, logs, boots.len()))
         })
         .unwrap();
         assert_eq!(boots.len(), 2 * 6 * 3);
+        // Kernel parameters are the run's, whatever the arm.
+        assert!(boots.iter().all(|(_, cpus, cmdline)| (*cpus == 2) == cmdline.is_empty()), "{boots:?}");
         let got: Vec<_> = results
             .metrics
             .iter()

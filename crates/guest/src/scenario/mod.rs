@@ -3,6 +3,7 @@
 //! inside a boot are correlated, so the host compares boots, not rounds.
 
 mod fault;
+mod ksm_rmap;
 mod reap;
 mod soak;
 
@@ -32,7 +33,7 @@ pub trait Scenario: Sync {
 
 /// Every scenario this binary knows.
 pub fn all() -> &'static [&'static dyn Scenario] {
-    &[&fault::Fault, &reap::Reap, &soak::Soak]
+    &[&fault::Fault, &ksm_rmap::KsmRmap, &reap::Reap, &soak::Soak]
 }
 
 /// The scenario called `name`.
@@ -60,5 +61,16 @@ where
     match value {
         Some(v) => v.parse().with_context(|| format!("argument {key}={v}")),
         None => Ok(default),
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; NaN when there is none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
     }
 }

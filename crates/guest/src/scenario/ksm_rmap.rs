@@ -1,0 +1,572 @@
+//! Scenario `ksm-rmap`: pages that KSM merged, in an address space of many VMAs, are migrated and
+//! reclaimed. What does it cost to find all places where such a page is mapped, and how long
+//! does everybody else wait meanwhile?
+//!
+//! All VMAs of a case share one anon_vma, without any fork. Migration goes back and forth between
+//! two nodes of memory. With `icount` the cost is measured, on one CPU: a walk's time, its lock
+//! holds, the VMAs it visits; and ksmd's own work. Another thread takes page faults while pages
+//! are being migrated, on the other CPU if there is one. Times, lock holds and visits are measured
+//! in separate rounds, and nothing is traced while faults are timed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+
+use super::{Better, Scenario, arg, median};
+use crate::freemem;
+use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
+use crate::report::Reporter;
+use crate::rmaptrace::{self, Kind, Walk, WalkTrace};
+use crate::swap::{self, Cgroup};
+use crate::tracefs::Lost;
+use crate::victim;
+
+/// How a case differs from the others, and how much of it is enough.
+struct Case {
+    name: &'static str,
+    vmas: usize,
+    /// Places at which a page is mapped.
+    maps: usize,
+    /// Merged pages with two CPUs, and on one with `icount`. Where one stock walk takes a good
+    /// part of a second, few must do.
+    pages: [usize; 2],
+    /// Page faults by reads of a page that is being moved, if there are two CPUs; none, no page
+    /// faults are timed at all.
+    reads: usize,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "2000-vmas-2-maps", vmas: 2000, maps: 2, pages: [8, 8], reads: 0 },
+    Case { name: "2000-vmas-200-maps", vmas: 2000, maps: 200, pages: [2, 2], reads: 0 },
+    Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
+    Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
+];
+/// A migrated page is walked twice, and so is a reclaimed one at least.
+const MIGRATION: [Kind; 2] = [Kind::Migrate, Kind::Restore];
+const RECLAIM: [Kind; 2] = [Kind::Referenced, Kind::Unmap];
+/// What ksmd merges in one go when its own cost is measured.
+const MERGE_PAGES: usize = 4000;
+const MERGE_CONTENTS: usize = 1000;
+/// First touches of fresh VMAs.
+const FIRST_TOUCHES: usize = 300;
+/// They are this far apart on average, by up to a half more or less.
+const PAUSE: Duration = Duration::from_micros(1500);
+/// How long the clock is read before each, and the thread should do nothing else.
+const LOOK: Duration = Duration::from_micros(100);
+/// What keeps it from that for so long is no longer the guest.
+const INTERRUPTED: Duration = Duration::from_millis(4);
+/// Moves that are made at most for each read that shall meet one.
+const MOVES_PER_READ: usize = 20;
+/// How often a round is tried in which an event was lost.
+const TRIES: u32 = 10;
+/// How often reclaim is asked for the pages, which it is free to leave at first.
+const RECLAIM_TRIES: u32 = 100;
+/// More than enough for all that is ever reclaimed.
+const SWAP: u64 = 64 << 20;
+
+/// `ksm-rmap [icount] [case=NAME] [pages=N] [rounds=N]`
+pub struct KsmRmap;
+
+impl Scenario for KsmRmap {
+    fn name(&self) -> &'static str {
+        "ksm-rmap"
+    }
+
+    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
+        let options = Options::parse(args)?;
+        ensure!(
+            std::fs::exists("/sys/devices/system/node/node1").unwrap_or(false),
+            "needs two nodes of memory; boot with the kernel parameter numa=fake=2"
+        );
+        let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
+        ensure!(
+            options.icount || last > 0,
+            "needs two CPUs (or the argument 'icount' for what can be measured on one)"
+        );
+        victim::pin(0)?;
+        rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
+        let ksm = Ksm::set_up()?;
+        if options.icount && options.case.is_none() {
+            out.progress("merging");
+            merge_cost(&ksm, out)?;
+        }
+        let group = Cgroup::join("ksm-rmap")?;
+        if options.icount {
+            swap::on(SWAP)?;
+        }
+        let mut walks: Vec<(&Case, f64)> = Vec::new();
+        for (i, case) in CASES.iter().enumerate() {
+            if options.case.as_deref().is_some_and(|only| only != case.name) {
+                continue;
+            }
+            let shape = options.shape(case);
+            let run = Run { case, ksm: &ksm, group: &group, faulter: last, options: &options };
+            // Contents that no earlier case had.
+            let walk = run.all(shape, (i as u64 + 1) << 16, out);
+            let walk = walk.with_context(|| format!("case {}", case.name))?;
+            let fewer = walks.iter().find(|(other, _)| other.maps == case.maps && other.vmas < case.vmas);
+            if let (true, Some((_, before))) = (options.icount, fewer) {
+                run.sample(out, "growth", "ratio", walk / before);
+            }
+            walks.push((case, walk));
+        }
+        Ok(())
+    }
+}
+
+struct Options {
+    icount: bool,
+    case: Option<String>,
+    pages: Option<usize>,
+    rounds: u32,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        const KEYS: [&str; 3] = ["case", "pages", "rounds"];
+        let known = |a: &str| a == "icount" || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
+        if let Some(unknown) = args.iter().find(|a| !known(a)) {
+            bail!("unknown argument '{unknown}'; there are: icount {}=...", KEYS.join("=... "));
+        }
+        let icount = args.iter().any(|a| a == "icount");
+        let case = arg(args, "case", String::new())?;
+        if !case.is_empty() && !CASES.iter().any(|known| known.name == case) {
+            let known = CASES.each_ref().map(|case| case.name).join(", ");
+            bail!("no case '{case}'; there are: {known}");
+        }
+        let pages = arg(args, "pages", String::new())?;
+        let pages = (!pages.is_empty()).then(|| arg(args, "pages", 0)).transpose()?;
+        let options = Self {
+            icount,
+            case: Some(case).filter(|c| !c.is_empty()),
+            pages,
+            // With -icount the rounds hardly differ.
+            rounds: arg(args, "rounds", if icount { 1 } else { 2 })?,
+        };
+        // The fewest VMAs hold ten pages of the most mappings.
+        ensure!(pages.is_none_or(|n| (1..=10).contains(&n)), "pages={} is not 1 to 10", pages.unwrap_or(0));
+        ensure!((1..=1000).contains(&options.rounds), "rounds={} is not 1 to 1000", options.rounds);
+        Ok(options)
+    }
+
+    fn shape(&self, case: &Case) -> Shape {
+        let pages = self.pages.unwrap_or(case.pages[usize::from(self.icount)]);
+        Shape { vmas: case.vmas, pages, maps: case.maps }
+    }
+}
+
+/// What ksmd pays for a page, from its first sight to being merged.
+fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
+    let area = Area::new(MERGE_PAGES)?;
+    area.mergeable(0, MERGE_PAGES)?;
+    (0..MERGE_PAGES).for_each(|page| area.fill(page, (page % MERGE_CONTENTS) as u64));
+    let (contents, rest) = (MERGE_CONTENTS as u64, (MERGE_PAGES - MERGE_CONTENTS) as u64);
+    ensure!(ksm::shared()? == (0, 0), "somebody else merges pages");
+    let Merged { scans, cpu } = ksm
+        .merge(|| Ok(ksm::shared()? == (contents, rest)))
+        .with_context(|| format!("{MERGE_PAGES} pages of {MERGE_CONTENTS} contents"))?;
+    out.note(&format!("ksmd merged {MERGE_PAGES} pages of {MERGE_CONTENTS} contents in {scans} scans"));
+    out.sample("merge-instructions", "instructions", Better::Lower, cpu as f64 / MERGE_PAGES as f64);
+    Ok(())
+}
+
+/// One case.
+struct Run<'a> {
+    case: &'static Case,
+    ksm: &'a Ksm,
+    group: &'a Cgroup,
+    /// The CPU that takes page faults.
+    faulter: usize,
+    options: &'a Options,
+}
+
+impl Run<'_> {
+    /// All that there is to measure; gives the time of a walk.
+    fn all(&self, shape: Shape, content: u64, out: &mut Reporter) -> Result<f64> {
+        out.progress(&format!("{}: layout", self.case.name));
+        let crowd = Crowd::new(shape, self.ksm, content)?;
+        let mut mover = Mover::new(&crowd)?;
+
+        let walks = self.walks(&mut mover, out)?;
+        let walk = mean_of(&walks, MIGRATION, |w| w.took)?;
+        self.time(out, "walk", walk);
+        let walks = self.holds(&mut mover, out)?;
+        self.time(out, "lock-hold", mean_of(&walks, MIGRATION, |w| w.hold)?);
+        if self.options.icount {
+            let visits = self.visits(&mut mover, out)?;
+            self.sample(out, "vmas-per-mapping", "count", visits);
+        } else {
+            let holds: Vec<f64> = walks.iter().map(|w| w.hold).collect();
+            self.time(out, "lock-hold-max", longest(&holds));
+        }
+        if self.case.reads > 0 {
+            self.first_touches(&crowd, &mut mover, out)?;
+            if !self.options.icount {
+                self.reads(&crowd, &mut mover, out)?;
+            }
+        }
+        if self.options.icount {
+            let walks = self.reclaim(&crowd, out)?;
+            self.time(out, "walk-reclaim", mean_of(&walks, RECLAIM, |w| w.took)?);
+        }
+        crowd.check_contents()?;
+        Ok(walk)
+    }
+
+    /// Walks during migrations with nothing but their times recorded.
+    fn walks(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
+        let trace = WalkTrace::of_times()?;
+        let mut walks = Vec::new();
+        for _ in 0..self.options.rounds {
+            walks.extend(self.again("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
+        }
+        Ok(walks)
+    }
+
+    /// Walks during migrations with their lock holds.
+    fn holds(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
+        let trace = WalkTrace::of_locks()?;
+        let mut walks = Vec::new();
+        for _ in 0..self.options.rounds {
+            walks.extend(self.again("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
+        }
+        ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was not seen to take the lock");
+        Ok(walks)
+    }
+
+    /// VMAs visited by a walk, per mapping of the page.
+    fn visits(&self, mover: &mut Mover, out: &mut Reporter) -> Result<f64> {
+        let visits = self.again("visits", out, || Ok(rmaptrace::count_visits(|| mover.each())?.1))?;
+        ensure!(visits.walks > 0, "no walk was seen");
+        Ok(visits.vmas as f64 / visits.walks as f64 / self.case.maps as f64)
+    }
+
+    /// Walks until all pages are swapped out.
+    fn reclaim(&self, crowd: &Crowd, out: &mut Reporter) -> Result<Vec<Walk>> {
+        out.progress(&format!("{}: reclaim", self.case.name));
+        let trace = WalkTrace::of_times()?;
+        let ((), walks) = trace.record(|| {
+            for _ in 0..RECLAIM_TRIES {
+                self.group.reclaim(crowd.shape.pages * PAGE)?;
+                if crowd.swapped()? {
+                    return Ok(());
+                }
+            }
+            bail!("the pages were not swapped out by {RECLAIM_TRIES} times memory.reclaim")
+        })?;
+        Ok(walks)
+    }
+
+    /// Page faults that add a VMA to the anon_vma which the walks hold.
+    fn first_touches(&self, crowd: &Crowd, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
+        out.progress(&format!("{}: first touches", self.case.name));
+        let samples = crowd.freshen(2)?;
+        let ((), joined) = rmaptrace::joined(|| {
+            samples.iter().for_each(|&vma| crowd.write(vma));
+            Ok(())
+        })?;
+        ensure!(
+            joined.len() == 2 && joined[0] != 0 && joined[0] == joined[1],
+            "fresh VMAs do not join the anon_vma of their neighbours, but {joined:x?}"
+        );
+        let fresh = crowd.freshen(FIRST_TOUCHES)?;
+        let running = AtomicBool::new(false);
+        let (waits, gap) = thread::scope(|scope| {
+            let faulter = scope.spawn(|| {
+                victim::pin(self.faulter)?;
+                // On a CPU that walks it gets in where a walk lets it, and then waits for the lock.
+                freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
+                while !running.load(Ordering::Acquire) {
+                    thread::sleep(LOOK);
+                }
+                let (mut waits, mut longest) = (Vec::with_capacity(fresh.len()), 0);
+                for (i, &vma) in fresh.iter().enumerate() {
+                    thread::sleep(pause(i));
+                    longest = longest.max(pass(LOOK));
+                    let began = freemem::now();
+                    crowd.write(vma);
+                    waits.push(freemem::now() - began);
+                }
+                anyhow::Ok((waits, longest))
+            });
+            let mut moved = Ok(());
+            while moved.is_ok() && !faulter.is_finished() {
+                running.store(true, Ordering::Release);
+                moved = mover.all();
+            }
+            // Or it would wait for ever for walks that do not come.
+            running.store(true, Ordering::Release);
+            let waits = faulter.join().map_err(|_| anyhow!("the thread that takes page faults died"))?;
+            moved.and(waits)
+        })?;
+        self.waits(out, "fault-anon", &waits, gap);
+        Ok(())
+    }
+
+    /// Page faults on pages that are being migrated just then, which takes a CPU to itself.
+    fn reads(&self, crowd: &Crowd, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
+        out.progress(&format!("{}: reads", self.case.name));
+        // The move under way, from 1; none is 0.
+        let (moving, met, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let pages = crowd.shape.pages;
+        let (waits, gap) = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                victim::pin(self.faulter)?;
+                let (mut waits, mut longest) = (Vec::new(), 0);
+                while !over.load(Ordering::Acquire) {
+                    let Some(last) = moving.load(Ordering::Acquire).checked_sub(1) else { continue };
+                    let faults = faults()?;
+                    let began = freemem::now();
+                    // Another place each time: they are not migrated at the same time.
+                    crowd.read(last % pages, last * 7 % crowd.shape.maps);
+                    let took = freemem::now() - began;
+                    if self::faults()? > faults {
+                        waits.push(took);
+                        met.store(waits.len(), Ordering::Release);
+                    } else {
+                        longest = longest.max(took);
+                    }
+                }
+                anyhow::Ok((waits, longest))
+            });
+            let mut moved = Ok(());
+            // Not every move is met by a read, least of all when the host runs one CPU at a time.
+            for n in 0..self.case.reads * MOVES_PER_READ {
+                if moved.is_err() || reader.is_finished() || met.load(Ordering::Acquire) >= self.case.reads {
+                    break;
+                }
+                moving.store(n + 1, Ordering::Release);
+                moved = mover.one(n % pages);
+                moving.store(0, Ordering::Release);
+            }
+            over.store(true, Ordering::Release);
+            let waits = reader.join().map_err(|_| anyhow!("the thread that reads died"))?;
+            moved.and(waits)
+        })?;
+        ensure!(
+            waits.len() >= self.case.reads,
+            "only {} reads met a move, in {} moves",
+            waits.len(),
+            self.case.reads * MOVES_PER_READ
+        );
+        self.waits(out, "fault-ksm", &waits, gap);
+        Ok(())
+    }
+
+    /// Reports page faults, in nanoseconds; `gap` is the longest time for which the thread that
+    /// took them was kept from running by something else.
+    fn waits(&self, out: &mut Reporter, name: &str, waits: &[u64], gap: u64) {
+        let times: Vec<f64> = waits.iter().map(|&ns| ns as f64).collect();
+        self.time(out, &format!("{name}-p50"), median(times.iter().copied()));
+        self.time(out, &format!("{name}-max"), longest(&times));
+        let busy = match u128::from(gap) > INTERRUPTED.as_nanos() {
+            true => "; the host is busy and took that CPU away meanwhile, so do not trust the longest wait",
+            false => "",
+        };
+        out.note(&format!(
+            "{}/{name}: {} page faults; without one the thread stood still for at most {:.2} ms{busy}",
+            self.case.name,
+            waits.len(),
+            gap as f64 / 1e6
+        ));
+    }
+
+    /// Reports a time given in nanoseconds.
+    fn time(&self, out: &mut Reporter, name: &str, ns: f64) {
+        match self.options.icount {
+            true => self.sample(out, name, "ns", ns),
+            false => self.sample(out, name, "ms", ns / 1e6),
+        }
+    }
+
+    fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
+        out.sample(&format!("{}/{name}", self.case.name), unit, Better::Lower, value);
+    }
+
+    /// Repeats a round until no event was lost in it.
+    fn again<T>(&self, what: &str, out: &mut Reporter, mut round: impl FnMut() -> Result<T>) -> Result<T> {
+        out.progress(&format!("{}: {what}", self.case.name));
+        for _ in 0..TRIES {
+            match round() {
+                Err(e) if e.is::<Lost>() => {
+                    out.note(&format!("{}/{what}: {e}; round repeated", self.case.name));
+                }
+                other => return other.with_context(|| what.to_owned()),
+            }
+        }
+        bail!("{what}: not one good round in {TRIES}; the notes say why")
+    }
+}
+
+/// Moves pages back and forth between the nodes.
+struct Mover {
+    /// Where each page is mapped, and the node it is on.
+    pages: Vec<(usize, i32)>,
+}
+
+impl Mover {
+    /// Brings all pages to the first node.
+    fn new(crowd: &Crowd) -> Result<Self> {
+        let addresses = crowd.addresses();
+        ksm::move_to(0, &addresses)?;
+        Ok(Self { pages: addresses.into_iter().map(|address| (address, 0)).collect() })
+    }
+
+    /// Moves one page to the other node.
+    fn one(&mut self, page: usize) -> Result<()> {
+        let (address, node) = &mut self.pages[page];
+        ksm::move_to(1 - *node, &[*address]).with_context(|| format!("page {page}"))?;
+        *node = 1 - *node;
+        Ok(())
+    }
+
+    /// Moves every page to the other node, one by one.
+    fn each(&mut self) -> Result<()> {
+        (0..self.pages.len()).try_for_each(|page| self.one(page))
+    }
+
+    /// Moves all pages to the node on which the first is not.
+    fn all(&mut self) -> Result<()> {
+        let addresses: Vec<usize> = self.pages.iter().map(|&(address, _)| address).collect();
+        let node = 1 - self.pages[0].1;
+        ksm::move_to(node, &addresses)?;
+        self.pages.iter_mut().for_each(|page| page.1 = node);
+        Ok(())
+    }
+}
+
+/// The mean of two kinds of walks, each by its median `value`: how often one kind is repeated
+/// does not count.
+fn mean_of(walks: &[Walk], kinds: [Kind; 2], value: fn(&Walk) -> f64) -> Result<f64> {
+    if let Some(other) = walks.iter().find(|w| !kinds.contains(&w.kind)) {
+        bail!("a walk of kind {:?} where only {kinds:?} should be", other.kind);
+    }
+    let mut sum = 0.0;
+    for kind in kinds {
+        let values = walks.iter().filter(|w| w.kind == kind).map(value);
+        ensure!(values.clone().count() > 0, "no walk of kind {kind:?} was seen");
+        sum += median(values);
+    }
+    Ok(sum / kinds.len() as f64)
+}
+
+/// The longest of a part of the values, as the median of some parts: where the host took a CPU
+/// away, one part is spoilt and not the result.
+fn longest(values: &[f64]) -> f64 {
+    const PARTS: usize = 5;
+    let parts = values.chunks(values.len().div_ceil(PARTS).max(1));
+    median(parts.map(|part| part.iter().copied().fold(0.0, f64::max)))
+}
+
+/// Page faults of the calling thread that needed no disk.
+fn faults() -> Result<i64> {
+    // SAFETY: rusage is plain data, for which all zeroes is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid rusage for the kernel to write to.
+    match unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) } {
+        0 => Ok(usage.ru_minflt),
+        _ => Err(std::io::Error::last_os_error()).context("getrusage"),
+    }
+}
+
+/// How long to wait before the `i`th page fault: not in step with anything.
+fn pause(i: usize) -> Duration {
+    const STEPS: u32 = 17;
+    PAUSE / 2 + PAUSE * (i as u32 * 7 % STEPS) / STEPS
+}
+
+/// Passes the time on the CPU. Gives the longest stretch in nanoseconds in which the thread did
+/// not run.
+fn pass(time: Duration) -> u64 {
+    let began = freemem::now();
+    let (mut last, mut longest) = (began, 0);
+    while u128::from(last - began) < time.as_nanos() {
+        let now = freemem::now();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Options> {
+        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_have_defaults_and_bounds() {
+        let options = parse(&[]).unwrap();
+        assert_eq!((options.icount, options.pages, options.rounds), (false, None, 2));
+        assert_eq!(options.shape(&CASES[3]), Shape { vmas: 20_000, pages: 1, maps: 200 });
+        let options = parse(&["icount", "case=2000-vmas-200-maps", "pages=10", "rounds=3"]).unwrap();
+        assert_eq!((options.icount, options.rounds), (true, 3));
+        assert_eq!(options.case.as_deref(), Some("2000-vmas-200-maps"));
+        assert_eq!(options.shape(&CASES[1]).pages, 10);
+        for bad in ["case=2-vmas", "rounds=0", "rounds=x", "pages=11", "pages=0", "page=2", "fast"] {
+            assert!(parse(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_page_finds_its_places() {
+        for case in &CASES {
+            for pages in case.pages.into_iter().chain([10]) {
+                assert!(pages * case.maps <= case.vmas, "{}", case.name);
+            }
+            assert_eq!(case.name, format!("{}-vmas-{}-maps", case.vmas, case.maps));
+        }
+        // The case with fewer VMAs is first, as growth is from there.
+        assert!(CASES.windows(3).all(|w| w[0].maps == w[2].maps && w[0].vmas * 10 == w[2].vmas));
+    }
+
+    #[test]
+    fn each_kind_of_walk_counts_once() {
+        let walk = |kind, took| Walk { kind, took, hold: 0.0 };
+        let walks = [
+            walk(Kind::Migrate, 10.0),
+            walk(Kind::Migrate, 12.0),
+            walk(Kind::Migrate, 90.0),
+            walk(Kind::Restore, 30.0),
+        ];
+        assert_eq!(mean_of(&walks, MIGRATION, |w| w.took).unwrap(), 21.0);
+        assert!(mean_of(&walks[..3], MIGRATION, |w| w.took).is_err());
+        assert!(mean_of(&walks, [Kind::Migrate, Kind::Unmap], |w| w.took).is_err());
+    }
+
+    #[test]
+    fn one_interruption_does_not_count() {
+        let mut values: Vec<f64> = (0..50).map(|i| f64::from(i % 10)).collect();
+        assert_eq!(longest(&values), 9.0);
+        values[20] = 1000.0;
+        assert_eq!(longest(&values), 9.0);
+        values[40] = 20.0;
+        values[30] = 30.0;
+        assert_eq!(longest(&values), 20.0);
+        assert_eq!(longest(&[3.0, 2.0]), 2.5);
+        assert!(longest(&[]).is_nan());
+    }
+
+    #[test]
+    fn pauses_are_about_as_long_as_said() {
+        let all: Vec<Duration> = (0..170).map(pause).collect();
+        let mean = all.iter().sum::<Duration>() / 170;
+        assert!(mean > PAUSE * 9 / 10 && mean < PAUSE * 11 / 10, "{mean:?}");
+        assert!(all.iter().all(|p| *p >= PAUSE / 2 && *p <= PAUSE * 3 / 2));
+        let began = freemem::now();
+        assert!(pass(Duration::from_millis(2)) > 0);
+        assert!(freemem::now() - began >= 2_000_000);
+    }
+
+    #[test]
+    fn page_faults_are_counted() {
+        let area = Area::new(4).unwrap();
+        let before = faults().unwrap();
+        (0..4).for_each(|page| area.write(page));
+        assert!(faults().unwrap() >= before + 4);
+    }
+}

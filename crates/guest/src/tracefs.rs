@@ -1,0 +1,342 @@
+//! Kprobe events in a trace instance of our own: made, recorded or counted, and checked for
+//! losses.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+/// The group that all our events are in.
+const GROUP: &str = "memreap";
+/// Room per CPU: some forty thousand events.
+const BUFFER_KIB: &str = "4096";
+
+/// Events that should have been recorded and were not; the same work can be tried again.
+#[derive(Debug)]
+pub struct Lost(String);
+
+impl Lost {
+    /// With the reason why what was recorded is of no use.
+    pub fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// What an instance stamps its events with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The monotonic clock, which the trace shows in microseconds.
+    Mono,
+    /// The CPU's time stamp counter, in ticks: finer than a microsecond.
+    Tsc,
+}
+
+impl Clock {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mono => "mono",
+            Self::Tsc => "x86-tsc",
+        }
+    }
+}
+
+/// One kprobe event to be made.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The event's name.
+    pub name: &'static str,
+    /// `p` for a function's entry, `r` for its return, `rN` for at most N returns at a time.
+    pub kind: &'static str,
+    /// The function, and what to fetch: `up_read sem=$arg1:x64`.
+    pub what: String,
+}
+
+/// Some probes and a trace instance; both are removed when this is dropped.
+pub struct Trace {
+    instance: PathBuf,
+    events: Vec<&'static str>,
+}
+
+impl Trace {
+    /// Makes the probes and the instance called `name`, everything still switched off. Probes are
+    /// enabled in the given order: that of a return goes before that of its entry, because it is
+    /// the one that must not be without its pair; what enters between the two is seen to leave
+    /// only, and can be dropped.
+    ///
+    /// # Errors
+    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says
+    /// which.
+    pub fn new(name: &str, clock: Clock, probes: &[Probe]) -> Result<Self> {
+        let definitions = Path::new(TRACEFS).join("kprobe_events");
+        ensure!(
+            definitions.exists(),
+            "{}: missing; mount tracefs there, with CONFIG_KPROBE_EVENTS in the kernel",
+            definitions.display()
+        );
+        let instance = Path::new(TRACEFS).join("instances").join(name);
+        let this = Self { instance, events: probes.iter().map(|p| p.name).collect() };
+        // A left-over would be in the way.
+        this.remove();
+        for Probe { name, kind, what } in probes {
+            let probe = format!("{kind}:{GROUP}/{name} {what}");
+            append(&definitions, &probe)
+                .with_context(|| format!("probe '{probe}': is the symbol there to be probed?"))?;
+        }
+        fs::create_dir(&this.instance).with_context(|| this.instance.display().to_string())?;
+        this.set("tracing_on", "0")?;
+        this.set("trace_clock", clock.name())?;
+        this.set("buffer_size_kb", BUFFER_KIB)?;
+        Ok(this)
+    }
+
+    /// Records only what the thread `tid` does.
+    ///
+    /// # Errors
+    /// When the kernel does not take the filter.
+    pub fn only(&self, tid: i32) -> Result<()> {
+        let filter = format!("common_pid == {tid}");
+        self.events.iter().try_for_each(|event| self.set(&format!("events/{GROUP}/{event}/filter"), &filter))
+    }
+
+    /// Records while `work` runs; gives the trace's text.
+    ///
+    /// # Errors
+    /// When `work` fails, or when an event was lost ([`Lost`]).
+    pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, String)> {
+        let missed_before = missed(&profile()?);
+        self.set("trace", "")?;
+        let done = self.enable().and_then(|()| {
+            self.set("tracing_on", "1")?;
+            let done = work();
+            self.set("tracing_on", "0")?;
+            done
+        });
+        self.disable();
+        let done = done?;
+        self.check_nothing_lost(missed_before)?;
+        let path = self.file();
+        let trace = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok((done, trace))
+    }
+
+    /// Counts how often each probe is hit while `work` runs, and records nothing: for events
+    /// that come in millions. On all CPUs, whoever hits it.
+    ///
+    /// # Errors
+    /// When `work` fails, or when a hit was missed ([`Lost`]).
+    pub fn count<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, HashMap<&'static str, u64>)> {
+        let before = profile()?;
+        let done = self.enable().and_then(|()| work());
+        self.disable();
+        let done = done?;
+        let after = profile()?;
+        self.check_nothing_lost(missed(&before))?;
+        let hits = |profile: &Profile, event| profile.get(event).map_or(0, |&(hits, _)| hits);
+        let count = |&event: &&'static str| (event, hits(&after, event) - hits(&before, event));
+        Ok((done, self.events.iter().map(count).collect()))
+    }
+
+    /// The file that a recording is read from, for messages.
+    pub fn file(&self) -> PathBuf {
+        self.instance.join("trace")
+    }
+
+    fn enable(&self) -> Result<()> {
+        self.events.iter().try_for_each(|event| self.set(&format!("events/{GROUP}/{event}/enable"), "1"))
+    }
+
+    fn disable(&self) {
+        for event in &self.events {
+            // What stays on costs time but harms nothing: tracing itself is off.
+            let _ = self.set(&format!("events/{GROUP}/{event}/enable"), "0");
+        }
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.instance.join(file);
+        fs::write(&path, value).with_context(|| format!("write '{value}' to {}", path.display()))
+    }
+
+    /// An event not recorded would count as one that did not happen.
+    fn check_nothing_lost(&self, missed_before: u64) -> Result<()> {
+        let missed = missed(&profile()?) - missed_before;
+        // A probe that is hit while the same CPU handles another one cannot run.
+        ensure!(missed == 0, Lost::new(format!("{missed} probe hits were missed (kprobe_profile)")));
+        let per_cpu = self.instance.join("per_cpu");
+        for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
+            let path = cpu?.path().join("stats");
+            let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
+            ensure!(
+                lost == 0,
+                Lost::new(format!("{}: {lost} events lost, buffer too small", path.display()))
+            );
+        }
+        Ok(())
+    }
+
+    /// Removes instance and probes, whichever are there.
+    fn remove(&self) {
+        let _ = fs::remove_dir(&self.instance);
+        for event in &self.events {
+            let _ = append(&Path::new(TRACEFS).join("kprobe_events"), &format!("-:{GROUP}/{event}"));
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        self.disable();
+        self.remove();
+    }
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    // One write: the kernel takes each for a whole command.
+    File::options().append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
+}
+
+/// How often each probe was hit, and how often it was hit but could not run.
+type Profile = HashMap<String, (u64, u64)>;
+
+fn profile() -> Result<Profile> {
+    let path = Path::new(TRACEFS).join("kprobe_profile");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    parse_profile(&text).with_context(|| format!("{}: cannot parse", path.display()))
+}
+
+fn parse_profile(text: &str) -> Option<Profile> {
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some((words.next()?.to_owned(), (words.next()?.parse().ok()?, words.next()?.parse().ok()?)))
+    };
+    text.lines().map(entry).collect()
+}
+
+fn missed(profile: &Profile) -> u64 {
+    profile.values().map(|&(_, missed)| missed).sum()
+}
+
+/// Sum of what a CPU's ring buffer dropped.
+fn lost(stats: &str) -> Option<u64> {
+    let mut lost = 0;
+    let mut found = false;
+    for line in stats.lines() {
+        let (key, value) = line.split_once(": ")?;
+        if matches!(key, "overrun" | "commit overrun" | "dropped events") {
+            lost += value.trim().parse::<u64>().ok()?;
+            found = true;
+        }
+    }
+    found.then_some(lost)
+}
+
+/// One line of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// Where it happened.
+    pub cpu: u32,
+    /// Who did it.
+    pub tid: i32,
+    /// In the clock's unit, see [`Clock`].
+    pub at: u64,
+    /// The event's name.
+    pub name: &'a str,
+    /// What the probe itself printed.
+    pub fields: &'a str,
+}
+
+/// The events of a trace with their line numbers, from 1.
+///
+/// # Errors
+/// Lines that are neither comments nor events, above all those that tell of a loss.
+pub fn events(trace: &str) -> impl Iterator<Item = Result<(usize, Event<'_>)>> {
+    trace.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(
+        |(i, line)| {
+            let event = event(line).with_context(|| format!("line {}: '{line}'", i + 1))?;
+            Ok((i + 1, event))
+        },
+    )
+}
+
+/// Parses `comm-tid [cpu] flags time: name: fields`. The comm may contain anything.
+fn event(line: &str) -> Option<Event<'_>> {
+    let (task, rest) = line.split_once(" [")?;
+    let (cpu, rest) = rest.split_once("] ")?;
+    let (_flags, rest) = rest.split_once(' ')?;
+    let (time, rest) = rest.trim_start().split_once(": ")?;
+    let (name, fields) = rest.split_once(": ")?;
+    Some(Event {
+        cpu: cpu.parse().ok()?,
+        tid: task.trim_end().rsplit_once('-')?.1.parse().ok()?,
+        at: self::time(time)?,
+        name,
+        fields,
+    })
+}
+
+/// `seconds.microseconds` in microseconds, or the ticks of a clock that does not keep time.
+fn time(text: &str) -> Option<u64> {
+    let Some((seconds, micros)) = text.split_once('.') else { return text.parse().ok() };
+    let whole = seconds.parse::<u64>().ok()? * 1_000_000;
+    (micros.len() == 6).then(|| Some(whole + micros.parse::<u64>().ok()?))?
+}
+
+/// The value of `key=0x...` among a probe's fields.
+pub fn field(fields: &str, key: &str) -> Option<u64> {
+    u64::from_str_radix(text_field(fields, key)?.strip_prefix("0x")?, 16).ok()
+}
+
+/// The value of `key=...` among a probe's fields, as it is.
+pub fn text_field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
+    fields.split(' ').find_map(|f| f.strip_prefix(key)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_both_clocks_are_read() {
+        let micros =
+            "             exe-40      [000] d....     4.557102: lock_enter: (f+0x0/0x280) lock=0xff68";
+        let event = |line| events(line).next().unwrap().unwrap().1;
+        let read = event(micros);
+        assert_eq!((read.cpu, read.tid, read.at, read.name), (0, 40, 4_557_102, "lock_enter"));
+        assert_eq!(field(read.fields, "lock"), Some(0xff68));
+        let ticks = " a b-[1]-7 [001] ..... 123456789012: leave: (f <- g) one=try_to_migrate_one+0x0/0x10";
+        let read = event(ticks);
+        assert_eq!((read.cpu, read.tid, read.at), (1, 7, 123_456_789_012));
+        assert_eq!(text_field(read.fields, "one"), Some("try_to_migrate_one+0x0/0x10"));
+        assert_eq!(field(read.fields, "one"), None);
+        for bad in ["CPU:0 [LOST 12 EVENTS]", &micros.replace("4.557102", "4.557")] {
+            let error = events(bad).next().unwrap().unwrap_err().to_string();
+            assert!(error.starts_with("line 1: '"), "{error}");
+        }
+        assert_eq!(events("# tracer: nop\n\n").count(), 0);
+    }
+
+    #[test]
+    fn losses_are_found() {
+        let text = "  lock_leave      1597      0\n  lock_enter      1598      2\n";
+        let profile = parse_profile(text).unwrap();
+        assert_eq!((profile["lock_enter"], missed(&profile)), ((1598, 2), 2));
+        assert_eq!(parse_profile("").map(|p| missed(&p)), Some(0));
+        assert_eq!(parse_profile("nonsense"), None);
+        let stats = "entries: 10\noverrun: 3\ncommit overrun: 0\nbytes: 9\noldest event ts:  1.2\n\
+                     now ts:  1.3\ndropped events: 4\nread events: 0\n";
+        assert_eq!(lost(stats), Some(7));
+        assert_eq!(lost("entries: 10\n"), None);
+    }
+}
