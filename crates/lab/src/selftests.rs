@@ -39,6 +39,8 @@ const GUEST_LIMIT: Duration = Duration::from_secs(PROGRAM_LIMIT + 120);
 const MEM_MIB: u32 = 2048;
 /// Tests of migration need a second node; both get half of the memory.
 const CMDLINE: &str = "numa=fake=2";
+/// The kernel's own of them also need two CPUs beside their own.
+const CPUS: u32 = 3;
 
 /// The exit status by which a kernel selftest says that it cannot run here (KSFT_SKIP).
 const SKIPPED: i32 = 4;
@@ -233,6 +235,9 @@ fn run_one(
     let script = format!("cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}");
     let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
     job.mem_mib = MEM_MIB;
+    if tests.folder != OURS {
+        job.cpus = CPUS;
+    }
     job.timeout = GUEST_LIMIT;
     job.overlay = vec![(path, format!("{home}/{file}"))];
     let content = fs::read(tests.built.join(file)).with_context(|| file.to_owned())?;

@@ -958,4 +958,19 @@ TEST_F_TIMEOUT(swap, moved_to_other_anon_vma, LIMIT)
 	swapped_moved(_metadata, from, to);
 }
 
+/* Fails on stock 6.12, as above. Here not even the index is another one. */
+TEST_F_TIMEOUT(swap, moved_to_same_index, LIMIT)
+{
+	char *area = reserve(5), *from = area + PAGE, *to = area + 3 * PAGE;
+	int fd = memfd_create("ksm", MFD_CLOEXEC);
+
+	if (fd < 0)
+		SKIP(return, "no memfd_create()");
+	ASSERT_NE(area, NULL);
+	ASSERT_EQ(ftruncate(fd, PAGE), 0);
+	ASSERT_EQ(map_fixed(from, 1, fd, 0), from);
+	ASSERT_EQ(map_fixed(to, 1, fd, 0), to);
+	swapped_moved(_metadata, from, to);
+}
+
 TEST_HARNESS_MAIN
