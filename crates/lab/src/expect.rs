@@ -1,7 +1,7 @@
 //! What a topic promises: `kernel/<topic>/expect.toml`, checked against a run's results.
 //!
 //! ```toml
-//! aa_clean = true             # no metric's A/A control may see a difference
+//! aa_clean = true             # no A/A control of the scenario may see a difference
 //! known_worse = ["100-vmas/zone-lock-contended"]  # what may get worse; nothing else may
 //!
 //! [[expect]]                  # one metric, changed arm against base arm
@@ -123,7 +123,7 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
     }
     let mut checked = Vec::new();
     if file.aa_clean {
-        checked.push(aa_clean(results));
+        checked.push(aa_clean(results, file.scenario.as_deref()));
     }
     checked.push(nothing_else_worse(results, &file));
     for expect in &file.expect {
@@ -217,18 +217,19 @@ fn nothing_else_worse(results: &Results, file: &File) -> Checked {
     Checked { expected, measured, pass }
 }
 
-fn aa_clean(results: &Results) -> Checked {
+fn aa_clean(results: &Results, scenario: Option<&str>) -> Checked {
     let expected = "A/A control: no difference in any metric".to_owned();
-    let Some(without) = results.metrics.iter().find(|m| m.aa.is_none()) else {
-        let alarms: Vec<String> = results
-            .metrics
+    let metrics: Vec<&Metric> =
+        results.metrics.iter().filter(|m| scenario.is_none_or(|s| m.scenario == s)).collect();
+    let Some(without) = metrics.iter().find(|m| m.aa.is_none()) else {
+        let alarms: Vec<String> = metrics
             .iter()
             .filter_map(|m| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (m, aa)))
             .map(|(m, aa)| format!("{}: {} {}", place(m), ratio(aa.ratio), aa.verdict))
             .collect();
-        let pass = alarms.is_empty() && !results.metrics.is_empty();
+        let pass = alarms.is_empty() && !metrics.is_empty();
         let measured = match pass {
-            true => format!("{} metrics, all same or no verdict", results.metrics.len()),
+            true => format!("{} metrics, all same or no verdict", metrics.len()),
             false => alarms.join("; "),
         };
         return Checked { expected, measured, pass };
@@ -471,6 +472,10 @@ mod tests {
         results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
         assert!(judge(&results)[0].measured.contains("mrelease-90"));
         assert!(!passed(&judge(&results)));
+        // Another scenario's alarm is another topic's.
+        let own_scenario = format!("scenario = '{}'\naa_clean = true", results.metrics[0].scenario);
+        results.metrics[1].scenario = "another".into();
+        assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x")).unwrap())));
         results.metrics[2].aa = None;
         assert!(!passed(&judge(&results)));
     }

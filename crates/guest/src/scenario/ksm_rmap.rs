@@ -276,8 +276,12 @@ impl Run<'_> {
         let (waits, gap) = thread::scope(|scope| {
             let faulter = scope.spawn(|| {
                 victim::pin(self.faulter)?;
-                // On a CPU that walks it gets in where a walk lets it, and then waits for the lock.
-                freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
+                if self.options.icount {
+                    // On the CPU that walks it gets in where a walk lets it, and then waits for the
+                    // lock. Elsewhere it is what most tasks are: a real-time task is handed the
+                    // lock, where others see it taken by the walk again and again.
+                    freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
+                }
                 while !running.load(Ordering::Acquire) {
                     thread::sleep(LOOK);
                 }
