@@ -329,7 +329,7 @@ static int visit_done(struct folio *folio)
 
 /* In the way ksm.c does it. Returns what the tracepoint would tell. */
 static struct memreap_rmap_count go(struct world *world,
-				   struct rmap_walk_control *rwc)
+				    struct rmap_walk_control *rwc)
 {
 	struct memreap_ksm_walk walk;
 
