@@ -347,6 +347,7 @@ static bool wait_finished(struct reaper *r)
  *	and MMF_OOM_SKIP seen clear under it
  * @may_sleep: may wait for the mmap_lock and for the other reapers of @mm
  * @locked: cleared when the mmap_lock was given up and is not held on return
+ * @pages: if not NULL, what the caller has freed is added, in pages
  *
  * Any number of tasks can work on one @mm at a time. With @may_sleep, all that
  * was to be reaped has been when this returns true, whoever did it.
@@ -354,7 +355,7 @@ static bool wait_finished(struct reaper *r)
  * Return: false if part of @mm was left out and the caller should try again.
  */
 bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked)
+		     bool may_sleep, bool *locked, unsigned long *pages)
 {
 	struct reap_session own;
 	struct reaper r = {
@@ -386,6 +387,8 @@ bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
 	r.stat.ns = ktime_get_ns() - start;
 	trace_memreap_reap_end(mm, &r.stat, complete);
 	*locked = r.locked;
+	if (pages)
+		*pages += r.stat.pages;
 
 	return complete;
 }

@@ -20,7 +20,7 @@ static inline bool memreap_reap_enabled(void)
 }
 
 bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked);
+		     bool may_sleep, bool *locked, unsigned long *pages);
 void memreap_release_pages(struct encoded_page **pages, int nr);
 
 #else
@@ -32,7 +32,7 @@ static inline bool memreap_reap_enabled(void)
 
 static inline bool memreap_reap_mm(struct task_struct *victim,
 				   struct mm_struct *mm, bool may_sleep,
-				   bool *locked)
+				   bool *locked, unsigned long *pages)
 {
 	return false;
 }
