@@ -1,0 +1,665 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A kill that brings its own reclaim.
+ *
+ * A killed process frees its memory itself, at the speed of the slowest CPU
+ * that it may run on and of the share it gets of it. Here workers that none of
+ * its limits bind do it instead, together with the process, from the moment of
+ * the kill.
+ *
+ * Nothing of this can make a kill fail or wait: an address space that cannot
+ * be taken on, or cannot be freed early, is freed by its process as before.
+ */
+#include <linux/delay.h>
+#include <linux/hash.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/memreap_expedite.h>
+#include <linux/moduleparam.h>
+#include <linux/oom.h>
+#include <linux/pid.h>
+#include <linux/sched/coredump.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/seq_file.h>
+#include <linux/string.h>
+#include <linux/sysctl.h>
+#include <linux/timekeeping.h>
+#include <linux/workqueue.h>
+
+#include <uapi/linux/pidfd.h>
+
+#include "expedite_futex.h"
+#include "expedite_queue.h"
+#include "reap.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/memreap_expedite.h>
+
+DEFINE_STATIC_KEY_TRUE(memreap_expedite_key);
+DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
+
+/* What a process frees itself before a worker could have started. */
+#define EXPEDITE_WORTH		(SZ_1M / PAGE_SIZE)
+
+/* Workers at a time, if there are CPUs for them. */
+#define EXPEDITE_MAX_WORKERS	8
+
+/* How often, and how far apart in us, a worker looks at a running thread. */
+#define EXPEDITE_LOOKS		10
+#define EXPEDITE_LOOK_US	50
+
+static struct expedite_queue expedite_queue;
+static struct workqueue_struct *expedite_wq;
+static struct work_struct expedite_works[EXPEDITE_MAX_WORKERS];
+static struct delayed_work expedite_retry;
+static DEFINE_MUTEX(expedite_turns);
+
+/* One bit for each of expedite_works that is queued or runs. */
+static unsigned long expedite_active;
+
+/* vm.expedite_min_kbytes */
+static unsigned long expedite_min_kbytes;
+
+static atomic_long_t expedite_kills;
+static atomic_long_t expedite_freed;
+static atomic_long_t expedite_fails;
+
+/* --- Address spaces on their way out --- */
+
+/**
+ * struct exiting - an address space that its last threads are leaving
+ * @node: in its bucket
+ * @signal: of the process
+ * @mm: the address space, pinned
+ *
+ * Once a thread has passed exit_mm(), nothing leads from the process to the
+ * memory that it is freeing. Lives on the stack of the thread that may be the
+ * one to free it.
+ */
+struct exiting {
+	struct hlist_node node;
+	const struct signal_struct *signal;
+	struct mm_struct *mm;
+};
+
+#define EXITING_BITS		6
+
+/* Every exit comes by here: they should not meet at one lock. */
+static struct exiting_bucket {
+	spinlock_t lock;	/* protects the list */
+	struct hlist_head list;
+} ____cacheline_aligned_in_smp exiting_mms[1 << EXITING_BITS];
+
+static struct exiting_bucket *exiting_bucket(const struct signal_struct *signal)
+{
+	return &exiting_mms[hash_ptr(signal, EXITING_BITS)];
+}
+
+static struct mm_struct *exiting_mm(const struct signal_struct *signal)
+{
+	struct exiting_bucket *bucket = exiting_bucket(signal);
+	struct mm_struct *mm = NULL;
+	struct exiting *e;
+
+	spin_lock(&bucket->lock);
+	hlist_for_each_entry(e, &bucket->list, node) {
+		if (e->signal == signal) {
+			mm = e->mm;
+			mmgrab(mm);
+			break;
+		}
+	}
+	spin_unlock(&bucket->lock);
+
+	return mm;
+}
+
+/* What freeing @mm would bring: file pages stay, they are not the process's. */
+static unsigned long private_pages(struct mm_struct *mm)
+{
+	return get_mm_counter(mm, MM_ANONPAGES) +
+	       get_mm_counter(mm, MM_SWAPENTS);
+}
+
+/* --- Workers --- */
+
+/*
+ * Half of the CPUs: whoever waits for the memory wants to run too, and the
+ * dying processes free memory themselves.
+ */
+static unsigned int max_workers(void)
+{
+	return clamp(num_online_cpus() / 2, 1U, EXPEDITE_MAX_WORKERS);
+}
+
+/* Wake a worker up, if there is one that sleeps. */
+static void wake_worker(void)
+{
+	for (unsigned int i = 0; i < max_workers(); i++) {
+		if (!test_and_set_bit(i, &expedite_active)) {
+			queue_work(expedite_wq, &expedite_works[i]);
+			return;
+		}
+	}
+}
+
+static bool process_dying(struct task_struct *p)
+{
+	struct signal_struct *signal = p->signal;
+	unsigned long flags;
+	bool dying;
+
+	/* With the lock, all threads have been told if one has. */
+	if (!lock_task_sighand(p, &flags))
+		return true;
+	if (signal->core_state)
+		dying = false;
+	else
+		dying = signal->flags & SIGNAL_GROUP_EXIT ||
+			(thread_group_empty(p) && p->flags & PF_EXITING);
+	unlock_task_sighand(p, &flags);
+
+	return dying;
+}
+
+/*
+ * Can a process that uses @mm not do without its memory? The caller holds the
+ * mmap_lock, under RCU.
+ */
+static enum expedite_outcome process_needs(struct task_struct *p,
+					   struct mm_struct *mm, bool patient)
+{
+	struct task_struct *t;
+
+	/* As with the OOM reaper, no kthread_use_mm() user reads it. */
+	if (p->flags & PF_KTHREAD || !process_shares_mm(p, mm))
+		return EXPEDITE_FREED;
+	if (!process_dying(p))
+		return EXPEDITE_SHARED;
+	if (!patient)
+		return EXPEDITE_FREED;
+	for_each_thread(p, t) {
+		if (READ_ONCE(t->mm) == mm && memreap_owns_futexes(t, mm))
+			return EXPEDITE_FUTEX;
+	}
+
+	return EXPEDITE_FREED;
+}
+
+/*
+ * Is there anything in the way of freeing the memory of @req? A dying process
+ * starts no other, so what has been found to be free of users stays so.
+ */
+static enum expedite_outcome in_the_way(struct expedite_request *req,
+					bool patient)
+{
+	enum expedite_outcome need = EXPEDITE_FREED;
+	struct mm_struct *mm = req->mm;
+	struct task_struct *p;
+
+	/* With somebody at it already, it is too late for patience. */
+	if (test_bit(MMF_UNSTABLE, &mm->flags))
+		patient = false;
+	rcu_read_lock();
+	/* Most often there is nobody else: no need to look at everybody. */
+	if (atomic_read(&mm->mm_users) == 1 &&
+	    thread_group_leader(req->victim) &&
+	    process_shares_mm(req->victim, mm)) {
+		need = process_needs(req->victim, mm, patient);
+	} else if (atomic_read(&mm->mm_users)) {
+		for_each_process(p) {
+			need = process_needs(p, mm, patient);
+			if (need != EXPEDITE_FREED)
+				break;
+		}
+	}
+	rcu_read_unlock();
+
+	return need;
+}
+
+/*
+ * One try at a request, as its first worker or as one that joins.
+ *
+ * Return: how it went, for expedite_queue_put().
+ */
+static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
+					  unsigned long *freed)
+{
+	struct expedite_request *req = turn->req;
+	struct mm_struct *mm = req->mm;
+	enum expedite_outcome outcome;
+	bool locked = true;
+
+	/* Whoever holds the lock may need the memory that others hold. */
+	if (!mmap_read_trylock(mm))
+		return EXPEDITE_LOCK;
+
+	/* Set under the lock before exit_mmap() frees page tables and VMAs. */
+	outcome = EXPEDITE_EXITED;
+	if (test_bit(MMF_OOM_SKIP, &mm->flags))
+		goto unlock;
+
+	if (turn->first) {
+		outcome = in_the_way(req, turn->patient);
+		if (outcome != EXPEDITE_FREED)
+			goto unlock;
+		if (expedite_queue_open(&expedite_queue, req))
+			wake_worker();
+	}
+	if (memreap_reap_mm(req->victim, mm, false, &locked, freed))
+		outcome = EXPEDITE_FREED;
+	else
+		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;
+unlock:
+	if (locked)
+		mmap_read_unlock(mm);
+
+	return outcome;
+}
+
+static void expedite_one(const struct expedite_turn *turn)
+{
+	struct expedite_request over;
+	enum expedite_outcome outcome;
+	unsigned long freed = 0;
+
+	outcome = expedite_try(turn, &freed);
+	/* On its way out a thread needs no more than a moment. */
+	for (int i = 0; i < EXPEDITE_LOOKS && outcome == EXPEDITE_FUTEX; i++) {
+		usleep_range(EXPEDITE_LOOK_US, 2 * EXPEDITE_LOOK_US);
+		outcome = expedite_try(turn, &freed);
+	}
+	atomic_long_add(freed, &expedite_freed);
+	if (!expedite_queue_put(&expedite_queue, turn->req, freed, outcome,
+				ktime_get_ns(), &over))
+		return;
+
+	if (over.outcome > EXPEDITE_FREED)
+		atomic_long_inc(&expedite_fails);
+	trace_memreap_expedite_done(&over, ktime_get_ns() - over.queued);
+	mmdrop(over.mm);
+	put_task_struct(over.victim);
+}
+
+/*
+ * Get something to do, or see to it that a worker is there when there will be.
+ * One at a time: whoever sets the timer last has to have looked last.
+ */
+static bool next_turn(struct expedite_turn *turn)
+{
+	u64 now;
+	bool found;
+
+	mutex_lock(&expedite_turns);
+	now = ktime_get_ns();
+	found = expedite_queue_take(&expedite_queue, now, turn);
+	if (!found && turn->next != EXPEDITE_NEVER)
+		mod_delayed_work(expedite_wq, &expedite_retry,
+				 nsecs_to_jiffies(turn->next - now) + 1);
+	mutex_unlock(&expedite_turns);
+
+	return found;
+}
+
+static void expedite_work(struct work_struct *work)
+{
+	unsigned int me = work - expedite_works;
+	struct expedite_turn turn;
+
+again:
+	while (next_turn(&turn)) {
+		if (turn.more)
+			wake_worker();
+		expedite_one(&turn);
+		cond_resched();
+	}
+
+	clear_bit(me, &expedite_active);
+	/*
+	 * Whoever queues a request and finds all workers active leaves it to
+	 * them: either they see the bit clear, or we see the request.
+	 */
+	smp_mb__after_atomic();
+	if (expedite_queue_ready(&expedite_queue, ktime_get_ns()) &&
+	    !test_and_set_bit(me, &expedite_active))
+		goto again;
+}
+
+static void expedite_retry_work(struct work_struct *work)
+{
+	wake_worker();
+}
+
+/* --- Kills --- */
+
+/*
+ * Queue an address space whose process has been killed. The caller sees to it
+ * that @mm and @victim stay for the time of the call. Callable with interrupts
+ * off, under siglock.
+ */
+static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
+			 enum memreap_expedite_by by)
+{
+	unsigned long pages = private_pages(mm);
+	enum expedite_added added;
+
+	mmgrab(mm);
+	get_task_struct(victim);
+	added = expedite_queue_add(&expedite_queue, mm, victim, pages,
+				   ktime_get_ns());
+	trace_memreap_expedite_queue(mm, victim, pages, by, added);
+	switch (added) {
+	case EXPEDITE_QUEUED:
+		atomic_long_inc(&expedite_kills);
+		break;
+	case EXPEDITE_FULL:
+		atomic_long_inc(&expedite_fails);
+		fallthrough;
+	case EXPEDITE_MERGED:
+		/* Never the last reference: the caller's is still there. */
+		mmdrop(mm);
+		put_task_struct(victim);
+		break;
+	}
+	if (added != EXPEDITE_FULL)
+		wake_worker();
+}
+
+/*
+ * The address space of a process that is going to be killed, with a reference
+ * of its own, or NULL if there is nothing to gain. Taken before the signal is
+ * sent: afterwards the process may be gone at any time. If it execs in
+ * between, what it execs has nothing yet that would be worth the effort.
+ */
+static struct mm_struct *take_mm(struct task_struct *task)
+{
+	struct mm_struct *mm = NULL;
+	struct task_struct *p;
+
+	p = find_lock_task_mm(task);
+	if (!p) {
+		mm = exiting_mm(task->signal);
+	} else {
+		/* sparse cannot see what the name says. */
+		__acquire(&p->alloc_lock);
+		/* A kernel thread has borrowed what it uses. */
+		if (!(p->flags & PF_KTHREAD)) {
+			mm = p->mm;
+			mmgrab(mm);
+		}
+		task_unlock(p);
+	}
+	if (mm && private_pages(mm) < EXPEDITE_WORTH) {
+		mmdrop(mm);
+		mm = NULL;
+	}
+
+	return mm;
+}
+
+/**
+ * memreap_expedite_flag - take the flag off those of pidfd_send_signal(2)
+ * @flags: what user space gave; unchanged, and so refused, if turned off
+ *
+ * Return: true if it was there.
+ */
+bool memreap_expedite_flag(unsigned int *flags)
+{
+	if (!memreap_expedite_enabled() || !(*flags & PIDFD_SIGNAL_EXPEDITE))
+		return false;
+	*flags &= ~PIDFD_SIGNAL_EXPEDITE;
+
+	return true;
+}
+
+/**
+ * memreap_expedite_kill - send SIGKILL to a process and free its memory
+ * @info: of the signal
+ * @pid: of the process or one of its threads
+ *
+ * Return: what kill_pid_info() says, whatever becomes of the memory.
+ */
+int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid)
+{
+	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
+	struct mm_struct *mm = task ? take_mm(task) : NULL;
+	int ret = kill_pid_info(SIGKILL, info, pid);
+
+	if (mm) {
+		if (!ret)
+			expedite_add(mm, task, EXPEDITE_BY_FLAG);
+		mmdrop(mm);
+	}
+	if (task)
+		put_task_struct(task);
+
+	return ret;
+}
+
+/**
+ * memreap_expedite_suffix - take "expedite" off what is written to cgroup.kill
+ * @buf: a string without space at its ends; cut short if true is returned
+ *
+ * Return: true if it was there, after something else and space.
+ */
+bool memreap_expedite_suffix(char *buf)
+{
+	char *space = strpbrk(buf, " \t");
+
+	if (!memreap_expedite_enabled() || !space ||
+	    strcmp(skip_spaces(space), "expedite"))
+		return false;
+	*space = '\0';
+
+	return true;
+}
+
+/**
+ * memreap_expedite_cgroup_kill - kill a task of a cgroup and free its memory
+ * @task: a thread of a user process, dying already perhaps
+ */
+void memreap_expedite_cgroup_kill(struct task_struct *task)
+{
+	struct mm_struct *mm = take_mm(task);
+	int ret = 0;
+
+	if (!__fatal_signal_pending(task))
+		ret = send_sig(SIGKILL, task, 0);
+	if (mm) {
+		if (!ret)
+			expedite_add(mm, task, EXPEDITE_BY_CGROUP);
+		mmdrop(mm);
+	}
+}
+
+/* Is @mm one of those that vm.expedite_min_kbytes is about? */
+static bool large_enough(struct mm_struct *mm)
+{
+	unsigned long min = READ_ONCE(expedite_min_kbytes) >>
+			    (PAGE_SHIFT - 10);
+
+	return private_pages(mm) >= max(min, EXPEDITE_WORTH);
+}
+
+/**
+ * memreap_expedite_killed - a process has just been told to die of SIGKILL
+ * @p: a thread of it, its siglock held
+ *
+ * May be called in an interrupt, or with the task_lock() of @p held: if none
+ * of the threads lets us have its mm, exit_mm() will bring it.
+ */
+void memreap_expedite_killed(struct task_struct *p)
+{
+	struct task_struct *t;
+	bool found = false;
+
+	lockdep_assert_held(&p->sighand->siglock);
+
+	__for_each_thread(p->signal, t) {
+		if (!spin_trylock(&t->alloc_lock))
+			continue;
+		found = t->mm && !(t->flags & PF_KTHREAD);
+		if (found && large_enough(t->mm))
+			expedite_add(t->mm, p, EXPEDITE_BY_SIZE);
+		spin_unlock(&t->alloc_lock);
+		if (found)
+			break;
+	}
+}
+
+/**
+ * memreap_expedite_mmput - let go of the address space of an exiting thread
+ * @mm: the caller's, no longer its mm
+ *
+ * What mmput() does, which for the last thread is most of its exit. For that
+ * time the address space can be found by who kills the process only now.
+ */
+void memreap_expedite_mmput(struct mm_struct *mm)
+{
+	struct signal_struct *signal = current->signal;
+	bool exits = signal->flags & SIGNAL_GROUP_EXIT;
+	struct exiting e = { .signal = signal, .mm = mm };
+	struct exiting_bucket *bucket;
+
+	if ((!exits && atomic_read(&signal->live)) ||
+	    private_pages(mm) < EXPEDITE_WORTH) {
+		mmput(mm);
+		return;
+	}
+
+	if (static_branch_unlikely(&memreap_expedite_size_key) && exits &&
+	    signal->group_exit_code == SIGKILL && large_enough(mm))
+		expedite_add(mm, current, EXPEDITE_BY_SIZE);
+
+	bucket = exiting_bucket(signal);
+	mmgrab(mm);
+	spin_lock(&bucket->lock);
+	hlist_add_head(&e.node, &bucket->list);
+	spin_unlock(&bucket->lock);
+	mmput(mm);
+	spin_lock(&bucket->lock);
+	hlist_del(&e.node);
+	spin_unlock(&bucket->lock);
+	mmdrop(mm);
+}
+
+/* --- Knobs and figures --- */
+
+/**
+ * memreap_expedite_vmstat - this topic's lines of /proc/vmstat
+ * @m: where they go
+ */
+void memreap_expedite_vmstat(struct seq_file *m)
+{
+	seq_put_decimal_ull(m, "expedite_kill ",
+			    atomic_long_read(&expedite_kills));
+	seq_put_decimal_ull(m, "\nexpedite_pages ",
+			    atomic_long_read(&expedite_freed));
+	seq_put_decimal_ull(m, "\nexpedite_fail ",
+			    atomic_long_read(&expedite_fails));
+	seq_putc(m, '\n');
+}
+
+static DEFINE_MUTEX(expedite_knobs);
+
+/* Exits and signals pay for a size only if there is one. */
+static void size_key_update(void)
+{
+	lockdep_assert_held(&expedite_knobs);
+
+	if (expedite_min_kbytes && memreap_expedite_enabled())
+		static_branch_enable(&memreap_expedite_size_key);
+	else
+		static_branch_disable(&memreap_expedite_size_key);
+}
+
+static int expedite_min_handler(const struct ctl_table *table, int write,
+				void *buffer, size_t *lenp, loff_t *ppos)
+{
+	int ret;
+
+	mutex_lock(&expedite_knobs);
+	ret = proc_doulongvec_minmax(table, write, buffer, lenp, ppos);
+	if (write && !ret)
+		size_key_update();
+	mutex_unlock(&expedite_knobs);
+
+	return ret;
+}
+
+static struct ctl_table expedite_sysctls[] = {
+	{
+		.procname	= "expedite_min_kbytes",
+		.data		= &expedite_min_kbytes,
+		.maxlen		= sizeof(expedite_min_kbytes),
+		.mode		= 0644,
+		.proc_handler	= expedite_min_handler,
+	},
+};
+
+static int expedite_param_set(const char *val, const struct kernel_param *kp)
+{
+	bool enable;
+	int ret = kstrtobool(val, &enable);
+
+	if (ret)
+		return ret;
+	if (enable && system_state == SYSTEM_RUNNING && !expedite_wq)
+		return -ENODEV;
+	mutex_lock(&expedite_knobs);
+	if (enable)
+		static_branch_enable(&memreap_expedite_key);
+	else
+		static_branch_disable(&memreap_expedite_key);
+	size_key_update();
+	mutex_unlock(&expedite_knobs);
+
+	return 0;
+}
+
+static int expedite_param_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%c\n",
+			  memreap_expedite_enabled() ? 'Y' : 'N');
+}
+
+static const struct kernel_param_ops expedite_param_ops = {
+	.set = expedite_param_set,
+	.get = expedite_param_get,
+};
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "memreap."
+module_param_cb(expedite, &expedite_param_ops, NULL, 0644);
+MODULE_PARM_DESC(expedite, "Kills can bring their own reclaim (default: Y)");
+
+/* Before there is any process that could exit. */
+static int __init exiting_init(void)
+{
+	for (unsigned int i = 0; i < ARRAY_SIZE(exiting_mms); i++)
+		spin_lock_init(&exiting_mms[i].lock);
+
+	return 0;
+}
+early_initcall(exiting_init);
+
+static int __init expedite_init(void)
+{
+	expedite_queue_init(&expedite_queue);
+	for (int i = 0; i < EXPEDITE_MAX_WORKERS; i++)
+		INIT_WORK(&expedite_works[i], expedite_work);
+	INIT_DELAYED_WORK(&expedite_retry, expedite_retry_work);
+	expedite_wq = alloc_workqueue("memreap_expedite",
+				      WQ_UNBOUND | WQ_HIGHPRI | WQ_FREEZABLE |
+				      WQ_MEM_RECLAIM | WQ_SYSFS, 0);
+	if (!expedite_wq) {
+		static_branch_disable(&memreap_expedite_key);
+		return -ENOMEM;
+	}
+	register_sysctl_init("vm", expedite_sysctls);
+
+	return 0;
+}
+subsys_initcall(expedite_init);

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Does a dying thread own robust futexes?
+ *
+ * Its list of them is in the memory that is to be freed, and the thread walks
+ * it on its way out to tell those who wait that the owner is dead. Freed too
+ * early, they wait forever. The OOM reaper holds back for two seconds with
+ * every victim, process_mrelease(2) does not care. But almost no thread owns a
+ * robust futex when it is killed, and that can be seen: then there is no
+ * reason to wait.
+ */
+#include <linux/compat.h>
+#include <linux/futex.h>
+#include <linux/highmem.h>
+#include <linux/hugetlb.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/pagewalk.h>
+#include <linux/sched.h>
+
+#include "expedite_futex.h"
+
+#ifdef CONFIG_FUTEX
+
+/*
+ * Read user memory of another address space without waiting for anything: what
+ * is not there is not brought in.
+ */
+static bool peek(struct mm_struct *mm, unsigned long addr, void *to, size_t len)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
+	struct folio_walk fw;
+	const void *from;
+
+	/* A walk of hugetlb memory takes a lock that may sleep. */
+	if (!vma || is_vm_hugetlb_page(vma) ||
+	    offset_in_page(addr) + len > PAGE_SIZE)
+		return false;
+	if (!folio_walk_start(&fw, vma, addr, 0))
+		return false;
+	/* sparse cannot see that the walk has taken it. */
+	__acquire(fw.ptl);
+	from = kmap_local_page(fw.page);
+	memcpy(to, from + offset_in_page(addr), len);
+	kunmap_local(from);
+	folio_walk_end(&fw, vma);
+
+	return true;
+}
+
+/* An empty list is a head that points to itself, with nothing pending. */
+static bool list_is_empty(struct mm_struct *mm,
+			  struct robust_list_head __user *head)
+{
+	unsigned long addr = (unsigned long)head;
+	struct robust_list_head list;
+
+	return !addr || (peek(mm, addr, &list, sizeof(list)) &&
+			 (unsigned long)list.list.next == addr &&
+			 !list.list_op_pending);
+}
+
+#ifdef CONFIG_COMPAT
+static bool compat_list_is_empty(struct mm_struct *mm,
+				 struct compat_robust_list_head __user *head)
+{
+	unsigned long addr = (unsigned long)head;
+	struct compat_robust_list_head list;
+
+	return !addr || (peek(mm, addr, &list, sizeof(list)) &&
+			 list.list.next == addr && !list.list_op_pending);
+}
+#endif
+
+/**
+ * memreap_owns_futexes - may a thread still have robust futexes to let go of?
+ * @t: a thread that has been killed and uses @mm
+ * @mm: its address space, the mmap_lock held for read
+ *
+ * Errs on the safe side where the list cannot be read. A thread that is on a
+ * CPU may be about to change its list: in user space, until the signal
+ * reaches it, or in its own walk of the list. One that is not on a CPU never
+ * runs in user space again.
+ *
+ * Return: true if the memory of @t must stay for now. Does not sleep.
+ */
+bool memreap_owns_futexes(struct task_struct *t, struct mm_struct *mm)
+{
+	struct robust_list_head __user *head = READ_ONCE(t->robust_list);
+	bool none = !head;
+
+#ifdef CONFIG_COMPAT
+	none &= !READ_ONCE(t->compat_robust_list);
+#endif
+	if (none)
+		return false;
+	if (task_curr(t) || READ_ONCE(t->futex_state) != FUTEX_STATE_OK)
+		return true;
+#ifdef CONFIG_COMPAT
+	if (!compat_list_is_empty(mm, READ_ONCE(t->compat_robust_list)))
+		return true;
+#endif
+	return !list_is_empty(mm, head);
+}
+
+#endif /* CONFIG_FUTEX */

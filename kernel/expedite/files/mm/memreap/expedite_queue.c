@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Which address space is worked on next, and by how many.
+ *
+ * The queue holds one request for each address space. A worker takes the one
+ * of which it would get the largest share: a request nobody works on counts
+ * in full, one that n workers share counts for a part in n + 1. So the
+ * largest victims come first, and workers that would have nothing to do help
+ * out where most is left, which is one rule and not two.
+ *
+ * Requests that cannot be worked on now stay, and are tried again after
+ * growing pauses until patience is at its end.
+ */
+#include "expedite_queue.h"
+
+/**
+ * expedite_queue_init - make an empty queue
+ * @q: the queue
+ */
+void expedite_queue_init(struct expedite_queue *q)
+{
+	spin_lock_init(&q->lock);
+	INIT_LIST_HEAD(&q->requests);
+	INIT_LIST_HEAD(&q->free);
+	for (unsigned int i = 0; i < EXPEDITE_MAX_REQUESTS; i++)
+		list_add_tail(&q->places[i].list, &q->free);
+}
+
+/**
+ * expedite_queue_add - ask for an address space to be freed
+ * @q: the queue
+ * @mm: the address space
+ * @victim: a thread of the process that was killed
+ * @pages: about how much there is to be freed, in pages
+ * @now: the time, ns
+ *
+ * With EXPEDITE_QUEUED the queue takes over the caller's references to @mm and
+ * @victim, which it gives back through expedite_queue_put(). Otherwise they
+ * stay with the caller. A request that is there already is tried again soon
+ * and with new patience: this may have killed what stood in its way.
+ *
+ * Return: what became of it. Callable with interrupts off.
+ */
+enum expedite_added expedite_queue_add(struct expedite_queue *q,
+				       struct mm_struct *mm,
+				       struct task_struct *victim,
+				       unsigned long pages, u64 now)
+{
+	enum expedite_added added = EXPEDITE_MERGED;
+	struct expedite_request *req;
+	unsigned long flags;
+
+	spin_lock_irqsave(&q->lock, flags);
+	list_for_each_entry(req, &q->requests, list) {
+		if (req->mm == mm) {
+			req->until = now + EXPEDITE_PATIENCE;
+			req->due = now;
+			req->pause = EXPEDITE_PAUSE;
+			/* If this is the last try, it is no longer. */
+			req->patient = true;
+			goto unlock;
+		}
+	}
+	added = EXPEDITE_FULL;
+	if (list_empty(&q->free))
+		goto unlock;
+
+	added = EXPEDITE_QUEUED;
+	req = list_first_entry(&q->free, struct expedite_request, list);
+	list_move_tail(&req->list, &q->requests);
+	req->mm = mm;
+	req->victim = victim;
+	req->pages = pages;
+	req->freed = 0;
+	req->queued = now;
+	req->until = now + EXPEDITE_PATIENCE;
+	req->due = now;
+	req->pause = EXPEDITE_PAUSE;
+	req->workers = 0;
+	req->crew = 0;
+	req->open = false;
+	req->patient = true;
+	req->outcome = EXPEDITE_EXITED;
+unlock:
+	spin_unlock_irqrestore(&q->lock, flags);
+
+	return added;
+}
+
+/* What one more worker would get of @req, in pages; 0 if it may not join. */
+static unsigned long share_of(const struct expedite_request *req, u64 now)
+{
+	unsigned long share;
+
+	if (!req->workers)
+		return req->due <= now ? max(req->pages, 1UL) : 0;
+	if (!req->open)
+		return 0;
+	share = req->pages / (req->workers + 1);
+
+	return share >= EXPEDITE_SHARE ? share : 0;
+}
+
+/**
+ * expedite_queue_take - become a worker of the request that needs one most
+ * @q: the queue
+ * @now: the time, ns
+ * @turn: what to do
+ *
+ * Return: true if there is a request; it goes to expedite_queue_put().
+ */
+bool expedite_queue_take(struct expedite_queue *q, u64 now,
+			 struct expedite_turn *turn)
+{
+	struct expedite_request *req, *best = NULL;
+	unsigned long share, best_share = 0;
+	unsigned long flags;
+
+	turn->more = false;
+	turn->next = EXPEDITE_NEVER;
+	spin_lock_irqsave(&q->lock, flags);
+	list_for_each_entry(req, &q->requests, list) {
+		share = share_of(req, now);
+		if (!share) {
+			if (!req->workers)
+				turn->next = min(turn->next, req->due);
+			continue;
+		}
+		turn->more = !!best;
+		if (share > best_share) {
+			best_share = share;
+			best = req;
+		}
+	}
+	turn->req = best;
+	if (best) {
+		turn->first = !best->workers;
+		if (turn->first)
+			best->patient = now < best->until;
+		turn->patient = best->patient;
+		best->workers++;
+		best->crew = max(best->crew, best->workers);
+		turn->more |= !!share_of(best, now);
+	}
+	spin_unlock_irqrestore(&q->lock, flags);
+
+	return best;
+}
+
+/**
+ * expedite_queue_ready - would a worker have something to do?
+ * @q: the queue
+ * @now: the time, ns
+ *
+ * Return: true if expedite_queue_take() would find a request.
+ */
+bool expedite_queue_ready(struct expedite_queue *q, u64 now)
+{
+	struct expedite_request *req;
+	unsigned long flags;
+	bool ready = false;
+
+	spin_lock_irqsave(&q->lock, flags);
+	list_for_each_entry(req, &q->requests, list) {
+		ready = share_of(req, now);
+		if (ready)
+			break;
+	}
+	spin_unlock_irqrestore(&q->lock, flags);
+
+	return ready;
+}
+
+/**
+ * expedite_queue_open - let others join the caller, who has begun
+ * @q: the queue
+ * @req: a request that the caller is the only worker of
+ *
+ * Return: true if there is enough to do for another one.
+ */
+bool expedite_queue_open(struct expedite_queue *q,
+			 struct expedite_request *req)
+{
+	unsigned long flags;
+	bool more;
+
+	spin_lock_irqsave(&q->lock, flags);
+	req->open = true;
+	more = share_of(req, req->due);
+	spin_unlock_irqrestore(&q->lock, flags);
+
+	return more;
+}
+
+/**
+ * expedite_queue_put - stop working on a request
+ * @q: the queue
+ * @req: the request
+ * @freed: what the caller has freed, in pages
+ * @outcome: how it went for the caller
+ * @now: the time, ns
+ * @over: the request as it was, if true is returned
+ *
+ * There is nothing left to join in once one worker has come to an end. The
+ * last one settles whether there will be another try.
+ *
+ * Return: true if the request is over. Its place is free again then, and its
+ * references are the caller's.
+ */
+bool expedite_queue_put(struct expedite_queue *q, struct expedite_request *req,
+			unsigned long freed, enum expedite_outcome outcome,
+			u64 now, struct expedite_request *over)
+{
+	unsigned long flags;
+	bool last = false;
+
+	spin_lock_irqsave(&q->lock, flags);
+	req->freed += freed;
+	req->outcome = max(req->outcome, outcome);
+	req->open = false;
+	if (--req->workers)
+		goto unlock;
+
+	last = req->outcome <= EXPEDITE_FREED || !req->patient;
+	if (last) {
+		*over = *req;
+		list_move(&req->list, &q->free);
+	} else {
+		/* The last try is when patience ends, not a pause later. */
+		req->due = min(now + req->pause, req->until);
+		req->pause *= 2;
+		req->outcome = EXPEDITE_EXITED;
+	}
+unlock:
+	spin_unlock_irqrestore(&q->lock, flags);
+
+	return last;
+}
