@@ -7,9 +7,9 @@
  * several reapers of several mms. A claim can be overtaken by others in the
  * middle, which stands for what other CPUs do at that moment.
  */
-#include <stdint.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "space.h"
 
 #define NR_REAPERS	(REAP_MAX_SESSIONS + 4)
@@ -36,24 +36,10 @@ struct reaper {
 	bool working;
 };
 
-struct input {
-	const uint8_t *data;
-	size_t left;
-};
-
 static struct space space;
 static bool mapped[NR_PAGES];
 static struct model models[NR_REAPERS];
 static struct reaper reapers[NR_REAPERS];
-static struct input input;
-
-static uint8_t next_byte(void)
-{
-	if (!input.left)
-		return 0;
-	input.left--;
-	return *input.data++;
-}
 
 static void lay_out(void)
 {
@@ -220,8 +206,6 @@ static void step(void)
 		break;
 	}
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

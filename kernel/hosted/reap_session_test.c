@@ -6,11 +6,11 @@
  */
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "space.h"
+#include "test.h"
 
 #define CHUNK		REAP_CHUNK_SIZE
 #define HIGHEST		(ULONG_MAX & ~(PAGE_SIZE - 1))
@@ -19,21 +19,9 @@
 /* How long to wait for a wake that should come at once, in seconds. */
 #define PATIENCE	10
 
-/* The whole run, all tests, in seconds; a hang is a failure. */
-#define RUN_LIMIT	120
-
 /* An mm is told apart by its address; nobody looks behind it. */
 static char mm_places[64];
 #define fake_mm(i)	((struct mm_struct *)&mm_places[i])
-
-/* xorshift: cheap, seeded, one per thread. */
-static unsigned int rnd(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state >> 32;
-}
 
 /* What a reaper does once it has nothing left to claim. */
 static bool quit(struct reap_session *session)
@@ -94,7 +82,7 @@ static void test_edges(void)
 			    { 1000 * CHUNK - PAGE_SIZE, 1001 * CHUNK } } } },
 	};
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		struct space space = cases[i].space;
 
 		check_space(&space, cases[i].chunks);
@@ -309,19 +297,6 @@ static void test_failed(void)
 	second = reap_session_join(fake_mm(1), &own[1]);
 	CHECK(quit(first));
 	CHECK(quit(second));
-}
-
-static void run_threads(unsigned int nr, void *(*fn)(void *), void *args,
-			size_t arg_size)
-{
-	pthread_t threads[64];
-
-	CHECK(nr <= sizeof(threads) / sizeof(threads[0]));
-	for (unsigned int i = 0; i < nr; i++)
-		CHECK(!pthread_create(&threads[i], NULL, fn,
-				      (char *)args + i * arg_size));
-	for (unsigned int i = 0; i < nr; i++)
-		CHECK(!pthread_join(threads[i], NULL));
 }
 
 /*
@@ -583,10 +558,7 @@ static void test_churn_with_failures(void)
 	run_churn(true);
 }
 
-static const struct {
-	const char *name;
-	void (*fn)(void);
-} tests[] = {
+static const struct test tests[] = {
 	{ "edges", test_edges },
 	{ "random-spaces", test_random_spaces },
 	{ "overtaken", test_overtaken },
@@ -601,39 +573,7 @@ static const struct {
 	{ "churn-with-failures", test_churn_with_failures },
 };
 
-static bool wanted(const char *name, int argc, char **argv)
-{
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], name))
-			return true;
-	}
-
-	return argc < 2;
-}
-
 int main(int argc, char **argv)
 {
-	unsigned int run = 0;
-
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	alarm(RUN_LIMIT);
-	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-		struct timespec start, end;
-
-		if (!wanted(tests[i].name, argc, argv))
-			continue;
-		clock_gettime(CLOCK_MONOTONIC, &start);
-		tests[i].fn();
-		clock_gettime(CLOCK_MONOTONIC, &end);
-		printf("ok %s (%ld ms)\n", tests[i].name,
-		       (end.tv_sec - start.tv_sec) * 1000 +
-		       (end.tv_nsec - start.tv_nsec) / 1000000);
-		run++;
-	}
-	if (!run) {
-		fprintf(stderr, "no test has this name\n");
-		return 2;
-	}
-
-	return 0;
+	return run_tests(tests, ARRAY_SIZE(tests), argc, argv);
 }

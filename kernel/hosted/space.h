@@ -3,9 +3,7 @@
 #ifndef _HOSTED_SPACE_H
 #define _HOSTED_SPACE_H
 
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "check.h"
 #include "reap_session.h"
 
 #define MAX_SPANS	32
@@ -19,16 +17,6 @@ struct space {
 	unsigned int nr;
 	struct reap_span spans[MAX_SPANS];
 };
-
-/* Says what is wrong and where, and ends the run: the state is of no use. */
-#define CHECK(cond)							\
-do {									\
-	if (!(cond)) {							\
-		fprintf(stderr, "%s:%d: %s: CHECK(%s) failed\n",	\
-			__FILE__, __LINE__, __func__, #cond);		\
-		abort();						\
-	}								\
-} while (0)
 
 static inline unsigned long min_ul(unsigned long a, unsigned long b)
 {

@@ -3,21 +3,13 @@
  * What reap_session.c needs of the kernel, in user space. The Makefile includes
  * this file first; it shares the guard of the kernel's file of the same name,
  * which is therefore left out.
- *
- * Atomics are the compiler's, with the ordering that the kernel documents: the
- * thread sanitizer knows them, and takes what only a kernel barrier orders for
- * a race. READ_ONCE() and WRITE_ONCE() are relaxed, so they order nothing.
  */
 #ifndef _MM_MEMREAP_REAP_INTERNAL_H
 #define _MM_MEMREAP_REAP_INTERNAL_H
 
-#include <limits.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <time.h>
 
-#define PAGE_SIZE		4096UL
+#include "hosted.h"
 
 /* The architecture decides. A small one makes many chunks of few pages. */
 #ifndef PMD_SIZE
@@ -26,6 +18,7 @@
 
 #define ALIGN_DOWN(x, a)	((x) & ~((__typeof__(x))(a) - 1))
 
+/* Relaxed, so they order nothing. */
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 
@@ -73,20 +66,6 @@ static inline bool name##_dec_and_test(type *v)				\
 
 HOSTED_ATOMIC(atomic, atomic_t, int)
 HOSTED_ATOMIC(atomic_long, atomic_long_t, long)
-
-typedef struct { pthread_mutex_t mutex; } spinlock_t;
-
-#define DEFINE_SPINLOCK(name)	spinlock_t name = { PTHREAD_MUTEX_INITIALIZER }
-
-static inline void spin_lock(spinlock_t *lock)
-{
-	pthread_mutex_lock(&lock->mutex);
-}
-
-static inline void spin_unlock(spinlock_t *lock)
-{
-	pthread_mutex_unlock(&lock->mutex);
-}
 
 /**
  * struct wait_queue_head - where threads sleep until woken

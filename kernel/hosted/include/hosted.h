@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What more than one of the codes under test need of the kernel, in user space.
+ *
+ * Atomics are the compiler's, with the ordering that the kernel documents: the
+ * thread sanitizer knows them, and takes what only a kernel barrier orders for
+ * a race. Locks are pthreads', which it knows as well.
+ */
+#ifndef _HOSTED_H
+#define _HOSTED_H
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define PAGE_SIZE		4096UL
+#define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
+
+typedef struct { pthread_mutex_t mutex; } spinlock_t;
+
+#define DEFINE_SPINLOCK(name)	spinlock_t name = { PTHREAD_MUTEX_INITIALIZER }
+
+static inline void spin_lock_init(spinlock_t *lock)
+{
+	pthread_mutex_init(&lock->mutex, NULL);
+}
+
+static inline void spin_lock(spinlock_t *lock)
+{
+	pthread_mutex_lock(&lock->mutex);
+}
+
+static inline void spin_unlock(spinlock_t *lock)
+{
+	pthread_mutex_unlock(&lock->mutex);
+}
+
+/* There are no interrupts here. */
+#define spin_lock_irqsave(lock, flags)					\
+do {									\
+	(flags) = 0;							\
+	spin_lock(lock);						\
+} while (0)
+
+static inline void spin_unlock_irqrestore(spinlock_t *lock,
+					  unsigned long flags)
+{
+	spin_unlock(lock);
+}
+
+#endif /* _HOSTED_H */
