@@ -1,0 +1,224 @@
+//! pidfds: handles on processes that stay with the process when its ID is used again, and what
+//! can be done with them: signals, waiting, and getting the memory of a dying process back.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+
+pub use rustix::process::Signal;
+
+use crate::{Error, Pid, Result, read, text};
+
+bitflags::bitflags! {
+    /// Flags of pidfd_send_signal(2). All but none need Linux 6.9, or a topic of this project.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SignalFlags: u32 {
+        /// Signal one thread.
+        const THREAD = 1 << 0;
+        /// Signal the process. What no flag means, too, for the pidfds of this crate.
+        const THREAD_GROUP = 1 << 1;
+        /// Signal the process group that the process leads.
+        const PROCESS_GROUP = 1 << 2;
+        /// With SIGKILL to a process: the kernel frees the victim's memory at once, in workers of
+        /// its own. Needs the kernel topic `expedite`; see [`expedite_supported`].
+        const EXPEDITE = 1 << 31;
+    }
+}
+
+/// What process_mrelease(2) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The memory that can be freed while the process still exits is free. What is left is
+    /// freed by the process itself: page tables, locked and shared memory.
+    Done,
+    /// EAGAIN: some of the memory could not be had just now. Try again.
+    Again,
+    /// ESRCH: the process is already past the point where it gives its memory up, and frees it
+    /// itself.
+    Gone,
+    /// EINVAL: the process has not been killed, or another process that lives shares its memory.
+    NotDying,
+    /// EINTR: the caller was killed itself.
+    Interrupted,
+    /// ENOSYS: the kernel does not have the call.
+    Unsupported,
+    /// EPERM or EACCES: a security policy forbids the call.
+    Denied,
+}
+
+/// A handle on one process.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: OwnedFd,
+    pid: Pid,
+}
+
+impl PidFd {
+    /// A handle on the process that has this ID now. Anything read from /proc by that ID before
+    /// can be about an earlier process.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when there is no such process; EINVAL (or ENOENT since Linux 6.15) when
+    /// it is the ID of a thread that is not its process's first.
+    pub fn open(pid: Pid) -> Result<Self> {
+        // O_CLOEXEC is always set on a pidfd.
+        let fd = pidfd_open(pid.into(), PidfdFlags::empty())
+            .map_err(|errno| Error::call("pidfd_open", pid, errno))?;
+        Ok(Self { fd, pid })
+    }
+
+    /// The ID the handle was opened by. Another process may have it by now; see [`PidFd::pid`].
+    pub fn opened_as(&self) -> Pid {
+        self.pid
+    }
+
+    /// The process's ID according to the kernel, or `None` when the process has exited and was
+    /// waited for, so that its ID is free for another.
+    ///
+    /// # Errors
+    /// When /proc is not there or is another PID namespace's, in which the process is not.
+    pub fn pid(&self) -> Result<Option<Pid>> {
+        let path = PathBuf::from(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd()));
+        let bytes = read::file(&path, read::SMALL)?;
+        for line in text::lines(&path, &bytes) {
+            let line = line?;
+            if let Some((b"Pid", value)) = line.key_value() {
+                return match line.number(value)? {
+                    -1 => Ok(None),
+                    pid => Pid::new(pid)
+                        .map(Some)
+                        .ok_or_else(|| line.error("the process is not in the PID namespace of this /proc")),
+                };
+            }
+        }
+        Err(text::missing(&path, &bytes, "Pid: is missing"))
+    }
+
+    /// Sends a signal. Allocates nothing when it succeeds.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the process has exited; EPERM ([`Error::is_denied`]); EINVAL when
+    /// the kernel does not know a flag. Nothing is sent then.
+    pub fn send_signal(&self, signal: Signal, flags: SignalFlags) -> Result<()> {
+        send_signal(self.fd.as_raw_fd(), signal.as_raw(), flags)
+            .map_err(|errno| Error::call("pidfd_send_signal", self.pid, errno))
+    }
+
+    /// Whether the caller may send signals to the process; none is sent.
+    ///
+    /// # Errors
+    /// As [`PidFd::send_signal`].
+    pub fn check_permission(&self) -> Result<()> {
+        send_signal(self.fd.as_raw_fd(), 0, SignalFlags::empty())
+            .map_err(|errno| Error::call("pidfd_send_signal", self.pid, errno))
+    }
+
+    /// Frees the memory of a process that was killed and has not yet got to it, in the calling
+    /// thread (process_mrelease(2)). Allocates nothing when it succeeds. May take seconds for a
+    /// large process, or when its memory map is locked.
+    ///
+    /// # Errors
+    /// When the kernel answers something that [`Release`] does not have.
+    pub fn release_memory(&self) -> Result<Release> {
+        match process_mrelease(self.fd.as_raw_fd()) {
+            Ok(()) => Ok(Release::Done),
+            Err(Errno::AGAIN) => Ok(Release::Again),
+            Err(Errno::SRCH) => Ok(Release::Gone),
+            Err(Errno::INVAL) => Ok(Release::NotDying),
+            Err(Errno::INTR) => Ok(Release::Interrupted),
+            Err(Errno::NOSYS) => Ok(Release::Unsupported),
+            Err(Errno::PERM | Errno::ACCESS) => Ok(Release::Denied),
+            Err(errno) => Err(Error::call("process_mrelease", self.pid, errno)),
+        }
+    }
+
+    /// Waits until all threads of the process have exited, and says whether they have. Then its
+    /// memory is free, unless another process shares it. Signal handlers do not end the wait.
+    ///
+    /// # Errors
+    /// When the kernel is short of memory.
+    pub fn wait_exit(&self, timeout: Duration) -> Result<bool> {
+        // A time too far away to be told is none.
+        let deadline = Instant::now().checked_add(timeout);
+        let mut left = Some(timeout);
+        loop {
+            // What does not fit into a timespec is some 300 billion years.
+            let time = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            match poll(&mut fds, time.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {
+                    left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+                }
+                Err(errno) => return Err(Error::call("poll", self.pid, errno)),
+            }
+        }
+    }
+
+    /// Whether all threads of the process have exited; it may still be a zombie.
+    ///
+    /// # Errors
+    /// As [`PidFd::wait_exit`].
+    pub fn has_exited(&self) -> Result<bool> {
+        self.wait_exit(Duration::ZERO)
+    }
+
+    /// Whether a thread of the process has not exited yet.
+    ///
+    /// # Errors
+    /// As [`PidFd::wait_exit`].
+    pub fn is_alive(&self) -> Result<bool> {
+        self.has_exited().map(|exited| !exited)
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether the kernel has pidfds, and the caller may use them.
+pub fn supported() -> bool {
+    PidFd::open(Pid::own()).is_ok_and(|own| own.check_permission().is_ok())
+}
+
+/// Whether the kernel has process_mrelease(2), and the caller may use it.
+pub fn mrelease_supported() -> bool {
+    // What has the call looks for the file first.
+    process_mrelease(NO_FD) == Err(Errno::BADF)
+}
+
+/// Whether the kernel has the topic `expedite`, switched on: [`SignalFlags::EXPEDITE`] works.
+pub fn expedite_supported() -> bool {
+    // Flags are checked before the file is looked for: EINVAL where this one is not known.
+    send_signal(NO_FD, Signal::KILL.as_raw(), SignalFlags::EXPEDITE) == Err(Errno::BADF)
+}
+
+/// Never an open file.
+const NO_FD: RawFd = -1;
+
+fn send_signal(fd: RawFd, signal: i32, flags: SignalFlags) -> std::result::Result<(), Errno> {
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the call takes any numbers for file, signal and flags, and no siginfo.
+    answer(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, flags.bits()) })
+}
+
+fn process_mrelease(fd: RawFd) -> std::result::Result<(), Errno> {
+    // SAFETY: the call takes any number for the file; it touches another process's memory only
+    // when that process can no longer run.
+    answer(unsafe { libc::syscall(libc::SYS_process_mrelease, fd, 0) })
+}
+
+fn answer(ret: libc::c_long) -> std::result::Result<(), Errno> {
+    match ret {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,184 @@
+//! /proc/PID/stat.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::process::Comm;
+use crate::{Error, Pid, Result};
+
+/// What /proc/PID/stat says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: Comm,
+    /// What it does.
+    pub state: State,
+    /// Its parent; `None` for the first process, kernel threads' first, and one whose parent is
+    /// in an outer PID namespace.
+    pub ppid: Option<Pid>,
+    /// Its process group; 0 when that is of an outer PID namespace, -1 when it is being reaped.
+    pub pgrp: i32,
+    /// Its session, as `pgrp`.
+    pub session: i32,
+    /// The device number of its terminal; 0 without one.
+    pub tty_nr: i32,
+    /// PF_* of the kernel, of which few are the same in all versions.
+    pub flags: u32,
+    /// CPU time in user mode, all threads, in clock ticks.
+    pub utime: u64,
+    /// CPU time in the kernel, all threads, in clock ticks.
+    pub stime: u64,
+    /// -20 to 19, the lower the more CPU.
+    pub nice: i32,
+    /// Threads; 0 when it is being reaped.
+    pub num_threads: u32,
+    /// When it was started, in clock ticks since boot. Tells apart two processes that had the
+    /// same ID one after the other, unless that took less than a tick.
+    pub start_time: u64,
+    /// Size of its address space in bytes.
+    pub vsize: u64,
+    /// Its memory in bytes, shared pages included and swap not; may lag behind by some pages per
+    /// CPU.
+    pub rss: u64,
+    /// The CPU it ran on last.
+    pub processor: i32,
+    /// Real-time priority, 1 to 99; 0 for a process that has none.
+    pub rt_priority: u32,
+    /// Scheduling policy (SCHED_*).
+    pub policy: u32,
+}
+
+/// What a process does: the letter in /proc/PID/stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// R: running, or ready to.
+    Running,
+    /// S: sleeping; a signal wakes it up.
+    Sleeping,
+    /// D: sleeping; no signal wakes it up (a fatal one sometimes does).
+    DiskSleep,
+    /// I: a kernel thread with nothing to do.
+    Idle,
+    /// T: stopped by a signal.
+    Stopped,
+    /// t: stopped by a tracer.
+    Traced,
+    /// Z: exited, not yet waited for.
+    Zombie,
+    /// X: exited and being reaped.
+    Dead,
+    /// P: a parked kernel thread.
+    Parked,
+    /// A letter that is none of these.
+    Other(u8),
+}
+
+impl State {
+    /// The state's letter, and `Other` for any that is none.
+    pub(crate) fn from_letter(letter: u8) -> Self {
+        match letter {
+            b'R' => Self::Running,
+            b'S' => Self::Sleeping,
+            b'D' => Self::DiskSleep,
+            b'I' => Self::Idle,
+            b'T' => Self::Stopped,
+            b't' => Self::Traced,
+            b'Z' => Self::Zombie,
+            b'X' => Self::Dead,
+            b'P' => Self::Parked,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// PF_KTHREAD, the same since Linux 2.6.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+impl Stat {
+    /// Whether it is a thread of the kernel, which no signal kills.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+
+    /// Parses /proc/PID/stat.
+    ///
+    /// # Errors
+    /// When a field is missing or not in its range.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let error = |what| Error::parse(path, 1, what, bytes);
+        let line = bytes.strip_suffix(b"\n").ok_or_else(|| error("the line is cut off"))?;
+        // The name may have parentheses and line ends itself; what is behind it has none.
+        let open = line.iter().position(|&b| b == b'(').ok_or_else(|| error("no name in parentheses"))?;
+        let close = line.iter().rposition(|&b| b == b')').ok_or_else(|| error("no name in parentheses"))?;
+        let name = line.get(open + 1..close).ok_or_else(|| error("no name in parentheses"))?;
+        let pid = line[..open].strip_suffix(b" ").ok_or_else(|| error("no process ID"))?;
+        let rest = line[close + 1..].strip_prefix(b" ").ok_or_else(|| error("no state"))?;
+        let mut fields = Fields { path, bytes, rest: rest.split(|&b| b == b' ') };
+
+        Ok(Self {
+            pid: std::str::from_utf8(pid)
+                .ok()
+                .and_then(|pid| pid.parse().ok())
+                .ok_or_else(|| error("no process ID"))?,
+            comm: Comm::new(name).ok_or_else(|| error("too long for a name"))?,
+            state: match fields.next()? {
+                &[letter] if letter.is_ascii_alphabetic() => State::from_letter(letter),
+                _ => return Err(error("a state is one letter")),
+            },
+            ppid: match fields.number::<i32>()? {
+                0 => None,
+                ppid => Some(Pid::new(ppid).ok_or_else(|| error("the parent's ID is negative"))?),
+            },
+            pgrp: fields.number()?,
+            session: fields.number()?,
+            tty_nr: fields.number()?,
+            // After tpgid; then minflt, cminflt, majflt, cmajflt.
+            flags: fields.skip(1)?.number()?,
+            utime: fields.skip(4)?.number()?,
+            stime: fields.number()?,
+            // After cutime, cstime, priority.
+            nice: fields.skip(3)?.number()?,
+            num_threads: fields.number()?,
+            // After itrealvalue.
+            start_time: fields.skip(1)?.number()?,
+            vsize: fields.number()?,
+            rss: fields
+                .number::<u64>()?
+                .checked_mul(rustix::param::page_size() as u64)
+                .ok_or_else(|| error("more memory than 64 bits can tell"))?,
+            // After rsslim, startcode, endcode, startstack, kstkesp, kstkeip, signal, blocked,
+            // sigignore, sigcatch, wchan, nswap, cnswap, exit_signal.
+            processor: fields.skip(14)?.number()?,
+            rt_priority: fields.number()?,
+            policy: fields.number()?,
+        })
+    }
+}
+
+/// The fields behind the name.
+struct Fields<'a, I> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Fields<'a, I> {
+    fn next(&mut self) -> Result<&'a [u8]> {
+        self.rest.next().ok_or_else(|| Error::parse(self.path, 1, "fields are missing", self.bytes))
+    }
+
+    fn skip(&mut self, count: usize) -> Result<&mut Self> {
+        for _ in 0..count {
+            self.next()?;
+        }
+        Ok(self)
+    }
+
+    fn number<T: FromStr>(&mut self) -> Result<T> {
+        let field = self.next()?;
+        crate::text::number(field)
+            .ok_or_else(|| Error::parse(self.path, 1, "a field is not a number in its range", self.bytes))
+    }
+}

@@ -1,0 +1,209 @@
+//! /proc/PID/status.
+
+use std::path::Path;
+
+use crate::process::{Comm, State};
+use crate::text::{Line, missing};
+use crate::{Pid, Result, text};
+
+/// A user's or a group's IDs of a process, in the caller's user namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// Who started it.
+    pub real: u32,
+    /// Whose rights it has.
+    pub effective: u32,
+    /// Whose rights it may take again.
+    pub saved: u32,
+    /// Whose rights it has on files.
+    pub fs: u32,
+}
+
+/// What /proc/PID/status says. Sizes are in bytes; memory counters may lag behind by some pages
+/// per CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The name.
+    pub name: Comm,
+    /// What it does.
+    pub state: State,
+    /// The process; for a process itself the same as `pid`.
+    pub tgid: Pid,
+    /// The thread; for a process itself the same as `tgid`.
+    pub pid: Pid,
+    /// Its parent; see [`Stat::ppid`](crate::process::Stat::ppid).
+    pub ppid: Option<Pid>,
+    /// Who traces it.
+    pub tracer: Option<Pid>,
+    /// Its user.
+    pub uid: Ids,
+    /// Its group.
+    pub gid: Ids,
+    /// Its ID in each PID namespace it is in, from /proc's to its own. Empty when the kernel is
+    /// built without them.
+    pub ns_pid: Vec<Pid>,
+    /// Whether it has memory of its own: not so for kernel threads and zombies. All sizes are 0
+    /// then.
+    pub has_memory: bool,
+    /// The address space.
+    pub vm_size: u64,
+    /// Locked in memory (mlock).
+    pub vm_locked: u64,
+    /// Memory: `rss_anon`, `rss_file` and `rss_shmem`.
+    pub rss: u64,
+    /// Anonymous memory.
+    pub rss_anon: u64,
+    /// Mapped files.
+    pub rss_file: u64,
+    /// Shared memory: System V, tmpfs, shared anonymous.
+    pub rss_shmem: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// Anonymous memory in swap.
+    pub swap: u64,
+    /// Whether it is writing a core dump, its memory held meanwhile.
+    pub core_dumping: bool,
+    /// Threads; 0 when it is being reaped.
+    pub threads: u32,
+    /// Signals pending for the thread; bit 0 is signal 1, as in all of these.
+    pub sig_pending: u64,
+    /// Signals pending for the process.
+    pub shared_pending: u64,
+    /// Signals that are blocked.
+    pub sig_blocked: u64,
+    /// Signals that are ignored.
+    pub sig_ignored: u64,
+    /// Signals that have a handler.
+    pub sig_caught: u64,
+    /// The effective capabilities; bit N is capability N.
+    pub cap_effective: u64,
+}
+
+impl Status {
+    /// Parses /proc/PID/status.
+    ///
+    /// # Errors
+    /// When `Name`, `State`, `Tgid`, `Pid`, `PPid`, `Uid`, `Gid` or `Threads` is missing, or a
+    /// value that is there is not in its range.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let (mut name, mut state, mut tgid, mut pid, mut ppid) = (None, None, None, None, None);
+        let (mut uid, mut gid, mut threads, mut tracer) = (None, None, None, None);
+        let mut ns_pid = Vec::new();
+        let (mut vm_size, mut vm_locked, mut rss, mut rss_anon, mut rss_file) = (None, 0, 0, 0, 0);
+        let (mut rss_shmem, mut page_tables, mut swap, mut core_dumping) = (0, 0, 0, false);
+        let (mut sig_pending, mut shared_pending, mut sig_blocked) = (0, 0, 0);
+        let (mut sig_ignored, mut sig_caught, mut cap_effective) = (0, 0, 0);
+
+        for line in text::lines(path, bytes) {
+            let line = line?;
+            let Some((key, value)) = line.key_value() else {
+                return Err(line.error("not a key and a value"));
+            };
+            match key {
+                b"Name" => name = Some(unescape(line)?),
+                b"State" => state = Some(letter(line, value)?),
+                b"Tgid" => tgid = Some(id(line, value)?),
+                b"Pid" => pid = Some(id(line, value)?),
+                b"PPid" => ppid = Some(id_or_none(line, value)?),
+                b"TracerPid" => tracer = id_or_none(line, value)?,
+                b"Uid" => uid = Some(ids(line, value)?),
+                b"Gid" => gid = Some(ids(line, value)?),
+                b"NSpid" => {
+                    for field in value.split(u8::is_ascii_whitespace) {
+                        ns_pid.push(id(line, field)?);
+                    }
+                }
+                b"VmSize" => vm_size = Some(line.kib(value)?),
+                b"VmLck" => vm_locked = line.kib(value)?,
+                b"VmRSS" => rss = line.kib(value)?,
+                b"RssAnon" => rss_anon = line.kib(value)?,
+                b"RssFile" => rss_file = line.kib(value)?,
+                b"RssShmem" => rss_shmem = line.kib(value)?,
+                b"VmPTE" => page_tables = line.kib(value)?,
+                b"VmSwap" => swap = line.kib(value)?,
+                b"CoreDumping" => core_dumping = line.number::<u8>(value)? != 0,
+                b"Threads" => threads = Some(line.number(value)?),
+                b"SigPnd" => sig_pending = line.hex(value)?,
+                b"ShdPnd" => shared_pending = line.hex(value)?,
+                b"SigBlk" => sig_blocked = line.hex(value)?,
+                b"SigIgn" => sig_ignored = line.hex(value)?,
+                b"SigCgt" => sig_caught = line.hex(value)?,
+                b"CapEff" => cap_effective = line.hex(value)?,
+                _ => {}
+            }
+        }
+        Ok(Self {
+            name: name.ok_or_else(|| missing(path, bytes, "Name: is missing"))?,
+            state: state.ok_or_else(|| missing(path, bytes, "State: is missing"))?,
+            tgid: tgid.ok_or_else(|| missing(path, bytes, "Tgid: is missing"))?,
+            pid: pid.ok_or_else(|| missing(path, bytes, "Pid: is missing"))?,
+            ppid: ppid.ok_or_else(|| missing(path, bytes, "PPid: is missing"))?,
+            tracer,
+            uid: uid.ok_or_else(|| missing(path, bytes, "Uid: is missing"))?,
+            gid: gid.ok_or_else(|| missing(path, bytes, "Gid: is missing"))?,
+            ns_pid,
+            has_memory: vm_size.is_some(),
+            vm_size: vm_size.unwrap_or(0),
+            vm_locked,
+            rss,
+            rss_anon,
+            rss_file,
+            rss_shmem,
+            page_tables,
+            swap,
+            core_dumping,
+            threads: threads.ok_or_else(|| missing(path, bytes, "Threads: is missing"))?,
+            sig_pending,
+            shared_pending,
+            sig_blocked,
+            sig_ignored,
+            sig_caught,
+            cap_effective,
+        })
+    }
+}
+
+/// The name, in which the kernel has written a line end as "\n" and a backslash as "\\".
+fn unescape(line: Line<'_>) -> Result<Comm> {
+    // Not the value that `key_value` gives: the name may start with spaces.
+    let shown = line.bytes.strip_prefix(b"Name:\t").ok_or_else(|| line.error("no tab before the name"))?;
+    // Escaped, each byte may take two.
+    let mut name = [0; Comm::MAX];
+    let mut len = 0;
+    let mut bytes = shown.iter();
+    while let Some(&byte) = bytes.next() {
+        let byte = match byte {
+            b'\\' => match bytes.next() {
+                Some(b'n') => b'\n',
+                Some(b'\\') => b'\\',
+                _ => return Err(line.error("a backslash with neither n nor a backslash after it")),
+            },
+            byte => byte,
+        };
+        *name.get_mut(len).ok_or_else(|| line.error("too long for a name"))? = byte;
+        len += 1;
+    }
+    Comm::new(&name[..len]).ok_or_else(|| line.error("too long for a name"))
+}
+
+/// The state in "R (running)".
+fn letter(line: Line<'_>, value: &[u8]) -> Result<State> {
+    match value {
+        &[letter] | &[letter, b' ', ..] if letter.is_ascii_alphabetic() => Ok(State::from_letter(letter)),
+        _ => Err(line.error("a state is one letter")),
+    }
+}
+
+fn id(line: Line<'_>, value: &[u8]) -> Result<Pid> {
+    Pid::new(line.number(value)?).ok_or_else(|| line.error("a process ID is above 0"))
+}
+
+fn id_or_none(line: Line<'_>, value: &[u8]) -> Result<Option<Pid>> {
+    if value == b"0" { Ok(None) } else { id(line, value).map(Some) }
+}
+
+fn ids(line: Line<'_>, value: &[u8]) -> Result<Ids> {
+    let mut fields = value.split(u8::is_ascii_whitespace);
+    let mut next = || line.number(fields.next().ok_or_else(|| line.error("four IDs are expected"))?);
+    Ok(Ids { real: next()?, effective: next()?, saved: next()?, fs: next()? })
+}

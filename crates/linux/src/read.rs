@@ -1,0 +1,84 @@
+//! Reading files of the kernel, with a bound.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::{Error, Result};
+
+/// Files with a handful of numbers.
+pub(crate) const SMALL: usize = 64 << 10;
+/// Files with a line per mount or per supplementary group, of which there can be 65,536.
+pub(crate) const LARGE: usize = 16 << 20;
+/// What one read(2) of most files below /proc gives at most, so that one allocation is enough.
+const PAGE: usize = 4096;
+
+/// The whole file. More than `limit` bytes are an error: no file of the kernel that is read with
+/// that limit can be as large, so whatever it is, it is not one.
+pub(crate) fn file(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    open(path)
+        .and_then(|fd| {
+            let bytes = up_to(fd, limit + 1)?;
+            if bytes.len() > limit {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            Ok(bytes)
+        })
+        .map_err(|e| Error::io(path, e))
+}
+
+/// The whole file, or `None` when there is none.
+pub(crate) fn file_if_there(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
+    match file(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a
+    // terminal.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(retry(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?)
+}
+
+/// As [`file`], for a file in an open directory. More than `limit` bytes are cut off.
+pub(crate) fn up_to_at(dir: impl AsFd, name: &CStr, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = retry(|| rustix::fs::openat(&dir, name, flags, Mode::empty()))?;
+    up_to(fd, limit)
+}
+
+/// What a file has, but no more than `limit` bytes.
+fn up_to(fd: impl AsFd, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::with_capacity(limit.min(PAGE));
+    while bytes.len() < limit {
+        if bytes.len() == bytes.capacity() {
+            bytes.reserve(bytes.len());
+        }
+        let start = bytes.len();
+        let room = bytes.capacity().min(limit);
+        bytes.resize(room, 0);
+        let got = retry(|| rustix::io::read(&fd, &mut bytes[start..]));
+        bytes.truncate(start + *got.as_ref().unwrap_or(&0));
+        if got? == 0 {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Calls again when a signal handler ran meanwhile.
+fn retry<T>(mut call: impl FnMut() -> std::result::Result<T, Errno>) -> std::result::Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
