@@ -12,12 +12,25 @@
 mod error;
 mod escape;
 mod pid;
+mod poll;
 mod read;
 mod root;
 mod text;
 
+pub mod cgroup;
+pub mod features;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod meminfo;
+pub mod mountinfo;
 pub mod pidfd;
 pub mod process;
+pub mod psi;
+pub mod release;
+pub mod swaps;
+pub mod vmstat;
+pub mod zram;
 
 pub use error::{Error, Result};
 pub use escape::{Escaped, escape};

@@ -4,15 +4,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
-use rustix::time::Timespec;
 
 pub use rustix::process::Signal;
 
+use crate::poll::poll;
 use crate::{Error, Pid, Result, read, text};
 
 bitflags::bitflags! {
@@ -144,21 +144,9 @@ impl PidFd {
     /// # Errors
     /// When the kernel is short of memory.
     pub fn wait_exit(&self, timeout: Duration) -> Result<bool> {
-        // A time too far away to be told is none.
-        let deadline = Instant::now().checked_add(timeout);
-        let mut left = Some(timeout);
-        loop {
-            // What does not fit into a timespec is some 300 billion years.
-            let time = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-            match poll(&mut fds, time.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
-                Err(Errno::INTR) => {
-                    left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-                }
-                Err(errno) => return Err(Error::call("poll", self.pid, errno)),
-            }
-        }
+        poll(&self.fd, PollFlags::IN, timeout)
+            .map(|events| !events.is_empty())
+            .map_err(|errno| Error::call("poll", self.pid, errno))
     }
 
     /// Whether all threads of the process have exited; it may still be a zombie.

@@ -1,0 +1,102 @@
+//! What the running kernel has of this project's topics.
+
+use crate::{Result, Root, read, text};
+
+/// A change to the kernel that this project brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// Reapers share an address space, so that several threads in process_mrelease(2) help each
+    /// other.
+    Reap,
+    /// The kernel frees the memory of killed processes by itself, at once:
+    /// [`SignalFlags::EXPEDITE`](crate::pidfd::SignalFlags::EXPEDITE).
+    Expedite,
+    /// Mappings of merged pages (KSM) are found without looking at all of them.
+    KsmRmap,
+}
+
+impl Topic {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Reap, Self::Expedite, Self::KsmRmap];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reap => "reap",
+            Self::Expedite => "expedite",
+            Self::KsmRmap => "ksm-rmap",
+        }
+    }
+
+    /// Its parameter, as in `memreap.reap=0` on the kernel's command line.
+    pub fn parameter(self) -> &'static str {
+        match self {
+            Self::Reap => "reap",
+            Self::Expedite => "expedite",
+            Self::KsmRmap => "ksm_rmap",
+        }
+    }
+
+    /// Whether it is switched on, or `None` when the kernel does not have it.
+    ///
+    /// # Errors
+    /// When /sys/module/memreap/parameters/ has it but it cannot be read.
+    pub fn is_on(self, root: &Root) -> Result<Option<bool>> {
+        let path = root.sys().join("module/memreap/parameters").join(self.parameter());
+        let Some(bytes) = read::file_if_there(&path, read::SMALL)? else {
+            return Ok(None);
+        };
+        let line = text::single(&path, &bytes)?;
+        match line.bytes {
+            b"Y" => Ok(Some(true)),
+            b"N" => Ok(Some(false)),
+            _ => Err(line.error("neither Y nor N")),
+        }
+    }
+}
+
+/// The sysctl `vm.expedite_min_kbytes`: processes that have at least so many KiB of anonymous memory
+/// and swap when they are killed are expedited whoever kills them; 0 for none. `None` when the
+/// kernel does not have it.
+///
+/// # Errors
+/// When it cannot be read or is not a number.
+pub fn expedite_min_kbytes(root: &Root) -> Result<Option<u64>> {
+    let path = root.proc().join("sys/vm/expedite_min_kbytes");
+    read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn topics_are_on_off_or_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        assert_eq!(Topic::Reap.is_on(&root).unwrap(), None);
+        let parameters = root.sys().join("module/memreap/parameters");
+        fs::create_dir_all(&parameters).unwrap();
+        for (file, text) in [("reap", "Y\n"), ("expedite", "N\n"), ("ksm_rmap", "maybe\n")] {
+            fs::write(parameters.join(file), text).unwrap();
+        }
+        assert_eq!(Topic::Reap.is_on(&root).unwrap(), Some(true));
+        assert_eq!(Topic::Expedite.is_on(&root).unwrap(), Some(false));
+        assert!(Topic::KsmRmap.is_on(&root).is_err());
+    }
+
+    #[test]
+    fn the_sysctl_is_a_number_or_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        assert_eq!(expedite_min_kbytes(&root).unwrap(), None);
+        fs::create_dir_all(root.proc().join("sys/vm")).unwrap();
+        let file = root.proc().join("sys/vm/expedite_min_kbytes");
+        fs::write(&file, "65536\n").unwrap();
+        assert_eq!(expedite_min_kbytes(&root).unwrap(), Some(65536));
+        fs::write(&file, "-1\n").unwrap();
+        assert!(expedite_min_kbytes(&root).is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! Every parser on any bytes.
