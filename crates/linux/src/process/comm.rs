@@ -52,3 +52,40 @@ impl fmt::Debug for Comm {
         write!(f, "\"{self}\"")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Comm> {
+        Comm::parse(Path::new("/proc/1/comm"), bytes)
+    }
+
+    #[test]
+    fn a_name_may_be_all_there_is() {
+        assert_eq!(parse(b"\n").unwrap().as_bytes(), b"");
+        assert_eq!(parse(b"a\nb\n\n").unwrap().as_bytes(), b"a\nb\n");
+        assert_eq!(parse(&[&[b'x'; 64][..], b"\n"].concat()).unwrap().as_bytes(), [b'x'; 64]);
+        assert!(parse(&[&[b'x'; 65][..], b"\n"].concat()).is_err());
+        assert!(parse(b"x").is_err());
+        assert!(parse(b"").is_err());
+    }
+
+    #[test]
+    fn what_is_shown_cannot_move_the_cursor_or_turn_the_text() {
+        let comm = Comm::new("\x1b]0;x\x07\r\u{202e}\u{9b}ä".as_bytes()).unwrap();
+        assert_eq!(comm.to_string(), r"\u{1b}]0;x\u{7}\r\u{202e}\u{9b}ä");
+        assert_eq!(format!("{:?}", Comm::new(b"a b").unwrap()), "\"a b\"");
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_survives_and_is_printable(name in prop::collection::vec(1u8.., 0..=15)) {
+            let comm = parse(&[&name[..], b"\n"].concat()).unwrap();
+            prop_assert_eq!(comm.as_bytes(), &name[..]);
+            prop_assert!(!comm.to_string().contains(char::is_control));
+        }
+    }
+}

@@ -84,3 +84,70 @@ impl Rollup {
         self.private_clean.saturating_add(self.private_dirty).saturating_add(self.swap_pss)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADING: &str = "55740f66b000-7ffc68773000 ---p 00000000 00:00 0    [rollup]\n";
+    const REQUIRED: [&str; 6] = ["Rss", "Pss", "Private_Clean", "Private_Dirty", "Swap", "SwapPss"];
+
+    fn parse(text: &str) -> Result<Rollup> {
+        Rollup::parse(Path::new("/proc/1/smaps_rollup"), text.as_bytes())
+    }
+
+    #[test]
+    fn each_required_line_is_missed() {
+        for left_out in REQUIRED {
+            let lines = REQUIRED.iter().filter(|key| **key != left_out).map(|key| format!("{key}: 1 kB\n"));
+            let error = parse(&(HEADING.to_owned() + &lines.collect::<String>())).unwrap_err().to_string();
+            assert!(error.contains(&format!("{left_out}: is missing")), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_that_begin_alike_are_told_apart() {
+        let text = "Rss: 1 kB\nPss: 2 kB\nPss_Dirty: 99 kB\nPss_Anon: 99 kB\nShared_Clean: 3 kB\n\
+                    Shared_Dirty: 4 kB\nPrivate_Clean: 5 kB\nPrivate_Dirty: 6 kB\nAnonymous: 7 kB\n\
+                    LazyFree: 8 kB\nShared_Hugetlb: 99 kB\nPrivate_Hugetlb: 9 kB\nSwap: 10 kB\n\
+                    SwapPss: 11 kB\nLocked: 12 kB\n";
+        let kib = |n: u64| n * 1024;
+        let rollup = parse(&(HEADING.to_owned() + text)).unwrap();
+        let expected = Rollup {
+            rss: kib(1),
+            pss: kib(2),
+            shared_clean: kib(3),
+            shared_dirty: kib(4),
+            private_clean: kib(5),
+            private_dirty: kib(6),
+            anonymous: kib(7),
+            lazy_free: kib(8),
+            private_hugetlb: kib(9),
+            swap: kib(10),
+            swap_pss: kib(11),
+            locked: kib(12),
+        };
+        assert_eq!(rollup, expected);
+        assert_eq!(rollup.private(), kib(5 + 6 + 11));
+    }
+
+    proptest! {
+        #[test]
+        fn any_sizes_in_any_order(
+            sizes in prop::array::uniform6(0..=u64::MAX / 1024),
+            order in Just(vec![0, 1, 2, 3, 4, 5]).prop_shuffle(),
+        ) {
+            let lines = order.iter().map(|&i: &usize| format!("{}: {:>15} kB\n", REQUIRED[i], sizes[i]));
+            let text = HEADING.to_owned() + &lines.collect::<String>();
+            let r = parse(&text).unwrap();
+            let got = [r.rss, r.pss, r.private_clean, r.private_dirty, r.swap, r.swap_pss];
+            prop_assert_eq!(got, sizes.map(|kib| kib * 1024));
+            prop_assert!(r.private() >= r.private_clean.max(r.private_dirty).max(r.swap_pss));
+            for cut in 0..text.len() {
+                prop_assert!(parse(&text[..cut]).is_err());
+            }
+        }
+    }
+}

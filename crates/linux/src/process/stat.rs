@@ -182,3 +182,152 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Fields<'a, I> {
             .ok_or_else(|| Error::parse(self.path, 1, "a field is not a number in its range", self.bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Stat> {
+        Stat::parse(Path::new("/proc/1/stat"), bytes)
+    }
+
+    /// The text for a name and the 50 fields behind it.
+    fn text(comm: &[u8], fields: &[String]) -> Vec<u8> {
+        [b"77 (", comm, b") ", fields.join(" ").as_bytes(), b"\n"].concat()
+    }
+
+    /// Fields with a value of their own each, so that one taken for another shows.
+    fn fields() -> Vec<String> {
+        let mut fields: Vec<_> = (3..=52).map(|i: u32| (1000 + i).to_string()).collect();
+        fields[0] = "S".into();
+        fields[19 - 3] = "-7".into();
+        fields
+    }
+
+    #[test]
+    fn each_field_is_where_proc_5_says() {
+        let stat = parse(&text(b"a", &fields())).unwrap();
+        let expected = Stat {
+            pid: Pid::new(77).unwrap(),
+            comm: Comm::new(b"a").unwrap(),
+            state: State::Sleeping,
+            ppid: Pid::new(1004),
+            pgrp: 1005,
+            session: 1006,
+            tty_nr: 1007,
+            flags: 1009,
+            utime: 1014,
+            stime: 1015,
+            nice: -7,
+            num_threads: 1020,
+            start_time: 1022,
+            vsize: 1023,
+            rss: 1024 * rustix::param::page_size() as u64,
+            processor: 1039,
+            rt_priority: 1040,
+            policy: 1041,
+        };
+        assert_eq!(stat, expected);
+    }
+
+    #[test]
+    fn a_process_without_a_parent_has_none() {
+        let mut f = fields();
+        f[1] = "0".into();
+        assert_eq!(parse(&text(b"a", &f)).unwrap().ppid, None);
+        f[1] = "-1".into();
+        assert!(parse(&text(b"a", &f)).is_err());
+    }
+
+    #[test]
+    fn the_flag_tells_kernel_threads() {
+        let mut f = fields();
+        f[9 - 3] = "2129984".into();
+        assert!(parse(&text(b"kthreadd", &f)).unwrap().is_kernel_thread());
+        f[9 - 3] = "4194304".into();
+        assert!(!parse(&text(b"cat", &f)).unwrap().is_kernel_thread());
+    }
+
+    #[test]
+    fn states_of_later_kernels_are_kept() {
+        let mut f = fields();
+        f[0] = "q".into();
+        assert_eq!(parse(&text(b"a", &f)).unwrap().state, State::Other(b'q'));
+        for wrong in ["SS", "", "\x1b", "1"] {
+            f[0] = wrong.into();
+            assert!(parse(&text(b"a", &f)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_errors() {
+        for (field, wrong) in [
+            (9, "-1"),
+            (9, "4294967296"),
+            (14, "18446744073709551616"),
+            (20, "-1"),
+            (22, ""),
+            (24, "18446744073709551615"),
+            (24, "-1"),
+            (39, "+1"),
+        ] {
+            let mut f = fields();
+            f[field - 3] = wrong.into();
+            assert!(parse(&text(b"a", &f)).is_err(), "{field}: {wrong:?}");
+        }
+        for wrong in ["", "\n", ")(\n", "1 (a\n", "0 (a) S\n", "1(a) S\n", "-1 (a) S 1\n", "1 (a)S 1\n"] {
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong:?}");
+        }
+    }
+
+    prop_compose! {
+        fn any_name()(name in prop_oneof![
+            prop::collection::vec(1u8.., 0..=15),
+            // What could be taken for the end of the name.
+            prop::collection::vec(prop::sample::select(b"() \n01SR-".as_slice()), 0..=15),
+        ]) -> Vec<u8> { name }
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_and_any_numbers_survive(
+            comm in any_name(),
+            [utime, stime, start_time, vsize] in any::<[u64; 4]>(),
+            pages in 0..=u64::MAX / rustix::param::page_size() as u64,
+            [pgrp, session, tty_nr, processor] in any::<[i32; 4]>(),
+            [flags, rt_priority, policy] in any::<[u32; 3]>(),
+        ) {
+            let mut f = fields();
+            for (field, value) in [
+                (5, pgrp.to_string()), (6, session.to_string()), (7, tty_nr.to_string()), (9, flags.to_string()),
+                (14, utime.to_string()), (15, stime.to_string()), (22, start_time.to_string()),
+                (23, vsize.to_string()), (24, pages.to_string()), (39, processor.to_string()),
+                (40, rt_priority.to_string()), (41, policy.to_string()),
+            ] {
+                f[field - 3] = value;
+            }
+            let text = text(&comm, &f);
+            let stat = parse(&text).unwrap();
+            prop_assert_eq!(stat.comm.as_bytes(), &comm[..]);
+            prop_assert_eq!(
+                (stat.utime, stat.stime, stat.start_time, stat.vsize, stat.rss),
+                (utime, stime, start_time, vsize, pages * rustix::param::page_size() as u64)
+            );
+            prop_assert_eq!(
+                (stat.pgrp, stat.session, stat.tty_nr, stat.processor),
+                (pgrp, session, tty_nr, processor)
+            );
+            prop_assert_eq!((stat.flags, stat.rt_priority, stat.policy), (flags, rt_priority, policy));
+            for cut in 0..text.len() {
+                prop_assert!(parse(&text[..cut]).is_err(), "cut at {}", cut);
+            }
+        }
+
+        #[test]
+        fn shuffled_bytes_do_no_harm(bytes in Just(text(b"a)(b", &fields())).prop_shuffle()) {
+            let _ = parse(&bytes);
+        }
+    }
+}

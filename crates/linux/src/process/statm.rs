@@ -40,3 +40,33 @@ impl Statm {
         Ok(Self { size, resident, shared, text, data: next()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Statm> {
+        Statm::parse(Path::new("/proc/1/statm"), text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_no_statm_is_an_error() {
+        for wrong in
+            ["", "\n", "1 2 3 4 5\n", "1 2 3 4 5 6", "1 2 3 4 5 -6\n", "18446744073709551615 2 3 4 5 6 7\n"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_pages_become_bytes(pages in prop::array::uniform5(0..=u64::MAX >> 16)) {
+            let [size, resident, shared, text, data] = pages;
+            let statm = parse(&format!("{size} {resident} {shared} {text} 0 {data} 0\n")).unwrap();
+            let got = [statm.size, statm.resident, statm.shared, statm.text, statm.data];
+            prop_assert_eq!(got, pages.map(|p| p * rustix::param::page_size() as u64));
+        }
+    }
+}

@@ -207,3 +207,164 @@ fn ids(line: Line<'_>, value: &[u8]) -> Result<Ids> {
     let mut next = || line.number(fields.next().ok_or_else(|| line.error("four IDs are expected"))?);
     Ok(Ids { real: next()?, effective: next()?, saved: next()?, fs: next()? })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Status> {
+        Status::parse(Path::new("/proc/1/status"), bytes)
+    }
+
+    /// What every process has, kernel threads too.
+    const REQUIRED: [&str; 8] = [
+        "Name:\tkthreadd\n",
+        "State:\tS (sleeping)\n",
+        "Tgid:\t77\n",
+        "Pid:\t78\n",
+        "PPid:\t0\n",
+        "Uid:\t1\t2\t3\t4\n",
+        "Gid:\t5\t6\t7\t4294967295\n",
+        "Threads:\t9\n",
+    ];
+
+    const OTHERS: [&str; 19] = [
+        "Umask:\t0022\n",
+        "TracerPid:\t80\n",
+        "Groups:\t4 24 \n",
+        "NStgid:\t77\t1\n",
+        "NSpid:\t78\t2\n",
+        "VmSize:\t   1001 kB\n",
+        "VmLck:\t   1002 kB\n",
+        "VmRSS:\t   1003 kB\n",
+        "RssAnon:\t   1004 kB\n",
+        "RssFile:\t   1005 kB\n",
+        "RssShmem:\t   1006 kB\n",
+        "VmPTE:\t   1007 kB\n",
+        "VmSwap:\t   1008 kB\n",
+        "CoreDumping:\t1\n",
+        "SigPnd:\t0000000000000001\n",
+        "ShdPnd:\t0000000000000100\n",
+        "SigBlk:\t0000000000010000\n",
+        "SigIgn:\t0000000000001000\n",
+        "CapEff:\t000001fffeffffff\n",
+    ];
+
+    #[test]
+    fn each_required_line_is_missed() {
+        for left_out in REQUIRED {
+            let text: String = REQUIRED.into_iter().filter(|line| *line != left_out).collect();
+            let key = left_out.split_once(':').unwrap().0;
+            let error = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(&format!("{key}: is missing")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_thread_has_no_memory() {
+        let status = parse(REQUIRED.concat().as_bytes()).unwrap();
+        assert!(!status.has_memory);
+        assert_eq!((status.rss, status.rss_anon, status.swap), (0, 0, 0));
+        assert_eq!((status.ppid, status.tracer, status.ns_pid.len()), (None, None, 0));
+    }
+
+    #[test]
+    fn each_line_has_its_field() {
+        let status = parse((REQUIRED.concat() + &OTHERS.concat()).as_bytes()).unwrap();
+        let pid = |n| Pid::new(n).unwrap();
+        let kib = |n: u64| n * 1024;
+        let expected = Status {
+            name: Comm::new(b"kthreadd").unwrap(),
+            state: State::Sleeping,
+            tgid: pid(77),
+            pid: pid(78),
+            ppid: None,
+            tracer: Some(pid(80)),
+            uid: Ids { real: 1, effective: 2, saved: 3, fs: 4 },
+            gid: Ids { real: 5, effective: 6, saved: 7, fs: u32::MAX },
+            ns_pid: vec![pid(78), pid(2)],
+            has_memory: true,
+            vm_size: kib(1001),
+            vm_locked: kib(1002),
+            rss: kib(1003),
+            rss_anon: kib(1004),
+            rss_file: kib(1005),
+            rss_shmem: kib(1006),
+            page_tables: kib(1007),
+            swap: kib(1008),
+            core_dumping: true,
+            threads: 9,
+            sig_pending: 1,
+            shared_pending: 0x100,
+            sig_blocked: 0x10000,
+            sig_ignored: 0x1000,
+            sig_caught: 0,
+            cap_effective: 0x01ff_feff_ffff,
+        };
+        assert_eq!(status, expected);
+    }
+
+    #[test]
+    fn values_out_of_range_are_errors() {
+        for wrong in [
+            "Name: a\n",
+            "Name:\ta\\\n",
+            "Name:\ta\\t\n",
+            "State:\t\n",
+            "State:\tSS\n",
+            "Pid:\t0\n",
+            "PPid:\t-1\n",
+            "Uid:\t1\t2\t3\n",
+            "Uid:\t1\t2\t3\t4294967296\n",
+            "NSpid:\t1\t0\n",
+            "VmRSS:\t18014398509481984 kB\n",
+            "VmRSS:\t1 MB\n",
+            "VmSwap:\t-1 kB\n",
+            "SigPnd:\t10000000000000000\n",
+            "SigPnd:\t+1\n",
+            "Threads:\t\n",
+            "VmRSS:\t1 kB",
+            "no colon\n",
+        ] {
+            assert!(parse((REQUIRED.concat() + wrong).as_bytes()).is_err(), "{wrong:?}");
+        }
+        let long = format!("Name:\t{}\n", "x".repeat(Comm::MAX + 1));
+        assert!(parse((REQUIRED.concat() + &long).as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_survives_its_escapes(name in prop::collection::vec(1u8.., 0..=15)) {
+            let mut text = b"Name:\t".to_vec();
+            for &byte in &name {
+                match byte {
+                    b'\n' => text.extend(b"\\n"),
+                    b'\\' => text.extend(b"\\\\"),
+                    byte => text.push(byte),
+                }
+            }
+            text.extend(b"\n");
+            text.extend(REQUIRED[1..].concat().bytes());
+            let status = parse(&text).unwrap();
+            prop_assert_eq!(status.name.as_bytes(), &name[..]);
+        }
+
+        #[test]
+        fn lines_in_any_order(
+            lines in Just([&REQUIRED[..], &OTHERS[..]].concat()).prop_shuffle(),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let status = parse(lines.concat().as_bytes()).unwrap();
+            let in_order = parse((REQUIRED.concat() + &OTHERS.concat()).as_bytes()).unwrap();
+            prop_assert_eq!(&status, &in_order);
+            // Cut within a line, it is an error and never a smaller number.
+            let text = lines.concat();
+            let cut = cut.index(text.len());
+            if cut > 0 && text.as_bytes()[cut - 1] != b'\n' {
+                prop_assert!(parse(&text.as_bytes()[..cut]).is_err());
+            }
+        }
+    }
+}
