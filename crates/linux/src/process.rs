@@ -65,7 +65,8 @@ impl Process {
     /// The ID of a thread works, too, as it does in /proc: then [`Status::tgid`] is another.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is none, or it is hidden from the caller (hidepid=2).
+    /// [`Error::Gone`] when there is none. When it is hidden from the caller (hidepid=2), that may
+    /// also be the answer to the first question only.
     pub fn open(root: &Root, pid: Pid) -> Result<Self> {
         let path = root.proc().join(pid.to_string());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
