@@ -1,1 +1,322 @@
-//! Every parser on any bytes.
+//! Entries for fuzzing, called by the targets in fuzz/ and by the test below. Each takes any bytes,
+//! runs a parser on them and panics when what it says cannot be true: a number that is not in the
+//! text (it has wrapped, or is another's), or a text that could act on a terminal. Says whether the
+//! parser took the bytes.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use crate::process::{Comm, Rollup, Stat, Statm, Status};
+use crate::{Result, escape, meminfo, mountinfo, psi, release, swaps, vmstat, zram};
+
+/// The path that errors name.
+const PATH: &str = "/proc/fuzz";
+
+/// All of the entries.
+pub fn all(bytes: &[u8]) {
+    stat(bytes);
+    status(bytes);
+    statm(bytes);
+    smaps_rollup(bytes);
+    comm(bytes);
+    cgroup(bytes);
+    mountinfo(bytes);
+    psi(bytes);
+    meminfo(bytes);
+    vmstat(bytes);
+    swaps(bytes);
+    zram(bytes);
+    release(bytes);
+    printable(escape(bytes));
+}
+
+/// /proc/PID/stat.
+pub fn stat(bytes: &[u8]) -> bool {
+    let Some(stat) = check(Stat::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    printable(stat.comm);
+    assert!(bytes.starts_with(format!("{} (", stat.pid).as_bytes()));
+    assert!(occurs(stat.comm.as_bytes(), bytes));
+    let pages = stat.rss / rustix::param::page_size() as u64;
+    numbers(&[stat.utime, stat.stime, stat.start_time, stat.vsize, pages, stat.flags.into()], bytes);
+    true
+}
+
+/// /proc/PID/status.
+pub fn status(bytes: &[u8]) -> bool {
+    let Some(s) = check(Status::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    printable(s.name);
+    numbers(&[s.uid.real.into(), s.uid.effective.into(), s.gid.real.into(), s.threads.into()], bytes);
+    sizes(
+        &[s.vm_size, s.vm_locked, s.rss, s.rss_anon, s.rss_file, s.rss_shmem, s.page_tables, s.swap],
+        bytes,
+    );
+    true
+}
+
+/// /proc/PID/statm.
+pub fn statm(bytes: &[u8]) -> bool {
+    let Some(statm) = check(Statm::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    let page = rustix::param::page_size() as u64;
+    numbers(&[statm.size, statm.resident, statm.shared, statm.text, statm.data].map(|b| b / page), bytes);
+    true
+}
+
+/// /proc/PID/smaps_rollup.
+pub fn smaps_rollup(bytes: &[u8]) -> bool {
+    let Some(r) = check(Rollup::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    sizes(&[r.rss, r.pss, r.private_clean, r.private_dirty, r.swap, r.swap_pss, r.anonymous], bytes);
+    assert!(r.private() >= r.private_dirty);
+    true
+}
+
+/// /proc/PID/comm.
+pub fn comm(bytes: &[u8]) -> bool {
+    let Some(comm) = check(Comm::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    printable(comm);
+    assert_eq!([comm.as_bytes(), b"\n"].concat(), bytes);
+    true
+}
+
+/// /proc/PID/cgroup.
+pub fn cgroup(bytes: &[u8]) -> bool {
+    let Some(Some(path)) = check(crate::process::cgroup::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    assert!(path.is_absolute());
+    true
+}
+
+/// /proc/PID/mountinfo.
+pub fn mountinfo(bytes: &[u8]) -> bool {
+    let Some(mounts) = check(mountinfo::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    assert_eq!(mounts.len(), lines(bytes));
+    true
+}
+
+/// /proc/pressure/*.
+pub fn psi(bytes: &[u8]) -> bool {
+    let Some(pressure) = check(psi::Pressure::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    for line in [Some(pressure.some), pressure.full].into_iter().flatten() {
+        for avg in [line.avg10, line.avg60, line.avg300] {
+            assert!(avg.is_finite() && avg >= 0.0, "{avg}");
+        }
+        let micros = line.total.as_micros().to_string();
+        assert!(occurs(micros.as_bytes(), bytes), "{micros}");
+    }
+    true
+}
+
+/// /proc/meminfo.
+pub fn meminfo(bytes: &[u8]) -> bool {
+    let Some(m) = check(meminfo::MemInfo::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    sizes(&[m.total, m.free, m.available, m.swap_total, m.swap_free, m.cached, m.shmem, m.dirty], bytes);
+    true
+}
+
+/// /proc/vmstat.
+pub fn vmstat(bytes: &[u8]) -> bool {
+    let Some(values) = check(vmstat::parse(Path::new(PATH), bytes, ["a", "nr_free_pages"])) else {
+        return false;
+    };
+    numbers(&values.map(Option::unwrap_or_default), bytes);
+    true
+}
+
+/// /proc/swaps.
+pub fn swaps(bytes: &[u8]) -> bool {
+    let Some(swaps) = check(swaps::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    for swap in swaps {
+        sizes(&[swap.size, swap.used], bytes);
+    }
+    true
+}
+
+/// /sys/block/zram*/mm_stat.
+pub fn zram(bytes: &[u8]) -> bool {
+    let Some(usage) = check(zram::Usage::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    numbers(&[usage.original, usage.compressed, usage.used, usage.limit, usage.used_max], bytes);
+    true
+}
+
+/// /proc/sys/kernel/osrelease.
+pub fn release(bytes: &[u8]) -> bool {
+    let Some(release) = check(release::Release::parse(Path::new(PATH), bytes)) else {
+        return false;
+    };
+    printable(&release);
+    numbers(&[release.major.into(), release.minor.into()], bytes);
+    true
+}
+
+/// What the parser gave; its error must be fit to be shown.
+fn check<T>(result: Result<T>) -> Option<T> {
+    result
+        .map_err(|error| {
+            let text = printable(&error);
+            assert!(text.starts_with(PATH) && text.len() < 1000, "{text}");
+        })
+        .ok()
+}
+
+fn printable(shown: impl Display) -> String {
+    let text = shown.to_string();
+    assert!(!text.contains(char::is_control), "{text:?}");
+    text
+}
+
+/// Numbers are in the text as they are; 0 also stands for none.
+fn numbers(numbers: &[u64], bytes: &[u8]) {
+    for number in numbers {
+        assert!(*number == 0 || occurs(number.to_string().as_bytes(), bytes), "{number}");
+    }
+}
+
+/// Sizes in bytes are in the text in KiB.
+fn sizes(sizes: &[u64], bytes: &[u8]) {
+    for size in sizes {
+        assert_eq!(size % 1024, 0);
+        numbers(&[size / 1024], bytes);
+    }
+}
+
+fn occurs(part: &[u8], bytes: &[u8]) -> bool {
+    part.is_empty() || bytes.windows(part.len()).any(|window| window == part)
+}
+
+fn lines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|&&b| b == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Entry = fn(&[u8]) -> bool;
+
+    /// What the fuzzers start from, with the parser each text is for.
+    const SEEDS: [(&[u8], Entry); 15] = [
+        (include_bytes!("../fuzz/seeds/stat/process"), stat),
+        (include_bytes!("../fuzz/seeds/stat/kernel-thread"), stat),
+        (include_bytes!("../fuzz/seeds/stat/parentheses"), stat),
+        (include_bytes!("../fuzz/seeds/status/process"), status),
+        (include_bytes!("../fuzz/seeds/status/kernel-thread"), status),
+        (include_bytes!("../fuzz/seeds/smaps_rollup/process"), smaps_rollup),
+        (include_bytes!("../fuzz/seeds/mountinfo/mounts"), mountinfo),
+        (include_bytes!("../fuzz/seeds/psi/memory"), psi),
+        (include_bytes!("../fuzz/seeds/psi/some"), psi),
+        (include_bytes!("../fuzz/seeds/meminfo/host"), meminfo),
+        (b"nr_free_pages 1939119\na 0\nexpedite_kill 18446744073709551615\n", vmstat),
+        (
+            b"Filename Type Size Used Priority\n/dev/zram0 partition 4194300 12 100\n/a\\040b file 8 0 -2\n",
+            swaps,
+        ),
+        (b"    4096       74    12288        0    12288        0        0        0        0\n", zram),
+        (b"6.12.43+deb13-amd64\n", release),
+        (b"3191 1612 393 6 0 122 0\n", statm),
+    ];
+
+    #[test]
+    fn seeds_are_what_they_are_meant_to_be() {
+        for (i, (bytes, entry)) in SEEDS.into_iter().enumerate() {
+            assert!(entry(bytes), "seed {i} is refused");
+        }
+    }
+
+    /// Marsaglia's xorshift64: fast, and the same on every run.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        fn below(&mut self, bound: usize) -> usize {
+            (self.next() % bound.max(1) as u64) as usize
+        }
+    }
+
+    /// Texts on which parsers have failed before, here and elsewhere.
+    const PIECES: [&[u8]; 16] = [
+        b"18446744073709551615",
+        b"18446744073709551616",
+        b"18014398509481984 kB",
+        b"-1",
+        b"+1",
+        b"0",
+        b"\n",
+        b" ",
+        b")",
+        b"(",
+        b"\\",
+        b"\0",
+        b"\xff\xfe",
+        b"\x1b[2J",
+        b":",
+        b"nan",
+    ];
+
+    fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len() + 1);
+            let end = at + random.below((bytes.len() - at).min(24) + 1);
+            match random.below(7) {
+                // A few bytes become a piece, are taken out, or come twice.
+                0 | 1 => drop(bytes.splice(at..end, PIECES[random.below(PIECES.len())].iter().copied())),
+                2 => drop(bytes.drain(at..end)),
+                3 => bytes.extend_from_within(at..end),
+                // A byte is another, or has another bit.
+                4 if at < bytes.len() => bytes[at] = random.next() as u8,
+                5 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+                6 => bytes.truncate(at),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn mutated_files_do_no_harm() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for round in 0..20_000 {
+            let (seed, entry) = SEEDS[round % SEEDS.len()];
+            let mut bytes = seed.to_vec();
+            mutate(&mut bytes, &mut random);
+            entry(&bytes);
+            // Another file's text is refused early and seldom worth the time.
+            if round % 16 == 0 {
+                all(&bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_do_no_harm() {
+        let mut random = Random(1);
+        for _ in 0..2000 {
+            let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next() as u8).collect();
+            all(&bytes);
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! /proc/PID: what the kernel says about one process.
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod comm;
 mod smaps_rollup;
 mod stat;
