@@ -121,10 +121,14 @@ impl Child {
 
     fn end(&mut self) {
         if !self.reaped {
-            // SAFETY: as it was not waited for, the ID is still this child's.
+            // SAFETY: as it was not waited for, the ID is still this child's. One that this test
+            // traces and has stopped at its exit is let go.
             unsafe {
                 libc::kill(self.pid.get(), libc::SIGKILL);
-                libc::waitpid(self.pid.get(), ptr::null_mut(), 0);
+                let mut status = 0;
+                while libc::waitpid(self.pid.get(), &raw mut status, 0) != -1 && libc::WIFSTOPPED(status) {
+                    libc::ptrace(libc::PTRACE_CONT, self.pid.get(), 0, 0);
+                }
             }
             self.reaped = true;
         }
