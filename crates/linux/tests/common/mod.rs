@@ -125,6 +125,7 @@ impl Child {
             // traces and has stopped at its exit is let go.
             unsafe {
                 libc::kill(self.pid.get(), libc::SIGKILL);
+                libc::ptrace(libc::PTRACE_CONT, self.pid.get(), 0, 0);
                 let mut status = 0;
                 while libc::waitpid(self.pid.get(), &raw mut status, 0) != -1 && libc::WIFSTOPPED(status) {
                     libc::ptrace(libc::PTRACE_CONT, self.pid.get(), 0, 0);
