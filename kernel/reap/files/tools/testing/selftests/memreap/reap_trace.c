@@ -19,6 +19,9 @@
 #define NR_PLACES	64
 #define MAX_REAPERS	4
 
+/* On a busy machine one reaper may be through before the next one starts. */
+#define ROUNDS		20
+
 FIXTURE(trace) {
 	struct victim victim;
 	bool mounted;
@@ -46,10 +49,15 @@ static bool switched_off(void)
 	return byte == 'N';
 }
 
-FIXTURE_SETUP(trace)
+static bool start(struct victim *v)
 {
 	struct victim_ops ops = { .prepare = fill_places };
 
+	return victim_start(v, &ops) == GOOD && victim_park(v);
+}
+
+FIXTURE_SETUP(trace)
+{
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
 	if (switched_off())
@@ -65,8 +73,7 @@ FIXTURE_SETUP(trace)
 	self->instance = !mkdir(INSTANCE, 0700) || errno == EEXIST;
 	if (!self->instance || !write_file(ENABLE, "1"))
 		SKIP(return, "cannot trace");
-	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
-	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_TRUE(start(&self->victim));
 	self->rss = rss(self->victim.pid);
 	ASSERT_GT(self->rss, NR_PLACES * 32 * PAGE - 1);
 }
@@ -154,16 +161,15 @@ static void *worker_fn(void *arg)
 	return NULL;
 }
 
-TEST_F(trace, reapers_share_the_work)
+/* Let @nr reapers at the victim at the same time. Returns how many worked. */
+static unsigned int share(struct __test_metadata *_metadata,
+			  FIXTURE_DATA(trace) *self, int nr)
 {
 	struct worker workers[MAX_REAPERS];
 	pthread_t threads[MAX_REAPERS];
-	int nr = get_nprocs() < MAX_REAPERS ? get_nprocs() : MAX_REAPERS;
 	pthread_barrier_t go;
 	struct told told;
 
-	if (nr < 2)
-		SKIP(return, "needs two CPUs");
 	pthread_barrier_init(&go, NULL, nr);
 	for (int i = 0; i < nr; i++) {
 		workers[i] = (struct worker){ &go, self->victim.pidfd, -1 };
@@ -174,15 +180,34 @@ TEST_F(trace, reapers_share_the_work)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < nr; i++)
 		EXPECT_EQ(workers[i].result, 0);
-	ASSERT_EQ(rss(self->victim.pid), 0);
+	EXPECT_EQ(rss(self->victim.pid), 0);
 
 	read_trace(&told);
 	EXPECT_EQ(told.starts, nr);
 	EXPECT_EQ(told.ends, nr);
 	EXPECT_EQ(told.complete, nr);
-	EXPECT_GE(told.at_work, 2);
 	EXPECT_EQ(told.bytes, self->rss);
 	EXPECT_GE(told.chunks, NR_PLACES);
+
+	return told.at_work;
+}
+
+TEST_F(trace, reapers_share_the_work)
+{
+	int nr = get_nprocs() < MAX_REAPERS ? get_nprocs() : MAX_REAPERS;
+	unsigned int at_work;
+
+	if (nr < 2)
+		SKIP(return, "needs two CPUs");
+	at_work = share(_metadata, self, nr);
+	for (int i = 1; i < ROUNDS && at_work < 2; i++) {
+		victim_end(&self->victim);
+		close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
+		ASSERT_TRUE(start(&self->victim));
+		self->rss = rss(self->victim.pid);
+		at_work = share(_metadata, self, nr);
+	}
+	EXPECT_GE(at_work, 2);
 }
 
 TEST_HARNESS_MAIN
