@@ -1,0 +1,306 @@
+//! What a user can type. Help, man pages and completions all come from these definitions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use linux::Pid;
+
+use crate::kill::{First, Plan, Show};
+use crate::signal::FirstSignal;
+use crate::strike::Method;
+use crate::target::Selector;
+use crate::units::parse_duration;
+
+/// How long a process has to act on the first signal, unless told.
+const GRACE: Duration = Duration::from_secs(2);
+
+const KILL_AFTER_HELP: &str = "\
+Names:
+  A name must be all of the process's name (comm), or of the base name of argv[0] or of the
+  executable. The kernel cuts comm after 15 bytes: a longer name is found by the other two.
+  Nothing is matched in part, and threads are never targets.
+
+Safety:
+  If any target is not found, is not yours to kill, is ambiguous or protected, nobody is killed
+  (see --keep-going). Every process is held by a pidfd from the moment it is chosen: when its ID
+  goes to another process meanwhile, that one is not hit. PID 1, memreap itself and its ancestors
+  are protected (see --force); kernel threads cannot be killed at all.
+
+Exit codes:
+  0    killed, and all memory is back (or the process was dead already)
+  1    no such process
+  2    wrong usage, or a method that this kernel does not have
+  3    not permitted
+  4    refused: the name fits several processes (--all), or the process is protected (--force)
+  5    still dying when the time was up
+  6    dead, but the memory is held by another process that shares it
+  70   internal error
+  130  interrupted by Ctrl-C; what was killed stays killed
+  If several apply, the first of this list: 130, 5, 6, 3, 4, 1.
+
+Examples:
+  memreap kill 4711
+  memreap kill --signal-first SIGTERM --grace 5s postgres
+  memreap kill --all --dry-run chrome";
+
+const DOCTOR_AFTER_HELP: &str = "\
+Exit codes:
+  0    memreap works here, perhaps with less than it could have
+  1    memreap cannot work here";
+
+/// Gets memory back, fast and predictably, when a machine runs short of it.
+#[derive(Debug, Parser)]
+#[command(name = "memreap", version, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Kill processes and get their memory back now
+    Kill(KillArgs),
+    /// Say what this kernel offers, what is missing, and what that costs
+    Doctor(DoctorArgs),
+    /// Print the man pages or shell completions
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+/// Kill processes and get their memory back now
+///
+/// Sends SIGKILL, frees the memory on behalf of the dying processes by the fastest means this
+/// kernel has, and prints what came back, how fast and by which means.
+#[derive(Args, Debug)]
+#[command(
+    after_help = KILL_AFTER_HELP,
+    group = ArgGroup::new("who").args(["targets", "pids", "names"]).multiple(true).required(true)
+)]
+pub struct KillArgs {
+    /// Process IDs (all digits) or names
+    #[arg(value_name = "PID|NAME", value_parser = OsStringValueParser::new().try_map(parse_target))]
+    targets: Vec<Selector>,
+    /// A process ID
+    #[arg(long = "pid", value_name = "PID")]
+    pids: Vec<Pid>,
+    /// A name, even if it is all digits
+    #[arg(long = "name", value_name = "NAME", value_parser = OsStringValueParser::new().try_map(parse_name))]
+    names: Vec<Selector>,
+    /// Kill all processes that a name fits
+    #[arg(long, short)]
+    all: bool,
+    /// Kill protected processes too: PID 1, memreap itself, its ancestors
+    #[arg(long, short)]
+    force: bool,
+    /// Kill those that can be killed, even if others cannot
+    #[arg(long, short)]
+    keep_going: bool,
+    /// Send this signal first, and SIGKILL to those that are still there after the grace time
+    #[arg(long, short, value_name = "SIGNAL")]
+    signal_first: Option<FirstSignal>,
+    /// How long to wait after the first signal [default: 2s]
+    #[arg(long, short, value_name = "DURATION", requires = "signal_first", value_parser = parse_duration)]
+    grace: Option<Duration>,
+    /// How long to wait for the end after SIGKILL
+    #[arg(long, short, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// How to get the memory back
+    #[arg(long, short, value_enum, default_value_t = MethodArg::Auto)]
+    method: MethodArg,
+    /// Do everything but send signals; show who would be killed and what would come back
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// Count what comes back exactly: slow for large processes (implied by --dry-run)
+    #[arg(long)]
+    exact: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Print errors only
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+}
+
+impl KillArgs {
+    /// What the arguments mean.
+    pub fn resolve(self) -> Plan {
+        let mut selectors = self.targets;
+        selectors.extend(self.pids.into_iter().map(Selector::Pid));
+        selectors.extend(self.names);
+        Plan {
+            selectors,
+            all: self.all,
+            force: self.force,
+            keep_going: self.keep_going,
+            first: self.signal_first.map(|signal| First { signal, grace: self.grace.unwrap_or(GRACE) }),
+            timeout: self.timeout,
+            method: self.method.into(),
+            dry_run: self.dry_run,
+            exact: self.exact || self.dry_run,
+            show: match (self.json, self.quiet) {
+                (true, _) => Show::Json,
+                (_, true) => Show::Nothing,
+                _ => Show::Text,
+            },
+        }
+    }
+}
+
+/// How to get the memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MethodArg {
+    /// The best that this kernel has
+    Auto,
+    /// The kernel frees the memory as part of the kill (memreap's topic expedite)
+    Expedite,
+    /// Threads of memreap free it by process_mrelease(2)
+    Mrelease,
+    /// The dying process frees it, as after kill(1)
+    Plain,
+}
+
+impl From<MethodArg> for Option<Method> {
+    fn from(arg: MethodArg) -> Self {
+        match arg {
+            MethodArg::Auto => None,
+            MethodArg::Expedite => Some(Method::Expedite),
+            MethodArg::Mrelease => Some(Method::Mrelease),
+            MethodArg::Plain => Some(Method::Plain),
+        }
+    }
+}
+
+/// Say what this kernel offers, what is missing, and what that costs
+#[derive(Args, Debug)]
+#[command(after_help = DOCTOR_AFTER_HELP)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print the man pages or shell completions
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// Which of them.
+    #[command(subcommand)]
+    pub what: Generate,
+}
+
+/// What can be generated from these definitions.
+#[derive(Debug, Subcommand)]
+pub enum Generate {
+    /// Write memreap.1, memreap-kill.1 and so on into a folder
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
+    /// Print the completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// All digits is a process ID, all else a name.
+fn parse_target(text: OsString) -> Result<Selector, String> {
+    match text.to_str() {
+        Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+            digits.parse().map(Selector::Pid).map_err(|e: linux::InvalidPid| e.to_string())
+        }
+        _ => parse_name(text),
+    }
+}
+
+fn parse_name(text: OsString) -> Result<Selector, String> {
+    if text.is_empty() {
+        return Err("a name cannot be empty".to_owned());
+    }
+    Ok(Selector::Name(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn plan(args: &[&str]) -> Result<Plan, ErrorKind> {
+        match Cli::try_parse_from(["memreap", "kill"].iter().chain(args)).map_err(|e| e.kind())?.command {
+            Command::Kill(args) => Ok(args.resolve()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pid(pid: i32) -> Selector {
+        Selector::Pid(Pid::new(pid).unwrap())
+    }
+
+    #[test]
+    fn definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn digits_are_a_pid_unless_said_otherwise() {
+        let plan = plan(&["12", "x1", "--name", "34", "--pid", "56"]).unwrap();
+        let name = |name: &str| Selector::Name(name.into());
+        assert_eq!(plan.selectors, [pid(12), name("x1"), pid(56), name("34")]);
+    }
+
+    #[test]
+    fn a_name_need_not_be_utf8() {
+        let name = OsString::from_vec(b"a\xff".to_vec());
+        assert_eq!(parse_target(name.clone()), Ok(Selector::Name(name)));
+    }
+
+    #[test]
+    fn defaults() {
+        let plan = plan(&["x"]).unwrap();
+        assert_eq!(plan.timeout, Duration::from_secs(10));
+        assert_eq!((plan.first, plan.method, plan.show), (None, None, Show::Text));
+        assert!(!(plan.all || plan.force || plan.keep_going || plan.dry_run || plan.exact));
+    }
+
+    #[test]
+    fn a_first_signal_brings_a_grace_time() {
+        let first = plan(&["x", "--signal-first", "term"]).unwrap().first.unwrap();
+        assert_eq!((first.signal.to_string().as_str(), first.grace), ("SIGTERM", GRACE));
+        let first = plan(&["x", "-s", "HUP", "-g", "100ms"]).unwrap().first.unwrap();
+        assert_eq!(first.grace, Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_dry_run_counts_exactly() {
+        assert!(plan(&["x", "-n"]).unwrap().exact);
+    }
+
+    #[test]
+    fn wrong_usage_is_found() {
+        use ErrorKind::*;
+        for (args, kind) in [
+            (&[][..], MissingRequiredArgument),
+            (&[""], ValueValidation),
+            (&["0"], ValueValidation),
+            (&["99999999999"], ValueValidation),
+            (&["--pid", "x"], ValueValidation),
+            (&["-5"], UnknownArgument),
+            (&["x", "--grace", "2s"], MissingRequiredArgument),
+            (&["x", "--signal-first", "KILL"], ValueValidation),
+            (&["x", "--timeout", "2 parsecs"], ValueValidation),
+            (&["x", "--method", "magic"], InvalidValue),
+            (&["x", "--json", "--quiet"], ArgumentConflict),
+        ] {
+            assert_eq!(plan(args).unwrap_err(), kind, "{args:?}");
+        }
+    }
+}

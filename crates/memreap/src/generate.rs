@@ -1,0 +1,25 @@
+//! Man pages and completions.
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use clap::CommandFactory as _;
+
+use crate::args::{Cli, Generate, GenerateArgs};
+use crate::exit::Exit;
+
+/// Writes what was asked for.
+pub fn run(args: &GenerateArgs) -> Result<Exit> {
+    match &args.what {
+        Generate::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), folder)
+                .with_context(|| format!("cannot write man pages to {}", linux::escape(folder)))?;
+        }
+        Generate::Completions { shell } => {
+            let mut out = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "memreap", &mut out);
+            std::io::stdout().write_all(&out)?;
+        }
+    }
+    Ok(Exit::Done)
+}

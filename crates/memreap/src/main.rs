@@ -1,0 +1,7 @@
+//! The `memreap` command; all of its work is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    memreap::main()
+}

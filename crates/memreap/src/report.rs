@@ -1,0 +1,380 @@
+//! What `memreap kill` tells.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::exit::Exit;
+use crate::kill::Plan;
+use crate::strike::{Fate, Method, Outcome};
+use crate::target::Problem;
+use crate::units;
+
+/// The version of the JSON. Fields may be added without a new one.
+const VERSION: u32 = 1;
+/// Below this a rate says more about the clock than about the memory.
+const RATED: u64 = 1 << 20;
+/// Below this other processes' doings drown what came back.
+const NOTABLE: u64 = 64 << 20;
+
+/// All that there is to tell; `docs/memreap.md` has the JSON's fields.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// "kill".
+    pub command: &'static str,
+    /// No signals were sent.
+    pub dry_run: bool,
+    /// How it ended.
+    #[serde(rename = "exit_code", serialize_with = "code")]
+    pub exit: Exit,
+    /// How the memory was to come back.
+    #[serde(serialize_with = "method_name")]
+    pub method: Method,
+    /// Threads of memreap that freed memory.
+    pub threads: usize,
+    /// The signal before SIGKILL.
+    pub signal_first: Option<FirstReport>,
+    /// How long was waited at most after SIGKILL.
+    pub timeout_seconds: f64,
+    /// Ctrl-C ended the wait.
+    pub interrupted: bool,
+    /// The system's memory before the first signal.
+    pub before: Memory,
+    /// The system's memory at the end.
+    pub after: Option<Memory>,
+    /// The processes.
+    pub victims: Vec<Victim>,
+    /// What went wrong.
+    pub errors: Vec<Fault>,
+}
+
+/// A signal before SIGKILL.
+#[derive(Clone, Debug, Serialize)]
+pub struct FirstReport {
+    signal: String,
+    grace_seconds: f64,
+}
+
+/// Bytes, from /proc/meminfo.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// MemFree.
+    pub free: u64,
+    /// MemAvailable.
+    pub available: u64,
+    /// SwapFree.
+    pub swap_free: u64,
+}
+
+impl Memory {
+    /// How much more memory and swap is free now than then; 0 if less.
+    pub fn gain_since(&self, then: &Self) -> u64 {
+        (self.free + self.swap_free).saturating_sub(then.free + then.swap_free)
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    /// What it was.
+    pub was: Was,
+    /// What became of it.
+    pub story: Story,
+}
+
+/// What a process was, before anything was done to it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Was {
+    /// Its ID.
+    pub pid: i32,
+    /// Its name, printable.
+    pub comm: String,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its parent.
+    pub ppid: Option<i32>,
+    /// When it started, in clock ticks after boot: with the ID, this names it uniquely.
+    pub start_time: u64,
+    /// Anonymous memory that it had, in bytes.
+    pub rss_anon: u64,
+    /// Its memory in swap, in bytes.
+    pub swap: u64,
+    /// What comes back: exactly, or at most.
+    pub bytes: u64,
+    /// Which of the two `bytes` is.
+    pub exact: bool,
+}
+
+/// What became of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Story {
+    /// Nothing was done to it, because of problems with other targets, or Ctrl-C.
+    Spared,
+    /// A dry run.
+    WouldKill {
+        /// How its memory would come back.
+        means: Method,
+    },
+    /// It was dead already.
+    Zombie,
+    /// It was to be killed.
+    Struck(Outcome),
+}
+
+/// What went wrong with a target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fault {
+    /// What the user typed.
+    pub target: Option<String>,
+    /// Which process, if there is one.
+    pub pid: Option<i32>,
+    /// The kind, one word.
+    pub kind: &'static str,
+    /// For people, with the remedy.
+    pub message: String,
+}
+
+/// [`Story`] as JSON has it.
+#[derive(Default, Serialize)]
+struct Told {
+    outcome: &'static str,
+    means: Option<&'static str>,
+    /// From the signal until the memory was back.
+    seconds: Option<f64>,
+    bytes_per_second: Option<f64>,
+    /// From the signal until the process had exited.
+    exited_seconds: Option<f64>,
+    mrelease: Option<Calls>,
+}
+
+#[derive(Serialize)]
+struct Calls {
+    calls: u32,
+    again: u32,
+    race_lost: bool,
+}
+
+impl Report {
+    /// A report of a run that has not begun.
+    pub fn new(plan: &Plan, method: Method, before: Memory) -> Self {
+        Self {
+            version: VERSION,
+            command: "kill",
+            dry_run: plan.dry_run,
+            exit: Exit::Done,
+            method,
+            threads: 0,
+            signal_first: plan.first.map(|first| FirstReport {
+                signal: first.signal.to_string(),
+                grace_seconds: first.grace.as_secs_f64(),
+            }),
+            timeout_seconds: plan.timeout.as_secs_f64(),
+            interrupted: false,
+            before,
+            after: None,
+            victims: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Adds what is wrong with targets.
+    pub fn add_problems(&mut self, problems: &[Problem]) {
+        self.errors.extend(problems.iter().map(|problem| Fault {
+            target: Some(problem.target.clone()),
+            pid: problem.pid.map(linux::Pid::get),
+            kind: problem.kind.name(),
+            message: problem.message.clone(),
+        }));
+    }
+
+    /// For people, a line per process.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for victim in &self.victims {
+            let _ = writeln!(text, "{}", victim.line(self));
+        }
+        if let Some(line) = self.total() {
+            let _ = writeln!(text, "{line}");
+        }
+        if let Some(line) = self.shortfall() {
+            let _ = writeln!(text, "{line}");
+        }
+        if self.interrupted && self.outcomes().any(|(_, o)| o.fate != Fate::Spared) {
+            text.push_str("interrupted: what was killed stays killed, and its memory goes on coming back\n");
+        }
+        text
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = (&Was, &Outcome)> {
+        self.victims.iter().filter_map(|victim| match &victim.story {
+            Story::Struck(outcome) => Some((&victim.was, outcome)),
+            _ => None,
+        })
+    }
+
+    /// What came back, and when the last of it did.
+    fn back(&self) -> (u64, Duration) {
+        self.outcomes()
+            .filter_map(|(was, o)| Some((was.bytes, o.started + o.back?)))
+            .fold((0, Duration::ZERO), |(sum, last), (bytes, at)| (sum + bytes, last.max(at)))
+    }
+
+    /// The sum, where there is one to draw.
+    fn total(&self) -> Option<String> {
+        if self.dry_run && self.victims.len() > 1 {
+            let sum = self.victims.iter().map(|v| v.was.bytes).sum();
+            return Some(format!("{} processes: {} would come back", self.victims.len(), units::bytes(sum)));
+        }
+        let came = self.outcomes().filter(|(_, o)| o.back.is_some()).count();
+        let (sum, last) = self.back();
+        (came > 1).then(|| format!("{came} processes: {}", back(sum, last)))
+    }
+
+    /// A word of doubt, where the system has much less back than its processes had.
+    fn shortfall(&self) -> Option<String> {
+        let (sum, _) = self.back();
+        let gain = self.after?.gain_since(&self.before);
+        (sum >= NOTABLE && gain < sum / 5 * 4).then(|| {
+            format!(
+                "note: only {} more are free than before: pages that other processes use too do not come back \
+                 (--exact leaves them out), and others may have taken memory since",
+                units::bytes(gain)
+            )
+        })
+    }
+}
+
+/// "2.0 GiB back in 0.41 s (4.9 GiB/s)"
+fn back(bytes: u64, time: Duration) -> String {
+    let mut text = format!("{} back in {}", units::bytes(bytes), units::time(time));
+    if bytes >= RATED
+        && let Some(rate) = rate(bytes, time)
+    {
+        let _ = write!(text, " ({})", units::rate(rate));
+    }
+    text
+}
+
+fn rate(bytes: u64, time: Duration) -> Option<f64> {
+    (!time.is_zero()).then(|| bytes as f64 / time.as_secs_f64())
+}
+
+impl Victim {
+    /// "4711 (name)".
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.was.pid, self.was.comm)
+    }
+
+    fn line(&self, report: &Report) -> String {
+        let (who, bytes) = (self.label(), units::bytes(self.was.bytes));
+        match &self.story {
+            Story::Spared => format!("not killed: {who}"),
+            Story::Zombie => {
+                let parent = self.was.ppid.map_or_else(String::new, |ppid| format!(", process {ppid},"));
+                format!(
+                    "{who} is dead already (a zombie) and has no memory to give back; its parent{parent} has not waited for it"
+                )
+            }
+            Story::WouldKill { means } => {
+                let at_most = if self.was.exact { "" } else { "at most " };
+                format!("would kill {who}: {at_most}{bytes} would come back, by {}", means.name())
+            }
+            Story::Struck(outcome) => match outcome.fate {
+                Fate::Spared => format!("not killed: {who}"),
+                Fate::Gone => format!("{who} was gone before the signal"),
+                Fate::Refused(_) => format!("not killed: {who}"),
+                Fate::Exited => {
+                    let signal = report.signal_first.as_ref().map_or("the signal", |first| &first.signal);
+                    let end = outcome.back.unwrap_or_default();
+                    format!("{who} ended after {signal}: {bytes} back in {}", units::time(end))
+                }
+                Fate::Killed => {
+                    let late = if outcome.race_lost && self.was.bytes >= RATED {
+                        " (mrelease came too late)"
+                    } else {
+                        ""
+                    };
+                    let back = back(self.was.bytes, outcome.back.unwrap_or_default());
+                    format!("killed {who}: {back} by {}{late}", outcome.means.name())
+                }
+                Fate::Shared => format!(
+                    "killed {who}, but its {bytes} did not come back: another process that lives shares the memory"
+                ),
+                Fate::Dying => {
+                    let waited = if report.interrupted {
+                        String::new()
+                    } else {
+                        format!(" after {}", units::time(Duration::from_secs_f64(report.timeout_seconds)))
+                    };
+                    let memory = match outcome.back {
+                        Some(time) => {
+                            format!(
+                                "its memory is back: {} by {}",
+                                back(self.was.bytes, time),
+                                outcome.means.name()
+                            )
+                        }
+                        None => format!("it may hold {bytes} still"),
+                    };
+                    format!("{who} is still dying{waited}; {memory}")
+                }
+            },
+        }
+    }
+
+    fn told(&self) -> Told {
+        let outcome = match &self.story {
+            Story::Spared => return Told { outcome: "spared", ..Told::default() },
+            Story::Zombie => return Told { outcome: "zombie", ..Told::default() },
+            Story::WouldKill { means } => {
+                return Told { outcome: "would_kill", means: Some(means.name()), ..Told::default() };
+            }
+            Story::Struck(outcome) => outcome,
+        };
+        let name = match outcome.fate {
+            Fate::Killed => "killed",
+            Fate::Exited => "exited",
+            Fate::Gone => "gone",
+            Fate::Shared => "shared",
+            Fate::Dying => "dying",
+            Fate::Spared => "spared",
+            Fate::Refused(_) => "refused",
+        };
+        Told {
+            outcome: name,
+            means: matches!(outcome.fate, Fate::Killed | Fate::Dying).then(|| outcome.means.name()),
+            seconds: outcome.back.map(|t| t.as_secs_f64()),
+            bytes_per_second: outcome.back.and_then(|t| rate(self.was.bytes, t)),
+            exited_seconds: outcome.exited.map(|t| t.as_secs_f64()),
+            mrelease: (outcome.calls > 0).then_some(Calls {
+                calls: outcome.calls,
+                again: outcome.again,
+                race_lost: outcome.race_lost,
+            }),
+        }
+    }
+}
+
+impl Serialize for Victim {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            #[serde(flatten)]
+            was: &'a Was,
+            #[serde(flatten)]
+            told: Told,
+        }
+        Flat { was: &self.was, told: self.told() }.serialize(serializer)
+    }
+}
+
+fn code<S: Serializer>(exit: &Exit, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(exit.code())
+}
+
+fn method_name<S: Serializer>(method: &Method, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(method.name())
+}

@@ -1,0 +1,509 @@
+//! Choosing processes, and holding on to them.
+//!
+//! A process is held by a pidfd from before the first thing that is read about it. What was read
+//! is only believed if the pidfd says afterwards that its process still has the ID: then nobody
+//! else can have had it in between, and the facts are the held process's own.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use linux::process::{Comm, State, Status};
+use linux::{Pid, PidFd, Process, Root, escape, process};
+
+use crate::exit::Exit;
+use crate::{units, users};
+
+/// How a process is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// By its ID.
+    Pid(Pid),
+    /// By all of its comm, or of the base name of argv[0] or of its executable.
+    Name(OsString),
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => pid.fmt(f),
+            Self::Name(name) => escape(name).fmt(f),
+        }
+    }
+}
+
+/// What is known of a process that is held.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Its name.
+    pub comm: Comm,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its parent, if that is in our PID namespace.
+    pub ppid: Option<Pid>,
+    /// When it started, in clock ticks after boot.
+    pub start_time: u64,
+    /// It is part of the kernel.
+    pub kernel_thread: bool,
+    /// It is dead already; only its parent has not asked for its exit status.
+    pub zombie: bool,
+    /// It is dumping its core: until that is done the kernel does not let others free its memory.
+    pub core_dumping: bool,
+    /// Private anonymous memory in bytes. The counter may lag by some pages per CPU; pages that
+    /// other processes use too (after fork) are included.
+    pub rss_anon: u64,
+    /// Its memory in swap in bytes, likewise.
+    pub swap: u64,
+}
+
+/// A process that was chosen.
+#[derive(Debug)]
+pub struct Target {
+    /// What signals go through.
+    pub pidfd: PidFd,
+    /// Its files in /proc.
+    pub process: Process,
+    /// What was read, after `pidfd` was opened.
+    pub facts: Facts,
+}
+
+/// Why a target cannot or must not be killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What the user typed.
+    pub target: String,
+    /// Which process, if there is one.
+    pub pid: Option<Pid>,
+    /// What kind of problem.
+    pub kind: Kind,
+    /// What to tell the user, with the remedy.
+    pub message: String,
+}
+
+/// Kinds of problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No such process.
+    NotFound,
+    /// The caller may not signal it, or not look at it.
+    NotPermitted,
+    /// The name fits several.
+    Ambiguous,
+    /// It needs `--force`.
+    Protected,
+    /// A kernel thread.
+    KernelThread,
+    /// Trouble of the system.
+    System,
+}
+
+impl Kind {
+    /// The word for it in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::NotPermitted => "not_permitted",
+            Self::Ambiguous => "ambiguous",
+            Self::Protected => "protected",
+            Self::KernelThread => "kernel_thread",
+            Self::System => "system",
+        }
+    }
+
+    /// The exit code for it.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::NotFound => Exit::NotFound,
+            Self::NotPermitted => Exit::NotPermitted,
+            Self::Ambiguous | Self::Protected | Self::KernelThread => Exit::Refused,
+            Self::System => Exit::Internal,
+        }
+    }
+}
+
+/// What to choose by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// A name may fit several processes.
+    pub all: bool,
+    /// Protection does not count.
+    pub force: bool,
+}
+
+/// The processes that were chosen, each once, and what is against the rest.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// To be killed.
+    pub targets: Vec<Target>,
+    /// Not to be killed.
+    pub problems: Vec<Problem>,
+}
+
+/// Finds processes and holds them.
+pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
+    let mut selection = Selection::default();
+    let protected = Protected::find(root);
+    for selector in selectors {
+        let found = match selector {
+            Selector::Pid(pid) => hold(root, *pid, None).map(|target| vec![target]),
+            Selector::Name(name) => find(root, name, rules.all),
+        };
+        match found {
+            Ok(targets) => {
+                for target in targets {
+                    match protected.check(&target, rules.force).and_then(|()| permitted(&target)) {
+                        Ok(()) if selection.has(&target) => {}
+                        Ok(()) => selection.targets.push(target),
+                        Err((kind, message)) => {
+                            let pid = Some(target.process.pid());
+                            selection.problems.push(Problem {
+                                target: selector.to_string(),
+                                pid,
+                                kind,
+                                message,
+                            });
+                        }
+                    }
+                }
+            }
+            Err((kind, message)) => {
+                let pid = if let Selector::Pid(pid) = selector { Some(*pid) } else { None };
+                selection.problems.push(Problem { target: selector.to_string(), pid, kind, message });
+            }
+        }
+    }
+    selection
+}
+
+impl Selection {
+    fn has(&self, target: &Target) -> bool {
+        // Both are held, so neither ID can have been used again.
+        self.targets.iter().any(|t| t.process.pid() == target.process.pid())
+    }
+}
+
+/// What is wrong, and the text for the user.
+type Trouble = (Kind, String);
+
+impl Target {
+    /// "4711 (name)".
+    pub fn label(&self) -> String {
+        label(self.process.pid(), &self.facts.comm)
+    }
+}
+
+fn label(pid: Pid, comm: &Comm) -> String {
+    format!("{pid} ({})", escape(comm.as_bytes()))
+}
+
+/// Holds the process with this ID; with `name`, only if it fits it.
+fn hold(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Trouble> {
+    let not_found = || (Kind::NotFound, format!("no process has the ID {pid}"));
+    let pidfd = match PidFd::open(pid) {
+        Ok(pidfd) => pidfd,
+        Err(e) if e.is_gone() => return Err(not_found()),
+        // EINVAL, or ENOENT since Linux 6.15.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+            return Err(match thread_of(root, pid) {
+                Some(owner) => {
+                    let text = format!("{pid} is a thread of process {owner}; to kill that, give {owner}");
+                    (Kind::NotFound, text)
+                }
+                None => not_found(),
+            });
+        }
+        Err(e) => return Err(system(e)),
+    };
+    let read = Process::open(root, pid).and_then(|process| {
+        let facts = Facts::read(root, &process)?;
+        let fits = match name {
+            Some(name) => fits(name, &process)?,
+            None => true,
+        };
+        Ok((process, facts, fits))
+    });
+    // The other half of the order of things: only now is what was read known to be about the
+    // process that is held.
+    let still_there = match pidfd.pid() {
+        Ok(now) => now == Some(pid),
+        Err(e) => return Err(system(e)),
+    };
+    match read {
+        Ok((process, facts, true)) if still_there => Ok(Target { pidfd, process, facts }),
+        _ if !still_there => Err(not_found()),
+        Ok(_) => Err((Kind::NotFound, format!("{pid} has got another name"))),
+        // It is there, yet it cannot be seen.
+        Err(e) if e.is_gone() || e.is_denied() => Err((
+            Kind::NotPermitted,
+            format!("process {pid} cannot be read: /proc hides it (hidepid); run as root"),
+        )),
+        Err(e) => Err(system(e)),
+    }
+}
+
+/// The text of an error with its causes.
+fn system(error: linux::Error) -> Trouble {
+    (Kind::System, format!("{:#}", anyhow::Error::from(error)))
+}
+
+/// The process that the thread `tid` belongs to, if it is one.
+fn thread_of(root: &Root, tid: Pid) -> Option<Pid> {
+    let tgid = Process::open(root, tid).ok()?.status().ok()?.tgid;
+    (tgid != tid).then_some(tgid)
+}
+
+impl Facts {
+    fn read(root: &Root, process: &Process) -> linux::Result<Self> {
+        let stat = process.stat()?;
+        let status = process.status()?;
+        // When a process's first thread ends before the others, it looks like a zombie, without
+        // memory; the others have it.
+        let headless = stat.state == State::Zombie && status.threads > 1;
+        let memory = if headless {
+            other_thread(root, process.pid()).unwrap_or(status.clone())
+        } else {
+            status.clone()
+        };
+        Ok(Self {
+            comm: stat.comm,
+            uid: status.uid.effective,
+            ppid: stat.ppid,
+            start_time: stat.start_time,
+            kernel_thread: stat.is_kernel_thread(),
+            zombie: stat.state == State::Zombie && !headless,
+            core_dumping: memory.core_dumping,
+            rss_anon: memory.rss_anon,
+            swap: memory.swap,
+        })
+    }
+
+    /// What comes back at most when the process dies.
+    pub fn bytes(&self) -> u64 {
+        self.rss_anon.saturating_add(self.swap)
+    }
+
+    /// Time since the process was started.
+    fn age(&self) -> Duration {
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ticks = now.tv_sec.unsigned_abs().saturating_mul(per_second);
+        Duration::from_secs(ticks.saturating_sub(self.start_time) / per_second)
+    }
+}
+
+/// The status of a thread that still has the process's memory.
+fn other_thread(root: &Root, pid: Pid) -> Option<Status> {
+    let tasks = fs::read_dir(root.proc().join(pid.to_string()).join("task")).ok()?;
+    tasks
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|tid| Process::open(root, tid).ok()?.status().ok())
+        .find(|status| status.tgid == pid && status.has_memory)
+}
+
+/// Whether the caller may signal it.
+fn permitted(target: &Target) -> Result<(), Trouble> {
+    match target.pidfd.check_permission() {
+        Err(e) if e.is_denied() => {
+            let text = format!(
+                "not permitted to kill {}, which is user {}'s: run as root or with CAP_KILL",
+                target.label(),
+                users::name(target.facts.uid)
+            );
+            Err((Kind::NotPermitted, text))
+        }
+        // One that has gone in the meantime is dealt with when the signal is sent.
+        _ => Ok(()),
+    }
+}
+
+/// All processes that a name fits; without `all`, the one.
+fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
+    let mut targets = Vec::new();
+    let mut hidden = false;
+    for pid in process::pids(root).map_err(system)? {
+        // Nobody means this very process by its name.
+        if pid == Pid::own() {
+            continue;
+        }
+        // Looked at first and held afterwards: few fit, and holding costs more.
+        match Process::open(root, pid).and_then(|process| fits(name, &process)) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(e) => {
+                hidden |= e.is_denied();
+                continue;
+            }
+        }
+        match hold(root, pid, Some(name)) {
+            Ok(target) => targets.push(target),
+            // Gone, or another by now.
+            Err((Kind::NotFound, _)) => {}
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    match targets.len() {
+        0 => Err((Kind::NotFound, nobody(name, hidden || hides_processes(root)))),
+        1 => Ok(targets),
+        _ if all => Ok(targets),
+        n => Err((Kind::Ambiguous, ambiguous(name, n, &targets))),
+    }
+}
+
+fn nobody(name: &OsStr, hidden: bool) -> String {
+    let mut text = format!("no process is called '{}'", escape(name));
+    if name.as_bytes().contains(&b'/') {
+        text.push_str("; a program is named without its folder");
+    }
+    if hidden {
+        text.push_str("; /proc hides processes of other users (hidepid): run as root to see them");
+    }
+    text
+}
+
+/// Whether /proc shows only some processes: PID 1 is always there.
+fn hides_processes(root: &Root) -> bool {
+    Pid::new(1).is_some_and(|init| Process::open(root, init).and_then(|p| p.stat()).is_err())
+}
+
+fn ambiguous(name: &OsStr, n: usize, targets: &[Target]) -> String {
+    /// More than fit on a screen help nobody.
+    const LISTED: usize = 40;
+    let mut text = format!("'{}' fits {n} processes; give a PID, or --all to kill them all:", escape(name));
+    for target in targets.iter().take(LISTED) {
+        let command = target.process.cmdline().unwrap_or_default();
+        let command: Vec<String> = command.iter().map(|arg| escape(arg).to_string()).collect();
+        let mut command = command.join(" ");
+        if command.is_empty() {
+            command = format!("[{}]", escape(target.facts.comm.as_bytes()));
+        }
+        text.push_str(&format!(
+            "\n  {:>7}  {:<8}  {:>8}  {:>4}  {}",
+            target.process.pid(),
+            users::name(target.facts.uid),
+            units::bytes(target.facts.bytes()),
+            units::age(target.facts.age()),
+            shortened(&command),
+        ));
+    }
+    if n > LISTED {
+        text.push_str(&format!("\n  and {} more", n - LISTED));
+    }
+    text
+}
+
+fn shortened(text: &str) -> String {
+    const WIDTH: usize = 60;
+    if text.chars().count() <= WIDTH {
+        return text.to_owned();
+    }
+    text.chars().take(WIDTH - 3).chain("...".chars()).collect()
+}
+
+/// Whether a name is the process's. Reads no more than it has to: the command line of a process
+/// cannot be read while its memory map is locked.
+fn fits(name: &OsStr, process: &Process) -> linux::Result<bool> {
+    if process.comm()?.as_bytes() == name.as_bytes() {
+        return Ok(true);
+    }
+    // What only the owner may read cannot fit.
+    let exe = match process.exe() {
+        Err(e) if e.is_denied() => None,
+        exe => exe?,
+    };
+    if exe.is_some_and(|exe| is_program(name, &exe)) {
+        return Ok(true);
+    }
+    Ok(process.cmdline()?.first().is_some_and(|argv0| is_argv0(name, argv0)))
+}
+
+fn is_program(name: &OsStr, exe: &Path) -> bool {
+    let path = exe.as_os_str().as_bytes();
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    base_name(path) == name.as_bytes()
+}
+
+fn is_argv0(name: &OsStr, argv0: &OsStr) -> bool {
+    base_name(argv0.as_bytes()) == name.as_bytes()
+}
+
+fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|b| *b == b'/').next().unwrap_or(path)
+}
+
+/// Processes that are not killed by mistake.
+struct Protected {
+    /// The caller itself, then its parent and so on.
+    line: Vec<Pid>,
+}
+
+impl Protected {
+    fn find(root: &Root) -> Self {
+        let mut line = vec![Pid::own()];
+        while let Some(parent) = line
+            .last()
+            .and_then(|last| Process::open(root, *last).and_then(|p| p.stat()).ok()?.ppid)
+            // A parent that died while we looked has a new one, which may be one seen already.
+            .filter(|parent| !line.contains(parent))
+        {
+            line.push(parent);
+        }
+        Self { line }
+    }
+
+    fn check(&self, target: &Target, force: bool) -> Result<(), Trouble> {
+        let pid = target.process.pid();
+        let who = if target.facts.kernel_thread {
+            let text = format!("{} is a kernel thread, which cannot be killed", target.label());
+            return Err((Kind::KernelThread, text));
+        } else if force {
+            return Ok(());
+        } else if pid.get() == 1 {
+            "the init process"
+        } else if pid == Pid::own() {
+            "memreap itself"
+        } else if self.line.contains(&pid) {
+            "an ancestor of memreap"
+        } else {
+            return Ok(());
+        };
+        let text = format!("{} is {who}: --force kills it, --keep-going kills the others", target.label());
+        Err((Kind::Protected, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_names_are_compared_whole() {
+        let exe = |name: &str, exe: &str| is_program(name.as_ref(), exe.as_ref());
+        assert!(exe("firefox", "/usr/lib/firefox/firefox"));
+        assert!(exe("firefox", "/usr/lib/firefox/firefox (deleted)"));
+        assert!(!exe("fire", "/usr/lib/firefox/firefox"));
+        assert!(!exe("firefox", "/usr/lib/firefox/firefox-bin"));
+        assert!(!exe("lib", "/usr/lib/firefox"));
+        let argv0 = |name: &str, argv0: &str| is_argv0(name.as_ref(), argv0.as_ref());
+        assert!(argv0("nginx", "nginx") && argv0("nginx", "/usr/sbin/nginx"));
+        assert!(!argv0("nginx", "nginx: worker process"));
+        assert!(!argv0("", "x"));
+    }
+
+    #[test]
+    fn a_long_command_is_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let long = shortened(&"ä".repeat(100));
+        assert_eq!(long.chars().count(), 60);
+        assert!(long.ends_with("ä..."));
+    }
+
+    #[test]
+    fn the_line_goes_up_to_init() {
+        let line = Protected::find(&Root::system()).line;
+        assert_eq!(line[0], Pid::own());
+        assert!(line.len() > 1);
+    }
+}
