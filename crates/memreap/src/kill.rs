@@ -245,7 +245,7 @@ impl Chosen {
 
 fn memory(root: &Root) -> Result<Memory> {
     let info = MemInfo::read(root)?;
-    Ok(Memory { free: info.free, available: info.available, swap_free: info.swap_free })
+    Ok(Memory { anon: info.anon, free: info.free, available: info.available, swap_free: info.swap_free })
 }
 
 /// Whether several threads can free one address space together.

@@ -61,7 +61,10 @@ pub struct FirstReport {
 /// Bytes, from /proc/meminfo.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
-    /// MemFree.
+    /// AnonPages.
+    pub anon: u64,
+    /// MemFree. Leaves out the free pages in per-CPU lists, which after the end of a large
+    /// process can be half of what it had.
     pub free: u64,
     /// MemAvailable.
     pub available: u64,
@@ -70,9 +73,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// How much more memory and swap is free now than then; 0 if less.
+    /// How many bytes fewer of anonymous memory and swap are used now than then; 0 if more.
     pub fn gain_since(&self, then: &Self) -> u64 {
-        (self.free + self.swap_free).saturating_sub(then.free + then.swap_free)
+        (then.anon + self.swap_free).saturating_sub(self.anon + then.swap_free)
     }
 }
 
@@ -239,8 +242,8 @@ impl Report {
         let gain = self.after?.gain_since(&self.before);
         (sum >= NOTABLE && gain < sum / 5 * 4).then(|| {
             format!(
-                "note: only {} more are free than before: pages that other processes use too do not come back \
-                 (--exact leaves them out), and others may have taken memory since",
+                "note: the system uses only {} less than before: pages that other processes use too do not \
+                 come back (--exact leaves them out), and others may have taken memory since",
                 units::bytes(gain)
             )
         })

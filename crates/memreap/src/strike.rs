@@ -202,6 +202,9 @@ impl Armed {
     /// Gets ready to kill `victims`. With `together` several threads can free one address space
     /// at the same time (topic `reap`).
     ///
+    /// Gives the calling thread a higher priority and locks this program's memory, now and from
+    /// now on, as far as the caller's privileges go.
+    ///
     /// # Errors
     /// When threads cannot be started.
     pub fn new(victims: Vec<Held>, method: Method, together: bool) -> io::Result<Self> {

@@ -1,0 +1,272 @@
+//! Processes to kill, and running the command on them.
+//!
+//! Tests find victims by names that nobody else has, so that no other process is ever hit, and
+//! every victim dies with the test's thread.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::FromRawFd as _;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use linux::pidfd::{Signal, SignalFlags};
+use linux::{Pid, PidFd};
+use serde_json::Value;
+
+/// A name that no other process has, short enough for comm. No part of one is another one.
+pub fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("mr{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What a victim does with SIGTERM.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnTerm {
+    Die,
+    Exit,
+    Ignore,
+}
+
+/// What a victim is like.
+pub struct Setup {
+    pub name: Vec<u8>,
+    pub mib: usize,
+    pub on_term: OnTerm,
+    /// A process that shares the victim's memory, and outlives it.
+    pub sharer: bool,
+    /// The first thread ends, another one goes on.
+    pub headless: bool,
+    /// Whose process it is, if not ours.
+    pub uid: Option<u32>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            name: unique().into_bytes(),
+            mib: 8,
+            on_term: OnTerm::Die,
+            sharer: false,
+            headless: false,
+            uid: None,
+        }
+    }
+}
+
+/// A child of this test, killed and waited for at the end.
+pub struct Victim {
+    pub pid: Pid,
+    pub pidfd: PidFd,
+    pub sharer: Option<PidFd>,
+    waited: bool,
+}
+
+/// Longer than any test takes: a victim that was forgotten ends by itself.
+const LIFE: u32 = 120;
+
+extern "C" fn exit_0(_: i32) {
+    // SAFETY: _exit may be called in a signal handler.
+    unsafe { libc::_exit(0) }
+}
+
+extern "C" fn wait_for_ever(_: *mut libc::c_void) -> i32 {
+    // SAFETY: alarm takes a number.
+    unsafe { libc::alarm(LIFE) };
+    loop {
+        // SAFETY: pause takes no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+impl Victim {
+    /// A victim of `mib` MiB.
+    pub fn of(mib: usize) -> Self {
+        Self::new(&Setup { mib, ..Setup::default() })
+    }
+
+    /// Starts one, and waits until all of its memory is there.
+    pub fn new(setup: &Setup) -> Self {
+        let name = CString::new(setup.name.clone()).unwrap();
+        let mut pipe = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        // SAFETY: the child only makes system calls that are safe after a fork of a program with
+        // threads (nothing allocates), and never returns.
+        let pid = unsafe {
+            match libc::fork() {
+                0 => live(setup, &name, pipe[1]),
+                pid => pid,
+            }
+        };
+        let pid = Pid::new(pid).expect("fork");
+        let pidfd = PidFd::open(pid).unwrap();
+        let mut victim = Self { pid, pidfd, sharer: None, waited: false };
+        // SAFETY: both descriptors were made above and belong to nobody else.
+        let (mut reader, writer) = unsafe { (File::from_raw_fd(pipe[0]), File::from_raw_fd(pipe[1])) };
+        drop(writer);
+        let mut said = [0; 4];
+        reader.read_exact(&mut said).expect("the victim died before it was ready");
+        if setup.sharer {
+            victim.sharer = Some(PidFd::open(Pid::new(i32::from_ne_bytes(said)).unwrap()).unwrap());
+        }
+        if setup.headless {
+            let headless = || {
+                let process = linux::Process::open(&linux::Root::system(), pid).unwrap();
+                process.stat().unwrap().state == linux::process::State::Zombie
+            };
+            wait_until("its first thread has ended", headless);
+        }
+        victim
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.pidfd.is_alive().unwrap()
+    }
+
+    pub fn pid(&self) -> String {
+        self.pid.to_string()
+    }
+
+    /// The wait status of the dead victim: `None` if it exited by itself, else the signal.
+    pub fn died_of(mut self) -> Option<i32> {
+        assert!(self.pidfd.wait_exit(Duration::from_secs(20)).unwrap(), "{} does not die", self.pid);
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: `status` is where the status goes.
+        let got = unsafe { libc::waitpid(self.pid.get(), &mut status, libc::__WALL) };
+        assert_eq!(got, self.pid.get());
+        self.waited = true;
+        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        for pidfd in self.sharer.iter().chain([&self.pidfd]) {
+            let _ = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
+        }
+        if !self.waited {
+            let _ = self.pidfd.wait_exit(Duration::from_secs(5));
+            // SAFETY: no status is asked for. Only our own child has this ID until we wait.
+            unsafe { libc::waitpid(self.pid.get(), std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+        }
+    }
+}
+
+/// The life of a victim. Only system calls.
+unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
+    // SAFETY: see the caller.
+    unsafe {
+        match setup.on_term {
+            OnTerm::Die => libc::signal(libc::SIGTERM, libc::SIG_DFL),
+            OnTerm::Exit => libc::signal(libc::SIGTERM, exit_0 as extern "C" fn(i32) as libc::sighandler_t),
+            OnTerm::Ignore => libc::signal(libc::SIGTERM, libc::SIG_IGN),
+        };
+        if let Some(uid) = setup.uid
+            && libc::syscall(libc::SYS_setuid, uid) != 0
+        {
+            libc::_exit(3);
+        }
+        // After setuid, which makes the kernel forget it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let memory = libc::mmap(std::ptr::null_mut(), setup.mib << 20, protection, flags, -1, 0);
+        let stack = libc::mmap(std::ptr::null_mut(), 64 << 10, protection, flags, -1, 0);
+        if memory == libc::MAP_FAILED || stack == libc::MAP_FAILED {
+            libc::_exit(2);
+        }
+        let top = stack.byte_add(64 << 10);
+        let mut said: i32 = 0;
+        if setup.sharer {
+            said = libc::clone(wait_for_ever, top, libc::CLONE_VM | libc::SIGCHLD, std::ptr::null_mut());
+        }
+        if setup.headless {
+            let thread = libc::CLONE_VM
+                | libc::CLONE_FS
+                | libc::CLONE_FILES
+                | libc::CLONE_SIGHAND
+                | libc::CLONE_THREAD;
+            said = libc::clone(wait_for_ever, top, thread, std::ptr::null_mut());
+        }
+        if said < 0 || libc::write(pipe, (&raw const said).cast(), 4) != 4 {
+            libc::_exit(4);
+        }
+        if setup.headless {
+            // This thread only.
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        wait_for_ever(std::ptr::null_mut());
+        libc::_exit(0)
+    }
+}
+
+/// The command.
+pub fn memreap() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_memreap"))
+}
+
+/// Runs `memreap kill`; gives its exit code, stdout and stderr.
+pub fn kill(args: &[&str]) -> Ran {
+    Ran::from(memreap().arg("kill").args(args).output().unwrap())
+}
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+/// Waits for something that takes a moment.
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether this test runs as root; if not, says so.
+pub fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let _ = writeln!(std::io::stderr(), "{test}: skipped, needs root");
+    }
+    root
+}
+
+/// Starts the command with its output piped, to send it signals.
+pub fn start(args: &[&str]) -> std::process::Child {
+    memreap().arg("kill").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Sends SIGINT to a child of ours.
+pub fn interrupt(child: &std::process::Child) {
+    let pid = Pid::new(child.id().cast_signed()).unwrap();
+    PidFd::open(pid).unwrap().send_signal(Signal::INT, SignalFlags::empty()).unwrap();
+}

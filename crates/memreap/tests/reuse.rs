@@ -1,0 +1,241 @@
+//! A process ID that is used again never makes a stranger die.
+//!
+//! The tests run in a PID namespace of their own, where they can have a certain ID used again at
+//! once (ns_last_pid), and where there are no processes but theirs.
+
+mod common;
+
+use std::ffi::CString;
+use std::os::fd::AsFd as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use common::{memreap, unique, wait_until};
+use linux::{Pid, Root};
+use memreap::strike::{Armed, Fate, Held, Method, Outcome};
+use memreap::target::{Rules, Selector, Target, select};
+
+/// The ID that is used again and again: far above what else there is.
+const CONTESTED: i32 = 20_000;
+const RULES: Rules = Rules { all: true, force: false };
+/// Longer than is needed.
+const LONG: Duration = Duration::from_secs(30);
+/// How long the hunt goes on.
+const HUNT: Duration = Duration::from_secs(4);
+/// What a process of ours exits with when nobody kills it.
+const NATURAL: i32 = 7;
+
+/// Runs one of the ignored tests below in a new PID namespace.
+fn in_a_namespace(test: &str) {
+    let mut unshare = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    match Command::new(unshare.get_program()).args(unshare.get_args()).arg("true").output() {
+        Ok(output) if output.status.success() => {}
+        other => {
+            eprintln!("skipped: no PID namespace to be had here: {other:?}");
+            return;
+        }
+    }
+    let output = unshare
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", "--test-threads=1", test])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    eprintln!("{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
+}
+
+#[test]
+fn a_process_that_was_chosen_and_replaced_is_not_hit() {
+    in_a_namespace("replaced");
+}
+
+#[test]
+fn no_stranger_dies_while_ids_are_recycled() {
+    in_a_namespace("hunted");
+}
+
+/// A child with a certain ID that exits by itself after a while.
+struct Child(i32);
+
+impl Child {
+    /// `None` when somebody else got the ID.
+    fn new(pid: i32, name: &CString, life: Duration) -> Option<Self> {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let life =
+            libc::timespec { tv_sec: life.as_secs().cast_signed(), tv_nsec: life.subsec_nanos().into() };
+        // SAFETY: the child only makes system calls and never returns.
+        let got = unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+                    libc::nanosleep(&life, std::ptr::null_mut());
+                    libc::_exit(NATURAL)
+                }
+                got => got,
+            }
+        };
+        assert!(got > 0, "fork: {}", std::io::Error::last_os_error());
+        let child = Self(got);
+        if got != pid {
+            child.end();
+            return None;
+        }
+        Some(child)
+    }
+
+    /// Asks it to end, and gives the signal it died of.
+    fn stop(self) -> Option<i32> {
+        // SAFETY: no pointers; our own child has this ID until we wait.
+        unsafe { libc::kill(self.0, libc::SIGTERM) };
+        self.end()
+    }
+
+    /// Waits, and gives the signal it died of, if any.
+    fn end(self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: `status` is where the status goes.
+        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        if libc::WIFSIGNALED(status) {
+            return Some(libc::WTERMSIG(status));
+        }
+        assert_eq!(libc::WEXITSTATUS(status), NATURAL);
+        None
+    }
+}
+
+fn held(targets: Vec<Target>) -> Vec<Held> {
+    targets
+        .into_iter()
+        .map(|t| Held { pidfd: t.pidfd, bytes: t.facts.bytes(), core_dumping: false })
+        .collect()
+}
+
+fn strike(armed: Armed) -> Vec<Outcome> {
+    armed.fire();
+    // Any file that does not become readable.
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    armed
+        .wait(Instant::now() + Duration::from_secs(5), reader.as_fd(), Duration::from_secs(1), || {})
+        .unwrap();
+    armed.outcomes()
+}
+
+/// On the host this would take IDs that may be others'.
+fn inside() -> bool {
+    let inside = Pid::own().get() == 1;
+    if !inside {
+        eprintln!("skipped: only for a PID namespace of its own");
+    }
+    inside
+}
+
+#[test]
+#[ignore = "run in a PID namespace by another test"]
+fn replaced() {
+    if !inside() {
+        return;
+    }
+    for method in [Method::Plain, Method::Mrelease, Method::Expedite] {
+        if !method.supported() {
+            continue;
+        }
+        let name = CString::new(unique()).unwrap();
+        let game = Child::new(CONTESTED, &name, LONG).expect("nobody else is here");
+        let by_pid = Selector::Pid(Pid::new(CONTESTED).unwrap());
+        wait_until("it has its name", || {
+            fs::read(format!("/proc/{CONTESTED}/comm")).unwrap().trim_ascii_end() == name.as_bytes()
+        });
+        let by_name = Selector::Name(name.to_str().unwrap().into());
+        let chosen = |selector| select(&Root::system(), &[selector], RULES).targets;
+        let (first, second) = (chosen(by_pid), chosen(by_name));
+        assert_eq!((first.len(), second.len()), (1, 1));
+        // One is armed while its victim lives, the other one when it is a stranger already.
+        let armed = Armed::new(held(first), method, false).unwrap();
+        assert_eq!(game.stop(), Some(libc::SIGTERM));
+        let stranger = Child::new(CONTESTED, &name, LONG).expect("the ID is free again");
+        let outcomes = [strike(armed), strike(Armed::new(held(second), method, false).unwrap())].concat();
+        assert!(outcomes.iter().all(|outcome| outcome.fate == Fate::Gone), "{outcomes:?}");
+        assert_eq!(stranger.stop(), Some(libc::SIGTERM), "{method:?}: the stranger was hit");
+    }
+}
+
+/// A small generator of numbers that look random.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+#[ignore = "run in a PID namespace by another test"]
+fn hunted() {
+    if !inside() {
+        return;
+    }
+    let name = unique();
+    let game = CString::new(name.clone()).unwrap();
+    let stranger = CString::new(unique()).unwrap();
+    let over = AtomicBool::new(false);
+    let shots = AtomicU32::new(0);
+    let (mut killed, mut strangers) = (0, 0);
+    thread::scope(|scope| {
+        // The library in this process, with a pause in which what was chosen may be replaced.
+        for seed in [0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d] {
+            let selector = [Selector::Name(name.clone().into())];
+            let (over, shots) = (&over, &shots);
+            scope.spawn(move || {
+                let mut random = seed;
+                while !over.load(Ordering::Relaxed) {
+                    let targets = select(&Root::system(), &selector, RULES).targets;
+                    if targets.is_empty() {
+                        thread::sleep(Duration::from_micros(next(&mut random) % 200));
+                        continue;
+                    }
+                    thread::sleep(Duration::from_micros(next(&mut random) % 2000));
+                    let method = if next(&mut random) % 4 == 0 { Method::best() } else { Method::Plain };
+                    shots.fetch_add(1, Ordering::Relaxed);
+                    strike(Armed::new(held(targets), method, false).unwrap());
+                }
+            });
+        }
+        // The command as it is.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let output = memreap().args(["kill", "--all", &name]).output().unwrap();
+                assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+            }
+        });
+        // As the threads that strike do: they must not keep this one from having IDs recycled.
+        let _ = rustix::process::setpriority_process(None, -20);
+        let mut random = 42;
+        let began = Instant::now();
+        while began.elapsed() < HUNT {
+            let is_game = next(&mut random) % 2 == 0;
+            let life = Duration::from_micros(next(&mut random) % 3000);
+            let Some(child) = Child::new(CONTESTED, if is_game { &game } else { &stranger }, life) else {
+                continue;
+            };
+            let died_of = child.end();
+            if is_game {
+                killed += u32::from(died_of.is_some());
+            } else {
+                strangers += 1;
+                if died_of.is_some() {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("stranger {strangers} died of signal {died_of:?}");
+                }
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    eprintln!("{killed} killed of those meant, {strangers} strangers unharmed, {shots:?} shots");
+    assert!(killed >= 20 && strangers >= 100, "not much of a hunt");
+}
