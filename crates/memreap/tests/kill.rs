@@ -1,5 +1,7 @@
 //! `memreap kill` on real processes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -3,6 +3,8 @@
 //! The tests run in a PID namespace of their own, where they can have a certain ID used again at
 //! once (ns_last_pid), and where there are no processes but theirs.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
 mod common;
 
 use std::ffi::CString;
@@ -200,7 +202,7 @@ fn hunted() {
                         continue;
                     }
                     thread::sleep(Duration::from_micros(next(&mut random) % 2000));
-                    let method = if next(&mut random) % 4 == 0 { Method::best() } else { Method::Plain };
+                    let method = if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
                     strike(Armed::new(held(targets), method, false).unwrap());
                 }
@@ -218,7 +220,7 @@ fn hunted() {
         let mut random = 42;
         let began = Instant::now();
         while began.elapsed() < HUNT {
-            let is_game = next(&mut random) % 2 == 0;
+            let is_game = next(&mut random).is_multiple_of(2);
             let life = Duration::from_micros(next(&mut random) % 3000);
             let Some(child) = Child::new(CONTESTED, if is_game { &game } else { &stranger }, life) else {
                 continue;
