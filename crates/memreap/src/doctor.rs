@@ -1,10 +1,476 @@
-//! `memreap doctor`.
+//! `memreap doctor`: what this kernel offers, what is missing, and what that costs.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use anyhow::Result;
+use linux::cgroup::Hierarchy;
+use linux::features::{self, Topic};
+use linux::meminfo::MemInfo;
+use linux::psi::{Pressure, Resource};
+use linux::release::Release;
+use linux::{Pid, Process, Root, pidfd, swaps, zram};
+use rustix::process::{Resource as Limit, getrlimit};
+use serde::Serialize;
 
 use crate::exit::Exit;
+use crate::units;
+
+/// The version of the JSON. Fields and findings may be added without a new one.
+const VERSION: u32 = 1;
+/// The oldest kernel that has all that memreap cannot do without.
+const OLDEST: (u32, u32) = (5, 15);
+/// What the program and its threads want locked at most.
+const LOCKED: u64 = 64 << 20;
+
+const TOPICS: &str = "a kernel with memreap's topics";
+
+/// Capabilities that help, by their numbers in capabilities(7).
+const CAPABILITIES: [(&str, u32, &str); 4] = [
+    ("CAP_KILL", 5, "kills other users' processes"),
+    ("CAP_SYS_PTRACE", 19, "exact figures (--exact, --dry-run) of other users' processes"),
+    (
+        "CAP_SYS_NICE",
+        23,
+        "the kill comes before other work: without it the race is lost more often on a busy machine",
+    ),
+    ("CAP_IPC_LOCK", 14, "memreap stays in memory when there is none left"),
+];
+
+/// How one thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is there.
+    Ok,
+    /// It is there, but switched off or not in use.
+    Off,
+    /// It is not there.
+    Missing,
+    /// It could not be found out.
+    Unknown,
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub thing: &'static str,
+    /// How it stands.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What it is good for, and so what it costs to be without.
+    #[serde(rename = "for")]
+    pub purpose: &'static str,
+    /// What to do, where something can be done.
+    pub remedy: Option<&'static str>,
+}
+
+/// What is asked by system calls, not read from files.
+#[derive(Clone, Copy, Debug)]
+pub struct Probes {
+    /// pidfd_open(2) and pidfd_send_signal(2).
+    pub pidfd: bool,
+    /// process_mrelease(2).
+    pub mrelease: bool,
+    /// The flag of the topic `expedite`.
+    pub expedite: bool,
+    /// The effective capabilities.
+    pub capabilities: u64,
+    /// RLIMIT_MEMLOCK in bytes; `None` is no limit.
+    pub memlock: Option<u64>,
+}
+
+impl Probes {
+    /// Of the running system and this process.
+    pub fn system() -> Self {
+        let status = Process::open(&Root::system(), Pid::own()).and_then(|own| own.status());
+        Self {
+            pidfd: pidfd::supported(),
+            mrelease: pidfd::mrelease_supported(),
+            expedite: pidfd::expedite_supported(),
+            capabilities: status.map_or(0, |status| status.cap_effective),
+            memlock: getrlimit(Limit::Memlock).current,
+        }
+    }
+
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities & (1 << capability) != 0
+    }
+}
 
 /// Looks, and prints what was found.
-pub fn run(_json: bool) -> Result<Exit> {
-    Ok(Exit::Unfit)
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn run(json: bool) -> Result<Exit> {
+    #[derive(Serialize)]
+    struct Json<'a> {
+        version: u32,
+        command: &'static str,
+        exit_code: u8,
+        findings: &'a [Finding],
+    }
+
+    let probes = Probes::system();
+    let findings = examine(&Root::system(), &probes);
+    let exit = if probes.pidfd { Exit::Done } else { Exit::Unfit };
+    let text = if json {
+        let all = Json { version: VERSION, command: "doctor", exit_code: exit.code(), findings: &findings };
+        serde_json::to_string(&all)? + "\n"
+    } else {
+        render(&findings, &probes)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(exit)
+}
+
+/// All findings, in the order in which they are told.
+pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
+    let mut findings = vec![release(root)];
+    findings.push(
+        Look::new("pidfd", "memreap kills nobody without it: a reused PID could be hit")
+            .either(probes.pidfd, "works", "does not work")
+            .remedy("a kernel since 5.15; in a container, a seccomp profile that allows pidfd_open"),
+    );
+    findings.push(
+        Look::new(
+            "process_mrelease",
+            "memory comes back while the process still exits; else as after kill(1)",
+        )
+        .either(probes.mrelease, "works", "does not work")
+        .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
+    );
+    findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
+    findings.push(expedite_min(root));
+    findings.push(pressure(root));
+    findings.extend(cgroups(root));
+    findings.push(swap(root));
+    findings.push(zram_finding(root));
+    for (name, bit, purpose) in CAPABILITIES {
+        findings.push(
+            Look::new(name, purpose)
+                .either(probes.has(bit), "effective", "not effective")
+                .remedy("run as root, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
+        );
+    }
+    findings.push(memlock(probes));
+    findings
+}
+
+/// A finding in the making.
+struct Look {
+    thing: &'static str,
+    purpose: &'static str,
+}
+
+impl Look {
+    fn new(thing: &'static str, purpose: &'static str) -> Self {
+        Self { thing, purpose }
+    }
+
+    fn is(self, state: State, found: impl Into<String>) -> Finding {
+        Finding { thing: self.thing, state, found: found.into(), purpose: self.purpose, remedy: None }
+    }
+
+    fn either(self, there: bool, yes: &str, no: &str) -> Finding {
+        self.is(if there { State::Ok } else { State::Missing }, if there { yes } else { no })
+    }
+
+    fn unknown(self, error: linux::Error) -> Finding {
+        self.is(State::Unknown, format!("{:#}", anyhow::Error::from(error)))
+    }
+}
+
+impl Finding {
+    /// Adds what to do, unless all is well.
+    fn remedy(mut self, remedy: &'static str) -> Self {
+        if self.state != State::Ok {
+            self.remedy = Some(remedy);
+        }
+        self
+    }
+}
+
+fn release(root: &Root) -> Finding {
+    let look = Look::new("kernel", "older ones lack what memreap is built on");
+    match Release::read(root) {
+        Ok(release) if release.is_at_least(OLDEST.0, OLDEST.1) => look.is(State::Ok, release.text),
+        Ok(release) => look
+            .is(State::Missing, format!("{}, older than {}.{}", release.text, OLDEST.0, OLDEST.1))
+            .remedy("a kernel since 5.15"),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn topic_finding(root: &Root, probes: &Probes, topic: Topic) -> Finding {
+    let (thing, purpose, switch) = match topic {
+        Topic::Reap => (
+            "topic reap",
+            "several threads free one process's memory together",
+            "memreap.reap=1 on the kernel's command line",
+        ),
+        Topic::Expedite => (
+            "topic expedite",
+            "the kernel frees memory as part of the kill: no race to lose, no threads",
+            "memreap.expedite=1 on the kernel's command line",
+        ),
+        Topic::KsmRmap => (
+            "topic ksm-rmap",
+            "merged pages (KSM) are reclaimed without long lock holds",
+            "memreap.ksm_rmap=1 on the kernel's command line",
+        ),
+    };
+    let look = Look::new(thing, purpose);
+    match topic.is_on(root) {
+        // What counts is what the system call says.
+        Ok(Some(true)) if topic == Topic::Expedite && !probes.expedite => look
+            .is(State::Unknown, "on, but its flag is refused")
+            .remedy("a seccomp filter may be in the way"),
+        Ok(Some(true)) => look.is(State::Ok, "on"),
+        Ok(Some(false)) => look.is(State::Off, "off").remedy(switch),
+        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn expedite_min(root: &Root) -> Finding {
+    let look = Look::new("vm.expedite_min_kbytes", "kills by others, the OOM killer's too, are expedited");
+    match features::expedite_min_kbytes(root) {
+        Ok(Some(0)) => look
+            .is(State::Off, "0: only kills by memreap are expedited")
+            .remedy("sysctl vm.expedite_min_kbytes=65536 for all processes from 64 MiB"),
+        Ok(Some(kib)) => look.is(State::Ok, format!("from {}", units::bytes(kib.saturating_mul(1024)))),
+        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn pressure(root: &Root) -> Finding {
+    let look = Look::new("PSI", "tells how much time is lost to memory shortage");
+    match Pressure::read(root, Resource::Memory) {
+        Ok(pressure) => {
+            look.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10))
+        }
+        Err(e) if e.is_unsupported() => look
+            .is(State::Missing, "not in this kernel, or switched off")
+            .remedy("psi=1 on the kernel's command line; CONFIG_PSI=y"),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn cgroups(root: &Root) -> [Finding; 2] {
+    let v2 = Look::new("cgroup v2", "limits and pressure of groups of processes");
+    let kill = Look::new("cgroup.kill", "kills a whole group at once");
+    match Hierarchy::find(root) {
+        Ok(Some(hierarchy)) => {
+            let place = linux::escape(&hierarchy.path).to_string();
+            let v2 = if hierarchy.controls("memory") {
+                v2.is(State::Ok, place)
+            } else {
+                v2.is(State::Off, format!("{place}, without the memory controller"))
+                    .remedy("boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all")
+            };
+            [v2, cgroup_kill(root, &hierarchy, kill)]
+        }
+        Ok(None) => {
+            let remedy = "mount -t cgroup2 none /sys/fs/cgroup";
+            [v2.is(State::Missing, "not mounted").remedy(remedy), kill.is(State::Missing, "no cgroup v2")]
+        }
+        Err(e) => [v2.unknown(e), kill.is(State::Unknown, "no cgroup v2 found")],
+    }
+}
+
+fn cgroup_kill(root: &Root, hierarchy: &Hierarchy, look: Look) -> Finding {
+    // Every group but the root has the file.
+    let own = Process::open(root, Pid::own()).and_then(|own| own.cgroup()).ok().flatten();
+    if own.is_some_and(|group| hierarchy.dir(&group).join("cgroup.kill").exists()) {
+        return look.is(State::Ok, "there");
+    }
+    match Release::read(root) {
+        Ok(release) if release.is_at_least(5, 14) => look.is(State::Ok, "since Linux 5.14"),
+        Ok(_) => look.is(State::Missing, "not in this kernel").remedy("a kernel since 5.14"),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn swap(root: &Root) -> Finding {
+    let look = Look::new("swap", "idle memory makes room, and there is more time to choose a victim");
+    match (swaps::read(root), MemInfo::read(root)) {
+        (Ok(list), Ok(info)) if !list.is_empty() => {
+            let (total, free) = (units::bytes(info.swap_total), units::bytes(info.swap_free));
+            look.is(State::Ok, format!("{total} in {}, {free} free", list.len()))
+        }
+        (Ok(_), Ok(_)) => {
+            look.is(State::Off, "none in use").remedy("zram: zramctl --find --size 4G; mkswap; swapon")
+        }
+        (Err(e), _) | (_, Err(e)) => look.unknown(e),
+    }
+}
+
+fn zram_finding(root: &Root) -> Finding {
+    let look = Look::new("zram", "swap in memory, compressed: fast, and no disk to wait for");
+    match zram::devices(root) {
+        Ok(devices) => {
+            let set_up: Vec<_> = devices.iter().filter(|device| device.disk_size > 0).collect();
+            if set_up.is_empty() {
+                return look
+                    .is(State::Off, "no device set up")
+                    .remedy("modprobe zram; zramctl --find --size 4G");
+            }
+            let [size, held, used] = set_up.iter().fold([0_u64; 3], |[size, held, used], device| {
+                let usage = &device.usage;
+                [size + device.disk_size, held + usage.original, used + usage.used]
+            });
+            let sizes = [size, held, used].map(units::bytes);
+            look.is(State::Ok, format!("{}, holds {} in {}", sizes[0], sizes[1], sizes[2]))
+        }
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn memlock(probes: &Probes) -> Finding {
+    let look = Look::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
+    match probes.memlock {
+        _ if probes.has(14) => look.is(State::Ok, "does not count with CAP_IPC_LOCK"),
+        None => look.is(State::Ok, "no limit"),
+        Some(limit) if limit >= LOCKED => look.is(State::Ok, units::bytes(limit)),
+        Some(limit) => look
+            .is(State::Missing, format!("{}, which is too little", units::bytes(limit)))
+            .remedy("ulimit -l 65536, LimitMEMLOCK=64M, or CAP_IPC_LOCK"),
+    }
+}
+
+/// For people: a line per thing, with what its lack costs and what to do about it.
+fn render(findings: &[Finding], probes: &Probes) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let state = match finding.state {
+            State::Ok => "ok",
+            State::Off => "off",
+            State::Missing => "MISSING",
+            State::Unknown => "?",
+        };
+        let _ = writeln!(text, "{state:<8}{:<24}{}", finding.thing, finding.found);
+        if finding.state != State::Ok {
+            let _ = writeln!(text, "{:8}  for: {}", "", finding.purpose);
+        }
+        if let Some(remedy) = finding.remedy {
+            let _ = writeln!(text, "{:8}  -> {remedy}", "");
+        }
+    }
+    let verdict = if !probes.pidfd {
+        "memreap cannot work here"
+    } else if probes.expedite {
+        "memreap kill works here, by expedite"
+    } else if probes.mrelease {
+        "memreap kill works here, by mrelease"
+    } else {
+        "memreap kill works here, by plain kills"
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    const ALL: Probes =
+        Probes { pidfd: true, mrelease: true, expedite: true, capabilities: !0, memlock: None };
+    const NONE: Probes =
+        Probes { pidfd: false, mrelease: false, expedite: false, capabilities: 0, memlock: Some(8 << 20) };
+
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    fn state(findings: &[Finding], thing: &str) -> State {
+        findings.iter().find(|f| f.thing == thing).unwrap_or_else(|| panic!("{thing}: {findings:?}")).state
+    }
+
+    #[test]
+    fn a_kernel_with_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let pressure = "some avg10=1.50 avg60=0.00 avg300=0.00 total=5\n\
+                        full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        let own = std::process::id();
+        write(
+            dir.path(),
+            &[
+                ("proc/sys/kernel/osrelease", "6.12.107-memreap\n"),
+                ("sys/module/memreap/parameters/reap", "Y\n"),
+                ("sys/module/memreap/parameters/expedite", "Y\n"),
+                ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
+                ("proc/sys/vm/expedite_min_kbytes", "65536\n"),
+                ("proc/pressure/memory", pressure),
+                ("proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+                ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
+                (&format!("proc/{own}/cgroup"), "0::/a\n"),
+                ("sys/fs/cgroup/a/cgroup.kill", ""),
+            ],
+        );
+        let findings = examine(&Root::at(dir.path()), &ALL);
+        for thing in [
+            "kernel",
+            "pidfd",
+            "process_mrelease",
+            "topic reap",
+            "topic expedite",
+            "vm.expedite_min_kbytes",
+            "PSI",
+            "cgroup v2",
+            "cgroup.kill",
+            "CAP_KILL",
+            "RLIMIT_MEMLOCK",
+        ] {
+            assert_eq!(state(&findings, thing), State::Ok, "{thing}: {findings:?}");
+        }
+        assert_eq!(state(&findings, "topic ksm-rmap"), State::Off);
+        assert!(findings.iter().filter(|f| f.state == State::Ok).all(|f| f.remedy.is_none()));
+        assert!(render(&findings, &ALL).ends_with("by expedite\n"));
+    }
+
+    #[test]
+    fn a_kernel_with_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("proc/sys/kernel/osrelease", "5.10.0-39-amd64\n"), ("proc/self/mountinfo", "")]);
+        let findings = examine(&Root::at(dir.path()), &NONE);
+        for thing in [
+            "kernel",
+            "pidfd",
+            "process_mrelease",
+            "topic expedite",
+            "PSI",
+            "cgroup v2",
+            "CAP_KILL",
+            "RLIMIT_MEMLOCK",
+        ] {
+            assert_eq!(state(&findings, thing), State::Missing, "{thing}: {findings:?}");
+        }
+        assert!(
+            findings
+                .iter()
+                .filter(|f| f.state == State::Missing && f.thing != "cgroup.kill")
+                .all(|f| f.remedy.is_some())
+        );
+        let text = render(&findings, &NONE);
+        assert!(text.contains("MISSING pidfd") && text.ends_with("memreap cannot work here\n"), "{text}");
+    }
+
+    #[test]
+    fn a_topic_that_is_on_but_refused_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("sys/module/memreap/parameters/expedite", "Y\n")]);
+        let findings = examine(&Root::at(dir.path()), &Probes { expedite: false, ..ALL });
+        assert_eq!(state(&findings, "topic expedite"), State::Unknown);
+    }
 }

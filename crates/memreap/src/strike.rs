@@ -202,8 +202,8 @@ impl Armed {
     /// Gets ready to kill `victims`. With `together` several threads can free one address space
     /// at the same time (topic `reap`).
     ///
-    /// Gives the calling thread a higher priority and locks this program's memory, now and from
-    /// now on, as far as the caller's privileges go.
+    /// Gives the calling thread a higher priority and locks this program's memory, as far as the
+    /// caller's privileges go.
     ///
     /// # Errors
     /// When threads cannot be started.
@@ -237,8 +237,9 @@ impl Armed {
             armed.shared.wait_until(|s| s.busy.load(Ordering::Acquire) == armed.threads);
         }
         prefer_this_thread();
-        // Not in reach of everybody (RLIMIT_MEMLOCK), and only of use when memory is short.
-        let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+        // Not in reach of everybody (RLIMIT_MEMLOCK), and only of use when memory is short. Not what
+        // will be mapped later: where there is a limit, that would fail at it.
+        let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT);
         Ok(armed)
     }
 

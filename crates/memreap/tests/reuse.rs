@@ -202,7 +202,8 @@ fn hunted() {
                         continue;
                     }
                     thread::sleep(Duration::from_micros(next(&mut random) % 2000));
-                    let method = if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
+                    let method =
+                        if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
                     strike(Armed::new(held(targets), method, false).unwrap());
                 }
