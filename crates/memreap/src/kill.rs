@@ -140,8 +140,9 @@ fn strike(plan: &Plan, root: &Root, method: Method, chosen: Vec<Chosen>, report:
     let mut told = Vec::with_capacity(chosen.len());
     for c in chosen {
         told.push(c.report(Story::Spared));
-        let core_dumping = c.target.facts.core_dumping;
-        victims.push(Held { pidfd: c.target.pidfd, bytes: c.bytes, core_dumping });
+        let facts = &c.target.facts;
+        let (vm_size, core_dumping) = (facts.vm_size, facts.core_dumping);
+        victims.push(Held { pidfd: c.target.pidfd, bytes: c.bytes, vm_size, core_dumping });
     }
     let count = victims.len();
     let armed = Armed::new(victims, method, reap_is_on(root)).context("cannot start threads")?;

@@ -92,6 +92,8 @@ pub struct Held {
     pub pidfd: PidFd,
     /// How much memory is expected to come back, in bytes.
     pub bytes: u64,
+    /// The size of its address space in bytes: the same for victims that share one.
+    pub vm_size: u64,
     /// It is dumping its core: the kernel's answers say nothing about sharers then.
     pub core_dumping: bool,
 }
@@ -184,6 +186,8 @@ enum Phase {
 struct Slot {
     pidfd: PidFd,
     core_dumping: bool,
+    /// Another victim may share its memory.
+    kin: bool,
     /// Where the victim was in the caller's list.
     index: usize,
     first: AtomicU64,
@@ -212,7 +216,16 @@ impl Armed {
         order.sort_by_key(|(_, victim)| std::cmp::Reverse(victim.bytes));
         let worth = order.iter().filter(|(_, victim)| victim.bytes >= WORTH).count();
         let largest = order.first().map_or(0, |(_, victim)| victim.bytes);
-        let slots = order.into_iter().map(|(index, victim)| Slot::new(victim, index)).collect();
+        let mut sizes: Vec<_> = order.iter().map(|(_, victim)| victim.vm_size).collect();
+        sizes.sort_unstable();
+        let several = |size| sizes.partition_point(|s| *s <= size) - sizes.partition_point(|s| *s < size) > 1;
+        let slots = order
+            .into_iter()
+            .map(|(index, victim)| {
+                let kin = several(victim.vm_size);
+                Slot::new(victim, index, kin)
+            })
+            .collect();
         let shared = Arc::new(Shared {
             slots,
             worth,
@@ -469,6 +482,9 @@ impl Shared {
         let mut in_use = false;
         loop {
             let killed = slot.sent.load(Ordering::Acquire) != 0;
+            // Somebody who lives and shares the memory may be a victim that has not had its
+            // signal.
+            let kin = slot.kin && self.slots.iter().any(Slot::waits_for_signal);
             let answer = slot.pidfd.release_memory();
             if killed {
                 slot.calls.fetch_add(1, Ordering::Relaxed);
@@ -494,7 +510,7 @@ impl Shared {
                     // No pause: this is the race.
                     continue;
                 }
-                Ok(Release::NotDying) => in_use = !slot.core_dumping,
+                Ok(Release::NotDying) => in_use = !slot.core_dumping && !kin,
                 Ok(Release::Interrupted | Release::Unsupported | Release::Denied) | Err(_) => return,
             }
             if *self.lock() == Phase::Abandoned {
@@ -507,10 +523,11 @@ impl Shared {
 }
 
 impl Slot {
-    fn new(victim: Held, index: usize) -> Self {
+    fn new(victim: Held, index: usize, kin: bool) -> Self {
         Self {
             pidfd: victim.pidfd,
             core_dumping: victim.core_dumping,
+            kin,
             index,
             first: AtomicU64::new(0),
             sent: AtomicU64::new(0),

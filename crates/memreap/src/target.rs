@@ -52,6 +52,8 @@ pub struct Facts {
     pub zombie: bool,
     /// It is dumping its core: until that is done the kernel does not let others free its memory.
     pub core_dumping: bool,
+    /// The size of its address space in bytes.
+    pub vm_size: u64,
     /// Private anonymous memory in bytes. The counter may lag by some pages per CPU; pages that
     /// other processes use too (after fork) are included.
     pub rss_anon: u64,
@@ -275,6 +277,7 @@ impl Facts {
             kernel_thread: stat.is_kernel_thread(),
             zombie: stat.state == State::Zombie && !headless,
             core_dumping: memory.core_dumping,
+            vm_size: memory.vm_size,
             rss_anon: memory.rss_anon,
             swap: memory.swap,
         })

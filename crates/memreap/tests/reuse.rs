@@ -113,10 +113,13 @@ impl Child {
 }
 
 fn held(targets: Vec<Target>) -> Vec<Held> {
-    targets
-        .into_iter()
-        .map(|t| Held { pidfd: t.pidfd, bytes: t.facts.bytes(), core_dumping: false })
-        .collect()
+    let held = |t: Target| Held {
+        pidfd: t.pidfd,
+        bytes: t.facts.bytes(),
+        vm_size: t.facts.vm_size,
+        core_dumping: t.facts.core_dumping,
+    };
+    targets.into_iter().map(held).collect()
 }
 
 fn strike(armed: Armed) -> Vec<Outcome> {
