@@ -46,6 +46,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 const LONG_PAUSE: Duration = Duration::from_millis(2);
 /// What threads are given to note their last result after the victims are gone.
 const SETTLE: Duration = Duration::from_millis(10);
+/// The time of what has not happened.
+const NEVER: u64 = u64::MAX;
 /// Room for a system call and a few frames around it.
 const STACK: usize = 128 << 10;
 
@@ -182,7 +184,7 @@ enum Phase {
     Abandoned,
 }
 
-/// A victim and what happened to it. All times are in nanoseconds after the epoch, 0 for never.
+/// A victim and what happened to it. All times are in nanoseconds after the epoch.
 struct Slot {
     pidfd: PidFd,
     core_dumping: bool,
@@ -279,7 +281,7 @@ impl Armed {
         for slot in &self.shared.slots {
             let at = self.shared.now();
             match slot.pidfd.send_signal(signal, SignalFlags::empty()) {
-                Ok(()) => slot.first.store(at, Ordering::Release),
+                Ok(()) => note(&slot.first, at),
                 Err(e) => slot.note_refusal(&e),
             }
         }
@@ -290,7 +292,7 @@ impl Armed {
         let shared = &*self.shared;
         // A signal to a zombie does not fail, and would count as a kill.
         for slot in shared.slots.iter().filter(|slot| slot.pidfd.has_exited().unwrap_or(false)) {
-            note_once(&slot.exited, shared.now());
+            note(&slot.exited, shared.now());
         }
         if self.threads > 0 {
             shared.enter(Phase::Spin);
@@ -349,7 +351,7 @@ impl Armed {
                     for (slot, _) in
                         waited_for.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty())
                     {
-                        note_once(&slot.exited, now);
+                        note(&slot.exited, now);
                     }
                     if !fds[0].revents().is_empty() {
                         return Ok(Wait::Interrupted);
@@ -388,8 +390,8 @@ impl Drop for Armed {
 
 impl Shared {
     fn now(&self) -> u64 {
-        // 0 stands for never; 2^64 ns are 584 years.
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+        // 2^64 ns are 584 years.
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(NEVER)
     }
 
     fn lock(&self) -> MutexGuard<'_, Phase> {
@@ -468,7 +470,7 @@ impl Shared {
         match sent {
             Ok(()) => {
                 slot.expedited.store(expedited, Ordering::Release);
-                note_once(&slot.sent, at);
+                note(&slot.sent, at);
             }
             Err(e) => slot.note_refusal(&e),
         }
@@ -481,7 +483,7 @@ impl Shared {
         // The last call, made after the kill, found that somebody who lives uses this memory.
         let mut in_use = false;
         loop {
-            let killed = slot.sent.load(Ordering::Acquire) != 0;
+            let killed = noted(&slot.sent).is_some();
             // Somebody who lives and shares the memory may be a victim that has not had its
             // signal.
             let kin = slot.kin && self.slots.iter().any(Slot::waits_for_signal);
@@ -491,7 +493,7 @@ impl Shared {
             }
             match answer {
                 Ok(Release::Done) => {
-                    note_once(&slot.freed, self.now());
+                    note(&slot.freed, self.now());
                     return;
                 }
                 Ok(Release::Gone) => {
@@ -529,10 +531,10 @@ impl Slot {
             core_dumping: victim.core_dumping,
             kin,
             index,
-            first: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
-            freed: AtomicU64::new(0),
-            exited: AtomicU64::new(0),
+            first: AtomicU64::new(NEVER),
+            sent: AtomicU64::new(NEVER),
+            freed: AtomicU64::new(NEVER),
+            exited: AtomicU64::new(NEVER),
             expedited: AtomicBool::new(false),
             refused: AtomicI32::new(0),
             calls: AtomicU32::new(0),
@@ -549,12 +551,12 @@ impl Slot {
 
     /// Neither gone nor out of our reach.
     fn is_waited_for(&self) -> bool {
-        self.exited.load(Ordering::Acquire) == 0
-            && (self.sent.load(Ordering::Acquire) != 0 || self.refused.load(Ordering::Acquire) == 0)
+        noted(&self.exited).is_none()
+            && (noted(&self.sent).is_some() || self.refused.load(Ordering::Acquire) == 0)
     }
 
     fn waits_for_signal(&self) -> bool {
-        self.is_waited_for() && self.sent.load(Ordering::Acquire) == 0
+        self.is_waited_for() && noted(&self.sent).is_none()
     }
 
     /// When it was sent the signal from which its times count.
@@ -605,12 +607,12 @@ impl Slot {
 
 /// When something happened, if it has.
 fn noted(time: &AtomicU64) -> Option<u64> {
-    Some(time.load(Ordering::Acquire)).filter(|at| *at != 0)
+    Some(time.load(Ordering::Acquire)).filter(|at| *at != NEVER)
 }
 
-/// Notes when something happened first.
-fn note_once(time: &AtomicU64, at: u64) {
-    let _ = time.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire);
+/// Notes that something happened; the first time counts, whatever the order of the notes.
+fn note(time: &AtomicU64, at: u64) {
+    time.fetch_min(at, Ordering::AcqRel);
 }
 
 /// Lets the calling thread run before others. Not in reach of everybody; without it the race is
