@@ -156,7 +156,7 @@ fn strike(plan: &Plan, root: &Root, method: Method, chosen: Vec<Chosen>, report:
         wait = armed.wait(Instant::now() + first.grace, interrupt.as_fd(), INTERVAL, || {
             progress.show(|elapsed| {
                 let left = units::time(first.grace.saturating_sub(elapsed));
-                format!("{} sent to {count}; SIGKILL to those that are left in {left}", first.signal)
+                format!("{} sent to {count}; SIGKILL in {left} to those that are left", first.signal)
             });
         })?;
     }

@@ -29,13 +29,12 @@ impl Progress {
         }
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+            if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 bar.set_style(style);
             }
             bar
         });
         bar.set_message(text(elapsed));
-        bar.tick();
     }
 }
 
