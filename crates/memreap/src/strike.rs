@@ -621,3 +621,79 @@ fn prefer_this_thread() {
     // 0 is the calling thread, not the process.
     let _ = rustix::process::setpriority_process(None, -20);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::Pid;
+
+    const NS: Duration = Duration::from_nanos(1);
+
+    fn slot() -> Slot {
+        let pidfd = PidFd::open(Pid::own()).unwrap();
+        Slot::new(Held { pidfd, bytes: 0, vm_size: 0, core_dumping: false }, 0, false)
+    }
+
+    #[test]
+    fn the_first_of_two_times_counts() {
+        let slot = slot();
+        note(&slot.sent, 500);
+        note(&slot.sent, 300);
+        note(&slot.sent, 900);
+        assert_eq!(noted(&slot.sent), Some(300));
+        assert_eq!(noted(&slot.exited), None);
+    }
+
+    #[test]
+    fn times_count_from_the_kill_and_memory_is_back_at_the_first_of_two_ends() {
+        let slot = slot();
+        note(&slot.first, 10);
+        note(&slot.sent, 100);
+        note(&slot.freed, 140);
+        note(&slot.exited, 160);
+        let outcome = slot.outcome(10);
+        assert_eq!((outcome.fate, outcome.means), (Fate::Killed, Method::Mrelease));
+        assert_eq!((outcome.started, outcome.back, outcome.exited), (90 * NS, Some(40 * NS), Some(60 * NS)));
+    }
+
+    #[test]
+    fn memory_that_the_process_freed_before_a_thread_did_came_by_plain() {
+        let slot = slot();
+        note(&slot.sent, 100);
+        note(&slot.exited, 130);
+        slot.late.store(true, Ordering::Release);
+        let outcome = slot.outcome(100);
+        assert_eq!((outcome.means, outcome.back, outcome.race_lost), (Method::Plain, Some(30 * NS), true));
+        // Of two threads one was in time.
+        note(&slot.freed, 120);
+        let outcome = slot.outcome(100);
+        assert_eq!(
+            (outcome.means, outcome.back, outcome.race_lost),
+            (Method::Mrelease, Some(20 * NS), false)
+        );
+    }
+
+    #[test]
+    fn fates() {
+        let fate = |set: &dyn Fn(&Slot)| {
+            let slot = slot();
+            set(&slot);
+            slot.outcome(0).fate
+        };
+        let at = |time: &AtomicU64| note(time, 7);
+        assert_eq!(fate(&|_| {}), Fate::Spared);
+        assert_eq!(fate(&|s| at(&s.first)), Fate::Spared);
+        assert_eq!(fate(&|s| at(&s.exited)), Fate::Gone);
+        assert_eq!(fate(&|s| s.refused.store(libc::ESRCH, Ordering::Release)), Fate::Gone);
+        assert_eq!(fate(&|s| s.refused.store(libc::EPERM, Ordering::Release)), Fate::Refused(libc::EPERM));
+        assert_eq!(fate(&|s| (at(&s.first), at(&s.exited)).0), Fate::Exited);
+        assert_eq!(fate(&|s| at(&s.sent)), Fate::Dying);
+        let dead = |s: &Slot| (at(&s.sent), at(&s.exited)).0;
+        assert_eq!(fate(&dead), Fate::Killed);
+        // A second signal that found nobody does not make a kill undone.
+        assert_eq!(fate(&|s| (dead(s), s.refused.store(libc::ESRCH, Ordering::Release)).0), Fate::Killed);
+        let shared = |s: &Slot| s.shared.store(true, Ordering::Release);
+        assert_eq!(fate(&|s| (dead(s), shared(s)).0), Fate::Shared);
+        assert_eq!(fate(&|s| (dead(s), shared(s), at(&s.freed)).0), Fate::Killed, "the sharer died in time");
+    }
+}

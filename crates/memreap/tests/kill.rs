@@ -445,6 +445,32 @@ fn what_does_not_die_in_time_is_told() {
 }
 
 #[test]
+fn on_one_cpu_the_thread_that_signals_frees_the_memory() {
+    if !linux::pidfd::mrelease_supported() {
+        eprintln!("skipped: no process_mrelease");
+        return;
+    }
+    let parked = Parked::new(32);
+    let mut command = memreap();
+    command.args(["kill", "--json", "--method", "mrelease", "--timeout", "300ms", &parked.0.pid()]);
+    // SAFETY: sched_setaffinity is safe after a fork; the set is a local.
+    unsafe {
+        command.pre_exec(|| {
+            let mut all = rustix::thread::sched_getaffinity(None)?;
+            let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| all.is_set(*cpu)).unwrap_or(0);
+            all.clear();
+            all.set(first);
+            Ok(rustix::thread::sched_setaffinity(None, &all)?)
+        });
+    }
+    let ran = Ran::from(command.output().unwrap());
+    let json = ran.json();
+    assert_eq!((&json["threads"], &json["victims"][0]["means"]), (&1.into(), &"mrelease".into()), "{ran:?}");
+    assert!(json["victims"][0]["seconds"].as_f64().unwrap() < 0.3, "{ran:?}");
+    assert_eq!(parked.release(|| {}), KILLED);
+}
+
+#[test]
 fn a_plain_kill_gets_nothing_back_from_a_process_that_cannot_run() {
     let parked = Parked::new(32);
     let ran = kill(&["--timeout", "100ms", "--method", "plain", &parked.0.pid()]);
