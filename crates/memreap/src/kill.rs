@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::{Fault, Memory, Report, Story, Victim, Was};
 use crate::signal::FirstSignal;
-use crate::strike::{Armed, Fate, Held, Method, Outcome, Wait};
+use crate::strike::{self, Armed, Fate, Held, Method, Outcome, Wait};
 use crate::target::{self, Kind, Rules, Selector, Target};
 use crate::units;
 
@@ -94,6 +94,10 @@ struct Chosen {
 }
 
 fn execute(plan: &Plan) -> Result<Report> {
+    // Not for a walk over page tables, which is long.
+    if !plan.exact {
+        strike::prefer_this_thread();
+    }
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);
     let mut report = Report::new(plan, method, memory(&root)?);
@@ -126,13 +130,19 @@ fn execute(plan: &Plan) -> Result<Report> {
     if plan.dry_run {
         report.victims.extend(chosen.iter().map(|c| c.report(Story::WouldKill { means: method })));
     } else if !chosen.is_empty() {
-        strike(plan, &root, method, chosen, &mut report)?;
+        kill_all(plan, &root, method, chosen, &mut report)?;
     }
     Ok(report)
 }
 
 /// The kill, from arming to the end of the wait.
-fn strike(plan: &Plan, root: &Root, method: Method, chosen: Vec<Chosen>, report: &mut Report) -> Result<()> {
+fn kill_all(
+    plan: &Plan,
+    root: &Root,
+    method: Method,
+    chosen: Vec<Chosen>,
+    report: &mut Report,
+) -> Result<()> {
     let expected: u64 = chosen.iter().map(|c| c.bytes).sum();
     // Before threads are started.
     let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;

@@ -238,6 +238,7 @@ impl Armed {
             spinning: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
         });
+        prefer_this_thread();
         let mut armed = Self { shared, method, threads: 0 };
         if method == Method::Mrelease && worth > 0 {
             let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -251,7 +252,6 @@ impl Armed {
             }
             armed.shared.wait_until(|s| s.busy.load(Ordering::Acquire) == armed.threads);
         }
-        prefer_this_thread();
         // Not in reach of everybody (RLIMIT_MEMLOCK), and only of use when memory is short. Not what
         // will be mapped later: where there is a limit, that would fail at it.
         let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT);
@@ -615,11 +615,20 @@ fn note(time: &AtomicU64, at: u64) {
     time.fetch_min(at, Ordering::AcqRel);
 }
 
-/// Lets the calling thread run before others. Not in reach of everybody; without it the race is
-/// lost more often on a busy machine.
-fn prefer_this_thread() {
-    // 0 is the calling thread, not the process.
-    let _ = rustix::process::setpriority_process(None, -20);
+/// Lets the calling thread, and those it starts, run before others. Not in reach of everybody
+/// (CAP_SYS_NICE); without it the memory comes back at the speed of the share of a CPU that is left on
+/// a busy machine, and the race is lost more often.
+pub fn prefer_this_thread() {
+    // SAFETY: all zeros is a valid value.
+    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // The lowest of real time: it is enough against all that has none. A niceness would not be,
+    // where sessions or groups are scheduled each with its own share.
+    param.sched_priority = 1;
+    // SAFETY: `param` is a live local; 0 is the calling thread, not the process.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } != 0 {
+        // Real time may be what the group lacks.
+        let _ = rustix::process::setpriority_process(None, -20);
+    }
 }
 
 #[cfg(test)]
