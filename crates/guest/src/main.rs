@@ -6,6 +6,7 @@
 //! of the same binary (`/init scenario NAME ARGS...`), so that whatever happens to it, PID 1
 //! lives to report it.
 
+mod cgroup;
 mod exec;
 mod freemem;
 mod init;

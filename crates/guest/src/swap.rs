@@ -1,9 +1,8 @@
-//! Reclaim on order: compressed swap in memory, and a cgroup whose pages the kernel can be told
-//! to take.
+//! Compressed swap in memory.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::{io, process};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -11,7 +10,6 @@ use crate::ksm::PAGE;
 
 const DEVICE: &str = "/dev/zram0";
 const DISKSIZE: &str = "/sys/block/zram0/disksize";
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Swap space on zram, switched on. It stays so until the guest ends.
 ///
@@ -37,46 +35,6 @@ fn header(pages: u64) -> Result<Vec<u8>> {
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());
     page[PAGE - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
     Ok(page)
-}
-
-/// A memory cgroup with this process in it, until dropped.
-pub struct Cgroup {
-    path: String,
-}
-
-impl Cgroup {
-    /// # Errors
-    /// When cgroup v2 or its memory controller is missing.
-    pub fn join(name: &str) -> Result<Self> {
-        let control = format!("{CGROUPS}/cgroup.subtree_control");
-        fs::write(&control, "+memory").with_context(|| format!("{control} (CONFIG_MEMCG)"))?;
-        let path = format!("{CGROUPS}/{name}");
-        fs::create_dir(&path).with_context(|| path.clone())?;
-        let group = Self { path };
-        let procs = format!("{}/cgroup.procs", group.path);
-        fs::write(&procs, process::id().to_string()).context(procs)?;
-        Ok(group)
-    }
-
-    /// Has the kernel try to reclaim so many bytes of the group's memory.
-    ///
-    /// # Errors
-    /// What memory.reclaim says, but for "not as much as that".
-    pub fn reclaim(&self, bytes: usize) -> Result<()> {
-        let path = format!("{}/memory.reclaim", self.path);
-        match fs::write(&path, bytes.to_string()) {
-            Err(e) if e.raw_os_error() != Some(libc::EAGAIN) => Err(e).context(path),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // An empty group that stays costs nothing.
-        let _ = fs::write(format!("{CGROUPS}/cgroup.procs"), process::id().to_string());
-        let _ = fs::remove_dir(&self.path);
-    }
 }
 
 #[cfg(test)]

@@ -15,11 +15,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::{Better, Scenario, arg, median};
+use crate::cgroup::Cgroup;
 use crate::freemem;
 use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
 use crate::report::Reporter;
 use crate::rmaptrace::{self, Kind, Walk, WalkTrace};
-use crate::swap::{self, Cgroup};
+use crate::swap;
 use crate::tracefs::Lost;
 use crate::victim;
 
@@ -92,7 +93,8 @@ impl Scenario for KsmRmap {
             out.progress("merging");
             merge_cost(&ksm, out)?;
         }
-        let group = Cgroup::join("ksm-rmap")?;
+        let group = Cgroup::new("ksm-rmap", "memory")?;
+        group.join()?;
         if options.icount {
             swap::on(SWAP)?;
         }
