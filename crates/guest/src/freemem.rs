@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
 
-/// How often free memory is read. One reading costs some 20 µs under emulation and the reader
+/// How often free memory is read where nothing else is said. One reading costs some 20 µs under emulation and the reader
 /// shares its CPU with a reaper, so this is a compromise: 5 % of that CPU, on both arms alike.
-const STEP: Duration = Duration::from_micros(400);
-/// Room for six seconds of readings; nothing may be allocated while they are taken.
+pub const STEP: Duration = Duration::from_micros(400);
+/// Room for six seconds of readings, or more with a longer step; nothing may be allocated while they
+/// are taken.
 const READINGS: usize = 15_000;
 /// Free memory has settled when two readings this far apart in time...
 const SETTLE_STEP: Duration = Duration::from_millis(3);
@@ -97,16 +98,17 @@ impl Drop for ShortFreeLists {
 /// The readings of one round, in memory that is already there.
 pub struct Recorder {
     readings: Vec<Reading>,
+    step: Duration,
 }
 
 impl Recorder {
-    /// Allocates and touches the memory.
-    pub fn new() -> Self {
+    /// Allocates and touches the memory. Free memory will be read every `step`.
+    pub fn new(step: Duration) -> Self {
         // Not zero: an allocator hands out zeroed memory that is not there yet.
-        Self { readings: vec![Reading { at: 1, free: 1 }; READINGS] }
+        Self { readings: vec![Reading { at: 1, free: 1 }; READINGS], step }
     }
 
-    /// Reads free memory every [`STEP`] until `stop`, as a SCHED_FIFO thread on the caller's
+    /// Reads free memory every step until `stop`, as a SCHED_FIFO thread on the caller's
     /// CPUs. Sets `running` after the first reading. Gives the readings, in order.
     ///
     /// # Errors
@@ -120,19 +122,25 @@ impl Recorder {
             ensure!(
                 taken < self.readings.len(),
                 "memory did not come back within {:?}",
-                STEP * u32::try_from(READINGS)?
+                self.step * u32::try_from(READINGS)?
             );
             self.readings[taken] = Reading { free: free(), at: now() };
             taken += 1;
             running.store(true, Ordering::Release);
-            next = (next + STEP.as_nanos() as u64).max(now());
-            let until =
-                Timespec { tv_sec: (next / 1_000_000_000) as i64, tv_nsec: (next % 1_000_000_000) as i64 };
-            rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until)
-                .context("clock_nanosleep")?;
+            next = (next + self.step.as_nanos() as u64).max(now());
+            sleep_until(next)?;
         }
         Ok(&self.readings[..taken])
     }
+}
+
+/// Sleeps until a moment on the monotonic clock, given in nanoseconds.
+///
+/// # Errors
+/// What clock_nanosleep(2) says.
+pub fn sleep_until(at: u64) -> Result<()> {
+    let until = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+    rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until).context("clock_nanosleep")
 }
 
 /// Gives the calling thread a scheduling policy.
@@ -140,9 +148,17 @@ impl Recorder {
 /// # Errors
 /// What sched_setscheduler(2) says.
 pub fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
+    set_policy_of(0, policy, priority)
+}
+
+/// Gives a thread a scheduling policy, the calling one if `tid` is 0.
+///
+/// # Errors
+/// What sched_setscheduler(2) says.
+pub fn set_policy_of(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: `param` is a valid sched_param for the time of the call; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
+    // SAFETY: `param` is a valid sched_param for the time of the call.
+    match unsafe { libc::sched_setscheduler(tid, policy, &param) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

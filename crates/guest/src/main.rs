@@ -9,6 +9,7 @@
 mod cgroup;
 mod exec;
 mod freemem;
+mod hogs;
 mod init;
 mod ksm;
 mod locktrace;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::{fs, ptr, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -67,6 +67,15 @@ impl Victim {
     /// When the child cannot be forked or get its memory, or when what the kernel shows is not
     /// the layout asked for (VMAs merged, pages missing).
     pub fn spawn(layout: Layout, cpus: Range<usize>) -> Result<Self> {
+        Self::spawn_to(layout, cpus, sleep)
+    }
+
+    /// As [`Victim::spawn`], but once its memory is there the child does `then` instead of
+    /// sleeping, and exits.
+    ///
+    /// # Errors
+    /// As [`Victim::spawn`].
+    pub fn spawn_to(layout: Layout, cpus: Range<usize>, then: impl FnOnce()) -> Result<Self> {
         let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
         // SAFETY: the process is single-threaded, so the child may use everything the parent
         // may; it never returns from here.
@@ -74,7 +83,7 @@ impl Victim {
             -1 => return Err(io::Error::last_os_error()).context("fork a victim"),
             0 => {
                 drop(reader);
-                live(layout, cpus, File::from(writer))
+                live(layout, cpus, File::from(writer), then)
             }
             pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
         };
@@ -99,12 +108,47 @@ impl Victim {
         self.pidfd.as_fd()
     }
 
+    /// The process ID.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Sends SIGKILL.
     ///
     /// # Errors
     /// What pidfd_send_signal(2) says.
     pub fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
+    }
+
+    /// Sends SIGKILL, and has the kernel free the memory at once. Where the kernel cannot do that
+    /// ([`expedites`]) nothing is sent.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) says.
+    pub fn kill_expedited(&self) -> io::Result<()> {
+        send_expedited(self.pidfd.as_raw_fd())
+    }
+
+    /// Makes the victim a task like most others: SCHED_OTHER, on any of the first `cpus` CPUs.
+    ///
+    /// # Errors
+    /// What sched_setscheduler(2) and sched_setaffinity(2) say.
+    pub fn set_free(&self, cpus: usize) -> Result<()> {
+        freemem::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        let mut all = CpuSet::new();
+        (0..cpus).for_each(|cpu| all.set(cpu));
+        rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run anywhere")
+    }
+
+    /// Stops the victim, and waits until it is.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) and waitid(2) say.
+    pub fn stop(&self) -> io::Result<()> {
+        pidfd_send_signal(&self.pidfd, Signal::STOP)?;
+        waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)?;
+        Ok(())
     }
 
     /// Waits until the victim is a zombie, which it becomes after its memory is gone, and
@@ -210,17 +254,22 @@ fn hear_from(mut pipe: File) -> Result<usize> {
 }
 
 /// The child's life.
-fn live(layout: Layout, cpus: Range<usize>, mut pipe: File) -> ! {
+fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce()) -> ! {
     let said = match settle_in(layout, cpus) {
         Ok(base) => [b"b".as_slice(), &base.to_ne_bytes()].concat(),
         Err(e) => [b"e".as_slice(), format!("{e:#}").as_bytes()].concat(),
     };
     let failed = said[0] == b'e' || pipe.write_all(&said).is_err();
     drop(pipe);
-    if failed {
-        // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
-        unsafe { libc::_exit(1) }
+    if !failed {
+        then();
     }
+    // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
+    unsafe { libc::_exit(failed.into()) }
+}
+
+/// What a victim does unless told otherwise.
+fn sleep() {
     loop {
         // SAFETY: pause(2) takes no arguments.
         unsafe { libc::pause() };
@@ -332,6 +381,24 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
     Ok(Some(Released { too_late, cpu: freemem::thread_cpu() - started, again }))
 }
 
+/// The highest bit of the flags of pidfd_send_signal(2), which the topic `expedite` adds.
+const PIDFD_SIGNAL_EXPEDITE: libc::c_uint = 1 << 31;
+
+/// Whether the kernel knows a kill that frees the victim's memory at once.
+pub fn expedites() -> bool {
+    // No such descriptor, if the flag is known.
+    send_expedited(-1).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF))
+}
+
+fn send_expedited(pidfd: RawFd) -> io::Result<()> {
+    let no_info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: takes a descriptor, numbers, and a null pointer where it may.
+    let ret = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, no_info, PIDFD_SIGNAL_EXPEDITE)
+    };
+    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +431,32 @@ mod tests {
         let victim = Victim::spawn(Layout { pages: 500, vmas: 7 }, 0..1).unwrap();
         assert!(victim.cpu_time().unwrap() > 0);
         victim.kill().unwrap();
+        victim.wait_until_dead().unwrap();
+        victim.reap().unwrap();
+    }
+
+    #[test]
+    fn a_victim_may_end_by_itself() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let read = || drop(File::from(reader).read(&mut [0]));
+        let victim = Victim::spawn_to(Layout { pages: 10, vmas: 1 }, 0..1, read).unwrap();
+        File::from(writer).write_all(b"x").unwrap();
+        victim.wait_until_dead().unwrap();
+        victim.reap().unwrap();
+    }
+
+    #[test]
+    fn a_kill_is_expedited_or_not_sent() {
+        let victim = Victim::spawn(Layout { pages: 10, vmas: 1 }, 0..1).unwrap();
+        match victim.kill_expedited() {
+            Ok(()) => assert!(expedites()),
+            Err(e) => {
+                assert_eq!((e.raw_os_error(), expedites()), (Some(libc::EINVAL), false));
+                // Only a process that lives can be stopped.
+                victim.stop().unwrap();
+                victim.kill().unwrap();
+            }
+        }
         victim.wait_until_dead().unwrap();
         victim.reap().unwrap();
     }

@@ -80,6 +80,21 @@ const SCENARIOS: &[Scenario] = &[
             },
         ],
     },
+    Scenario {
+        name: "expedite",
+        about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
+        runs: &[
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1024, timeout: MINUTES, args: &[], cmdline: "" },
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 512,
+                timeout: MINUTES,
+                args: &["icount"],
+                cmdline: "",
+            },
+        ],
+    },
 ];
 
 /// All scenarios, in the order in which they are run.

@@ -1,4 +1,4 @@
-//! The initramfs: the static guest binary as `/init`, busybox, and the job.
+//! The initramfs: the static guest binary as `/init`, `memreap`, busybox, and the job.
 //!
 //! The kernel takes several cpio archives in a row, later ones on top. The first holds what is
 //! the same for all boots, the second the job's overlay and `/job.json`. Both are written here
@@ -78,7 +78,7 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
     if let Some(image) = &*made {
         return Ok(image.clone());
     }
-    let guest = build_guest(ctx)?;
+    let built = build_guest(ctx)?;
     let mut cpio = Newc::default();
     for dir in ["/dev", "/proc", "/sys", "/tmp", "/run", "/root", "/etc", "/bin", "/sbin", "/usr/bin"] {
         cpio.dir(dir)?;
@@ -86,7 +86,8 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
     // The kernel opens the console before PID 1 can mount devtmpfs.
     cpio.char_device("/dev/console", 0o600, 5, 1)?;
     cpio.char_device("/dev/null", 0o666, 1, 3)?;
-    cpio.file("/init", 0o755, &read(&guest)?)?;
+    cpio.file("/init", 0o755, &read(&built.join("guest"))?)?;
+    cpio.file("/bin/memreap", 0o755, &read(&built.join("memreap"))?)?;
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
@@ -108,14 +109,16 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// Builds the static guest binary, in a target folder of its own: it has its own flags, and
-/// cargo may be waiting for this very lab with the usual folder locked.
+/// Builds the static programs for the guest, in a target folder of its own: they have their own
+/// flags, and cargo may be waiting for this very lab with the usual folder locked. Gives the folder
+/// that they are in.
 fn build_guest(ctx: &Context) -> Result<PathBuf> {
     let step = ctx.progress.step("building the guest");
     let folder = ctx.in_repo("target/guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--locked", "--release", "--package", "guest", "--target", TARGET, "--manifest-path"])
+        .args(["build", "--locked", "--release", "--package", "guest", "--package", "memreap"])
+        .args(["--target", TARGET, "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")
         .arg(&folder)
@@ -123,7 +126,7 @@ fn build_guest(ctx: &Context) -> Result<PathBuf> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
     step.done("");
-    Ok(folder.join(TARGET).join("release/guest"))
+    Ok(folder.join(TARGET).join("release"))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

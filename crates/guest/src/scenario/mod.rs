@@ -2,6 +2,7 @@
 //! inside one boot and reports **one number per metric** (the median of the rounds): samples
 //! inside a boot are correlated, so the host compares boots, not rounds.
 
+mod expedite;
 mod fault;
 mod ksm_rmap;
 mod reap;
@@ -33,7 +34,7 @@ pub trait Scenario: Sync {
 
 /// Every scenario this binary knows.
 pub fn all() -> &'static [&'static dyn Scenario] {
-    &[&fault::Fault, &ksm_rmap::KsmRmap, &reap::Reap, &soak::Soak]
+    &[&expedite::Expedite, &fault::Fault, &ksm_rmap::KsmRmap, &reap::Reap, &soak::Soak]
 }
 
 /// The scenario called `name`.

@@ -318,7 +318,7 @@ impl Run<'_> {
 
     /// One round against the clock.
     fn timed(&self, way: Way) -> Result<(Cost, Timed)> {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::new(freemem::STEP);
         let (cost, readings) = self.cost(way, |work| {
             let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
             thread::scope(|scope| {
