@@ -71,7 +71,7 @@ const CASES: [Case; 6] = [
     FREE,
     // Many periods, so that it matters little in which part of the first the kill comes; and the
     // rounds are spread over the period.
-    Case { name: "cpu-10", limited: true, mib: [256, 256], rounds: [3, 2], step: SELDOM, ..FREE },
+    Case { name: "cpu-10", limited: true, mib: [128, 256], rounds: [3, 2], step: SELDOM, ..FREE },
     Case {
         name: "hogs",
         hogs: [4, 4],
@@ -85,9 +85,9 @@ const CASES: [Case; 6] = [
         name: "nice-19",
         hogs: [2, 1],
         nice: 19,
-        mib: [16, 32],
-        window: [Duration::from_millis(1500), Duration::from_millis(900)],
-        step: SELDOM,
+        mib: [8, 32],
+        window: [Duration::from_millis(800), Duration::from_millis(900)],
+        step: Duration::from_millis(1),
         ..FREE
     },
     Case { name: "stopped", stopped: true, ..FREE },
@@ -408,9 +408,7 @@ impl<'a> Run<'a> {
             freed as f64 / f64::from(1 << 20),
             self.mib()
         );
-        let level = before + (freed as f64 * SHARE) as u64;
-        freemem::reached(readings, strike.start, level)
-            .context("90 % of the memory was never seen to be back")
+        took(readings, strike.start, before, after).context("90 % of the memory was never seen to be back")
     }
 
     /// A victim as the case wants it.
@@ -500,6 +498,17 @@ impl<'a> Run<'a> {
         out.note(&format!("{}/memreap: {all} killed by {}", self.case.name, means.join(", ")));
         Ok(())
     }
+}
+
+/// Nanoseconds from `start`, when free memory was `before`, until [`SHARE`] of what was to come back
+/// was there. `after`: free memory at the end.
+fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64> {
+    let level = before + ((after - before) as f64 * SHARE) as u64;
+    // Nothing comes back before the kill, which may take less than the time between two readings.
+    let first = Reading { at: start, free: before };
+    let later = readings.iter().copied().filter(|r| r.at > start);
+    let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
+    freemem::reached(&readings, start, level)
 }
 
 /// A cgroup with a tenth of a CPU.
@@ -773,6 +782,15 @@ mod tests {
         leads.sort_unstable();
         let step = (early + late) / 1000;
         assert!(leads.windows(2).all(|w| w[1] - w[0] == step));
+    }
+
+    #[test]
+    fn a_kill_takes_time_even_between_two_readings() {
+        let readings = [(900, 10), (1400, 10), (1800, 110)].map(|(at, free)| Reading { at, free });
+        assert_eq!(took(&readings, 1000, 10, 110), Some(760.0));
+        assert_eq!(took(&readings, 1500, 10, 110), Some(270.0));
+        assert_eq!(took(&readings, 1790, 10, 110), Some(9.0));
+        assert_eq!(took(&readings, 1000, 10, 210), None);
     }
 
     #[test]
