@@ -76,7 +76,7 @@ const CASES: [Case; 6] = [
         name: "hogs",
         hogs: [4, 4],
         mib: [128, 256],
-        window: [Duration::from_millis(800), Duration::from_millis(500)],
+        window: [Duration::from_millis(500), Duration::from_millis(500)],
         step: SELDOM,
         ..FREE
     },
@@ -86,7 +86,7 @@ const CASES: [Case; 6] = [
         hogs: [2, 1],
         nice: 19,
         mib: [8, 32],
-        window: [Duration::from_millis(800), Duration::from_millis(900)],
+        window: [Duration::from_millis(600), Duration::from_millis(900)],
         step: Duration::from_millis(1),
         ..FREE
     },
@@ -642,7 +642,7 @@ fn lead(i: u32) -> i64 {
 /// One kill; the victim begins to exit so many nanoseconds before it, if at all.
 fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
     // Enough to get from here to the kill.
-    const AHEAD: Duration = Duration::from_millis(4);
+    const AHEAD: Duration = Duration::from_millis(3);
     let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
     let mut order = File::from(writer);
     let victim = Victim::spawn_to(RACER, 0..cpus, || {
