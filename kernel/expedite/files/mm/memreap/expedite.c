@@ -345,6 +345,7 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 	unsigned long pages = private_pages(mm);
 	enum expedite_added added;
 
+	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	mmgrab(mm);
 	get_task_struct(victim);
 	added = expedite_queue_add(&expedite_queue, mm, victim, pages,
@@ -395,6 +396,9 @@ static struct mm_struct *take_mm(struct task_struct *task)
 		mmdrop(mm);
 		mm = NULL;
 	}
+	/* If it lives on, it has lost nothing. */
+	if (mm)
+		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 
 	return mm;
 }

@@ -2,12 +2,23 @@
 #ifndef _MM_MEMREAP_REAP_H
 #define _MM_MEMREAP_REAP_H
 
+#include <linux/bits.h>
+#include <linux/build_bug.h>
 #include <linux/jump_label.h>
+#include <linux/mm_types.h>
+#include <linux/sched/coredump.h>
 #include <linux/types.h>
 
 struct encoded_page;
-struct mm_struct;
 struct task_struct;
+
+/*
+ * In mm->flags, between those of core dumps and the others: somebody waits for
+ * the memory of this process, which is going to be killed. Not inherited.
+ */
+#define MMF_MEMREAP_HURRY	15
+static_assert(MMF_MEMREAP_HURRY < MMF_VM_MERGEABLE &&
+	      MMF_MEMREAP_HURRY >= MMF_DUMP_FILTER_SHIFT + MMF_DUMP_FILTER_BITS);
 
 #ifdef CONFIG_MEMREAP_REAP
 
@@ -19,6 +30,18 @@ static inline bool memreap_reap_enabled(void)
 	return static_branch_likely(&memreap_reap_key);
 }
 
+/*
+ * Should exit free what it has unmapped without delay? Others wait for it, and
+ * a process that loses its CPU, or waits for a lock, would keep up to 38 MiB.
+ * The price is a TLB flush for each 2 MiB.
+ */
+static inline bool memreap_reap_hurry(const struct mm_struct *mm)
+{
+	return memreap_reap_enabled() &&
+	       READ_ONCE(mm->flags) & (BIT(MMF_UNSTABLE) |
+				       BIT(MMF_MEMREAP_HURRY));
+}
+
 bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
 		     bool may_sleep, bool *locked, unsigned long *pages);
 void memreap_release_pages(struct encoded_page **pages, int nr);
@@ -26,6 +49,11 @@ void memreap_release_pages(struct encoded_page **pages, int nr);
 #else
 
 static inline bool memreap_reap_enabled(void)
+{
+	return false;
+}
+
+static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 {
 	return false;
 }
