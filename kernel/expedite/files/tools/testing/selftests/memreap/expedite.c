@@ -1,0 +1,1001 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * PIDFD_SIGNAL_EXPEDITE: who may use it and how, what comes back although the
+ * victim cannot run, and what must be left alone.
+ */
+#define _GNU_SOURCE
+#include <grp.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/sysinfo.h>
+
+#include "../kselftest_harness.h"
+#include "expedite.h"
+
+/* Of victims that are started by a fixture. */
+static struct region memory;
+static struct parking parking;
+
+FIXTURE(flag) {
+	struct watch watch;
+	int home;
+	long kills;
+};
+
+FIXTURE_SETUP(flag)
+{
+	struct victim_ops ops = { &memory, region_fill, region_check };
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	self->home = -1;
+	memory = (struct region){ .size = SIZE, .seed = 1, .threads = 1 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	/* A signal for its process group must not be one for ours. */
+	ASSERT_EQ(setpgid(victim.pid, 0), 0);
+	self->kills = counter("expedite_kill");
+	ASSERT_GE(self->kills, 0);
+}
+
+FIXTURE_TEARDOWN_PARENT(flag)
+{
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+/* The victim did not notice anything, and nothing was taken on. */
+#define EXPECT_UNHARMED()						\
+do {									\
+	EXPECT_EQ(victim_check(&victim), GOOD);			\
+	EXPECT_EQ(counter("expedite_kill"), self->kills);		\
+	EXPECT_TRUE(nothing_told(victim.pid));			\
+} while (0)
+
+/* --- Flag rules --- */
+
+TEST_F(flag, harmless_probe)
+{
+	EXPECT_EQ(send_signal(-1, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE), EBADF);
+	EXPECT_EQ(send_signal(-1, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE |
+			      PIDFD_SIGNAL_THREAD_GROUP), EBADF);
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, other_signals)
+{
+	/* No signal, all there are, and some that there are not. */
+	for (int sig = -1; sig <= SIGRTMAX + 1; sig++) {
+		if (sig == SIGKILL)
+			continue;
+		ASSERT_EQ(send_signal(victim.pidfd, sig, NULL,
+				      PIDFD_SIGNAL_EXPEDITE), EINVAL) {
+			TH_LOG("signal %d", sig);
+		}
+	}
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, other_scopes)
+{
+	static const unsigned int scopes[] = {
+		PIDFD_SIGNAL_THREAD,
+		PIDFD_SIGNAL_PROCESS_GROUP,
+		PIDFD_SIGNAL_THREAD | PIDFD_SIGNAL_THREAD_GROUP,
+		PIDFD_SIGNAL_THREAD_GROUP | PIDFD_SIGNAL_PROCESS_GROUP,
+	};
+	int thread = pidfd_of(victim.pid, PIDFD_THREAD);
+
+	ASSERT_GE(thread, 0);
+	for (size_t i = 0; i < ARRAY_SIZE(scopes); i++) {
+		ASSERT_EQ(send_signal(victim.pidfd, SIGKILL, NULL,
+				      PIDFD_SIGNAL_EXPEDITE | scopes[i]),
+			  EINVAL) {
+			TH_LOG("scope %#x", scopes[i]);
+		}
+		ASSERT_EQ(send_signal(thread, SIGKILL, NULL,
+				      PIDFD_SIGNAL_EXPEDITE | scopes[i]),
+			  EINVAL) {
+			TH_LOG("scope %#x", scopes[i]);
+		}
+	}
+	/* The scope is that of the pidfd, a thread. */
+	EXPECT_EQ(send_signal(thread, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE),
+		  EINVAL);
+	close(thread);
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, scopes_without_it)
+{
+	int thread = pidfd_of(victim.pid, PIDFD_THREAD);
+	int pidfd = victim.pidfd;
+
+	ASSERT_GE(thread, 0);
+	EXPECT_EQ(send_signal(pidfd, 0, NULL, 0), 0);
+	EXPECT_EQ(send_signal(thread, 0, NULL, 0), 0);
+	EXPECT_EQ(send_signal(pidfd, 0, NULL, PIDFD_SIGNAL_THREAD), 0);
+	EXPECT_EQ(send_signal(pidfd, 0, NULL, PIDFD_SIGNAL_THREAD_GROUP), 0);
+	EXPECT_EQ(send_signal(pidfd, 0, NULL, PIDFD_SIGNAL_PROCESS_GROUP), 0);
+	EXPECT_EQ(send_signal(pidfd, 0, NULL, PIDFD_SIGNAL_THREAD |
+			      PIDFD_SIGNAL_PROCESS_GROUP), EINVAL);
+	close(thread);
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, unknown_flags)
+{
+	for (int bit = 3; bit < 31; bit++) {
+		ASSERT_EQ(send_signal(victim.pidfd, SIGKILL, NULL,
+				      1U << bit), EINVAL) {
+			TH_LOG("bit %d", bit);
+		}
+		ASSERT_EQ(send_signal(victim.pidfd, SIGKILL, NULL,
+				      PIDFD_SIGNAL_EXPEDITE | 1U << bit),
+			  EINVAL) {
+			TH_LOG("bit %d", bit);
+		}
+	}
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, bad_descriptors)
+{
+	static const char * const files[] = {
+		"/dev/null", "/proc/self/status", "/proc", "/",
+	};
+	int fd = dup(victim.pidfd);
+
+	close(fd);
+	EXPECT_EQ(send_signal(fd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE), EBADF);
+	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+		fd = open(files[i], O_RDONLY | O_CLOEXEC);
+		ASSERT_GE(fd, 0);
+		EXPECT_EQ(send_signal(fd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE),
+			  EBADF) {
+			TH_LOG("%s", files[i]);
+		}
+		close(fd);
+	}
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, siginfo_by_the_usual_rules)
+{
+	siginfo_t info = { .si_signo = SIGTERM, .si_code = SI_QUEUE };
+	int pidfd = victim.pidfd;
+
+	/* Of another signal; of a kind that only the kernel sends; nowhere. */
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, &info, PIDFD_SIGNAL_EXPEDITE),
+		  EINVAL);
+	info.si_signo = SIGKILL;
+	info.si_code = SI_USER;
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, &info, 0), EPERM);
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, &info, PIDFD_SIGNAL_EXPEDITE),
+		  EPERM);
+	info.si_code = SI_TKILL;
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, &info, PIDFD_SIGNAL_EXPEDITE),
+		  EPERM);
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, (siginfo_t *)1,
+			      PIDFD_SIGNAL_EXPEDITE), EFAULT);
+	EXPECT_UNHARMED();
+}
+
+TEST_F(flag, switched_off)
+{
+	if (!watch_switch(&self->watch))
+		SKIP(return, "cannot be switched off while running");
+	ASSERT_TRUE(write_file(SWITCH, "N"));
+	EXPECT_FALSE(expedite_supported());
+	EXPECT_EQ(kill_expedited(&victim), EINVAL);
+	EXPECT_EQ(send_signal(victim.pidfd, SIGKILL, NULL,
+			      PIDFD_SIGNAL_EXPEDITE |
+			      PIDFD_SIGNAL_THREAD_GROUP), EINVAL);
+	EXPECT_EQ(send_signal(victim.pidfd, 0, NULL, 0), 0);
+	EXPECT_UNHARMED();
+
+	ASSERT_TRUE(write_file(SWITCH, "Y"));
+	EXPECT_TRUE(expedite_supported());
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+}
+
+/* --- Permissions --- */
+
+TEST_F(flag, other_user)
+{
+	pid_t pid = fork();
+	int status;
+
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		if (setgroups(0, NULL) || setresgid(65534, 65534, 65534) ||
+		    setresuid(65534, 65534, 65534))
+			_exit(255);
+		_exit(kill_expedited(&victim));
+	}
+	ASSERT_EQ(waitpid(pid, &status, 0), pid);
+	ASSERT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(WEXITSTATUS(status), EPERM);
+	EXPECT_UNHARMED();
+	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_UNHARMED();
+}
+
+/* Start a victim in a PID namespace of its own, as its init. */
+static enum verdict start_init(struct victim *v, const struct victim_ops *ops,
+			       int *home)
+{
+	enum verdict verdict = BAD;
+
+	if (*home < 0)
+		*home = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	if (*home < 0 || unshare(CLONE_NEWPID))
+		return UNSUPPORTED;
+	verdict = victim_start(v, ops);
+	/* The next one is to be born at home. */
+	if (setns(*home, CLONE_NEWPID))
+		verdict = BAD;
+
+	return verdict;
+}
+
+TEST_F(flag, init_killed_from_outside)
+{
+	struct region region = { .size = SIZE, .seed = 2 };
+	struct victim_ops ops = { &region, region_fill };
+	struct told told;
+	struct victim init;
+	enum verdict verdict;
+
+	verdict = start_init(&init, &ops, &self->home);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "no PID namespaces");
+	ASSERT_EQ(verdict, GOOD);
+	ASSERT_EQ(park(&init, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(init.pid, 0));
+	EXPECT_TRUE(told_in_the_end(init.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	victim_end(&init);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+}
+
+/* Memory and, beside it, a pidfd that is used from inside. */
+struct insider {
+	struct region region;
+	int pidfd;
+	int err;
+};
+
+static int kill_by(int pidfd)
+{
+	return send_signal(pidfd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE);
+}
+
+/* Init kills itself, and a child of it kills init: both are to no effect. */
+static enum verdict init_is_immune(void *arg)
+{
+	struct insider *inside = arg;
+	int pidfd = pidfd_of(1, 0);
+	int status;
+	pid_t pid;
+
+	if (getpid() != 1 || pidfd < 0)
+		return BAD;
+	inside->err = kill_by(pidfd);
+	pid = fork();
+	if (!pid)
+		_exit(kill_by(pidfd));
+	if (inside->err || waitpid(pid, &status, 0) != pid || status)
+		return BAD;
+
+	return region_check(&inside->region);
+}
+
+static enum verdict insider_prepare(void *arg)
+{
+	struct insider *inside = arg;
+
+	return region_fill(&inside->region);
+}
+
+TEST_F(flag, init_immune_from_inside)
+{
+	struct insider inside = { { .size = SIZE, .seed = 3 } };
+	struct victim_ops ops = { &inside, insider_prepare, init_is_immune };
+	struct told told;
+	struct victim init;
+	enum verdict verdict;
+
+	verdict = start_init(&init, &ops, &self->home);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "no PID namespaces");
+	ASSERT_EQ(verdict, GOOD);
+	EXPECT_EQ(victim_check(&init), GOOD);
+	EXPECT_TRUE(memory_stays(init.pid, SIZE));
+	/* If it is on the list now: until it is off again. */
+	if (!nothing_told(init.pid)) {
+		ASSERT_TRUE(told_in_the_end(init.pid, &told));
+		EXPECT_EQ(told.freed, 0);
+		EXPECT_EQ(told.bytes, 0);
+	}
+	/* And it is still there, with all of it, to be killed once more. */
+	EXPECT_EQ(victim_check(&init), GOOD);
+	victim_end(&init);
+}
+
+static enum verdict outside_is_out_of_reach(void *arg)
+{
+	struct insider *inside = arg;
+
+	return kill_by(inside->pidfd) == EINVAL ? GOOD : BAD;
+}
+
+TEST_F(flag, pidfd_from_outside_the_namespace)
+{
+	struct insider inside = { { .size = PAGE }, victim.pidfd };
+	struct victim_ops ops = {
+		&inside, insider_prepare, outside_is_out_of_reach
+	};
+	struct victim init;
+	enum verdict verdict;
+
+	verdict = start_init(&init, &ops, &self->home);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "no PID namespaces");
+	ASSERT_EQ(verdict, GOOD);
+	EXPECT_EQ(victim_check(&init), GOOD);
+	victim_end(&init);
+	EXPECT_UNHARMED();
+}
+
+/* --- All ways to say it --- */
+
+static int kill_thread_group(struct victim *v)
+{
+	return send_signal(v->pidfd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE |
+			   PIDFD_SIGNAL_THREAD_GROUP);
+}
+
+static int kill_by_tid(pid_t tid)
+{
+	int pidfd = pidfd_of(tid, PIDFD_THREAD), err;
+
+	if (pidfd < 0)
+		return errno;
+	err = send_signal(pidfd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE |
+			  PIDFD_SIGNAL_THREAD_GROUP);
+	close(pidfd);
+
+	return err;
+}
+
+static int kill_by_leader(struct victim *v)
+{
+	return kill_by_tid(v->pid);
+}
+
+/* A thread that is not the leader; 0 if there is none. */
+static pid_t other_thread(pid_t pid)
+{
+	struct dirent *entry;
+	char path[64];
+	pid_t tid = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir)) && (tid <= 0 || tid == pid))
+		tid = atoi(entry->d_name);
+	if (dir)
+		closedir(dir);
+
+	return tid == pid ? 0 : tid;
+}
+
+static int kill_by_thread(struct victim *v)
+{
+	return kill_by_tid(other_thread(v->pid));
+}
+
+static int kill_by_proc(struct victim *v)
+{
+	char path[64];
+	int fd, err;
+
+	snprintf(path, sizeof(path), "/proc/%d", v->pid);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	err = send_signal(fd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE);
+	close(fd);
+
+	return err;
+}
+
+static int kill_with_info(struct victim *v)
+{
+	siginfo_t info = { .si_signo = SIGKILL, .si_code = SI_QUEUE };
+
+	return send_signal(v->pidfd, SIGKILL, &info, PIDFD_SIGNAL_EXPEDITE);
+}
+
+/* One that has begun to die by itself, but keeps its memory. */
+static int kill_late(struct victim *v)
+{
+	int err = kill_plain(v);
+
+	return err ? err : kill_expedited(v);
+}
+
+FIXTURE(way) {
+	struct watch watch;
+};
+
+FIXTURE_VARIANT(way) {
+	int (*how)(struct victim *v);
+};
+
+FIXTURE_VARIANT_ADD(way, pidfd) { .how = kill_expedited };
+FIXTURE_VARIANT_ADD(way, thread_group) { .how = kill_thread_group };
+FIXTURE_VARIANT_ADD(way, leader) { .how = kill_by_leader };
+FIXTURE_VARIANT_ADD(way, other_thread) { .how = kill_by_thread };
+FIXTURE_VARIANT_ADD(way, proc_folder) { .how = kill_by_proc };
+FIXTURE_VARIANT_ADD(way, siginfo) { .how = kill_with_info };
+FIXTURE_VARIANT_ADD(way, late) { .how = kill_late };
+
+FIXTURE_SETUP(way)
+{
+	struct victim_ops ops = { &memory, region_fill };
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	memory = (struct region){ .size = SIZE, .seed = 5, .threads = 3 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+}
+
+FIXTURE_TEARDOWN_PARENT(way)
+{
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+TEST_F_TIMEOUT(way, frees_what_cannot_run, LIMIT)
+{
+	long kills = counter("expedite_kill"), pages = counter("expedite_pages");
+	pid_t pid = victim.pid;
+	struct told told;
+
+	ASSERT_EQ(park_threads(&parking, &victim, variant->how), 0);
+	EXPECT_EQ(parking.nr, 4);
+	EXPECT_TRUE(memory_returns(pid, 0));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_EQ(told.taken, 1);
+	EXPECT_STREQ(told.by, "flag");
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, SIZE);
+	TH_LOG("after %llu us", told.ns / 1000);
+	EXPECT_GE(told.workers, 1);
+	EXPECT_EQ(counter("expedite_kill"), kills + 1);
+	EXPECT_GE(counter("expedite_pages"), pages + SIZE / PAGE);
+}
+
+TEST_F(way, kills)
+{
+	EXPECT_EQ(variant->how(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+}
+
+/* --- Kinds of memory, and how much of it --- */
+
+FIXTURE(kill) {
+	struct watch watch;
+};
+
+FIXTURE_SETUP(kill)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+FIXTURE_TEARDOWN_PARENT(kill)
+{
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+static enum verdict fill_sparse(void *arg)
+{
+	return map_sparse(48, 16 * PAGE, 32 * MIB) ? GOOD : BAD;
+}
+
+TEST_F_TIMEOUT(kill, far_apart, LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_sparse };
+	struct told told;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, 48 * 16 * PAGE);
+}
+
+TEST_F_TIMEOUT(kill, several_workers, LIMIT)
+{
+	struct region region = { .size = 192 * MIB, .seed = 7 };
+	struct victim_ops ops = { &region, region_fill };
+	struct told told;
+
+	/* They leave half of the CPUs to those who wait for the memory. */
+	if (get_nprocs() < 4)
+		SKIP(return, "needs four CPUs");
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, region.size);
+	TH_LOG("%u workers, %llu us", told.workers, told.ns / 1000);
+	EXPECT_GE(told.workers, 2);
+}
+
+TEST_F(kill, small_ones_just_die)
+{
+	struct region region = { .size = MIN_SIZE / 4, .seed = 9 };
+	struct victim_ops ops = { &region, region_fill };
+	long kills = counter("expedite_kill");
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_LT(smaps_field(victim.pid, "smaps_rollup", NULL,
+			      "Anonymous"), MIN_SIZE * 3 / 4);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_stays(victim.pid, region.size));
+	EXPECT_TRUE(nothing_told(victim.pid));
+	EXPECT_EQ(counter("expedite_kill"), kills);
+}
+
+TEST_F_TIMEOUT(kill, memory_of_others_stays, LIMIT)
+{
+	struct region shared = { .size = 3 * MIB, .seed = 11 };
+	struct region cow = { .size = 3 * MIB, .seed = 12 };
+	struct region own = { .size = 3 * MIB, .seed = 13 };
+	struct victim_ops ops = { &own, region_fill };
+
+	shared.mem = map(shared.size, MAP_SHARED);
+	ASSERT_NE(shared.mem, NULL);
+	fill(shared.mem, shared.size, shared.seed);
+	ASSERT_EQ(region_fill(&cow), GOOD);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
+	EXPECT_EQ(region_check(&shared), GOOD);
+	EXPECT_EQ(region_check(&cow), GOOD);
+	victim_end(&victim);
+	EXPECT_EQ(region_check(&shared), GOOD);
+	EXPECT_EQ(region_check(&cow), GOOD);
+}
+
+/* --- States of the victim --- */
+
+TEST_F_TIMEOUT(kill, already_dying, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 15 };
+	struct victim_ops ops = { &region, region_fill };
+	struct told told;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_plain), 0);
+	ASSERT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	/* Once more: it is as dead as can be, and that is no error. */
+	EXPECT_EQ(kill_expedited(&victim), 0);
+}
+
+/* In memory shared with the test: it may exit now. */
+static int *go;
+
+static void exit_run(void *arg)
+{
+	while (!__atomic_load_n(go, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	_exit(0);
+}
+
+/* It exits by itself: no signal has ever come, nor can one be taken. */
+TEST_F_TIMEOUT(kill, already_exiting, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 16 };
+	struct victim_ops ops = { &region, region_fill, .run = exit_run };
+	struct parking parking;
+
+	go = map(PAGE, MAP_SHARED);
+	ASSERT_NE(go, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_TRUE(seize_threads(&parking, &victim));
+	__atomic_store_n(go, 1, __ATOMIC_SEQ_CST);
+	victim.parked = wait_parked(victim.pid);
+	ASSERT_TRUE(victim.parked);
+	ASSERT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
+}
+
+TEST_F_TIMEOUT(kill, stopped, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 17 };
+	struct victim_ops ops = { &region, region_fill };
+	int status;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(kill(victim.pid, SIGSTOP), 0);
+	ASSERT_EQ(waitpid(victim.pid, &status, WUNTRACED),
+		  victim.pid);
+	ASSERT_TRUE(WIFSTOPPED(status));
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+	victim_end(&victim);
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(kill(victim.pid, SIGSTOP), 0);
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+}
+
+TEST_F_TIMEOUT(kill, stopped_by_a_tracer, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 18 };
+	struct victim_ops ops = { &region, region_fill };
+	pid_t pid;
+	int status;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACEEXIT |
+			 PTRACE_O_EXITKILL), 0);
+	ASSERT_EQ(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL), 0);
+	ASSERT_EQ(waitpid(pid, &status, __WALL), pid);
+	ASSERT_TRUE(WIFSTOPPED(status));
+	ASSERT_EQ(kill_expedited(&victim), 0);
+	ASSERT_TRUE(wait_parked(pid));
+	victim.parked = true;
+	EXPECT_TRUE(memory_returns(pid, 0));
+}
+
+static void leave_run(void *arg)
+{
+	/* The thread alone: the process lives on in the others. */
+	syscall(__NR_exit, 0);
+}
+
+TEST_F_TIMEOUT(kill, leader_has_left, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 19, .threads = 1 };
+	struct victim_ops ops = { &region, region_fill, .run = leave_run };
+	struct parking parking;
+	struct told told;
+	pid_t pid, tid;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_TRUE(within(PATIENCE, rss(pid) < 0));
+	tid = other_thread(pid);
+	ASSERT_GT(tid, 0);
+	ASSERT_GE(rss(tid), SIZE);
+	ASSERT_EQ(park_threads(&parking, &victim, kill_expedited), 0);
+	ASSERT_EQ(parking.nr, 1);
+	EXPECT_TRUE(memory_returns(tid, 0));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	unpark(&parking, &victim);
+}
+
+TEST_F(kill, itself)
+{
+	struct region region = { .size = SIZE, .seed = 21 };
+	pid_t pid = fork();
+	int status;
+
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		region_fill(&region);
+		kill_by(pidfd_of(getpid(), 0));
+		_exit(1);
+	}
+	ASSERT_EQ(waitpid(pid, &status, 0), pid);
+	ASSERT_TRUE(WIFSIGNALED(status));
+	EXPECT_EQ(WTERMSIG(status), SIGKILL);
+}
+
+TEST_F(kill, zombie)
+{
+	struct victim_ops ops = {};
+	int pidfd;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pidfd = dup(victim.pidfd);
+	ASSERT_GE(pidfd, 0);
+	ASSERT_EQ(kill_plain(&victim), 0);
+	ASSERT_EQ(waitid(P_PID, victim.pid, NULL, WEXITED | WNOWAIT), 0);
+	/* As without the flag. */
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, NULL, 0), 0);
+	EXPECT_EQ(kill_by(pidfd), 0);
+	victim_end(&victim);
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, NULL, 0), ESRCH);
+	EXPECT_EQ(kill_by(pidfd), ESRCH);
+	close(pidfd);
+}
+
+TEST_F(kill, kernel_thread)
+{
+	long kills = counter("expedite_kill");
+	char comm[32];
+	int pidfd;
+
+	if (!read_file("/proc/2/comm", comm, sizeof(comm)) ||
+	    strcmp(comm, "kthreadd\n"))
+		SKIP(return, "kthreadd is not to be seen from here");
+	pidfd = pidfd_of(2, 0);
+	ASSERT_GE(pidfd, 0);
+	EXPECT_EQ(send_signal(pidfd, SIGKILL, NULL, 0), 0);
+	EXPECT_EQ(kill_by(pidfd), 0);
+	EXPECT_EQ(counter("expedite_kill"), kills);
+	EXPECT_TRUE(nothing_told(2));
+	close(pidfd);
+	usleep(WHILE * 1000);
+	EXPECT_EQ(kill(2, 0), 0);
+}
+
+/**
+ * struct reader - a thread of the test that is held up in a victim's memory
+ * @thread: itself
+ * @pagemap: of the victim
+ * @page: what it reads to, and gets stuck on
+ * @uffd: for as long as this is open
+ */
+struct reader {
+	pthread_t thread;
+	int pagemap;
+	void *page;
+	int uffd;
+};
+
+static void *reader_fn(void *arg)
+{
+	struct reader *r = arg;
+
+	/* The kernel keeps the address space while it copies to us. */
+	return (void *)(long)pread(r->pagemap, r->page, 8, 0);
+}
+
+static bool reader_start(struct reader *r, pid_t pid)
+{
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_api api = { .api = UFFD_API };
+	struct pollfd stuck = { .events = POLLIN };
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	r->pagemap = open(path, O_RDONLY | O_CLOEXEC);
+	r->page = map(PAGE, MAP_PRIVATE);
+	r->uffd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	reg.range.start = (unsigned long)r->page;
+	reg.range.len = PAGE;
+	if (r->pagemap < 0 || !r->page || r->uffd < 0 ||
+	    ioctl(r->uffd, UFFDIO_API, &api) ||
+	    ioctl(r->uffd, UFFDIO_REGISTER, &reg) ||
+	    pthread_create(&r->thread, NULL, reader_fn, r))
+		return false;
+	stuck.fd = r->uffd;
+
+	return poll(&stuck, 1, PATIENCE) == 1 && stuck.revents == POLLIN;
+}
+
+/*
+ * It dies, but somebody is in its memory, which therefore stays for as long as
+ * that takes.
+ */
+TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
+{
+	struct region region = { .size = SIZE, .seed = 25 };
+	struct victim_ops ops = { &region, region_fill };
+	struct reader reader;
+	struct told told;
+	void *result;
+	pid_t pid;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	if (!reader_start(&reader, pid))
+		SKIP(return, "no userfaultfd, or no pagemap");
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, SIZE);
+	/* It was there all the time, and can end now. */
+	EXPECT_EQ(pthread_tryjoin_np(reader.thread, NULL), EBUSY);
+	close(reader.uffd);
+	EXPECT_EQ(pthread_join(reader.thread, &result), 0);
+	EXPECT_EQ((long)result, 8);
+	close(reader.pagemap);
+}
+
+/* --- Others who use the memory --- */
+
+static enum verdict sharer_prepare(void *arg)
+{
+	struct sharer *s = arg;
+
+	if (region_fill(&s->region) != GOOD || !start_sharer(s))
+		return BAD;
+
+	return within(PATIENCE, __atomic_load_n(&s->alive, __ATOMIC_SEQ_CST)) ?
+	       GOOD : BAD;
+}
+
+static struct sharer *new_sharer(void)
+{
+	struct sharer *s = map(PAGE, MAP_SHARED);
+
+	if (s)
+		s->region = (struct region){ .size = SIZE, .seed = 23 };
+
+	return s;
+}
+
+/* It looked to the end, and has ended well. */
+static bool sharer_ends_well(struct sharer *s)
+{
+	int status;
+
+	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
+
+	return waitpid(s->pid, &status, __WALL) == s->pid && !status &&
+	       !s->spoiled;
+}
+
+TEST_F_TIMEOUT(kill, sharer_lives, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, sharer_prepare };
+	struct told told;
+	pid_t pid;
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_STREQ(told.outcome, "shared");
+	EXPECT_EQ(told.bytes, 0);
+	EXPECT_GE(told.ns, RETRY_NS);
+	EXPECT_EQ(s->spoiled, 0);
+	EXPECT_GE(rss(s->pid), SIZE);
+	EXPECT_TRUE(sharer_ends_well(s));
+}
+
+TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, sharer_prepare };
+	struct told told;
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_EQ(s->spoiled, 0);
+	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
+	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
+	EXPECT_EQ(s->spoiled, 0);
+	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, SIZE);
+}
+
+/* The other one is killed as well: nobody is left to need it. */
+TEST_F_TIMEOUT(kill, sharer_is_killed_too, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, sharer_prepare };
+	struct victim other = {};
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	other.pid = s->pid;
+	other.pidfd = pidfd_of(s->pid, 0);
+	ASSERT_GE(other.pidfd, 0);
+	other.talk = dup(other.pidfd);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
+	ASSERT_EQ(park(&other, kill_plain), 0);
+	EXPECT_EQ(s->spoiled, 0);
+	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
+	victim_end(&other);
+}
+
+/* As sharer_prepare(), but the child shares only until it execs. */
+static void vfork_run(void *arg)
+{
+	struct sharer *s = arg;
+	pid_t pid = vfork();
+
+	if (!pid) {
+		s->pid = syscall(__NR_getpid);
+		sharer_watch(s);
+		exec_self();
+	}
+}
+
+static enum verdict vfork_prepare(void *arg)
+{
+	struct sharer *s = arg;
+
+	return region_fill(&s->region);
+}
+
+static enum verdict vfork_check(void *arg)
+{
+	struct sharer *s = arg;
+
+	return region_check(&s->region);
+}
+
+TEST_F_TIMEOUT(kill, parent_in_vfork, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, vfork_prepare, .run = vfork_run };
+	struct told told;
+	pid_t pid;
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_TRUE(within(PATIENCE, __atomic_load_n(&s->alive,
+						     __ATOMIC_SEQ_CST)));
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_STREQ(told.outcome, "shared");
+	EXPECT_EQ(told.bytes, 0);
+	EXPECT_EQ(s->spoiled, 0);
+	/* It can still exec, and what it then is ends well, too. */
+	EXPECT_TRUE(sharer_ends_well(s));
+}
+
+TEST_F_TIMEOUT(kill, child_of_vfork, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, vfork_prepare, vfork_check, vfork_run };
+	struct victim child = {};
+	struct told told;
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_TRUE(within(PATIENCE, __atomic_load_n(&s->alive,
+						     __ATOMIC_SEQ_CST)));
+	child.pid = s->pid;
+	child.pidfd = pidfd_of(s->pid, 0);
+	ASSERT_GE(child.pidfd, 0);
+	EXPECT_EQ(kill_expedited(&child), 0);
+	/* The parent goes on and finds all in place, for as long as it takes. */
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	ASSERT_TRUE(told_in_the_end(child.pid, &told));
+	EXPECT_STREQ(told.outcome, "shared");
+	EXPECT_EQ(told.bytes, 0);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	EXPECT_EQ(s->spoiled, 0);
+	close(child.pidfd);
+}
+
+TEST_HARNESS_MAIN

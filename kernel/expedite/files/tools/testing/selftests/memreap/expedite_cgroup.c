@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Kills with reclaim and cgroups: "1 expedite" in cgroup.kill, and victims
+ * that get next to no CPU time, or none, to free their memory themselves.
+ */
+#define _GNU_SOURCE
+#include "../kselftest_harness.h"
+#include "expedite.h"
+
+/* A victim that would need seconds to free it with what it may run. */
+#define BIG		(128 * MIB)
+#define ONE_PERCENT	"1000 100000"
+
+#define NR_NESTED	3
+
+/* Of victims that are started by a fixture. */
+static struct region memory;
+
+static struct victim victims[NR_NESTED];
+static struct parking parkings[NR_NESTED];
+
+FIXTURE(kill_file) {
+	struct watch watch;
+	struct cgroups cgroups;
+	long kills;
+};
+
+static const char * const nested[NR_NESTED] = { "a", "a/b", "a/b/c" };
+
+FIXTURE_SETUP(kill_file)
+{
+	struct victim_ops ops = { &memory, region_fill, region_check };
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	missing = cgroups_begin(&self->cgroups);
+	if (missing) {
+		watch_restore(&self->watch);
+		SKIP(return, "%s", missing);
+	}
+	for (int i = 0; i < NR_NESTED; i++) {
+		const char *cgroup = cgroup_path(&self->cgroups, nested[i]);
+
+		ASSERT_TRUE(!mkdir(cgroup, 0700) || errno == EEXIST);
+		memory = (struct region){
+			.size = SIZE, .seed = i, .cgroup = cgroup, .threads = 2
+		};
+		ASSERT_EQ(victim_start(&victims[i], &ops), GOOD);
+	}
+	self->kills = counter("expedite_kill");
+}
+
+FIXTURE_TEARDOWN_PARENT(kill_file)
+{
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+#define KILL(cgroup, text)						\
+	cgroup_write(cgroup_path(&self->cgroups, cgroup), "cgroup.kill", text)
+
+/* They did not notice anything, and nothing was taken on. */
+#define EXPECT_UNHARMED()						\
+do {									\
+	for (int _i = 0; _i < NR_NESTED; _i++) {			\
+		EXPECT_EQ(victim_check(&victims[_i]), GOOD);	\
+		EXPECT_TRUE(nothing_told(victims[_i].pid));	\
+	}								\
+	EXPECT_EQ(counter("expedite_kill"), self->kills);		\
+} while (0)
+
+TEST_F_TIMEOUT(kill_file, frees_all_below, LIMIT)
+{
+	const char *top = self->cgroups.top;
+
+	for (int i = 0; i < NR_NESTED; i++) {
+		ASSERT_TRUE(seize_threads(&parkings[i],
+					  &victims[i]));
+	}
+	ASSERT_GE(cgroup_memory(top), NR_NESTED * SIZE);
+	ASSERT_EQ(KILL("a", "1 expedite\n"), 0);
+	for (int i = 0; i < NR_NESTED; i++) {
+		struct victim *v = &victims[i];
+		struct told told;
+
+		for (unsigned int k = 0; k < parkings[i].nr; k++) {
+			ASSERT_TRUE(wait_parked(parkings[i].tids[k])) {
+				TH_LOG("thread %u of victim %d", k, i);
+			}
+		}
+		v->parked = true;
+		EXPECT_TRUE(memory_returns(v->pid, SHARED_LEFT));
+		ASSERT_TRUE(told_in_the_end(v->pid, &told));
+		EXPECT_EQ(told.taken, 1);
+		EXPECT_STREQ(told.by, "cgroup");
+		EXPECT_STREQ(told.outcome, "freed");
+		EXPECT_GE(told.bytes, SIZE);
+	}
+	EXPECT_EQ(counter("expedite_kill"), self->kills + NR_NESTED);
+	EXPECT_LT(cgroup_memory(top), SIZE);
+}
+
+TEST_F_TIMEOUT(kill_file, kills_all_below, LIMIT)
+{
+	ASSERT_EQ(KILL("a", "1 expedite"), 0);
+	for (int i = 0; i < NR_NESTED; i++)
+		EXPECT_TRUE(dies(&victims[i]));
+	EXPECT_TRUE(cgroup_empties(cgroup_path(&self->cgroups, "a")));
+	EXPECT_TRUE(within(PATIENCE,
+			   cgroup_memory(self->cgroups.top) < SIZE));
+}
+
+TEST_F_TIMEOUT(kill_file, leaves_those_above, LIMIT)
+{
+	ASSERT_EQ(KILL("a/b", "1 expedite\n"), 0);
+	EXPECT_TRUE(dies(&victims[1]));
+	EXPECT_TRUE(dies(&victims[2]));
+	EXPECT_EQ(victim_check(&victims[0]), GOOD);
+	EXPECT_TRUE(memory_stays(victims[0].pid, SIZE));
+	EXPECT_TRUE(nothing_told(victims[0].pid));
+}
+
+TEST_F_TIMEOUT(kill_file, nothing_else_is_taken, LIMIT)
+{
+	static const char * const bad[] = {
+		"1 foo", "2 expedite", "0 expedite", "-1 expedite", "expedite",
+		" expedite", "1expedite", "1 expedite x", "1 expedite 1",
+		"1 expedite expedite", "1 expedit", "1 expedited", "1 Expedite",
+		"1 1", "1,expedite", "1 -expedite", "x expedite", "0", "2", " ",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		int err = KILL("a", bad[i]);
+
+		ASSERT_TRUE(err == EINVAL || err == ERANGE) {
+			TH_LOG("'%s': errno %d", bad[i], err);
+		}
+	}
+	EXPECT_UNHARMED();
+}
+
+TEST_F_TIMEOUT(kill_file, nothing_else_is_taken_when_off, LIMIT)
+{
+	if (!watch_switch(&self->watch))
+		SKIP(return, "cannot be switched off while running");
+	ASSERT_TRUE(write_file(SWITCH, "N"));
+	EXPECT_EQ(KILL("a", "1 expedite"), EINVAL);
+	EXPECT_EQ(KILL("a", "1 expedite\n"), EINVAL);
+	EXPECT_UNHARMED();
+	EXPECT_EQ(KILL("a", "1"), 0);
+	for (int i = 0; i < NR_NESTED; i++)
+		EXPECT_TRUE(dies(&victims[i]));
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+/* What was written before there was a second word. */
+TEST_F_TIMEOUT(kill_file, plain, LIMIT)
+{
+	static const char * const texts[NR_NESTED] = { "1", "1\n", " 0x1\n" };
+
+	/* From the innermost outwards. */
+	for (int i = NR_NESTED - 1; i >= 0; i--) {
+		struct victim *v = &victims[i];
+
+		ASSERT_TRUE(seize_threads(&parkings[i], v));
+		ASSERT_EQ(KILL(nested[i], texts[i]), 0);
+		for (unsigned int k = 0; k < parkings[i].nr; k++) {
+			ASSERT_TRUE(wait_parked(parkings[i].tids[k])) {
+				TH_LOG("thread %u of victim %d", k, i);
+			}
+		}
+		v->parked = true;
+		EXPECT_TRUE(memory_stays(v->pid, SIZE));
+		EXPECT_TRUE(nothing_told(v->pid));
+	}
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+/* Those who die already are helped now. */
+TEST_F_TIMEOUT(kill_file, late, LIMIT)
+{
+	struct victim *v = &victims[2];
+
+	ASSERT_EQ(park_threads(&parkings[2], v, kill_plain), 0);
+	EXPECT_TRUE(memory_stays(v->pid, SIZE));
+	ASSERT_EQ(KILL("a/b/c", "1 expedite\n"), 0);
+	EXPECT_TRUE(memory_returns(v->pid, SHARED_LEFT));
+}
+
+TEST_F_TIMEOUT(kill_file, threaded_is_not_supported, LIMIT)
+{
+	const char *cgroup = cgroup_path(&self->cgroups, "a/b/c/t");
+
+	ASSERT_TRUE(!mkdir(cgroup, 0700) || errno == EEXIST);
+	if (cgroup_write(cgroup, "cgroup.type", "threaded"))
+		SKIP(return, "no threaded cgroups");
+	EXPECT_EQ(cgroup_write(cgroup, "cgroup.kill", "1 expedite"),
+		  EOPNOTSUPP);
+	EXPECT_UNHARMED();
+}
+
+/* --- Victims that cannot help themselves --- */
+
+FIXTURE(held) {
+	struct watch watch;
+	struct cgroups cgroups;
+	const char *cgroup;
+};
+
+FIXTURE_SETUP(held)
+{
+	struct victim_ops ops = { &memory, region_fill };
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	missing = cgroups_begin(&self->cgroups);
+	if (missing) {
+		watch_restore(&self->watch);
+		SKIP(return, "%s", missing);
+	}
+	self->cgroup = self->cgroups.top;
+	memory = (struct region){
+		.size = BIG, .seed = 1, .cgroup = self->cgroup
+	};
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_GE(cgroup_memory(self->cgroup), BIG);
+}
+
+FIXTURE_TEARDOWN_PARENT(held)
+{
+	/* Before all else: those that are held cannot go. */
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+static bool limit_cpu(const char *cgroup)
+{
+	return !cgroup_write(cgroup, "cpu.max", ONE_PERCENT);
+}
+
+/* It is on its way, and has left its memory to be freed: statm says 0. */
+static bool has_left_its_memory(pid_t pid)
+{
+	char path[64], text[128];
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+
+	return read_file(path, text, sizeof(text)) && !strncmp(text, "0 ", 2);
+}
+
+/* All but a few pages, and most of it by workers. */
+#define EXPECT_MOSTLY_BY_WORKERS(pid)					\
+do {									\
+	struct told _told;						\
+									\
+	EXPECT_TRUE(within(PATIENCE,					\
+			   cgroup_memory(self->cgroup) < BIG / 16));	\
+	ASSERT_TRUE(told_in_the_end(pid, &_told));			\
+	EXPECT_STREQ(_told.outcome, "freed");				\
+	EXPECT_GT(_told.bytes, BIG / 2);				\
+	TH_LOG("%lu MiB by workers in %llu ms", _told.bytes / MIB,	\
+	       _told.ns / 1000000);					\
+} while (0)
+
+TEST_F_TIMEOUT(held, one_percent_of_a_cpu, LIMIT)
+{
+	pid_t pid = victim.pid;
+
+	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(kill_expedited(&victim), 0);
+	EXPECT_MOSTLY_BY_WORKERS(pid);
+}
+
+TEST_F_TIMEOUT(held, killed_before, LIMIT)
+{
+	pid_t pid = victim.pid;
+
+	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(kill_plain(&victim), 0);
+	ASSERT_EQ(kill_expedited(&victim), 0);
+	EXPECT_MOSTLY_BY_WORKERS(pid);
+}
+
+TEST_F_TIMEOUT(held, in_exit_mmap, LIMIT)
+{
+	pid_t pid = victim.pid;
+
+	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(kill_plain(&victim), 0);
+	ASSERT_TRUE(within(PATIENCE, has_left_its_memory(pid)));
+	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)
+		SKIP(return, "it was faster");
+	/* Nothing leads from the process to its memory any more. */
+	ASSERT_EQ(kill_expedited(&victim), 0);
+	EXPECT_MOSTLY_BY_WORKERS(pid);
+}
+
+TEST_F_TIMEOUT(held, in_exit_mmap_by_file, LIMIT)
+{
+	pid_t pid = victim.pid;
+
+	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(kill_plain(&victim), 0);
+	ASSERT_TRUE(within(PATIENCE, has_left_its_memory(pid)));
+	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)
+		SKIP(return, "it was faster");
+	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.kill", "1 expedite"), 0);
+	EXPECT_MOSTLY_BY_WORKERS(pid);
+}
+
+TEST_F_TIMEOUT(held, frozen, LIMIT)
+{
+	pid_t pid = victim.pid;
+
+	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.freeze", "1"), 0);
+	ASSERT_TRUE(within(PATIENCE, cgroup_read(self->cgroup, "cgroup.events",
+						 "frozen ") == 1));
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
+	EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) < BIG / 16));
+}
+
+TEST_F_TIMEOUT(held, frozen_by_file, LIMIT)
+{
+	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.freeze", "1"), 0);
+	ASSERT_TRUE(within(PATIENCE, cgroup_read(self->cgroup, "cgroup.events",
+						 "frozen ") == 1));
+	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.kill", "1 expedite"), 0);
+	EXPECT_TRUE(dies(&victim));
+	EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) < BIG / 16));
+}
+
+TEST_HARNESS_MAIN

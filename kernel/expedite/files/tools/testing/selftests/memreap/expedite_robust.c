@@ -1,0 +1,690 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Robust futexes and kills with reclaim: who waits for a lock of the victim
+ * must be told, although the list of locks is in the memory that is to go.
+ */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sys/swap.h>
+
+#include "../kselftest_harness.h"
+#include "expedite.h"
+
+#define NR_LOCKS	8
+/* The most kinds of victims in a test. */
+#define MAX_KINDS	8
+/* Seconds after which a waiter gives up: nobody told it. */
+#define WAIT_LIMIT	20
+/* Little: how long it takes to free it is not to matter. */
+#define OWNER_SIZE	(2 * MIB)
+/* Rounds in which the victim may run, and in which it does all the time. */
+#define ROUNDS		10
+#define BUSY_ROUNDS	20
+#define NR_BUSY		2
+
+#define ZRAM		"/sys/block/zram0/"
+#define ZRAM_DEVICE	"/dev/zram0"
+#define ZRAM_SIZE	(16 * MIB)
+
+/**
+ * struct raw_lock - a robust futex without a libc around it
+ * @entry: in the owner's list
+ * @word: the futex
+ */
+struct raw_lock {
+	struct robust_list entry;
+	unsigned int word;
+};
+
+/**
+ * struct locks - shared by the victim and the test
+ * @mutex: robust ones
+ * @raw: the same, by hand
+ * @nr: of them, that the victim locks
+ * @ready: of these, those that are locked
+ */
+struct locks {
+	pthread_mutex_t mutex[NR_LOCKS];
+	struct raw_lock raw;
+	unsigned int nr;
+	unsigned int ready;
+};
+
+/* One for all: victims are forked and find it at the same place. */
+static struct locks *locks;
+
+static struct parking parking;
+
+/* The memory that is to go; the list's head is in such memory, too. */
+static enum verdict fill_size(void)
+{
+	struct region region = { .size = OWNER_SIZE, .seed = 1 };
+
+	return region_fill(&region);
+}
+
+static bool make_locks(void)
+{
+	pthread_mutexattr_t attr;
+
+	locks = map(PAGE, MAP_SHARED);
+	if (!locks)
+		return false;
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	for (int i = 0; i < NR_LOCKS; i++) {
+		if (pthread_mutex_init(&locks->mutex[i], &attr))
+			return false;
+	}
+	pthread_mutexattr_destroy(&attr);
+
+	return true;
+}
+
+/* --- Ways to own --- */
+
+static void *owner_fn(void *arg)
+{
+	long i = (long)arg;
+
+	pthread_mutex_lock(&locks->mutex[i]);
+	__atomic_fetch_add(&locks->ready, 1, __ATOMIC_SEQ_CST);
+	for (;;)
+		pause();
+
+	return NULL;
+}
+
+static enum verdict start_owners(unsigned int nr)
+{
+	pthread_t thread;
+
+	locks->ready = 0;
+	locks->nr = nr;
+	for (long i = 0; i < nr; i++) {
+		if (pthread_create(&thread, NULL, owner_fn, (void *)i))
+			return BAD;
+	}
+
+	return within(PATIENCE, __atomic_load_n(&locks->ready,
+						__ATOMIC_SEQ_CST) == nr) ?
+	       fill_size() : BAD;
+}
+
+static enum verdict own_mutex(void *arg)
+{
+	locks->nr = 1;
+	if (pthread_mutex_lock(&locks->mutex[0]))
+		return BAD;
+
+	return fill_size();
+}
+
+static enum verdict own_by_thread(void *arg)
+{
+	return start_owners(1);
+}
+
+static enum verdict own_by_many(void *arg)
+{
+	return start_owners(NR_LOCKS);
+}
+
+static struct robust_list_head *new_head(void)
+{
+	struct robust_list_head *head = map(PAGE, MAP_PRIVATE);
+
+	if (head) {
+		head->list.next = &head->list;
+		head->futex_offset = offsetof(struct raw_lock, word) -
+				     offsetof(struct raw_lock, entry);
+	}
+
+	return head;
+}
+
+static enum verdict use_head(struct robust_list_head *head)
+{
+	if (syscall(__NR_set_robust_list, head, sizeof(*head)))
+		return UNSUPPORTED;
+
+	return GOOD;
+}
+
+static struct robust_list_head *own_raw_lock(bool pending)
+{
+	struct robust_list_head *head = new_head();
+
+	if (!head)
+		return NULL;
+	locks->nr = 0;
+	locks->raw.word = syscall(__NR_gettid);
+	locks->raw.entry.next = &head->list;
+	if (pending)
+		head->list_op_pending = &locks->raw.entry;
+	else
+		head->list.next = &locks->raw.entry;
+
+	return use_head(head) == GOOD ? head : NULL;
+}
+
+static enum verdict own_listed(void *arg)
+{
+	return own_raw_lock(false) ? fill_size() : BAD;
+}
+
+/* It was just about to put it on the list, or to take it off. */
+static enum verdict own_pending(void *arg)
+{
+	return own_raw_lock(true) ? fill_size() : BAD;
+}
+
+/* The list's head is in swap: to look at it takes more than a look. */
+static enum verdict own_swapped(void *arg)
+{
+	struct robust_list_head *head = own_raw_lock(false);
+	unsigned long long entry = 0;
+	int fd;
+
+	if (!head || fill_size() != GOOD)
+		return BAD;
+	if (madvise(head, PAGE, MADV_PAGEOUT))
+		return UNSUPPORTED;
+	fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || pread(fd, &entry, sizeof(entry),
+			    (uintptr_t)head / PAGE * sizeof(entry)) < 0)
+		return UNSUPPORTED;
+	close(fd);
+
+	/* Bit 62: swapped. */
+	return entry >> 62 & 1 ? GOOD : UNSUPPORTED;
+}
+
+/* --- Those who wait --- */
+
+/* What pthread_mutex_timedlock() said to each. */
+struct waiters {
+	pthread_t threads[NR_LOCKS];
+	int result[NR_LOCKS];
+	unsigned int nr;
+};
+
+static int wait_for_mutex(unsigned int i)
+{
+	struct timespec end;
+	int err;
+
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += WAIT_LIMIT;
+	err = pthread_mutex_timedlock(&locks->mutex[i], &end);
+	if (err == EOWNERDEAD)
+		pthread_mutex_consistent(&locks->mutex[i]);
+	if (!err || err == EOWNERDEAD)
+		pthread_mutex_unlock(&locks->mutex[i]);
+
+	return err;
+}
+
+static void *waiter_fn(void *arg)
+{
+	return (void *)(long)wait_for_mutex((long)arg);
+}
+
+static bool waiters_start(struct waiters *w)
+{
+	for (w->nr = 0; w->nr < locks->nr; w->nr++) {
+		if (pthread_create(&w->threads[w->nr], NULL, waiter_fn,
+				   (void *)(long)w->nr))
+			return false;
+	}
+
+	return true;
+}
+
+static void waiters_join(struct waiters *w)
+{
+	for (unsigned int i = 0; i < w->nr; i++) {
+		void *result;
+
+		pthread_join(w->threads[i], &result);
+		w->result[i] = (long)result;
+	}
+}
+
+/* The owner of the raw lock died, and the kernel said so. */
+static bool raw_lock_told(void)
+{
+	return within(WAIT_LIMIT * 1000,
+		      __atomic_load_n(&locks->raw.word, __ATOMIC_SEQ_CST) &
+		      FUTEX_OWNER_DIED);
+}
+
+/* --- Swap, for a victim whose list is there --- */
+
+static bool swap_begin(void)
+{
+	unsigned int version = 1, last_page = ZRAM_SIZE / PAGE - 1;
+	char text[32], *page = calloc(1, PAGE);
+	bool done = false;
+	int fd;
+
+	snprintf(text, sizeof(text), "%lu", ZRAM_SIZE);
+	if (!page || !write_file(ZRAM "disksize", text))
+		return false;
+	memcpy(page + 1024, &version, sizeof(version));
+	memcpy(page + 1028, &last_page, sizeof(last_page));
+	memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
+	fd = open(ZRAM_DEVICE, O_WRONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE &&
+		       !fsync(fd);
+		close(fd);
+	}
+	free(page);
+	done = done && !swapon(ZRAM_DEVICE, 0);
+	if (!done)
+		write_file(ZRAM "reset", "1");
+
+	return done;
+}
+
+static void swap_end(void)
+{
+	swapoff(ZRAM_DEVICE);
+	write_file(ZRAM "reset", "1");
+}
+
+/* --- Victims that own something --- */
+
+FIXTURE(owner) {
+	struct watch watch;
+	bool swap;
+};
+
+FIXTURE_VARIANT(owner) {
+	enum verdict (*prepare)(void *arg);
+	bool raw;
+	bool swap;
+};
+
+FIXTURE_VARIANT_ADD(owner, mutex) { .prepare = own_mutex };
+FIXTURE_VARIANT_ADD(owner, thread) { .prepare = own_by_thread };
+FIXTURE_VARIANT_ADD(owner, many) { .prepare = own_by_many };
+FIXTURE_VARIANT_ADD(owner, listed) { .prepare = own_listed, .raw = true };
+FIXTURE_VARIANT_ADD(owner, pending) { .prepare = own_pending, .raw = true };
+FIXTURE_VARIANT_ADD(owner, swapped) {
+	.prepare = own_swapped, .raw = true, .swap = true
+};
+
+FIXTURE_SETUP(owner)
+{
+	struct victim_ops ops = { .prepare = variant->prepare };
+	const char *missing = watch_begin(&self->watch);
+	enum verdict verdict;
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (!make_locks())
+		SKIP(return, "no robust mutexes");
+	if (variant->swap)
+		self->swap = swap_begin();
+	verdict = victim_start(&victim, &ops);
+	if (verdict == UNSUPPORTED) {
+		if (self->swap)
+			swap_end();
+		watch_restore(&self->watch);
+		SKIP(return, "no swap for the victim's list");
+	}
+	ASSERT_EQ(verdict, GOOD);
+}
+
+FIXTURE_TEARDOWN_PARENT(owner)
+{
+	wait_alone();
+	if (self->swap)
+		swap_end();
+	watch_end(_metadata, &self->watch);
+}
+
+static void expect_told(struct __test_metadata *_metadata, struct waiters *w,
+			bool raw)
+{
+	waiters_join(w);
+	for (unsigned int i = 0; i < w->nr; i++) {
+		EXPECT_EQ(w->result[i], EOWNERDEAD) {
+			TH_LOG("lock %u", i);
+		}
+	}
+	if (raw)
+		EXPECT_TRUE(raw_lock_told());
+}
+
+/* It cannot run for a while, but soon enough. */
+TEST_F_TIMEOUT(owner, held_up, LIMIT)
+{
+	struct waiters waiters;
+	struct told told;
+	pid_t pid = victim.pid;
+
+	ASSERT_TRUE(waiters_start(&waiters));
+	ASSERT_EQ(park_threads(&parking, &victim, kill_expedited),
+		  0);
+	EXPECT_TRUE(memory_stays(pid, OWNER_SIZE));
+	listen_to(pid, &told);
+	EXPECT_EQ(told.taken, 1);
+	EXPECT_EQ(told.done, 0);
+	unpark(&parking, &victim);
+	expect_told(_metadata, &waiters, variant->raw);
+	EXPECT_TRUE(told_in_the_end(pid, &told));
+}
+
+/* It runs, and the workers with it. */
+TEST_F_TIMEOUT(owner, runs, LIMIT)
+{
+	struct victim_ops ops = { .prepare = variant->prepare };
+	unsigned long long seed = 1;
+
+	TH_LOG("seed %llu", seed);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct waiters waiters;
+
+		ASSERT_TRUE(waiters_start(&waiters));
+		if (rnd(&seed) % 2)
+			usleep(rnd(&seed) % 1000);
+		ASSERT_EQ(kill_expedited(&victim), 0);
+		EXPECT_TRUE(dies(&victim));
+		expect_told(_metadata, &waiters, variant->raw);
+		if (i < ROUNDS - 1) {
+			ASSERT_TRUE(make_locks());
+			ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		}
+	}
+}
+
+FIXTURE(kill) {
+	struct watch watch;
+};
+
+FIXTURE_SETUP(kill)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (!make_locks())
+		SKIP(return, "no robust mutexes");
+}
+
+FIXTURE_TEARDOWN_PARENT(kill)
+{
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+/* The same mm again, while the first kill of it waits. */
+TEST_F_TIMEOUT(kill, twice, LIMIT)
+{
+	struct victim_ops ops = { .prepare = own_mutex };
+	struct told told;
+	pid_t pid;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_EQ(park_threads(&parking, &victim, kill_expedited),
+		  0);
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	listen_to(pid, &told);
+	EXPECT_EQ(told.taken, 1);
+	EXPECT_EQ(told.merged, 2);
+	EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_EQ(told.done, 1);
+	EXPECT_STREQ(told.outcome, "freed");
+}
+
+/*
+ * Victims of all kinds, killed by @how together, that cannot run for as long as
+ * the kernel tries again. All are freed in the end, and it says so.
+ */
+static void park_and_wait(struct __test_metadata *_metadata,
+			  enum verdict (* const kinds[])(void *arg),
+			  unsigned int nr, int (*how)(struct victim *v),
+			  struct told *told)
+{
+	struct parking parkings[MAX_KINDS];
+	struct victim victims[MAX_KINDS];
+
+	for (unsigned int i = 0; i < nr; i++) {
+		struct victim_ops ops = { .prepare = kinds[i] };
+
+		/* Of its own for each. */
+		ASSERT_TRUE(make_locks());
+		ASSERT_EQ(victim_start(&victims[i], &ops), GOOD) {
+			TH_LOG("victim %u", i);
+		}
+	}
+	for (unsigned int i = 0; i < nr; i++) {
+		ASSERT_EQ(park_threads(&parkings[i], &victims[i], how), 0) {
+			TH_LOG("victim %u", i);
+		}
+		if (how != kill_expedited)
+			EXPECT_EQ(kill_expedited(&victims[i]), 0);
+	}
+	for (unsigned int i = 0; i < nr; i++) {
+		EXPECT_TRUE(memory_returns(victims[i].pid, SHARED_LEFT)) {
+			TH_LOG("victim %u", i);
+		}
+		EXPECT_TRUE(told_in_the_end(victims[i].pid, &told[i]));
+		EXPECT_EQ(told[i].taken, 1);
+		EXPECT_STREQ(told[i].outcome, "freed");
+		EXPECT_GE(told[i].bytes, OWNER_SIZE);
+		TH_LOG("victim %u after %llu us", i, told[i].ns / 1000);
+	}
+}
+
+/* It cannot run for long: memory is what counts then, as in an OOM. */
+TEST_F_TIMEOUT(kill, held_up_for_long, LIMIT)
+{
+	static enum verdict (* const kinds[])(void *arg) = {
+		own_mutex, own_by_thread, own_by_many, own_listed, own_pending,
+	};
+	struct told told[ARRAY_SIZE(kinds)];
+
+	park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_expedited,
+		      told);
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		EXPECT_GE(told[i].ns, RETRY_NS) {
+			TH_LOG("victim %zu", i);
+		}
+	}
+}
+
+/* --- Victims that own something every other moment --- */
+
+static void *busy_fn(void *arg)
+{
+	pthread_mutex_t *mutex = arg;
+
+	for (;;) {
+		pthread_mutex_lock(mutex);
+		pthread_mutex_unlock(mutex);
+	}
+
+	return NULL;
+}
+
+static enum verdict own_now_and_then(void *arg)
+{
+	pthread_t thread;
+
+	if (fill_size() != GOOD)
+		return BAD;
+	for (int i = 0; i < NR_BUSY; i++) {
+		if (pthread_create(&thread, NULL, busy_fn, &locks->mutex[i]))
+			return BAD;
+	}
+
+	return GOOD;
+}
+
+/* What is seen of the list of one that runs is no longer true. */
+TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
+{
+	struct victim_ops ops = { .prepare = own_now_and_then };
+	unsigned long long seed = 2;
+	unsigned int owned = 0;
+
+	TH_LOG("seed %llu", seed);
+	for (int i = 0; i < BUSY_ROUNDS; i++) {
+		ASSERT_TRUE(make_locks());
+		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		usleep(1000 + rnd(&seed) % 4000);
+		ASSERT_EQ(kill_expedited(&victim), 0);
+		ASSERT_TRUE(dies(&victim));
+		for (int k = 0; k < NR_BUSY; k++) {
+			int err = wait_for_mutex(k);
+
+			ASSERT_TRUE(!err || err == EOWNERDEAD) {
+				TH_LOG("round %d: %s", i, strerror(err));
+			}
+			owned += !!err;
+		}
+	}
+	TH_LOG("%u of %u were owned", owned, BUSY_ROUNDS * NR_BUSY);
+}
+
+/* --- Victims that own nothing --- */
+
+static enum verdict own_no_more(void *arg)
+{
+	for (int i = 0; i < NR_LOCKS; i++) {
+		if (pthread_mutex_lock(&locks->mutex[i]))
+			return BAD;
+	}
+	for (int i = 0; i < NR_LOCKS; i++)
+		pthread_mutex_unlock(&locks->mutex[i]);
+
+	return fill_size();
+}
+
+static void *own_no_more_fn(void *arg)
+{
+	pthread_mutex_t *mutex = arg;
+
+	pthread_mutex_lock(mutex);
+	pthread_mutex_unlock(mutex);
+	__atomic_fetch_add(&locks->ready, 1, __ATOMIC_SEQ_CST);
+
+	return idle_fn(NULL);
+}
+
+static enum verdict own_no_more_by_threads(void *arg)
+{
+	pthread_t thread;
+
+	for (int i = 0; i < NR_LOCKS; i++) {
+		if (pthread_create(&thread, NULL, own_no_more_fn,
+				   &locks->mutex[i]))
+			return BAD;
+	}
+
+	return within(PATIENCE, __atomic_load_n(&locks->ready,
+						__ATOMIC_SEQ_CST) == NR_LOCKS) ?
+	       fill_size() : BAD;
+}
+
+static enum verdict own_no_list(void *arg)
+{
+	if (syscall(__NR_set_robust_list, NULL,
+		    sizeof(struct robust_list_head)))
+		return UNSUPPORTED;
+
+	return fill_size();
+}
+
+/* What is on the list is another's by now. */
+static enum verdict own_no_listed(void *arg)
+{
+	enum verdict verdict = own_listed(arg);
+
+	locks->raw.word = 1;
+
+	return verdict;
+}
+
+/* A list without an end, that leads nowhere, or is nowhere itself. */
+static enum verdict list_with_a_loop(void *arg)
+{
+	struct robust_list_head *head = new_head();
+	struct raw_lock *loop = map(PAGE, MAP_PRIVATE);
+
+	if (!head || !loop)
+		return BAD;
+	loop[0].entry.next = &loop[1].entry;
+	loop[1].entry.next = &loop[0].entry;
+	head->list.next = &loop[0].entry;
+
+	return use_head(head) == GOOD ? fill_size() : BAD;
+}
+
+static enum verdict list_to_nowhere(void *arg)
+{
+	struct robust_list_head *head = new_head();
+
+	if (!head)
+		return BAD;
+	head->list.next = (void *)8;
+	head->list_op_pending = (void *)~7UL;
+
+	return use_head(head) == GOOD ? fill_size() : BAD;
+}
+
+static enum verdict list_nowhere(void *arg)
+{
+	return use_head((void *)~7UL) == GOOD ? fill_size() : BAD;
+}
+
+static enum verdict list_unaligned(void *arg)
+{
+	struct robust_list_head *head = new_head();
+	size_t most = PAGE - sizeof(*head) / 2;
+
+	if (!head)
+		return BAD;
+	/* From the last bytes of a page into what is not mapped. */
+	return use_head((void *)head + most + 1) == GOOD ? fill_size() : BAD;
+}
+
+/* Nothing is owned, and that is to be seen: nothing is waited for. */
+TEST_F_TIMEOUT(kill, nothing_owned, LIMIT)
+{
+	static enum verdict (* const kinds[])(void *arg) = {
+		own_no_more, own_no_more_by_threads, own_no_list,
+	};
+	struct told told[ARRAY_SIZE(kinds)];
+
+	/* Those that still run might come to own something: they have ended. */
+	park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_plain, told);
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		EXPECT_LT(told[i].ns, AT_ONCE_NS) {
+			TH_LOG("victim %zu", i);
+		}
+	}
+}
+
+/* Nothing is owned, but it takes more to know; it may be waited for. */
+TEST_F_TIMEOUT(kill, odd_lists, LIMIT)
+{
+	static enum verdict (* const kinds[])(void *arg) = {
+		own_no_listed, list_with_a_loop, list_to_nowhere, list_nowhere,
+		list_unaligned,
+	};
+	struct told told[ARRAY_SIZE(kinds)];
+
+	park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_expedited,
+		      told);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,808 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Many kills with reclaim at once, and whatever else may happen to a victim
+ * at the same time.
+ */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <linux/sched.h>
+
+#include "../kselftest_harness.h"
+#include "expedite.h"
+
+/* As many as must be taken on at once, and more than can be. */
+#define NR_STORM	500
+#define NR_TOO_MANY	560
+#define TABLE_SIZE	512
+
+/* Above what is worth it; what is nice to have; seconds to have it. */
+#define STORM_MIN	(1152 * 1024UL)
+#define STORM_SIZE	(2 * MIB)
+#define STORM_LIMIT	240
+/* ns to populate STORM_SIZE where that is no matter. */
+#define FAST_NS		10000000ULL
+
+#define NR_KILLERS	3
+
+/* Rounds of a race: all of them, or as many as fit into some time. */
+#define ROUNDS		8
+#define FEW_ROUNDS	2
+#define ROUNDS_NS	1500000000ULL
+
+/* --- Storms --- */
+
+/**
+ * struct storm - victims by the hundred, in a cgroup
+ * @nr: how many
+ * @pids: of them
+ * @pidfds: of them
+ * @ready: those that have their memory, in memory shared with them
+ */
+struct storm {
+	unsigned int nr;
+	pid_t pids[NR_TOO_MANY];
+	int pidfds[NR_TOO_MANY];
+	unsigned int *ready;
+};
+
+FIXTURE(storm) {
+	struct watch watch;
+	struct cgroups cgroups;
+	struct storm storm;
+};
+
+FIXTURE_SETUP(storm)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	missing = cgroups_begin(&self->cgroups);
+	if (missing) {
+		watch_restore(&self->watch);
+		SKIP(return, "%s", missing);
+	}
+	self->storm.ready = map(PAGE, MAP_SHARED);
+	ASSERT_NE(self->storm.ready, NULL);
+}
+
+FIXTURE_TEARDOWN_PARENT(storm)
+{
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+/* A thread with something on its list is not to be reaped at once. */
+static bool own_something(void)
+{
+	struct robust_list_head *head = map(PAGE, MAP_PRIVATE);
+
+	if (!head)
+		return false;
+	head->list.next = (struct robust_list *)(head + 1);
+	head->list.next->next = &head->list;
+
+	return !syscall(__NR_set_robust_list, head, sizeof(*head));
+}
+
+static void storm_victim(struct storm *s, size_t size, bool own)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!map(size, MAP_PRIVATE | MAP_POPULATE) ||
+	    (own && !own_something()))
+		_exit(1);
+	__atomic_fetch_add(s->ready, 1, __ATOMIC_SEQ_CST);
+	for (;;)
+		pause();
+}
+
+/* Born in the cgroup: to move there takes each of them longer than its life. */
+static bool storm_start(struct storm *s, unsigned int nr, size_t size,
+			const char *cgroup, bool own)
+{
+	int fd = open(cgroup, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	*s->ready = 0;
+	for (s->nr = 0; s->nr < nr; s->nr++) {
+		struct clone_args args = {
+			.flags = CLONE_INTO_CGROUP | CLONE_PIDFD,
+			.pidfd = (uintptr_t)&s->pidfds[s->nr],
+			.exit_signal = SIGCHLD,
+			.cgroup = fd,
+		};
+		pid_t pid = syscall(__NR_clone3, &args, sizeof(args));
+
+		if (!pid)
+			storm_victim(s, size, own);
+		if (pid < 0)
+			break;
+		s->pids[s->nr] = pid;
+	}
+	close(fd);
+
+	return s->nr == nr && within(4 * PATIENCE, __atomic_load_n(s->ready,
+							    __ATOMIC_SEQ_CST) == nr);
+}
+
+/* All died of SIGKILL. */
+static bool storm_dies(struct storm *s)
+{
+	bool well = true;
+
+	for (unsigned int i = 0; i < s->nr; i++) {
+		struct pollfd fd = { .fd = s->pidfds[i], .events = POLLIN };
+		int status;
+
+		if (poll(&fd, 1, PATIENCE) != 1 ||
+		    waitpid(s->pids[i], &status, __WALL) != s->pids[i] ||
+		    !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+			well = false;
+		close(s->pidfds[i]);
+	}
+
+	return well;
+}
+
+/* What each of @nr can have of memory and of time; 0 if there is too little. */
+static size_t storm_size(unsigned int nr)
+{
+	size_t each = sysconf(_SC_AVPHYS_PAGES) * PAGE / 5 * 4 / nr;
+	unsigned long long begin = now_ns();
+
+	munmap(map(STORM_SIZE, MAP_PRIVATE | MAP_POPULATE), STORM_SIZE);
+	if (each >= STORM_SIZE && now_ns() - begin < FAST_NS)
+		return STORM_SIZE;
+
+	return each >= STORM_MIN ? STORM_MIN : 0;
+}
+
+TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
+{
+	long kills = counter("expedite_kill"), fails = counter("expedite_fail");
+	struct storm *s = &self->storm;
+	size_t size = storm_size(NR_STORM);
+	unsigned long long begin;
+	struct told told;
+
+	if (!size)
+		SKIP(return, "needs %lu MiB", NR_STORM * STORM_MIN / MIB * 5 / 4);
+	ASSERT_TRUE(storm_start(s, NR_STORM, size, self->cgroups.top, false));
+	ASSERT_GE(cgroup_memory(self->cgroups.top), NR_STORM * size);
+
+	begin = now_ns();
+	for (unsigned int i = 0; i < s->nr; i++) {
+		ASSERT_EQ(send_signal(s->pidfds[i], SIGKILL, NULL,
+				      PIDFD_SIGNAL_EXPEDITE), 0);
+	}
+	TH_LOG("%u kills of %zu KiB in %llu us", s->nr, size / 1024,
+	       (now_ns() - begin) / 1000);
+	EXPECT_TRUE(storm_dies(s));
+	EXPECT_TRUE(within(PATIENCE,
+			   cgroup_memory(self->cgroups.top) < 16 * MIB));
+	TH_LOG("memory is back after %llu us", (now_ns() - begin) / 1000);
+
+	/* Each of them was worth it, and none was forgotten. */
+	EXPECT_TRUE(told_in_the_end(0, &told));
+	EXPECT_EQ(told.taken, NR_STORM);
+	EXPECT_EQ(told.done, NR_STORM);
+	EXPECT_EQ(told.merged, 0);
+	EXPECT_EQ(told.full, 0);
+	EXPECT_EQ(counter("expedite_kill") - kills, NR_STORM);
+	EXPECT_EQ(counter("expedite_fail") - fails, 0);
+	TH_LOG("%u freed by workers, %lu MiB", told.freed, told.bytes / MIB);
+}
+
+TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
+{
+	long kills = counter("expedite_kill"), fails = counter("expedite_fail");
+	struct storm *s = &self->storm;
+	unsigned long long begin, ns;
+	struct told told;
+
+	if (!storm_size(NR_TOO_MANY))
+		SKIP(return, "needs %lu MiB",
+		     NR_TOO_MANY * STORM_MIN / MIB * 5 / 4);
+	ASSERT_TRUE(storm_start(s, NR_TOO_MANY, STORM_MIN, self->cgroups.top,
+				true));
+	/* They cannot let go of what they own, and so stay in the table. */
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max", "1000 1000000"),
+		  0);
+	begin = now_ns();
+	for (unsigned int i = 0; i < s->nr; i++) {
+		ASSERT_EQ(send_signal(s->pidfds[i], SIGKILL, NULL,
+				      PIDFD_SIGNAL_EXPEDITE), 0);
+	}
+	ns = now_ns() - begin;
+	listen_to(0, &told);
+	EXPECT_EQ(told.taken + told.full, NR_TOO_MANY);
+	EXPECT_EQ(told.merged, 0);
+	EXPECT_LE(told.taken - told.done, TABLE_SIZE);
+	TH_LOG("%u kills in %llu us, %u taken on", s->nr, ns / 1000,
+	       told.taken);
+	/* Had it taken longer, the first ones would have left by then. */
+	if (ns < RETRY_NS)
+		EXPECT_GE(told.full, 1);
+	EXPECT_EQ(counter("expedite_kill") - kills, told.taken);
+	EXPECT_GE(counter("expedite_fail") - fails, told.full);
+
+	EXPECT_TRUE(told_in_the_end(0, &told));
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max", "max"), 0);
+	EXPECT_TRUE(storm_dies(s));
+	EXPECT_TRUE(within(PATIENCE,
+			   cgroup_memory(self->cgroups.top) < 16 * MIB));
+	/* The table is as good as new. */
+	ASSERT_TRUE(storm_start(s, 1, STORM_SIZE, self->cgroups.top, false));
+	EXPECT_EQ(send_signal(s->pidfds[0], SIGKILL, NULL,
+			      PIDFD_SIGNAL_EXPEDITE), 0);
+	EXPECT_TRUE(storm_dies(s));
+	EXPECT_EQ(counter("expedite_kill") - kills, told.taken + 1);
+}
+
+/* There is a child most of the time, and always one that is just born. */
+static void forker_run(void *arg)
+{
+	for (;;) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(0);
+		if (pid > 0)
+			waitpid(pid, NULL, WNOHANG);
+	}
+}
+
+TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
+{
+	struct region region = {
+		.size = 2 * MIB, .seed = 2, .cgroup = self->cgroups.top
+	};
+	struct victim_ops ops = { &region, region_fill, .run = forker_run };
+	unsigned long long seed = 1;
+	struct victim forkers[4];
+
+	TH_LOG("seed %llu", seed);
+	for (int round = 0; round < 3; round++) {
+		for (size_t i = 0; i < ARRAY_SIZE(forkers); i++) {
+			ASSERT_EQ(victim_start(&forkers[i], &ops), GOOD) {
+				TH_LOG("forker %zu", i);
+			}
+		}
+		usleep(rnd(&seed) % 20000);
+		ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.kill",
+				       "1 expedite"), 0);
+		for (size_t i = 0; i < ARRAY_SIZE(forkers); i++)
+			EXPECT_TRUE(dies(&forkers[i]));
+		/* One that was just being born is gone as well. */
+		EXPECT_TRUE(cgroup_empties(self->cgroups.top));
+		while (waitpid(-1, NULL, 0) > 0)
+			;
+		EXPECT_TRUE(within(PATIENCE,
+				   cgroup_memory(self->cgroups.top) <
+				   region.size)) {
+			TH_LOG("%ld KiB left",
+			       cgroup_memory(self->cgroups.top) / 1024);
+		}
+	}
+}
+
+/* --- What victims do meanwhile --- */
+
+/* After @round rounds of @rounds, since @begin: another one? */
+static bool go_on(unsigned int round, unsigned int rounds,
+		  unsigned long long begin)
+{
+	return round < FEW_ROUNDS ||
+	       (round < rounds && now_ns() - begin < ROUNDS_NS);
+}
+
+static unsigned long long victim_seed;
+
+static void short_wait(unsigned long long *seed)
+{
+	unsigned int us = rnd(seed) % 2 ? rnd(seed) % 3000 : 0;
+
+	if (us)
+		usleep(us);
+}
+
+static void exit_run(void *arg)
+{
+	short_wait(&victim_seed);
+	_exit(0);
+}
+
+static void fork_run(void *arg)
+{
+	for (;;) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(region_check(arg) == GOOD ? 0 : 1);
+		/* One at a time: whoever is left is the test's. */
+		if (pid > 0)
+			waitpid(pid, NULL, WNOHANG);
+	}
+}
+
+static void exec_run(void *arg)
+{
+	short_wait(&victim_seed);
+	exec_self();
+}
+
+static void *exec_fn(void *arg)
+{
+	exec_run(arg);
+
+	return NULL;
+}
+
+/* A thread that execs takes the leader's place; the others are killed. */
+static void exec_by_thread_run(void *arg)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, exec_fn, arg))
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+static void *map_fn(void *arg)
+{
+	unsigned long long seed = (uintptr_t)arg;
+
+	for (;;) {
+		size_t size = (1 + rnd(&seed) % 64) * PAGE;
+		char *mem = map(size, MAP_PRIVATE);
+
+		if (!mem)
+			continue;
+		fill(mem, size, 1);
+		mprotect(mem, PAGE, rnd(&seed) % 2 ? PROT_READ : PROT_NONE);
+		madvise(mem + size / 2, size / 2, MADV_DONTNEED);
+		munmap(mem, rnd(&seed) % 8 ? size : PAGE);
+	}
+
+	return NULL;
+}
+
+static void map_run(void *arg)
+{
+	pthread_t thread;
+
+	for (uintptr_t i = 1; i < 4; i++) {
+		if (pthread_create(&thread, NULL, map_fn, (void *)i))
+			_exit(1);
+	}
+	map_fn((void *)4);
+}
+
+/* --- What is done to them --- */
+
+/**
+ * struct attack - several at one victim, all starting at the same moment
+ * @how: what they do; give 0 or an errno
+ * @v: the victim
+ * @cgroup: it is in, NULL if there are none
+ * @threads: one for each of @how
+ * @err: and what came of it
+ * @seeds: for the moments when they do it
+ * @nr: how many
+ * @go: the moment
+ * @next: the next one to start
+ */
+struct attack {
+	int (*how[NR_KILLERS])(struct attack *a);
+	struct victim *v;
+	const char *cgroup;
+	pthread_t threads[NR_KILLERS];
+	int err[NR_KILLERS];
+	unsigned long long seeds[NR_KILLERS];
+	unsigned int nr;
+	pthread_barrier_t go;
+	unsigned int next;
+};
+
+static int by_flag(struct attack *a)
+{
+	return kill_expedited(a->v);
+}
+
+static int by_file(struct attack *a)
+{
+	return cgroup_write(a->cgroup, "cgroup.kill", "1 expedite");
+}
+
+/* From before it is killed: EINVAL until then. */
+static int by_mrelease(struct attack *a)
+{
+	int err;
+
+	do {
+		err = mrelease(a->v->pidfd);
+	} while (err == EINVAL && !kill(a->v->pid, 0));
+
+	/* One that is let down by a kill that fails comes too late. */
+	return err == EINVAL ? ESRCH : err;
+}
+
+/* Holds the address space, and its lock. */
+static int by_reading(struct attack *a)
+{
+	for (int i = 0; i < 50 && rss(a->v->pid) >= 0; i++)
+		;
+
+	return 0;
+}
+
+/* Wants the lock for itself. */
+static int by_locking(struct attack *a)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/clear_refs", a->v->pid);
+	for (int i = 0; i < 50 && write_file(path, "5"); i++)
+		;
+
+	return 0;
+}
+
+static void *attack_fn(void *arg)
+{
+	struct attack *a = arg;
+	unsigned int i = __atomic_fetch_add(&a->next, 1, __ATOMIC_RELAXED);
+
+	pthread_barrier_wait(&a->go);
+	short_wait(&a->seeds[i]);
+	a->err[i] = a->how[i](a);
+
+	return NULL;
+}
+
+static bool attack(struct attack *a)
+{
+	pthread_barrier_init(&a->go, NULL, a->nr);
+	for (unsigned int i = 0; i < a->nr; i++) {
+		if (pthread_create(&a->threads[i], NULL, attack_fn, a))
+			return false;
+	}
+	for (unsigned int i = 0; i < a->nr; i++)
+		pthread_join(a->threads[i], NULL);
+	pthread_barrier_destroy(&a->go);
+
+	return true;
+}
+
+/* Memory that victims begin with, and that stays ours. */
+static struct region cow;
+
+FIXTURE(race) {
+	struct watch watch;
+	struct cgroups cgroups;
+	const char *cgroup;
+};
+
+FIXTURE_VARIANT(race) {
+	void (*run)(void *arg);
+	/* It may end by itself, and well. */
+	bool exits;
+};
+
+FIXTURE_VARIANT_ADD(race, idle) {};
+FIXTURE_VARIANT_ADD(race, exit) { .run = exit_run, .exits = true };
+FIXTURE_VARIANT_ADD(race, fork) { .run = fork_run };
+FIXTURE_VARIANT_ADD(race, exec) { .run = exec_run, .exits = true };
+FIXTURE_VARIANT_ADD(race, map) { .run = map_run };
+FIXTURE_VARIANT_ADD(race, exec_by_thread) {
+	.run = exec_by_thread_run, .exits = true
+};
+
+FIXTURE_SETUP(race)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	missing = cgroups_begin(&self->cgroups);
+	if (missing)
+		TH_LOG("%s", missing);
+	else
+		self->cgroup = self->cgroups.top;
+	cow = (struct region){ .size = 2 * MIB, .seed = 3 };
+	ASSERT_EQ(region_fill(&cow), GOOD);
+}
+
+FIXTURE_TEARDOWN_PARENT(race)
+{
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+/* How a victim ended, or -1 if it did not. */
+static int status_of(struct victim *v)
+{
+	struct pollfd fd = { .fd = v->pidfd, .events = POLLIN };
+	int status;
+
+	if (poll(&fd, 1, PATIENCE) != 1 ||
+	    waitpid(v->pid, &status, __WALL) != v->pid)
+		return -1;
+	close(v->pidfd);
+	close(v->talk);
+	memset(v, 0, sizeof(*v));
+
+	return status;
+}
+
+/* Those left behind by victims, with their memory intact. */
+static void expect_children_well(struct __test_metadata *_metadata,
+				 bool may_be_killed)
+{
+	int status;
+
+	while (waitpid(-1, &status, __WALL) > 0) {
+		EXPECT_TRUE(!status || (may_be_killed && WIFSIGNALED(status) &&
+					WTERMSIG(status) == SIGKILL)) {
+			TH_LOG("status %#x", status);
+		}
+	}
+}
+
+/* The killer, and two beside it. @exits: it may end by itself, and well. */
+static void race(struct __test_metadata *_metadata, const char *cgroup,
+		 void (*run)(void *arg), bool exits,
+		 int (*second)(struct attack *a), int (*third)(struct attack *a),
+		 unsigned long long seed)
+{
+	struct region region = {
+		.size = 3 * MIB, .seed = 4, .cgroup = cgroup, .threads = 1
+	};
+	struct victim_ops ops = { &region, region_fill, .run = run };
+	unsigned long long begin = now_ns();
+
+	TH_LOG("seed %llu", seed);
+	for (unsigned int i = 0; go_on(i, ROUNDS, begin); i++) {
+		struct attack a = {
+			.v = &victim,
+			.cgroup = cgroup,
+			.how = { by_flag, second, third },
+			.nr = NR_KILLERS,
+		};
+		int status;
+
+		for (int k = 0; k < NR_KILLERS; k++)
+			a.seeds[k] = rnd(&seed) | 1;
+		victim_seed = rnd(&seed) | 1;
+		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		ASSERT_TRUE(attack(&a));
+		for (int k = 0; k < NR_KILLERS; k++) {
+			/* It was faster, or, for some, another one was. */
+			EXPECT_TRUE(!a.err[k] || a.err[k] == ESRCH) {
+				TH_LOG("attacker %d: errno %d", k, a.err[k]);
+			}
+		}
+		status = status_of(&victim);
+		EXPECT_TRUE((WIFSIGNALED(status) &&
+			     WTERMSIG(status) == SIGKILL) ||
+			    (exits && !status)) {
+			TH_LOG("status %#x", status);
+		}
+		expect_children_well(_metadata, second == by_file);
+		ASSERT_EQ(region_check(&cow), GOOD);
+		if (cgroup)
+			EXPECT_TRUE(within(PATIENCE,
+					   cgroup_memory(cgroup) < MIB));
+	}
+}
+
+TEST_F_TIMEOUT(race, two_kills, LIMIT)
+{
+	race(_metadata, self->cgroup, variant->run, variant->exits,
+	     by_flag, by_reading, 1);
+}
+
+TEST_F_TIMEOUT(race, mrelease, LIMIT)
+{
+	race(_metadata, self->cgroup, variant->run, variant->exits,
+	     by_mrelease, by_mrelease, 2);
+}
+
+TEST_F_TIMEOUT(race, lock, LIMIT)
+{
+	race(_metadata, self->cgroup, variant->run, variant->exits,
+	     by_locking, by_reading, 3);
+}
+
+TEST_F_TIMEOUT(race, cgroup_kill, LIMIT)
+{
+	if (!self->cgroup)
+		SKIP(return, "no cgroups");
+	race(_metadata, self->cgroup, variant->run, variant->exits,
+	     by_file, by_mrelease, 4);
+}
+
+FIXTURE(beside) {
+	struct watch watch;
+	struct cgroups cgroups;
+};
+
+FIXTURE_SETUP(beside)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+FIXTURE_TEARDOWN_PARENT(beside)
+{
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+/**
+ * struct launcher - a process with a child in its own memory, again and again
+ * @region: the memory
+ * @child: the one that is about to exec
+ */
+struct launcher {
+	struct region region;
+	pid_t child;
+};
+
+static enum verdict launcher_prepare(void *arg)
+{
+	struct launcher *l = arg;
+
+	return region_fill(&l->region);
+}
+
+static enum verdict launcher_launch(void *arg)
+{
+	struct launcher *l = arg;
+	pid_t pid = vfork();
+
+	if (!pid) {
+		__atomic_store_n(&l->child, syscall(__NR_getpid),
+				 __ATOMIC_SEQ_CST);
+		exec_self();
+	}
+	if (pid < 0)
+		return BAD;
+	/* Until it is known to be dead. */
+	while (!waitpid(pid, NULL, WNOHANG)) {
+		if (region_check(&l->region) != GOOD)
+			return BAD;
+	}
+
+	return region_check(&l->region);
+}
+
+/*
+ * The child is killed while it leaves the parent's memory for its own: only
+ * its own may be taken.
+ */
+TEST_F_TIMEOUT(beside, vfork_and_exec, LIMIT)
+{
+	struct launcher *l = map(PAGE, MAP_SHARED);
+	struct victim_ops ops = { l, launcher_prepare, launcher_launch };
+	unsigned long long seed = 5, begin = now_ns();
+	unsigned int killed = 0, rounds = 0;
+	char byte = 0;
+
+	TH_LOG("seed %llu", seed);
+	ASSERT_NE(l, NULL);
+	l->region = (struct region){ .size = 4 * MIB, .seed = 5 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	for (; go_on(rounds, 4 * ROUNDS, begin); rounds++) {
+		struct victim child = {};
+
+		l->child = 0;
+		ASSERT_EQ(write(victim.talk, &byte, 1), 1);
+		ASSERT_TRUE(within(PATIENCE, __atomic_load_n(&l->child,
+							     __ATOMIC_SEQ_CST)));
+		child.pid = l->child;
+		child.pidfd = pidfd_of(child.pid, 0);
+		if (rnd(&seed) % 4)
+			usleep(rnd(&seed) % 3000);
+		if (child.pidfd >= 0) {
+			killed += !kill_expedited(&child);
+			close(child.pidfd);
+		}
+		ASSERT_EQ(read(victim.talk, &byte, 1), 1);
+		ASSERT_EQ(byte, GOOD);
+	}
+	/* Until the last of what was taken on would have been freed. */
+	usleep(2500000);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	TH_LOG("%u of %u killed", killed, rounds);
+}
+
+static void sharers_run(void *arg)
+{
+	struct sharer *s = arg;
+
+	for (int i = 0; i < 3; i++)
+		start_sharer(s);
+	for (;;)
+		pause();
+}
+
+static enum verdict sharers_prepare(void *arg)
+{
+	struct sharer *s = arg;
+
+	return region_fill(&s->region);
+}
+
+TEST_F_TIMEOUT(beside, new_sharers, LIMIT)
+{
+	struct sharer *s = map(PAGE, MAP_SHARED);
+	struct victim_ops ops = {
+		s, sharers_prepare, .run = sharers_run
+	};
+	unsigned long long seed = 6, begin = now_ns();
+	unsigned int shared = 0, rounds = 0;
+
+	TH_LOG("seed %llu", seed);
+	ASSERT_NE(s, NULL);
+	for (; go_on(rounds, 2 * ROUNDS, begin); rounds++) {
+		memset(s, 0, sizeof(*s));
+		s->region = (struct region){ .size = 2 * MIB, .seed = 6 };
+		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		/* From before the first sharer to after the last. */
+		short_wait(&seed);
+		ASSERT_EQ(kill_expedited(&victim), 0);
+		ASSERT_TRUE(dies(&victim));
+		usleep(5000);
+		shared += !!s->alive;
+		__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
+		expect_children_well(_metadata, false);
+		ASSERT_EQ(s->spoiled, 0);
+	}
+	TH_LOG("%u of %u victims had sharers", shared, rounds);
+}
+
+static int by_oom(struct attack *a)
+{
+	return cgroup_write(a->cgroup, "memory.max", "1M");
+}
+
+TEST_F_TIMEOUT(beside, out_of_memory, LIMIT)
+{
+	const char *missing = cgroups_begin(&self->cgroups);
+	struct region region = {
+		.size = 16 * MIB, .seed = 7, .cgroup = self->cgroups.top
+	};
+	struct victim_ops ops = { &region, region_fill };
+	unsigned long long seed = 7;
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	TH_LOG("seed %llu", seed);
+	for (int i = 0; i < 4; i++) {
+		struct attack a = {
+			.v = &victim,
+			.cgroup = self->cgroups.top,
+			.how = { by_flag, by_oom, by_flag },
+			.nr = NR_KILLERS,
+		};
+
+		for (int k = 0; k < NR_KILLERS; k++)
+			a.seeds[k] = rnd(&seed) | 1;
+		ASSERT_EQ(cgroup_write(a.cgroup, "memory.max", "max"), 0);
+		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		ASSERT_TRUE(attack(&a));
+		EXPECT_TRUE(dies(&victim));
+		EXPECT_TRUE(within(PATIENCE,
+				   cgroup_memory(a.cgroup) < MIB));
+	}
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * vm.expedite_min_kbytes: kills that know nothing of reclaim bring it, if the
+ * victim is large enough, whoever it is that kills.
+ */
+#define _GNU_SOURCE
+#include "../kselftest_harness.h"
+#include "expedite.h"
+
+/* Of victims that are started by a fixture, or by START(). */
+static struct region memory;
+static struct parking parking;
+
+/* The limit, and victims on either side of it. */
+#define MIN_TEXT	"8192"
+#define LARGE		(16 * MIB)
+#define SMALL		(4 * MIB)
+
+/* --- Those who kill --- */
+
+static int kill_by_tgkill(struct victim *v)
+{
+	return syscall(__NR_tgkill, v->pid, v->pid, SIGKILL) ? errno : 0;
+}
+
+static int kill_by_tkill(struct victim *v)
+{
+	return syscall(__NR_tkill, v->pid, SIGKILL) ? errno : 0;
+}
+
+static int kill_group(struct victim *v)
+{
+	if (setpgid(v->pid, v->pid))
+		return errno;
+
+	return kill(-v->pid, SIGKILL) ? errno : 0;
+}
+
+static int kill_by_pidfd(struct victim *v)
+{
+	return send_signal(v->pidfd, SIGKILL, NULL, 0);
+}
+
+static int kill_queued(struct victim *v)
+{
+	union sigval value = {};
+
+	return sigqueue(v->pid, SIGKILL, value) ? errno : 0;
+}
+
+/* The kernel itself kills: the parent, a thread of ours, is gone. */
+static int kill_by_orphaning(struct victim *v);
+
+/* Of the running test. */
+static const char *cgroup;
+
+static int kill_by_file(struct victim *v)
+{
+	return cgroup_write(cgroup, "cgroup.kill", "1");
+}
+
+/* The memory that the victim has is more than it may have. */
+static int kill_by_oom(struct victim *v)
+{
+	return cgroup_write(cgroup, "memory.max", "1M");
+}
+
+FIXTURE(size) {
+	struct watch watch;
+	struct cgroups cgroups;
+	long kills;
+};
+
+FIXTURE_VARIANT(size) {
+	int (*how)(struct victim *v);
+	bool cgroup;
+	/* Dies of its parent's death, and so is born by another one. */
+	bool orphan;
+	/* There is another one who frees, whatever the size. */
+	bool oom;
+};
+
+FIXTURE_VARIANT_ADD(size, kill) { .how = kill_plain };
+FIXTURE_VARIANT_ADD(size, tgkill) { .how = kill_by_tgkill };
+FIXTURE_VARIANT_ADD(size, tkill) { .how = kill_by_tkill };
+FIXTURE_VARIANT_ADD(size, group) { .how = kill_group };
+FIXTURE_VARIANT_ADD(size, pidfd) { .how = kill_by_pidfd };
+FIXTURE_VARIANT_ADD(size, sigqueue) { .how = kill_queued };
+FIXTURE_VARIANT_ADD(size, orphan) { .how = kill_by_orphaning, .orphan = true };
+FIXTURE_VARIANT_ADD(size, cgroup) { .how = kill_by_file, .cgroup = true };
+FIXTURE_VARIANT_ADD(size, oom) {
+	.how = kill_by_oom, .cgroup = true, .oom = true
+};
+
+/**
+ * struct parent - a thread of the test that has a victim for a child
+ * @thread: itself
+ * @victim: its child
+ * @ops: what that does
+ * @verdict: of its start
+ * @born: there is a verdict
+ * @leave: it may end, which kills the victim
+ */
+struct parent {
+	pthread_t thread;
+	struct victim *victim;
+	const struct victim_ops *ops;
+	enum verdict verdict;
+	pthread_barrier_t born;
+	pthread_barrier_t leave;
+};
+
+static struct parent parent;
+
+static void *parent_fn(void *arg)
+{
+	parent.verdict = victim_start(parent.victim, parent.ops);
+	pthread_barrier_wait(&parent.born);
+	pthread_barrier_wait(&parent.leave);
+
+	return NULL;
+}
+
+static enum verdict start_by_thread(struct victim *v,
+				    const struct victim_ops *ops)
+{
+	parent.victim = v;
+	parent.ops = ops;
+	pthread_barrier_init(&parent.born, NULL, 2);
+	pthread_barrier_init(&parent.leave, NULL, 2);
+	if (pthread_create(&parent.thread, NULL, parent_fn, NULL))
+		return BAD;
+	pthread_barrier_wait(&parent.born);
+
+	return parent.verdict;
+}
+
+static int kill_by_orphaning(struct victim *v)
+{
+	pthread_barrier_wait(&parent.leave);
+	pthread_join(parent.thread, NULL);
+
+	return 0;
+}
+
+FIXTURE_SETUP(size)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (variant->cgroup) {
+		missing = cgroups_begin(&self->cgroups);
+		if (missing) {
+			watch_restore(&self->watch);
+			SKIP(return, "%s", missing);
+		}
+		cgroup = self->cgroups.top;
+	}
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	self->kills = counter("expedite_kill");
+}
+
+FIXTURE_TEARDOWN_PARENT(size)
+{
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+#define START(bytes)							\
+do {									\
+	struct victim_ops _ops = { &memory, region_fill };	\
+									\
+	memory = (struct region){ .size = bytes, .seed = 1 };	\
+	if (variant->cgroup)						\
+		memory.cgroup = cgroup;			\
+	ASSERT_EQ(variant->orphan ?					\
+		  start_by_thread(&victim, &_ops) :		\
+		  victim_start(&victim, &_ops), GOOD);		\
+} while (0)
+
+TEST_F_TIMEOUT(size, large_ones_are_freed, LIMIT)
+{
+	struct told told;
+	pid_t pid;
+
+	START(LARGE);
+	pid = victim.pid;
+	if (variant->oom) {
+		/*
+		 * The OOM killer has its victim locked. It is found when it
+		 * exits, and there is another one who frees its memory.
+		 */
+		ASSERT_EQ(variant->how(&victim), 0);
+		EXPECT_TRUE(dies(&victim));
+		ASSERT_TRUE(told_in_the_end(pid, &told));
+	} else {
+		ASSERT_EQ(park(&victim, variant->how), 0);
+		EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
+		ASSERT_TRUE(told_in_the_end(pid, &told));
+		EXPECT_STREQ(told.outcome, "freed");
+		EXPECT_GE(told.bytes, LARGE);
+	}
+	EXPECT_EQ(told.taken, 1);
+	EXPECT_STREQ(told.by, "size");
+	EXPECT_EQ(counter("expedite_kill"), self->kills + 1);
+}
+
+TEST_F_TIMEOUT(size, small_ones_just_die, LIMIT)
+{
+	pid_t pid;
+
+	START(SMALL);
+	pid = victim.pid;
+	ASSERT_EQ(park(&victim, variant->how), 0);
+	EXPECT_TRUE(variant->oom || memory_stays(pid, SMALL));
+	EXPECT_TRUE(nothing_told(pid));
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+TEST_F_TIMEOUT(size, all_just_die_without, LIMIT)
+{
+	pid_t pid;
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, "0"));
+	START(LARGE);
+	pid = victim.pid;
+	ASSERT_EQ(park(&victim, variant->how), 0);
+	EXPECT_TRUE(variant->oom || memory_stays(pid, LARGE));
+	EXPECT_TRUE(nothing_told(pid));
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+TEST_F_TIMEOUT(size, they_die, LIMIT)
+{
+	START(LARGE);
+	ASSERT_EQ(variant->how(&victim), 0);
+	EXPECT_TRUE(dies(&victim));
+}
+
+/* --- The value, and what does not count as a kill --- */
+
+FIXTURE(value) {
+	struct watch watch;
+	long kills;
+};
+
+FIXTURE_SETUP(value)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	self->kills = counter("expedite_kill");
+}
+
+FIXTURE_TEARDOWN_PARENT(value)
+{
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+TEST_F(value, bad_ones_change_nothing)
+{
+	static const char * const bad[] = {
+		"-1", "-8192", "x", "8k", "0x", "99999999999999999999999",
+	};
+	char text[32];
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		write_file(MIN_KBYTES, bad[i]);
+		ASSERT_TRUE(read_file(MIN_KBYTES, text, sizeof(text)));
+		ASSERT_STREQ(text, MIN_TEXT "\n") {
+			TH_LOG("after '%s'", bad[i]);
+		}
+	}
+	EXPECT_FALSE(write_file(MIN_KBYTES, "x"));
+}
+
+/* So much nobody has: not even if it is counted in bytes, and turns to 0. */
+TEST_F_TIMEOUT(value, the_largest, LIMIT)
+{
+	static const char * const values[] = {
+		"18446744073709551615", "18014398509481984", "4294967295",
+		"4194304",
+	};
+	struct victim_ops ops = { &memory, region_fill };
+	unsigned int taken = 0;
+
+	memory = (struct region){ .size = LARGE, .seed = 2 };
+	for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
+		if (!write_file(MIN_KBYTES, values[i]))
+			continue;
+		taken++;
+		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		ASSERT_EQ(park(&victim, kill_plain), 0);
+		EXPECT_TRUE(memory_stays(victim.pid, LARGE)) {
+			TH_LOG("with %s", values[i]);
+		}
+		victim_end(&victim);
+	}
+	EXPECT_GE(taken, 1);
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+/* The flag does not care how large a victim is, if it is worth it at all. */
+TEST_F_TIMEOUT(value, the_flag_beside_it, LIMIT)
+{
+	struct victim_ops ops = { &memory, region_fill };
+	struct told told;
+	pid_t pid;
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	memory = (struct region){ .size = SMALL, .seed = 3 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(pid, 0));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_STREQ(told.by, "flag");
+	victim_end(&victim);
+
+	/* A large one is found by both, and taken on once. */
+	memory = (struct region){ .size = LARGE, .seed = 4 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(pid, 0));
+	ASSERT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_GE(told.bytes, LARGE);
+}
+
+TEST_F_TIMEOUT(value, switched_off, LIMIT)
+{
+	struct victim_ops ops = { &memory, region_fill };
+
+	if (!watch_switch(&self->watch))
+		SKIP(return, "cannot be switched off while running");
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	ASSERT_TRUE(write_file(SWITCH, "N"));
+	memory = (struct region){ .size = LARGE, .seed = 5 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_plain), 0);
+	EXPECT_TRUE(memory_stays(victim.pid, LARGE));
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+	victim_end(&victim);
+
+	/* And on again, with the value that it had. */
+	ASSERT_TRUE(write_file(SWITCH, "Y"));
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_plain), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+}
+
+static int kill_by_term(struct victim *v)
+{
+	return kill(v->pid, SIGTERM) ? errno : 0;
+}
+
+/* Only SIGKILL is about getting memory back, others may want to leave more. */
+TEST_F_TIMEOUT(value, other_signals, LIMIT)
+{
+	struct victim_ops ops = { &memory, region_fill };
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	memory = (struct region){ .size = LARGE, .seed = 6 };
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	/* A tracer decides what becomes of SIGTERM: it is passed on. */
+	ASSERT_TRUE(seize_threads(&parking, &victim));
+	ASSERT_EQ(kill_by_term(&victim), 0);
+	ASSERT_EQ(waitpid(victim.pid, NULL, __WALL), victim.pid);
+	ASSERT_EQ(ptrace(PTRACE_CONT, victim.pid, NULL, SIGTERM), 0);
+	ASSERT_TRUE(wait_parked(victim.pid));
+	victim.parked = true;
+	EXPECT_TRUE(memory_stays(victim.pid, LARGE));
+	EXPECT_EQ(counter("expedite_kill"), self->kills);
+}
+
+/* Threads that an exec gets rid of are killed, but the process is not. */
+TEST_F_TIMEOUT(value, threads_killed_by_exec, LIMIT)
+{
+	int status;
+	pid_t pid;
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, "1024"));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		struct region region = {
+			.size = LARGE, .seed = 7, .threads = 3
+		};
+
+		if (region_fill(&region) != GOOD)
+			_exit(1);
+		exec_self();
+	}
+	ASSERT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+	EXPECT_TRUE(nothing_told(pid));
+}
+
+TEST_HARNESS_MAIN
