@@ -82,7 +82,7 @@ static u64 due(const struct model *m)
 
 	if (!m->tries)
 		return m->asked;
-	for (unsigned int i = 1; i < m->tries; i++)
+	for (unsigned int i = 1; i < m->tries && i <= 6; i++)
 		pause += pause;
 
 	return end - m->tried < pause || end < m->tried ? end :

@@ -267,35 +267,38 @@ static void test_shares(void)
 
 static void test_patience(void)
 {
-	static const u64 after_ms[] = {
-		0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2000,
-	};
-	const unsigned int nr = ARRAY_SIZE(after_ms);
+	const u64 end = START + PATIENCE;
 
 	expedite_queue_init(&queue);
 	for (enum expedite_outcome outcome = EXPEDITE_SHARED;
 	     outcome <= EXPEDITE_FAILED; outcome++) {
+		u64 pause = 1 * NSEC_PER_MSEC, now = START;
 		struct expedite_request over;
 		struct expedite_turn turn;
+		unsigned int tries = 0;
 
 		CHECK(add(0, 8 * SHARE, START) == EXPEDITE_QUEUED);
-		for (unsigned int i = 0; i < nr - 1; i++) {
-			u64 now = START + after_ms[i] * NSEC_PER_MSEC;
+		while (now < end) {
+			u64 next = now + pause < end ? now + pause : end;
 
 			turn = take(0, now);
 			CHECK(turn.first && turn.patient);
 			/* Open in one try is not open in the next. */
 			expedite_queue_open(&queue, turn.req);
-			put(&turn, i, outcome, now);
-			CHECK(idle_until(now) ==
-			      START + after_ms[i + 1] * NSEC_PER_MSEC);
+			put(&turn, tries++, outcome, now);
+			CHECK(idle_until(now) == next);
+			now = next;
+			if (pause < 64 * NSEC_PER_MSEC)
+				pause *= 2;
 		}
-		turn = take(0, START + PATIENCE);
+		/* After 0, 1, 3, 7, 15, 31, 63, 127, 191, ... 1983 ms. */
+		CHECK(tries == 37);
+		turn = take(0, end);
 		CHECK(turn.first && !turn.patient);
-		over = put_last(&turn, 0, outcome, START + PATIENCE);
+		over = put_last(&turn, 0, outcome, end);
 		CHECK(over.outcome == outcome);
-		CHECK(over.freed == (nr - 1) * (nr - 2) / 2);
-		CHECK(idle_until(START + PATIENCE) == EXPEDITE_NEVER);
+		CHECK(over.freed == tries * (tries - 1) / 2);
+		CHECK(idle_until(end) == EXPEDITE_NEVER);
 	}
 }
 

@@ -3,14 +3,26 @@
 #define _LINUX_MEMREAP_EXPEDITE_H
 
 #include <linux/jump_label.h>
-#include <linux/sched/mm.h>
 #include <linux/types.h>
 
 struct kernel_siginfo;
 struct mm_struct;
 struct pid;
 struct seq_file;
+struct signal_struct;
 struct task_struct;
+
+/**
+ * struct memreap_exiting - an address space that a thread is giving up
+ * @node: among those that can be found
+ * @signal: of the process
+ * @mm: the address space, pinned; NULL if it is not worth it
+ */
+struct memreap_exiting {
+	struct hlist_node node;
+	const struct signal_struct *signal;
+	struct mm_struct *mm;
+};
 
 #ifdef CONFIG_MEMREAP_EXPEDITE
 
@@ -28,7 +40,8 @@ int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid);
 bool memreap_expedite_suffix(char *buf);
 void memreap_expedite_cgroup_kill(struct task_struct *task);
 void memreap_expedite_killed(struct task_struct *p);
-void memreap_expedite_mmput(struct mm_struct *mm);
+void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm);
+void memreap_expedite_unlist(struct memreap_exiting *e);
 void memreap_expedite_vmstat(struct seq_file *m);
 
 /* In complete_signal(), for a process that dies of @sig from now on. */
@@ -39,13 +52,21 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 		memreap_expedite_killed(p);
 }
 
-/* In place of the mmput() in exit_mm(). */
-static inline void memreap_expedite_exit_mm(struct mm_struct *mm)
+/* In exit_mm(), before the thread gives up its mm... */
+static inline void memreap_expedite_exiting(struct memreap_exiting *e,
+					    struct mm_struct *mm)
 {
 	if (memreap_expedite_enabled())
-		memreap_expedite_mmput(mm);
+		memreap_expedite_exit(e, mm);
 	else
-		mmput(mm);
+		e->mm = NULL;
+}
+
+/* ...and after mmput(). */
+static inline void memreap_expedite_exited(struct memreap_exiting *e)
+{
+	if (e->mm)
+		memreap_expedite_unlist(e);
 }
 
 #else
@@ -74,9 +95,13 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 {
 }
 
-static inline void memreap_expedite_exit_mm(struct mm_struct *mm)
+static inline void memreap_expedite_exiting(struct memreap_exiting *e,
+					    struct mm_struct *mm)
 {
-	mmput(mm);
+}
+
+static inline void memreap_expedite_exited(struct memreap_exiting *e)
+{
 }
 
 static inline void memreap_expedite_vmstat(struct seq_file *m)

@@ -67,22 +67,10 @@ static atomic_long_t expedite_fails;
 
 /* --- Address spaces on their way out --- */
 
-/**
- * struct exiting - an address space that its last threads are leaving
- * @node: in its bucket
- * @signal: of the process
- * @mm: the address space, pinned
- *
- * Once a thread has passed exit_mm(), nothing leads from the process to the
- * memory that it is freeing. Lives on the stack of the thread that may be the
- * one to free it.
+/*
+ * Once a thread has given up its mm, nothing leads from the process to the
+ * memory that it is freeing. So it lists itself before that, until it is done.
  */
-struct exiting {
-	struct hlist_node node;
-	const struct signal_struct *signal;
-	struct mm_struct *mm;
-};
-
 #define EXITING_BITS		6
 
 /* Every exit comes by here: they should not meet at one lock. */
@@ -100,7 +88,7 @@ static struct mm_struct *exiting_mm(const struct signal_struct *signal)
 {
 	struct exiting_bucket *bucket = exiting_bucket(signal);
 	struct mm_struct *mm = NULL;
-	struct exiting *e;
+	struct memreap_exiting *e;
 
 	spin_lock(&bucket->lock);
 	hlist_for_each_entry(e, &bucket->list, node) {
@@ -514,39 +502,48 @@ void memreap_expedite_killed(struct task_struct *p)
 }
 
 /**
- * memreap_expedite_mmput - let go of the address space of an exiting thread
- * @mm: the caller's, no longer its mm
+ * memreap_expedite_exit - the current thread is about to give up its mm
+ * @e: for memreap_expedite_exited(), on the stack of exit_mm()
+ * @mm: its address space
  *
- * What mmput() does, which for the last thread is most of its exit. For that
- * time the address space can be found by who kills the process only now.
+ * Whoever kills the process from now on finds @mm here, for as long as this
+ * thread may be the one to free it, which is most of an exit.
  */
-void memreap_expedite_mmput(struct mm_struct *mm)
+void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm)
 {
 	struct signal_struct *signal = current->signal;
-	bool exits = signal->flags & SIGNAL_GROUP_EXIT;
-	struct exiting e = { .signal = signal, .mm = mm };
-	struct exiting_bucket *bucket;
+	bool group = signal->flags & SIGNAL_GROUP_EXIT;
+	struct exiting_bucket *bucket = exiting_bucket(signal);
 
-	if ((!exits && atomic_read(&signal->live)) ||
-	    private_pages(mm) < EXPEDITE_WORTH) {
-		mmput(mm);
+	e->mm = NULL;
+	if ((!group && atomic_read(&signal->live)) ||
+	    private_pages(mm) < EXPEDITE_WORTH)
 		return;
-	}
 
-	if (static_branch_unlikely(&memreap_expedite_size_key) && exits &&
+	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&
 	    signal->group_exit_code == SIGKILL && large_enough(mm))
 		expedite_add(mm, current, EXPEDITE_BY_SIZE);
 
-	bucket = exiting_bucket(signal);
 	mmgrab(mm);
+	e->mm = mm;
+	e->signal = signal;
 	spin_lock(&bucket->lock);
-	hlist_add_head(&e.node, &bucket->list);
+	hlist_add_head(&e->node, &bucket->list);
 	spin_unlock(&bucket->lock);
-	mmput(mm);
+}
+
+/**
+ * memreap_expedite_unlist - the current thread has given up its mm
+ * @e: what memreap_expedite_exit() filled in, with an mm
+ */
+void memreap_expedite_unlist(struct memreap_exiting *e)
+{
+	struct exiting_bucket *bucket = exiting_bucket(e->signal);
+
 	spin_lock(&bucket->lock);
-	hlist_del(&e.node);
+	hlist_del(&e->node);
 	spin_unlock(&bucket->lock);
-	mmdrop(mm);
+	mmdrop(e->mm);
 }
 
 /* --- Knobs and figures --- */

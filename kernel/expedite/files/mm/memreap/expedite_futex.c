@@ -38,8 +38,6 @@ static bool peek(struct mm_struct *mm, unsigned long addr, void *to, size_t len)
 		return false;
 	if (!folio_walk_start(&fw, vma, addr, 0))
 		return false;
-	/* sparse cannot see that the walk has taken it. */
-	__acquire(fw.ptl);
 	from = kmap_local_page(fw.page);
 	memcpy(to, from + offset_in_page(addr), len);
 	kunmap_local(from);

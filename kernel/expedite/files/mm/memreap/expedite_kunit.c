@@ -322,40 +322,40 @@ static void workers_go_to_the_largest_share(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, idle_until(test, START), EXPEDITE_NEVER);
 }
 
-static void pauses_double_until_patience_ends(struct kunit *test)
+static void pauses_grow_until_patience_ends(struct kunit *test)
 {
-	static const unsigned int after_ms[] = {
-		0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2000,
-	};
-	const unsigned int last = ARRAY_SIZE(after_ms) - 1;
+	const u64 end = START + PATIENCE;
 
 	for (enum expedite_outcome outcome = EXPEDITE_SHARED;
 	     outcome <= EXPEDITE_FAILED; outcome++) {
+		u64 pause = 1 * NSEC_PER_MSEC, now = START;
 		struct expedite_request over;
 		struct expedite_turn turn;
+		unsigned int tries = 0;
 
 		add(test, 0, 8 * SHARE, START);
-		for (unsigned int i = 0; i < last; i++) {
-			u64 now = START + (u64)after_ms[i] * NSEC_PER_MSEC;
+		while (now < end) {
+			u64 next = min(now + pause, end);
 
 			turn = take(test, 0, now);
 			KUNIT_EXPECT_TRUE(test, turn.first);
 			KUNIT_EXPECT_TRUE(test, turn.patient);
 			/* Open in one try is not open in the next. */
 			expedite_queue_open(test->priv, turn.req);
-			put(test, &turn, i, outcome, now);
-			KUNIT_EXPECT_EQ(test, idle_until(test, now),
-					START + (u64)after_ms[i + 1] *
-					NSEC_PER_MSEC);
+			put(test, &turn, tries++, outcome, now);
+			KUNIT_EXPECT_EQ(test, idle_until(test, now), next);
+			now = next;
+			pause = min(2 * pause, (u64)64 * NSEC_PER_MSEC);
 		}
-		turn = take(test, 0, START + PATIENCE);
+		/* After 0, 1, 3, 7, 15, 31, 63, 127, 191, ... 1983 ms. */
+		KUNIT_EXPECT_EQ(test, tries, 37);
+		turn = take(test, 0, end);
 		KUNIT_EXPECT_TRUE(test, turn.first);
 		KUNIT_EXPECT_FALSE(test, turn.patient);
-		over = put_last(test, &turn, 0, outcome, START + PATIENCE);
+		over = put_last(test, &turn, 0, outcome, end);
 		KUNIT_EXPECT_EQ(test, over.outcome, outcome);
-		KUNIT_EXPECT_EQ(test, over.freed, last * (last - 1) / 2);
-		KUNIT_EXPECT_EQ(test, idle_until(test, START + PATIENCE),
-				EXPEDITE_NEVER);
+		KUNIT_EXPECT_EQ(test, over.freed, tries * (tries - 1) / 2);
+		KUNIT_EXPECT_EQ(test, idle_until(test, end), EXPEDITE_NEVER);
 	}
 }
 
@@ -541,7 +541,8 @@ static u64 model_due(const struct model *m)
 	if (!m->tries)
 		return m->asked;
 
-	return min(m->tried + (PAUSE << (m->tries - 1)), m->asked + PATIENCE);
+	return min(m->tried + (PAUSE << min(m->tries - 1, 6U)),
+		   m->asked + PATIENCE);
 }
 
 /* What one more worker would get, 0 if nothing. */
@@ -1006,7 +1007,7 @@ static struct kunit_case expedite_test_cases[] = {
 	KUNIT_CASE(largest_come_first),
 	KUNIT_CASE(crew_is_what_the_work_is_worth),
 	KUNIT_CASE(workers_go_to_the_largest_share),
-	KUNIT_CASE(pauses_double_until_patience_ends),
+	KUNIT_CASE(pauses_grow_until_patience_ends),
 	KUNIT_CASE(last_try_is_not_left_out),
 	KUNIT_CASE(merging_renews_patience),
 	KUNIT_CASE(worst_outcome_of_a_try_counts),

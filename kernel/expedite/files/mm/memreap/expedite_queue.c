@@ -228,7 +228,7 @@ bool expedite_queue_put(struct expedite_queue *q, struct expedite_request *req,
 	} else {
 		/* The last try is when patience ends, not a pause later. */
 		req->due = min(now + req->pause, req->until);
-		req->pause *= 2;
+		req->pause = min(2 * req->pause, (u64)EXPEDITE_LONG_PAUSE);
 		req->outcome = EXPEDITE_EXITED;
 	}
 unlock:

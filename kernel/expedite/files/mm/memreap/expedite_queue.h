@@ -16,8 +16,9 @@ struct task_struct;
  */
 #define EXPEDITE_SHARE		(SZ_64M / PAGE_SIZE)
 
-/* The first pause before another try, doubled each time, and the last try. */
+/* The first pause before another try, doubled up to the longest; the end. */
 #define EXPEDITE_PAUSE		(1 * NSEC_PER_MSEC)
+#define EXPEDITE_LONG_PAUSE	(64 * NSEC_PER_MSEC)
 #define EXPEDITE_PATIENCE	(2 * NSEC_PER_SEC)
 
 /**
