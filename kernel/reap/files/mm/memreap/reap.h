@@ -17,8 +17,8 @@ struct task_struct;
  * the memory of this process, which is going to be killed. Not inherited.
  */
 #define MMF_MEMREAP_HURRY	15
-static_assert(MMF_MEMREAP_HURRY < MMF_VM_MERGEABLE &&
-	      MMF_MEMREAP_HURRY >= MMF_DUMP_FILTER_SHIFT + MMF_DUMP_FILTER_BITS);
+static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
+static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
 
 #ifdef CONFIG_MEMREAP_REAP
 

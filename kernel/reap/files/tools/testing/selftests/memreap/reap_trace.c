@@ -163,7 +163,7 @@ static void *worker_fn(void *arg)
 
 /* Let @nr reapers at the victim at the same time. Returns how many worked. */
 static unsigned int share(struct __test_metadata *_metadata,
-			  FIXTURE_DATA(trace) *self, int nr)
+			  struct _test_data_trace *self, int nr)
 {
 	struct worker workers[MAX_REAPERS];
 	pthread_t threads[MAX_REAPERS];
