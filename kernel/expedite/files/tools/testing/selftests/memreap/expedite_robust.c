@@ -384,6 +384,7 @@ TEST_F_TIMEOUT(owner, runs, LIMIT)
 {
 	struct victim_ops ops = { .prepare = variant->prepare };
 	unsigned long long seed = 1;
+	enum verdict verdict;
 
 	TH_LOG("seed %llu", seed);
 	for (int i = 0; i < ROUNDS; i++) {
@@ -397,7 +398,11 @@ TEST_F_TIMEOUT(owner, runs, LIMIT)
 		expect_told(_metadata, &waiters, variant->raw);
 		if (i < ROUNDS - 1) {
 			ASSERT_TRUE(make_locks());
-			ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+			verdict = victim_start(&victim, &ops);
+			/* What was swapped out once need not be again. */
+			if (verdict == UNSUPPORTED)
+				break;
+			ASSERT_EQ(verdict, GOOD);
 		}
 	}
 }
