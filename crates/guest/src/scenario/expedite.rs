@@ -85,7 +85,7 @@ const CASES: [Case; 6] = [
         name: "nice-19",
         hogs: [2, 1],
         nice: 19,
-        mib: [8, 32],
+        mib: [16, 32],
         window: [Duration::from_millis(600), Duration::from_millis(900)],
         step: Duration::from_millis(1),
         ..FREE
