@@ -169,7 +169,10 @@ TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
 
 	if (!size)
 		SKIP(return, "needs %lu MiB", NR_STORM * STORM_MIN / MIB * 5 / 4);
-	ASSERT_TRUE(storm_start(s, NR_STORM, size, self->cgroups.top, false));
+	ASSERT_TRUE(storm_start(s, NR_STORM, size, self->cgroups.top, false)) {
+		TH_LOG("%u started, %u ready: %s", s->nr, *s->ready,
+		       strerror(errno));
+	}
 	ASSERT_GE(cgroup_memory(self->cgroups.top), NR_STORM * size);
 
 	begin = now_ns();
@@ -206,7 +209,10 @@ TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
 		SKIP(return, "needs %lu MiB",
 		     NR_TOO_MANY * STORM_MIN / MIB * 5 / 4);
 	ASSERT_TRUE(storm_start(s, NR_TOO_MANY, STORM_MIN, self->cgroups.top,
-				true));
+				true)) {
+		TH_LOG("%u started, %u ready: %s", s->nr, *s->ready,
+		       strerror(errno));
+	}
 	/* They cannot let go of what they own, and so stay in the table. */
 	ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max", "1000 1000000"),
 		  0);
