@@ -36,8 +36,16 @@ const SPLAT_GRACE: Duration = Duration::from_secs(20);
 /// The CPU under TCG. `max` offers `rep stosb` as the fast way to clear a page, but TCG
 /// emulates it byte by byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.
 const TCG_CPU: &str = "max,-erms";
-/// With `-icount shift=0` one instruction is one nanosecond is one tick.
+/// With `-icount` the TSC ticks once in a nanosecond of guest time.
 const ICOUNT_TSC_KHZ: u64 = 1_000_000;
+
+/// An instruction takes 2^shift nanoseconds of guest time under `-icount`: one, unless there are
+/// many CPUs. Then whoever waits for time to pass makes all of them take their turn, and the 100 ms
+/// for which the kernel measures its timer would take minutes. With much more than four, 64 CPUs'
+/// timer interrupts take all the time that there is.
+fn icount_shift(cpus: u32) -> u32 {
+    if cpus <= 8 { 0 } else { 2 }
+}
 
 /// One side of a comparison: a kernel and its boot parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -501,6 +509,7 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
     // microvm boots in a second because it has next to nothing to probe.
     qemu.args(["-M", "microvm", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     qemu.args(["-m", &job.mem_mib.to_string(), "-smp", &job.cpus.to_string()]);
+    let icount = format!("shift={},sleep=off", icount_shift(job.cpus));
     match (accel, job.mode) {
         (Accel::Kvm, Mode::Multi) => {
             qemu.args(["-accel", "kvm", "-cpu", "host"]);
@@ -508,7 +517,7 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
         (_, mode) => {
             let (args, khz): (&[&str], u64) = match mode {
                 Mode::Multi => (&["-accel", "tcg,thread=multi"], host_tsc_khz()),
-                Mode::Icount => (&["-accel", "tcg", "-icount", "shift=0,sleep=off"], ICOUNT_TSC_KHZ),
+                Mode::Icount => (&["-accel", "tcg", "-icount", &icount], ICOUNT_TSC_KHZ),
             };
             qemu.args(args).args(["-cpu", TCG_CPU]);
             // microvm has no timer to calibrate the TSC against, and on a loaded host any
@@ -665,6 +674,19 @@ mod tests {
         assert!(kvm.contains("-accel kvm -cpu host") && !kvm.contains("tsc"), "{kvm}");
         // Instruction counting is TCG's, whatever the host has.
         assert_eq!(shown(Accel::Kvm, Mode::Icount, "/l"), icount);
+    }
+
+    #[test]
+    fn time_passes_faster_for_many_cpus() {
+        let logs = Logs::in_folder(Path::new("/l"));
+        let icount = |cpus| {
+            let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
+            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs).unwrap())
+        };
+        for (cpus, option) in [(1, "shift=0,"), (2, "shift=0,"), (16, "shift=2,"), (64, "shift=2,")] {
+            assert!(icount(cpus).contains(option), "{cpus}");
+            assert!(icount(cpus).contains("tsc_early_khz=1000000 "), "{cpus}");
+        }
     }
 
     #[test]

@@ -16,11 +16,24 @@ pub struct Scenario {
     pub name: &'static str,
     /// One line for `--help` and the report.
     pub about: &'static str,
-    /// One guest per measuring mode; each is booted once per arm and pair.
+    /// The guests, no two of them alike in both mode and CPUs; each is booted once per arm and pair.
     pub runs: &'static [Run],
+    /// Kernels beside the two arms that its comparison needs: names of patches to stock in
+    /// `kernel/controls`. They are booted in every pair, and take no part in the verdicts.
+    pub controls: &'static [&'static str],
 }
 
-/// The guest of one scenario in one mode.
+impl Scenario {
+    /// The CPUs of one of the runs if they are part of its name, because the scenario has several
+    /// guests of that mode.
+    #[must_use]
+    pub fn cpus_in_name(&self, run: &Run) -> Option<u32> {
+        let several = self.runs.iter().filter(|other| other.mode == run.mode).count() > 1;
+        several.then_some(run.cpus)
+    }
+}
+
+/// One guest of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// How time and concurrency are simulated.
@@ -38,11 +51,18 @@ pub struct Run {
 }
 
 const MINUTES: Duration = Duration::from_secs(180);
+/// For guests whose many CPUs one host thread has to emulate.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// For guests with more CPUs than the host: each would measure for how long it has to spin, and come
+/// to no good end when it does not run all the time. So they are told, rather too much.
+const MANY_CPUS: &str = "norandmaps lpj=4000000";
 
 const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "reap",
         about: "512 MiB of a killed process come back: time, lock contention, CPU time",
+        controls: &[],
         runs: &[
             Run { mode: Mode::Multi, cpus: 2, mem_mib: 1536, timeout: MINUTES, args: &[], cmdline: "" },
             // icount runs on one CPU only: contention is what `multi` is for. Instructions per page do
@@ -60,6 +80,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "ksm-rmap",
         about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
+        controls: &[],
         // Pages move between two nodes.
         runs: &[
             Run {
@@ -83,6 +104,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "expedite",
         about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
+        controls: &[],
         runs: &[
             Run { mode: Mode::Multi, cpus: 2, mem_mib: 1024, timeout: MINUTES, args: &[], cmdline: "" },
             Run {
@@ -93,6 +115,59 @@ const SCENARIOS: &[Scenario] = &[
                 args: &["icount"],
                 cmdline: "",
             },
+        ],
+    },
+    Scenario {
+        name: "rss-counters",
+        about: "what it costs to count a process's pages, and how far off others see them",
+        controls: &[],
+        // The error grows with the CPUs, so there are guests with few and with many of them. They
+        // run one after the other, so that little is lost where the host has fewer. norandmaps: where
+        // a process's memory is decides how many page tables and VMAs it has, and with them what a
+        // fork or a fault costs, by more than what may be lost.
+        runs: &[
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 512,
+                timeout: MINUTES,
+                args: &["instructions"],
+                cmdline: "norandmaps",
+            },
+            Run {
+                mode: Mode::Multi,
+                cpus: 2,
+                mem_mib: 512,
+                timeout: MINUTES,
+                args: &["rates", "errors"],
+                cmdline: "norandmaps",
+            },
+            Run {
+                mode: Mode::Multi,
+                cpus: 16,
+                mem_mib: 768,
+                timeout: MINUTES,
+                args: &["errors"],
+                cmdline: MANY_CPUS,
+            },
+            Run {
+                mode: Mode::Multi,
+                cpus: 64,
+                mem_mib: 1024,
+                timeout: MINUTES,
+                args: &["errors"],
+                cmdline: MANY_CPUS,
+            },
+        ],
+    },
+    Scenario {
+        name: "oom-select",
+        about: "the OOM killer chooses among many processes: how fast, and the right one?",
+        controls: &["stock-precise"],
+        // What a precise sum costs, and how far an approximate one is off, depends on the CPUs.
+        runs: &[
+            Run { mode: Mode::Icount, cpus: 16, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
+            Run { mode: Mode::Icount, cpus: 64, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
         ],
     },
 ];
@@ -125,6 +200,16 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
     Ok(selected)
 }
 
+/// The controls of all scenarios, each once: the kernels besides stock and the changed one that the
+/// lab can build.
+#[must_use]
+pub fn controls() -> Vec<&'static str> {
+    let mut names: Vec<&str> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// The mode's name in files and tables.
 #[must_use]
 pub fn mode_name(mode: Mode) -> &'static str {
@@ -134,11 +219,34 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
+/// The run's name in files and tables: its mode, and where that is not enough
+/// ([`Scenario::cpus_in_name`]) its CPUs: `icount-64`.
+#[must_use]
+pub fn run_name(mode: &str, cpus: Option<u32>) -> String {
+    cpus.map_or_else(|| mode.to_owned(), |cpus| format!("{mode}-{cpus}"))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn every_run_of_a_scenario_has_a_name_of_its_own() {
+        for scenario in all() {
+            let name = |run: &Run| run_name(mode_name(run.mode), scenario.cpus_in_name(run));
+            let mut names: Vec<String> = scenario.runs.iter().map(name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), scenario.runs.len(), "{}: {names:?}", scenario.name);
+        }
+        let run = |mode, cpus| Run { mode, cpus, ..all()[0].runs[0] };
+        let runs = [run(Mode::Icount, 1), run(Mode::Multi, 2), run(Mode::Icount, 64)];
+        let scenario = Scenario { runs: runs.to_vec().leak(), ..all()[0] };
+        assert_eq!(runs.map(|run| scenario.cpus_in_name(&run)), [Some(1), None, Some(64)]);
+        assert_eq!([run_name("icount", Some(64)), run_name("multi", None)], ["icount-64", "multi"]);
+    }
 
     #[test]
     fn selects_by_name_and_names_what_there_is() {

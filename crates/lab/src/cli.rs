@@ -87,7 +87,8 @@ struct AbArgs {
     /// Leave out the A/A control (a second boot of the base arm in each pair)
     #[arg(long)]
     no_aa: bool,
-    /// The arms, base first; give none or two [default: stock and memreap]
+    /// The arms, base first; give none or two [default: stock and memreap, and what kernels a
+    /// scenario needs beside them]
     #[arg(long = "arm", value_name = ARM)]
     arms: Vec<ArmSpec>,
     /// Kernel parameters for the stock arm
@@ -153,8 +154,8 @@ struct BootArgs {
 /// Build kernels, or find them in the cache, and print the paths of their bzImages
 #[derive(Args)]
 struct BuildArgs {
-    /// Which tree [default: both]
-    #[arg(long, value_enum)]
+    /// Which tree: stock, memreap or a scenario's control [default: all]
+    #[arg(long, value_name = "TREE")]
     arm: Option<Tree>,
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     variant: Variant,
@@ -246,7 +247,7 @@ struct DoctorArgs {
     json: bool,
 }
 
-const ARM: &str = "stock|memreap|NAME=BZIMAGE[,PARAMETERS]";
+const ARM: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
 
 /// One `--arm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,11 +260,9 @@ impl FromStr for ArmSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(tree) = Tree::from_str(text, false) {
-            return Ok(Self::Built(tree));
-        }
-        let (name, rest) =
-            text.split_once('=').ok_or("neither \"stock\" nor \"memreap\" nor NAME=BZIMAGE")?;
+        let Some((name, rest)) = text.split_once('=') else {
+            return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));
+        };
         let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
         if name.is_empty() || file.is_empty() {
             return Err("expected NAME=BZIMAGE[,PARAMETERS]".to_owned());
@@ -422,12 +421,21 @@ fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(
 
 fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     let scenarios = catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?;
+    let default_arms = args.arms.is_empty();
     let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
         Ok(two) => two,
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
     host::ensure_packages(ctx, host::LAB)?;
+    // Arms of one's own are compared with each other and nothing else.
+    let mut controls = Vec::new();
+    if default_arms {
+        let wanted = |name: &&str| scenarios.iter().any(|s| s.controls.contains(name));
+        for name in catalog::controls().into_iter().filter(wanted) {
+            controls.push(built(ctx, Tree::Control(name), args.variant, "")?.0);
+        }
+    }
     let mut source = None;
     let mut arms = Vec::new();
     for spec in specs {
@@ -435,8 +443,9 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
             ArmSpec::File(arm) => arm,
             ArmSpec::Built(tree) => {
                 let cmdline = match tree {
-                    Tree::Stock => &args.cmdline_stock,
+                    Tree::Stock => args.cmdline_stock.as_str(),
                     Tree::Memreap => &args.cmdline_memreap,
+                    Tree::Control(_) => "",
                 };
                 let (arm, kernel) = built(ctx, tree, args.variant, cmdline)?;
                 source = Some(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
@@ -452,6 +461,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         args: args.case.iter().map(|case| format!("case={case}")).collect(),
         pairs: args.pairs,
         arms,
+        controls,
         aa: !args.no_aa,
         min_effect: args.min_effect,
         alpha: 0.05,
@@ -537,8 +547,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
 }
 
 fn build(ctx: &Context, args: &BuildArgs) -> Result<ExitCode> {
-    let both = [Tree::Stock, Tree::Memreap];
-    for tree in both.into_iter().filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
+    for tree in Tree::all().filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
         let kernel = kernel::build(ctx, tree, args.variant)?;
         println!("{}", kernel.bzimage.display());
     }
@@ -565,12 +574,13 @@ fn static_checks(ctx: &Context, args: &StaticArgs) -> Result<ExitCode> {
 fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
     if args.check_all {
         for release in topics::check_all(ctx)? {
-            println!("{release}: all topics apply");
+            println!("{release}: all topics and controls apply");
         }
         return Ok(ExitCode::SUCCESS);
     }
     for topic in topics::load(&ctx.repo)? {
-        println!("{:<15} CONFIG_{:<25} {}", topic.name, topic.kconfig, topic.subject);
+        let symbol = topic.kconfig.unwrap_or_default();
+        println!("{:<15} CONFIG_{:<25} {}", topic.name, symbol, topic.subject);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -601,6 +611,7 @@ mod tests {
     fn arms_are_read() {
         assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
         assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
+        assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();
         let spec = format!("mine={},a=b c,d", path.display());

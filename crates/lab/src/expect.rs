@@ -11,17 +11,20 @@
 //! verdict = "better"          # optional
 //! share_at_most = 0.03        # optional: all boots together, this share of the base arm's
 //!
-//! [[compare]]                 # two metrics of one arm, by their medians
+//! [[compare]]                 # two metrics of one arm, or one of any two arms, by their medians
 //! arm = "memreap"
 //! metric = "100-vmas/mrelease2-90"
 //! not_worse_than = "100-vmas/mrelease-90"
 //! tolerance = 0.05            # optional: so much worse is still fine
+//! than_arm = "stock-precise"  # optional: the second metric is of this arm, so two arms are compared
+//! times = 15.0                # optional: must be so many times as good
 //!
 //! [[bound]]                   # one metric of one arm, by its median
 //! arm = "memreap"
 //! metric = "20000-vmas-2-maps/vmas-per-mapping"
 //! at_most = 1.5
 //! mode = "icount"             # optional, as in all tables
+//! cpus = 64                   # optional, too: of a scenario with several guests of one mode
 //! ```
 //!
 //! `scenario = "..."` in a table, or once at the top for all, tells metrics of the same name
@@ -39,6 +42,7 @@ use comfy_table::{Attribute, Cell, Color};
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::catalog::run_name;
 use crate::results::{Better, Metric, Results, Verdict};
 use crate::stats::median;
 use crate::table::{self, number, percent, ratio};
@@ -65,6 +69,7 @@ struct Expect {
     metric: Spanned<String>,
     scenario: Option<String>,
     mode: Option<String>,
+    cpus: Option<u32>,
     at_least: Option<f64>,
     share_at_most: Option<f64>,
     verdict: Option<Verdict>,
@@ -76,10 +81,18 @@ struct Compare {
     arm: Spanned<String>,
     metric: String,
     not_worse_than: String,
+    than_arm: Option<Spanned<String>>,
     #[serde(default)]
     tolerance: f64,
+    #[serde(default = "one")]
+    times: f64,
     scenario: Option<String>,
     mode: Option<String>,
+    cpus: Option<u32>,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 #[derive(Deserialize)]
@@ -90,6 +103,7 @@ struct Bound {
     at_most: f64,
     scenario: Option<String>,
     mode: Option<String>,
+    cpus: Option<u32>,
 }
 
 /// One expectation and what became of it.
@@ -131,46 +145,65 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
             let what = "give at_least, share_at_most or verdict, or nothing is expected of this metric";
             return Err(bad(expect.metric.span(), what.to_owned()));
         }
-        let scope = Scope::new(&file, &expect.scenario, &expect.mode);
+        let scope = Scope::new(&file, &expect.scenario, &expect.mode, expect.cpus);
         checked.extend(scope.expect(results, expect));
     }
-    let arm =
-        |name: &Spanned<String>| Side::of(results, name.get_ref()).map_err(|what| bad(name.span(), what));
     for compare in &file.compare {
-        let scope = Scope::new(&file, &compare.scenario, &compare.mode);
-        checked.extend(scope.compare(results, compare, arm(&compare.arm)?));
+        let scope = Scope::new(&file, &compare.scenario, &compare.mode, compare.cpus);
+        let side = |arm| side(results, arm, bad);
+        let first = side(&compare.arm)?;
+        let second = compare.than_arm.as_ref().map_or(Ok(first), side)?;
+        checked.extend(scope.compare(results, compare, first, second));
     }
     for bound in &file.bound {
-        let scope = Scope::new(&file, &bound.scenario, &bound.mode);
-        checked.extend(scope.bound(results, bound, arm(&bound.arm)?));
+        let scope = Scope::new(&file, &bound.scenario, &bound.mode, bound.cpus);
+        checked.extend(scope.bound(results, bound, side(results, &bound.arm, bad)?));
     }
     Ok(checked)
 }
 
-/// One arm of the results.
-#[derive(Clone, Copy)]
-enum Side {
-    Base,
-    Changed,
+/// The arm of that name, or what is `bad` about it.
+fn side<'a>(
+    results: &Results,
+    arm: &'a Spanned<String>,
+    bad: impl Fn(Range<usize>, String) -> anyhow::Error,
+) -> Result<Side<'a>> {
+    Side::of(results, arm.get_ref()).map_err(|what| bad(arm.span(), what))
 }
 
-impl Side {
+/// One arm of the results.
+#[derive(Clone, Copy)]
+enum Side<'a> {
+    Base,
+    Changed,
+    /// A kernel beside the two, by its name.
+    Beside(&'a str),
+}
+
+impl<'a> Side<'a> {
     /// The arm of that name, or of the name that it has by default.
-    fn of(results: &Results, arm: &str) -> Result<Self, String> {
+    fn of(results: &Results, arm: &'a str) -> Result<Self, String> {
         let (base, changed) = (results.meta.base(), results.meta.changed());
         match arm {
             _ if arm == base => Ok(Self::Base),
             _ if arm == changed => Ok(Self::Changed),
             "stock" => Ok(Self::Base),
             "memreap" => Ok(Self::Changed),
-            _ => Err(format!("no arm '{arm}'; there are: {base}, {changed}")),
+            _ if results.meta.arms.iter().skip(2).any(|beside| beside.name == arm) => Ok(Self::Beside(arm)),
+            _ => {
+                let known = [base, changed].into_iter();
+                let known = known.chain(results.meta.arms.iter().skip(2).map(|beside| beside.name.as_str()));
+                Err(format!("no arm '{arm}'; there are: {}", known.collect::<Vec<_>>().join(", ")))
+            }
         }
     }
 
+    /// NaN, which meets no expectation, if the metric was not measured on the arm.
     fn median(self, metric: &Metric) -> f64 {
         match self {
             Self::Base => median(&metric.stock),
             Self::Changed => median(&metric.memreap),
+            Self::Beside(arm) => metric.beside(arm).unwrap_or(f64::NAN),
         }
     }
 }
@@ -241,11 +274,17 @@ fn aa_clean(results: &Results, scenario: Option<&str>) -> Checked {
 struct Scope<'a> {
     scenario: Option<&'a str>,
     mode: Option<&'a str>,
+    cpus: Option<u32>,
 }
 
 impl<'a> Scope<'a> {
-    fn new(file: &'a File, scenario: &'a Option<String>, mode: &'a Option<String>) -> Self {
-        Self { scenario: scenario.as_deref().or(file.scenario.as_deref()), mode: mode.as_deref() }
+    fn new(
+        file: &'a File,
+        scenario: &'a Option<String>,
+        mode: &'a Option<String>,
+        cpus: Option<u32>,
+    ) -> Self {
+        Self { scenario: scenario.as_deref().or(file.scenario.as_deref()), mode: mode.as_deref(), cpus }
     }
 
     fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
@@ -253,6 +292,7 @@ impl<'a> Scope<'a> {
             m.metric == name
                 && self.scenario.is_none_or(|s| m.scenario == s)
                 && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
+                && self.cpus.is_none_or(|cpus| m.cpus == Some(cpus))
         };
         results.metrics.iter().filter(wanted).collect()
     }
@@ -285,26 +325,37 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    fn compare(&self, results: &Results, compare: &Compare, side: Side) -> Vec<Checked> {
-        let Compare { metric, not_worse_than, tolerance, .. } = compare;
+    fn compare(
+        &self,
+        results: &Results,
+        compare: &Compare,
+        side: Side<'_>,
+        other_side: Side<'_>,
+    ) -> Vec<Checked> {
+        let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let arm = compare.arm.get_ref();
+        let how = match times {
+            1.0 => "not worse than".to_owned(),
+            _ => format!("at least {} as good as", ratio(*times)),
+        };
+        let than = compare.than_arm.as_ref().map_or(String::new(), |arm| format!(" on {}", arm.get_ref()));
         let wanted =
-            format!("on {arm}: {metric} not worse than {not_worse_than} (tolerance {})", percent(*tolerance));
+            format!("on {arm}: {metric} {how} {not_worse_than}{than} (tolerance {})", percent(*tolerance));
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
             return vec![missing(wanted, metric)];
         }
         let checked = found.into_iter().map(|m| {
-            let Some(other) = others.iter().find(|o| (&o.scenario, &o.mode) == (&m.scenario, &m.mode)) else {
+            let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
                 return missing(wanted.clone(), not_worse_than);
             };
-            let (value, limit) = (side.median(m), side.median(other));
+            let (value, limit) = (side.median(m), other_side.median(other));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
             let pass = comparable
                 && match m.better {
-                    Better::Lower => value <= limit * (1.0 + tolerance),
-                    Better::Higher => value * (1.0 + tolerance) >= limit,
+                    Better::Lower => value * times <= limit * (1.0 + tolerance),
+                    Better::Higher => value * (1.0 + tolerance) >= limit * times,
                 };
             let measured = format!("{} {} against {} {}", number(value), m.unit, number(limit), other.unit);
             Checked { expected: wanted.clone(), measured, pass }
@@ -312,7 +363,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    fn bound(&self, results: &Results, bound: &Bound, side: Side) -> Vec<Checked> {
+    fn bound(&self, results: &Results, bound: &Bound, side: Side<'_>) -> Vec<Checked> {
         let wanted =
             |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
         let found = self.find(results, &bound.metric);
@@ -332,9 +383,14 @@ fn missing(expected: String, metric: &str) -> Checked {
     Checked { expected, measured: format!("the results have no {metric}"), pass: false }
 }
 
+/// What tells the guests apart in which metrics are measured.
+fn guest(metric: &Metric) -> (&str, Option<&str>, Option<u32>) {
+    (&metric.scenario, metric.mode.as_deref(), metric.cpus)
+}
+
 fn place(metric: &Metric) -> String {
     match &metric.mode {
-        Some(mode) => format!("{} ({mode})", metric.metric),
+        Some(mode) => format!("{} ({})", metric.metric, run_name(mode, metric.cpus)),
         None => metric.metric.clone(),
     }
 }
@@ -349,7 +405,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::results::fixture;
+    use crate::results::{ArmMeta, Beside, fixture};
 
     fn check_fixture(text: &str) -> Result<Vec<Checked>> {
         check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"))
@@ -428,6 +484,30 @@ mod tests {
     }
 
     #[test]
+    fn guests_of_one_mode_are_told_apart_by_their_cpus() {
+        let mut results = fixture::results();
+        for (cpus, factor) in [(16, 1.0), (64, 10.0)] {
+            for name in ["a", "b"] {
+                let mut metric = results.metrics[1].clone();
+                (metric.metric, metric.cpus) = (name.into(), Some(cpus));
+                (metric.ratio, metric.memreap) = (factor, vec![factor]);
+                results.metrics.push(metric);
+            }
+        }
+        let judge = |text: &str| {
+            let checked = own(check_text(&results, text, Path::new("x")).unwrap());
+            checked.iter().map(|c| (c.expected.contains("-64)"), c.pass)).collect::<Vec<_>>()
+        };
+        let expect = "[[expect]]\nmetric = 'a'\nat_least = 5.0";
+        assert_eq!(judge(expect), [(false, false), (true, true)]);
+        assert_eq!(judge(&format!("{expect}\ncpus = 64")), [(true, true)]);
+        assert!(!judge(&format!("{expect}\ncpus = 8"))[0].1);
+        let compare = "[[compare]]\narm = 'memreap'\nmetric = 'b'\nnot_worse_than = 'a'";
+        let passes: Vec<bool> = judge(compare).iter().map(|&(_, pass)| pass).collect();
+        assert_eq!(passes, [true, true]);
+    }
+
+    #[test]
     fn comparisons_within_an_arm_know_direction_and_tolerance() {
         let mut results = fixture::results();
         let mut slower = results.metrics[1].clone();
@@ -444,6 +524,42 @@ mod tests {
         assert!(compare("mrelease2-90", "mrelease-90", 0.05));
         assert!(!compare("mrelease2-90", "mrelease-90", 0.03));
         assert!(compare("mrelease-90", "mrelease2-90", 0.0));
+    }
+
+    #[test]
+    fn any_two_arms_are_compared_by_a_factor() {
+        let mut results = fixture::results();
+        let beside = |arm: &str| ArmMeta { name: arm.into(), ..results.meta.arms[0].clone() };
+        let arms = [beside("third"), beside("unused")];
+        results.meta.arms.extend(arms);
+        let metric = &mut results.metrics[1];
+        metric.memreap = vec![2.0];
+        metric.beside = vec![Beside { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
+        let name = metric.metric.clone();
+        let compare = |arm: &str, than: &str, more: &str| {
+            let text = format!(
+                "[[compare]]\narm = '{arm}'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
+                 than_arm = '{than}'\n{more}"
+            );
+            check_text(&results, &text, Path::new("x")).map(|checked| own(checked)[0].pass)
+        };
+        assert!(compare("memreap", "third", "").unwrap());
+        assert!(compare("memreap", "third", "times = 15.0").unwrap());
+        assert!(!compare("memreap", "third", "times = 15.1").unwrap());
+        assert!(compare("memreap", "third", "times = 15.1\ntolerance = 0.01").unwrap());
+        assert!(!compare("third", "memreap", "").unwrap());
+        assert!(!compare("memreap", "unused", "").unwrap());
+        let error = compare("memreap", "fourth", "").unwrap_err().to_string();
+        assert!(error.contains("no arm 'fourth'; there are: stock, memreap, third, unused"), "{error}");
+        results.metrics[1].better = Better::Higher;
+        results.metrics[1].memreap = vec![450.0];
+        let text = format!(
+            "[[compare]]\narm = 'memreap'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
+             than_arm = 'third'\ntimes = "
+        );
+        let judge = |times| own(check_text(&results, &format!("{text}{times:?}"), Path::new("x")).unwrap());
+        assert!(judge(15.0)[0].pass && !judge(15.1)[0].pass);
+        assert!(judge(15.0)[0].expected.contains("at least 15.0x as good as"), "{}", judge(15.0)[0].expected);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! ```text
 //! results.json   report.html          the whole run; written at its end
 //! results-partial.json                after each pair, until the run ends; no verdicts
-//! boots/<scenario>-<mode>/<pair>-<arm>/   each boot's console and channel logs
+//! boots/<scenario>-<run>/<pair>-<arm>/   each boot's console and channel logs; a run is a mode,
+//!                                      with its CPUs if the scenario has several: icount-64
 //! previous/                           the same of the run before
 //! ```
 
@@ -26,12 +27,12 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::accel::Accel;
 use crate::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
-use crate::catalog::{self, Run, Scenario, mode_name};
+use crate::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::channel::{Outcome, Sample};
 use crate::context::Context;
 use crate::progress::{Step, elapsed};
 use crate::report;
-use crate::results::{self, ArmMeta, Control, Meta, Metric, Results, RunMeta, Verdict};
+use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Results, RunMeta, Verdict};
 use crate::stats::{self, Comparison, Pairs, Rules};
 
 /// How much of a failed guest's console an error shows.
@@ -44,10 +45,13 @@ pub struct Plan {
     pub scenarios: Vec<String>,
     /// Arguments for the scenarios in the guest, after those that the catalog gives them.
     pub args: Vec<String>,
-    /// Pairs per scenario and mode.
+    /// Pairs per scenario and run.
     pub pairs: usize,
     /// Base and changed.
     pub arms: [Arm; 2],
+    /// Kernels that scenarios need beside the two ([`Scenario::controls`]), by their names; those
+    /// that are not here are left out.
+    pub controls: Vec<Arm>,
     /// Whether every pair has a second boot of the base arm: the A/A control.
     pub aa: bool,
     /// The smallest effect that counts, as a fraction.
@@ -119,6 +123,8 @@ enum Role {
     Changed,
     /// The base arm again.
     Control,
+    /// A kernel beside the two, by its place in [`Plan::controls`].
+    Beside(usize),
 }
 
 /// The order of the boots within a pair.
@@ -126,12 +132,19 @@ enum Role {
 /// Two arms alternate: AB BA AB BA. With the control all six orders of three take turns, each
 /// second one the reverse of the one before. Either way any two roles swap places from each
 /// even pair to the next, so that over two pairs a steady drift adds the same to both, and over
-/// six pairs every role has every place twice.
-fn order(pair: usize, control: bool) -> &'static [Role] {
+/// six pairs every role has every place twice. Kernels beside these come last, and in each second
+/// pair first.
+fn order(pair: usize, control: bool, beside: &[usize]) -> Vec<Role> {
     use Role::{Base as B, Changed as C, Control as K};
     const TWO: [&[Role]; 2] = [&[B, C], &[C, B]];
     const THREE: [&[Role]; 6] = [&[B, C, K], &[K, C, B], &[C, K, B], &[B, K, C], &[K, B, C], &[C, B, K]];
-    if control { THREE[pair % THREE.len()] } else { TWO[pair % TWO.len()] }
+    let arms = if control { THREE[pair % THREE.len()] } else { TWO[pair % TWO.len()] };
+    let beside = beside.iter().map(|&i| Role::Beside(i));
+    if pair.is_multiple_of(2) {
+        arms.iter().copied().chain(beside).collect()
+    } else {
+        beside.rev().chain(arms.iter().copied()).collect()
+    }
 }
 
 /// Runs the plan with real guests.
@@ -149,8 +162,8 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
 /// Boots one guest; tests pass something quicker.
 type Booter<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
 
-/// How many guests of one mode are booted at a time. Where time is counted in instructions of a
-/// single CPU, what else the host does makes no difference; anywhere else it does.
+/// How many guests of one mode are booted at a time. Where time is counted in instructions, what
+/// else the host does makes no difference; anywhere else it does.
 fn lanes(mode: Mode) -> usize {
     match mode {
         Mode::Multi => 1,
@@ -211,8 +224,9 @@ fn run_with(
     if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
         bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
     }
-    if plan.arms[0].name == plan.arms[1].name {
-        bail!("both arms are called '{}'; give them different names", plan.arms[0].name);
+    let names: Vec<&String> = plan.arms.iter().chain(&plan.controls).map(|arm| &arm.name).collect();
+    if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
+        bail!("two arms are called '{name}'; give them different names");
     }
     put_aside(&out)?;
 
@@ -231,7 +245,7 @@ fn run_with(
         alpha: Some(plan.alpha),
         host: host(),
         command: plan.command.clone(),
-        arms: plan.arms.iter().map(arm_meta).collect(),
+        arms: plan.arms.iter().chain(&plan.controls).map(arm_meta).collect(),
         runs: runs
             .iter()
             .map(|(scenario, run)| RunMeta {
@@ -250,25 +264,33 @@ fn run_with(
     };
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
-    let boots = runs.len() * plan.pairs * order(0, plan.aa).len();
+    let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.beside(scenario)).len();
+    let boots = plan.pairs * runs.iter().map(boots_of).sum::<usize>();
     let session = Session { plan: &plan, out: &out, step, clock: Clock::new(boots), booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
-        groups.push(Group::new(scenario.name, mode_name(run.mode)));
+        let beside = plan.beside(scenario);
+        groups.push(Group::new(scenario, run, beside.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
         let lanes = lanes(run.mode);
         let pairs: Vec<usize> = (0..plan.pairs).collect();
         // So many pairs at a time that no lane waits for another.
         for pairs in pairs.chunks(lanes) {
-            let boots: Vec<(usize, Role)> =
-                pairs.iter().flat_map(|&pair| order(pair, plan.aa).iter().map(move |&r| (pair, r))).collect();
+            let of_pair = |&pair| order(pair, plan.aa, &beside).into_iter().map(move |role| (pair, role));
+            let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = in_lanes(lanes, &boots, |&(pair, role)| {
-                session.boot(run, pair, role, scenario.name).map(|boot| (role, boot))
+                session.boot(scenario, run, pair, role).map(|boot| (role, boot))
             });
             for booted in booted {
                 let (role, booted) = booted?;
-                let release = booted.deliver_to(&mut groups[current], role)?;
-                let arm = usize::from(role == Role::Changed);
+                let place = |i| beside.iter().position(|&b| b == i).unwrap_or_default();
+                let to = if let Role::Beside(i) = role { Role::Beside(place(i)) } else { role };
+                let release = booted.deliver_to(&mut groups[current], to)?;
+                let arm = match role {
+                    Role::Base | Role::Control => 0,
+                    Role::Changed => 1,
+                    Role::Beside(i) => plan.arms.len() + i,
+                };
                 if let Some(arm) = meta.arms.get_mut(arm) {
                     arm.release = release;
                 }
@@ -285,6 +307,14 @@ fn run_with(
     remove(&out.join("results-partial.json"))?;
     session.step.done(&format!("{} metrics, {boots} boots", results.metrics.len()));
     Ok(results)
+}
+
+impl Plan {
+    /// The scenario's kernels beside the two, by their places in `controls`.
+    fn beside(&self, scenario: &Scenario) -> Vec<usize> {
+        let wanted = |name: &&str| self.controls.iter().position(|arm| arm.name == *name);
+        scenario.controls.iter().filter_map(wanted).collect()
+    }
 }
 
 /// A run in progress.
@@ -305,23 +335,25 @@ struct Booted {
 
 impl Session<'_> {
     /// Boots one guest.
-    fn boot(&self, run: &Run, pair: usize, role: Role, scenario: &str) -> Result<Booted> {
+    fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
             Role::Control => (base, format!("{}2", base.name)),
             Role::Changed => (changed, changed.name.clone()),
+            Role::Beside(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
-        let mode = mode_name(run.mode);
+        let run_name = run_name(mode_name(run.mode), scenario.cpus_in_name(run));
+        let scenario = scenario.name;
         let pair = pair + 1;
-        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{mode}", self.plan.pairs);
+        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
         let left = self.clock.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
         self.step.detail(&format!("{name}{left}"));
 
         let logs = self
             .out
             .join("boots")
-            .join(format!("{scenario}-{mode}"))
+            .join(format!("{scenario}-{run_name}"))
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
         fs::create_dir_all(&logs).with_context(|| format!("{}: cannot create", logs.display()))?;
         let job = job(scenario, run, &self.plan.args);
@@ -364,10 +396,13 @@ fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
     }
 }
 
-/// The boots of one scenario in one mode.
+/// The boots of one scenario's run.
 struct Group {
     scenario: &'static str,
     mode: &'static str,
+    cpus: Option<u32>,
+    /// The names of the kernels beside the two.
+    beside: Vec<String>,
     metrics: Vec<Collected>,
 }
 
@@ -378,14 +413,18 @@ struct Collected {
     base: Vec<f64>,
     changed: Vec<f64>,
     control: Vec<f64>,
+    /// The kernels beside the two, in the order of [`Group::beside`].
+    beside: Vec<Vec<f64>>,
 }
 
 impl Group {
-    fn new(scenario: &'static str, mode: &'static str) -> Self {
-        Self { scenario, mode, metrics: Vec::new() }
+    fn new(scenario: &Scenario, run: &Run, beside: impl Iterator<Item = String>) -> Self {
+        let (mode, cpus) = (mode_name(run.mode), scenario.cpus_in_name(run));
+        Self { scenario: scenario.name, mode, cpus, beside: beside.collect(), metrics: Vec::new() }
     }
 
-    /// Takes one boot's samples, or says what is wrong with them.
+    /// Takes one boot's samples (of the kernel beside the two that is `i`th in this group, if that
+    /// is the role), or says what is wrong with them.
     fn take(&mut self, role: Role, samples: &[Sample]) -> Result<(), String> {
         if samples.is_empty() {
             return Err("the guest ended well but delivered no metric".to_owned());
@@ -407,6 +446,7 @@ impl Group {
                     base: Vec::new(),
                     changed: Vec::new(),
                     control: Vec::new(),
+                    beside: vec![Vec::new(); self.beside.len()],
                 })
                 .collect();
         }
@@ -428,6 +468,7 @@ impl Group {
                 Role::Base => &mut metric.base,
                 Role::Changed => &mut metric.changed,
                 Role::Control => &mut metric.control,
+                Role::Beside(i) => &mut metric.beside[i],
             };
             values.push(sample.value);
         }
@@ -480,6 +521,7 @@ fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Compariso
         scenario: group.scenario.to_owned(),
         metric: m.like.metric.clone(),
         mode: Some(group.mode.to_owned()),
+        cpus: group.cpus,
         unit: m.like.unit.clone(),
         better: m.like.better,
         stock: m.base.clone(),
@@ -488,6 +530,12 @@ fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Compariso
         ci95: main.ci95,
         p: main.p,
         p_raw: Some(main.p_raw),
+        beside: group
+            .beside
+            .iter()
+            .zip(&m.beside)
+            .map(|(arm, values)| Beside { arm: arm.clone(), values: values.clone() })
+            .collect(),
         verdict: main.checked_by(aa),
         aa: aa.map(|aa| Control {
             stock2: m.control.clone(),
@@ -615,7 +663,7 @@ mod tests {
         Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, args: &[], cmdline: "" },
         Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, args: &[], cmdline: "numa=fake=2" },
     ];
-    const SCENARIO: Scenario = Scenario { name: "synthetic", about: "", runs: &RUNS };
+    const SCENARIO: Scenario = Scenario { name: "synthetic", about: "", runs: &RUNS, controls: &[] };
 
     struct Fixture {
         _dir: tempfile::TempDir,
@@ -642,6 +690,7 @@ mod tests {
             args: Vec::new(),
             pairs: 6,
             arms: [arm("stock"), arm("memreap")],
+            controls: Vec::new(),
             aa: true,
             min_effect: 0.03,
             alpha: 0.05,
@@ -758,15 +807,76 @@ mod tests {
     }
 
     #[test]
+    fn several_guests_of_one_mode_are_kept_apart() {
+        let f = fixture();
+        let run = |cpus| Run { cpus, ..RUNS[1] };
+        let runs = vec![run(1), run(64), RUNS[0]];
+        let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+        let results = run_with(&f.ctx, "tcg", &f.plan, &[&scenario], &|_, job, logs| {
+            Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))]))
+        })
+        .unwrap();
+        let got: Vec<_> =
+            results.metrics.iter().map(|m| (m.mode.as_deref().unwrap(), m.cpus, m.stock[0])).collect();
+        assert_eq!(got, [("icount", Some(1), 1.0), ("icount", Some(64), 64.0), ("multi", None, 2.0)]);
+        for boot in
+            ["synthetic-icount-1/01-stock", "synthetic-icount-64/06-stock2", "synthetic-multi/01-stock"]
+        {
+            assert!(f.ctx.out.join("boots").join(boot).join("console.log").is_file(), "{boot}");
+        }
+        let page = fs::read_to_string(f.ctx.out.join("report.html")).unwrap();
+        let of_64 = page.split("<h2>synthetic/icount-64</h2>").nth(1).unwrap();
+        assert!(of_64.starts_with("\n<p class=\"soft\">Guest: 64 CPUs"), "{}", &of_64[..80]);
+    }
+
+    #[test]
+    fn kernels_beside_the_two_are_booted_where_they_are_needed() {
+        let mut f = fixture();
+        let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
+        let controls = vec![arm("unwanted"), arm("second"), arm("first")];
+        f.plan.controls = controls;
+        let with = Scenario { name: "with", controls: &["first", "second", "absent"], ..SCENARIO };
+        let booted = Mutex::new(Vec::new());
+        let results = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO, &with], &|arm, job, logs| {
+            let GuestCommand::Scenario { name, .. } = &job.command else { panic!() };
+            unpoisoned(&booted).push(format!("{name} {}", arm.name));
+            let value = match arm.name.as_str() {
+                "first" => 100.0,
+                "second" => 200.0,
+                _ => 7.0,
+            };
+            Ok(boot(logs, Outcome::Exit(0), vec![sample("c/time", value)]))
+        })
+        .unwrap();
+        let booted = booted.into_inner().unwrap();
+        let times = |boot: &str| booted.iter().filter(|b| *b == boot).count();
+        assert_eq!([times("with first"), times("with second"), times("with stock")], [12, 12, 24]);
+        assert_eq!(booted.len(), 2 * 6 * 3 + 2 * 6 * 5);
+        for metric in &results.metrics {
+            let beside: Vec<_> = metric.beside.iter().map(|b| (b.arm.as_str(), b.values.clone())).collect();
+            match metric.scenario.as_str() {
+                "with" => assert_eq!(beside, [("first", vec![100.0; 6]), ("second", vec![200.0; 6])]),
+                _ => assert!(beside.is_empty()),
+            }
+            assert_eq!((metric.verdict, metric.stock.len()), (Verdict::Same, 6));
+        }
+        let names: Vec<&str> = results.meta.arms.iter().map(|arm| arm.name.as_str()).collect();
+        assert_eq!(names, ["stock", "memreap", "unwanted", "second", "first"]);
+        assert!(results.meta.arms[4].release.is_some() && results.meta.arms[2].release.is_none());
+    }
+
+    #[test]
     fn orders_are_balanced() {
         for control in [false, true] {
             let roles = if control { 3 } else { 2 };
-            let cycle: Vec<_> = (0..6).map(|pair| order(pair, control)).collect();
+            let cycle: Vec<_> = (0..6).map(|pair| order(pair, control, &[])).collect();
             // Each second pair is the reverse of the one before.
-            for two in cycle.chunks(2) {
+            let with_more: Vec<_> = (0..6).map(|pair| order(pair, control, &[1, 0])).collect();
+            for two in cycle.chunks(2).chain(with_more.chunks(2)) {
                 let reversed: Vec<Role> = two[0].iter().rev().copied().collect();
                 assert_eq!(reversed, two[1]);
             }
+            assert!(with_more.iter().all(|o| o.len() == roles + 2 && o.contains(&Role::Beside(0))));
             // Every role has every place equally often.
             for place in 0..roles {
                 for role in [Role::Base, Role::Changed, Role::Control].iter().take(roles) {
@@ -857,8 +967,13 @@ mod tests {
     #[test]
     fn senseless_plans_are_refused_before_any_boot() {
         type Spoil = fn(&mut Plan);
-        let spoils: [Spoil; 4] =
-            [|p| p.pairs = 0, |p| p.pairs = 21, |p| p.alpha = 1.5, |p| p.arms[1].name = "stock".into()];
+        let spoils: [Spoil; 5] = [
+            |p| p.pairs = 0,
+            |p| p.pairs = 21,
+            |p| p.alpha = 1.5,
+            |p| p.arms[1].name = "stock".into(),
+            |p| p.controls = vec![p.arms[1].clone()],
+        ];
         for spoil in spoils {
             let mut f = fixture();
             spoil(&mut f.plan);

@@ -1,5 +1,5 @@
-//! Kernels: one configuration, two trees (stock, and with the topics applied), builds keyed by
-//! everything that goes into them.
+//! Kernels: one configuration, some trees (stock, with the topics applied, and with a control's
+//! patch applied), builds keyed by everything that goes into them.
 //!
 //! In the cache, `trees/<key>` is a hard-linked copy of the pristine source with a tree's topics
 //! applied, and `trees/<key>/<variant>-<key>` a finished build in it. Building right below the
@@ -12,12 +12,14 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::catalog;
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::progress::Step;
@@ -72,12 +74,31 @@ impl fmt::Display for Variant {
 }
 
 /// Which tree a kernel is built from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tree {
     /// Debian's source as it is.
     Stock,
     /// The same with the topics applied and turned on.
     Memreap,
+    /// Debian's source with one small patch, `kernel/controls/<name>.patch`: what some scenario
+    /// needs besides the two to compare with, see [`catalog::controls`].
+    Control(&'static str),
+}
+
+impl Tree {
+    /// All trees, stock first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        [Self::Stock, Self::Memreap].into_iter().chain(catalog::controls().into_iter().map(Self::Control))
+    }
+
+    /// What is applied to Debian's source, in order.
+    fn changes(self, repo: &Path) -> Result<Vec<Topic>> {
+        match self {
+            Self::Stock => Ok(Vec::new()),
+            Self::Memreap => topics::load(repo),
+            Self::Control(name) => Ok(vec![topics::control(repo, name)?]),
+        }
+    }
 }
 
 impl fmt::Display for Tree {
@@ -85,6 +106,18 @@ impl fmt::Display for Tree {
         f.pad(match self {
             Self::Stock => "stock",
             Self::Memreap => "memreap",
+            Self::Control(name) => name,
+        })
+    }
+}
+
+impl FromStr for Tree {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all().find(|tree| tree.to_string() == text).ok_or_else(|| {
+            let known: Vec<String> = Self::all().map(|tree| tree.to_string()).collect();
+            format!("no tree '{text}'; there are: {}", known.join(", "))
         })
     }
 }
@@ -161,10 +194,7 @@ struct Plan {
 
 impl Plan {
     fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
-        let topics = match tree {
-            Tree::Stock => Vec::new(),
-            Tree::Memreap => topics::load(&ctx.repo)?,
-        };
+        let topics = tree.changes(&ctx.repo)?;
         let mut requests = fragment_requests(ctx, variant)?;
         requests.extend(topic_requests(&topics, variant));
         let requests = merge(requests);
@@ -206,7 +236,7 @@ impl Plan {
     fn run(&self, ctx: &Context) -> Result<()> {
         let stock = match self.tree {
             Tree::Stock => None,
-            Tree::Memreap => Some(build(ctx, Tree::Stock, self.variant)?),
+            Tree::Memreap | Tree::Control(_) => Some(build(ctx, Tree::Stock, self.variant)?),
         };
         self.ensure_tree(ctx)?;
         let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
@@ -276,7 +306,7 @@ impl Plan {
             Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
             Tree::Stock => work,
-            Tree::Memreap => {
+            Tree::Memreap | Tree::Control(_) => {
                 let kept = Staging::begin(&self.dir)?;
                 for product in PRODUCTS {
                     let to = kept.path().join(product);
@@ -304,7 +334,7 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     };
     topics
         .iter()
-        .map(|t| t.kconfig.as_str())
+        .filter_map(|t| t.kconfig.as_deref())
         .chain(kunit.into_iter().map(String::as_str))
         .map(|symbol| Request {
             symbol: symbol.to_owned(),
@@ -464,14 +494,15 @@ pub(crate) fn run_make(
     log: &Path,
     counter: Option<&Path>,
 ) -> Result<()> {
-    let expected = counter
+    let last = counter
         .and_then(|path| fs::read_to_string(path).ok())
-        .and_then(|text| text.trim().parse::<u32>().ok())
-        .map_or(String::new(), |n| format!(" of about {n}"));
+        .and_then(|text| text.trim().parse::<u32>().ok());
     let (mut steps, mut warnings, mut errors) = (0_u32, 0_u32, Vec::new());
     let status = host::run_logged(command, log, |line| {
         if let Some((tool, file)) = kbuild_step(line) {
             steps += 1;
+            // A changed header that all include makes the last run's number meaningless.
+            let expected = last.filter(|&n| steps <= n).map_or(String::new(), |n| format!(" of about {n}"));
             step.detail(&format!("{tool} {file} ({steps}{expected})"));
         } else if line.contains(" warning: ") {
             warnings += 1;
@@ -671,6 +702,28 @@ mod tests {
 
     fn requests(text: &str) -> Vec<Request> {
         parse_fragment(text, "f").unwrap()
+    }
+
+    #[test]
+    fn trees_are_read_by_their_names() {
+        for tree in Tree::all() {
+            assert_eq!(tree.to_string().parse(), Ok(tree));
+        }
+        assert_eq!(Tree::all().next(), Some(Tree::Stock));
+        let unknown = "precise".parse::<Tree>().unwrap_err();
+        assert!(unknown.starts_with("no tree 'precise'; there are: stock, memreap, "), "{unknown}");
+    }
+
+    #[test]
+    fn every_control_has_a_patch_and_every_patch_a_scenario() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut patches: Vec<String> = fs::read_dir(repo.join("kernel/controls"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        patches.sort();
+        let named: Vec<String> = catalog::controls().iter().map(|name| format!("{name}.patch")).collect();
+        assert_eq!(patches, named);
     }
 
     #[test]

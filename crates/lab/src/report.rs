@@ -117,6 +117,12 @@ fn mention(results: &Results, metric: &Metric) -> String {
 fn overview(results: &Results) -> String {
     let meta = &results.meta;
     let controlled = results.metrics.iter().any(|m| m.aa.is_some());
+    let beside = results.beside();
+    let column = |arm: &str| format!("<th scope=\"col\" class=\"n wide\">{}</th>", escape(arm));
+    let cell = |metric: &Metric, arm: &str| {
+        let value = metric.beside(arm).map_or("-".to_owned(), number);
+        format!("<td class=\"n wide\">{value}</td>")
+    };
     let reach = results
         .metrics
         .iter()
@@ -129,7 +135,7 @@ fn overview(results: &Results) -> String {
          <p class=\"soft\">Ratio: above 1 is an improvement. The bars share one logarithmic scale from {} to {}; \
          an arrow points further out. The grey band is the minimum effect.</p>\n\
          <div class=\"scroll\"><table class=\"overview\">\n<thead><tr><th scope=\"col\">metric</th>\
-         <th scope=\"col\" class=\"n wide\">{}</th><th scope=\"col\" class=\"n wide\">{}</th>\
+         <th scope=\"col\" class=\"n wide\">{}</th><th scope=\"col\" class=\"n wide\">{}</th>{}\
          <th scope=\"col\" class=\"wide\">unit</th><th scope=\"col\" class=\"bar c\">worse ← → better</th>\
          <th scope=\"col\" class=\"n\">ratio</th><th scope=\"col\" class=\"n wide\">95 %</th>\
          <th scope=\"col\" class=\"n wide\">p</th><th scope=\"col\">verdict</th>{}</tr></thead>\n<tbody>\n",
@@ -137,6 +143,7 @@ fn overview(results: &Results) -> String {
         factor(reach),
         escape(meta.base()),
         escape(meta.changed()),
+        beside.iter().map(|arm| column(arm)).collect::<String>(),
         if controlled { "<th scope=\"col\" class=\"n wide\">A/A</th>" } else { "" }
     );
     let mut group = String::new();
@@ -146,7 +153,7 @@ fn overview(results: &Results) -> String {
             case => format!("{} · {case}", group_name(metric)),
         };
         if name != group {
-            let columns = if controlled { 10 } else { 9 };
+            let columns = 9 + beside.len() + usize::from(controlled);
             out += &format!(
                 "<tr class=\"group\"><th colspan=\"{columns}\" scope=\"colgroup\">{}</th></tr>\n",
                 escape(&name)
@@ -155,12 +162,13 @@ fn overview(results: &Results) -> String {
         }
         out += &format!(
             "<tr><td class=\"name\"><a href=\"#m{index}\"><code>{}</code></a></td>\
-             <td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"wide\">{}</td>\
+             <td class=\"n wide\">{}</td><td class=\"n wide\">{}</td>{}<td class=\"wide\">{}</td>\
              <td class=\"bar\">{}</td><td class=\"n\">{}</td><td class=\"n wide\">{}</td>\
              <td class=\"n wide\">{}</td><td>{}</td>",
             escape(metric.short_name()),
             number(median(&metric.stock)),
             number(median(&metric.memreap)),
+            beside.iter().map(|arm| cell(metric, arm)).collect::<String>(),
             escape(&metric.unit),
             overview_bar(metric, reach, meta.min_effect),
             factor(metric.ratio),
@@ -206,16 +214,18 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String 
     svg + "</svg>"
 }
 
-/// A section per scenario and mode, a heading per case, a card per metric.
+/// A section per scenario and guest, a heading per case, a card per metric.
 fn plots(results: &Results) -> String {
+    let beside = results.beside().into_iter().map(|arm| format!(", ■ {}", escape(arm)));
     let mut out = format!(
         "<section aria-labelledby=\"boots\">\n<h2 id=\"boots\">Every boot</h2>\n\
-         <p class=\"soft\">A mark is one boot: ● {0}, ◆ {1}, ○ {0} again (the A/A control). Within a row the \
+         <p class=\"soft\">A mark is one boot: ● {0}, ◆ {1}, ○ {0} again (the A/A control){2}. Within a row the \
          pairs run from top to bottom in the order of time; lines join the boots of a pair; the thick \
          upright is the median. Below: the ratio with its 95 % interval, and that of the control (hollow); \
          the grey band is the minimum effect.</p>\n",
         escape(results.meta.base()),
-        escape(results.meta.changed())
+        escape(results.meta.changed()),
+        beside.collect::<String>()
     );
     let (mut group, mut case) = (None, None);
     for (index, metric) in results.metrics.iter().enumerate() {
@@ -244,8 +254,7 @@ fn plots(results: &Results) -> String {
 }
 
 fn guest(results: &Results, metric: &Metric) -> String {
-    let is_of = |r: &&RunMeta| r.scenario == metric.scenario && Some(&r.mode) == metric.mode.as_ref();
-    results.meta.runs.iter().find(is_of).map_or(String::new(), |run| {
+    results.meta.runs.iter().find(|run| metric.is_of(run)).map_or(String::new(), |run| {
         format!(
             "<p class=\"soft\">Guest: {}{}</p>\n",
             escape(&machine(run)),
@@ -284,13 +293,19 @@ fn boots(results: &Results, metric: &Metric) -> String {
     let mut out = format!(
         "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>\
          <th scope=\"col\" class=\"n\">{}</th><th scope=\"col\" class=\"n\">{}</th>",
-        metric.stock.len() + metric.memreap.len() + metric.aa.as_ref().map_or(0, |aa| aa.stock2.len()),
+        metric.stock.len()
+            + metric.memreap.len()
+            + metric.aa.as_ref().map_or(0, |aa| aa.stock2.len())
+            + metric.beside.iter().map(|b| b.values.len()).sum::<usize>(),
         escape(&metric.unit),
         escape(meta.base()),
         escape(meta.changed())
     );
     if metric.aa.is_some() {
         out += &format!("<th scope=\"col\" class=\"n\">{} again</th>", escape(meta.base()));
+    }
+    for beside in &metric.beside {
+        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(&beside.arm));
     }
     out += "</tr></thead><tbody>\n";
     for (pair, (base, changed)) in metric.stock.iter().zip(&metric.memreap).enumerate() {
@@ -302,6 +317,9 @@ fn boots(results: &Results, metric: &Metric) -> String {
             number(*changed)
         );
         if let Some(value) = metric.aa.as_ref().and_then(|aa| aa.stock2.get(pair)) {
+            let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
+        }
+        for value in metric.beside.iter().filter_map(|b| b.values.get(pair)) {
             let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
         }
         out += "</tr>\n";
@@ -339,6 +357,11 @@ impl Row<'_> {
                 "<path class=\"{class}\" d=\"M{x:.1} {:.1}l4.2 4.2l-4.2 4.2l-4.2 -4.2z\">{title}</path>",
                 y - 4.2
             ),
+            "beside" => format!(
+                "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"6.4\" height=\"6.4\">{title}</rect>",
+                x - 3.2,
+                y - 3.2
+            ),
             _ => format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.4\">{title}</circle>"),
         }
     }
@@ -352,6 +375,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     }
     arms.push((base.to_owned(), "base", &metric.stock));
     arms.push((changed.to_owned(), "changed", &metric.memreap));
+    arms.extend(metric.beside.iter().map(|b| (b.arm.clone(), "beside", b.values.as_slice())));
     let rows: Vec<Row<'_>> = arms
         .into_iter()
         .enumerate()
@@ -378,7 +402,10 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
         metric.better
     );
     for two in rows.windows(2) {
-        let class = if two[0].class == "control" { "pair aa" } else { "pair" };
+        let class = match (two[0].class, two[1].class) {
+            ("control", _) | (_, "beside") => "pair aa",
+            _ => "pair",
+        };
         for (i, (a, b)) in two[0].values.iter().zip(two[1].values).enumerate() {
             let _ = writeln!(
                 svg,
@@ -419,8 +446,10 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
 /// The plot in words.
 fn description(results: &Results, metric: &Metric) -> String {
     let meta = &results.meta;
+    let beside = metric.beside.iter();
+    let beside = beside.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
     format!(
-        "{}: median {} {} over {} boots; {}: median {} {}; {} is better. Ratio {}{}; {}.",
+        "{}: median {} {} over {} boots; {}: median {} {}{}; {} is better. Ratio {}{}; {}.",
         meta.base(),
         number(median(&metric.stock)),
         metric.unit,
@@ -428,6 +457,7 @@ fn description(results: &Results, metric: &Metric) -> String {
         meta.changed(),
         number(median(&metric.memreap)),
         metric.unit,
+        beside.collect::<String>(),
         metric.better,
         factor(metric.ratio),
         metric.ci95.map_or(String::new(), |ends| format!(", 95 % interval {}", interval(ends))),
@@ -699,6 +729,20 @@ mod tests {
     }
 
     #[test]
+    fn kernels_beside_the_two_are_shown() {
+        let (without, with) = (fixture::results(), fixture::results_with_beside());
+        let pages = [html(&without), html(&with)];
+        let counts = |what: &str| [0, 1].map(|i| pages[i].matches(what).count());
+        let of_two = without.metrics.len() * 3;
+        assert_eq!(counts("<title>pair "), [of_two * 8, of_two * 8 + 3 * 8]);
+        assert_eq!(counts("<rect class=\"beside\""), [0, 3 * 8]);
+        // A column in the overview and three plots' tables, a row in the plots, the legend.
+        assert_eq!(counts("precise &lt;1&gt;</th>"), [0, 1 + 3]);
+        assert_eq!(counts("■ precise &lt;1&gt;"), [0, 1]);
+        assert!(!pages[1].contains("precise <1>"));
+    }
+
+    #[test]
     fn page_is_self_contained() {
         let page = html(&fixture::results());
         for foreign in ["http:", "https:", "src=", "<script", "@import", "url(", "<link"] {
@@ -709,7 +753,7 @@ mod tests {
 
     #[test]
     fn tags_are_balanced_and_ids_unique() {
-        let page = html(&fixture::results());
+        let page = html(&fixture::results_with_beside());
         let tags = regex::Regex::new(r"<(/?)([a-z0-9]+)[^>]*?(/?)>").unwrap();
         let mut open = Vec::new();
         for tag in tags.captures_iter(&page) {

@@ -72,7 +72,7 @@ impl fmt::Display for Verdict {
 pub struct Results {
     /// How it was measured.
     pub meta: Meta,
-    /// One entry per scenario, mode and metric, in the order in which they were measured.
+    /// One entry per scenario, guest and metric, in the order in which they were measured.
     pub metrics: Vec<Metric>,
 }
 
@@ -94,7 +94,7 @@ pub struct Meta {
     /// The most memory that any guest of the run had, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
-    /// Pairs per scenario and mode; a pair is one boot of each arm, back to back.
+    /// Pairs per scenario and guest; a pair is one boot of each arm, back to back.
     pub pairs: usize,
     /// When the run ended: UTC, RFC 3339, to the second.
     pub date: String,
@@ -110,10 +110,10 @@ pub struct Meta {
     /// The command that reproduces the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Base and changed, in this order.
+    /// Base and changed, in this order; then the kernels beside them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<ArmMeta>,
-    /// The guests that were booted, one entry per scenario and mode.
+    /// The guests that were booted, each scenario's in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunMeta>,
     /// True when the run was cut short: fewer pairs than planned, no verdicts.
@@ -151,7 +151,7 @@ pub struct ArmMeta {
     pub release: Option<String>,
 }
 
-/// The guest of one scenario in one mode.
+/// One guest of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunMeta {
     /// The scenario's name.
@@ -166,7 +166,7 @@ pub struct RunMeta {
     pub accelerator: String,
 }
 
-/// One metric of one scenario in one mode.
+/// One metric of one scenario in one of its guests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     /// The scenario's name.
@@ -176,6 +176,9 @@ pub struct Metric {
     /// `multi` (real concurrency, times) or `icount` (one CPU, instructions).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// The guest's virtual CPUs, if the scenario has several guests of this mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
     /// The unit of all values.
     pub unit: String,
     /// Which direction is an improvement.
@@ -195,16 +198,34 @@ pub struct Metric {
     pub p_raw: Option<f64>,
     /// What may be said.
     pub verdict: Verdict,
+    /// Kernels beside the two that the scenario needs to compare with; the verdict and all figures
+    /// above are without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
     /// The A/A control: the base arm against itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<Control>,
 }
 
 impl Metric {
+    /// Whether the metric was measured in a guest of this kind.
+    #[must_use]
+    pub fn is_of(&self, run: &RunMeta) -> bool {
+        self.scenario == run.scenario
+            && self.mode.as_ref() == Some(&run.mode)
+            && self.cpus.is_none_or(|cpus| cpus == run.cpus)
+    }
+
     /// The part of the name before the first `/`; empty when the name has none.
     #[must_use]
     pub fn case(&self) -> &str {
         self.metric.split_once('/').map_or("", |(case, _)| case)
+    }
+
+    /// The median of a kernel beside the two, if the metric was measured there.
+    #[must_use]
+    pub fn beside(&self, arm: &str) -> Option<f64> {
+        self.beside.iter().find(|b| b.arm == arm).map(|b| crate::stats::median(&b.values))
     }
 
     /// The name without its case.
@@ -212,6 +233,15 @@ impl Metric {
     pub fn short_name(&self) -> &str {
         self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
     }
+}
+
+/// The boots of a kernel beside the two.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Its name in [`Meta::arms`].
+    pub arm: String,
+    /// One value per boot; entry `i` belongs to pair `i`.
+    pub values: Vec<f64>,
 }
 
 /// The A/A control of one metric: the base arm's boots against a second set of base boots.
@@ -231,6 +261,18 @@ pub struct Control {
 }
 
 impl Results {
+    /// The names of the kernels beside the two that any metric was measured on.
+    #[must_use]
+    pub fn beside(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for beside in self.metrics.iter().flat_map(|m| &m.beside) {
+            if !names.contains(&beside.arm.as_str()) {
+                names.push(&beside.arm);
+            }
+        }
+        names
+    }
+
     /// Reads a `results.json`.
     ///
     /// # Errors
@@ -311,6 +353,18 @@ fn rows_on_one_line(pretty: &str) -> String {
 pub(crate) mod fixture {
     use super::*;
 
+    /// The same, with a kernel beside the two, on which one metric was not measured.
+    pub(crate) fn results_with_beside() -> Results {
+        let mut results = results();
+        let arm = ArmMeta { name: "precise <1>".into(), ..results.meta.arms[0].clone() };
+        for metric in results.metrics.iter_mut().skip(1) {
+            let values = metric.stock.iter().map(|v| v * 1000.0).collect();
+            metric.beside.push(Beside { arm: arm.name.clone(), values });
+        }
+        results.meta.arms.push(arm);
+        results
+    }
+
     /// Eight pairs, four metrics, one for each verdict; names that need escaping among them.
     pub(crate) fn results() -> Results {
         let arm = |name: &str, cmdline: &str| ArmMeta {
@@ -352,6 +406,7 @@ pub(crate) mod fixture {
                     scenario: "reap".into(),
                     metric: "100-vmas/pte-lock-contended".into(),
                     mode: Some("multi".into()),
+                    cpus: None,
                     unit: "count".into(),
                     better: Better::Lower,
                     stock: vec![612.0, 580.0, 655.0, 601.0, 590.0, 633.0, 570.0, 645.0],
@@ -361,6 +416,7 @@ pub(crate) mod fixture {
                     p: 2.0 / 256.0,
                     p_raw: Some(2.0 / 256.0),
                     verdict: Verdict::Better,
+                    beside: Vec::new(),
                     aa: control(
                         vec![600.0, 610.0, 640.0, 588.0, 602.0, 618.0, 599.0, 630.0],
                         1.001,
@@ -372,6 +428,7 @@ pub(crate) mod fixture {
                     scenario: "reap".into(),
                     metric: "100-vmas/mrelease-90".into(),
                     mode: Some("multi".into()),
+                    cpus: None,
                     unit: "ms".into(),
                     better: Better::Lower,
                     stock: vec![31.25, 29.5, 30.1, 33.4, 28.75, 30.9, 31.6, 29.9],
@@ -381,6 +438,7 @@ pub(crate) mod fixture {
                     p: 0.6484375,
                     p_raw: Some(0.140625),
                     verdict: Verdict::None,
+                    beside: Vec::new(),
                     aa: control(
                         vec![30.2, 30.9, 29.1, 31.7, 30.6, 29.2, 32.0, 30.4],
                         1.004,
@@ -392,6 +450,7 @@ pub(crate) mod fixture {
                     scenario: "reap".into(),
                     metric: "1-vma/freed-descending".into(),
                     mode: Some("multi".into()),
+                    cpus: None,
                     unit: "percent".into(),
                     better: Better::Higher,
                     stock: vec![98.0, 97.5, 98.2, 97.9, 98.4, 98.1, 97.7, 98.0],
@@ -401,6 +460,7 @@ pub(crate) mod fixture {
                     p: 2.0 / 256.0,
                     p_raw: Some(2.0 / 256.0),
                     verdict: Verdict::Worse,
+                    beside: Vec::new(),
                     aa: control(
                         vec![98.1, 97.6, 98.0, 98.2, 97.8, 98.3, 97.9, 98.1],
                         1.0004,
@@ -412,6 +472,7 @@ pub(crate) mod fixture {
                     scenario: "reap".into(),
                     metric: "1-vma/kill-instructions".into(),
                     mode: Some("icount".into()),
+                    cpus: None,
                     unit: "instructions".into(),
                     better: Better::Lower,
                     stock: (0..8).map(|i| 48_210_000.0 + 9.0 * f64::from(i)).collect(),
@@ -421,6 +482,7 @@ pub(crate) mod fixture {
                     p: 2.0 / 256.0,
                     p_raw: Some(2.0 / 256.0),
                     verdict: Verdict::Same,
+                    beside: Vec::new(),
                     aa: control(
                         (0..8).map(|i| 48_210_000.0 + 8.0 * f64::from(i)).collect(),
                         1.0,

@@ -304,11 +304,12 @@ mod tests {
         write("t/hook.patch", "--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,2 +1,3 @@\n one\n+more\n two\n");
         let topic = Topic {
             name: "t".into(),
-            kconfig: "T".into(),
+            kconfig: Some("T".into()),
             kunit: None,
             subject: "mm: do t".into(),
             needs: Vec::new(),
             dir: dir.path().join("t"),
+            patch: dir.path().join("t/hook.patch"),
         };
         let topics = [topic];
         let source =

@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
 
+use crate::catalog::run_name;
 use crate::results::{Metric, Results, Verdict};
 use crate::stats::{MIN_PAIRS, median};
 
@@ -50,15 +51,19 @@ fn metrics_table(results: &Results, colour: bool) -> Table {
     if controlled {
         header.push("A/A");
     }
+    let beside = results.beside();
+    header.extend(&beside);
     table.set_header(header.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
     let mut group = String::new();
     for metric in &results.metrics {
         let name = group_name(metric);
         let shown = if name == group { String::new() } else { name.clone() };
         group = name;
-        table.add_row(row(metric, shown, controlled));
+        let others = beside.iter().map(|arm| Cell::new(metric.beside(arm).map_or("-".to_owned(), number)));
+        table.add_row(row(metric, shown, controlled).into_iter().chain(others));
     }
-    for column in 3..8 {
+    let last = 9 + usize::from(controlled);
+    for column in (3..8).chain(last..last + beside.len()) {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -92,6 +97,9 @@ fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
             p_value(metric.p),
             metric.aa.as_ref().map_or(String::new(), |aa| format!(", A/A {}", aa.verdict)),
         );
+        let others = metric.beside.iter();
+        let others = others.map(|b| format!("; {}: {} {}", b.arm, number(median(&b.values)), metric.unit));
+        let line = line + &others.collect::<String>();
         text.push_str(&wrapped(&line, 4, width));
     }
     text
@@ -209,10 +217,10 @@ pub fn explanation(results: &Results) -> Vec<String> {
     lines
 }
 
-/// `reap/multi`: scenario and mode.
+/// `reap/multi`: the scenario and which of its runs; see [`run_name`].
 pub(crate) fn group_name(metric: &Metric) -> String {
     match &metric.mode {
-        Some(mode) => format!("{}/{mode}", metric.scenario),
+        Some(mode) => format!("{}/{}", metric.scenario, run_name(mode, metric.cpus)),
         None => metric.scenario.clone(),
     }
 }
@@ -360,6 +368,20 @@ mod tests {
         let text = render(&fixture::results(), Some(72), false);
         assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
         fixture::golden("table-narrow.txt", &text);
+    }
+
+    #[test]
+    fn kernels_beside_the_two_have_columns() {
+        let results = fixture::results_with_beside();
+        let text = render(&results, None, false);
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().trim_end();
+        assert!(line("verdict").ends_with("precise <1>"), "{text}");
+        assert!(line("pte-lock-contended").ends_with(" -"), "{text}");
+        assert!(line("mrelease-90").ends_with(" 30,500"), "{text}");
+        let narrow = render(&results, Some(72), false);
+        let flat = narrow.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("; precise <1>: 30,500 ms"), "{narrow}");
+        assert_eq!(flat.matches("; precise <1>:").count(), 3, "{narrow}");
     }
 
     #[test]

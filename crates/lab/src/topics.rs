@@ -18,15 +18,15 @@ use sha2::{Digest, Sha256};
 use toml::Spanned;
 
 use crate::context::Context;
-use crate::{host, source};
+use crate::{catalog, host, source};
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
 pub struct Topic {
     /// Its name, also its folder's.
     pub name: String,
-    /// Its Kconfig symbol, without `CONFIG_`.
-    pub kconfig: String,
+    /// Its Kconfig symbol, without `CONFIG_`; a control has none.
+    pub kconfig: Option<String>,
     /// The Kconfig symbol of its KUnit test, if it has one.
     pub kunit: Option<String>,
     /// The subject line of its commit.
@@ -35,6 +35,8 @@ pub struct Topic {
     pub needs: Vec<String>,
     /// `kernel/<name>` in the checkout.
     pub dir: PathBuf,
+    /// Its edits to existing files: `hook.patch` in its folder.
+    pub patch: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -93,8 +95,9 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
             }
         }
         let topic = Topic {
+            patch: repo.join("kernel").join(&name).join("hook.patch"),
             dir: repo.join("kernel").join(&name),
-            kconfig: entry.kconfig.get_ref().clone(),
+            kconfig: Some(entry.kconfig.get_ref().clone()),
             kunit: entry.kunit.as_ref().map(|k| k.get_ref().clone()),
             needs: entry.needs.into_iter().map(Spanned::into_inner).collect(),
             name,
@@ -120,6 +123,27 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     Ok(topics)
 }
 
+/// The control called `name`: a patch to the stock kernel that is applied as a topic's is, and
+/// nothing more.
+///
+/// # Errors
+/// When there is no `kernel/controls/<name>.patch`.
+pub fn control(repo: &Path, name: &str) -> Result<Topic> {
+    let patch = repo.join("kernel/controls").join(format!("{name}.patch"));
+    if !patch.is_file() {
+        bail!("{}: missing, the patch that makes the kernel '{name}' of stock", patch.display());
+    }
+    Ok(Topic {
+        name: name.to_owned(),
+        kconfig: None,
+        kunit: None,
+        subject: String::new(),
+        needs: Vec::new(),
+        dir: repo.join("kernel/controls").join(name),
+        patch,
+    })
+}
+
 impl Topic {
     /// The new files, by their path in the kernel tree, sorted.
     ///
@@ -140,9 +164,8 @@ impl Topic {
     /// When the patch cannot be read, makes or removes a file, or leaves the tree.
     pub fn hooked_files(&self) -> Result<Vec<PathBuf>> {
         let Some(text) = self.hook()? else { return Ok(Vec::new()) };
-        let wrong = |line: usize, what: &str| {
-            anyhow!("{}: kernel/{}/hook.patch:{line}: {what}", self.name, self.name)
-        };
+        let wrong =
+            |line: usize, what: &str| anyhow!("{}: {}:{line}: {what}", self.name, self.patch.display());
         let mut paths = Vec::new();
         // "--- " may also be a removed line that starts with "-- "; a header is followed by "+++ ".
         let lines: Vec<&str> = text.lines().collect();
@@ -164,7 +187,7 @@ impl Topic {
             paths.push(path);
         }
         if paths.is_empty() {
-            bail!("{0}: kernel/{0}/hook.patch holds no patch", self.name);
+            bail!("{}: {} holds no patch", self.name, self.patch.display());
         }
         Ok(paths)
     }
@@ -178,11 +201,11 @@ impl Topic {
     }
 
     fn hook(&self) -> Result<Option<String>> {
-        let path = self.dir.join("hook.patch");
-        if !path.exists() {
+        if !self.patch.exists() {
             return Ok(None);
         }
-        fs::read_to_string(&path).map(Some).with_context(|| format!("cannot read {}", path.display()))
+        let text = fs::read_to_string(&self.patch);
+        text.map(Some).with_context(|| format!("cannot read {}", self.patch.display()))
     }
 
     /// Whether the topic itself brings the Kconfig symbol.
@@ -244,7 +267,7 @@ impl Topic {
         if dry_run {
             command.arg("--dry-run");
         }
-        command.arg("-d").arg(tree).arg("-i").arg(self.dir.join("hook.patch"));
+        command.arg("-d").arg(tree).arg("-i").arg(&self.patch);
         command.env("LC_ALL", "C").env_remove("POSIXLY_CORRECT");
         let log = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
         let status = host::run_logged(&mut command, log.path(), |_| {})?;
@@ -252,7 +275,8 @@ impl Topic {
             return Ok(());
         }
         let said = fs::read_to_string(log.path()).unwrap_or_default();
-        Err(anyhow!("{}: {}", self.name, explain(&said)))
+        let file = self.patch.file_name().unwrap_or_default().to_string_lossy();
+        Err(anyhow!("{}: {}", self.name, explain(&file, &said)))
     }
 }
 
@@ -278,8 +302,8 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What patch said, in one line: the first file that does not fit, and its hunks.
-fn explain(said: &str) -> String {
+/// What patch said about `hook`, in one line: the first file that does not fit, and its hunks.
+fn explain(hook: &str, said: &str) -> String {
     // Fixed patterns: they compile.
     let (Ok(file), Ok(hunk)) = (
         Regex::new(r"^(?:checking|patching) file '?(.+?)'?(?: using Plan .)?$"),
@@ -299,18 +323,18 @@ fn explain(said: &str) -> String {
             let hunks = &mut failed.get_or_insert_with(|| (current.clone(), Vec::new())).1;
             hunks.push(format!("hunk {} (line {})", &found[1], &found[2]));
         } else if line.starts_with("Reversed (or previously applied) patch detected") {
-            return format!("hook.patch does not apply to {current}: its edits are there already");
+            return format!("{hook} does not apply to {current}: its edits are there already");
         } else if let Some(problem) = line.strip_prefix("patch: **** ") {
-            return format!("hook.patch is not a valid patch: {problem}");
+            return format!("{hook} is not a valid patch: {problem}");
         } else if line.starts_with("can't find file to patch") {
             let missing = said.lines().find_map(|l| l.strip_prefix("|+++ b/")).unwrap_or("a file");
             let missing = missing.split('\t').next().unwrap_or(missing);
-            return format!("hook.patch does not apply: {missing} is not in this kernel");
+            return format!("{hook} does not apply: {missing} is not in this kernel");
         }
     }
     match failed {
-        Some((path, hunks)) => format!("hook.patch does not apply to {path}: {}", hunks.join(", ")),
-        None => format!("hook.patch does not apply: {}", said.trim()),
+        Some((path, hunks)) => format!("{hook} does not apply to {path}: {}", hunks.join(", ")),
+        None => format!("{hook} does not apply: {}", said.trim()),
     }
 }
 
@@ -350,7 +374,8 @@ pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
         hash.update(bytes);
     };
     for topic in topics {
-        for text in [&topic.name, &topic.kconfig, topic.kunit.as_ref().unwrap_or(&String::new())] {
+        let symbols = [&topic.kconfig, &topic.kunit].map(|symbol| symbol.as_deref().unwrap_or_default());
+        for text in [topic.name.as_str()].into_iter().chain(symbols) {
             add(text.as_bytes());
         }
         add(topic.hook()?.unwrap_or_default().as_bytes());
@@ -363,14 +388,17 @@ pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
     Ok(())
 }
 
-/// Applies the topics to the oldest and the newest 6.12.N that apt offers (or, without apt, the
-/// cache holds), and returns those releases.
+/// Applies the topics, and every control by itself, to the oldest and the newest 6.12.N that apt
+/// offers (or, without apt, the cache holds), and returns those releases.
 ///
 /// # Errors
 /// As [`Topic::apply`], naming the kernel; or when no source can be had.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::GIT)?;
-    let topics = load(&ctx.repo)?;
+    let mut series = vec![load(&ctx.repo)?];
+    for name in catalog::controls() {
+        series.push(vec![control(&ctx.repo, name)?]);
+    }
     let mut versions = source::offered(ctx)?;
     if versions.is_empty() {
         versions = source::cached(ctx);
@@ -383,10 +411,12 @@ pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     for version in if oldest == newest { vec![newest] } else { vec![oldest, newest] } {
         let source = source::fetch(ctx, version)?;
         let step = ctx.progress.step(&format!("applying the topics to {}", version.release()));
-        let tree = tempfile::tempdir().context("cannot make a temporary folder")?;
-        copy_touched(&topics, &source.dir, tree.path())?;
-        apply_all(&topics, tree.path()).with_context(|| format!("on {}", version.full))?;
-        step.done(&format!("{} topics apply", topics.len()));
+        for changes in &series {
+            let tree = tempfile::tempdir().context("cannot make a temporary folder")?;
+            copy_touched(changes, &source.dir, tree.path())?;
+            apply_all(changes, tree.path()).with_context(|| format!("on {}", version.full))?;
+        }
+        step.done(&format!("{} topics and {} controls apply", series[0].len(), series.len() - 1));
         checked.push(version.release());
     }
     Ok(checked)
@@ -581,6 +611,25 @@ mod tests {
 
         f.write("repo/kernel/topics.toml", &format!("{}\n{}", entry("b", "[\"t\"]"), entry("t", "[]")));
         assert!(f.load().unwrap_err().to_string().contains("not an earlier topic"));
+    }
+
+    #[test]
+    fn a_control_is_its_patch_and_nothing_else() {
+        let f = Fixture::new();
+        let repo = f.dir.path().join("repo");
+        let missing = control(&repo, "c").unwrap_err().to_string();
+        assert!(
+            missing
+                .ends_with("kernel/controls/c.patch: missing, the patch that makes the kernel 'c' of stock"),
+            "{missing}"
+        );
+        f.write("repo/kernel/controls/c.patch", &format!("Why.\n\n{HOOK}"));
+        let control = control(&repo, "c").unwrap();
+        assert_eq!(control.touched().unwrap(), BTreeSet::from([PathBuf::from("mm/a.c")]));
+        control.apply(&f.tree()).unwrap();
+        assert!(f.read("tree/mm/a.c").contains("nine and a half"));
+        let error = control.apply(&f.tree()).unwrap_err().to_string();
+        assert_eq!(error, "c: c.patch does not apply to mm/a.c: its edits are there already");
     }
 
     #[test]
