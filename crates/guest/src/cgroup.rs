@@ -35,6 +35,25 @@ impl Cgroup {
         fs::write(&path, value).with_context(|| format!("{path}: {value}"))
     }
 
+    /// The number in one of the group's files.
+    ///
+    /// # Errors
+    /// When there is no such file, or something else in it.
+    pub fn number(&self, file: &str) -> Result<u64> {
+        let path = format!("{}/{file}", self.path);
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        text.trim_end().parse().with_context(|| format!("{path}: {text}"))
+    }
+
+    /// Reads one of the group's files.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn get(&self, file: &str) -> Result<String> {
+        let path = format!("{}/{file}", self.path);
+        fs::read_to_string(&path).context(path)
+    }
+
     /// Moves a process into the group.
     ///
     /// # Errors

@@ -64,7 +64,15 @@ pub struct Probe {
 /// Some probes and a trace instance; both are removed when this is dropped.
 pub struct Trace {
     instance: PathBuf,
+    /// Our own events.
     events: Vec<&'static str>,
+    /// Events of the kernel's own that are recorded with them, `system/event`.
+    others: Vec<&'static str>,
+}
+
+/// Whether the kernel has this event of its own, `system/event`.
+pub fn has_event(event: &str) -> bool {
+    Path::new(TRACEFS).join("events").join(event).is_dir()
 }
 
 impl Trace {
@@ -84,7 +92,7 @@ impl Trace {
             definitions.display()
         );
         let instance = Path::new(TRACEFS).join("instances").join(name);
-        let this = Self { instance, events: probes.iter().map(|p| p.name).collect() };
+        let this = Self { instance, events: probes.iter().map(|p| p.name).collect(), others: Vec::new() };
         // A left-over would be in the way.
         this.remove();
         for Probe { name, kind, what } in probes {
@@ -97,6 +105,19 @@ impl Trace {
         this.set("trace_clock", clock.name())?;
         this.set("buffer_size_kb", BUFFER_KIB)?;
         Ok(this)
+    }
+
+    /// Gives each CPU's buffer so many KiB, where the default for all CPUs would be too much.
+    ///
+    /// # Errors
+    /// When the kernel does not take the size.
+    pub fn set_room(&self, kib: u32) -> Result<()> {
+        self.set("buffer_size_kb", &kib.to_string())
+    }
+
+    /// Also records an event that the kernel has ([`has_event`]).
+    pub fn also(&mut self, event: &'static str) {
+        self.others.push(event);
     }
 
     /// Records only what the thread `tid` does.
@@ -114,6 +135,17 @@ impl Trace {
     /// When `work` fails, or when an event was lost ([`Lost`]).
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, String)> {
         let missed_before = missed(&profile()?);
+        let done = self.record_outermost(work)?;
+        self.check_no_miss(missed_before)?;
+        Ok(done)
+    }
+
+    /// As [`Trace::record`], but a hit that was missed because the CPU was just handling another one
+    /// is not an error: for functions that the handling of a hit may itself call.
+    ///
+    /// # Errors
+    /// When `work` fails, or when the buffer was too small ([`Lost`]).
+    pub fn record_outermost<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, String)> {
         self.set("trace", "")?;
         let done = self.enable().and_then(|()| {
             self.set("tracing_on", "1")?;
@@ -123,7 +155,7 @@ impl Trace {
         });
         self.disable();
         let done = done?;
-        self.check_nothing_lost(missed_before)?;
+        self.check_nothing_lost()?;
         let path = self.file();
         let trace = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok((done, trace))
@@ -140,7 +172,8 @@ impl Trace {
         self.disable();
         let done = done?;
         let after = profile()?;
-        self.check_nothing_lost(missed(&before))?;
+        self.check_no_miss(missed(&before))?;
+        self.check_nothing_lost()?;
         let hits = |profile: &Profile, event| profile.get(event).map_or(0, |&(hits, _)| hits);
         let count = |&event: &&'static str| (event, hits(&after, event) - hits(&before, event));
         Ok((done, self.events.iter().map(count).collect()))
@@ -152,14 +185,19 @@ impl Trace {
     }
 
     fn enable(&self) -> Result<()> {
-        self.events.iter().try_for_each(|event| self.set(&format!("events/{GROUP}/{event}/enable"), "1"))
+        self.switches().try_for_each(|switch| self.set(&switch, "1"))
     }
 
     fn disable(&self) {
-        for event in &self.events {
+        for switch in self.switches() {
             // What stays on costs time but harms nothing: tracing itself is off.
-            let _ = self.set(&format!("events/{GROUP}/{event}/enable"), "0");
+            let _ = self.set(&switch, "0");
         }
+    }
+
+    fn switches(&self) -> impl Iterator<Item = String> {
+        let own = self.events.iter().map(|event| format!("events/{GROUP}/{event}/enable"));
+        own.chain(self.others.iter().map(|event| format!("events/{event}/enable")))
     }
 
     fn set(&self, file: &str, value: &str) -> Result<()> {
@@ -167,11 +205,15 @@ impl Trace {
         fs::write(&path, value).with_context(|| format!("write '{value}' to {}", path.display()))
     }
 
-    /// An event not recorded would count as one that did not happen.
-    fn check_nothing_lost(&self, missed_before: u64) -> Result<()> {
+    /// A probe that is hit while the same CPU handles another one cannot run.
+    fn check_no_miss(&self, missed_before: u64) -> Result<()> {
         let missed = missed(&profile()?) - missed_before;
-        // A probe that is hit while the same CPU handles another one cannot run.
         ensure!(missed == 0, Lost::new(format!("{missed} probe hits were missed (kprobe_profile)")));
+        Ok(())
+    }
+
+    /// An event not recorded would count as one that did not happen.
+    fn check_nothing_lost(&self) -> Result<()> {
         let per_cpu = self.instance.join("per_cpu");
         for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
             let path = cpu?.path().join("stats");

@@ -5,7 +5,9 @@
 mod expedite;
 mod fault;
 mod ksm_rmap;
+mod oom_select;
 mod reap;
+mod rss_counters;
 mod soak;
 
 use anyhow::{Context as _, Result, bail};
@@ -34,7 +36,15 @@ pub trait Scenario: Sync {
 
 /// Every scenario this binary knows.
 pub fn all() -> &'static [&'static dyn Scenario] {
-    &[&expedite::Expedite, &fault::Fault, &ksm_rmap::KsmRmap, &reap::Reap, &soak::Soak]
+    &[
+        &expedite::Expedite,
+        &fault::Fault,
+        &ksm_rmap::KsmRmap,
+        &oom_select::OomSelect,
+        &reap::Reap,
+        &rss_counters::RssCounters,
+        &soak::Soak,
+    ]
 }
 
 /// The scenario called `name`.

@@ -1,12 +1,14 @@
 //! Kill storms: many processes with all kinds of memory, killed at any moment, while several
-//! threads release their memory and they exit, or the OOM killer takes them. Measures nothing;
-//! the kernel's complaints are the result, and so is memory that does not come back.
+//! threads release their memory and they exit, or the OOM killer takes them. Meanwhile CPUs go
+//! and come back, and memory is paged out and in. Measures nothing; the kernel's complaints are
+//! the result, and so is memory that does not come back.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{fs, io, ptr, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{
@@ -15,7 +17,9 @@ use rustix::process::{
 };
 
 use super::{Scenario, arg};
+use crate::dice::Dice;
 use crate::report::Reporter;
+use crate::swap;
 use crate::victim::mrelease;
 
 const PAGE: usize = 4096;
@@ -26,6 +30,12 @@ const VICTIM: usize = 40 * MIB;
 const DEATH: Duration = Duration::from_secs(60);
 /// What may stay away at the end: caches, per-CPU lists, KASAN's quarantine.
 const LOST: usize = 96 * MIB;
+/// Swap space: less than there is to page out.
+const SWAP: u64 = 48 << 20;
+/// From when on a soak without any CPU switched or memory reclaimed did not do its work.
+const SETTLED: Duration = Duration::from_secs(20);
+const CPUS: &str = "/sys/devices/system/cpu";
+const RECLAIM: &str = "/sys/fs/cgroup/memory.reclaim";
 
 /// `soak [seconds=60] [seed=1]`
 pub struct Soak;
@@ -43,7 +53,11 @@ impl Scenario for Soak {
         let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
         fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
 
+        swap::on(SWAP)?;
+
         let before = available()?;
+        let switcher = switcher(Dice(dice.roll()))?;
+        let reclaimer = reclaimer(Dice(dice.roll()))?;
         let (began, mut counts) = (Instant::now(), Counts::default());
         let mut told = began;
         while began.elapsed() < length {
@@ -58,7 +72,21 @@ impl Scenario for Soak {
                 out.progress(&format!("{} s, {}", began.elapsed().as_secs(), counts.text()));
             }
         }
-        out.note(&format!("seed {seed}, {} s: {}", length.as_secs(), counts.text()));
+        let switches = switcher.map_or(Ok(0), Pest::end)?;
+        for cpu in other_cpus()? {
+            // It may be online already.
+            let _ = fs::write(online_file(cpu), "1");
+        }
+        let reclaims = reclaimer.end()?;
+        out.note(&format!(
+            "seed {seed}, {} s: {}; {switches} times a CPU went or came, {reclaims} times memory was reclaimed",
+            length.as_secs(),
+            counts.text()
+        ));
+        if length >= SETTLED {
+            ensure!(reclaims > 0, "{RECLAIM}: nothing was ever reclaimed");
+            ensure!(switches > 0 || other_cpus()?.is_empty(), "no CPU ever went offline");
+        }
         let lost = before.saturating_sub(available()?);
         ensure!(lost <= LOST, "{} MiB of memory did not come back", lost / MIB);
         Ok(())
@@ -87,31 +115,9 @@ impl Counts {
     }
 }
 
-/// splitmix64: the same seed gives the same storm, as far as the scheduler plays along.
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number from 0 to `end - 1`.
-    fn below(&mut self, end: usize) -> usize {
-        (self.roll() % end as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn micros(&mut self, end: usize) -> Duration {
-        Duration::from_micros(self.below(end) as u64)
-    }
+/// A random time, shorter than so many microseconds.
+fn micros(dice: &mut Dice, end: usize) -> Duration {
+    Duration::from_micros(dice.below(end) as u64)
 }
 
 /// A few victims at once, killed while they grow or after, each beset by up to four threads.
@@ -122,16 +128,17 @@ fn storm(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
         victims.push(Doomed::fork(|| grow(own))?);
     }
     let longest = if dice.one_in(2) { 20_000 } else { 400_000 };
-    thread::sleep(dice.micros(longest));
+    thread::sleep(micros(dice, longest));
     for victim in victims {
         // Now and then before the kill: refused, and no harm done.
         if dice.one_in(8) {
             counts.take(mrelease(victim.pidfd.as_fd())?);
         }
-        let delays: Vec<_> = (0..dice.below(5)).map(|_| dice.micros(2_000)).collect();
-        let kill = dice.micros(2_000);
+        let delays: Vec<_> = (0..dice.below(5)).map(|_| micros(dice, 2_000)).collect();
+        let kill = micros(dice, 2_000);
         victim.release(&delays, Some(kill), counts)?;
-        victim.end(counts)?;
+        victim.end()?;
+        counts.victims += 1;
     }
     Ok(())
 }
@@ -144,6 +151,8 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
         fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
     };
     set("memory.max", ((8 + dice.below(16)) * MIB).to_string())?;
+    // None or a little: what there is has to run out.
+    set("memory.swap.max", (dice.below(3) * 2 * MIB).to_string())?;
     set("memory.oom.group", dice.below(2).to_string())?;
     let (procs, mut own) = (format!("{group}/cgroup.procs"), Dice(dice.roll()));
     let victim = Doomed::fork(move || {
@@ -162,9 +171,10 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
             gobble(&mut own);
         }
     })?;
-    let delays: Vec<_> = (0..dice.below(5)).map(|_| dice.micros(3_000)).collect();
+    let delays: Vec<_> = (0..dice.below(5)).map(|_| micros(dice, 3_000)).collect();
     victim.release(&delays, None, counts)?;
-    victim.end(counts)?;
+    victim.end()?;
+    counts.victims += 1;
     let events = fs::read_to_string(format!("{group}/memory.events")).context("memory.events")?;
     let kills = events.lines().find_map(|l| l.strip_prefix("oom_kill ")?.parse::<u64>().ok());
     ensure!(kills.unwrap_or_default() > 0, "{group}: over its limit and not OOM-killed: {events}");
@@ -176,7 +186,7 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
 /// A child with a process group of its own, made to die.
 struct Doomed {
     pid: Pid,
-    pidfd: std::os::fd::OwnedFd,
+    pidfd: OwnedFd,
 }
 
 impl Doomed {
@@ -243,13 +253,12 @@ impl Doomed {
     }
 
     /// Waits for the victim's end, then for that of everything it started.
-    fn end(self, counts: &mut Counts) -> Result<()> {
+    fn end(self) -> Result<()> {
         let pid = self.pid;
         let dead =
             || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         within(DEATH, || !matches!(dead(), Ok(None)))
             .with_context(|| format!("victim {pid} does not die"))?;
-        counts.victims += 1;
         within(DEATH, || {
             // What shares the memory or was forked outlives the victim; PID 1 reaps it.
             let _ = kill_process_group(pid, Signal::KILL);
@@ -257,6 +266,92 @@ impl Doomed {
         })
         .with_context(|| format!("process group {pid} does not die"))
     }
+}
+
+/// Somebody who disturbs all victims, again and again.
+struct Pest {
+    process: Doomed,
+    /// An eventfd: how often that went well.
+    done: OwnedFd,
+}
+
+impl Pest {
+    fn fork(mut disturb: impl FnMut() -> bool) -> Result<Self> {
+        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
+        let process = Doomed::fork(|| {
+            loop {
+                if disturb() {
+                    // It is never full.
+                    let _ = rustix::io::write(&done, &1u64.to_ne_bytes());
+                }
+            }
+        })?;
+        Ok(Self { process, done })
+    }
+
+    /// Gives how often it went well.
+    fn end(self) -> Result<u64> {
+        pidfd_send_signal(&self.process.pidfd, Signal::KILL).context("kill")?;
+        self.process.end()?;
+        let mut number = [0; 8];
+        match rustix::io::read(&self.done, &mut number) {
+            Ok(_) => Ok(u64::from_ne_bytes(number)),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(e) => Err(e).context("eventfd"),
+        }
+    }
+}
+
+/// Takes CPUs offline and brings them back; `None` where that cannot be done.
+fn switcher(mut dice: Dice) -> Result<Option<Pest>> {
+    let cpus = other_cpus()?;
+    if cpus.is_empty() {
+        return Ok(None);
+    }
+    Pest::fork(move || {
+        thread::sleep(micros(&mut dice, 200_000));
+        let online = if dice.one_in(2) { "1" } else { "0" };
+        // Refused if it is that already.
+        fs::write(online_file(cpus[dice.below(cpus.len())]), online).is_ok()
+    })
+    .map(Some)
+}
+
+/// The CPUs that can be taken offline, which CPU 0 never can.
+fn other_cpus() -> Result<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for entry in fs::read_dir(CPUS).context(CPUS)? {
+        let name = entry.context(CPUS)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+        cpus.extend(number.filter(|&cpu| cpu != 0 && fs::exists(online_file(cpu)).unwrap_or(false)));
+    }
+    cpus.sort_unstable();
+    Ok(cpus)
+}
+
+fn online_file(cpu: usize) -> String {
+    format!("{CPUS}/cpu{cpu}/online")
+}
+
+/// Has memory of all victims paged out, by a process to which none of it belongs.
+fn reclaimer(mut dice: Dice) -> Result<Pest> {
+    Pest::fork(move || {
+        thread::sleep(micros(&mut dice, 100_000));
+        let bytes = (1 + dice.below(12)) * MIB;
+        match fs::write(RECLAIM, bytes.to_string()) {
+            Ok(()) => true,
+            // Less than that could be had.
+            Err(e) => e.raw_os_error() == Some(libc::EAGAIN),
+        }
+    })
+}
+
+/// The calling thread goes on on any CPU that is there, now and then.
+fn hop(dice: &mut Dice) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(dice.below(8));
+    // Refused if there is no such CPU now.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 impl Counts {
@@ -297,11 +392,16 @@ fn grow(mut dice: Dice) {
     }
     loop {
         let size = (1 + dice.below(64)) * PAGE;
+        hop(&mut dice);
         if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
             area.touch();
+            if dice.one_in(4) {
+                area.page_out();
+                area.look(1);
+            }
             area.unmap();
         }
-        thread::sleep(dice.micros(500));
+        thread::sleep(micros(&mut dice, 500));
     }
 }
 
@@ -312,8 +412,11 @@ fn company(dice: &mut Dice) {
         0 => drop(thread::spawn(move || {
             loop {
                 let size = (1 + own.below(256)) * PAGE;
+                hop(&mut own);
                 if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
                     area.touch();
+                    // It may go where it did not come from.
+                    hop(&mut own);
                     if own.one_in(2) {
                         area.unmap();
                     } else {
@@ -321,7 +424,7 @@ fn company(dice: &mut Dice) {
                         thread::sleep(Duration::from_millis(5));
                     }
                 }
-                thread::sleep(own.micros(300));
+                thread::sleep(micros(&mut own, 300));
             }
         })),
         1 => share(),
@@ -395,6 +498,12 @@ impl Area {
             // SAFETY: inside a readable mapping.
             let _ = unsafe { self.at.add(offset).read_volatile() };
         }
+    }
+
+    /// Sends what can be to swap.
+    fn page_out(&self) {
+        // SAFETY: advice on a mapping that is ours; its contents stay.
+        let _ = unsafe { rustix::mm::madvise(self.at.cast(), self.size, Advice::LinuxPageOut) };
     }
 
     fn unmap(self) {
@@ -479,16 +588,6 @@ fn available() -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_same_seed_gives_the_same_numbers() {
-        let rolls = |seed| {
-            let mut dice = Dice(seed);
-            [(); 4].map(|()| dice.below(1000))
-        };
-        assert_eq!(rolls(7), rolls(7));
-        assert_ne!(rolls(7), rolls(8));
-    }
 
     #[test]
     fn every_kind_of_memory_can_be_mapped() {

@@ -1,0 +1,381 @@
+//! How far off others see a process's RSS.
+//!
+//! Stock collects pages on each CPU until they are a batch, and who asks quickly does not see what
+//! is collected. So the worst case is a process that has run on many CPUs and left almost a batch on
+//! each; the usual one is a process that runs here and there and gets and gives memory.
+
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+use std::{fs, iter};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal};
+
+use super::{Options, cpus};
+use crate::cgroup::Cgroup;
+use crate::child::{self, Board, Child};
+use crate::kmsg::Kmsg;
+use crate::region::{PAGE, Region, TABLE};
+use crate::report::{Better, Reporter};
+use crate::victim;
+
+/// How many processes hop over the CPUs, each in its own way.
+const HOPPERS: u64 = 4;
+/// The most pages that such a process has of what it gets and gives.
+const HOPPERS_MOST: usize = 4096;
+/// Pages that a process may get beside those it is told to: its stack, the page with its number on
+/// the board, what it runs.
+const ASIDE: u64 = 64;
+/// What the processes' cgroup may get more than they have, before the OOM killer comes; and what is
+/// more than that.
+const ROOM: usize = 4 << 20;
+const TOO_MUCH: usize = 4 * ROOM;
+/// How long a process waits between looks whether it shall go on.
+const MOMENT: Duration = Duration::from_micros(500);
+
+/// All of it.
+pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
+    let group = Cgroup::new("rss-counters", "memory")?;
+    let mut kinds = Vec::new();
+    // All that they get is the group's.
+    group.join()?;
+    for case in cases(cpus()?) {
+        for (threaded, prefix) in [(false, ""), (true, "threaded-")] {
+            let name = format!("error-{}/{prefix}", case.name);
+            out.progress(&name);
+            let processes: Result<Vec<_>> = case.plans.iter().map(|p| Process::start(p, threaded)).collect();
+            kinds.push((processes.with_context(|| name.clone())?, name));
+        }
+    }
+    group.leave()?;
+    let seen = oom(&group)?;
+    for (processes, name) in &kinds {
+        let errors: Vec<Errors> =
+            processes.iter().map(|p| p.errors(&seen)).collect::<Result<_>>().with_context(|| name.clone())?;
+        let mut sample = |what: &str, error: fn(&Errors) -> u64| {
+            let bytes = errors.iter().map(error).sum::<u64>() * PAGE as u64;
+            let mean = bytes as f64 / errors.len() as f64 / 1e6;
+            out.sample(&format!("{name}{what}"), "MB", Better::Lower, mean);
+        };
+        sample("stat", |e| e.stat);
+        sample("oom", |e| e.oom);
+    }
+    Ok(())
+}
+
+/// What some processes do, each according to its own plan.
+struct Case {
+    name: String,
+    plans: Vec<Plan>,
+}
+
+/// Everything that one process does, in order.
+type Plan = Vec<Step>;
+
+/// Pages of its region that a process touches or gives back on a CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Step {
+    cpu: usize,
+    free: bool,
+    pages: Range<usize>,
+}
+
+fn cases(cpus: usize) -> Vec<Case> {
+    let batch = batch(cpus);
+    let spread = |name: &str, cpus| Case { name: name.to_owned(), plans: vec![spread(cpus, batch)] };
+    let mut cases: Vec<Case> =
+        [1, 4].into_iter().filter(|&n| n < cpus).map(|n| spread(&n.to_string(), n)).collect();
+    cases.push(spread("all", cpus));
+    let plans = (1..=HOPPERS).map(|seed| hop(cpus, batch, seed)).collect();
+    cases.push(Case { name: "hopping".to_owned(), plans });
+    cases
+}
+
+/// How many pages are too many for stock to collect on a CPU.
+fn batch(cpus: usize) -> usize {
+    (2 * cpus).max(32)
+}
+
+/// Leaves as many pages as possible collected on each of the first CPUs, and nothing else.
+fn spread(cpus: usize, batch: usize) -> Plan {
+    let touch = |cpu| {
+        let pages = cpu * (batch - 1)..(cpu + 1) * (batch - 1);
+        Step { cpu, free: false, pages }
+    };
+    (0..cpus).map(touch).collect()
+}
+
+/// Hops from CPU to CPU, and gets or gives up to a batch on each.
+fn hop(cpus: usize, batch: usize, seed: u64) -> Plan {
+    let mut dice = Dice::new(seed);
+    let mut have = 0;
+    let hops = 64 + 4 * cpus;
+    let hop = || {
+        let (cpu, pages) = (dice.below(cpus), 1 + dice.below(batch));
+        // Somewhat more often up than down.
+        let up = dice.below(5) < 3;
+        Some(if have < pages || (up && have + pages <= HOPPERS_MOST) {
+            have += pages;
+            Step { cpu, free: false, pages: have - pages..have }
+        } else {
+            have -= pages;
+            Step { cpu, free: true, pages: have..have + pages }
+        })
+    };
+    iter::from_fn(hop).take(hops).collect()
+}
+
+/// How many pages of its region a process has after all of this.
+fn held(plan: &[Step]) -> usize {
+    plan.iter().fold(0, |held, step| match step.free {
+        false => held + step.pages.len(),
+        true => held - step.pages.len(),
+    })
+}
+
+/// Numbers that look random; those of one seed are always the same (xorshift64*).
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize) % limit
+    }
+}
+
+/// Leaves nothing collected on the CPU, whatever the process has done there before.
+fn settle() -> Result<()> {
+    for region in [Region::new(TABLE)?, Region::shared(TABLE)?] {
+        region.touch(0..TABLE);
+        // So many at once are too many to be collected.
+        region.free(0..TABLE)?;
+    }
+    Ok(())
+}
+
+/// A process that has done what a plan says, and sleeps.
+struct Process {
+    child: Child,
+}
+
+/// By how many pages others see it wrong.
+struct Errors {
+    stat: u64,
+    oom: u64,
+}
+
+impl Process {
+    /// Gives once everything is done, and seen to be.
+    fn start(plan: &Plan, threaded: bool) -> Result<Self> {
+        const READY: u64 = 1;
+        const GO: u64 = 2;
+        const DONE: u64 = 3;
+        let state = Board::new(1)?;
+        let child = Child::fork(|| {
+            let region = Region::new(plan.iter().map(|step| step.pages.end).max().unwrap_or(0))?;
+            if threaded {
+                child::start_sleeper()?;
+            }
+            victim::pin(0)?;
+            // What runs for the first time gets pages for that, too.
+            state.set(0, 0);
+            thread::sleep(MOMENT);
+            settle()?;
+            settle()?;
+            state.set(0, READY);
+            while state.get(0) != GO {
+                thread::sleep(MOMENT);
+            }
+            for step in plan {
+                victim::pin(step.cpu)?;
+                match step.free {
+                    false => region.touch(step.pages.clone()),
+                    true => region.free(step.pages.clone())?,
+                }
+            }
+            state.set(0, DONE);
+            loop {
+                // SAFETY: pause(2) takes no arguments.
+                unsafe { libc::pause() };
+            }
+        })?;
+        child.wait_until(|| state.get(0) == READY)?;
+        let before = walked(child.pid())?;
+        state.set(0, GO);
+        child.wait_until(|| state.get(0) == DONE)?;
+        let (after, held) = (walked(child.pid())?, held(plan) as u64);
+        ensure!(
+            (before + held..=before + held + ASIDE).contains(&after),
+            "touched {held} pages, and has {after} instead of {before}"
+        );
+        Ok(Self { child })
+    }
+
+    /// `seen`: as the OOM killer sees all processes.
+    fn errors(&self, seen: &[(Pid, u64)]) -> Result<Errors> {
+        let pid = self.child.pid();
+        let (truth, walked, stat) = (statm(pid)?, walked(pid)?, stat(pid)?);
+        // What everything here is measured by is right itself.
+        ensure!(truth == walked, "process {pid}: {walked} pages, and statm says {truth}");
+        let oom = seen.iter().find(|(seen, _)| *seen == pid);
+        let (_, oom) = oom.with_context(|| format!("the OOM killer did not see process {pid}"))?;
+        Ok(Errors { stat: stat.abs_diff(truth), oom: oom.abs_diff(truth) })
+    }
+}
+
+/// Has the OOM killer come to a group, and gives what it says of all processes there: their RSS in
+/// pages.
+fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
+    fs::write("/proc/sys/vm/oom_dump_tasks", "1").context("vm.oom_dump_tasks")?;
+    let mut log = Kmsg::from_now()?;
+    let state = Board::new(1)?;
+    // Rather this one than any other.
+    let glutton = Child::fork(|| {
+        fs::write("/proc/self/oom_score_adj", "1000").context("oom_score_adj")?;
+        let region = Region::new(TOO_MUCH / PAGE)?;
+        while state.get(0) == 0 {
+            thread::sleep(MOMENT);
+        }
+        region.touch(0..TOO_MUCH / PAGE);
+        Ok(())
+    })?;
+    group.add(glutton.pid())?;
+    group.set("memory.max", &(group.number("memory.current")? + ROOM as u64).to_string())?;
+    state.set(0, 1);
+    let status = glutton.wait()?;
+    ensure!(
+        status.terminating_signal() == Some(Signal::KILL.as_raw()),
+        "a process that gets more than memory.max was not killed: {status:?}"
+    );
+    let lines = log.lines()?;
+    dumped(&lines).with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
+}
+
+/// The RSS of all tasks in a list that the OOM killer makes, in pages.
+fn dumped(lines: &[String]) -> Option<Vec<(Pid, u64)>> {
+    // `[  pid  ]   uid  tgid total_vm      rss ...`, and so below.
+    let cells = |line: &str| {
+        let (pid, rest) = line.strip_prefix('[')?.split_once(']')?;
+        Some((pid.trim().to_owned(), rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>()))
+    };
+    let header = lines.iter().position(|line| cells(line).is_some_and(|(pid, _)| pid == "pid"))?;
+    let (_, names) = cells(&lines[header])?;
+    let rss = names.iter().position(|name| name == "rss")?;
+    let tasks = lines[header + 1..].iter().map_while(|line| {
+        let (pid, values) = cells(line)?;
+        Some((Pid::from_raw(pid.parse().ok()?)?, values.get(rss)?.parse().ok()?))
+    });
+    Some(tasks.collect())
+}
+
+/// A process's RSS in pages, exactly, as the kernel counts it.
+fn statm(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/statm");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let rss = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
+    rss.with_context(|| format!("{path}: {text}"))
+}
+
+/// The same as whoever wants it quickly sees it.
+fn stat(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    // The name may contain anything; what comes behind it are fields from the third on.
+    let rss =
+        text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(24 - 3)?.parse().ok());
+    rss.with_context(|| format!("{path}: {text}"))
+}
+
+/// The same, from the page tables.
+fn walked(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let kib =
+        text.lines().find_map(|l| l.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path}: no Rss in {text}"))? / (PAGE as u64 >> 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_for_the_number_of_cpus() {
+        let names = |cpus| {
+            cases(cpus).iter().map(|c| format!("{}:{}", c.name, c.plans.len())).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(2), "1:1 all:1 hopping:4");
+        assert_eq!(names(4), "1:1 all:1 hopping:4");
+        assert_eq!(names(64), "1:1 4:1 all:1 hopping:4");
+        assert_eq!([batch(1), batch(16), batch(17), batch(64)], [32, 32, 34, 128]);
+    }
+
+    #[test]
+    fn a_spread_leaves_a_page_less_than_a_batch_on_each_cpu() {
+        let plan = spread(3, 32);
+        let step = |cpu, free, pages| Step { cpu, free, pages };
+        let touched = [step(0, false, 0..31), step(1, false, 31..62), step(2, false, 62..93)];
+        assert_eq!(plan, touched);
+        assert_eq!(held(&plan), 93);
+    }
+
+    #[test]
+    fn hops_are_everywhere_and_free_only_what_is_there() {
+        for (cpus, seed) in [(2, 1), (16, 2), (64, 3), (64, 4)] {
+            let plan = hop(cpus, batch(cpus), seed);
+            assert_eq!(plan, hop(cpus, batch(cpus), seed));
+            assert_ne!(plan, hop(cpus, batch(cpus), seed + 10));
+            let mut there = vec![false; HOPPERS_MOST];
+            let mut seen = vec![0; cpus];
+            let mut freed = 0;
+            for step in &plan {
+                seen[step.cpu] += 1;
+                freed += usize::from(step.free);
+                assert!((1..=batch(cpus)).contains(&step.pages.len()));
+                step.pages.clone().for_each(|page| {
+                    assert_eq!(there[page], step.free);
+                    there[page] = !step.free;
+                });
+            }
+            assert_eq!(there.iter().filter(|&&t| t).count(), held(&plan));
+            let visited = seen.iter().filter(|&&n| n > 0).count();
+            assert!(visited * 10 > cpus * 9, "{visited} of {cpus}");
+            assert!(freed * 5 > plan.len() && freed * 2 < plan.len(), "{freed} of {}", plan.len());
+        }
+    }
+
+    #[test]
+    fn the_list_of_tasks_is_read_by_the_names_of_its_columns() {
+        let log = "memory: usage 8192kB, limit 8192kB, failcnt 26\n\
+                   Tasks state (memory values in pages):\n\
+                   [  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name\n\
+                   [     45]     0    45     9284     1234      567       41        0   110592        0             0 init\n\
+                   [   1046]     0  1046     9284       77       70        7        0   110592        0          1000 a] [7\n\
+                   oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/\n\
+                   [   1047]     0  1047     9284       77       70        7        0   110592        0          1000 late";
+        let lines: Vec<String> = log.lines().map(str::to_owned).collect();
+        let pid = |n| Pid::from_raw(n).unwrap();
+        assert_eq!(dumped(&lines), Some(vec![(pid(45), 1234), (pid(1046), 77)]));
+        assert_eq!(dumped(&lines[..2]), None);
+        assert_eq!(dumped(&lines[..3]), Some(vec![]));
+    }
+
+    #[test]
+    fn the_ways_to_ask_agree_on_a_process_that_stays_on_one_cpu() {
+        let process = Process::start(&spread(1, batch(cpus().unwrap())), true).unwrap();
+        let pid = process.child.pid();
+        assert_eq!(statm(pid).unwrap(), walked(pid).unwrap());
+        // Off by less than a batch for each of the kinds of pages.
+        assert!(stat(pid).unwrap().abs_diff(statm(pid).unwrap()) < 3 * batch(cpus().unwrap()) as u64);
+        assert!(process.errors(&[]).is_err());
+        let errors = process.errors(&[(pid, statm(pid).unwrap() + 5)]).unwrap();
+        assert_eq!(errors.oom, 5);
+    }
+}

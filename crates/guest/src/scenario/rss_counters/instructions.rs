@@ -1,0 +1,174 @@
+//! What is paid for each page fault, fork, exec and thread. Under icount a nanosecond is an
+//! instruction.
+
+use std::{io, thread};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::{Options, Program};
+use crate::child::{self, Board, Child};
+use crate::freemem::now;
+use crate::region::Region;
+use crate::report::{Better, Reporter};
+use crate::scenario::median;
+
+/// Rounds that do not count, because what runs for the first time is slow: of page faults, and of
+/// what is short.
+const WARM_UP: usize = 1;
+const WARM_UP_MANY: usize = 10;
+
+/// All of it.
+pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
+    let (pages, many) = (options.pages(), options.many());
+    let touch = || {
+        Region::new(pages)?.touch(0..pages);
+        Ok(())
+    };
+    for (case, prepare) in [("fault", alone as fn() -> _), ("fault-threaded", child::start_sleeper)] {
+        out.progress(case);
+        let rounds = by_child(options.rounds, WARM_UP, prepare, touch)?;
+        sample(out, case, median(rounds.into_iter()) / pages as f64);
+    }
+    let program = Program::new()?;
+    let mut short = |case: &str, prepare: fn() -> Result<()>, work: &dyn Fn() -> Result<()>| {
+        out.progress(case);
+        sample(out, case, typical(by_child(many, WARM_UP_MANY, prepare, work)?));
+        anyhow::Ok(())
+    };
+    short("fork", alone, &|| Child::fork(|| Ok(()))?.join())?;
+    short("exec", alone, &|| program.run())?;
+    short("thread", child::start_sleeper, &start_thread)?;
+    short("fork-threaded", alone, &|| Child::fork(start_thread)?.join())?;
+    out.progress("thread-first");
+    sample(out, "thread-first", typical(first_threads(many)?));
+    Ok(())
+}
+
+fn sample(out: &mut Reporter, case: &str, value: f64) {
+    out.sample(&format!("{case}/instructions"), "instructions", Better::Lower, value);
+}
+
+/// What a process does that does not want company.
+fn alone() -> Result<()> {
+    Ok(())
+}
+
+/// Nanoseconds of each round of `work` but the first, by a process that has prepared itself.
+fn by_child(
+    rounds: usize,
+    warm_up: usize,
+    prepare: impl FnOnce() -> Result<()>,
+    mut work: impl FnMut() -> Result<()>,
+) -> Result<Vec<f64>> {
+    let board = Board::new(warm_up + rounds)?;
+    let life = || {
+        prepare()?;
+        for round in 0..warm_up + rounds {
+            let began = now();
+            work()?;
+            board.set(round, now() - began);
+        }
+        Ok(())
+    };
+    Child::fork(life)?.join()?;
+    Ok(board.all().skip(warm_up).map(|ns| ns as f64).collect())
+}
+
+/// Starts a thread and waits for its end.
+fn start_thread() -> Result<()> {
+    let thread = thread::Builder::new().spawn(|| ()).context("start a thread")?;
+    thread.join().map_err(|_| anyhow!("a thread died"))
+}
+
+/// Nanoseconds of the first thread of each of some processes, without those of the pages that the
+/// process would get of its own by then.
+fn first_threads(rounds: usize) -> Result<Vec<f64>> {
+    let board = Board::new(1)?;
+    let mut firsts = Vec::new();
+    for _ in 0..WARM_UP_MANY + rounds {
+        let life = || {
+            own_all_pages()?;
+            let began = now();
+            start_thread()?;
+            board.set(0, now() - began);
+            Ok(())
+        };
+        Child::fork(life)?.join()?;
+        firsts.push(board.get(0) as f64);
+    }
+    Ok(firsts.split_off(WARM_UP_MANY))
+}
+
+/// Has a process that was just forked share none of its writable pages any more.
+fn own_all_pages() -> Result<()> {
+    // SAFETY: neither call takes memory; locked pages are copied, and stay so when unlocked.
+    let ret = unsafe { if libc::mlockall(libc::MCL_CURRENT) == 0 { libc::munlockall() } else { -1 } };
+    ensure!(ret == 0, "mlockall: {}", io::Error::last_os_error());
+    Ok(())
+}
+
+/// The mean of all rounds but the tenth that took longest and the tenth that took shortest. It is
+/// smoother than a median: rounds are of a few kinds, with and without a timer interrupt or a list of
+/// free pages that must be filled again, and how many there are of each kind depends on where a boot
+/// happens to begin.
+fn typical(mut rounds: Vec<f64>) -> f64 {
+    rounds.sort_by(f64::total_cmp);
+    let tenth = rounds.len() / 10;
+    let most = &rounds[tenth..rounds.len() - tenth];
+    most.iter().sum::<f64>() / most.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn few_long_rounds_do_not_count() {
+        let rounds = [900.0, 10.0, 12.0, 11.0, 13.0, 1.0, 14.0, 10.0, 13.0, 13.0];
+        assert_eq!(typical(rounds.to_vec()), 12.0);
+        assert_eq!(typical(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn the_first_rounds_do_not_count() {
+        let mut round = 0;
+        let work = || {
+            round += 1;
+            thread::sleep(std::time::Duration::from_millis(if round <= 2 { 400 } else { 1 }));
+            Ok(())
+        };
+        let rounds = by_child(3, 2, alone, work).unwrap();
+        assert!(rounds.len() == 3 && rounds.iter().all(|ns| (1e6..399e6).contains(ns)), "{rounds:?}");
+    }
+
+    #[test]
+    fn first_threads_are_timed_one_by_one() {
+        let firsts = first_threads(3).unwrap();
+        assert!(firsts.len() == 3 && firsts.iter().all(|&ns| ns > 0.0), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_forked_process_owns_all_pages_when_it_says_so() {
+        let faults = || {
+            let usage = fs::read_to_string("/proc/self/stat").unwrap();
+            usage.rsplit_once(')').unwrap().1.split_whitespace().nth(10 - 3).unwrap().parse::<u64>().unwrap()
+        };
+        const PAGES: usize = 100;
+        let region = Region::new(PAGES).unwrap();
+        region.touch(0..PAGES);
+        let board = Board::new(2).unwrap();
+        let child = Child::fork(|| {
+            for i in 0..2 {
+                let before = faults();
+                region.touch(if i == 0 { 0..PAGES / 2 } else { PAGES / 2..PAGES });
+                board.set(i, faults() - before);
+                own_all_pages()?;
+            }
+            Ok(())
+        });
+        child.unwrap().join().unwrap();
+        assert!(board.get(0) >= 50 && board.get(1) < 10, "{:?}", board.all().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,133 @@
+//! What processes and threads get done side by side, one on each CPU.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Options, Program, cpus};
+use crate::child::{Board, Child};
+use crate::freemem::now;
+use crate::region::Region;
+use crate::report::{Better, Reporter};
+use crate::scenario::median;
+use crate::victim;
+
+/// How often, and how long each time, it is counted what gets done.
+const WINDOWS: u32 = 5;
+const WINDOW: Duration = Duration::from_millis(240);
+/// How long everything has run before.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Pages that are touched, and unmapped, at a time.
+const PAGES: usize = 2048;
+
+/// Some work; says how much.
+type Work<'a> = dyn Fn() -> Result<u64> + Sync + 'a;
+
+/// All of it.
+pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
+    let cpus = cpus()?;
+    let program = Program::new()?;
+    let touch = || {
+        Region::new(PAGES)?.touch(0..PAGES);
+        Ok(PAGES as u64)
+    };
+    let fork = || Child::fork(|| Ok(()))?.join().map(|()| 1);
+    let exec = || program.run().map(|()| 1);
+    let mut sample = |case: &str, workers: &[usize], work: &Work<'_>| {
+        out.progress(case);
+        let rate = rate(workers, work)?;
+        out.sample(&format!("{case}/rate"), "1/s", Better::Higher, rate);
+        anyhow::Ok(())
+    };
+    // The number of threads of each process.
+    let processes = vec![1; cpus];
+    sample("fault-processes", &processes, &touch)?;
+    sample("fault-threads", &[cpus], &touch)?;
+    sample("fork-1", &[1], &fork)?;
+    sample("fork-all", &processes, &fork)?;
+    sample("exec-all", &processes, &exec)
+}
+
+/// How much is done in a second by so many threads of some processes; `work` says how much it was.
+fn rate(processes: &[usize], work: &Work<'_>) -> Result<f64> {
+    let board = Board::new(processes.iter().sum())?;
+    let mut children = Vec::new();
+    let mut first = 0;
+    for &threads in processes {
+        let places = first..first + threads;
+        first = places.end;
+        let board = &board;
+        let life = || match threads {
+            1 => toil(board, places.start, work),
+            // Ends with the process.
+            _ => thread::scope(|scope| {
+                places.for_each(|place| drop(scope.spawn(move || toil(board, place, work))));
+                Ok(())
+            }),
+        };
+        children.push(Child::fork(life)?);
+    }
+    see_all_at_work(&children, &board)?;
+    thread::sleep(WARM_UP);
+    let mut rates = Vec::new();
+    for _ in 0..WINDOWS {
+        let (began, before) = (now(), board.all().sum::<u64>());
+        thread::sleep(WINDOW);
+        let (ended, after) = (now(), board.all().sum::<u64>());
+        rates.push((after - before) as f64 / (ended - began) as f64 * 1e9);
+    }
+    see_all_at_work(&children, &board)?;
+    Ok(median(rates.into_iter()))
+}
+
+/// Waits until everybody has done more than when this was called.
+fn see_all_at_work(children: &[Child], board: &Board) -> Result<()> {
+    let before: Vec<u64> = board.all().collect();
+    let all = || board.all().zip(&before).all(|(now, before)| now > *before);
+    children.iter().try_for_each(|child| child.wait_until(all))
+}
+
+/// Works until the process is killed, or ends it if that fails. A worker's place on the board is
+/// also its CPU.
+fn toil(board: &Board, place: usize, work: &Work<'_>) -> ! {
+    let failed = victim::pin(place).and_then(|()| {
+        loop {
+            board.add(place, work()?);
+        }
+    });
+    let failed: Result<()> = failed;
+    eprintln!("guest: a worker: {failed:?}");
+    // SAFETY: _exit takes no memory and ends the process without any handlers.
+    unsafe { libc::_exit(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_is_that_of_all_workers() {
+        let work = || {
+            thread::sleep(Duration::from_millis(30));
+            Ok(9)
+        };
+        // Up to nine times in a window.
+        let most = 9.0 * 9.0 / WINDOW.as_secs_f64();
+        let (one, two) = (rate(&[1], &work).unwrap(), rate(&[2], &work).unwrap());
+        assert!(one > 0.0 && one <= most, "{one}");
+        assert!(two > most && two <= 2.0 * most, "{two}");
+    }
+
+    #[test]
+    fn work_that_fails_is_no_rate() {
+        let began = Instant::now();
+        let slow = move || if began.elapsed() < WARM_UP * 2 { Ok(1) } else { bail!("on purpose") };
+        assert!(rate(&[1], &|| bail!("on purpose")).is_err());
+        assert!(rate(&[2], &slow).is_err());
+    }
+}
