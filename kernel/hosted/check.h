@@ -6,12 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Called before a run ends because of a failed check; a program may provide it. */
+void __attribute__((weak)) check_failed(void);
+
 /* Says what is wrong and where, and ends the run: the state is of no use. */
 #define CHECK(cond)							\
 do {									\
 	if (!(cond)) {							\
 		fprintf(stderr, "%s:%d: %s: CHECK(%s) failed\n",	\
 			__FILE__, __LINE__, __func__, #cond);		\
+		if (check_failed)					\
+			check_failed();					\
 		abort();						\
 	}								\
 } while (0)

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Usage: mutants.sh CODE SOURCE   (called by the Makefile, which sets MAKE, CC and O)
+# Usage: mutants.sh CODE SOURCE HEADER   (called by the Makefile, which sets MAKE, CC and O)
 #
 # Breaks a copy of SOURCE, the file of CODE, in one place at a time, as CODE.mutants says. Each
 # time one of the tests has to fail; a mutant that survives shows what they do not look at.
 #
 # CODE.mutants has a line per mutant: name | function | a string in it | what its first place becomes
+# A function that is not in SOURCE is in HEADER, included as <linux/CODE.h> or "CODE.h".
 set -euo pipefail
 
 code=$1
 source=$2
+header=$3
 here=$(cd "$(dirname "$0")" && pwd)
 
 work=$O/mutants/$code
@@ -18,36 +20,48 @@ rm -rf "$work"
 mkdir -p "$work"
 trap 'rm -rf "$work"' EXIT
 
+# A test that found something. One that hangs may, or the machine is too busy for it.
+found_by() {
+    if [ "$2" -eq 124 ]; then echo "$1, at its time limit"; else echo "$1"; fi
+}
+
 # Runs the tests one after the other and says which one failed first; nothing if none did.
 killed_by() {
     local dir=$1
-    local build=("$MAKE" -s --no-print-directory -C "$here" CODES="$code" CC="$CC" O="$dir"
-        OBJECTS="$O" MUTANT="$dir/$code.c")
+    local build=("$MAKE" -s --no-print-directory -C "$here" CODES="$code" CC="$CC" O="$dir")
+
+    # The tests themselves do not change, but for what they include.
+    if [ -e "$dir/$code.c" ]; then
+        build+=(OBJECTS="$O" MUTANT="$dir/$code.c")
+    else
+        build+=(MUTANT_INCLUDE="$dir")
+    fi
 
     # The compiler may notice what no longer makes sense.
     "${build[@]}" "$dir/$code-asan" >"$dir/log" 2>&1 || { echo compiler; return; }
-    timeout 20 "$dir/$code-asan" >"$dir/log" 2>&1 || { echo asan; return; }
+    timeout 20 "$dir/$code-asan" >"$dir/log" 2>&1 || { found_by asan $?; return; }
     "${build[@]}" "$dir/$code-fuzz" >"$dir/log" 2>&1 || { echo "no fuzzer" >&2; exit 1; }
-    timeout 20 "$dir/$code-fuzz" -seed=1 -runs=20000 -max_len=512 -len_control=0 -timeout=5 \
-        -artifact_prefix="$dir/" >"$dir/log" 2>&1 || { echo fuzz; return; }
+    # It ends by itself: a busy machine must not pass for a failed test.
+    timeout 60 "$dir/$code-fuzz" -seed=1 -runs=20000 -max_total_time=20 -max_len=512 -len_control=0 \
+        -timeout=5 -artifact_prefix="$dir/" >"$dir/log" 2>&1 || { found_by fuzz $?; return; }
     "${build[@]}" "$dir/$code-tsan" >"$dir/log" 2>&1 || { echo "no tsan test" >&2; exit 1; }
     # A race shows when threads meet; on a busy machine that may take more than one go.
     for _ in 1 2 3 4 5; do
-        timeout 60 "$dir/$code-tsan" >"$dir/log" 2>&1 || { echo tsan; return; }
+        timeout 60 "$dir/$code-tsan" >"$dir/log" 2>&1 || { found_by tsan $?; return; }
     done
 }
 
-# Prints the source with OLD replaced by NEW, at the first place in FUNCTION.
+# Prints a file with OLD replaced by NEW, at the first place in FUNCTION.
 mutate() {
-    FUNCTION=$1 OLD=$2 NEW=$3 awk '
+    FUNCTION=$2 OLD=$3 NEW=$4 awk '
         BEGIN { name = ENVIRON["FUNCTION"]; old = ENVIRON["OLD"]; new = ENVIRON["NEW"] }
-        /^[a-z].*\(/ { within = index($0, " " name "(") || index($0, "*" name "(") }
+        /^[a-z].*\(/ { within = index(" " $0, " " name "(") || index($0, "*" name "(") }
         within && !done && (at = index($0, old)) {
             $0 = substr($0, 1, at - 1) new substr($0, at + length(old)); done = 1
         }
         { print }
         END { exit !done }
-    ' "$source"
+    ' "$1"
 }
 
 survived=0
@@ -58,11 +72,15 @@ while IFS= read -r line; do
     function=${line%% | *} line=${line#* | }
     old=${line%% | *} new=${line#* | }
     dir=$work/$name
-    mkdir "$dir"
-    mutate "$function" "$old" "${new% }" >"$dir/$code.c" || {
-        echo "mutants.sh: $name: \"$old\" is not in $function() of $source; bring $code.mutants up to date" >&2
-        exit 1
-    }
+    mkdir -p "$dir/linux"
+    if ! mutate "$source" "$function" "$old" "${new% }" >"$dir/$code.c"; then
+        rm "$dir/$code.c"
+        mutate "$header" "$function" "$old" "${new% }" >"$dir/linux/$code.h" || {
+            echo "mutants.sh: $name: \"$old\" is not in $function() of $source; bring $code.mutants up to date" >&2
+            exit 1
+        }
+        cp "$dir/linux/$code.h" "$dir/$code.h"
+    fi
     killer=$(killed_by "$dir")
     if [ -n "$killer" ]; then
         echo "ok mutant: $code: $name: found by $killer"

@@ -9,8 +9,6 @@
 
 #include "hosted.h"
 
-typedef unsigned long long u64;
-
 #define U64_MAX			(~0ULL)
 #define SZ_64M			0x4000000
 #define NSEC_PER_MSEC		1000000L

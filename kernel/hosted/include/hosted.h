@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What more than one of the codes under test need of the kernel, in user space.
+ * What more than one of the codes under test need of the kernel, in user space;
+ * what belongs to a header of the kernel's own is in linux/.
  *
  * Atomics are the compiler's, with the ordering that the kernel documents: the
  * thread sanitizer knows them, and takes what only a kernel barrier orders for
@@ -9,13 +10,38 @@
 #ifndef _HOSTED_H
 #define _HOSTED_H
 
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
+typedef unsigned long long u64;
+
 #define PAGE_SIZE		4096UL
 #define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
+#define ALIGN(x, a)		(((x) + (a) - 1) & ~((__typeof__(x))(a) - 1))
+#define ALIGN_DOWN(x, a)	((x) & ~((__typeof__(x))(a) - 1))
+#define PTR_ALIGN(p, a)		((__typeof__(p))ALIGN((unsigned long)(p), a))
+
+#define static_assert(cond)	_Static_assert(cond, #cond)
+#define likely(x)		__builtin_expect(!!(x), 1)
+#define unlikely(x)		__builtin_expect(!!(x), 0)
+#define noinline		__attribute__((noinline))
+
+/**
+ * hosted_others - what others do at this moment
+ *
+ * Called before what a code does to memory that it shares. Tests may provide it
+ * to let something else come first: another CPU, an interrupt.
+ */
+void __attribute__((weak)) hosted_others(void);
+
+static inline void others_may_run(void)
+{
+	if (hosted_others)
+		hosted_others();
+}
 
 typedef struct { pthread_mutex_t mutex; } spinlock_t;
 

@@ -10,62 +10,12 @@
 #include <time.h>
 
 #include "hosted.h"
+#include "linux/atomic.h"
 
 /* The architecture decides. A small one makes many chunks of few pages. */
 #ifndef PMD_SIZE
 #define PMD_SIZE		(512 * PAGE_SIZE)
 #endif
-
-#define ALIGN_DOWN(x, a)	((x) & ~((__typeof__(x))(a) - 1))
-
-/* Relaxed, so they order nothing. */
-#define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
-#define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
-
-typedef struct { int counter; } atomic_t;
-typedef struct { long counter; } atomic_long_t;
-
-#define HOSTED_ATOMIC(name, type, value)				\
-static inline value name##_read(const type *v)				\
-{									\
-	return __atomic_load_n(&v->counter, __ATOMIC_RELAXED);		\
-}									\
-static inline value name##_read_acquire(const type *v)			\
-{									\
-	return __atomic_load_n(&v->counter, __ATOMIC_ACQUIRE);		\
-}									\
-static inline void name##_set(type *v, value i)				\
-{									\
-	__atomic_store_n(&v->counter, i, __ATOMIC_RELAXED);		\
-}									\
-static inline bool name##_try_cmpxchg(type *v, value *old, value new)	\
-{									\
-	return __atomic_compare_exchange_n(&v->counter, old, new, false, \
-					   __ATOMIC_SEQ_CST,		\
-					   __ATOMIC_RELAXED);		\
-}									\
-static inline void name##_inc(type *v)					\
-{									\
-	__atomic_fetch_add(&v->counter, 1, __ATOMIC_RELAXED);		\
-}									\
-static inline bool name##_add_unless(type *v, value i, value unless)	\
-{									\
-	value old = name##_read(v);					\
-									\
-	do {								\
-		if (old == unless)					\
-			return false;					\
-	} while (!name##_try_cmpxchg(v, &old, old + i));		\
-									\
-	return true;							\
-}									\
-static inline bool name##_dec_and_test(type *v)				\
-{									\
-	return !__atomic_sub_fetch(&v->counter, 1, __ATOMIC_SEQ_CST);	\
-}
-
-HOSTED_ATOMIC(atomic, atomic_t, int)
-HOSTED_ATOMIC(atomic_long, atomic_long_t, long)
 
 /**
  * struct wait_queue_head - where threads sleep until woken

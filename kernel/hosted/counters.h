@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * For percpu_counter_tree.c: the CPUs, the cells inside a counter, and what
+ * always has to be true of them.
+ */
+#ifndef _HOSTED_COUNTERS_H
+#define _HOSTED_COUNTERS_H
+
+#include <linux/bitmap.h>
+#include <linux/init.h>
+#include <linux/math.h>
+#include <linux/percpu.h>
+#include <linux/percpu_counter_tree.h>
+
+#include "check.h"
+
+#define LEAF_BATCH		((long)PERCPU_COUNTER_TREE_BATCH)
+#define MAX_COUNTERS		8
+
+/* A CPU's and one of each level. */
+#define MAX_WAY			(PERCPU_COUNTER_TREE_MAX_LEVELS + 1)
+
+/**
+ * struct cell - a cell as it is
+ * @value: its encoding, 0 if it has not been used
+ * @batch: how it is told
+ * @held: what it holds back
+ * @announced: readers look at it
+ * @where: in memory
+ */
+struct cell {
+	unsigned int value;
+	unsigned int batch;
+	long held;
+	bool announced;
+	const void *where;
+};
+
+/* In percpu_counter_tree_host.c. @nr: nodes first, then CPUs. */
+struct cell counter_cell(const struct percpu_counter_tree *tree,
+			 unsigned int nr);
+
+/**
+ * struct way - the way from a CPU to the root
+ * @nr: how many cells there are on it
+ * @cell: they, the CPU's first
+ * @root: what is in the root
+ */
+struct way {
+	unsigned int nr;
+	struct cell cell[MAX_WAY];
+	long root;
+};
+
+static inline unsigned int
+way_cell(const struct percpu_counter_tree_shape *shape, unsigned int cpu,
+	 unsigned int i)
+{
+	return i ? shape->level[i - 1].first + (cpu >> shape->level[i - 1].shift) :
+		   shape->nr_nodes + cpu;
+}
+
+static inline struct way
+way_of(const struct percpu_counter_tree *tree,
+       const struct percpu_counter_tree_shape *shape, unsigned int cpu)
+{
+	struct way way = { .root = percpu_counter_tree_approximate_sum(tree) };
+
+	if (percpu_counter_tree_is_spread(tree))
+		way.nr = shape->nr_levels + 1;
+	for (unsigned int i = 0; i < way.nr; i++)
+		way.cell[i] = counter_cell(tree, way_cell(shape, cpu, i));
+
+	return way;
+}
+
+/*
+ * The rule: a cell takes an amount in if it stays below its batch, or hands on
+ * all there is; and what could not be held back does not make it one in use.
+ */
+static inline void way_add(struct way *way, long amount)
+{
+	for (unsigned int i = 0; i < way->nr; i++) {
+		struct cell *cell = &way->cell[i];
+		long batch = cell->batch;
+		long sum = cell->held + amount;
+
+		if (!cell->value && (amount >= batch || amount <= -batch))
+			continue;
+		if (sum < batch && sum > -batch) {
+			cell->held = sum;
+			cell->value = batch + sum;
+			return;
+		}
+		cell->held = 0;
+		cell->value = batch;
+		amount = sum;
+	}
+	way->root += amount;
+}
+
+static inline bool ways_equal(const struct way *a, const struct way *b)
+{
+	for (unsigned int i = 0; i < a->nr; i++) {
+		if (a->cell[i].value != b->cell[i].value)
+			return false;
+	}
+
+	return a->nr == b->nr && a->root == b->root;
+}
+
+/* A counter's value has been asked for, and was @value or thereabouts. */
+static inline void check_sums(const struct percpu_counter_tree *tree,
+			      long value, long off)
+{
+	long sum = percpu_counter_tree_precise_sum(tree);
+	long lowest, highest;
+
+	CHECK(sum >= value - off && sum <= value + off);
+	percpu_counter_tree_approximate_range(tree, &lowest, &highest);
+	CHECK(lowest <= value + off && value - off <= highest);
+}
+
+static inline void check_cell(const struct cell *cell)
+{
+	CHECK(cell->value < 2 * cell->batch);
+	CHECK(!cell->value || cell->announced);
+}
+
+/*
+ * All that has to be true when nobody is at work on the @nr counters that are
+ * at @trees, of which @value are the values.
+ */
+static inline void
+check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
+	       const struct percpu_counter_tree_shape *shape, const long *value)
+{
+	static bool used[2 * NR_CPUS];
+	unsigned int nr_cells = shape->nr_nodes + shape->nr_cpus;
+
+	CHECK(!hosted_preempt_count);
+	memset(used, 0, nr_cells);
+	for (unsigned int i = 0; i < nr; i++) {
+		const struct percpu_counter_tree *tree = &trees[i];
+		long root = percpu_counter_tree_approximate_sum(tree);
+		long lowest, highest, held = 0, slack = 0;
+
+		check_sums(tree, value[i], 0);
+		percpu_counter_tree_approximate_range(tree, &lowest, &highest);
+		CHECK(root - lowest == highest - root);
+		for (unsigned int c = 0; c < nr_cells &&
+		     percpu_counter_tree_is_spread(tree); c++) {
+			struct cell cell = counter_cell(tree, c);
+
+			check_cell(&cell);
+			held += cell.held;
+			slack += cell.value ? cell.batch - 1 : 0;
+			used[c] |= cell.value;
+		}
+		CHECK(root + held == value[i]);
+		CHECK(highest - root == slack);
+		CHECK(slack <= shape->bound);
+	}
+	for (unsigned int c = 0; c < nr_cells &&
+	     percpu_counter_tree_is_spread(trees); c++)
+		CHECK(counter_cell(trees, c).announced == used[c]);
+}
+
+/*
+ * By how much a sum can be off meanwhile for an addition that is under way: it
+ * carries @amount and what the cells on its way held back.
+ */
+static inline long carried(const struct percpu_counter_tree_shape *shape,
+			   long amount)
+{
+	long most = abs(amount) + LEAF_BATCH - 1;
+
+	for (unsigned int i = 0; i < shape->nr_levels; i++)
+		most += shape->level[i].batch - 1;
+
+	return most;
+}
+
+/* Starts a machine of @nr CPUs, of which this thread is the first. */
+static inline void boot(unsigned int nr)
+{
+	CHECK(nr && nr <= NR_CPUS);
+	nr_cpu_ids = nr;
+	hosted_cpu = 0;
+	hosted_preempt_count = 0;
+	memset(hosted_offline, 0, sizeof(hosted_offline));
+	CHECK(!hosted_initcall());
+}
+
+static inline void add_on(unsigned int cpu, struct percpu_counter_tree *tree,
+			  long amount)
+{
+	hosted_cpu = cpu;
+	percpu_counter_tree_add(tree, amount);
+}
+
+/**
+ * odd_shape - a shape that percpu_counter_tree_best_shape() would not choose
+ * @nr_cpus: for so many CPUs
+ * @nr: how many levels
+ * @shift: of each level, ascending
+ * @batch: of each level, at least 2
+ */
+static inline struct percpu_counter_tree_shape
+odd_shape(unsigned int nr_cpus, unsigned int nr, const unsigned int *shift,
+	  const unsigned int *batch)
+{
+	struct percpu_counter_tree_shape shape = {
+		.nr_cpus = nr_cpus,
+		.nr_levels = nr,
+		.bound = nr_cpus * (LEAF_BATCH - 1),
+	};
+
+	CHECK(nr <= PERCPU_COUNTER_TREE_MAX_LEVELS);
+	for (unsigned int i = 0; i < nr; i++) {
+		shape.level[i].shift = shift[i];
+		shape.level[i].batch = batch[i];
+		shape.level[i].first = shape.nr_nodes;
+		shape.level[i].nr = ((nr_cpus - 1) >> shift[i]) + 1;
+		shape.nr_nodes += shape.level[i].nr;
+		shape.bound += shape.level[i].nr * (batch[i] - 1);
+	}
+
+	return shape;
+}
+
+#endif /* _HOSTED_COUNTERS_H */

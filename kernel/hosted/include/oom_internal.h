@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What oom_candidates.c needs of the kernel, in user space. The Makefile
+ * includes this file first; it shares the guard of the kernel's file of the
+ * same name, which is therefore left out.
+ */
+#ifndef _MM_MEMREAP_OOM_INTERNAL_H
+#define _MM_MEMREAP_OOM_INTERNAL_H
+
+#include "hosted.h"
+
+#include "../check.h"
+
+#define max(a, b)							\
+({									\
+	__auto_type max_a_ = (a);					\
+	__auto_type max_b_ = (b);					\
+									\
+	max_a_ > max_b_ ? max_a_ : max_b_;				\
+})
+
+/* What tells one task from another is up to the tests. */
+struct task_struct {
+	unsigned int usage;
+};
+
+static inline struct task_struct *get_task_struct(struct task_struct *task)
+{
+	task->usage++;
+
+	return task;
+}
+
+static inline void put_task_struct(struct task_struct *task)
+{
+	CHECK(task->usage);
+	task->usage--;
+}
+
+#endif /* _MM_MEMREAP_OOM_INTERNAL_H */
