@@ -3,10 +3,14 @@
 
 LAB = cargo run --quiet --release -p lab --
 
+# What `make demo` compares, ten minutes' worth; `lab ab` without a name takes all there is.
+SCENARIOS ?= reap
+
 .PHONY: help demo test lint series clean
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
+	@echo "              SCENARIOS=\"reap oom-select\" says what in; see lab ab --help"
 	@echo "make test     every check: lints, unit tests, KUnit and selftests in guests, smoke run"
 	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"
 	@echo "make series   export the kernel topics as patches for git am to series/"
@@ -14,7 +18,7 @@ help:
 
 demo:
 	$(LAB) host-setup
-	$(LAB) ab --expect
+	$(LAB) ab $(SCENARIOS) --expect
 
 test:
 	@$(LAB) test
