@@ -40,9 +40,8 @@ impl Cgroup {
     /// # Errors
     /// When there is no such file, or something else in it.
     pub fn number(&self, file: &str) -> Result<u64> {
-        let path = format!("{}/{file}", self.path);
-        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        text.trim_end().parse().with_context(|| format!("{path}: {text}"))
+        let text = self.get(file)?;
+        text.trim_end().parse().with_context(|| format!("{}/{file}: {text}", self.path))
     }
 
     /// Reads one of the group's files.

@@ -100,4 +100,39 @@ static inline unsigned long long now_ns(void)
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
+/* Until @condition holds, or @ms are over. Gives whether it holds. */
+#define within(ms, condition)						\
+({									\
+	unsigned long long _end = now_ns() + (ms) * 1000000ULL;		\
+	bool _done;							\
+									\
+	while (!(_done = (condition)) && now_ns() < _end)		\
+		usleep(1000);						\
+	_done;								\
+})
+
+/* Where cgroup2 is mounted; false if it is not. */
+static inline bool cgroup2_mount(char *path, size_t size)
+{
+	char line[4096], where[1024], kind[32];
+	FILE *f = fopen("/proc/mounts", "re");
+	bool found = false;
+
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = sscanf(line, "%*s %1023s %31s", where, kind) == 2 &&
+			!strcmp(kind, "cgroup2") && strlen(where) < size;
+	if (f)
+		fclose(f);
+	if (found)
+		memcpy(path, where, strlen(where) + 1);
+
+	return found;
+}
+
+static inline void touch(char *mem, size_t pages)
+{
+	for (size_t i = 0; i < pages; i++)
+		__atomic_store_n(&mem[i * PAGE], 1, __ATOMIC_RELAXED);
+}
+
 #endif /* _SELFTESTS_MEMREAP_UTIL_H */

@@ -58,17 +58,6 @@
 /* The most threads of a victim that can be parked. */
 #define MAX_THREADS	16
 
-/* Until @condition holds, or @ms are over. Gives whether it holds. */
-#define within(ms, condition)						\
-({									\
-	unsigned long long _end = now_ns() + (ms) * 1000000ULL;		\
-	bool _done;							\
-									\
-	while (!(_done = (condition)) && now_ns() < _end)		\
-		usleep(1000);						\
-	_done;								\
-})
-
 /* --- Ways to kill: all give 0 or an errno --- */
 
 static inline int send_signal(int pidfd, int sig, siginfo_t *info,
@@ -734,20 +723,10 @@ static inline void cgroups_end(struct cgroups *c)
 /* Returns NULL, or what is missing. */
 static inline const char *cgroups_begin(struct cgroups *c)
 {
-	char line[PATH_MAX], kind[32], root[PATH_MAX / 8] = "";
-	FILE *f;
+	char root[PATH_MAX / 8];
 
 	memset(c, 0, sizeof(*c));
-	f = fopen("/proc/mounts", "re");
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%*s %511s %31s", root, kind) == 2 &&
-		    !strcmp(kind, "cgroup2"))
-			break;
-		root[0] = 0;
-	}
-	if (f)
-		fclose(f);
-	if (!root[0])
+	if (!cgroup2_mount(root, sizeof(root)))
 		return "no cgroup2 is mounted: mount one at /sys/fs/cgroup";
 	/* Left on: to take them away might harm those who came to use them. */
 	if (cgroup_write(root, "cgroup.subtree_control", "+cpu +memory"))

@@ -9,6 +9,7 @@
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
+#include "zram.h"
 
 #define NR_LOCKS	8
 /* The most kinds of victims in a test. */
@@ -22,8 +23,6 @@
 #define BUSY_ROUNDS	20
 #define NR_BUSY		2
 
-#define ZRAM		"/sys/block/zram0/"
-#define ZRAM_DEVICE	"/dev/zram0"
 #define ZRAM_SIZE	(16 * MIB)
 
 /**
@@ -268,41 +267,6 @@ static bool raw_lock_told(void)
 		      FUTEX_OWNER_DIED);
 }
 
-/* --- Swap, for a victim whose list is there --- */
-
-static bool swap_begin(void)
-{
-	unsigned int version = 1, last_page = ZRAM_SIZE / PAGE - 1;
-	char text[32], *page = calloc(1, PAGE);
-	bool done = false;
-	int fd;
-
-	snprintf(text, sizeof(text), "%lu", ZRAM_SIZE);
-	if (!page || !write_file(ZRAM "disksize", text))
-		return false;
-	memcpy(page + 1024, &version, sizeof(version));
-	memcpy(page + 1028, &last_page, sizeof(last_page));
-	memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
-	fd = open(ZRAM_DEVICE, O_WRONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE &&
-		       !fsync(fd);
-		close(fd);
-	}
-	free(page);
-	done = done && !swapon(ZRAM_DEVICE, 0);
-	if (!done)
-		write_file(ZRAM "reset", "1");
-
-	return done;
-}
-
-static void swap_end(void)
-{
-	swapoff(ZRAM_DEVICE);
-	write_file(ZRAM "reset", "1");
-}
-
 /* --- Victims that own something --- */
 
 FIXTURE(owner) {
@@ -336,11 +300,11 @@ FIXTURE_SETUP(owner)
 	if (!make_locks())
 		SKIP(return, "no robust mutexes");
 	if (variant->swap)
-		self->swap = swap_begin();
+		self->swap = !zram_swap_on(ZRAM_SIZE);
 	verdict = victim_start(&victim, &ops);
 	if (verdict == UNSUPPORTED) {
 		if (self->swap)
-			swap_end();
+			zram_swap_off();
 		watch_restore(&self->watch);
 		SKIP(return, "no swap for the victim's list");
 	}
@@ -351,7 +315,7 @@ FIXTURE_TEARDOWN_PARENT(owner)
 {
 	wait_alone();
 	if (self->swap)
-		swap_end();
+		zram_swap_off();
 	watch_end(_metadata, &self->watch);
 }
 

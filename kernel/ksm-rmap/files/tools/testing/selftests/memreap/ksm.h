@@ -7,11 +7,10 @@
 #include <linux/mempolicy.h>
 #include <stdint.h>
 #include <sys/stat.h>
-#include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "util.h"
+#include "zram.h"
 
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP	4
@@ -23,8 +22,6 @@
 #define KSM_DIR		"/sys/kernel/mm/ksm/"
 #define NODES		"/sys/devices/system/node/has_memory"
 #define PAGE_IDLE	"/sys/kernel/mm/page_idle/bitmap"
-#define ZRAM		"/sys/block/zram0/"
-#define ZRAM_DEVICE	"/dev/zram0"
 
 /* --- The settings of KSM --- */
 
@@ -255,31 +252,10 @@ static inline long meminfo_kib(const char *field)
 	return at ? atol(at + strlen(field) + 1) : -1;
 }
 
-/* A header as mkswap(8) writes it. */
-static inline bool make_swap(const char *device, size_t size)
-{
-	unsigned int version = 1, last_page = size / PAGE - 1;
-	char *page = calloc(1, PAGE);
-	int fd = open(device, O_WRONLY | O_CLOEXEC);
-	bool done = false;
-
-	if (fd >= 0 && page) {
-		memcpy(page + 1024, &version, sizeof(version));
-		memcpy(page + 1028, &last_page, sizeof(last_page));
-		memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
-		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE &&
-		       !fsync(fd);
-	}
-	if (fd >= 0)
-		close(fd);
-	free(page);
-
-	return done;
-}
-
 /* What swap there is will do; or zram0, if nobody uses it. */
 static inline const char *swap_begin(struct squeeze *s, size_t size)
 {
+	const char *missing;
 	char text[32];
 
 	if (meminfo_kib("SwapFree:") * 1024 >= (long)size)
@@ -288,16 +264,10 @@ static inline const char *swap_begin(struct squeeze *s, size_t size)
 		return "no swap: swapon some, or load zram (CONFIG_ZRAM)";
 	if (atoll(text))
 		return "no swap, and zram0 is in use: swapon some";
-	snprintf(text, sizeof(text), "%zu", size);
-	if (!write_file(ZRAM "disksize", text))
-		return "no swap, and zram0 takes no size";
-	if (!make_swap(ZRAM_DEVICE, size) || swapon(ZRAM_DEVICE, 0)) {
-		write_file(ZRAM "reset", "1");
-		return "no swap, and zram0 cannot be used for it";
-	}
-	s->swap = true;
+	missing = zram_swap_on(size);
+	s->swap = !missing;
 
-	return NULL;
+	return missing;
 }
 
 /* Undo what squeeze_begin() did. All that is in the cgroup dies. */
@@ -320,8 +290,7 @@ static inline void squeeze_end(struct squeeze *s)
 		s->enabled = false;
 	}
 	if (s->swap) {
-		swapoff(ZRAM_DEVICE);
-		write_file(ZRAM "reset", "1");
+		zram_swap_off();
 		s->swap = false;
 	}
 }
@@ -332,21 +301,11 @@ static inline void squeeze_end(struct squeeze *s)
  */
 static inline const char *squeeze_begin(struct squeeze *s, size_t size)
 {
-	char line[PATH_MAX], kind[32], path[PATH_MAX / 2];
+	char line[PATH_MAX], path[PATH_MAX / 2];
 	const char *missing;
-	FILE *f;
 
 	memset(s, 0, sizeof(*s));
-	f = fopen("/proc/mounts", "re");
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%*s %511s %31s", s->parent, kind) == 2 &&
-		    !strcmp(kind, "cgroup2"))
-			break;
-		s->parent[0] = 0;
-	}
-	if (f)
-		fclose(f);
-	if (!s->parent[0])
+	if (!cgroup2_mount(s->parent, sizeof(s->parent)))
 		return "no cgroup2 is mounted: mount one at /sys/fs/cgroup";
 
 	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", s->parent);

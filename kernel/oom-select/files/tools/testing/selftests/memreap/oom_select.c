@@ -76,18 +76,9 @@ static long kills(const char *cgroup)
 static const char *cgroup_root(void)
 {
 	static char root[PATH_MAX / 4];
-	char line[PATH_MAX], kind[32];
-	FILE *f = fopen("/proc/mounts", "re");
-	bool found = false;
 
-	while (f && !found && fgets(line, sizeof(line), f))
-		found = sscanf(line, "%*s %1023s %31s", root, kind) == 2 &&
-			!strcmp(kind, "cgroup2");
-	if (f)
-		fclose(f);
-
-	return found && in_cgroup(root, "cgroup.subtree_control", "+memory") ?
-		       root : NULL;
+	return cgroup2_mount(root, sizeof(root)) &&
+	       in_cgroup(root, "cgroup.subtree_control", "+memory") ? root : NULL;
 }
 
 /* --- Contenders --- */
@@ -98,12 +89,6 @@ static void *sleep_on(void *arg)
 		pause();
 
 	return arg;
-}
-
-static void touch(char *mem, size_t pages)
-{
-	for (size_t i = 0; i < pages; i++)
-		__atomic_store_n(&mem[i * PAGE], 1, __ATOMIC_RELAXED);
 }
 
 /*

@@ -30,7 +30,7 @@ FIXTURE_SETUP(rss)
 FIXTURE_TEARDOWN_PARENT(rss)
 {
 	if (self->swap)
-		swap_end();
+		zram_swap_off();
 	EXPECT_FALSE(watch_end());
 }
 
@@ -155,31 +155,12 @@ TEST_F_TIMEOUT(hop, every_page_is_counted_at_once, LIMIT)
 
 /* --- Memory of each kind --- */
 
-struct pages {
-	char *mem;
-	size_t nr;
-};
-
-static void touch_pages(void *arg)
-{
-	struct pages *pages = arg;
-
-	touch(pages->mem, pages->nr);
-}
-
 static void read_pages(void *arg)
 {
 	struct pages *pages = arg;
 
 	for (size_t i = 0; i < pages->nr; i++)
 		__atomic_load_n(&pages->mem[i * PAGE], __ATOMIC_RELAXED);
-}
-
-static void unmap_pages(void *arg)
-{
-	struct pages *pages = arg;
-
-	munmap(pages->mem, pages->nr * PAGE);
 }
 
 /*
@@ -728,7 +709,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 
 TEST_F_TIMEOUT(rss, reclaimed_by_others_while_one_faults, LIMIT)
 {
-	self->swap = swap_begin();
+	self->swap = !zram_swap_on(ZRAM_SIZE);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	reclaim_from_outside(_metadata, 0);
@@ -736,7 +717,7 @@ TEST_F_TIMEOUT(rss, reclaimed_by_others_while_one_faults, LIMIT)
 
 TEST_F_TIMEOUT(rss, reclaimed_by_others_while_threads_fault, LIMIT)
 {
-	self->swap = swap_begin();
+	self->swap = !zram_swap_on(ZRAM_SIZE);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	reclaim_from_outside(_metadata, 3);

@@ -13,10 +13,10 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/swap.h>
 #include <sys/uio.h>
 
 #include "victim.h"
+#include "zram.h"
 
 #ifndef __NR_process_madvise
 #define __NR_process_madvise		440
@@ -33,17 +33,6 @@
 #define LIMIT		240
 /* ms for what may take its time, as there. */
 #define PATIENCE	30000
-
-/* Until @condition holds, or @ms are over. Gives whether it holds. */
-#define within(ms, condition)						\
-({									\
-	unsigned long long _end = now_ns() + (ms) * 1000000ULL;		\
-	bool _done;							\
-									\
-	while (!(_done = (condition)) && now_ns() < _end)		\
-		usleep(1000);						\
-	_done;								\
-})
 
 /* --- CPUs --- */
 
@@ -192,10 +181,28 @@ do {									\
 	}								\
 } while (0)
 
-static inline void touch(char *mem, size_t pages)
+/**
+ * struct pages - memory that is done something to
+ * @mem: it
+ * @nr: so many pages
+ */
+struct pages {
+	char *mem;
+	size_t nr;
+};
+
+static inline void touch_pages(void *arg)
 {
-	for (size_t i = 0; i < pages; i++)
-		__atomic_store_n(&mem[i * PAGE], 1, __ATOMIC_RELAXED);
+	struct pages *pages = arg;
+
+	touch(pages->mem, pages->nr);
+}
+
+static inline void unmap_pages(void *arg)
+{
+	struct pages *pages = arg;
+
+	munmap(pages->mem, pages->nr * PAGE);
 }
 
 /* --- Threads that are there, and do as they are told --- */
@@ -400,44 +407,7 @@ static inline bool watch_end(void)
 
 /* --- Swap space on zram --- */
 
-#define ZRAM		"/sys/block/zram0/"
-#define ZRAM_DEVICE	"/dev/zram0"
 #define ZRAM_SIZE	(64 * MIB)
-
-/* What mkswap(8) writes. */
-static inline bool swap_begin(void)
-{
-	unsigned int version = 1, last_page = ZRAM_SIZE / PAGE - 1;
-	char text[32], *page = calloc(1, PAGE);
-	bool done = false;
-	int fd;
-
-	snprintf(text, sizeof(text), "%lu", ZRAM_SIZE);
-	if (!page || !write_file(ZRAM "disksize", text)) {
-		free(page);
-		return false;
-	}
-	memcpy(page + 1024, &version, sizeof(version));
-	memcpy(page + 1028, &last_page, sizeof(last_page));
-	memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
-	fd = open(ZRAM_DEVICE, O_WRONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE && !fsync(fd);
-		close(fd);
-	}
-	free(page);
-	done = done && !swapon(ZRAM_DEVICE, 0);
-	if (!done)
-		write_file(ZRAM "reset", "1");
-
-	return done;
-}
-
-static inline void swap_end(void)
-{
-	swapoff(ZRAM_DEVICE);
-	write_file(ZRAM "reset", "1");
-}
 
 /* Reclaim the pages of another process. Gives whether it could be asked for. */
 static inline bool page_out(int pidfd, void *mem, size_t size)

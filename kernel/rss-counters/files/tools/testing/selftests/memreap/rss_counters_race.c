@@ -28,7 +28,7 @@ FIXTURE_SETUP(storm)
 FIXTURE_TEARDOWN_PARENT(storm)
 {
 	if (self->swap)
-		swap_end();
+		zram_swap_off();
 	EXPECT_FALSE(watch_end());
 }
 
@@ -296,7 +296,7 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 	struct rss rss;
 	char byte = 0;
 
-	self->swap = swap_begin();
+	self->swap = !zram_swap_on(ZRAM_SIZE);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	b.mem = map(b.nr * PAGE, MAP_PRIVATE);
@@ -452,25 +452,6 @@ FIXTURE_TEARDOWN_PARENT(hotplug)
 	if (self->cpu >= 0)
 		cpu_online(self->cpu, true);
 	EXPECT_FALSE(watch_end());
-}
-
-struct pages {
-	char *mem;
-	size_t nr;
-};
-
-static void touch_pages(void *arg)
-{
-	struct pages *pages = arg;
-
-	touch(pages->mem, pages->nr);
-}
-
-static void unmap_pages(void *arg)
-{
-	struct pages *pages = arg;
-
-	munmap(pages->mem, pages->nr * PAGE);
 }
 
 TEST_F_TIMEOUT(hotplug, what_a_cpu_held_back_stays, LIMIT)
