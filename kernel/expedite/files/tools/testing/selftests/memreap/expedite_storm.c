@@ -11,14 +11,14 @@
 #include "expedite.h"
 
 /* As many as must be taken on at once, and more than can be. */
-#define NR_STORM	500
+#define NR_STORM	200
 #define NR_TOO_MANY	560
 #define TABLE_SIZE	512
 
 /* Above what is worth it; what is nice to have; seconds to have it. */
 #define STORM_MIN	(1152 * 1024UL)
 #define STORM_SIZE	(2 * MIB)
-#define STORM_LIMIT	240
+#define STORM_LIMIT	600
 /* ns to populate STORM_SIZE where that is no matter. */
 #define FAST_NS		10000000ULL
 

@@ -15,7 +15,7 @@
 #include "ksm.h"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
-#define LIMIT		120
+#define LIMIT		300
 
 #define NR_MATES	8
 #define SELF		(-1)

@@ -22,7 +22,7 @@
 #define SWITCH		"/sys/module/memreap/parameters/oom_select"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
-#define LIMIT		300
+#define LIMIT		600
 #define NR_CONTENDERS	8
 #define NR_ROUNDS	12
 /* Pages that a CPU keeps to itself, and pages that all have. */

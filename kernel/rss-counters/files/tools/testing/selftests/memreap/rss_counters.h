@@ -30,7 +30,7 @@
 #define EVENTS		"/events/memreap_rss"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
-#define LIMIT		240
+#define LIMIT		600
 /* ms for what may take its time, as there. */
 #define PATIENCE	30000
 
