@@ -81,14 +81,14 @@ pub enum Tree {
     /// The same with the topics applied and turned on.
     Memreap,
     /// Debian's source with one small patch, `kernel/controls/<name>.patch`: what some scenario
-    /// needs besides the two to compare with, see [`catalog::controls`].
+    /// needs besides the two to compare with, see [`catalog::patches`].
     Control(&'static str),
 }
 
 impl Tree {
     /// All trees, stock first.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Stock, Self::Memreap].into_iter().chain(catalog::controls().into_iter().map(Self::Control))
+        [Self::Stock, Self::Memreap].into_iter().chain(catalog::patches().map(Self::Control))
     }
 
     /// What is applied to Debian's source, in order.
@@ -149,7 +149,7 @@ struct Marker {
 }
 
 /// Builds a kernel, or returns at once when the cache has it. A changed kernel is built on top
-/// of the stock one's objects, so that comes first.
+/// of the stock one's objects where there are any.
 ///
 /// # Errors
 /// When the source, a package or a topic is missing or does not fit, when a requested symbol
@@ -234,9 +234,12 @@ impl Plan {
     }
 
     fn run(&self, ctx: &Context) -> Result<()> {
+        // Its objects are a head start, but not worth a build of their own.
         let stock = match self.tree {
             Tree::Stock => None,
-            Tree::Memreap | Tree::Control(_) => Some(build(ctx, Tree::Stock, self.variant)?),
+            Tree::Memreap | Tree::Control(_) => {
+                Self::new(ctx, &self.source, Tree::Stock, self.variant)?.finished()
+            }
         };
         self.ensure_tree(ctx)?;
         let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
@@ -710,6 +713,8 @@ mod tests {
             assert_eq!(tree.to_string().parse(), Ok(tree));
         }
         assert_eq!(Tree::all().next(), Some(Tree::Stock));
+        // A control that is the changed kernel needs none of its own.
+        assert!("memreap-sync".parse::<Tree>().is_err());
         let unknown = "precise".parse::<Tree>().unwrap_err();
         assert!(unknown.starts_with("no tree 'precise'; there are: stock, memreap, "), "{unknown}");
     }
@@ -722,7 +727,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         patches.sort();
-        let named: Vec<String> = catalog::controls().iter().map(|name| format!("{name}.patch")).collect();
+        let named: Vec<String> = catalog::patches().map(|name| format!("{name}.patch")).collect();
         assert_eq!(patches, named);
     }
 
