@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Usage: mutants.sh CODE SOURCE HEADER   (called by the Makefile, which sets MAKE, CC and O)
+# Usage: mutants.sh CODE SOURCE HEADER...   (called by the Makefile, which sets MAKE, CC and O)
 #
 # Breaks a copy of SOURCE, the file of CODE, in one place at a time, as CODE.mutants says. Each
 # time one of the tests has to fail; a mutant that survives shows what they do not look at.
 #
 # CODE.mutants has a line per mutant: name | function | a string in it | what its first place becomes
-# A function that is not in SOURCE is in HEADER, included as <linux/CODE.h> or "CODE.h".
+# A function that is not in SOURCE is in a HEADER, included as <linux/HEADER> or "HEADER".
 set -euo pipefail
 
 code=$1
 source=$2
-header=$3
+shift 2
+headers=("$@")
 here=$(cd "$(dirname "$0")" && pwd)
 
 work=$O/mutants/$code
@@ -64,6 +65,24 @@ mutate() {
     ' "$1"
 }
 
+# Puts a broken copy of the file that has FUNCTION into a directory: make_mutant DIR FUNCTION OLD NEW
+make_mutant() {
+    local dir=$1 header mutant
+    shift
+    if mutate "$source" "$@" >"$dir/$code.c"; then return; fi
+    rm "$dir/$code.c"
+    for header in "${headers[@]}"; do
+        mutant=$dir/linux/${header##*/}
+        if mutate "$header" "$@" >"$mutant"; then
+            cp "$mutant" "$dir"
+            return
+        fi
+        rm "$mutant"
+    done
+
+    return 1
+}
+
 survived=0
 while IFS= read -r line; do
     # A mutant that only takes something away has nothing behind the last bar.
@@ -73,14 +92,10 @@ while IFS= read -r line; do
     old=${line%% | *} new=${line#* | }
     dir=$work/$name
     mkdir -p "$dir/linux"
-    if ! mutate "$source" "$function" "$old" "${new% }" >"$dir/$code.c"; then
-        rm "$dir/$code.c"
-        mutate "$header" "$function" "$old" "${new% }" >"$dir/linux/$code.h" || {
-            echo "mutants.sh: $name: \"$old\" is not in $function() of $source; bring $code.mutants up to date" >&2
-            exit 1
-        }
-        cp "$dir/linux/$code.h" "$dir/$code.h"
-    fi
+    make_mutant "$dir" "$function" "$old" "${new% }" || {
+        echo "mutants.sh: $name: \"$old\" is not in $function() of $source; bring $code.mutants up to date" >&2
+        exit 1
+    }
     killer=$(killed_by "$dir")
     if [ -n "$killer" ]; then
         echo "ok mutant: $code: $name: found by $killer"

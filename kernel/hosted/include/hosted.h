@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef unsigned long long u64;
+#include "linux/types.h"
 
 #define PAGE_SIZE		4096UL
 #define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))

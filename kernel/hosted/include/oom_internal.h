@@ -8,16 +8,9 @@
 #define _MM_MEMREAP_OOM_INTERNAL_H
 
 #include "hosted.h"
+#include "linux/minmax.h"
 
 #include "../check.h"
-
-#define max(a, b)							\
-({									\
-	__auto_type max_a_ = (a);					\
-	__auto_type max_b_ = (b);					\
-									\
-	max_a_ > max_b_ ? max_a_ : max_b_;				\
-})
 
 /* What tells one task from another is up to the tests. */
 struct task_struct {
