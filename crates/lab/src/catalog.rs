@@ -18,9 +18,29 @@ pub struct Scenario {
     pub about: &'static str,
     /// The guests, no two of them alike in both mode and CPUs; each is booted once per arm and pair.
     pub runs: &'static [Run],
-    /// Kernels beside the two arms that its comparison needs: names of patches to stock in
-    /// `kernel/controls`. They are booted in every pair, and take no part in the verdicts.
-    pub controls: &'static [&'static str],
+    /// Kernels beside the two arms that its comparison needs. They are booted in every pair, and
+    /// take no part in the verdicts.
+    pub controls: &'static [Control],
+}
+
+/// A kernel to compare with beside stock and the changed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Control {
+    /// What the tables call it.
+    pub name: &'static str,
+    /// Parameters that make it of the changed kernel. `None`: it is stock with a patch, which is
+    /// `kernel/controls/<name>.patch`.
+    pub parameters: Option<&'static str>,
+}
+
+impl Control {
+    const fn patch(name: &'static str) -> Self {
+        Self { name, parameters: None }
+    }
+
+    const fn changed(name: &'static str, parameters: &'static str) -> Self {
+        Self { name, parameters: Some(parameters) }
+    }
 }
 
 impl Scenario {
@@ -51,7 +71,7 @@ pub struct Run {
 }
 
 const MINUTES: Duration = Duration::from_secs(180);
-/// For guests whose many CPUs one host thread has to emulate.
+/// For guests whose many CPUs one host thread has to emulate, or that fill much memory.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// For guests with more CPUs than the host: each would measure for how long it has to spin, and come
@@ -163,11 +183,31 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "oom-select",
         about: "the OOM killer chooses among many processes: how fast, and the right one?",
-        controls: &["stock-precise"],
+        controls: &[Control::patch("stock-precise")],
         // What a precise sum costs, and how far an approximate one is off, depends on the CPUs.
         runs: &[
             Run { mode: Mode::Icount, cpus: 16, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
             Run { mode: Mode::Icount, cpus: 64, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
+        ],
+    },
+    Scenario {
+        name: "swap-release",
+        about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
+        // The other topics alone, and with them what needs no worker.
+        controls: &[
+            Control::changed("memreap-off", "memreap.swap_release=off"),
+            Control::changed("memreap-sync", "memreap.swap_release=sync"),
+        ],
+        runs: &[
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 2048,
+                timeout: TEN_MINUTES,
+                args: &["icount"],
+                cmdline: "",
+            },
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
         ],
     },
 ];
@@ -200,14 +240,19 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
     Ok(selected)
 }
 
-/// The controls of all scenarios, each once: the kernels besides stock and the changed one that the
-/// lab can build.
+/// The controls of all scenarios, each once, by their names.
 #[must_use]
-pub fn controls() -> Vec<&'static str> {
-    let mut names: Vec<&str> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+pub fn controls() -> Vec<Control> {
+    let mut controls: Vec<Control> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
+    controls.sort_unstable();
+    controls.dedup();
+    controls
+}
+
+/// The names of those that have a patch: the kernels besides stock and the changed one that the lab
+/// can build.
+pub fn patches() -> impl Iterator<Item = &'static str> {
+    controls().into_iter().filter(|control| control.parameters.is_none()).map(|control| control.name)
 }
 
 /// The mode's name in files and tables.
@@ -246,6 +291,18 @@ mod tests {
         let scenario = Scenario { runs: runs.to_vec().leak(), ..all()[0] };
         assert_eq!(runs.map(|run| scenario.cpus_in_name(&run)), [Some(1), None, Some(64)]);
         assert_eq!([run_name("icount", Some(64)), run_name("multi", None)], ["icount-64", "multi"]);
+    }
+
+    #[test]
+    fn controls_have_names_of_their_own() {
+        let mut names: Vec<&str> = controls().iter().map(|control| control.name).collect();
+        let all = names.len();
+        names.extend(["stock", "memreap"]);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all + 2, "{names:?}");
+        assert!(patches().count() < all);
+        assert!(controls().iter().all(|control| control.parameters != Some("")));
     }
 
     #[test]

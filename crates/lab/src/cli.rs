@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use lab::accel;
 use lab::boot::{self, Arm, GuestCommand, Job, Mode};
-use lab::catalog;
+use lab::catalog::{self, Control};
 use lab::context::Context;
 use lab::experiment::{self, Failure, Plan};
 use lab::kernel::{self, Kernel, Tree, Variant};
@@ -253,6 +253,8 @@ const ARM: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ArmSpec {
     Built(Tree),
+    /// The changed kernel with parameters that make it a control.
+    With(&'static str, &'static str),
     File(Arm),
 }
 
@@ -261,6 +263,10 @@ impl FromStr for ArmSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((name, rest)) = text.split_once('=') else {
+            let control = catalog::controls().into_iter().find(|control| control.name == text);
+            if let Some(Control { name, parameters: Some(parameters) }) = control {
+                return Ok(Self::With(name, parameters));
+            }
             return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));
         };
         let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
@@ -419,6 +425,12 @@ fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(
     Ok((arm, kernel))
 }
 
+/// The arm of the changed kernel that parameters make a control.
+fn changed(ctx: &Context, name: &str, variant: Variant, parameters: &str) -> Result<(Arm, Kernel)> {
+    let (arm, kernel) = built(ctx, Tree::Memreap, variant, parameters)?;
+    Ok((Arm { name: name.to_owned(), ..arm }, kernel))
+}
+
 fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     let scenarios = catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?;
     let default_arms = args.arms.is_empty();
@@ -431,27 +443,34 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     // Arms of one's own are compared with each other and nothing else.
     let mut controls = Vec::new();
     if default_arms {
-        let wanted = |name: &&str| scenarios.iter().any(|s| s.controls.contains(name));
-        for name in catalog::controls().into_iter().filter(wanted) {
-            controls.push(built(ctx, Tree::Control(name), args.variant, "")?.0);
+        let wanted = |control: &Control| scenarios.iter().any(|s| s.controls.contains(control));
+        for Control { name, parameters } in catalog::controls().into_iter().filter(wanted) {
+            controls.push(match parameters {
+                Some(parameters) => changed(ctx, name, args.variant, parameters)?.0,
+                None => built(ctx, Tree::Control(name), args.variant, "")?.0,
+            });
         }
     }
     let mut source = None;
     let mut arms = Vec::new();
     for spec in specs {
-        arms.push(match spec {
-            ArmSpec::File(arm) => arm,
+        let (arm, kernel) = match spec {
+            ArmSpec::File(arm) => {
+                arms.push(arm);
+                continue;
+            }
+            ArmSpec::With(name, parameters) => changed(ctx, name, args.variant, parameters)?,
             ArmSpec::Built(tree) => {
                 let cmdline = match tree {
                     Tree::Stock => args.cmdline_stock.as_str(),
                     Tree::Memreap => &args.cmdline_memreap,
                     Tree::Control(_) => "",
                 };
-                let (arm, kernel) = built(ctx, tree, args.variant, cmdline)?;
-                source = Some(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
-                arm
+                built(ctx, tree, args.variant, cmdline)?
             }
-        });
+        };
+        source = Some(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
+        arms.push(arm);
     }
     let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
     let (accel, why) = accel::probe_with(ctx, &arms[0])?;
@@ -526,6 +545,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     let mut arm = match args.arm {
         ArmSpec::File(arm) => arm,
         ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
+        ArmSpec::With(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
     };
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
     let (accel, _) = accel::probe_with(ctx, &arm)?;
@@ -612,6 +632,8 @@ mod tests {
         assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
         assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
         assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
+        assert_eq!("memreap-sync".parse(), Ok(ArmSpec::With("memreap-sync", "memreap.swap_release=sync")));
+        assert!("memreap-none".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-none'"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();
         let spec = format!("mine={},a=b c,d", path.display());

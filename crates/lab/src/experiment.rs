@@ -312,7 +312,7 @@ fn run_with(
 impl Plan {
     /// The scenario's kernels beside the two, by their places in `controls`.
     fn beside(&self, scenario: &Scenario) -> Vec<usize> {
-        let wanted = |name: &&str| self.controls.iter().position(|arm| arm.name == *name);
+        let wanted = |control: &catalog::Control| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }
@@ -835,7 +835,9 @@ mod tests {
         let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
         let controls = vec![arm("unwanted"), arm("second"), arm("first")];
         f.plan.controls = controls;
-        let with = Scenario { name: "with", controls: &["first", "second", "absent"], ..SCENARIO };
+        let control = |name| catalog::Control { name, parameters: None };
+        let named = ["first", "second", "absent"].map(control).to_vec().leak();
+        let with = Scenario { name: "with", controls: named, ..SCENARIO };
         let booted = Mutex::new(Vec::new());
         let results = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO, &with], &|arm, job, logs| {
             let GuestCommand::Scenario { name, .. } = &job.command else { panic!() };

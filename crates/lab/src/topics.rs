@@ -396,7 +396,7 @@ pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::GIT)?;
     let mut series = vec![load(&ctx.repo)?];
-    for name in catalog::controls() {
+    for name in catalog::patches() {
         series.push(vec![control(&ctx.repo, name)?]);
     }
     let mut versions = source::offered(ctx)?;
