@@ -8,8 +8,10 @@
 
 mod cgroup;
 mod child;
+mod comeback;
 mod dice;
 mod exec;
+mod foreground;
 mod freemem;
 mod hogs;
 mod init;
@@ -17,11 +19,13 @@ mod kmsg;
 mod ksm;
 mod locktrace;
 mod population;
+mod ptelock;
 mod region;
 mod report;
 mod rmaptrace;
 mod scenario;
 mod swap;
+mod swapped;
 mod tracefs;
 mod victim;
 

@@ -9,6 +9,7 @@ mod oom_select;
 mod reap;
 mod rss_counters;
 mod soak;
+mod swap_release;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -44,6 +45,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &reap::Reap,
         &rss_counters::RssCounters,
         &soak::Soak,
+        &swap_release::SwapRelease,
     ]
 }
 
