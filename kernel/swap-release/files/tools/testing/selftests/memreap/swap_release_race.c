@@ -1,0 +1,914 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Entries that wait while nobody comes to release them: those who need swap
+ * have to do without the workers. And all that at a time.
+ */
+#define _GNU_SOURCE
+#include "../kselftest_harness.h"
+#include "swap_release.h"
+
+#ifndef __NR_pidfd_send_signal
+#define __NR_pidfd_send_signal		424
+#endif
+#ifndef PIDFD_SIGNAL_EXPEDITE
+#define PIDFD_SIGNAL_EXPEDITE		0x80000000U
+#endif
+
+#define PAGES		(SIZE / (long)PAGE)
+/* What the test itself swaps out. */
+#define MINE		(256 * 1024UL)
+#define MINE_PAGES	(MINE / (long)PAGE)
+
+#define FAIR_SERVER	"/sys/kernel/debug/sched/fair_server"
+#define RT_RUNTIME	"/proc/sys/kernel/sched_rt_runtime_us"
+
+/* Who runs before whom: the test, its victims, hogs, all others. */
+#define TEST_PRIORITY	90
+#define VICTIM_PRIORITY	80
+#define HOG_PRIORITY	50
+/* ns after which a hog stops, should the test have got stuck. */
+#define HOG_NS		10000000000ULL
+
+#define MAX_CPUS	64
+
+/* Not in a fixture: victims begin as copies of the test. */
+static struct region memory;
+static struct victim victim;
+static const struct victim_ops memory_ops = {
+	&memory, region_swap_out, region_check
+};
+
+/* --- Hogs --- */
+
+static struct {
+	unsigned int nr;
+	unsigned int running;
+	bool go;
+} hogs;
+
+static void *hog_fn(void *arg)
+{
+	unsigned long cpu = (unsigned long)arg;
+	unsigned long long begin;
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) ||
+	    !set_fifo(HOG_PRIORITY))
+		return NULL;
+	for (;;) {
+		if (!__atomic_load_n(&hogs.go, __ATOMIC_RELAXED)) {
+			usleep(500);
+			continue;
+		}
+		__atomic_add_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
+		begin = now_ns();
+		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED) &&
+		       now_ns() - begin < HOG_NS)
+			;
+		__atomic_sub_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
+		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED))
+			usleep(500);
+	}
+
+	return NULL;
+}
+
+/* One for each CPU, at rest. */
+static bool hogs_start(void)
+{
+	cpu_set_t cpus;
+
+	if (sched_getaffinity(0, sizeof(cpus), &cpus))
+		return false;
+	for (unsigned long cpu = 0; cpu < MAX_CPUS; cpu++) {
+		pthread_t thread;
+
+		if (!CPU_ISSET(cpu, &cpus))
+			continue;
+		if (pthread_create(&thread, NULL, hog_fn, (void *)cpu))
+			return false;
+		hogs.nr++;
+	}
+
+	return true;
+}
+
+/*
+ * From now on nobody runs but hogs, the test, and victims of their own
+ * priority. Nothing may be done that waits for RCU, nor for a worker.
+ */
+static bool hogs_go(void)
+{
+	bool all;
+
+	if (!set_fifo(TEST_PRIORITY))
+		return false;
+	__atomic_store_n(&hogs.go, true, __ATOMIC_SEQ_CST);
+	all = within(PATIENCE, __atomic_load_n(&hogs.running,
+					       __ATOMIC_SEQ_CST) == hogs.nr);
+	/* Whoever was at work has no chance to go on. */
+	usleep(1000);
+
+	return all;
+}
+
+/* Gives whether they have been there all the time. */
+static bool hogs_rest(void)
+{
+	bool all = __atomic_load_n(&hogs.running, __ATOMIC_SEQ_CST) == hogs.nr;
+
+	__atomic_store_n(&hogs.go, false, __ATOMIC_SEQ_CST);
+
+	return set_fifo(0) && all;
+}
+
+/**
+ * struct limits - what keeps hogs from having all CPUs to themselves
+ * @rt: sched_rt_runtime_us
+ * @server: what ordinary tasks are guaranteed on each CPU, ns in a second
+ */
+struct limits {
+	char rt[16];
+	char server[MAX_CPUS][16];
+};
+
+static void server_path(char *path, size_t size, int cpu)
+{
+	snprintf(path, size, FAIR_SERVER "/cpu%d/runtime", cpu);
+}
+
+static bool limits_lift(struct limits *l)
+{
+	char path[64];
+
+	if (access("/sys/kernel/debug/sched", F_OK))
+		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	if (!read_file(RT_RUNTIME, l->rt, sizeof(l->rt)) ||
+	    !write_file(RT_RUNTIME, "-1"))
+		return false;
+	/* Without these files there is no such guarantee, or it cannot go. */
+	for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
+		server_path(path, sizeof(path), cpu);
+		if (read_file(path, l->server[cpu], sizeof(l->server[cpu])))
+			write_file(path, "0");
+	}
+
+	return true;
+}
+
+static void limits_restore(struct limits *l)
+{
+	char path[64];
+
+	for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
+		server_path(path, sizeof(path), cpu);
+		if (l->server[cpu][0])
+			write_file(path, l->server[cpu]);
+	}
+	if (l->rt[0])
+		write_file(RT_RUNTIME, l->rt);
+}
+
+/* --- No worker gets to run --- */
+
+#define BEGIN	(self->world.begin)
+
+static const char *hogs_begin(struct world *world, struct limits *limits,
+			      size_t size)
+{
+	const char *missing = world_begin(world, size);
+	cpu_set_t cpu;
+
+	if (missing)
+		return missing;
+	if (!limits_lift(limits))
+		return "hogs cannot have all CPUs to themselves";
+	if (!hogs_start())
+		return "no threads";
+	memory = (struct region){
+		.size = SIZE, .seed = 1, .cgroup = world->victims,
+		.fifo = VICTIM_PRIORITY
+	};
+	/* What this CPU holds back for its lists it can take from there. */
+	CPU_ZERO(&cpu);
+	CPU_SET(sched_getcpu(), &cpu);
+	sched_setaffinity(0, sizeof(cpu), &cpu);
+
+	return NULL;
+}
+
+static void hogs_end(struct __test_metadata *_metadata, struct world *world,
+		     struct limits *limits)
+{
+	limits_restore(limits);
+	world_end(_metadata, world);
+}
+
+/* The test's own memory; what victims share is not swapped out on request. */
+static char *map_own(size_t size, unsigned long seed)
+{
+	char *mem = map_small(size);
+
+	if (!mem || madvise(mem, size, MADV_DONTFORK))
+		return NULL;
+	fill(mem, size, seed);
+
+	return mem;
+}
+
+/* Memory that the test is going to swap out. */
+static char *mine_begin(struct world *w)
+{
+	return cgroup_enter(w->others) ? map_own(MINE, 9) : NULL;
+}
+
+static long swap_fails(const char *cgroup)
+{
+	return cgroup_read(cgroup, "memory.swap.events", "fail ");
+}
+
+static long swap_maxes(const char *cgroup)
+{
+	return cgroup_read(cgroup, "memory.swap.events", "max ");
+}
+
+FIXTURE(full) {
+	struct world world;
+	struct limits limits;
+};
+
+FIXTURE_SETUP(full)
+{
+	const char *missing = hogs_begin(&self->world, &self->limits,
+					 8 * MIB);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+FIXTURE_TEARDOWN_PARENT(full)
+{
+	hogs_end(_metadata, &self->world, &self->limits);
+}
+
+/* Until there is not a slot left, not even one that a CPU keeps to itself. */
+static bool fill_swap(char *rest, size_t size)
+{
+	return within(PATIENCE, page_out_once(rest, size) && !swap_free());
+}
+
+TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
+{
+	const char *others = self->world.others;
+	char *mine, *rest;
+	struct figures f;
+	struct told told;
+	long fails;
+
+	mine = mine_begin(&self->world);
+	rest = map_own(8 * MIB, 10);
+	ASSERT_NE(mine, NULL);
+	ASSERT_NE(rest, NULL);
+	for (int i = 0; i < 3; i++) {
+		ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+		ASSERT_TRUE(fill_swap(rest, 8 * MIB)) {
+			TH_LOG("%ld slots left", swap_free());
+		}
+		/* So far it cannot be done. */
+		fails = swap_fails(others);
+		page_out_once(mine, MINE);
+		ASSERT_EQ(swapped(mine, MINE), 0);
+		ASSERT_GT(swap_fails(others), fails);
+		fails = swap_fails(others);
+		BEGIN = figures();
+		forget();
+
+		ASSERT_TRUE(hogs_go());
+		kill(victim.pid, SIGKILL);
+		ends(victim.pidfd);
+		f = figures();
+		page_out_once(mine, MINE);
+		ASSERT_TRUE(hogs_rest());
+
+		/* All of it waited, and some of that is in use again. */
+		EXPECT_EQ(f.waiting, PAGES);
+		EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
+		EXPECT_EQ(swap_fails(others), fails);
+		victim_end(&victim);
+		EXPECT_TRUE(within(PATIENCE, all_released()));
+		hear(&told);
+		TH_LOG("pages by need %ld, deadline %ld, worker %ld",
+		       told.by[NEED].pages, told.by[OVERDUE].pages,
+		       told.by[WORKER].pages);
+		EXPECT_GE(told.by[NEED].pages + told.by[OVERDUE].pages,
+			  MINE_PAGES);
+		/* On a machine that is not that slow. */
+		if (!told.by[OVERDUE].pages) {
+			EXPECT_GE(told.by[NEED].waited_ns, 1);
+			EXPECT_GT(figures().flush, BEGIN.flush);
+		}
+		EXPECT_TRUE(filled(mine, MINE, 9));
+		/* All in memory again, and in swap no more. */
+		fill(mine, MINE, 9);
+		fill(rest, MINE, 10);
+		EXPECT_TRUE(filled(rest, 8 * MIB, 10));
+	}
+}
+
+FIXTURE(hogs) {
+	struct world world;
+	struct limits limits;
+};
+
+FIXTURE_SETUP(hogs)
+{
+	const char *missing = hogs_begin(&self->world, &self->limits,
+					 SWAP_SIZE);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+FIXTURE_TEARDOWN_PARENT(hogs)
+{
+	hogs_end(_metadata, &self->world, &self->limits);
+}
+
+/* The cgroup's limit, or that of one above it. */
+static void at_swap_max(struct __test_metadata *_metadata, struct world *w,
+			const char *limited)
+{
+	const char *others = w->others;
+	long fails, maxes;
+	struct figures f;
+	struct told told;
+	char text[32];
+	char *mine;
+
+	mine = mine_begin(w);
+	ASSERT_NE(mine, NULL);
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	snprintf(text, sizeof(text), "%ld", cgroup_swap(limited) * (long)PAGE);
+	ASSERT_TRUE(cgroup_write(limited, "memory.swap.max", text));
+	/* So far it cannot be done. */
+	fails = swap_fails(others);
+	page_out_once(mine, MINE);
+	ASSERT_EQ(swapped(mine, MINE), 0);
+	ASSERT_GT(swap_fails(others), fails);
+	w->begin = figures();
+	fails = swap_fails(others);
+	maxes = swap_maxes(limited);
+
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	f = figures();
+	page_out_once(mine, MINE);
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_EQ(f.waiting, PAGES);
+	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
+	EXPECT_EQ(swap_fails(others), fails);
+	EXPECT_EQ(swap_maxes(limited), maxes);
+	victim_end(&victim);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	hear(&told);
+	EXPECT_GE(told.by[NEED].pages + told.by[OVERDUE].pages, MINE_PAGES);
+	if (!told.by[OVERDUE].pages)
+		EXPECT_GT(figures().flush, w->begin.flush);
+	EXPECT_TRUE(filled(mine, MINE, 9));
+}
+
+TEST_F_TIMEOUT(hogs, at_the_swap_max_of_its_cgroup, LIMIT)
+{
+	memory.cgroup = self->world.others;
+	at_swap_max(_metadata, &self->world, self->world.others);
+}
+
+TEST_F_TIMEOUT(hogs, at_the_swap_max_above_its_cgroup, LIMIT)
+{
+	at_swap_max(_metadata, &self->world, self->world.top);
+}
+
+/* Somebody's own limit is nothing that others' entries could help with. */
+TEST_F_TIMEOUT(hogs, at_a_swap_max_of_its_own, LIMIT)
+{
+	struct figures f, after;
+	char *mine;
+
+	mine = mine_begin(&self->world);
+	ASSERT_NE(mine, NULL);
+	ASSERT_TRUE(cgroup_write(self->world.others, "memory.swap.max", "0"));
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	f = figures();
+	page_out_once(mine, MINE);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+	TH_LOG("%ld flushes, %ld still waited", after.flush - f.flush,
+	       after.waiting);
+	EXPECT_EQ(f.waiting, PAGES);
+	EXPECT_EQ(swapped(mine, MINE), 0);
+	EXPECT_TRUE(filled(mine, MINE, 9));
+}
+
+/* Swap is not short, but nobody has come for too long. */
+TEST_F_TIMEOUT(hogs, overdue_for_those_who_swap, LIMIT)
+{
+	struct figures before, after;
+	struct told told;
+	char *mine;
+
+	mine = mine_begin(&self->world);
+	ASSERT_NE(mine, NULL);
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	before = figures();
+	usleep(DEADLINE * 3 / 2 * 1000);
+	page_out_once(mine, MINE);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_EQ(before.waiting, PAGES);
+	/* Each page was worth some. */
+	EXPECT_EQ(after.waiting, 0);
+	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
+	EXPECT_EQ(after.flush, BEGIN.flush);
+	EXPECT_GE(after.wait_max_us, DEADLINE * 1000);
+	victim_end(&victim);
+	hear(&told);
+	EXPECT_EQ(told.by[OVERDUE].pages, PAGES);
+	EXPECT_GE(told.by[OVERDUE].waited_ns, DEADLINE * 1000000ULL);
+}
+
+/* Those who die as well must not make it longer and longer. */
+TEST_F_TIMEOUT(hogs, overdue_for_those_who_queue, LIMIT)
+{
+	struct figures before, after;
+	struct victim second;
+	struct told told;
+
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	memory.size = SIZE / 4;
+	ASSERT_EQ(victim_start(&second, &memory_ops), GOOD);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	usleep(DEADLINE * 3 / 2 * 1000);
+	before = figures();
+	kill(second.pid, SIGKILL);
+	ends(second.pidfd);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_EQ(before.waiting, PAGES);
+	/* Twice as much as was added. */
+	EXPECT_LE(after.waiting, PAGES - PAGES / 4);
+	EXPECT_EQ(after.queued - BEGIN.queued, PAGES + PAGES / 4);
+	victim_end(&victim);
+	victim_end(&second);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	hear(&told);
+	EXPECT_GE(told.by[OVERDUE].pages, PAGES / 2);
+}
+
+/* Nobody swaps, nobody dies: then they wait, and it is the workers' turn. */
+TEST_F_TIMEOUT(hogs, workers_come_in_the_end, LIMIT)
+{
+	const char *cgroup = self->world.victims;
+	struct figures before, f;
+	struct told told;
+	long used, took;
+
+	memory.size = 16 * MIB;
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	/* It is not only dead, but off its CPU, which counts its time. */
+	usleep(20000);
+	before = figures();
+	used = cgroup_read(cgroup, "cpu.stat", "usage_usec ");
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_GT(before.waiting, 0);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	f = figures();
+	EXPECT_EQ(f.queued - BEGIN.queued, 16 * MIB / PAGE);
+	EXPECT_EQ(f.unqueued, BEGIN.unqueued);
+	victim_end(&victim);
+	hear(&told);
+	EXPECT_EQ(told.by[WORKER].pages, before.waiting);
+	EXPECT_EQ(in_due_course(&told), f.queued - BEGIN.queued);
+	/* Nobody of that cgroup was there to use it but workers. */
+	used = cgroup_read(cgroup, "cpu.stat", "usage_usec ") - used;
+	took = told.by[WORKER].took_ns / 1000;
+	TH_LOG("workers took %ld us, the cgroup used %ld us", took, used);
+	EXPECT_LE(labs(used - took), 2);
+	EXPECT_EQ(cgroup_swap(cgroup), 0);
+}
+
+static void *swapoff_fn(void *arg)
+{
+	set_fifo(TEST_PRIORITY);
+
+	return (void *)(long)(swapoff(arg) ? errno : 0);
+}
+
+TEST_F_TIMEOUT(hogs, swapoff_releases_what_waits, LIMIT)
+{
+	struct figures before, after;
+	struct told told;
+	pthread_t thread;
+	void *err;
+
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	before = figures();
+	/* To its end it cannot come: for that, RCU has to run. */
+	ASSERT_EQ(pthread_create(&thread, NULL, swapoff_fn,
+				 (void *)zram_device(0)), 0);
+	within(500, !figures().waiting);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+	ASSERT_EQ(pthread_join(thread, &err), 0);
+
+	EXPECT_EQ(err, NULL);
+	EXPECT_EQ(before.waiting, PAGES);
+	EXPECT_EQ(after.waiting, 0);
+	EXPECT_GT(after.flush, BEGIN.flush);
+	victim_end(&victim);
+	hear(&told);
+	EXPECT_EQ(told.by[SWAPOFF].pages, PAGES);
+	/* The device is nobody's any more. */
+	EXPECT_TRUE(zram_reset(0));
+	EXPECT_TRUE(zram_on(0, SWAP_SIZE, 5));
+}
+
+/* Batches: as many as there are, all in use. */
+FIXTURE(exhausted) {
+	struct world world;
+	struct limits limits;
+	long entries;
+};
+
+/* As many batches as the kernel makes, and what each of them holds. */
+#define BATCHES		256L
+#define BATCH_SHARE	(4 * MIB)
+#define BATCH_RUNS	504L
+/* What it may take to have them in swap. */
+#define EXHAUST_NS	60000000000ULL
+
+FIXTURE_SETUP(exhausted)
+{
+	long batches = pages_of("MemTotal:") * (long)PAGE / (long)BATCH_SHARE;
+	const char *missing;
+
+	if (batches > BATCHES)
+		batches = BATCHES;
+	self->entries = batches * BATCH_RUNS + 8 * PAGES;
+	if (pages_of("MemAvailable:") < self->entries)
+		SKIP(return, "needs %ld MiB",
+		     self->entries * (long)PAGE / (long)MIB);
+	missing = hogs_begin(&self->world, &self->limits,
+			     self->entries * PAGE + 8 * MIB);
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+FIXTURE_TEARDOWN_PARENT(exhausted)
+{
+	hogs_end(_metadata, &self->world, &self->limits);
+}
+
+TEST_F_TIMEOUT(exhausted, entries_do_not_wait, LIMIT)
+{
+	struct region beside = {
+		.size = SIZE, .seed = 4, .cgroup = self->world.others
+	};
+	struct victim_ops ops = { &beside, region_swap_out, region_check };
+	unsigned long long begin = now_ns();
+	struct figures before, after;
+	struct victim neighbour;
+	struct told told;
+
+	ASSERT_EQ(victim_start(&neighbour, &ops), GOOD);
+	if ((now_ns() - begin) / PAGES * self->entries > EXHAUST_NS)
+		SKIP(return, "takes too long in this kernel");
+	memory.size = self->entries * PAGE;
+	memory.stripes = true;
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	before = figures();
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+
+	victim_end(&victim);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	hear(&told);
+	TH_LOG("%ld entries: %ld queued, %ld not, %ld waited, %ld overdue",
+	       self->entries, after.queued - before.queued,
+	       after.unqueued - before.unqueued, after.waiting,
+	       told.by[OVERDUE].pages);
+	EXPECT_LE(after.waiting_max, BATCHES * BATCH_RUNS);
+	EXPECT_EQ(after.queued - before.queued +
+		  after.unqueued - before.unqueued, self->entries);
+	/* A machine that took longer has begun to release them meanwhile. */
+	if (!told.by[OVERDUE].pages)
+		EXPECT_GT(after.unqueued, before.unqueued);
+	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
+	EXPECT_EQ(victim_check(&neighbour), GOOD);
+}
+
+/* --- Storms --- */
+
+#define NR_VICTIMS	3
+#define STORM_NS	8000000000ULL
+#define FEW_ROUNDS	3
+#define MAX_ROUNDS	60
+
+/**
+ * struct storm - shared with all that take part
+ * @spoiled: somebody's memory was not what it should be
+ * @looks: how often that was looked at
+ * @stop: for those who disturb
+ * @times: how often they did
+ */
+struct storm {
+	unsigned int spoiled;
+	unsigned int looks;
+	unsigned int stop;
+	unsigned int times;
+};
+
+static struct storm *storm;
+
+FIXTURE(storm) {
+	struct world world;
+	struct limits limits;
+};
+
+FIXTURE_VARIANT(storm) {
+	size_t size;
+	/* Goes on in a thread of the test, until the storm is over. */
+	void *(*disturb)(void *arg);
+};
+
+static void look(const char *mem, size_t size, unsigned long seed)
+{
+	if (!filled(mem, size, seed))
+		__atomic_add_fetch(&storm->spoiled, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&storm->looks, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A life of swapping, until it is killed. */
+static void storm_victim(const char *cgroup, unsigned long long seed)
+{
+	size_t size = (16 + rnd(&seed) % 384) * PAGE;
+	unsigned long content = seed;
+	char *mem;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	mem = map_small(size);
+	if (!mem || !cgroup_enter(cgroup))
+		_exit(1);
+	fill(mem, size, content);
+	for (;;) {
+		size_t from = rnd(&seed) % (size / PAGE) * PAGE;
+		pid_t pid = -1;
+
+		page_out_once(mem + from, size - from);
+		if (rnd(&seed) % 4 == 0)
+			usleep(rnd(&seed) % 2000);
+		switch (rnd(&seed) % 8) {
+		case 0:
+			/* Refers to the same slots, and looks at them. */
+			pid = fork();
+			if (!pid) {
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				page_out_once(mem, size);
+				look(mem, size, content);
+				_exit(0);
+			}
+			if (pid > 0 && rnd(&seed) % 2)
+				kill(pid, SIGKILL);
+			break;
+		case 1:
+			madvise(mem, size, MADV_DONTNEED);
+			content = seed;
+			fill(mem, size, content);
+			break;
+		case 2:
+			munmap(mem, size);
+			mem = map_small(size);
+			if (!mem)
+				_exit(1);
+			fill(mem, size, content);
+			break;
+		default:
+			look(mem, size, content);
+		}
+		/* Now and then it outlives this. */
+		while (pid > 0 && waitpid(-1, NULL, rnd(&seed) % 2 ?
+					  WNOHANG : 0) > 0)
+			;
+	}
+}
+
+static void nap(unsigned long long *seed, unsigned int us)
+{
+	usleep(rnd(seed) % us);
+}
+
+static bool storm_over(void)
+{
+	return __atomic_load_n(&storm->stop, __ATOMIC_SEQ_CST);
+}
+
+/* A device that is used first, and goes again and again. */
+static void *swapoff_and_on(void *arg)
+{
+	unsigned long long seed = 11;
+	bool on = false;
+
+	while (!storm_over()) {
+		if (!on)
+			on = zram_on(1, SWAP_SIZE / 4, 10);
+		nap(&seed, 50000);
+		/* What is in there may be more than there is room for. */
+		if (on && zram_off(1)) {
+			storm->times++;
+			on = false;
+		}
+	}
+	within(PATIENCE, !on || zram_off(1));
+
+	return NULL;
+}
+
+static void *modes(void *arg)
+{
+	static const char * const names[] = { "off", "sync", "async" };
+	unsigned long long seed = 12;
+
+	while (!storm_over()) {
+		if (write_file(MODE, names[rnd(&seed) % 3]))
+			storm->times++;
+		nap(&seed, 20000);
+	}
+	write_file(MODE, "async");
+
+	return NULL;
+}
+
+/* Longer than entries may wait, and longer at rest: else nothing happens. */
+static void *hogs_come_and_go(void *arg)
+{
+	unsigned long long seed = 13;
+
+	if (!hogs_start())
+		return NULL;
+	while (!storm_over()) {
+		if (!hogs_go())
+			return NULL;
+		nap(&seed, 300000);
+		if (!hogs_rest())
+			return NULL;
+		storm->times++;
+		nap(&seed, 600000);
+	}
+
+	return NULL;
+}
+
+static void *limits_change(void *arg)
+{
+	static const char * const names[] = { "0", "1M", "4M", "max" };
+	unsigned long long seed = 14;
+	const char *cgroup = arg;
+
+	while (!storm_over()) {
+		if (cgroup_write(cgroup, "memory.swap.max",
+				 names[rnd(&seed) % 4]))
+			storm->times++;
+		nap(&seed, 20000);
+		cgroup_write(cgroup, "memory.reclaim", "1M");
+	}
+
+	return NULL;
+}
+
+FIXTURE_VARIANT_ADD(storm, swapoff) { SWAP_SIZE, swapoff_and_on };
+FIXTURE_VARIANT_ADD(storm, modes) { SWAP_SIZE, modes };
+FIXTURE_VARIANT_ADD(storm, hogs) { SWAP_SIZE, hogs_come_and_go };
+FIXTURE_VARIANT_ADD(storm, little_swap) { 2 * MIB, limits_change };
+FIXTURE_VARIANT_ADD(storm, little_swap_and_swapoff) { 2 * MIB, swapoff_and_on };
+
+FIXTURE_SETUP(storm)
+{
+	const char *missing = world_begin(&self->world, variant->size);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (!limits_lift(&self->limits))
+		SKIP(return, "hogs cannot have all CPUs to themselves");
+	/* Children of victims become ours, to be waited for. */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	storm = map(PAGE, MAP_SHARED);
+	ASSERT_NE(storm, NULL);
+}
+
+FIXTURE_TEARDOWN_PARENT(storm)
+{
+	limits_restore(&self->limits);
+	world_end(_metadata, &self->world);
+}
+
+/* Killed by one way or another, sometimes several. */
+static void storm_kill(const char *cgroup, const pid_t *pids, const int *pidfds,
+		       unsigned long long *seed)
+{
+	for (int i = 0; i < NR_VICTIMS; i++) {
+		switch (rnd(seed) % 4) {
+		case 0:
+			cgroup_write(cgroup, "cgroup.kill", "1");
+			break;
+		case 1:
+			syscall(__NR_pidfd_send_signal, pidfds[i], SIGKILL,
+				NULL, PIDFD_SIGNAL_EXPEDITE);
+			break;
+		case 2:
+			kill(pids[i], SIGKILL);
+			sys_process_mrelease(pidfds[i]);
+		}
+		if (rnd(seed) % 2)
+			nap(seed, 3000);
+		kill(pids[i], SIGKILL);
+	}
+}
+
+TEST_F_TIMEOUT(storm, kills, LIMIT)
+{
+	unsigned long long seed = 1, begin = now_ns();
+	const char *cgroup = self->world.victims;
+	struct figures f;
+	pthread_t thread;
+	int rounds;
+
+	TH_LOG("seed %llu", seed);
+	ASSERT_EQ(pthread_create(&thread, NULL, variant->disturb,
+				 (void *)cgroup), 0);
+	for (rounds = 0; rounds < FEW_ROUNDS ||
+	     (rounds < MAX_ROUNDS && (now_ns() - begin < STORM_NS ||
+				      !storm->looks)); rounds++) {
+		int pidfds[NR_VICTIMS];
+		pid_t pids[NR_VICTIMS];
+
+		for (int i = 0; i < NR_VICTIMS; i++) {
+			unsigned long long own = rnd(&seed) | 1;
+
+			pids[i] = fork();
+			ASSERT_GE(pids[i], 0);
+			if (!pids[i])
+				storm_victim(cgroup, own);
+			pidfds[i] = pidfd_of(pids[i]);
+		}
+		/* Until one of them has come so far as to look. */
+		nap(&seed, storm->looks ? 200000 : 200000 * (rounds + 1));
+		storm_kill(cgroup, pids, pidfds, &seed);
+		for (int i = 0; i < NR_VICTIMS; i++) {
+			EXPECT_TRUE(ends(pidfds[i]));
+			close(pidfds[i]);
+		}
+		while (waitpid(-1, NULL, 0) > 0)
+			;
+		ASSERT_EQ(storm->spoiled, 0) {
+			TH_LOG("round %d", rounds);
+		}
+	}
+	__atomic_store_n(&storm->stop, 1, __ATOMIC_SEQ_CST);
+	ASSERT_EQ(pthread_join(thread, NULL), 0);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	f = figures();
+	TH_LOG("%d rounds, %u looks, %u disturbances", rounds, storm->looks,
+	       storm->times);
+	TH_LOG("%ld queued, %ld not, %ld flushes, at most %ld us",
+	       f.queued - BEGIN.queued, f.unqueued - BEGIN.unqueued,
+	       f.flush - BEGIN.flush, f.wait_max_us);
+	EXPECT_GT(storm->looks, 0);
+	EXPECT_GT(storm->times, 0);
+	EXPECT_GT(f.queued, BEGIN.queued);
+	EXPECT_EQ(swap_used_exactly(), 0);
+}
+
+TEST_HARNESS_MAIN
