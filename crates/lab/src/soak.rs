@@ -1,6 +1,7 @@
 //! `lab soak`: kill storms in the changed kernel, for as long as wanted, while CPUs go and come
-//! back and memory is paged out. The guest's scenario `soak` makes the mess; what is looked for
-//! is the kernel's complaints, which fail any boot.
+//! back, memory is paged out, swap space comes and goes and real-time tasks take all CPUs. The
+//! guest's scenario `soak` makes the mess; what is looked for is the kernel's complaints, which
+//! fail any boot, and memory or swap space that does not come back.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,11 +1,15 @@
 //! Kill storms: many processes with all kinds of memory, killed at any moment, while several
 //! threads release their memory and they exit, or the OOM killer takes them. Meanwhile CPUs go
-//! and come back, and memory is paged out and in. Measures nothing; the kernel's complaints are
-//! the result, and so is memory that does not come back.
+//! and come back, memory is paged out and in, swap space is turned off and on, and now and then
+//! real-time tasks have all CPUs to themselves. Measures nothing; the kernel's complaints are the
+//! result, and so is memory or swap space that does not come back.
 
+use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
-use std::{fs, io, ptr, thread};
+use std::{fs, hint, io, ptr, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,6 +22,7 @@ use rustix::process::{
 
 use super::{Scenario, arg};
 use crate::dice::Dice;
+use crate::freemem::set_policy;
 use crate::report::Reporter;
 use crate::swap;
 use crate::victim::mrelease;
@@ -30,8 +35,15 @@ const VICTIM: usize = 40 * MIB;
 const DEATH: Duration = Duration::from_secs(60);
 /// What may stay away at the end: caches, per-CPU lists, KASAN's quarantine.
 const LOST: usize = 96 * MIB;
-/// Swap space: less than there is to page out.
+/// Swap space: less than there is to page out, also while there is as much of it again.
 const SWAP: u64 = 48 << 20;
+/// The device that is always there.
+const FIRST_SWAP: &str = "zram0";
+/// The second one, which comes and goes, is used first.
+const PREFERRED: libc::c_int = 0x8000 | 10;
+/// The longest time for which real-time tasks keep all others from running, microseconds: longer
+/// than swap entries may wait, and short enough for those who get on only in between.
+const HOGS_US: usize = 300_000;
 /// Rounds from which on a soak without any CPU switched or memory reclaimed did not do its work: a
 /// debug kernel on a busy host does a handful in a minute.
 const SETTLED: u64 = 50;
@@ -55,10 +67,14 @@ impl Scenario for Soak {
         fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
 
         swap::on(SWAP)?;
+        let second = second_swap()?;
+        lift_limits()?;
 
         let before = available()?;
         let switcher = switcher(Dice(dice.roll()))?;
         let reclaimer = reclaimer(Dice(dice.roll()))?;
+        let swapper = swapper(Dice(dice.roll()), &second)?;
+        let hogs = hogs(Dice(dice.roll()))?;
         let (began, mut counts) = (Instant::now(), Counts::default());
         let mut told = began;
         while began.elapsed() < length {
@@ -73,6 +89,8 @@ impl Scenario for Soak {
                 out.progress(&format!("{} s, {}", began.elapsed().as_secs(), counts.text()));
             }
         }
+        let hogs = hogs.end()?;
+        let swapoffs = swapper.end()?;
         let switches = switcher.map_or(Ok(0), Pest::end)?;
         for cpu in other_cpus()? {
             // It may be online already.
@@ -80,13 +98,22 @@ impl Scenario for Soak {
         }
         let reclaims = reclaimer.end()?;
         out.note(&format!(
-            "seed {seed}, {} s: {}; {switches} times a CPU went or came, {reclaims} times memory was reclaimed",
+            "seed {seed}, {} s: {}; {switches} times a CPU went or came, {reclaims} times memory was reclaimed, \
+             {swapoffs} times swap was turned off, {hogs} times hogs had all CPUs",
             length.as_secs(),
             counts.text()
         ));
+        let released = swap_is_released()?;
+        swap_comes_back(&[FIRST_SWAP, &second])?;
+        if let Some((queued, told)) = released {
+            out.note(&told);
+            ensure!(queued > 0 || counts.rounds < SETTLED, "no swap entry ever waited for a worker");
+        }
         if counts.rounds >= SETTLED {
             ensure!(reclaims > 0, "{RECLAIM}: nothing was ever reclaimed");
             ensure!(switches > 0 || other_cpus()?.is_empty(), "no CPU ever went offline");
+            ensure!(swapoffs > 0, "{second}: was never turned off");
+            ensure!(hogs > 0, "no hog ever had a CPU to itself");
         }
         let lost = before.saturating_sub(available()?);
         ensure!(lost <= LOST, "{} MiB of memory did not come back", lost / MIB);
@@ -345,6 +372,143 @@ fn reclaimer(mut dice: Dice) -> Result<Pest> {
             Err(e) => e.raw_os_error() == Some(libc::EAGAIN),
         }
     })
+}
+
+/// A second device for swap, of the first one's size, not turned on yet. Gives its name.
+fn second_swap() -> Result<String> {
+    const ADD: &str = "/sys/class/zram-control/hot_add";
+    // To read is to make one.
+    let number = fs::read_to_string(ADD).with_context(|| format!("{ADD} (CONFIG_ZRAM)"))?;
+    let name = format!("zram{}", number.trim_end());
+    let size = format!("/sys/block/{name}/disksize");
+    fs::write(&size, SWAP.to_string()).context(size)?;
+    // Being of the same size, it has the same header.
+    let mut header = vec![0; PAGE];
+    let (from, to) = (format!("/dev/{FIRST_SWAP}"), format!("/dev/{name}"));
+    File::open(&from).and_then(|file| file.read_exact_at(&mut header, 0)).context(from)?;
+    File::options().write(true).open(&to).and_then(|file| file.write_all_at(&header, 0)).context(to)?;
+    Ok(name)
+}
+
+fn device_path(name: &str) -> Result<CString> {
+    Ok(CString::new(format!("/dev/{name}"))?)
+}
+
+/// Gives whether it is off now, and was on.
+fn swap_off(path: &CString) -> bool {
+    // SAFETY: the path is a C string that outlives the call.
+    unsafe { libc::swapoff(path.as_ptr()) == 0 }
+}
+
+/// Turns a device for swap on and off again.
+fn swapper(mut dice: Dice, device: &str) -> Result<Pest> {
+    let path = device_path(device)?;
+    Pest::fork(move || {
+        thread::sleep(micros(&mut dice, 50_000));
+        // It is on already if what is in it found no room elsewhere.
+        // SAFETY: the path is a C string that outlives the call.
+        unsafe { libc::swapon(path.as_ptr(), PREFERRED) };
+        thread::sleep(micros(&mut dice, 200_000));
+        swap_off(&path)
+    })
+}
+
+/// Real-time tasks may have all CPUs to themselves from now on, for as long as they want.
+fn lift_limits() -> Result<()> {
+    const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+    fs::write(RUNTIME, "-1").context(RUNTIME)?;
+    // Since 6.12, ordinary tasks are guaranteed some time on each CPU.
+    const SERVERS: &str = "/sys/kernel/debug/sched/fair_server";
+    let Ok(servers) = fs::read_dir(SERVERS) else { return Ok(()) };
+    for server in servers {
+        let path = server.context(SERVERS)?.path().join("runtime");
+        fs::write(&path, "0").with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Keeps all ordinary tasks from running, for a while: no worker gets to run, no daemon, nor we.
+fn hogs(mut dice: Dice) -> Result<Pest> {
+    let cpus = other_cpus()?.len() + 1;
+    Pest::fork(move || {
+        thread::sleep(Duration::from_millis(500) + micros(&mut dice, 1_000_000));
+        // Later, so that all of them are there before the first one keeps the others away.
+        let begin = Instant::now() + Duration::from_millis(20);
+        let end = begin + micros(&mut dice, HOGS_US);
+        let hogs: Vec<_> = (0..cpus).map(|_| thread::spawn(move || hog(begin, end))).collect();
+        // Each of them, also after one that failed.
+        let failed = hogs.into_iter().filter_map(|hog| (!matches!(hog.join(), Ok(Ok(())))).then_some(()));
+        failed.count() == 0
+    })
+}
+
+fn hog(begin: Instant, end: Instant) -> Result<()> {
+    thread::sleep(begin.saturating_duration_since(Instant::now()));
+    set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for a hog")?;
+    while Instant::now() < end {
+        hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Nothing waits, and all that ever did has been released. Gives how many swap entries that were,
+/// and what there is to say of them; `None` in a kernel where none wait.
+fn swap_is_released() -> Result<Option<(u64, String)>> {
+    const PATH: &str = "/proc/vmstat";
+    let read = || {
+        let text = fs::read_to_string(PATH).context(PATH)?;
+        let line = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok())
+        };
+        let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("swap_release_")).collect();
+        Ok::<_, anyhow::Error>(
+            line("swap_release_waiting")
+                .zip(line("swap_release_queued"))
+                .zip(line("swap_release_released"))
+                .map(|((waiting, queued), released)| (waiting, queued, released, told.join(", "))),
+        )
+    };
+    if read()?.is_none() {
+        return Ok(None);
+    }
+    let mut last = None;
+    let done = within(DEATH, || {
+        last = read().ok().flatten();
+        matches!(last, Some((0, queued, released, _)) if queued == released)
+    });
+    let (_, queued, _, told) = last.context(PATH)?;
+    done.with_context(|| format!("swap entries are not released: {told}"))?;
+    Ok(Some((queued, format!("swap entries: {told}"))))
+}
+
+/// Turns all swap off. That does not come to an end if a slot was lost that nothing refers to.
+fn swap_comes_back(devices: &[&str]) -> Result<()> {
+    const SWAPS: &str = "/proc/swaps";
+    let paths = devices.iter().map(|name| device_path(name)).collect::<Result<Vec<_>>>()?;
+    // By somebody else, who can be given up on.
+    let pest = Pest::fork(move || {
+        thread::sleep(Duration::from_millis(10));
+        paths.iter().filter(|path| swap_off(path)).count() > 0
+    })?;
+    let used = || fs::read_to_string(SWAPS).context(SWAPS);
+    within(DEATH, || used().is_ok_and(|text| text.lines().count() == 1))
+        .with_context(|| format!("swap space leaked: {}", used().unwrap_or_default()))?;
+    pest.end()?;
+    for name in devices {
+        let number = |file: &str, line: usize, field: usize| {
+            let path = format!("/sys/block/{name}/{file}");
+            let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+            let word = text.lines().nth(line).and_then(|line| line.split_whitespace().nth(field));
+            word.and_then(|word| word.parse::<u64>().ok()).with_context(|| format!("{path}: {text}"))
+        };
+        // The header stays, and what was being read or written when its slot was freed.
+        let (left, missed) = (number("mm_stat", 0, 0)?, number("debug_stat", 1, 1)?);
+        ensure!(
+            left <= (1 + missed) * PAGE as u64,
+            "{name}: {left} bytes are stored in no slot ({missed} could not be freed in time)"
+        );
+    }
+    Ok(())
 }
 
 /// The calling thread goes on on any CPU that is there, now and then.
