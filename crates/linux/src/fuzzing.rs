@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use crate::process::{Comm, Rollup, Stat, Statm, Status};
-use crate::{Result, escape, meminfo, mountinfo, psi, release, swaps, vmstat, zram};
+use crate::{Result, escape, meminfo, mountinfo, psi, release, scan, swaps, vmstat, zram};
 
 /// The path that errors name.
 const PATH: &str = "/proc/fuzz";
@@ -20,6 +20,7 @@ pub fn all(bytes: &[u8]) {
     smaps_rollup(bytes);
     comm(bytes);
     cgroup(bytes);
+    scan(bytes);
     mountinfo(bytes);
     psi(bytes);
     meminfo(bytes);
@@ -93,6 +94,28 @@ pub fn cgroup(bytes: &[u8]) -> bool {
         return false;
     };
     assert!(path.is_absolute());
+    true
+}
+
+/// What a scan parses in place.
+pub fn scan(bytes: &[u8]) -> bool {
+    assert!(occurs(scan::cgroup(bytes), bytes));
+    scan::ids(bytes).flatten().for_each(|pid| assert!(occurs(pid.to_string().as_bytes(), bytes)));
+    let found = [
+        scan::size(bytes),
+        scan::keyed(bytes, b"anon"),
+        scan::last_pid(bytes).map(i32::cast_unsigned).map(u64::from),
+    ];
+    numbers(&found.map(|n| n.filter(|n| *n != u64::MAX).unwrap_or_default()), bytes);
+    if let Some(adjustment) = scan::adjustment(bytes) {
+        assert!((-1000..=1000).contains(&adjustment));
+    }
+    let Some(brief) = scan::Brief::parse(bytes) else {
+        return false;
+    };
+    printable(brief.comm);
+    numbers(&[brief.uid.into(), brief.threads.into()], bytes);
+    sizes(&[brief.vm_size, brief.rss_anon, brief.rss_file, brief.rss_shmem, brief.swap], bytes);
     true
 }
 
@@ -214,12 +237,14 @@ mod tests {
     type Entry = fn(&[u8]) -> bool;
 
     /// What the fuzzers start from, with the parser each text is for.
-    const SEEDS: [(&[u8], Entry); 15] = [
+    const SEEDS: [(&[u8], Entry); 17] = [
         (include_bytes!("../fuzz/seeds/stat/process"), stat),
         (include_bytes!("../fuzz/seeds/stat/kernel-thread"), stat),
         (include_bytes!("../fuzz/seeds/stat/parentheses"), stat),
         (include_bytes!("../fuzz/seeds/status/process"), status),
         (include_bytes!("../fuzz/seeds/status/kernel-thread"), status),
+        (include_bytes!("../fuzz/seeds/status/process"), scan),
+        (include_bytes!("../fuzz/seeds/status/kernel-thread"), scan),
         (include_bytes!("../fuzz/seeds/smaps_rollup/process"), smaps_rollup),
         (include_bytes!("../fuzz/seeds/mountinfo/mounts"), mountinfo),
         (include_bytes!("../fuzz/seeds/psi/memory"), psi),

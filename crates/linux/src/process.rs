@@ -20,6 +20,7 @@ pub use comm::Comm;
 pub use smaps_rollup::Rollup;
 pub use stat::{Stat, State};
 pub use statm::Statm;
+pub(crate) use status::unescaped;
 pub use status::{Ids, Status};
 
 use crate::{Error, Pid, Result, Root, read, text};

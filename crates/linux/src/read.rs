@@ -40,7 +40,7 @@ pub(crate) fn file_if_there(path: &Path, limit: usize) -> Result<Option<Vec<u8>>
     }
 }
 
-fn open(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a
     // terminal.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

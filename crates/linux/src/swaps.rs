@@ -57,6 +57,33 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Swap>> {
         .collect()
 }
 
+/// Swap that is not used, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Free {
+    /// In zram, which is memory itself.
+    pub zram: u64,
+    /// In disks and files.
+    pub other: u64,
+}
+
+/// Adds up what is free, by the text of /proc/swaps. Allocates nothing.
+///
+/// # Errors
+/// As [`parse`].
+pub fn free(path: &Path, bytes: &[u8]) -> Result<Free> {
+    let mut sum = Free::default();
+    for line in text::lines(path, bytes).skip(1) {
+        let line = line?;
+        let mut fields = line.fields();
+        let mut next = || fields.next().ok_or_else(|| line.error("fields are missing"));
+        let (name, _kind, size, used) = (next()?, next()?, next()?, next()?);
+        let free = line.number::<u64>(size)?.saturating_sub(line.number(used)?).saturating_mul(1024);
+        let kind = if name.starts_with(b"/dev/zram") { &mut sum.zram } else { &mut sum.other };
+        *kind = kind.saturating_add(free);
+    }
+    Ok(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +92,16 @@ mod tests {
 
     fn parse(text: &str) -> Result<Vec<Swap>> {
         super::parse(Path::new("/proc/swaps"), text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_free_is_told_apart() {
+        let text = format!(
+            "{HEADING}/dev/zram0 partition 100 12 100\n/dev/vda2 partition 70 0 -2\n/zram file 30 31 -3\n"
+        );
+        let free = free(Path::new("/proc/swaps"), text.as_bytes()).unwrap();
+        assert_eq!(free, Free { zram: 88 << 10, other: 70 << 10 });
+        assert!(super::free(Path::new("f"), format!("{HEADING}/dev/vda 1\n").as_bytes()).is_err());
     }
 
     #[test]

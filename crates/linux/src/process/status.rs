@@ -163,10 +163,16 @@ impl Status {
     }
 }
 
-/// The name, in which the kernel has written a line end as "\n" and a backslash as "\\".
 fn unescape(line: Line<'_>) -> Result<Comm> {
     // Not the value that `key_value` gives: the name may start with spaces.
     let shown = line.bytes.strip_prefix(b"Name:\t").ok_or_else(|| line.error("no tab before the name"))?;
+    unescaped(shown).ok_or_else(|| {
+        line.error("not a name: too long, or a backslash with neither n nor a backslash after it")
+    })
+}
+
+/// The name, in which the kernel has written a line end as "\n" and a backslash as "\\".
+pub(crate) fn unescaped(shown: &[u8]) -> Option<Comm> {
     // Escaped, each byte may take two.
     let mut name = [0; Comm::MAX];
     let mut len = 0;
@@ -176,14 +182,14 @@ fn unescape(line: Line<'_>) -> Result<Comm> {
             b'\\' => match bytes.next() {
                 Some(b'n') => b'\n',
                 Some(b'\\') => b'\\',
-                _ => return Err(line.error("a backslash with neither n nor a backslash after it")),
+                _ => return None,
             },
             byte => byte,
         };
-        *name.get_mut(len).ok_or_else(|| line.error("too long for a name"))? = byte;
+        *name.get_mut(len)? = byte;
         len += 1;
     }
-    Comm::new(&name[..len]).ok_or_else(|| line.error("too long for a name"))
+    Comm::new(&name[..len])
 }
 
 /// The state in "R (running)".

@@ -1,0 +1,547 @@
+//! Looking at all processes again and again, without allocating: for a program that has to decide
+//! when memory is short.
+//!
+//! Everything is read into buffers of the caller's and parsed in place. What cannot be read or does
+//! not make sense is a [`Failure`], without a text: there is nobody to read it at that time. For all
+//! else there is [`Process`](crate::Process).
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::process::{Comm, State, unescaped};
+use crate::text::number;
+use crate::{Error, Pid, Root};
+
+/// Room for the path of a file of a process, relative to /proc.
+const PATH: usize = 48;
+
+/// Why something could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no such process, or it has no such file, or, where memory was asked for, no memory.
+    Gone,
+    /// EPERM or EACCES.
+    Denied,
+    /// What is there is not what the kernel writes, or more than there is room for.
+    Malformed,
+    /// Another error of the kernel's.
+    Other(Errno),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::SRCH => Self::Gone,
+            Errno::PERM | Errno::ACCESS => Self::Denied,
+            errno => Self::Other(errno),
+        }
+    }
+}
+
+/// /proc, held open.
+#[derive(Debug)]
+pub struct Scan {
+    proc: OwnedFd,
+}
+
+/// Files of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// Names, users and memory: [`Brief`].
+    Status,
+    /// The path in each hierarchy of cgroups: [`cgroup`].
+    Cgroup,
+    /// -1000 to 1000: [`adjustment`].
+    OomScoreAdj,
+    /// Memory, exactly: [`Rollup`](crate::process::Rollup). Waits for the lock of its memory map.
+    SmapsRollup,
+    /// The arguments, each with a NUL behind it. Waits for the lock of its memory map.
+    Cmdline,
+}
+
+impl File {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Status => b"status",
+            Self::Cgroup => b"cgroup",
+            Self::OomScoreAdj => b"oom_score_adj",
+            Self::SmapsRollup => b"smaps_rollup",
+            Self::Cmdline => b"cmdline",
+        }
+    }
+}
+
+impl Scan {
+    /// Opens /proc.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open(root: &Root) -> crate::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::openat(CWD, root.proc(), flags, Mode::empty()) {
+            Ok(proc) => Ok(Self { proc }),
+            Err(errno) => Err(Error::io(root.proc(), errno)),
+        }
+    }
+
+    /// All of a file of the process or thread that has this ID now.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit into `buffer`; of a command line, what fits is given.
+    pub fn process<'b>(&self, pid: Pid, file: File, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+        let mut path = [0; PATH];
+        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
+        read_at(&self.proc, path, buffer, file == File::Cmdline)
+    }
+
+    /// All of a file of the system's, such as "vmstat".
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit into `buffer`.
+    pub fn system<'b>(&self, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+        read_at(&self.proc, name, buffer, false)
+    }
+
+    /// How many processes and threads have been started since the system was, in all namespaces.
+    ///
+    /// # Errors
+    /// When /proc/stat cannot be read or does not tell.
+    pub fn forks(&self, buffer: &mut [u8]) -> Result<u64, Failure> {
+        const KEY: &[u8] = b"\nprocesses ";
+        let fd = open_at(&self.proc, c"stat", OFlags::empty())?;
+        // The line before it has a number per interrupt, of any length.
+        let mut kept = 0;
+        loop {
+            let got = read(&fd, buffer.get_mut(kept..).filter(|b| !b.is_empty()).ok_or(Failure::Malformed)?)?;
+            let text = &buffer[..kept + got];
+            if let Some(at) = text.windows(KEY.len()).position(|w| w == KEY) {
+                let rest = &text[at + KEY.len()..];
+                if let Some(end) = rest.iter().position(|&b| b == b'\n') {
+                    return number(&rest[..end]).ok_or(Failure::Malformed);
+                }
+                // The number is cut off.
+                buffer.copy_within(at..kept + got, 0);
+                kept = kept + got - at;
+            } else {
+                let keep = (KEY.len() - 1).min(text.len());
+                let start = text.len() - keep;
+                buffer.copy_within(start..start + keep, 0);
+                kept = keep;
+            }
+            if got == 0 {
+                return Err(Failure::Malformed);
+            }
+        }
+    }
+
+    /// The ID that was given away last in our PID namespace, to a process or a thread.
+    ///
+    /// # Errors
+    /// When /proc/loadavg cannot be read or does not tell.
+    pub fn last_pid(&self) -> Result<i32, Failure> {
+        let mut buffer = [0; 128];
+        last_pid(self.system(c"loadavg", &mut buffer)?).ok_or(Failure::Malformed)
+    }
+
+    /// Calls `found` with the ID of each process, ascending. `buffer` is best some 32 KiB.
+    ///
+    /// # Errors
+    /// When /proc cannot be read to its end.
+    pub fn pids(
+        &self,
+        buffer: &mut [MaybeUninit<u8>],
+        found: impl FnMut(Pid) -> bool,
+    ) -> Result<(), Failure> {
+        // Opened anew: each listing has a position of its own.
+        list(&self.proc, c".", buffer, found)
+    }
+
+    /// As [`Scan::pids`], with the threads of a process. Ends when `found` says false.
+    ///
+    /// # Errors
+    /// When they cannot be read to their end.
+    pub fn threads(
+        &self,
+        pid: Pid,
+        buffer: &mut [MaybeUninit<u8>],
+        found: impl FnMut(Pid) -> bool,
+    ) -> Result<(), Failure> {
+        let mut path = [0; PATH];
+        let path = join(&mut path, pid, b"task").ok_or(Failure::Malformed)?;
+        list(&self.proc, path, buffer, found)
+    }
+}
+
+/// Opens a directory below `dir`, to read or list it.
+///
+/// # Errors
+/// When that fails.
+pub fn open_dir(dir: &OwnedFd, name: &CStr) -> Result<OwnedFd, Failure> {
+    Ok(open_at(dir, name, OFlags::DIRECTORY | OFlags::NOFOLLOW)?)
+}
+
+/// All of a file in `dir`.
+///
+/// # Errors
+/// When it cannot be read or does not fit into `buffer`.
+pub fn file<'b>(dir: &OwnedFd, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+    read_at(dir, name, buffer, false)
+}
+
+/// What a scan needs of /proc/PID/status. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief {
+    /// The name.
+    pub comm: Comm,
+    /// What it does.
+    pub state: State,
+    /// The process; for a thread another than the ID that was asked for.
+    pub tgid: Pid,
+    /// Its parent, if that is in the PID namespace of /proc.
+    pub ppid: Option<Pid>,
+    /// Its real user.
+    pub uid: u32,
+    /// Its session, if the kernel tells and that is in the PID namespace of /proc.
+    pub session: Option<Pid>,
+    /// It has memory of its own: not so for kernel threads, zombies, and dead first threads.
+    pub has_memory: bool,
+    /// The address space.
+    pub vm_size: u64,
+    /// Anonymous memory.
+    pub rss_anon: u64,
+    /// Mapped files.
+    pub rss_file: u64,
+    /// Shared memory.
+    pub rss_shmem: u64,
+    /// Anonymous memory in swap.
+    pub swap: u64,
+    /// Threads; 0 when it is being reaped.
+    pub threads: u32,
+    /// It has been sent SIGKILL, and has not yet got to it.
+    pub killed: bool,
+}
+
+impl Brief {
+    /// Parses /proc/PID/status; `None` when it does not make sense.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        /// SIGKILL in a set of signals.
+        const KILL: u64 = 1 << 8;
+        let (mut comm, mut state, mut tgid, mut ppid, mut uid) = (None, None, None, None, None);
+        let (mut session, mut threads, mut vm_size, mut killed) = (None, None, None, false);
+        let (mut rss_anon, mut rss_file, mut rss_shmem, mut swap) = (0, 0, 0, 0);
+        for line in bytes.split_inclusive(|&b| b == b'\n') {
+            // What has no end may be cut in a number.
+            let line = line.strip_suffix(b"\n")?;
+            let colon = line.iter().position(|&b| b == b':')?;
+            let value = line[colon + 1..].trim_ascii_start();
+            match &line[..colon] {
+                b"Name" => comm = Some(unescaped(line.strip_prefix(b"Name:\t")?)?),
+                b"State" => state = Some(State::from_letter(*value.first()?)),
+                b"Tgid" => tgid = Some(Pid::new(number(value)?)?),
+                b"PPid" => ppid = Some(Pid::new(number(value)?)),
+                b"Uid" => uid = Some(number(first(value)?)?),
+                b"NSsid" => session = Pid::new(number(first(value)?)?),
+                b"VmSize" => vm_size = Some(kib(value)?),
+                b"RssAnon" => rss_anon = kib(value)?,
+                b"RssFile" => rss_file = kib(value)?,
+                b"RssShmem" => rss_shmem = kib(value)?,
+                b"VmSwap" => swap = kib(value)?,
+                b"Threads" => threads = Some(number(value)?),
+                b"SigPnd" | b"ShdPnd" => killed |= hex(value)? & KILL != 0,
+                _ => {}
+            }
+        }
+        Some(Self {
+            comm: comm?,
+            state: state?,
+            tgid: tgid?,
+            ppid: ppid?,
+            uid: uid?,
+            session,
+            has_memory: vm_size.is_some(),
+            vm_size: vm_size.unwrap_or(0),
+            rss_anon,
+            rss_file,
+            rss_shmem,
+            swap,
+            threads: threads?,
+            killed,
+        })
+    }
+}
+
+/// The path in the v2 hierarchy that /proc/PID/cgroup names; empty when it names none.
+pub fn cgroup(bytes: &[u8]) -> &[u8] {
+    bytes
+        .split_inclusive(|&b| b == b'\n')
+        .find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(b"0::").filter(|path| path.starts_with(b"/")))
+        .unwrap_or_default()
+}
+
+/// A file of one number from -1000 to 1000.
+pub fn adjustment(bytes: &[u8]) -> Option<i16> {
+    number(bytes.strip_suffix(b"\n")?).filter(|n| (-1000..=1000).contains(n))
+}
+
+/// A file of one size in bytes; "max" is the greatest there is.
+pub fn size(bytes: &[u8]) -> Option<u64> {
+    match bytes.strip_suffix(b"\n")? {
+        b"max" => Some(u64::MAX),
+        digits => number(digits),
+    }
+}
+
+/// The number behind a name and a space, in a file of such lines.
+pub fn keyed(bytes: &[u8], name: &[u8]) -> Option<u64> {
+    bytes
+        .split_inclusive(|&b| b == b'\n')
+        .find_map(|line| number(line.strip_suffix(b"\n")?.strip_prefix(name)?.strip_prefix(b" ")?))
+}
+
+/// The last number in /proc/loadavg.
+pub fn last_pid(bytes: &[u8]) -> Option<i32> {
+    let line = bytes.strip_suffix(b"\n")?;
+    number(line.rsplit(|&b| b == b' ').next()?).filter(|pid| *pid >= 0)
+}
+
+/// Process IDs, one per line, as in cgroup.procs. Those outside of our PID namespace are 0 there.
+pub fn ids(bytes: &[u8]) -> impl Iterator<Item = Option<Pid>> {
+    bytes.split_inclusive(|&b| b == b'\n').map(|line| Pid::new(number(line.strip_suffix(b"\n")?)?))
+}
+
+fn first(value: &[u8]) -> Option<&[u8]> {
+    value.split(u8::is_ascii_whitespace).next()
+}
+
+fn kib(value: &[u8]) -> Option<u64> {
+    number::<u64>(value.strip_suffix(b" kB")?.trim_ascii_start())?.checked_mul(1024)
+}
+
+fn hex(value: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(value).ok().filter(|s| !s.starts_with('+'))?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// "PID/name".
+fn join<'a>(path: &'a mut [u8; PATH], pid: Pid, name: &[u8]) -> Option<&'a CStr> {
+    use io::Write as _;
+    let mut rest = &mut path[..];
+    write!(rest, "{pid}/").ok()?;
+    rest.write_all(name).ok()?;
+    rest.write_all(b"\0").ok()?;
+    CStr::from_bytes_until_nul(path).ok()
+}
+
+fn open_at(dir: &OwnedFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a
+    // terminal.
+    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::io::retry_on_intr(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+}
+
+fn read(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *buffer))
+}
+
+fn read_at<'b>(dir: &OwnedFd, name: &CStr, buffer: &'b mut [u8], cut: bool) -> Result<&'b [u8], Failure> {
+    let fd = open_at(dir, name, OFlags::empty())?;
+    let mut len = 0;
+    loop {
+        if len == buffer.len() {
+            // Whether that is all is not known.
+            return if cut { Ok(buffer) } else { Err(Failure::Malformed) };
+        }
+        match read(&fd, &mut buffer[len..])? {
+            0 => return Ok(&buffer[..len]),
+            got => len += got,
+        }
+    }
+}
+
+/// Calls `found` with each name that is an ID, until it says false.
+fn list(
+    dir: &OwnedFd,
+    name: &CStr,
+    buffer: &mut [MaybeUninit<u8>],
+    mut found: impl FnMut(Pid) -> bool,
+) -> Result<(), Failure> {
+    entries(&open_at(dir, name, OFlags::DIRECTORY)?, buffer, |name, _| {
+        match std::str::from_utf8(name.to_bytes()).ok().and_then(|name| name.parse().ok()) {
+            Some(pid) => found(pid),
+            None => true,
+        }
+    })
+}
+
+/// Calls `found` with each name in a directory and whether it is a directory itself (as far as the
+/// file system tells), until it says false.
+///
+/// # Errors
+/// When the directory cannot be read to its end.
+pub fn entries(
+    dir: &OwnedFd,
+    buffer: &mut [MaybeUninit<u8>],
+    mut found: impl FnMut(&CStr, bool) -> bool,
+) -> Result<(), Failure> {
+    let mut entries = RawDir::new(dir, buffer);
+    while let Some(entry) = entries.next() {
+        match entry {
+            Ok(entry) => {
+                let directory = entry.file_type() == rustix::fs::FileType::Directory;
+                if !found(entry.file_name(), directory) {
+                    break;
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Process;
+    use crate::process::Status;
+
+    const SELF: &str = "Name:\ta\\nb\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nPPid:\t0\nUid:\t1\t2\t3\t4\n\
+        NSsid:\t6\t1\nVmSize:\t  10 kB\nRssAnon:\t 1 kB\nRssFile:\t 2 kB\nRssShmem:\t 3 kB\nVmSwap:\t 4 kB\n\
+        Threads:\t5\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+
+    #[test]
+    fn a_brief_is_the_status_in_short() {
+        let brief = Brief::parse(SELF.as_bytes()).unwrap();
+        let expected = Brief {
+            comm: Comm::new(b"a\nb").unwrap(),
+            state: State::DiskSleep,
+            tgid: Pid::new(7).unwrap(),
+            ppid: None,
+            uid: 1,
+            session: Pid::new(6),
+            has_memory: true,
+            vm_size: 10 << 10,
+            rss_anon: 1 << 10,
+            rss_file: 2 << 10,
+            rss_shmem: 3 << 10,
+            swap: 4 << 10,
+            threads: 5,
+            killed: true,
+        };
+        assert_eq!(brief, expected);
+        for line in ["Name:", "State:", "Tgid:", "PPid:", "Uid:", "Threads:"] {
+            let without: String = SELF.split_inclusive('\n').filter(|l| !l.starts_with(line)).collect();
+            assert_eq!(Brief::parse(without.as_bytes()), None, "{line}");
+        }
+        for (good, bad) in
+            [(" 4 kB", " -4 kB"), (" 4 kB", " 18446744073709551615 kB"), ("kB", "MB"), (":\t5", ":\t")]
+        {
+            assert_eq!(Brief::parse(SELF.replacen(good, bad, 1).as_bytes()), None, "{bad}");
+        }
+        assert_eq!(Brief::parse(&SELF.as_bytes()[..SELF.len() - 1]), None);
+        assert_eq!(Brief::parse(b""), None);
+    }
+
+    #[test]
+    fn the_real_proc_is_understood() {
+        let scan = Scan::open(&Root::system()).unwrap();
+        let mut names = [MaybeUninit::uninit(); 4096];
+        let (mut seen, mut last) = (0, 0);
+        let mut own = false;
+        scan.pids(&mut names, |pid| {
+            assert!(pid.get() > last, "ascending");
+            last = pid.get();
+            own |= pid == Pid::own();
+            seen += 1;
+            true
+        })
+        .unwrap();
+        assert!(own && seen > 1);
+        let mut buffer = vec![0; 64 << 10];
+        let brief = Brief::parse(scan.process(Pid::own(), File::Status, &mut buffer).unwrap()).unwrap();
+        let status: Status = Process::open(&Root::system(), Pid::own()).unwrap().status().unwrap();
+        assert_eq!((brief.comm, brief.tgid, brief.ppid), (status.name, status.tgid, status.ppid));
+        assert_eq!((brief.uid, brief.vm_size > 0, brief.killed), (status.uid.real, true, false));
+        adjustment(scan.process(Pid::own(), File::OomScoreAdj, &mut buffer).unwrap()).unwrap();
+        let mut threads = 0;
+        scan.threads(Pid::own(), &mut names, |_| {
+            threads += 1;
+            true
+        })
+        .unwrap();
+        assert!(threads >= 1);
+        let none = Pid::new(i32::MAX).unwrap();
+        assert_eq!(scan.process(none, File::Status, &mut buffer), Err(Failure::Gone));
+        // Too small a buffer is no shorter file.
+        assert_eq!(scan.process(Pid::own(), File::Status, &mut [0; 100]), Err(Failure::Malformed));
+    }
+
+    #[test]
+    fn a_fork_is_counted_and_has_the_last_id() {
+        let scan = Scan::open(&Root::system()).unwrap();
+        let before = scan.forks(&mut [0; 64]).unwrap();
+        let child = std::process::Command::new("true").spawn().unwrap().wait();
+        assert!(child.unwrap().success());
+        for size in [24, 100, 16 << 10] {
+            assert!(scan.forks(&mut vec![0; size]).unwrap() > before, "{size}");
+        }
+        assert!(scan.last_pid().unwrap() > 1);
+    }
+
+    #[test]
+    fn forks_are_found_across_the_ends_of_readings() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        let scan = Scan::open(&Root::at(dir.path())).unwrap();
+        for interrupts in 0..64 {
+            let text = format!("intr{}\nxprocesses 1\nprocesses 23456\nmore 1\n", " 0".repeat(interrupts));
+            fs::write(dir.path().join("proc/stat"), text).unwrap();
+            assert_eq!(scan.forks(&mut [0; 32]), Ok(23456), "{interrupts}");
+        }
+        for wrong in ["", "processes 1\n", "a\nprocesses -1\n", "a\nprocesses 1"] {
+            fs::write(dir.path().join("proc/stat"), wrong).unwrap();
+            assert_eq!(scan.forks(&mut [0; 32]), Err(Failure::Malformed), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn small_files_are_taken_whole_or_not() {
+        assert_eq!(adjustment(b"-1000\n"), Some(-1000));
+        for wrong in [&b"-1001\n"[..], b"1001\n", b"1", b"\n", b"+1\n", b"1\n\n"] {
+            assert_eq!(adjustment(wrong), None, "{wrong:?}");
+        }
+        assert_eq!((size(b"max\n"), size(b"12\n"), size(b"12")), (Some(u64::MAX), Some(12), None));
+        assert_eq!(keyed(b"anon_thp 1\nanon 22\nfile 3\n", b"anon"), Some(22));
+        assert_eq!(keyed(b"anon 22", b"anon"), None);
+        assert_eq!(last_pid(b"0.00 0.01 0.05 1/95 4711\n"), Some(4711));
+        assert_eq!(last_pid(b"0.00 -1\n"), None);
+        assert_eq!(cgroup(b"4:memory:/x\n0::/a b/c\n"), b"/a b/c");
+        assert_eq!((cgroup(b"0::a\n"), cgroup(b"0::/a")), (&b""[..], &b""[..]));
+        let pids: Vec<_> = ids(b"1\n0\nx\n22\n3").map(|id| id.map(Pid::get)).collect();
+        assert_eq!(pids, [Some(1), None, None, Some(22), None]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            crate::fuzzing::scan(&bytes);
+        }
+
+        #[test]
+        fn a_changed_status_is_no_other_status(at in any::<prop::sample::Index>(), byte: u8) {
+            let mut bytes = SELF.as_bytes().to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            crate::fuzzing::scan(&bytes);
+        }
+    }
+}
