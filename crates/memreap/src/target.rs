@@ -442,18 +442,23 @@ struct Protected {
     line: Vec<Pid>,
 }
 
+/// The caller itself, then its parent and so on.
+pub(crate) fn line_of_descent(root: &Root) -> Vec<Pid> {
+    let mut line = vec![Pid::own()];
+    while let Some(parent) = line
+        .last()
+        .and_then(|last| Process::open(root, *last).and_then(|p| p.stat()).ok()?.ppid)
+        // A parent that died while we looked has a new one, which may be one seen already.
+        .filter(|parent| !line.contains(parent))
+    {
+        line.push(parent);
+    }
+    line
+}
+
 impl Protected {
     fn find(root: &Root) -> Self {
-        let mut line = vec![Pid::own()];
-        while let Some(parent) = line
-            .last()
-            .and_then(|last| Process::open(root, *last).and_then(|p| p.stat()).ok()?.ppid)
-            // A parent that died while we looked has a new one, which may be one seen already.
-            .filter(|parent| !line.contains(parent))
-        {
-            line.push(parent);
-        }
-        Self { line }
+        Self { line: line_of_descent(root) }
     }
 
     fn check(&self, target: &Target, force: bool) -> Result<(), Trouble> {
@@ -505,7 +510,7 @@ mod tests {
 
     #[test]
     fn the_line_goes_up_to_init() {
-        let line = Protected::find(&Root::system()).line;
+        let line = line_of_descent(&Root::system());
         assert_eq!(line[0], Pid::own());
         assert!(line.len() > 1);
     }

@@ -1,5 +1,6 @@
 //! Sizes, times and rates, as people write and read them.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The longest time that can be asked for: long enough to stand for "for ever", short enough
@@ -29,35 +30,60 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// A size for people: `512 KiB`, `2.0 GiB`.
 pub fn bytes(bytes: u64) -> String {
-    scaled(bytes as f64)
+    Size(bytes).to_string()
 }
 
 /// A rate for people: `4.9 GiB/s`.
 pub fn rate(bytes_per_second: f64) -> String {
-    format!("{}/s", scaled(bytes_per_second))
+    format!("{}/s", Scaled(bytes_per_second))
 }
 
-fn scaled(mut value: f64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    // What would round to 1024 is one of the next unit.
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
+/// As [`bytes`], without a string of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Scaled(self.0 as f64).fmt(f)
     }
-    // Two significant digits at least, but no fractions of a byte.
-    let digits = usize::from(unit > 0 && value < 9.95);
-    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+struct Scaled(f64);
+
+impl fmt::Display for Scaled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let Self(mut value) = *self;
+        let mut unit = 0;
+        // What would round to 1024 is one of the next unit.
+        while value >= 1023.5 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        // Two significant digits at least, but no fractions of a byte.
+        let digits = usize::from(unit > 0 && value < 9.95);
+        write!(f, "{value:.digits$} {}", UNITS[unit])
+    }
 }
 
 /// A short time for people: `0.8 ms`, `41 ms`, `0.41 s`, `12.3 s`.
 pub fn time(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    match seconds {
-        0.0..0.00995 => format!("{:.1} ms", seconds * 1e3),
-        0.00995..0.0995 => format!("{:.0} ms", seconds * 1e3),
-        0.0995..9.95 => format!("{seconds:.2} s"),
-        _ => format!("{seconds:.1} s"),
+    Time(time).to_string()
+}
+
+/// As [`time()`], without a string of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Time(pub Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        match seconds {
+            0.0..0.00995 => write!(f, "{:.1} ms", seconds * 1e3),
+            0.00995..0.0995 => write!(f, "{:.0} ms", seconds * 1e3),
+            0.0995..9.95 => write!(f, "{seconds:.2} s"),
+            _ => write!(f, "{seconds:.1} s"),
+        }
     }
 }
 

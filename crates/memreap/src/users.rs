@@ -12,18 +12,34 @@ const LIMIT: u64 = 16 << 20;
 /// libraries, which a static program cannot load, and over a network that may not answer on a
 /// machine short of memory.
 pub fn name(uid: u32) -> String {
+    find(&table(), uid).unwrap_or_else(|| uid.to_string())
+}
+
+/// The number of the user with this name, of which the same is true.
+pub fn id(name: &str) -> Option<u32> {
+    find_id(&table(), name)
+}
+
+fn table() -> Vec<u8> {
     let path = Path::new("/etc/passwd");
     let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= LIMIT);
-    let table = if small { fs::read(path).unwrap_or_default() } else { Vec::new() };
-    find(&table, uid).unwrap_or_else(|| uid.to_string())
+    if small { fs::read(path).unwrap_or_default() } else { Vec::new() }
 }
 
 fn find(table: &[u8], uid: u32) -> Option<String> {
-    table.split(|b| *b == b'\n').find_map(|line| {
+    users(table).find(|(_, id)| *id == uid).map(|(name, _)| linux::escape(name).to_string())
+}
+
+fn find_id(table: &[u8], name: &str) -> Option<u32> {
+    users(table).find(|(known, _)| *known == name.as_bytes()).map(|(_, id)| id)
+}
+
+fn users(table: &[u8]) -> impl Iterator<Item = (&[u8], u32)> {
+    table.split(|b| *b == b'\n').filter_map(|line| {
         let mut fields = line.split(|b| *b == b':');
         let (name, _password, id) = (fields.next()?, fields.next()?, fields.next()?);
-        let id: u32 = str::from_utf8(id).ok()?.parse().ok()?;
-        (id == uid && !name.is_empty()).then(|| linux::escape(name).to_string())
+        let id = str::from_utf8(id).ok()?.parse().ok()?;
+        (!name.is_empty()).then_some((name, id))
     })
 }
 
@@ -39,5 +55,7 @@ mod tests {
         assert_eq!(find(table, 70).as_deref(), Some("db"));
         assert_eq!(find(table, 1), None);
         assert_eq!(find(b"", 0), None);
+        assert_eq!(find_id(table, "alias"), Some(70));
+        assert_eq!((find_id(table, "bad"), find_id(table, "")), (None, None));
     }
 }

@@ -1,0 +1,550 @@
+//! The configuration: TOML with errors that name line and key.
+//!
+//! What a file does not say is as in the built-in configuration, which is a file itself:
+//! packaging/memreap.toml.
+
+mod file;
+mod parse;
+mod section;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use linux::meminfo::MemInfo;
+use linux::{Root, escape};
+
+use crate::exit::Exit;
+use crate::kill::First;
+use crate::policy::Policy;
+use crate::target;
+
+/// The built-in configuration.
+pub const BUILT_IN: &str = include_str!("../../../packaging/memreap.toml");
+
+/// How the built-in configuration is called in messages.
+const BUILT_IN_NAME: &str = "built-in configuration";
+
+/// Where the configuration is, unless told.
+pub const DEFAULT_PATH: &str = "/etc/memreap.toml";
+
+/// All that can be configured, with defaults applied.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it was read; `None` for the built-in one.
+    pub path: Option<PathBuf>,
+    /// When to act.
+    pub act: Act,
+    /// How to kill.
+    pub kill: Kill,
+    /// Whom.
+    pub policy: Policy,
+    /// Whom to tell before.
+    pub warn: Warn,
+    /// What is kept and shown.
+    pub record: Record,
+}
+
+/// When to act.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    /// Act when memory and swap run out within this time at the present rate...
+    pub horizon: Duration,
+    /// ...and so much of memory is available at most, in percent of all.
+    pub low: f64,
+    /// Act when less is available, whatever the rate, in percent of all.
+    pub critical: f64,
+    /// Act when all tasks stalled for this share of the last second, in percent, with less than `low`
+    /// available.
+    pub stall: f64,
+    /// Watch over cgroups' own limits, too.
+    pub cgroups: bool,
+}
+
+impl Default for Act {
+    fn default() -> Self {
+        Self { horizon: Duration::from_secs(1), low: 10.0, critical: 7.0, stall: 90.0, cgroups: true }
+    }
+}
+
+/// When a cgroup is killed as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WholeCgroup {
+    /// When its largest process alone would not be enough.
+    #[default]
+    Auto,
+    /// When memory.oom.group asks for it.
+    OomGroup,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How to kill.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    /// A signal before SIGKILL, and the time it has; `None` kills at once.
+    pub first: Option<First>,
+    /// How long to wait for a victim's memory before the next victim is taken.
+    pub deadline: Duration,
+    /// Choose the cgroup first that holds most, then a victim in it.
+    pub by_cgroup: bool,
+    /// When to kill a whole cgroup.
+    pub whole_cgroup: WholeCgroup,
+}
+
+impl Default for Kill {
+    fn default() -> Self {
+        Self {
+            first: None,
+            deadline: Duration::from_secs(3),
+            by_cgroup: true,
+            whole_cgroup: WholeCgroup::Auto,
+        }
+    }
+}
+
+/// Whom to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warn {
+    /// Desktop notifications.
+    pub desktop: bool,
+    /// A command to run before and after a kill, with its arguments.
+    pub command: Option<Vec<String>>,
+    /// How long it may take; then it is killed.
+    pub time_limit: Duration,
+}
+
+impl Default for Warn {
+    fn default() -> Self {
+        Self { desktop: false, command: None, time_limit: Duration::from_secs(2) }
+    }
+}
+
+/// What is kept and shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where kills are noted; `None` for nowhere.
+    pub history: Option<PathBuf>,
+    /// The Unix socket (a path) or loopback address on which metrics are given; `None` for none.
+    pub metrics: Option<String>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { history: Some("/var/lib/memreap/history.jsonl".into()), metrics: None }
+    }
+}
+
+/// What is wrong with a configuration: each with file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigError(pub Vec<String>);
+
+impl Default for Config {
+    /// The built-in configuration, without knowledge of the system.
+    fn default() -> Self {
+        Self::parse(BUILT_IN_NAME, BUILT_IN).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+impl Config {
+    /// Reads `path`, or [`DEFAULT_PATH`] if there is one, or takes the built-in configuration; and
+    /// tells the policy of this system's memory and of the processes that memreap depends on.
+    ///
+    /// # Errors
+    /// All that is wrong, each with file, line, key and remedy.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let mut config = Self::read(path)?;
+        let root = Root::system();
+        config.policy.spare(target::line_of_descent(&root));
+        // Without, oom_score_adj counts for nothing; the daemon needs the file for more, and will tell.
+        if let Ok(info) = MemInfo::read(&root) {
+            config.policy.set_total(info.total.saturating_add(info.swap_total));
+        }
+        Ok(config)
+    }
+
+    /// The text of a configuration; `file` is how errors name it.
+    ///
+    /// # Errors
+    /// All that is wrong, each with file, line, key and remedy.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        parse::config(file, text)
+    }
+
+    fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let wanted = path.unwrap_or(Path::new(DEFAULT_PATH));
+        let name = escape(wanted).to_string();
+        match file::read(wanted) {
+            Ok(Some(text)) => Ok(Self { path: Some(wanted.to_owned()), ..Self::parse(&name, &text)? }),
+            Ok(None) if path.is_none() => Ok(Self::default()),
+            Ok(None) => Err(ConfigError(vec![format!(
+                "{name}: there is no such file; without --config, the {BUILT_IN_NAME} is used"
+            )])),
+            Err(problem) => Err(ConfigError(vec![format!("{name}: {problem}")])),
+        }
+    }
+}
+
+/// Reads the configuration that the daemon would, and says whether it is right: on stdout that it
+/// is, on stderr what is wrong.
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn check(path: Option<&Path>) -> Result<Exit> {
+    match Config::load(path) {
+        Ok(config) => {
+            let name = config.path.map_or(BUILT_IN_NAME.to_owned(), |path| escape(&path).to_string());
+            writeln!(std::io::stdout(), "{name}: ok")?;
+            Ok(Exit::Done)
+        }
+        Err(error) => {
+            writeln!(std::io::stderr(), "{error}")?;
+            Ok(Exit::Usage)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use linux::Pid;
+
+    use super::*;
+    use crate::policy::{Subject, Verdict};
+
+    fn parse(text: &str) -> Config {
+        Config::parse("c", text).unwrap()
+    }
+
+    fn errors(text: &str) -> Vec<String> {
+        Config::parse("c", text).map(|_| ()).unwrap_err().0
+    }
+
+    fn judge(config: &Config, comm: &str, uid: u32, cgroup: &str) -> (Verdict, String) {
+        let verdict = config.policy.judge(&Subject {
+            pid: Pid::new(4711).unwrap(),
+            comm: comm.as_bytes(),
+            command_line: b"",
+            uid,
+            cgroup: cgroup.as_bytes(),
+            oom_score_adj: 0,
+        });
+        (verdict, verdict.rule.map_or("", |rule| config.policy.rule(rule)).to_owned())
+    }
+
+    #[test]
+    fn the_built_in_file_says_the_defaults() {
+        let config = parse(BUILT_IN);
+        assert_eq!(config.act, Act::default());
+        assert_eq!(config.kill, Kill::default());
+        assert_eq!(config.warn, Warn::default());
+        assert_eq!(config.record, Record::default());
+        // A file that says nothing means the same, with the rules.
+        assert_eq!(parse("").policy, config.policy);
+        assert!(!config.policy.needs_command_line());
+        let keys = "act.horizon act.low act.critical act.stall act.cgroups \
+                    kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
+                    warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
+        let table: toml::Table = BUILT_IN.parse().unwrap();
+        let given: Vec<_> = keys.split_whitespace().map(|key| key.split_once('.').unwrap()).collect();
+        for (section, key) in &given {
+            assert!(table[*section].get(key).is_some(), "{section}.{key} is not shown");
+        }
+        let there: usize = table.values().filter_map(|v| Some(v.as_table()?.len())).sum();
+        assert_eq!(there, given.len(), "a key is not in the list of this test");
+        // Every key that a rule can have is explained.
+        for key in ["name", "command_line", "user", "cgroup", "oom_score_adj", "label"] {
+            assert!(BUILT_IN.contains(&format!("\n#   {key} ")), "{key}");
+        }
+        for key in ["never", "protect", "prefer", "weight"] {
+            assert!(BUILT_IN.contains(&format!("\n#   {key} = ")), "{key}");
+        }
+    }
+
+    #[test]
+    fn all_keys_of_the_parser_are_in_the_built_in_file() {
+        // An unknown key makes the parser list those it knows.
+        for section in ["act", "kill", "warn", "record", "policy"] {
+            let error = errors(&format!("[{section}]\nx = 1\n")).remove(0);
+            let (_, known) = error.split_once("there are ").unwrap();
+            for key in known.split(", ") {
+                assert!(BUILT_IN.contains(&format!("\n{key} = ")), "{section}.{key}");
+            }
+        }
+        assert_eq!(
+            errors("x = 1"),
+            ["c:1: x: there is no such key; there are act, kill, warn, record, policy, rule"]
+        );
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let config = parse(
+            r#"
+            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false }
+            [kill]
+            signal_first = "term"
+            grace = "250ms"
+            deadline = "1m"
+            by_cgroup = false
+            whole_cgroup = "oom-group"
+            [warn]
+            desktop = true
+            command = ["/bin/logger", "-t", "x y"]
+            time_limit = 1
+            [record]
+            history = false
+            metrics = "[::1]:9105"
+            "#,
+        );
+        let act = Act {
+            horizon: Duration::from_millis(500),
+            low: 20.0,
+            critical: 5.0,
+            stall: 12.5,
+            cgroups: false,
+        };
+        assert_eq!(config.act, act);
+        let first = config.kill.first.unwrap();
+        assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
+        assert_eq!(config.kill.deadline, Duration::from_secs(60));
+        assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::OomGroup));
+        let command = ["/bin/logger", "-t", "x y"].map(str::to_owned).to_vec();
+        let time_limit = Duration::from_secs(1);
+        assert_eq!(config.warn, Warn { desktop: true, command: Some(command), time_limit });
+        assert_eq!(config.record, Record { history: None, metrics: Some("[::1]:9105".to_owned()) });
+    }
+
+    #[test]
+    fn all_errors_are_told_with_line_and_key() {
+        let text = r#"
+[act]
+horizon = "5 parsecs"
+low = "5%"
+critical = 7
+stall = "0%"
+horizn = "1s"
+
+[kill]
+signal_first = "KILL"
+grace = "2h"
+whole_cgroup = "perhaps"
+[warn]
+desktop = "yes"
+command = "echo"
+[record]
+history = "x"
+metrics = "0.0.0.0:9105"
+[[rule]]
+name = "x"
+[[rule]]
+never = true
+prefer = 0.5
+user = "no such user"
+cgroup = "system.slice"
+oom_score_adj = "< x"
+[extra]
+"#;
+        let found = errors(text);
+        let expected = [
+            "c:3: act.horizon: ' parsecs' is no unit of time; there are ms, s, m and h",
+            "c:5: act.critical: 7 % is not less than act.low, 5 %; below `low` a forecast is acted on, \
+             below `critical` any",
+            "c:6: act.stall: 0 % is out of range; give 1 to 100 %",
+            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups",
+            "c:10: kill.signal_first: SIGKILL does not ask a process to end; \
+             leave the option out, or use SIGTERM",
+            "c:11: kill.grace: 7200.0 s is out of range; give 10 ms to 60.0 s",
+            "c:12: kill.whole_cgroup: \"perhaps\" is none of \"auto\", \"oom-group\", \"always\", \"never\"",
+            "c:14: warn.desktop: is a string; give true or false",
+            "c:15: warn.command: is a string; give a list: [\"...\", \"...\"]",
+            "c:17: record.history: \"x\" is no absolute path; write it in full",
+            "c:18: record.metrics: \"0.0.0.0:9105\" is neither the absolute path of a Unix socket nor \
+             a loopback address with a port, such as \"127.0.0.1:9105\"",
+            "c:19: rule: says not what to do; give one of never, protect, prefer, weight",
+            "c:21: rule: says more than one thing to do; give one of never, protect, prefer, weight",
+            "c:23: rule.prefer: 0.5 is out of range; give 1 to 1000000",
+            "c:24: rule.user: there is no user \"no such user\" in /etc/passwd; give the number",
+            "c:25: rule.cgroup: starts with a /, as '/system.slice' or '/**/system.slice' do",
+            "c:26: rule.oom_score_adj: is no range; give a number from -1000 to 1000 \
+             or a comparison such as \"<= -900\"",
+            "c:27: extra: there is no such key; there are act, kill, warn, record, policy, rule",
+        ];
+        for (found, expected) in found.iter().zip(expected) {
+            assert_eq!(found, expected);
+        }
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told_with_its_lines() {
+        let found = errors("[act]\nlow = \nlow = 1\n[kill\n");
+        assert!(found.len() >= 2, "{found:?}");
+        assert!(found[0].starts_with("c:2: this is no TOML: "), "{found:?}");
+        let twice = errors("[act]\nlow = 1\nlow = 2\n");
+        assert!(twice[0].starts_with("c:3: this is no TOML: duplicate key"), "{twice:?}");
+        // However much is wrong.
+        assert_eq!(errors(&"=\n".repeat(10_000)).len(), 51);
+        assert!(Config::parse("c", &"[".repeat(100_000)).is_err());
+        assert!(Config::parse("c", &format!("x = {}", "[".repeat(100_000))).is_err());
+    }
+
+    #[test]
+    fn sections_of_another_kind_are_refused() {
+        assert_eq!(
+            errors("act = 1\nrule = 2\nkill = []"),
+            [
+                "c:1: act: is a number; write [act] on a line of its own",
+                "c:2: rule: is a number; write [[rule]] on a line of its own",
+                "c:3: kill: is a list; write [kill] on a line of its own",
+            ]
+        );
+        assert_eq!(errors("rule = [1]"), ["c:1: rule: has a number; write [[rule]] on a line of its own"]);
+    }
+
+    #[test]
+    fn messages_cannot_act_on_a_terminal() {
+        let found = errors("\"\\u001b[2J\" = 1\n[kill]\nwhole_cgroup = \"a\\u009bb\\n\"\n");
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|line| !line.contains(char::is_control)), "{found:?}");
+    }
+
+    #[test]
+    fn the_wrong_one_of_two_thresholds_is_named() {
+        assert!(
+            errors("[act]\ncritical = 10")[0]
+                .starts_with("c:2: act.critical: 10 % is not less than act.low, 10 %")
+        );
+        assert!(
+            errors("[act]\nlow = 3")[0].starts_with("c:2: act.low: 3 % is not more than act.critical, 7 %")
+        );
+    }
+
+    #[test]
+    fn own_rules_come_first_and_defaults_can_be_switched_off() {
+        let text = r#"
+            [[rule]]
+            name = "sshd"
+            prefer = true
+            [[rule]]
+            label = "mine"
+            name = ["a", "b"]
+            protect = 0.5
+            "#;
+        let config = parse(text);
+        let (verdict, rule) = judge(&config, "sshd", 0, "/");
+        assert_eq!((verdict.factor, rule.as_str()), (10.0, "10 x name sshd"));
+        assert_eq!(judge(&config, "b", 0, "/").1, "mine");
+        assert!(judge(&config, "login", 0, "/").0.never);
+        let config = parse(&format!("policy.defaults = false\n{text}"));
+        assert_eq!(judge(&config, "login", 0, "/").0.rule, None);
+    }
+
+    #[test]
+    fn ranges_of_oom_score_adj() {
+        for (text, fits, fits_not) in [
+            ("\"<= -900\"", -900, -899),
+            ("\"<0\"", -1, 0),
+            ("\">= 300\"", 300, 299),
+            ("\"> -5\"", -4, -5),
+            ("\"= 7\"", 7, 8),
+            ("0x10", 16, 0),
+            ("-3", -3, 3),
+        ] {
+            let config = parse(&format!(
+                "policy.defaults = false\nrule = [{{ oom_score_adj = {text}, never = true }}]"
+            ));
+            for (oom_score_adj, never) in [(fits, true), (fits_not, false)] {
+                let verdict = config.policy.judge(&Subject {
+                    pid: Pid::new(2).unwrap(),
+                    comm: b"",
+                    command_line: b"",
+                    uid: 0,
+                    cgroup: b"",
+                    oom_score_adj,
+                });
+                assert_eq!(verdict.never, never, "{text} {oom_score_adj}");
+            }
+        }
+        for bad in [
+            "\"<= 1001\"",
+            "-1001",
+            "\"\"",
+            "\"!= 3\"",
+            "\"<= --5\"",
+            "3.5",
+            "\"<= 5 \\n6\"",
+            "99999999999999999999",
+        ] {
+            assert!(
+                !errors(&format!("rule = [{{ oom_score_adj = {bad}, never = true }}]")).is_empty(),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_session_and_the_system_are_protected() {
+        let config = Config::default();
+        let session =
+            "/user.slice/user-1000.slice/user@1000.service/session.slice/org.gnome.Shell@wayland.service";
+        let app = "/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope";
+        for (comm, uid, cgroup, never, factor, rule) in [
+            ("systemd-journal", 0, "/system.slice/systemd-journald.service", true, 0.0, "system machinery"),
+            ("sshd", 0, "/", true, 0.0, "system machinery"),
+            ("anything", 0, "/init.scope", true, 0.0, "init"),
+            (
+                "dbus-daemon",
+                101,
+                "/system.slice/dbus.service",
+                true,
+                0.0,
+                "system machinery with a user of its own",
+            ),
+            ("gnome-shell", 1000, session, false, 0.01, "session"),
+            ("gsd-power", 1000, session, false, 0.01, "session"),
+            ("kwin_wayland", 1000, app, false, 0.01, "display server"),
+            (
+                "sshd-session",
+                1000,
+                "/user.slice/user-1000.slice/session-2.scope",
+                false,
+                0.01,
+                "session machinery",
+            ),
+            ("bash", 1000, app, false, 0.1, "shell"),
+            ("postgres", 70, "/system.slice/postgresql.service", false, 0.1, "system service"),
+            // Nobody may call himself out of danger.
+            ("systemd-x", 1000, app, false, 1.0, ""),
+            ("sshd", 0, "/system.slice/docker-ab12.scope", false, 1.0, "container"),
+            ("firefox", 1000, app, false, 1.0, ""),
+        ] {
+            let (verdict, by) = judge(&config, comm, uid, cgroup);
+            assert_eq!(
+                (verdict.never, verdict.factor, by.as_str()),
+                (never, factor, rule),
+                "{comm} {cgroup}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_named_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        assert!(Config::load(Some(&path)).unwrap_err().0[0].contains("there is no such file"));
+        fs::write(&path, "[act]\nlow = 12\n").unwrap();
+        let config = Config::load(Some(&path)).unwrap();
+        assert_eq!((config.act.low, config.path.as_deref()), (12.0, Some(&*path)));
+        assert_eq!(check(Some(&path)).unwrap(), Exit::Done);
+        fs::write(&path, "[act]\nlow = 120\n").unwrap();
+        assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("c.toml:2: act.low: 120 %"));
+        assert_eq!(check(Some(&path)).unwrap(), Exit::Usage);
+        assert_eq!(check(Some(dir.path())).unwrap(), Exit::Usage);
+    }
+}

@@ -1,0 +1,251 @@
+//! From text to a configuration.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::section::{
+    Problems, Section, boolean, duration, integer, list, number, one_or_more, percent, string, unless_false,
+};
+use super::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
+use crate::kill::First;
+use crate::policy::{Effect, Pattern, Policy, Rule};
+use crate::users;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What `protect = true` and `prefer = true` stand for.
+const PROTECT: f64 = 0.1;
+const PREFER: f64 = 10.0;
+/// Factors beyond this and its inverse are no weights but vetoes.
+const FACTOR_MAX: f64 = 1e6;
+
+pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
+    let mut problems = Problems::new(text);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let at = error.span().map_or(text.len(), |span| span.start);
+        problems.add(at, format!("this is no TOML: {}", error.message()));
+    }
+    // What could be read of something else need not be what was meant.
+    if !problems.is_empty() {
+        return Err(ConfigError(problems.into_lines(file)));
+    }
+
+    let mut top = Section::top(table.get_ref(), &mut problems);
+    let act = act(top.section("act"));
+    let kill = kill(top.section("kill"));
+    let warn = warn(top.section("warn"));
+    let record = record(top.section("record"));
+    let defaults = defaults(top.section("policy"));
+    let mut rules = Vec::new();
+    top.sections("rule", |mut section| {
+        if rules.len() == Policy::RULES {
+            section.reject_all(&format!("more than {} rules; a rule can have lists", Policy::RULES));
+        } else {
+            rules.extend(rule(section));
+        }
+    });
+    top.finish();
+    if !problems.is_empty() {
+        return Err(ConfigError(problems.into_lines(file)));
+    }
+    if defaults {
+        rules.extend(built_in_rules()?);
+    }
+    Ok(Config { path: None, act, kill, policy: Policy::new(rules), warn, record })
+}
+
+fn act(mut section: Section<'_, '_>) -> Act {
+    let mut act = Act::default();
+    section.set("horizon", &mut act.horizon, |v| duration(v, 10 * MS..MINUTE));
+    section.set("low", &mut act.low, |v| percent(v, 0.0..100.0));
+    section.set("critical", &mut act.critical, |v| percent(v, 0.0..100.0));
+    section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
+    section.set("cgroups", &mut act.cgroups, boolean);
+    if act.critical >= act.low {
+        let (key, text) = if section.has("critical") {
+            ("critical", format!("{} % is not less than act.low, {} %", act.critical, act.low))
+        } else {
+            ("low", format!("{} % is not more than act.critical, {} %", act.low, act.critical))
+        };
+        section.reject(key, &format!("{text}; below `low` a forecast is acted on, below `critical` any"));
+    }
+    section.finish();
+    act
+}
+
+fn kill(mut section: Section<'_, '_>) -> Kill {
+    let mut kill = Kill::default();
+    let signal = section.get("signal_first", |v| unless_false(v, |v| string(v)?.parse())).flatten();
+    let mut grace = 2 * SECOND;
+    section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
+    kill.first = signal.map(|signal| First { signal, grace });
+    section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
+    section.set("by_cgroup", &mut kill.by_cgroup, boolean);
+    section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {
+        "auto" => Ok(WholeCgroup::Auto),
+        "oom-group" => Ok(WholeCgroup::OomGroup),
+        "always" => Ok(WholeCgroup::Always),
+        "never" => Ok(WholeCgroup::Never),
+        other => Err(format!("\"{other}\" is none of \"auto\", \"oom-group\", \"always\", \"never\"")),
+    });
+    section.finish();
+    kill
+}
+
+fn warn(mut section: Section<'_, '_>) -> Warn {
+    let mut warn = Warn::default();
+    section.set("desktop", &mut warn.desktop, boolean);
+    section.set("command", &mut warn.command, |v| {
+        let command = list(v, |v| string(v).map(str::to_owned))?;
+        match command.first() {
+            None => Ok(None),
+            // It is run without a shell, and with whatever PATH the daemon has.
+            Some(program) if Path::new(program).is_absolute() => Ok(Some(command)),
+            Some(program) => Err(format!("\"{program}\" is no absolute path; write it in full")),
+        }
+    });
+    section.set("time_limit", &mut warn.time_limit, |v| duration(v, 100 * MS..MINUTE));
+    section.finish();
+    warn
+}
+
+fn record(mut section: Section<'_, '_>) -> Record {
+    let mut record = Record::default();
+    section.set("history", &mut record.history, |v| {
+        unless_false(v, |v| match PathBuf::from(string(v)?) {
+            path if path.is_absolute() => Ok(path),
+            path => Err(format!("\"{}\" is no absolute path; write it in full", path.display())),
+        })
+    });
+    section.set("metrics", &mut record.metrics, |v| {
+        unless_false(v, |v| {
+            let text = string(v)?;
+            let loopback = text.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
+            if loopback || Path::new(text).is_absolute() {
+                Ok(text.to_owned())
+            } else {
+                Err(format!(
+                    "\"{text}\" is neither the absolute path of a Unix socket nor a loopback address \
+                     with a port, such as \"127.0.0.1:9105\""
+                ))
+            }
+        })
+    });
+    section.finish();
+    record
+}
+
+fn defaults(mut section: Section<'_, '_>) -> bool {
+    let mut defaults = true;
+    section.set("defaults", &mut defaults, boolean);
+    section.finish();
+    defaults
+}
+
+/// The rules of the built-in configuration.
+fn built_in_rules() -> Result<Vec<Rule>, ConfigError> {
+    let mut problems = Problems::new(BUILT_IN);
+    let (table, _) = DeTable::parse_recoverable(BUILT_IN);
+    let mut rules = Vec::new();
+    Section::top(table.get_ref(), &mut problems).sections("rule", |section| rules.extend(rule(section)));
+    if problems.is_empty() { Ok(rules) } else { Err(ConfigError(problems.into_lines(BUILT_IN_NAME))) }
+}
+
+fn rule(mut section: Section<'_, '_>) -> Option<Rule> {
+    let label = section.get("label", |v| string(v).map(str::to_owned));
+    let names = section.get("name", |v| one_or_more(v, |v| Pattern::name(string(v)?)));
+    let command_lines =
+        section.get("command_line", |v| one_or_more(v, |v| Pattern::command_line(string(v)?)));
+    let users = section.get("user", |v| one_or_more(v, user));
+    let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
+    let oom_score_adj = section.get("oom_score_adj", adj_range);
+    let effect = effect(&mut section);
+    let described = section.describe(&["name", "command_line", "user", "cgroup", "oom_score_adj"]);
+    if described.is_empty() {
+        section.reject_all("fits all processes; say which: name, command_line, user, cgroup, oom_score_adj");
+    }
+    section.finish();
+    let effect = effect?;
+    Some(Rule {
+        label: label.unwrap_or_else(|| match effect {
+            Effect::Never => format!("never {described}"),
+            Effect::Weight(factor) => format!("{factor} x {described}"),
+        }),
+        names: names.unwrap_or_default(),
+        command_lines: command_lines.unwrap_or_default(),
+        users: users.unwrap_or_default(),
+        cgroups: cgroups.unwrap_or_default(),
+        oom_score_adj,
+        effect,
+    })
+}
+
+/// What a rule does: exactly one key says it.
+fn effect(section: &mut Section<'_, '_>) -> Option<Effect> {
+    const KEYS: [&str; 4] = ["never", "protect", "prefer", "weight"];
+    let given = KEYS.iter().filter(|key| section.has(key)).count();
+    let never = section.get("never", |v| match boolean(v)? {
+        true => Ok(Effect::Never),
+        false => Err("is false; to let no later rule decide, write weight = 1".to_owned()),
+    });
+    let protect = section.get("protect", |v| factor(v, PROTECT, 1.0 / FACTOR_MAX..=1.0));
+    let prefer = section.get("prefer", |v| factor(v, PREFER, 1.0..=FACTOR_MAX));
+    let weight = section.get("weight", |v| factor(v, 1.0, 1.0 / FACTOR_MAX..=FACTOR_MAX));
+    if given != 1 {
+        let text = if given == 0 { "says not what to do" } else { "says more than one thing to do" };
+        section.reject_all(&format!("{text}; give one of {}", KEYS.join(", ")));
+    }
+    never.or(protect).or(prefer).or(weight)
+}
+
+fn factor(value: &DeValue<'_>, usual: f64, range: RangeInclusive<f64>) -> Result<Effect, String> {
+    let factor = match value {
+        DeValue::Boolean(true) => usual,
+        DeValue::Boolean(false) => return Err("is false; leave it out".to_owned()),
+        other => number(other)?,
+    };
+    if range.contains(&factor) {
+        return Ok(Effect::Weight(factor));
+    }
+    Err(format!("{factor} is out of range; give {} to {}", range.start(), range.end()))
+}
+
+fn user(value: &DeValue<'_>) -> Result<u32, String> {
+    if let DeValue::String(name) = value {
+        return users::id(name)
+            .ok_or_else(|| format!("there is no user \"{name}\" in /etc/passwd; give the number"));
+    }
+    u32::try_from(integer(value)?).map_err(|_| "is no user's number; those have 32 bits".to_owned())
+}
+
+/// A number, or a comparison such as "<= -900".
+fn adj_range(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
+    let (comparison, value) = match value {
+        DeValue::String(text) => {
+            let digits = text.find(|c: char| c == '-' || c.is_ascii_digit()).unwrap_or(text.len());
+            let (comparison, number) = text.split_at(digits);
+            (comparison.trim(), number.trim().parse().ok())
+        }
+        other => ("=", i16::try_from(integer(other)?).ok()),
+    };
+    let value = value.filter(|v| (-1000..=1000).contains(v));
+    Ok(match (comparison, value) {
+        ("<=", Some(v)) => -1000..=v,
+        ("<", Some(v)) => -1000..=v - 1,
+        (">=", Some(v)) => v..=1000,
+        (">", Some(v)) => v + 1..=1000,
+        ("=" | "==", Some(v)) => v..=v,
+        _ => {
+            return Err(
+                "is no range; give a number from -1000 to 1000 or a comparison such as \"<= -900\"".into()
+            );
+        }
+    })
+}

@@ -1,0 +1,335 @@
+//! What the configuration says about a process: that it must never be killed, or how much the
+//! memory that comes back from it counts. Nothing here reads a file, and judging does not allocate.
+
+mod pattern;
+
+use std::ops::RangeInclusive;
+
+use linux::Pid;
+
+pub use pattern::Pattern;
+
+/// What a process's memory can count for its oom_score_adj, in multiples of what it holds. The
+/// kernel knows no bound, and kills processes that hold nothing when only their oom_score_adj is
+/// high enough.
+const MOST_FOR_ADJ: f64 = 9.0;
+
+/// Verdicts that no rule can change, with their indices for [`Policy::rule`].
+const INIT: u16 = u16::MAX;
+const SPARED: u16 = u16::MAX - 1;
+const EXEMPT: u16 = u16::MAX - 2;
+
+/// What is known of a process when it is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: &'a [u8],
+    /// Its arguments, separated by NUL; empty when they are not known.
+    pub command_line: &'a [u8],
+    /// Its real user.
+    pub uid: u32,
+    /// Its cgroup in the v2 hierarchy, "/a/b"; empty without one.
+    pub cgroup: &'a [u8],
+    /// -1000 to 1000.
+    pub oom_score_adj: i16,
+}
+
+/// How a process was judged, and by which rule: an index for [`Policy::rule`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// It must not be killed, whatever it holds.
+    pub never: bool,
+    /// Factor on the bytes that come back.
+    pub factor: f64,
+    /// Bytes on top, as the kernel's OOM killer adds them for oom_score_adj; may be negative.
+    pub offset: i64,
+    /// The rule that decided; `None` when none fitted.
+    pub rule: Option<u16>,
+}
+
+impl Verdict {
+    fn never(rule: u16) -> Self {
+        Self { never: true, factor: 0.0, offset: 0, rule: Some(rule) }
+    }
+
+    /// What counts in the choice: greater with more bytes, never negative.
+    pub fn score(&self, bytes: u64) -> u64 {
+        if self.never {
+            return 0;
+        }
+        let bytes = bytes as f64;
+        let score = bytes * self.factor + (self.offset as f64).min(bytes * MOST_FOR_ADJ);
+        // A process that can be killed is never worth nothing: it would look like one that cannot.
+        if score < 1.0 { 1 } else { score as u64 }
+    }
+}
+
+/// What a rule does to the processes it fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Effect {
+    /// They are never killed.
+    Never,
+    /// Their memory counts by this factor.
+    Weight(f64),
+}
+
+/// Which processes are judged how. All that is given must fit; of several patterns or users, one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What it is called in output.
+    pub label: String,
+    /// For the name; empty for any.
+    pub names: Vec<Pattern>,
+    /// For the command line; empty for any.
+    pub command_lines: Vec<Pattern>,
+    /// The real user; empty for any.
+    pub users: Vec<u32>,
+    /// For the path of the cgroup; empty for any.
+    pub cgroups: Vec<Pattern>,
+    /// Where oom_score_adj lies; `None` for anywhere.
+    pub oom_score_adj: Option<RangeInclusive<i16>>,
+    /// What it does.
+    pub effect: Effect,
+}
+
+impl Rule {
+    fn fits(&self, subject: &Subject<'_>) -> bool {
+        let any = |patterns: &[Pattern], bytes| patterns.is_empty() || patterns.iter().any(|p| p.fits(bytes));
+        // Cheap ones first.
+        (self.users.is_empty() || self.users.contains(&subject.uid))
+            && self.oom_score_adj.as_ref().is_none_or(|range| range.contains(&subject.oom_score_adj))
+            && any(&self.names, subject.comm)
+            && any(&self.cgroups, subject.cgroup)
+            && any(&self.command_lines, subject.command_line)
+    }
+}
+
+/// The rules. Without any, all processes but PID 1 and those that are exempt from the kernel's OOM
+/// killer may be killed, and their memory counts by what it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    spared: Vec<Pid>,
+    total: u64,
+}
+
+impl Policy {
+    /// The most rules there can be.
+    pub const RULES: usize = 1000;
+
+    /// Of rules, in their order. Those after the first [`Policy::RULES`] do not count.
+    pub fn new(mut rules: Vec<Rule>) -> Self {
+        rules.truncate(Self::RULES);
+        Self { rules, ..Self::default() }
+    }
+
+    /// Never kill these, either: the caller itself and those on whom it depends. Until this is called again.
+    pub fn spare(&mut self, pids: Vec<Pid>) {
+        self.spared = pids;
+    }
+
+    /// Of how many bytes oom_score_adj is a share: memory and swap. Until this is called, it counts
+    /// for nothing (but for -1000).
+    pub fn set_total(&mut self, bytes: u64) {
+        self.total = bytes;
+    }
+
+    /// Judges a process; the first rule that fits decides. Allocates nothing.
+    pub fn judge(&self, subject: &Subject<'_>) -> Verdict {
+        if subject.pid.get() == 1 {
+            return Verdict::never(INIT);
+        }
+        if self.spared.contains(&subject.pid) {
+            return Verdict::never(SPARED);
+        }
+        if subject.oom_score_adj <= -1000 {
+            return Verdict::never(EXEMPT);
+        }
+        let found = self.rules.iter().zip(0..).find(|(rule, _)| rule.fits(subject));
+        let (factor, rule) = match found {
+            Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
+            Some((Rule { effect: Effect::Weight(factor), .. }, index)) => (*factor, Some(index)),
+            None => (1.0, None),
+        };
+        let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;
+        // Desktops give all programs of a user the same high value; it must not undo a protection.
+        let offset = if offset > 0.0 { offset * factor.min(1.0) } else { offset };
+        Verdict { never: false, factor, offset: offset as i64, rule }
+    }
+
+    /// The name of a rule.
+    pub fn rule(&self, index: u16) -> &str {
+        match index {
+            INIT => "PID 1",
+            SPARED => "memreap itself and its ancestors",
+            EXEMPT => "oom_score_adj -1000",
+            _ => self.rules.get(usize::from(index)).map_or("?", |rule| rule.label.as_str()),
+        }
+    }
+
+    /// Whether a rule asks for command lines. Reading them can wait for the process.
+    pub fn needs_command_line(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.command_lines.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn subject(comm: &str) -> Subject<'_> {
+        Subject {
+            pid: Pid::new(4711).unwrap(),
+            comm: comm.as_bytes(),
+            command_line: b"",
+            uid: 1000,
+            cgroup: b"/user.slice/a.scope",
+            oom_score_adj: 0,
+        }
+    }
+
+    fn rule(effect: Effect) -> Rule {
+        Rule {
+            label: format!("{effect:?}"),
+            names: vec![],
+            command_lines: vec![],
+            users: vec![],
+            cgroups: vec![],
+            oom_score_adj: None,
+            effect,
+        }
+    }
+
+    fn names(names: &[&str], effect: Effect) -> Rule {
+        Rule { names: names.iter().map(|n| Pattern::name(n).unwrap()).collect(), ..rule(effect) }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let policy = Policy::new(vec![
+            names(&["a", "b*"], Effect::Never),
+            names(&["bc", "c"], Effect::Weight(0.1)),
+            names(&["c", "d"], Effect::Weight(2.0)),
+        ]);
+        let judged = |comm| {
+            let verdict = policy.judge(&subject(comm));
+            (verdict.never, verdict.factor, verdict.rule)
+        };
+        assert_eq!(judged("bc"), (true, 0.0, Some(0)));
+        assert_eq!(judged("c"), (false, 0.1, Some(1)));
+        assert_eq!(judged("d"), (false, 2.0, Some(2)));
+        assert_eq!(judged("e"), (false, 1.0, None));
+        assert_eq!((policy.rule(2), policy.rule(7)), ("Weight(2.0)", "?"));
+    }
+
+    #[test]
+    fn all_keys_of_a_rule_must_fit() {
+        let rule = Rule {
+            names: vec![Pattern::name("x").unwrap()],
+            command_lines: vec![Pattern::command_line("x *").unwrap()],
+            users: vec![7, 1000],
+            cgroups: vec![Pattern::cgroup("/user.slice/*").unwrap()],
+            oom_score_adj: Some(-5..=5),
+            ..rule(Effect::Never)
+        };
+        let policy = Policy::new(vec![rule]);
+        assert!(policy.needs_command_line());
+        let fitting = Subject { command_line: b"x\0y\0", ..subject("x") };
+        assert!(policy.judge(&fitting).never);
+        for other in [
+            Subject { comm: b"y", ..fitting },
+            Subject { command_line: b"", ..fitting },
+            Subject { uid: 8, ..fitting },
+            Subject { cgroup: b"", ..fitting },
+            Subject { oom_score_adj: 6, ..fitting },
+        ] {
+            assert!(!policy.judge(&other).never, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn some_are_never_killed_whatever_the_rules() {
+        let mut policy = Policy::new(vec![rule(Effect::Weight(1e6))]);
+        policy.spare(vec![Pid::new(42).unwrap()]);
+        let mut one = subject("x");
+        assert!(!policy.judge(&one).never);
+        one.oom_score_adj = -1000;
+        let verdict = policy.judge(&one);
+        assert!(verdict.never && verdict.score(u64::MAX) == 0);
+        assert_eq!(verdict.rule.map(|r| policy.rule(r)), Some("oom_score_adj -1000"));
+        one.oom_score_adj = 0;
+        for (pid, why) in [(1, "PID 1"), (42, "memreap itself and its ancestors")] {
+            one.pid = Pid::new(pid).unwrap();
+            let verdict = policy.judge(&one);
+            assert_eq!((verdict.never, verdict.rule.map(|r| policy.rule(r))), (true, Some(why)));
+        }
+    }
+
+    #[test]
+    fn oom_score_adj_is_a_share_of_all_memory() {
+        let mut policy = Policy::default();
+        let with = |policy: &Policy, adj| policy.judge(&Subject { oom_score_adj: adj, ..subject("x") });
+        assert_eq!(with(&policy, 500).score(GIB), GIB);
+        policy.set_total(8 * GIB);
+        assert_eq!(with(&policy, 500).score(GIB), 5 * GIB);
+        assert_eq!(with(&policy, -125).score(3 * GIB), 2 * GIB);
+        assert_eq!(with(&policy, -500).score(3 * GIB), 1);
+        // Who holds nothing cannot help, however much it volunteers.
+        assert_eq!(with(&policy, 1000).score(1 << 20), 10 << 20);
+    }
+
+    #[test]
+    fn oom_score_adj_does_not_undo_a_protection() {
+        let mut policy = Policy::new(vec![names(&["shell"], Effect::Weight(0.1))]);
+        policy.set_total(10 * GIB);
+        let score =
+            |comm, adj, bytes| policy.judge(&Subject { oom_score_adj: adj, ..subject(comm) }).score(bytes);
+        assert_eq!(score("shell", 100, GIB), GIB / 10 + GIB / 10);
+        assert!(score("shell", 200, GIB) < score("hog", 0, GIB));
+        // What makes a kill less likely still does.
+        assert_eq!(score("shell", -100, GIB), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(
+            comm in prop::collection::vec(any::<u8>(), 0..20),
+            command_line in prop::collection::vec(any::<u8>(), 0..200),
+            cgroup in prop::collection::vec(any::<u8>(), 0..100),
+            pid in 1..=i32::MAX,
+            uid: u32,
+            oom_score_adj: i16,
+        ) {
+            let config = crate::config::Config::default();
+            let subject = Subject {
+                pid: Pid::new(pid).unwrap(),
+                comm: &comm,
+                command_line: &command_line,
+                uid,
+                cgroup: &cgroup,
+                oom_score_adj,
+            };
+            let verdict = config.policy.judge(&subject);
+            prop_assert!(verdict.rule.is_none_or(|rule| config.policy.rule(rule) != "?"));
+        }
+
+        #[test]
+        fn more_bytes_never_score_less(
+            factor in prop_oneof![1e-6..1.0, Just(1.0), 1.0..1e6],
+            offset: i64,
+            a: u64,
+            b: u64,
+        ) {
+            let verdict = Verdict { never: false, factor, offset, rule: None };
+            let (less, more) = (a.min(b), a.max(b));
+            prop_assert!(verdict.score(less) <= verdict.score(more));
+            prop_assert!(verdict.score(less) > 0);
+        }
+    }
+}

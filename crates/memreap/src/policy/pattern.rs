@@ -1,0 +1,281 @@
+//! Patterns for names, command lines and cgroups: `*`, `?` and, for cgroups, `**`.
+//!
+//! There is no way to escape: the names of systemd's units have backslashes of their own, and `?`
+//! fits a `*`.
+
+/// The longest pattern: with it, a match takes some microseconds at most.
+const LONGEST: usize = 256;
+
+/// How much of a process's name the kernel keeps.
+const COMM: usize = 15;
+
+/// What a text must look like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<[u8]>,
+    /// How many bytes at its beginning can only be fitted by themselves. Most processes are told apart
+    /// by these, and there are many processes and patterns.
+    head: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Name,
+    CommandLine,
+    Cgroup,
+}
+
+impl Pattern {
+    /// For a process's name (comm). Only what the kernel keeps of a name is compared, so a pattern
+    /// that says more than that fits, too.
+    ///
+    /// # Errors
+    /// Text for the user: when it is empty or longer than 256 bytes.
+    pub fn name(text: &str) -> Result<Self, String> {
+        let text = text.as_bytes();
+        let kept = text.get(..COMM).filter(|start| !start.contains(&b'*')).unwrap_or(text);
+        Self::new(kept, Kind::Name)
+    }
+
+    /// For a command line: arguments that are separated by NUL, each of which a space fits.
+    ///
+    /// # Errors
+    /// As [`Pattern::name`].
+    pub fn command_line(text: &str) -> Result<Self, String> {
+        Self::new(text.as_bytes(), Kind::CommandLine)
+    }
+
+    /// For a cgroup's path: `*` and `?` stay within a component, the component `**` stands for any
+    /// number of them, also none.
+    ///
+    /// # Errors
+    /// As [`Pattern::name`]; when it does not start with `/`; when `**` is only a part of a component.
+    pub fn cgroup(text: &str) -> Result<Self, String> {
+        let Some(components) = text.strip_prefix('/') else {
+            return Err(format!("starts with a /, as '/{text}' or '/**/{text}' do"));
+        };
+        if components.split('/').any(|c| c != "**" && c.contains("**")) {
+            return Err("'**' stands for whole components: write it between slashes".to_owned());
+        }
+        Self::new(text.as_bytes(), Kind::Cgroup)
+    }
+
+    fn new(text: &[u8], kind: Kind) -> Result<Self, String> {
+        match text.len() {
+            0 => Err("is empty; '*' fits everything".to_owned()),
+            1..=LONGEST => {
+                let special = |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && kind == Kind::CommandLine);
+                let mut head = text.iter().position(special).unwrap_or(text.len());
+                // Without any component, "/**" does not fit the slash either.
+                if kind == Kind::Cgroup && text[head..].starts_with(b"**") {
+                    head -= 1;
+                }
+                Ok(Self { text: text.into(), head, kind })
+            }
+            _ => Err(format!("has more than {LONGEST} bytes; '*' can stand for some of them")),
+        }
+    }
+
+    /// Whether all of `bytes` looks like this. Takes at most as many steps as both have bytes,
+    /// multiplied.
+    pub fn fits(&self, bytes: &[u8]) -> bool {
+        if !bytes.starts_with(&self.text[..self.head]) {
+            return false;
+        }
+        match self.kind {
+            Kind::Name => fits_bytes(&self.text, bytes, |p, b| p == b),
+            Kind::CommandLine => {
+                let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+                fits_bytes(&self.text, bytes, |p, b| p == b || (p == b' ' && b == 0))
+            }
+            Kind::Cgroup => fits_path(&self.text, bytes),
+        }
+    }
+}
+
+fn fits_path(pattern: &[u8], path: &[u8]) -> bool {
+    fn components(path: &[u8]) -> Option<impl Iterator<Item = &[u8]> + Clone> {
+        Some(path.strip_prefix(b"/")?.split(|b| *b == b'/'))
+    }
+    let (Some(pattern), Some(path)) = (components(pattern), components(path)) else {
+        return false;
+    };
+    wild(pattern, path, |p| p == b"**", |p, component| fits_bytes(p, component, |p, b| p == b))
+}
+
+fn fits_bytes(pattern: &[u8], bytes: &[u8], same: impl Fn(u8, u8) -> bool) -> bool {
+    wild(pattern.iter().copied(), bytes.iter().copied(), |p| p == b'*', |p, b| p == b'?' || same(p, b))
+}
+
+/// Whether the items of `pattern` fit all of `text`, where one that is a `star` fits any number of
+/// items.
+///
+/// When something does not fit, the last star takes one item more. An earlier star need not: what it
+/// could take more of, the last one can take as well.
+fn wild<P: Copy, T: Copy>(
+    mut pattern: impl Iterator<Item = P> + Clone,
+    mut text: impl Iterator<Item = T> + Clone,
+    star: impl Fn(P) -> bool,
+    fits: impl Fn(P, T) -> bool,
+) -> bool {
+    let mut last_star = None;
+    loop {
+        let mut rest = text.clone();
+        match (pattern.next(), rest.next()) {
+            (None, None) => return true,
+            (Some(p), _) if star(p) => last_star = Some((pattern.clone(), text.clone())),
+            (Some(p), Some(t)) if fits(p, t) => text = rest,
+            _ => {
+                let Some((after, from)) = &mut last_star else { return false };
+                if from.next().is_none() {
+                    return false;
+                }
+                (pattern, text) = (after.clone(), from.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names() {
+        let fits = |pattern: &str, name: &str| Pattern::name(pattern).unwrap().fits(name.as_bytes());
+        for (pattern, name) in [
+            ("a", "a"),
+            ("*", ""),
+            ("*", "x/y"),
+            ("systemd-*", "systemd-"),
+            ("systemd-*", "systemd-journald"),
+            ("*d", "addd"),
+            ("a*b*c", "aXbbYcc"),
+            ("?b", "ab"),
+            ("a**b", "axb"),
+            ("Web Content", "Web Content"),
+            // The kernel keeps 15 bytes.
+            ("gnome-session-binary", "gnome-session-b"),
+            ("gnome-session-binary*", "gnome-session-b"),
+            ("ääääääää", "ääääääää"),
+        ] {
+            let kept = &name.as_bytes()[..name.len().min(15)];
+            assert!(Pattern::name(pattern).unwrap().fits(kept), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("a", "ab"),
+            ("a", "A"),
+            ("ab", "a"),
+            ("systemd-*", "systemd"),
+            ("*d", "dx"),
+            ("?", ""),
+            ("a?", "a"),
+            ("a*b*c", "acb"),
+            ("[ab]", "a"),
+            ("gnome-session-binary", "gnome-session"),
+            ("gnome-*-binary", "gnome-session-b"),
+        ] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn command_lines() {
+        let fits = |pattern: &str, line: &str| Pattern::command_line(pattern).unwrap().fits(line.as_bytes());
+        assert!(fits("python3 *train.py*", "python3\0/home/x/train.py\0--fast\0"));
+        assert!(fits("*/java * -jar x.jar", "/usr/bin/java\0-Xmx1g\0-jar\0x.jar\0"));
+        assert!(!fits("python3", "python3\0x\0"));
+        assert!(!fits("a b", "a\0\0b"));
+    }
+
+    #[test]
+    fn cgroups() {
+        let fits = |pattern: &str, path: &str| Pattern::cgroup(pattern).unwrap().fits(path.as_bytes());
+        let shell = "/user.slice/user-1000.slice/user@1000.service/session.slice/org.gnome.Shell@x.service";
+        for (pattern, path) in [
+            ("/", "/"),
+            ("/**", "/"),
+            ("/**", "/a/b"),
+            ("/a/*", "/a/b"),
+            ("/a/**", "/a"),
+            ("/a/**", "/a/b/c"),
+            ("/a/**/c", "/a/c"),
+            ("/a/**/c", "/a/b/b/c/c"),
+            ("/**/a*/**/c", "/x/a1/y/ab/z/c"),
+            ("/user.slice/**/user@*.service/session.slice/**", shell),
+            ("/**/*\\x2dd.mount", "/s/a\\x2dd.mount"),
+        ] {
+            assert!(fits(pattern, path), "{pattern} {path}");
+        }
+        for (pattern, path) in [
+            ("/", ""),
+            ("/**", ""),
+            ("/**", "a"),
+            ("/a/*", "/a"),
+            ("/a/*", "/a/b/c"),
+            ("/a/?", "/a//"),
+            ("/a/**", "/ab"),
+            ("/a/**/c", "/a/bc"),
+            ("/a*c", "/a/c"),
+            ("/a?c", "/a/c"),
+        ] {
+            assert!(!fits(pattern, path), "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern() {
+        assert!(Pattern::name("").is_err());
+        assert!(Pattern::command_line(&"x".repeat(257)).is_err());
+        for bad in ["", "a", "system.slice/**", "/a**", "/**a/b", "/a/***"] {
+            assert!(Pattern::cgroup(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_takes_exponential_time() {
+        let hostile = "*a".repeat(127) + "b";
+        let text = "a".repeat(1 << 16);
+        let began = Instant::now();
+        assert!(!Pattern::command_line(&hostile).unwrap().fits(text.as_bytes()));
+        let path = "/a".repeat(1 << 12);
+        assert!(!Pattern::cgroup(&("/**/*a".repeat(40) + "/b")).unwrap().fits(path.as_bytes()));
+        // Some 17 million steps, in a build without optimization, on a machine that may be busy.
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    /// The definition, in as many steps as it takes.
+    fn naive(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern, text) {
+            ([], []) => true,
+            ([b'*', rest @ ..], _) => (0..=text.len()).any(|n| naive(rest, &text[n..])),
+            ([b'?', p @ ..], [_, t @ ..]) => naive(p, t),
+            ([a, p @ ..], [b, t @ ..]) => a == b && naive(p, t),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn as_by_definition(pattern in "[ab*?]{1,8}", text in "[ab]{0,10}") {
+            prop_assert_eq!(
+                Pattern::name(&pattern).unwrap().fits(text.as_bytes()),
+                naive(pattern.as_bytes(), text.as_bytes())
+            );
+        }
+
+        #[test]
+        fn any_bytes_do_no_harm(pattern in ".{0,40}", bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            for make in [Pattern::name, Pattern::command_line, Pattern::cgroup] {
+                if let Ok(pattern) = make(&pattern) {
+                    pattern.fits(&bytes);
+                }
+            }
+        }
+    }
+}
