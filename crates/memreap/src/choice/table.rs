@@ -1,0 +1,396 @@
+//! What is known of each process, and how much it can hold by now at most.
+
+use std::path::Path;
+
+use linux::Pid;
+use linux::process::Comm;
+use linux::release::Release;
+use linux::scan::{Failure, Scan};
+use linux::{Root, vmstat};
+
+use crate::policy::Verdict;
+
+/// What a page fault maps at most of a file: its neighbours, too ("fault-around").
+const MAPPED_PER_FAULT: u64 = 64 << 10;
+/// The same, where files are mapped by huge pages.
+const MAPPED_PER_HUGE_FAULT: u64 = 2 << 20;
+/// How far a counter of the system's memory may be off per CPU and node, in pages.
+const SYSTEM_COUNTER: u64 = 125;
+/// How far a counter of a process's memory may be off per thread, before Linux 6.2.
+const THREAD_COUNTER: u64 = 64;
+
+/// The system's counters, read together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counters {
+    /// Bytes that have been allocated since the system was started.
+    pub(super) allocated: u64,
+    /// Page faults since then.
+    pub(super) faults: u64,
+    /// Bytes of files that are mapped by any process; at least as much as there are.
+    pub(super) mapped: u64,
+    /// Bytes of files that a page fault maps at most.
+    pub(super) mapped_per_fault: u64,
+}
+
+impl Counters {
+    /// What stands for counters that cannot be read: what is read now is bounded by itself only, and has no
+    /// bound when they can be read later.
+    pub(super) const UNKNOWN: Self = Self { allocated: 0, faults: 0, mapped: u64::MAX, mapped_per_fault: 1 };
+
+    /// Reads them.
+    pub(super) fn read(scan: &Scan, machine: &Machine, buffer: &mut [u8]) -> Result<Self, Failure> {
+        Self::parse(scan.system(c"vmstat", buffer)?, machine).ok_or(Failure::Malformed)
+    }
+
+    fn parse(bytes: &[u8], machine: &Machine) -> Option<Self> {
+        let values = vmstat::parse(
+            Path::new(""),
+            bytes,
+            [
+                "nr_mapped",
+                "pgfault",
+                "nr_file_pmdmapped",
+                "nr_shmem_pmdmapped",
+                "pgalloc_normal",
+                "pgalloc_dma32",
+                "pgalloc_dma",
+                "pgalloc_high",
+                "pgalloc_movable",
+                "pgalloc_device",
+            ],
+        )
+        .ok()?;
+        let [mapped, faults, file_huge, shmem_huge, zones @ ..] = values;
+        let pages = zones.iter().flatten().try_fold(0_u64, |sum, zone| sum.checked_add(*zone))?;
+        let huge = [file_huge, shmem_huge].iter().any(|n| n.unwrap_or(0) > 0);
+        Some(Self {
+            allocated: pages.checked_mul(machine.page)?,
+            faults: faults?,
+            mapped: mapped?.saturating_add(machine.system_slack).saturating_mul(machine.page),
+            mapped_per_fault: if huge { MAPPED_PER_HUGE_FAULT } else { MAPPED_PER_FAULT },
+        })
+    }
+}
+
+/// What does not change while the system runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine {
+    /// The size of a page in bytes.
+    page: u64,
+    /// How far a counter of a process's memory may be off, in pages.
+    process_slack: u64,
+    /// The counter may be off by so much per thread, too.
+    thread_slack: u64,
+    /// How far a counter of the system's memory may be off, in pages.
+    system_slack: u64,
+    /// IDs of processes are below this.
+    pub(super) pid_max: u64,
+}
+
+impl Machine {
+    /// Finds out.
+    pub(super) fn find(root: &Root) -> Self {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        // "0-3,8": CPUs or nodes there can be.
+        let possible = |text: String| {
+            text.trim_end().rsplit([',', '-']).next().and_then(|n| n.parse::<u64>().ok()).map_or(1, |n| n + 1)
+        };
+        let cpus = possible(read(&root.sys().join("devices/system/cpu/possible")));
+        let nodes = possible(read(&root.sys().join("devices/system/node/possible")));
+        // Since 6.2 a counter's parts per CPU are added up when they reach the batch, and read without
+        // adding them up; later kernels do that when status is read, but which ones is not to be seen.
+        let lazy = Release::read(root).is_ok_and(|release| release.is_at_least(6, 2));
+        Self {
+            page: rustix::param::page_size() as u64,
+            process_slack: cpus * (2 * cpus).max(32),
+            thread_slack: if lazy { 0 } else { THREAD_COUNTER },
+            system_slack: cpus * nodes * SYSTEM_COUNTER,
+            pid_max: read(&root.proc().join("sys/kernel/pid_max")).trim_end().parse().unwrap_or(32768),
+        }
+    }
+
+    /// How far a counter of the process's may be off, in bytes.
+    pub(super) fn slack(&self, threads: u32) -> u64 {
+        self.process_slack
+            .saturating_add(self.thread_slack.saturating_mul(threads.into()))
+            .saturating_mul(self.page)
+    }
+}
+
+/// A process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Its ID.
+    pub(super) pid: Pid,
+    /// What was read; `None` until then.
+    pub(super) reading: Option<Reading>,
+    /// It is no more; to be taken out.
+    pub(super) gone: bool,
+    /// When it was last looked at: the number of the refresh or choice.
+    pub(super) round: u32,
+    /// When it became known, or had an ID that another one may have had before.
+    pub(super) born: u32,
+}
+
+/// What was read of a process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reading {
+    /// Its name.
+    pub(super) comm: Comm,
+    /// Its real user.
+    pub(super) uid: u32,
+    /// It leads its session.
+    pub(super) leader: bool,
+    /// Who has the memory: the process, or a thread when the first one has ended.
+    pub(super) holder: Pid,
+    /// Whether it has any: not so for kernel threads and zombies.
+    pub(super) has_memory: bool,
+    /// It has been sent SIGKILL: what it holds is on its way back.
+    pub(super) killed: bool,
+    /// The size of its address space.
+    pub(super) vm_size: u64,
+    /// Anonymous memory, and what is in swap, in bytes.
+    pub(super) anon: u64,
+    /// Files and shared memory that it maps, in bytes.
+    pub(super) mapped: u64,
+    /// How far each of the two may be off.
+    pub(super) slack: u64,
+    /// The system's counters before that was read.
+    pub(super) at: Counters,
+    /// What the policy says.
+    pub(super) verdict: Verdict,
+    /// Stands for what it was told.
+    pub(super) judged: u64,
+    /// Whether the command line was known.
+    pub(super) command_line: bool,
+    /// Stands for the path of its cgroup.
+    pub(super) cgroup: u64,
+}
+
+impl Reading {
+    /// One of so much memory, for tests.
+    #[cfg(test)]
+    pub(super) fn with(anon: u64, mapped: u64, at: Counters) -> Self {
+        Self {
+            comm: Comm::new(b"x").expect("short enough"),
+            uid: 0,
+            leader: false,
+            holder: Pid::own(),
+            has_memory: true,
+            killed: false,
+            vm_size: 0,
+            anon,
+            mapped,
+            slack: 0,
+            at,
+            verdict: Verdict { never: false, factor: 1.0, offset: 0, rule: None },
+            judged: 0,
+            command_line: false,
+            cgroup: 0,
+        }
+    }
+
+    /// What can come back at most when the process dies, in bytes.
+    ///
+    /// Since it was read, it can have got no more anonymous memory than the whole system has allocated
+    /// (what fork copies has other owners), and mapped no more of files than all page faults did, or than
+    /// is mapped at all. What drivers map by themselves is not counted: nothing of it comes back.
+    pub(super) fn bound(&self, now: &Counters) -> u64 {
+        let grown = now.allocated.saturating_sub(self.at.allocated);
+        let faults = now.faults.saturating_sub(self.at.faults);
+        let mapped = faults.saturating_mul(now.mapped_per_fault).saturating_add(self.mapped);
+        self.anon
+            .saturating_add(self.slack)
+            .saturating_add(grown)
+            .saturating_add(mapped.saturating_add(self.slack).min(now.mapped))
+    }
+
+    /// What comes back, by guess: what others share with it is in it, and what it maps of files is not.
+    pub(super) fn estimate(&self) -> u64 {
+        self.anon
+    }
+
+    /// It may be killed, and that would give something back.
+    pub(super) fn eligible(&self) -> bool {
+        self.has_memory && !self.killed && !self.verdict.never
+    }
+}
+
+/// All processes, by ID.
+pub(super) struct Table {
+    entries: Vec<Entry>,
+    capacity: usize,
+    /// How many there were no room for.
+    pub(super) left_out: u32,
+    /// Counts refreshes and choices.
+    pub(super) round: u32,
+}
+
+impl Table {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { entries: Vec::with_capacity(capacity), capacity, left_out: 0, round: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn get(&mut self, index: usize) -> &mut Entry {
+        &mut self.entries[index]
+    }
+
+    pub(super) fn find(&self, pid: Pid) -> Option<usize> {
+        self.entries.binary_search_by_key(&pid, |entry| entry.pid).ok()
+    }
+
+    /// Adds one that is not known yet, of which nothing has been read.
+    pub(super) fn add(&mut self, pid: Pid) {
+        if let Err(at) = self.entries.binary_search_by_key(&pid, |entry| entry.pid) {
+            if self.entries.len() == self.capacity {
+                self.left_out += 1;
+            } else {
+                let entry = Entry { pid, reading: None, gone: false, round: 0, born: self.round };
+                self.entries.insert(at, entry);
+            }
+        }
+    }
+
+    /// Makes known that the ID may have gone to another process.
+    pub(super) fn doubt(&mut self, doubtful: impl Fn(i32) -> bool) {
+        for entry in self.entries.iter_mut().filter(|entry| doubtful(entry.pid.get())) {
+            entry.reading = None;
+            entry.born = self.round;
+        }
+    }
+
+    /// How much anonymous memory those hold at most that may have been made since a round, but for `old`,
+    /// in bytes; `None` when that is not known.
+    pub(super) fn newcomers(&self, round: u32, old: Pid) -> Option<u64> {
+        if self.left_out > 0 {
+            return None;
+        }
+        self.entries.iter().filter(|entry| entry.born > round && entry.pid != old && !entry.gone).try_fold(
+            0,
+            |sum: u64, entry| {
+                let reading = entry.reading.as_ref()?;
+                let held = if reading.has_memory { reading.anon.saturating_add(reading.slack) } else { 0 };
+                Some(sum.saturating_add(held))
+            },
+        )
+    }
+
+    /// Takes those out that are gone. All indices change.
+    pub(super) fn clear_gone(&mut self) {
+        self.entries.retain(|entry| !entry.gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const VMSTAT: &str = "nr_mapped 10\nnr_shmem_pmdmapped 0\nnr_file_pmdmapped 0\npgalloc_dma 1\n\
+        pgalloc_dma32 20\npgalloc_normal 300\npgalloc_movable 4000\npgfault 7\n";
+
+    fn machine() -> Machine {
+        Machine { page: 4096, process_slack: 64, thread_slack: 0, system_slack: 5, pid_max: 32768 }
+    }
+
+    #[test]
+    fn zones_are_added_up() {
+        let counters = Counters::parse(VMSTAT.as_bytes(), &machine()).unwrap();
+        let expected = Counters {
+            allocated: 4321 * 4096,
+            faults: 7,
+            mapped: 15 * 4096,
+            mapped_per_fault: MAPPED_PER_FAULT,
+        };
+        assert_eq!(counters, expected);
+        let huge = VMSTAT.replace("nr_shmem_pmdmapped 0", "nr_shmem_pmdmapped 1");
+        assert_eq!(
+            Counters::parse(huge.as_bytes(), &machine()).unwrap().mapped_per_fault,
+            MAPPED_PER_HUGE_FAULT
+        );
+        for wrong in ["", "nr_mapped 1\n", "pgfault 1\n", "nr_mapped 1\npgfault -1\n"] {
+            assert_eq!(Counters::parse(wrong.as_bytes(), &machine()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn counters_lag_more_on_more_cpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let root = Root::at(dir.path());
+        write("sys/devices/system/cpu/possible", "0-63\n");
+        write("proc/sys/kernel/osrelease", "6.12.1\n");
+        write("proc/sys/kernel/pid_max", "4194304\n");
+        let found = Machine::find(&root);
+        assert_eq!((found.slack(1000), found.pid_max), (64 * 128 * found.page, 4_194_304));
+        write("proc/sys/kernel/osrelease", "6.1.0\n");
+        assert_eq!(Machine::find(&root).slack(1000), (64 * 128 + 64_000) * found.page);
+    }
+
+    #[test]
+    fn an_id_that_may_be_anothers_is_read_again() {
+        let mut table = Table::new(3);
+        for pid in [5, 2, 9, 2, 7] {
+            table.add(Pid::new(pid).unwrap());
+        }
+        let ids = |table: &Table| table.entries().iter().map(|e| e.pid.get()).collect::<Vec<_>>();
+        assert_eq!((ids(&table), table.left_out), (vec![2, 5, 9], 1));
+        let at = Counters { allocated: 0, faults: 0, mapped: 0, mapped_per_fault: 1 };
+        for index in 0..3 {
+            table.get(index).reading = Some(Reading::with(1, 1, at));
+        }
+        table.doubt(|pid| pid > 4);
+        let read: Vec<_> = table.entries().iter().map(|e| e.reading.is_some()).collect();
+        assert_eq!(read, [true, false, false]);
+        table.get(1).gone = true;
+        table.clear_gone();
+        assert_eq!(ids(&table), [2, 9]);
+        assert_eq!(table.find(Pid::new(9).unwrap()), Some(1));
+    }
+
+    proptest! {
+        /// Processes that allocate, swap out and map as they like, each step counted as the kernel counts.
+        #[test]
+        fn the_bound_holds_whatever_happens(
+            start in (0_u64..1000, 0_u64..1000),
+            steps in prop::collection::vec((0_u8..5, 0_u64..300), 0..60),
+        ) {
+            const PAGE: u64 = 4096;
+            let mut counters =
+                Counters { allocated: 0, faults: 0, mapped: start.1 * PAGE, mapped_per_fault: MAPPED_PER_FAULT };
+            let (mut anon, mut mapped, mut elsewhere) = (start.0 * PAGE, start.1 * PAGE, 0_u64);
+            let read = Reading::with(anon, mapped, counters);
+            for (what, pages) in steps {
+                let bytes = pages * PAGE;
+                match what {
+                    // Anonymous memory, here or elsewhere.
+                    0 => (anon, counters.allocated) = (anon + bytes, counters.allocated + bytes),
+                    1 => counters.allocated += bytes,
+                    2 => anon = anon.saturating_sub(bytes),
+                    // What others have mapped is mapped here instead.
+                    3 => {
+                        counters.faults += pages.div_ceil(16);
+                        elsewhere = elsewhere.saturating_sub(bytes);
+                        mapped += bytes;
+                    }
+                    _ => elsewhere += bytes,
+                }
+                counters.mapped = mapped + elsewhere;
+                prop_assert!(read.bound(&counters) >= anon + mapped);
+            }
+        }
+    }
+}

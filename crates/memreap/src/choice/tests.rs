@@ -1,0 +1,254 @@
+//! The chooser on real processes, and on a /proc that lies.
+
+use std::fs;
+use std::path::Path as FilePath;
+
+use linux::{Process, process};
+
+use super::*;
+
+/// Perl needs it twice.
+const HUGE: usize = 150;
+
+/// A shell that starts a program with much memory: a grandchild, as children of our own are spared.
+struct Hog {
+    shell: std::process::Child,
+    pid: Pid,
+}
+
+impl Hog {
+    fn start(mib: usize) -> Self {
+        use std::io::{BufRead as _, BufReader};
+        // Told so, it has a child that shares its memory and ends after it.
+        let script = format!(
+            "perl -e '$| = 1; my $x = \"x\" x ({mib} << 20); my $pid = $$;
+            $SIG{{USR1}} = sub {{ if (!fork) {{ sleep 1 while getppid == $pid; exit }} }};
+            print \"$$\\n\"; sleep 60; sleep 60' & wait"
+        );
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { shell, pid: line.trim().parse().unwrap() }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        if let Ok(pidfd) = PidFd::open(self.pid) {
+            let _ = pidfd.send_signal(linux::pidfd::Signal::KILL, linux::pidfd::SignalFlags::empty());
+        }
+        let _ = self.shell.wait();
+    }
+}
+
+/// The choice, if nobody were there but `hogs` and smaller ones: others on this machine, as those of tests
+/// that run at the same time, are spared one by one.
+fn choose(chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
+    loop {
+        let choice = chooser.choose(&Policy::default(), scope)?;
+        if hogs.contains(&choice.pid) {
+            return Some(choice);
+        }
+        chooser.eyes.line.push(choice.pid);
+        let index = chooser.table.find(choice.pid).unwrap();
+        chooser.table.get(index).reading = None;
+    }
+}
+
+const ALL: Scope<'static> = Scope::All { by_cgroup: false };
+
+#[test]
+fn the_largest_is_chosen_when_cold_and_when_warm() {
+    let hog = Hog::start(HUGE);
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.choose(&Policy::default(), ALL);
+    let cold = chooser.cost();
+    assert!(cold.cheap >= cold.processes && cold.exact >= 1, "{cold:?}");
+    let choice = choose(&mut chooser, ALL, &[hog.pid]).unwrap();
+    assert_eq!((choice.exact, choice.uid), (true, rustix::process::getuid().as_raw()));
+    assert_eq!(choice.comm.as_bytes(), b"perl");
+    let exact = linux::Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+    assert!(choice.bytes.abs_diff(exact) < 1 << 20 && choice.vm_size >= exact);
+    assert_eq!(chooser.explain().next().unwrap().pid, hog.pid);
+    let ours = chooser.explain().find(|c| c.pid == Pid::own());
+    assert!(ours.is_none(), "{ours:?}");
+
+    // When it is known what all have, few are looked at again.
+    chooser.refresh(&Policy::default(), Duration::from_secs(10), false);
+    let mut entries = chooser.table.entries().iter();
+    assert!(entries.all(|entry| entry.reading.is_some() || entry.gone));
+    choose(&mut chooser, ALL, &[hog.pid]).unwrap();
+
+    // One that is new, and one that is gone.
+    let larger = Hog::start(HUGE + 100);
+    assert_eq!(choose(&mut chooser, ALL, &[hog.pid, larger.pid]).unwrap().pid, larger.pid);
+    drop(larger);
+    choose(&mut chooser, ALL, &[hog.pid]).unwrap();
+}
+
+#[test]
+fn what_was_read_in_advance_decides_until_a_fork() {
+    let [hog, smaller] = [Hog::start(HUGE + 120), Hog::start(HUGE + 60)];
+    let pids = [hog.pid, smaller.pid];
+    let policy = Policy::default();
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.refresh(&policy, Duration::from_secs(10), false);
+    // Those of others are spared, and not read in advance then.
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hog.pid);
+    chooser.memory = Memory::default();
+    // Others may come, and allocate.
+    let decided = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        chooser.refresh(&policy, Duration::from_secs(1), true);
+        let known = chooser.memory.find(hog.pid).is_some();
+        let choice = choose(&mut chooser, ALL, &pids).unwrap();
+        assert_eq!(choice.pid, hog.pid);
+        let exact = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+        assert!(choice.bytes.abs_diff(exact) < 2 << 20, "{} {exact}", choice.bytes);
+        known && choice.cost.exact == 0
+    });
+    assert!(decided);
+
+    let before = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+    let pidfd = PidFd::open(hog.pid).unwrap();
+    pidfd.send_signal(linux::pidfd::Signal::USR1, linux::pidfd::SignalFlags::empty()).unwrap();
+    while Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private() > before / 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The child may not be chosen; else its own bound would have it looked at more closely.
+    let child = process::pids(&Root::system())
+        .unwrap()
+        .find(|pid| {
+            let stat = Process::open(&Root::system(), *pid).and_then(|process| process.stat());
+            stat.is_ok_and(|stat| stat.ppid == Some(hog.pid))
+        })
+        .unwrap();
+    chooser.eyes.line.push(child);
+    assert!(chooser.memory.find(hog.pid).is_some());
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, smaller.pid);
+}
+
+#[test]
+fn a_proc_that_lies_gets_nobody_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::at(dir.path());
+    let write = |name: &str, text: &[u8]| {
+        let path = dir.path().join("proc").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("vmstat", b"nr_mapped 1\npgfault 1\npgalloc_normal 1\n");
+    write("loadavg", b"0.00 0.00 0.00 1/1 -5\n");
+    let status = fs::read("/proc/self/status").unwrap();
+    let rollup = fs::read("/proc/self/smaps_rollup").unwrap();
+    let policy = Policy::default();
+    // Our own ID, and one that nobody can have.
+    for (pid, tgid) in [(Pid::own().get(), Pid::own().get()), (i32::MAX, i32::MAX), (77, 78)] {
+        let text =
+            String::from_utf8_lossy(&status).replace(&format!("\t{}", Pid::own()), &format!("\t{tgid}"));
+        write(&format!("{pid}/status"), text.as_bytes());
+        write(&format!("{pid}/oom_score_adj"), b"0\n");
+        write(&format!("{pid}/smaps_rollup"), &rollup);
+    }
+    write("1/status", b"Name:\tx\nVmRSS:\t-1 kB\n");
+    write("2/status", &vec![b'x'; 1 << 20]);
+    fs::create_dir_all(FilePath::new(&dir.path().join("proc/3/status"))).unwrap();
+    let mut chooser = Chooser::new(&root, 100).unwrap();
+    for _ in 0..3 {
+        chooser.refresh(&policy, Duration::from_secs(1), true);
+        assert!(chooser.choose(&policy, ALL).is_none());
+    }
+    // All of it vanishes.
+    fs::remove_dir_all(dir.path().join("proc")).unwrap();
+    chooser.refresh(&policy, Duration::from_secs(1), true);
+    assert!(chooser.choose(&policy, Scope::Below(b"/x")).is_none());
+}
+
+#[test]
+fn more_processes_than_there_is_room_for_are_counted() {
+    let mut chooser = Chooser::new(&Root::system(), 3).unwrap();
+    chooser.choose(&Policy::default(), ALL);
+    assert!(chooser.cost().processes > 3, "{:?}", chooser.cost());
+}
+
+/// A cgroup of the running system, in which processes can be put; removed at the end.
+struct RealGroup(std::path::PathBuf);
+
+impl RealGroup {
+    /// `None` where that is not allowed.
+    fn new(name: &str) -> Option<Self> {
+        let path = linux::cgroup::Hierarchy::find(&Root::system()).ok()??.path.join(name);
+        fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+
+    fn put(&self, hog: &Hog) {
+        fs::write(self.0.join("cgroup.procs"), hog.pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for RealGroup {
+    fn drop(&mut self) {
+        // Those in it have just been killed, and may not be gone yet.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_group_counts_when_all_of_it_may_be_killed() {
+    let name = format!("memreap-test-{}", Pid::own());
+    let Some(real) = RealGroup::new(&name) else {
+        eprintln!("skipped: cgroups cannot be made here");
+        return;
+    };
+    let hogs = [Hog::start(HUGE + 150), Hog::start(HUGE + 140), Hog::start(HUGE + 200)];
+    real.put(&hogs[0]);
+    real.put(&hogs[1]);
+    // The figures are made up, as not every hierarchy has them.
+    let tree = tempfile::tempdir().unwrap();
+    let group = tree.path().join(&name);
+    let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
+    fs::create_dir(&group).unwrap();
+    write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
+    write("memory.current", format!("{}\n", 4000_u64 << 20));
+    write("memory.oom.group", "0\n".to_owned());
+    write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
+    let pids = [0, 1, 2].map(|i: usize| hogs[i].pid);
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.groups = Groups::open(tree.path(), true);
+    let by_cgroup = Scope::All { by_cgroup: true };
+
+    // Together they have more than the one that is larger than each.
+    let choice = choose(&mut chooser, by_cgroup, &pids).unwrap();
+    assert_eq!(choice.pid, hogs[0].pid);
+    assert_eq!(choice.cgroup[..], *format!("/{name}").as_bytes());
+    let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false };
+    assert_eq!(choice.group, Some(expected));
+    // Not so for who asks for a process.
+    let choice = choose(&mut chooser, ALL, &pids).unwrap();
+    assert_eq!((choice.pid, choice.group), (hogs[2].pid, None));
+    // What it shares with others does not come back with it.
+    write("memory.stat", format!("anon {}\n", 100 << 20));
+    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    // One that must not be killed is in it.
+    write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
+    write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
+    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+
+    // At its own limit, nobody else.
+    let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();
+    assert_eq!((choice.pid, choice.group.map(|group| group.expendable)), (hogs[0].pid, Some(false)));
+    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());
+    // It vanishes.
+    fs::remove_dir_all(&group).unwrap();
+    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+}
