@@ -260,7 +260,7 @@ fn memory(root: &Root) -> Result<Memory> {
 }
 
 /// Whether several threads can free one address space together.
-fn reap_is_on(root: &Root) -> bool {
+pub(crate) fn reap_is_on(root: &Root) -> bool {
     // What cannot be read is not counted on.
     matches!(Topic::Reap.is_on(root), Ok(Some(true)))
 }

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
 
 /// Victims with less memory than this are gone before a second thread could help.
-const WORTH: u64 = 1 << 20;
+pub(crate) const WORTH: u64 = 1 << 20;
 /// Memory per spinner, where several threads can free one address space together.
 const PER_REAPER: u64 = 64 << 20;
 /// The most threads on one victim.
@@ -36,20 +36,20 @@ const MAX_REAPERS: u64 = 8;
 /// The most victims whose memory is freed at the same time.
 const MAX_STRIKERS: usize = 64;
 /// No victim waits longer than this for its signal because threads are busy with others.
-const SIGNAL_ALL_WITHIN: Duration = Duration::from_millis(20);
+pub(crate) const SIGNAL_ALL_WITHIN: Duration = Duration::from_millis(20);
 /// How long spinners are given to begin.
-const SPIN_UP: Duration = Duration::from_millis(2);
+pub(crate) const SPIN_UP: Duration = Duration::from_millis(2);
 /// How long a spinner waits for the signal: it burns a CPU meanwhile.
 const SPIN_LIMIT: Duration = Duration::from_millis(50);
 /// Pause after EAGAIN, doubled up to [`LONG_PAUSE`].
-const PAUSE: Duration = Duration::from_micros(50);
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 const LONG_PAUSE: Duration = Duration::from_millis(2);
 /// What threads are given to note their last result after the victims are gone.
 const SETTLE: Duration = Duration::from_millis(10);
 /// The time of what has not happened.
 const NEVER: u64 = u64::MAX;
 /// Room for a system call and a few frames around it.
-const STACK: usize = 128 << 10;
+pub(crate) const STACK: usize = 128 << 10;
 
 /// How memory is got back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ struct Shared {
     slots: Vec<Slot>,
     /// How many of them are worth a thread; those are in front.
     worth: usize,
-    epoch: Instant,
+    epoch: Epoch,
     phase: Mutex<Phase>,
     turn: Condvar,
     /// The next victim for a striker.
@@ -185,7 +185,7 @@ enum Phase {
 }
 
 /// A victim and what happened to it. All times are in nanoseconds after the epoch.
-struct Slot {
+pub(crate) struct Slot {
     pidfd: PidFd,
     core_dumping: bool,
     /// Another victim may share its memory.
@@ -231,7 +231,7 @@ impl Armed {
         let shared = Arc::new(Shared {
             slots,
             worth,
-            epoch: Instant::now(),
+            epoch: Epoch::now(),
             phase: Mutex::new(Phase::Armed),
             turn: Condvar::new(),
             next: AtomicUsize::new(0),
@@ -388,10 +388,25 @@ impl Drop for Armed {
     }
 }
 
+/// What times count from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epoch(Instant);
+
+impl Epoch {
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Nanoseconds since.
+    fn elapsed(self) -> u64 {
+        // 2^64 ns are 584 years.
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(NEVER)
+    }
+}
+
 impl Shared {
     fn now(&self) -> u64 {
-        // 2^64 ns are 584 years.
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(NEVER)
+        self.epoch.elapsed()
     }
 
     fn lock(&self) -> MutexGuard<'_, Phase> {
@@ -458,74 +473,18 @@ impl Shared {
     }
 
     fn send(&self, slot: &Slot, means: Method) {
-        let at = self.now();
-        let flags = if means == Method::Expedite { SignalFlags::EXPEDITE } else { SignalFlags::empty() };
-        let mut sent = slot.pidfd.send_signal(Signal::KILL, flags);
-        let mut expedited = means == Method::Expedite;
-        if expedited && matches!(&sent, Err(e) if e.raw_os_error() == Some(libc::EINVAL)) {
-            // Switched off since we asked: the kill matters more than how.
-            expedited = false;
-            sent = slot.pidfd.send_signal(Signal::KILL, SignalFlags::empty());
-        }
-        match sent {
-            Ok(()) => {
-                slot.expedited.store(expedited, Ordering::Release);
-                note(&slot.sent, at);
-            }
-            Err(e) => slot.note_refusal(&e),
-        }
+        slot.send(self.epoch, means);
     }
 
-    /// Calls process_mrelease(2) until it has worked or cannot any more.
     fn free(&self, slot: &Slot) {
-        let began = Instant::now();
-        let mut pause = PAUSE;
-        // The last call, made after the kill, found that somebody who lives uses this memory.
-        let mut in_use = false;
-        loop {
-            let killed = noted(&slot.sent).is_some();
-            // Somebody who lives and shares the memory may be a victim that has not had its
-            // signal.
-            let kin = slot.kin && self.slots.iter().any(Slot::waits_for_signal);
-            let answer = slot.pidfd.release_memory();
-            if killed {
-                slot.calls.fetch_add(1, Ordering::Relaxed);
-            }
-            match answer {
-                Ok(Release::Done) => {
-                    note(&slot.freed, self.now());
-                    return;
-                }
-                Ok(Release::Gone) => {
-                    let verdict = if in_use { &slot.shared } else { &slot.late };
-                    verdict.store(true, Ordering::Release);
-                    return;
-                }
-                Ok(Release::Again) => {
-                    slot.again.fetch_add(1, Ordering::Relaxed);
-                    in_use = false;
-                }
-                Ok(Release::NotDying) if !killed => {
-                    if slot.refused.load(Ordering::Acquire) != 0 || began.elapsed() > SPIN_LIMIT {
-                        return;
-                    }
-                    // No pause: this is the race.
-                    continue;
-                }
-                Ok(Release::NotDying) => in_use = !slot.core_dumping && !kin,
-                Ok(Release::Interrupted | Release::Unsupported | Release::Denied) | Err(_) => return,
-            }
-            if *self.lock() == Phase::Abandoned {
-                return;
-            }
-            thread::sleep(pause);
-            pause = (2 * pause).min(LONG_PAUSE);
-        }
+        // Somebody who lives and shares the memory may be a victim that has not had its signal.
+        let kin = || slot.kin && self.slots.iter().any(Slot::waits_for_signal);
+        slot.free(self.epoch, kin, || *self.lock() == Phase::Abandoned);
     }
 }
 
 impl Slot {
-    fn new(victim: Held, index: usize, kin: bool) -> Self {
+    pub(crate) fn new(victim: Held, index: usize, kin: bool) -> Self {
         Self {
             pidfd: victim.pidfd,
             core_dumping: victim.core_dumping,
@@ -544,18 +503,93 @@ impl Slot {
         }
     }
 
+    /// Sends SIGKILL.
+    pub(crate) fn send(&self, epoch: Epoch, means: Method) {
+        let at = epoch.elapsed();
+        let flags = if means == Method::Expedite { SignalFlags::EXPEDITE } else { SignalFlags::empty() };
+        let mut sent = self.pidfd.send_signal(Signal::KILL, flags);
+        let mut expedited = means == Method::Expedite;
+        if expedited && matches!(&sent, Err(e) if e.raw_os_error() == Some(libc::EINVAL)) {
+            // Switched off since we asked: the kill matters more than how.
+            expedited = false;
+            sent = self.pidfd.send_signal(Signal::KILL, SignalFlags::empty());
+        }
+        match sent {
+            Ok(()) => {
+                self.expedited.store(expedited, Ordering::Release);
+                note(&self.sent, at);
+            }
+            Err(e) => self.note_refusal(&e),
+        }
+    }
+
+    /// Calls process_mrelease(2) until it has worked or cannot any more. `kin` says whether somebody
+    /// who shares the memory is about to be killed, too.
+    pub(crate) fn free(&self, epoch: Epoch, kin: impl Fn() -> bool, abandoned: impl Fn() -> bool) {
+        let began = Instant::now();
+        let mut pause = PAUSE;
+        // The last call, made after the kill, found that somebody who lives uses this memory.
+        let mut in_use = false;
+        loop {
+            let killed = noted(&self.sent).is_some();
+            // Before the call: whoever is killed during it may still have been alive for it.
+            let kin = kin();
+            let answer = self.pidfd.release_memory();
+            if killed {
+                self.calls.fetch_add(1, Ordering::Relaxed);
+            }
+            match answer {
+                Ok(Release::Done) => {
+                    note(&self.freed, epoch.elapsed());
+                    return;
+                }
+                Ok(Release::Gone) => {
+                    let verdict = if in_use { &self.shared } else { &self.late };
+                    verdict.store(true, Ordering::Release);
+                    return;
+                }
+                Ok(Release::Again) => {
+                    self.again.fetch_add(1, Ordering::Relaxed);
+                    in_use = false;
+                }
+                Ok(Release::NotDying) if !killed => {
+                    if self.refused.load(Ordering::Acquire) != 0 || began.elapsed() > SPIN_LIMIT {
+                        return;
+                    }
+                    // No pause: this is the race.
+                    continue;
+                }
+                Ok(Release::NotDying) => in_use = !self.core_dumping && !kin,
+                Ok(Release::Interrupted | Release::Unsupported | Release::Denied) | Err(_) => return,
+            }
+            if abandoned() {
+                return;
+            }
+            thread::sleep(pause);
+            pause = (2 * pause).min(LONG_PAUSE);
+        }
+    }
+
     fn note_refusal(&self, error: &linux::Error) {
         let errno = if error.is_gone() { libc::ESRCH } else { error.raw_os_error().unwrap_or(libc::EIO) };
         self.refused.store(errno, Ordering::Release);
     }
 
     /// Neither gone nor out of our reach.
-    fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         noted(&self.exited).is_none()
             && (noted(&self.sent).is_some() || self.refused.load(Ordering::Acquire) == 0)
     }
 
-    fn waits_for_signal(&self) -> bool {
+    /// Looks whether it has exited, and notes it.
+    pub(crate) fn look(&self, epoch: Epoch) -> bool {
+        if noted(&self.exited).is_none() && self.pidfd.has_exited().unwrap_or(false) {
+            note(&self.exited, epoch.elapsed());
+        }
+        noted(&self.exited).is_some()
+    }
+
+    pub(crate) fn waits_for_signal(&self) -> bool {
         self.is_waited_for() && noted(&self.sent).is_none()
     }
 
@@ -565,7 +599,7 @@ impl Slot {
     }
 
     /// What became of it; `origin` is when the first victim was signalled.
-    fn outcome(&self, origin: u64) -> Outcome {
+    pub(crate) fn outcome(&self, origin: u64) -> Outcome {
         let (first, sent) = (noted(&self.first), noted(&self.sent));
         let (freed, exited) = (noted(&self.freed), noted(&self.exited));
         let start = self.start();

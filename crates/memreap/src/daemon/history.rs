@@ -1,0 +1,365 @@
+//! The kills of the past, in a file that outlives the daemon: one JSON object per line.
+
+use std::env;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::journal::ending;
+use super::record::Kill;
+use super::text::Text;
+
+/// The file in the state directory.
+const NAME: &str = "history.jsonl";
+/// Where the state directory is when the service manager does not say.
+const STATE: &str = "/var/lib/memreap";
+/// From this size on a file is put aside.
+const LARGE: u64 = 1 << 20;
+/// The most that is read of a file.
+const LIMIT: u64 = 2 * LARGE;
+/// The longest line: all texts of a kill, each byte of them escaped twice, and the figures.
+const LINE: usize = 8 << 10;
+
+/// The file that is written.
+#[derive(Debug)]
+pub struct History {
+    dir: File,
+    name: PathBuf,
+    aside: PathBuf,
+    file: File,
+}
+
+/// Where the history is unless the configuration says otherwise: below $STATE_DIRECTORY or /var/lib/memreap.
+pub fn default_path() -> PathBuf {
+    let state = env::var_os("STATE_DIRECTORY").filter(|dir| !dir.is_empty());
+    state.map_or_else(|| PathBuf::from(STATE), PathBuf::from).join(NAME)
+}
+
+impl History {
+    /// Opens the file at `path`, or makes it, and its directory, too.
+    ///
+    /// # Errors
+    /// When that is not possible, or it is not a regular file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::other("not the path of a file"));
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        fs::create_dir_all(parent)?;
+        let dir = File::open(parent)?;
+        let mut aside = name.to_owned();
+        aside.push(".1");
+        let file = open(&dir, Path::new(name))?;
+        let mut history = Self { dir, name: name.into(), aside: aside.into(), file };
+        history.tidy()?;
+        Ok(history)
+    }
+
+    /// Adds a kill. What a power failure leaves of it is not waited for.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub fn append(&self, kill: &Kill) -> io::Result<()> {
+        let mut line = Buffer(Text::new());
+        serde_json::to_writer(&mut line, &Record::from(kill))?;
+        line.write_all(b"\n")?;
+        // A single write(2), so that two daemons cannot mix their lines.
+        let bytes = line.0.as_bytes();
+        match (&self.file).write(bytes)? {
+            all if all == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    /// Puts the file aside when it has grown large, in place of the one that was put aside before, so that
+    /// there are never more than two; ends a line that was cut off. For calm moments: it opens and renames
+    /// files.
+    ///
+    /// # Errors
+    /// When that fails. The file as it was is still in use then.
+    pub fn tidy(&mut self) -> io::Result<()> {
+        let len = self.file.metadata()?.len();
+        if len >= LARGE {
+            rustix::fs::renameat(&self.dir, &self.name, &self.dir, &self.aside)?;
+            self.file = open(&self.dir, &self.name)?;
+            return Ok(());
+        }
+        let mut last = [b'\n'];
+        if len > 0 {
+            self.file.read_exact_at(&mut last, len - 1)?;
+        }
+        if last != [b'\n'] {
+            (&self.file).write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn open(dir: &File, name: &Path) -> io::Result<File> {
+    // Whatever somebody put there: do not follow it, and do not wait for the reader of a pipe.
+    let flags = OFlags::RDWR
+        | OFlags::CREATE
+        | OFlags::APPEND
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o640))?);
+    length(&file)?;
+    Ok(file)
+}
+
+/// How long a regular file is; another one is an error.
+fn length(file: &File) -> io::Result<u64> {
+    let meta = file.metadata()?;
+    if meta.is_file() { Ok(meta.len()) } else { Err(io::Error::other("not a regular file")) }
+}
+
+/// A kill, read back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Entry {
+    /// When it was decided, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// The victim's ID.
+    pub pid: i32,
+    /// Its name, with what is not printable escaped.
+    pub comm: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its cgroup, with what is not printable escaped; empty without one.
+    pub cgroup: String,
+    /// How many processes were killed.
+    pub processes: u32,
+    /// What was expected to come back, in bytes.
+    pub bytes: u64,
+    /// `bytes` is exact.
+    pub exact: bool,
+    /// Why, in a word.
+    pub reason: String,
+    /// Why, for people.
+    pub because: String,
+    /// The rule that weighed the victim; empty for none.
+    pub rule: String,
+    /// How the memory came back.
+    pub means: String,
+    /// How it ended: "back", "gone", "late", "dry-run" or "refused".
+    pub ending: String,
+    /// Bytes available before and after.
+    pub available: [u64; 2],
+    /// From the signal until the memory was back, in microseconds.
+    pub took_us: u64,
+    /// How long the choice took, in microseconds.
+    pub choice_us: u64,
+    /// Exact readings that the choice took.
+    pub exact_reads: u32,
+}
+
+/// The last `last_n` kills in the file at `path` and the one that was put aside, oldest first. A line that
+/// is none, such as one that was cut off by a power failure, is passed over. None when there is no file.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn read(path: &Path, last_n: usize) -> io::Result<Vec<Entry>> {
+    let mut newest_first = Vec::new();
+    read_one(path, last_n, &mut newest_first)?;
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".1");
+    read_one(Path::new(&aside), last_n, &mut newest_first)?;
+    newest_first.reverse();
+    Ok(newest_first)
+}
+
+/// Adds the last kills in a file, latest first, until there are `last_n`.
+fn read_one(path: &Path, last_n: usize, entries: &mut Vec<Entry>) -> io::Result<()> {
+    if entries.len() >= last_n {
+        return Ok(());
+    }
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = match File::options().read(true).custom_flags(nonblock).open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let start = length(&file)?.saturating_sub(LIMIT);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(LIMIT).read_to_end(&mut bytes)?;
+    let lines = bytes.rsplit(|b| *b == b'\n');
+    let wanted = last_n - entries.len();
+    entries.extend(lines.filter_map(|line| serde_json::from_slice(line).ok()).take(wanted));
+    Ok(())
+}
+
+/// What is written: [`Entry`] without strings of its own.
+#[derive(Serialize)]
+struct Record<'a> {
+    unix_ms: u64,
+    pid: i32,
+    #[serde(serialize_with = "escaped")]
+    comm: &'a [u8],
+    uid: u32,
+    #[serde(serialize_with = "escaped")]
+    cgroup: &'a [u8],
+    processes: u32,
+    bytes: u64,
+    exact: bool,
+    reason: &'a str,
+    because: &'a str,
+    rule: &'a str,
+    means: &'a str,
+    ending: &'a str,
+    available: [u64; 2],
+    took_us: u64,
+    choice_us: u64,
+    exact_reads: u32,
+}
+
+impl<'a> From<&'a Kill> for Record<'a> {
+    fn from(kill: &'a Kill) -> Self {
+        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            unix_ms: kill.unix_ms,
+            pid: kill.pid.get(),
+            comm: kill.comm.as_bytes(),
+            uid: kill.uid,
+            cgroup: &kill.cgroup,
+            processes: kill.processes,
+            bytes: kill.expected,
+            exact: kill.exact,
+            reason: kill.reason.name(),
+            because: &kill.because,
+            rule: &kill.rule,
+            means: kill.means.name(),
+            ending: ending(kill.ending),
+            available: kill.available,
+            took_us: micros(kill.took),
+            choice_us: micros(kill.cost.took),
+            exact_reads: kill.cost.exact,
+        }
+    }
+}
+
+fn escaped<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&linux::escape(bytes) as &dyn fmt::Display)
+}
+
+/// A fixed buffer to write to.
+struct Buffer(Text<LINE>);
+
+impl io::Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(bytes);
+        if self.0.is_cut() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::record::tests::kill;
+    use super::*;
+
+    #[test]
+    fn kills_survive_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/history.jsonl");
+        assert_eq!(read(&path, 10).unwrap(), []);
+        History::open(&path).unwrap().append(&kill("one")).unwrap();
+        let history = History::open(&path).unwrap();
+        history.append(&kill("two")).unwrap();
+        history.append(&kill("three")).unwrap();
+        let names = |n| read(&path, n).unwrap().into_iter().map(|e| e.comm).collect::<Vec<_>>();
+        assert_eq!(names(10), ["one", "two", "three"]);
+        assert_eq!(names(2), ["two", "three"]);
+        let entry = read(&path, 1).unwrap().remove(0);
+        assert_eq!((entry.pid, entry.bytes, entry.took_us), (4711, 1_288_490_188, 41_000));
+        assert_eq!((entry.reason.as_str(), entry.ending.as_str()), ("forecast", "back"));
+    }
+
+    #[test]
+    fn the_longest_names_fit_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h");
+        let mut kill = kill(&"\x1b".repeat(64));
+        kill.cgroup = std::iter::repeat_n(b'\n', crate::choice::CGROUP).collect();
+        kill.because = "\x01".repeat(160).as_str().try_into().unwrap();
+        kill.rule = "\x01".repeat(64).as_str().try_into().unwrap();
+        let history = History::open(&path).unwrap();
+        history.append(&kill).unwrap();
+        let entry = read(&path, 1).unwrap().remove(0);
+        assert_eq!(entry.comm, r"\u{1b}".repeat(64));
+        assert_eq!(entry.because, "\x01".repeat(160));
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_costs_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h");
+        History::open(&path).unwrap().append(&kill("one")).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, [&whole[..], &whole[..whole.len() / 2]].concat()).unwrap();
+        History::open(&path).unwrap().append(&kill("two")).unwrap();
+        let names: Vec<_> = read(&path, 9).unwrap().into_iter().map(|e| e.comm).collect();
+        assert_eq!(names, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_large_file_is_put_aside_and_still_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h");
+        let mut history = History::open(&path).unwrap();
+        history.append(&kill("first")).unwrap();
+        while history.file.metadata().unwrap().len() < LARGE {
+            history.append(&kill("filler")).unwrap();
+        }
+        history.tidy().unwrap();
+        history.append(&kill("last")).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < 1024);
+        let all = read(&path, usize::MAX).unwrap();
+        assert_eq!((all[0].comm.as_str(), all.last().unwrap().comm.as_str()), ("first", "last"));
+        assert_eq!(read(&path, 1).unwrap()[0].comm, "last");
+    }
+
+    #[test]
+    fn what_is_no_kill_is_passed_over_and_what_is_no_file_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h");
+        assert!(read(&path, 9).unwrap().is_empty());
+        History::open(&path).unwrap().append(&kill("one")).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, [b"\n\xff\n\"no kill\"\n{}\n", &whole[..], b"\n[1]\n"].concat()).unwrap();
+        assert_eq!(read(&path, 9).unwrap().len(), 1);
+        // However long it is: what is cut off at the beginning of what is read is no kill.
+        let long = " ".repeat(usize::try_from(LIMIT).unwrap()).into_bytes();
+        fs::write(&path, [&long[..], b"\n", &whole].concat()).unwrap();
+        assert_eq!(read(&path, 9).unwrap().len(), 1);
+        assert!(read(&path, 0).unwrap().is_empty());
+        for no_file in ["/dev/zero", "/"] {
+            assert!(read(Path::new(no_file), 1).is_err(), "{no_file}");
+        }
+    }
+
+    #[test]
+    fn nothing_but_a_regular_file_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        symlink(dir.path().join("elsewhere"), &link).unwrap();
+        assert!(History::open(&link).is_err());
+        assert!(!dir.path().join("elsewhere").exists());
+        let pipe = dir.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: `name` ends with a NUL and lives.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(History::open(&pipe).is_err());
+    }
+}

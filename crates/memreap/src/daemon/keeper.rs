@@ -1,0 +1,301 @@
+//! The daemon's mind: looks, decides, kills, and waits for the memory before it decides again.
+//! Everything that it sees and does goes through [`World`], so that the same code runs on the
+//! system and in a simulation of many days.
+
+use std::time::Duration;
+
+use linux::pidfd::Signal;
+
+use super::governor::{Advice, Governor, Sample};
+use super::record::{Ending, Reason};
+use crate::config::{Act, Config};
+
+/// After memory is back: the kernel's counters lag, and a rate needs some samples.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How often a victim is looked at, and memory meanwhile.
+const FOLLOW: Duration = Duration::from_millis(20);
+/// When nobody may be killed: how long until the next search.
+const NOBODY: Duration = Duration::from_secs(1);
+/// After what would have been a kill in a dry run.
+const DRY: Duration = Duration::from_secs(10);
+/// Two probes are at least so far apart.
+const PROBES: Duration = Duration::from_secs(2);
+/// Two warnings are at least so far apart.
+const WARNINGS: Duration = Duration::from_secs(30);
+
+/// How it goes with a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It has its memory.
+    Dying,
+    /// It is over.
+    Ended(Ending),
+}
+
+/// What the keeper sees and does. Nothing here may allocate or wait.
+pub trait World {
+    /// A process, or a cgroup, that was chosen and is held.
+    type Victim;
+
+    /// The time.
+    fn now(&self) -> Duration;
+
+    /// Looks at one of the memories that are watched; `None` when it is not there any more.
+    fn sample(&mut self, memory: usize) -> Option<Sample>;
+
+    /// Spends up to `budget` on knowing candidates better; with `ahead`, a kill may come soon.
+    fn prepare(&mut self, budget: Duration, ahead: bool);
+
+    /// Chooses the victim whose death gives most of this memory back.
+    fn choose(&mut self, memory: usize) -> Option<Self::Victim>;
+
+    /// Tells that a kill may come soon.
+    fn warn(&mut self, memory: usize, governor: &Governor);
+
+    /// Finds out how well the memory compresses of whoever would be killed.
+    fn probe(&mut self, memory: usize);
+
+    /// Nobody may be killed.
+    fn nobody(&mut self, memory: usize, reason: Reason, governor: &Governor);
+
+    /// Asks the victim to end.
+    fn ask(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
+
+    /// Kills the victim and begins to get its memory back.
+    fn strike(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
+
+    /// How it goes with the victim that was last struck for this memory.
+    fn progress(&mut self, memory: usize) -> Progress;
+
+    /// Whether a victim that was asked has ended.
+    fn has_ended(&mut self, victim: &Self::Victim) -> bool;
+
+    /// The end of a kill, or of the wait for it.
+    fn finish(&mut self, memory: usize, ending: Ending);
+}
+
+enum State<V> {
+    /// Nobody is dying for this memory.
+    Watching {
+        /// Not to act before.
+        from: Duration,
+    },
+    /// Asked to end.
+    Asked { victim: V, reason: Reason, until: Duration },
+    /// Killed.
+    Struck { deadline: Duration },
+}
+
+struct Watch<V> {
+    governor: Governor,
+    state: State<V>,
+    warned: Option<Duration>,
+    probed: Option<Duration>,
+}
+
+/// Keeps memories from running out.
+pub struct Keeper<V> {
+    watches: Vec<Watch<V>>,
+    kill: crate::config::Kill,
+}
+
+/// What [`Keeper::step`] wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To be called when the kernel tells of pressure.
+    Rest,
+    /// To be called after this time, or when a victim has ended.
+    After(Duration),
+}
+
+impl<V> Keeper<V> {
+    /// For at most `memories` memories at the same time.
+    pub fn new(config: &Config, memories: usize) -> Self {
+        let mut watches = Vec::with_capacity(memories);
+        watches.push(Watch::new(act(config)));
+        Self { watches, kill: config.kill.clone() }
+    }
+
+    /// Other settings from now on. Who is dying goes on dying.
+    pub fn set(&mut self, config: &Config) {
+        self.kill = config.kill.clone();
+        for watch in &mut self.watches {
+            watch.governor.set(act(config));
+        }
+    }
+
+    /// Watches over so many memories from now on; the first is always the same one.
+    pub fn resize(&mut self, memories: usize) {
+        while self.watches.len() < memories.min(self.watches.capacity()) {
+            let governor = self.watches[0].governor.limited();
+            self.watches.push(Watch { governor, ..Watch::new(Act::default()) });
+        }
+        self.watches.truncate(memories.max(1));
+    }
+
+    /// One of the memories is no longer watched, and the last takes its place.
+    pub fn swap_remove(&mut self, memory: usize) {
+        self.watches.swap_remove(memory);
+    }
+
+    /// What is known of a memory.
+    pub fn governor(&self, memory: usize) -> Option<&Governor> {
+        self.watches.get(memory).map(|watch| &watch.governor)
+    }
+
+    /// The kernel has told of pressure.
+    pub fn alarm(&mut self, now: Duration) {
+        for watch in &mut self.watches {
+            watch.governor.alarm(now);
+        }
+    }
+
+    /// Looks at all memories once and does what is to be done.
+    pub fn step(&mut self, world: &mut impl World<Victim = V>) -> Next {
+        let mut next: Option<Duration> = None;
+        for (memory, watch) in self.watches.iter_mut().enumerate() {
+            let Some(sample) = world.sample(memory) else { continue };
+            let pause = watch.step(memory, sample, &self.kill, world);
+            next = match (next, pause) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        match next {
+            Some(pause) => {
+                let ahead = self.watches.iter().any(|watch| watch.governor.is_close());
+                world.prepare(pause / 20, ahead);
+                Next::After(pause)
+            }
+            None => Next::Rest,
+        }
+    }
+}
+
+/// Who is asked to end before it is killed needs the time for it.
+fn act(config: &Config) -> Act {
+    let grace = config.kill.first.as_ref().map_or(Duration::ZERO, |first| first.grace);
+    Act { horizon: config.act.horizon + grace, ..config.act.clone() }
+}
+
+impl<V> Watch<V> {
+    fn new(act: Act) -> Self {
+        Self {
+            governor: Governor::new(act),
+            state: State::Watching { from: Duration::ZERO },
+            warned: None,
+            probed: None,
+        }
+    }
+
+    /// Gives the time until it wants to look again.
+    fn step(
+        &mut self,
+        memory: usize,
+        sample: Sample,
+        kill: &crate::config::Kill,
+        world: &mut impl World<Victim = V>,
+    ) -> Option<Duration> {
+        let now = sample.at;
+        let advice = self.governor.observe(sample);
+        loop {
+            // Replaced below wherever it goes on.
+            match std::mem::replace(&mut self.state, State::Watching { from: now }) {
+                State::Watching { from } if now < from => {
+                    self.state = State::Watching { from };
+                    return Some((from - now).min(FOLLOW));
+                }
+                State::Watching { from } => match advice {
+                    Advice::Act(reason) => {
+                        let Some(victim) = world.choose(memory) else {
+                            world.nobody(memory, reason, &self.governor);
+                            self.state = State::Watching { from: now + NOBODY };
+                            return Some(NOBODY);
+                        };
+                        match &kill.first {
+                            // There is no time left to ask for anything.
+                            Some(first) if reason != Reason::Critical => {
+                                world.ask(memory, &victim, first.signal.signal());
+                                self.state = State::Asked { victim, reason, until: now + first.grace };
+                                return Some(FOLLOW.min(first.grace));
+                            }
+                            _ => self.strike(memory, victim, reason, kill, world),
+                        }
+                    }
+                    advice => {
+                        self.state = State::Watching { from };
+                        return self.look_on(memory, now, advice, world);
+                    }
+                },
+                State::Asked { victim, reason, until } => {
+                    if world.has_ended(&victim) {
+                        self.governor.forget_rate();
+                        self.state = State::Watching { from: now + SETTLE };
+                        return Some(FOLLOW);
+                    }
+                    if now < until && advice != Advice::Act(Reason::Critical) {
+                        self.state = State::Asked { victim, reason, until };
+                        return Some(FOLLOW.min(until - now));
+                    }
+                    self.strike(memory, victim, reason, kill, world);
+                }
+                State::Struck { deadline } => match world.progress(memory) {
+                    Progress::Dying if now < deadline => {
+                        self.state = State::Struck { deadline };
+                        return Some(FOLLOW);
+                    }
+                    Progress::Dying => {
+                        world.finish(memory, Ending::Late);
+                        // The next one at once, if it is still needed: the deadline was the wait.
+                        self.state = State::Watching { from: now };
+                    }
+                    Progress::Ended(ending) => {
+                        world.finish(memory, ending);
+                        self.governor.forget_rate();
+                        let pause = match ending {
+                            Ending::DryRun => DRY,
+                            // Somebody else's memory may be as good.
+                            Ending::Gone | Ending::Refused(_) => FOLLOW,
+                            Ending::Back | Ending::Late => SETTLE,
+                        };
+                        self.state = State::Watching { from: now + pause };
+                        return Some(FOLLOW);
+                    }
+                },
+            }
+        }
+    }
+
+    fn strike(
+        &mut self,
+        memory: usize,
+        victim: V,
+        reason: Reason,
+        kill: &crate::config::Kill,
+        world: &mut impl World<Victim = V>,
+    ) {
+        world.strike(memory, victim, reason, &self.governor);
+        self.state = State::Struck { deadline: world.now() + kill.deadline };
+    }
+
+    fn look_on(
+        &mut self,
+        memory: usize,
+        now: Duration,
+        advice: Advice,
+        world: &mut impl World<Victim = V>,
+    ) -> Option<Duration> {
+        let Advice::Look(pause) = advice else { return None };
+        let due = self.probed.is_none_or(|when| now.saturating_sub(when) >= PROBES);
+        if due && self.governor.wants_evidence() {
+            self.probed = Some(now);
+            world.probe(memory);
+        }
+        let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNINGS);
+        if due && self.governor.is_close() {
+            self.warned = Some(now);
+            world.warn(memory, &self.governor);
+        }
+        Some(pause)
+    }
+}

@@ -1,0 +1,533 @@
+//! What the daemon gives up once it has started, and what it secures for itself.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    path_beneath_rules,
+};
+use rustix::mm::MlockAllFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+/// What files are used after the start. What does not exist is left out.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Files that are read, and directories in which files are.
+    pub read: Vec<PathBuf>,
+    /// Directories in which files are made, written and renamed: the history's.
+    pub keep: Vec<PathBuf>,
+    /// Directories in which existing files are written: the cgroups'.
+    pub set: Vec<PathBuf>,
+}
+
+impl Access {
+    /// What every daemon needs, and its own: the directories of the configuration and of the history. The
+    /// directory of the configuration and not the file, as editors put a new file in the place of the old.
+    pub fn new(config: Option<&Path>, history: Option<&Path>, cgroups: Option<&Path>) -> Self {
+        let parent = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
+        let system = ["/proc", "/sys", "/etc/passwd"].map(PathBuf::from);
+        Self {
+            read: system.into_iter().chain(parent(config)).collect(),
+            keep: parent(history).into_iter().collect(),
+            set: cgroups.map(Path::to_owned).into_iter().collect(),
+        }
+    }
+}
+
+/// Enters the sandbox: no new privileges, no files but `access` (Landlock), no system calls but those that
+/// the daemon makes (seccomp). Says what could not be done; the daemon can do its work without.
+///
+/// Landlock holds for the calling thread and those it starts from then on, and forbids these to trace
+/// processes outside, for which the kernel takes reading a smaps_rollup (before 6.14; since then only without
+/// CAP_PERFMON). So threads that read smaps_rollup must have been started before. For system calls,
+/// these threads are in the sandbox, too.
+pub fn enter(access: &Access) -> Vec<String> {
+    let mut missing = Vec::new();
+    if let Err(e) = rustix::thread::set_no_new_privs(true) {
+        missing.push(format!("new privileges cannot be ruled out: {e}"));
+    }
+    match restrict_files(access) {
+        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}
+        Ok(RulesetStatus::NotEnforced) => missing.push("this kernel does not offer Landlock".to_owned()),
+        Err(e) => missing.push(format!("Landlock: {e}")),
+    }
+    if let Err(e) = restrict_calls() {
+        missing.push(format!("seccomp: {e}"));
+    }
+    missing
+}
+
+fn restrict_files(access: &Access) -> Result<RulesetStatus, landlock::RulesetError> {
+    // No scopes: signals to others are what the daemon is for. TCP needs Linux 6.7; there is no rule for it,
+    // so no port can be bound or connected to any more.
+    let all = AccessFs::from_all(ABI::V5);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let keep = read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let set = read | AccessFs::WriteFile;
+    let status = Ruleset::default()
+        .handle_access(all)?
+        .handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?
+        .create()?
+        .add_rules(path_beneath_rules(&access.read, read))?
+        .add_rules(path_beneath_rules(&access.keep, keep))?
+        .add_rules(path_beneath_rules(&access.set, set))?
+        .restrict_self()?;
+    Ok(status.ruleset)
+}
+
+/// System calls that are made after the start, in any of the daemon's threads.
+///
+/// Not among them: those that start programs, make sockets, or trace, and kill(2), since signals go through
+/// pidfds only.
+const CALLS: &[i64] = &[
+    // The kill itself.
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_process_mrelease,
+    libc::SYS_process_madvise,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_setpriority,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getpriority,
+    // Files.
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    // Waiting.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    libc::SYS_waitid,
+    libc::SYS_wait4,
+    // Sockets that are there.
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_madvise,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mlockall,
+    libc::SYS_munlock,
+    // Threads.
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_set_tid_address,
+    libc::SYS_membarrier,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Who and where we are.
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getcpu,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_capget,
+];
+
+/// The forms of some of them that only older architectures have.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[i64] = &[];
+
+/// All other system calls fail with EPERM and are logged, in all threads. They do not end the daemon: a call that
+/// was forgotten in the list, or that a library makes only when memory is short, would otherwise do so
+/// exactly when the daemon is needed. One that fails costs, at worst, what it was for.
+fn restrict_calls() -> io::Result<()> {
+    // glibc starts threads by clone3, whose flags are in memory, where a filter cannot see them. It
+    // takes this error for an old kernel, and uses clone.
+    let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let errno = |errno: i32| SeccompAction::Errno(errno.cast_unsigned());
+    load(&compile(clone3, SeccompAction::Allow, errno(libc::ENOSYS))?)?;
+    load(&compile(allowed()?, errno(libc::EPERM), SeccompAction::Allow)?)
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn allowed() -> io::Result<Rules> {
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let condition = |argument, op, value| {
+        let condition =
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value).map_err(io::Error::other)?;
+        SeccompRule::new(vec![condition]).map_err(io::Error::other)
+    };
+    let number = |constant: i32| u64::from(constant.cast_unsigned());
+    let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    let thread = number(libc::CLONE_THREAD);
+    rules.extend([
+        // Let through to the filter before.
+        (libc::SYS_clone3, Vec::new()),
+        (libc::SYS_clone, vec![condition(0, MaskedEq(thread), thread)?]),
+        // To end by abort(3); not to signal others by their IDs.
+        (libc::SYS_tgkill, vec![condition(0, Eq, number(linux::Pid::own().get()))?]),
+        // Never new code.
+        (libc::SYS_mmap, vec![condition(2, MaskedEq(number(libc::PROT_EXEC)), 0)?]),
+        (libc::SYS_mprotect, vec![condition(2, MaskedEq(number(libc::PROT_EXEC)), 0)?]),
+        // Limits are read, of this process only; a new one (argument 2) is never set.
+        (
+            libc::SYS_prlimit64,
+            vec![
+                SeccompRule::new(vec![
+                    SeccompCondition::new(0, SeccompCmpArgLen::Dword, Eq, 0).map_err(io::Error::other)?,
+                    SeccompCondition::new(2, SeccompCmpArgLen::Qword, Eq, 0).map_err(io::Error::other)?,
+                ])
+                .map_err(io::Error::other)?,
+            ],
+        ),
+        (
+            libc::SYS_prctl,
+            [libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, libc::PR_SET_VMA]
+                .into_iter()
+                .map(|option| condition(0, Eq, number(option)))
+                .collect::<Result<_, _>>()?,
+        ),
+    ]);
+    Ok(rules)
+}
+
+fn compile(rules: Rules, other: SeccompAction, listed: SeccompAction) -> io::Result<BpfProgram> {
+    let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, other, listed, arch).map_err(io::Error::other)?;
+    filter.try_into().map_err(io::Error::other)
+}
+
+/// Loads a filter for all threads, so that what it refuses is logged.
+fn load(program: &BpfProgram) -> io::Result<()> {
+    let filter = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(io::Error::other)?,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
+    // SAFETY: the kernel reads `filter`, and as many instructions as it says there are; both live, and the
+    // two types of an instruction are the kernel's.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
+    {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        thread => Err(io::Error::other(format!("thread {thread} has filters of its own"))),
+    }
+}
+
+/// Keeps this program's memory from being swapped out or dropped, now and in the future. Pages count from their
+/// first use on, so what was never used takes no memory: code that must not wait has to be run once before.
+///
+/// # Errors
+/// When that is not permitted (CAP_IPC_LOCK, RLIMIT_MEMLOCK).
+pub fn lock_memory() -> io::Result<()> {
+    let mut flags = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
+    // Where a limit counts, what is mapped in the future would fail at it.
+    let unlimited = getrlimit(Resource::Memlock).current.is_none()
+        || rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    if unlimited {
+        flags |= MlockAllFlags::FUTURE;
+    }
+    Ok(rustix::mm::mlockall(flags)?)
+}
+
+/// Keeps the kernel's OOM killer away from this program. Children inherit that, unless they change it.
+///
+/// # Errors
+/// When that is not permitted (CAP_SYS_RESOURCE) and was not done by who started us.
+pub fn exempt_from_oom() -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", "-1000")
+}
+
+/// Limits this program's own memory to `bytes`, so that a fault of ours cannot use up what we
+/// watch over. Counts all private memory that can be written, used or not, with the stacks of threads.
+///
+/// # Errors
+/// When there is a lower limit already.
+pub fn limit_memory(bytes: u64) -> io::Result<()> {
+    Ok(setrlimit(Resource::Data, Rlimit { current: Some(bytes), maximum: Some(bytes) })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::fs;
+    use std::os::fd::{AsFd as _, OwnedFd};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use linux::{Pid, PidFd, Process, Root};
+
+    use super::super::history::{self, History};
+    use super::super::journal::{Journal, Kind, Priority};
+    use super::super::metrics::{Figures, Server};
+    use super::super::record::tests::kill;
+    use super::super::service::Service;
+    use super::super::warn::Warner;
+    use super::*;
+    use crate::strike::{Armed, Fate, Held, Method};
+
+    /// Set for the process in which a test enters the sandbox, as nobody gets out of it.
+    const INSIDE: &str = "MEMREAP_TEST_SANDBOX";
+
+    fn in_a_process_of_its_own(test: &str) {
+        let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", &name, "--include-ignored", "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    /// A process that keeps nobody waiting, and ends by itself.
+    fn sleeper() -> std::process::Child {
+        let null = Stdio::null;
+        Command::new("sleep").arg("60").stdin(null()).stdout(null()).stderr(null()).spawn().unwrap()
+    }
+
+    fn refused<T: std::fmt::Debug>(result: io::Result<T>) {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn a_kill_works_inside_and_mischief_does_not() {
+        in_a_process_of_its_own("inside");
+    }
+
+    #[test]
+    #[ignore = "enters the sandbox; run by another test in a process of its own"]
+    fn inside() {
+        if env::var_os(INSIDE).is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state/history.jsonl");
+        let socket = dir.path().join("metrics");
+        let precious = dir.path().join("precious");
+        fs::write(&precious, "x").unwrap();
+
+        // As a cgroup's directory: files are written, and never made.
+        let cgroup = dir.path().join("cgroup");
+        fs::create_dir(&cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.kill"), "").unwrap();
+        let mrelease = Method::Mrelease.supported();
+
+        // In the order of a start.
+        let mut warner = Warner::start().unwrap();
+        let service = Service::from_env().unwrap();
+        let mut journal = Journal::open().unwrap();
+        let mut history = History::open(&state).unwrap();
+        let mut server = Server::listen(socket.to_str().unwrap()).unwrap();
+        let mut other = sleeper();
+        let mut victim = sleeper();
+        let pid = |child: &std::process::Child| Pid::new(i32::try_from(child.id()).unwrap()).unwrap();
+        let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let (interrupt, _keep): (OwnedFd, OwnedFd) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        // A thread from before the sandbox, which reads what needs the right to trace.
+        let (ask, asked) = mpsc::channel::<Pid>();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            for pid in asked {
+                let rollup = Process::open(&Root::system(), pid).and_then(|p| p.smaps_rollup());
+                tell.send((rollup.is_ok(), can_make_sockets())).unwrap();
+            }
+        });
+        let missing = enter(&Access::new(Some(Path::new("/etc/memreap.toml")), Some(&state), Some(&cgroup)));
+        assert!(missing.iter().all(|m| m.contains("offer Landlock")), "{missing:?}");
+        let landlocked = missing.is_empty();
+
+        // A kill and what goes with it.
+        let root = Root::system();
+        linux::meminfo::MemInfo::read(&root).unwrap();
+        ask.send(pid(&other)).unwrap();
+        let (exact, foreign_socket) = told.recv().unwrap();
+        assert!(exact, "the exact reading fails in a thread from before the sandbox");
+        assert!(!foreign_socket, "a thread from before is not in the sandbox");
+        let process = Process::open(&root, pid(&victim)).unwrap();
+        process.statm().unwrap();
+        process.status().unwrap();
+        process.comm().unwrap();
+        let held = Held {
+            pidfd: PidFd::open(pid(&victim)).unwrap(),
+            bytes: 8 << 20,
+            vm_size: 1,
+            core_dumping: false,
+        };
+        let armed = Armed::new(vec![held], Method::best(), true).unwrap();
+        armed.fire();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        armed.wait(deadline, interrupt.as_fd(), Duration::from_millis(100), || {}).unwrap();
+        let outcome = armed.outcomes().remove(0);
+        assert_eq!(outcome.fate, Fate::Killed, "{outcome:?}");
+        victim.wait().unwrap();
+        // What a kill can do without, and so would not miss.
+        assert_eq!(Method::Mrelease.supported(), mrelease);
+        let mut file = fs::OpenOptions::new().write(true).open(cgroup.join("cgroup.kill")).unwrap();
+        io::Write::write_all(&mut file, b"1").unwrap();
+        let errno = |result: i64| if result < 0 { io::Error::last_os_error().raw_os_error() } else { None };
+        let alive = PidFd::open(pid(&other)).unwrap();
+        let normal = libc::sched_param { sched_priority: 0 };
+        // SAFETY: numbers and live locals of the size that is given.
+        unsafe {
+            assert_eq!(errno(libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const normal).into()), None);
+            let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+            let size = size_of_val(&cpus);
+            assert_eq!(errno(libc::sched_getaffinity(0, size, &raw mut cpus).into()), None);
+            let other = pid(&other).get();
+            assert_eq!(errno(libc::sched_setaffinity(other, size, &raw const cpus).into()), None);
+        }
+        let kill = kill("hog");
+        history.append(&kill).unwrap();
+        history.tidy().unwrap();
+        journal.killed(&kill);
+        journal.note(Kind::Killed, Priority::Info, format_args!("test"));
+        warner.killed(&kill);
+        assert_eq!(warner.dropped(), 0);
+        service.watchdog().unwrap();
+        server.serve(&Figures::default());
+        io::Write::write_all(&mut client, b"GET /\n\n").unwrap();
+        server.serve(&Figures::default());
+        assert!(io::read_to_string(client).unwrap().contains("memreap_kills_total"));
+        assert_eq!(history::read(&state, 9).unwrap().len(), 1);
+        // A large history is put aside, which makes and renames files.
+        while fs::metadata(&state).unwrap().len() < 1 << 20 {
+            history.append(&kill).unwrap();
+        }
+        history.tidy().unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().len(), 0);
+        assert_eq!(thread::spawn(|| 42).join().unwrap(), 42);
+
+        // Mischief.
+        refused(Command::new("true").spawn());
+        refused(std::net::UdpSocket::bind("127.0.0.1:0"));
+        refused(std::os::unix::net::UnixStream::pair());
+        refused(fs::remove_file(&precious));
+        let other_pid = rustix::process::Pid::from_raw(pid(&other).get()).unwrap();
+        refused(
+            rustix::process::kill_process(other_pid, rustix::process::Signal::TERM).map_err(io::Error::from),
+        );
+        // SAFETY: a fork that fails, as the next line sees; a mapping that nobody uses.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(0);
+            }
+            assert_eq!(child, -1);
+            let prot = libc::PROT_READ | libc::PROT_EXEC;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            assert_eq!(libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0), libc::MAP_FAILED);
+        }
+        if landlocked {
+            for path in [&precious, Path::new("/etc/passwd")] {
+                let error = fs::OpenOptions::new().append(true).open(path).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{}", path.display());
+            }
+            fs::read("/etc/passwd").unwrap();
+            fs::read(&precious).unwrap_err();
+            fs::write(cgroup.join("new"), "").unwrap_err();
+        }
+        alive.send_signal(linux::pidfd::Signal::KILL, linux::pidfd::SignalFlags::empty()).unwrap();
+        other.wait().unwrap();
+        // The directory cannot be removed from in here.
+        let _ = dir.keep();
+    }
+
+    /// Whether a socket can be made.
+    fn can_make_sockets() -> bool {
+        std::net::UdpSocket::bind("127.0.0.1:0").is_ok()
+    }
+
+    #[test]
+    fn own_memory_is_limited() {
+        in_a_process_of_its_own("limited");
+    }
+
+    #[test]
+    #[ignore = "limits the process; run by another test in a process of its own"]
+    fn limited() {
+        if env::var_os(INSIDE).is_none() {
+            return;
+        }
+        limit_memory(256 << 20).unwrap();
+        assert!(Vec::<u8>::new().try_reserve_exact(1 << 30).is_err());
+        if let Err(e) = lock_memory() {
+            // Without privileges there is a limit, and no more can be said.
+            assert!(!rustix::process::geteuid().is_root(), "{e}");
+            return;
+        }
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let locked = status.lines().find(|line| line.starts_with("VmLck:")).unwrap();
+        assert!(!locked.contains(" 0 kB"), "{locked}");
+    }
+}

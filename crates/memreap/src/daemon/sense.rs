@@ -1,0 +1,213 @@
+//! What memory there is: the machine's, or that of a cgroup with a limit. All files stay open, so
+//! that a look opens nothing, allocates nothing, and waits for nobody.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use linux::cgroup::{self, Hierarchy, MemoryStat};
+use linux::meminfo::MemInfo;
+use linux::psi::Pressure;
+use linux::zram::Usage;
+use linux::{Root, Source, swaps};
+
+use super::governor::Sample;
+
+/// Room for the longest of the files: memory.stat.
+const BUFFER: usize = 16 << 10;
+/// The most zram devices that are looked at.
+const DEVICES: usize = 8;
+
+/// Where text is read to.
+pub type Buffer = Box<[u8; BUFFER]>;
+
+/// A new buffer.
+pub fn buffer() -> Buffer {
+    Box::new([0; BUFFER])
+}
+
+/// Memory that can run out.
+#[derive(Debug)]
+pub enum Memory {
+    /// All that the machine has.
+    Machine(Machine),
+    /// What a cgroup may have.
+    Limited(Limited),
+}
+
+/// The machine's memory.
+#[derive(Debug)]
+pub struct Machine {
+    meminfo: Source,
+    swaps: Option<Source>,
+    pressure: Option<Source>,
+    zram: ArrayVec<Source, DEVICES>,
+}
+
+/// A cgroup's memory.
+#[derive(Debug)]
+pub struct Limited {
+    /// Its path in the hierarchy, "/a/b".
+    path: PathBuf,
+    max: Source,
+    current: Source,
+    stat: Source,
+    swap: Option<[Source; 2]>,
+    pressure: Option<Source>,
+    /// The rest of the limit is never more than what the machine has.
+    total: u64,
+}
+
+impl Machine {
+    /// Opens what there is to read. Without swap its figures are 0.
+    ///
+    /// # Errors
+    /// When /proc/meminfo cannot be opened, or /sys cannot be read.
+    pub fn open(root: &Root) -> linux::Result<Self> {
+        let mut machine = Self {
+            meminfo: Source::open(root.proc().join("meminfo"))?,
+            swaps: Source::open_if_there(root.proc().join("swaps"))?,
+            pressure: pressure(&root.proc().join("pressure/memory"))?,
+            zram: ArrayVec::new(),
+        };
+        machine.find_zram(root)?;
+        Ok(machine)
+    }
+
+    /// Finds zram devices anew: they come and go.
+    ///
+    /// # Errors
+    /// When /sys cannot be read.
+    pub fn find_zram(&mut self, root: &Root) -> linux::Result<()> {
+        self.zram.clear();
+        for device in linux::zram::devices(root)?.iter().filter(|d| d.disk_size > 0).take(DEVICES) {
+            let path = root.sys().join("block").join(&device.name).join("mm_stat");
+            self.zram.extend(Source::open_if_there(path)?);
+        }
+        Ok(())
+    }
+
+    fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+        let info = self.meminfo.parse(buffer, MemInfo::parse)?;
+        let free = match &self.swaps {
+            // Most machines have none, and the file is not free.
+            Some(swaps) if info.swap_total > 0 => swaps.parse(buffer, swaps::free)?,
+            _ => swaps::Free::default(),
+        };
+        let mut zram = [0; 2];
+        for device in &self.zram {
+            // One that was removed meanwhile holds nothing.
+            if let Ok(usage) = device.parse(buffer, Usage::parse) {
+                zram[0] += usage.original;
+                zram[1] += usage.used;
+            }
+        }
+        Ok(Sample {
+            at,
+            total: info.total,
+            available: info.available,
+            disk_free: free.other,
+            zram_free: free.zram,
+            zram,
+            stalled: stalled(self.pressure.as_ref(), buffer)?,
+        })
+    }
+}
+
+impl Limited {
+    /// Opens the files of the cgroup `path` ("/a/b"; "/" for the caller's own root). `None` when it has no
+    /// limit, or the memory controller is off.
+    ///
+    /// # Errors
+    /// When it is gone, or a file does not say what it should.
+    pub fn open(
+        hierarchy: &Hierarchy,
+        path: &Path,
+        machine: u64,
+        buffer: &mut [u8],
+    ) -> linux::Result<Option<Self>> {
+        let dir = hierarchy.dir(path);
+        // The root of all cgroups does not have it.
+        let Some(max) = Source::open_if_there(dir.join("memory.max"))? else { return Ok(None) };
+        let Some(limit) = max.parse(buffer, cgroup::limit)? else { return Ok(None) };
+        let swap = match (
+            Source::open_if_there(dir.join("memory.swap.max"))?,
+            Source::open_if_there(dir.join("memory.swap.current"))?,
+        ) {
+            (Some(max), Some(current)) => Some([max, current]),
+            _ => None,
+        };
+        Ok(Some(Self {
+            path: path.to_owned(),
+            max,
+            current: Source::open(dir.join("memory.current"))?,
+            stat: Source::open(dir.join("memory.stat"))?,
+            swap,
+            pressure: pressure(&dir.join("memory.pressure"))?,
+            total: limit.min(machine),
+        }))
+    }
+
+    fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX).min(self.total);
+        let current = self.current.parse(buffer, cgroup::amount)?;
+        let stat = self.stat.parse(buffer, MemoryStat::parse)?;
+        let mut free = 0;
+        if let Some([max, used]) = &self.swap {
+            let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
+            free = max.saturating_sub(used.parse(buffer, cgroup::amount)?);
+        }
+        // As the kernel estimates MemAvailable: half of the page cache is in use.
+        let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
+        Ok(Sample {
+            at,
+            total: limit,
+            available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
+            // What is swapped out is off this account, wherever it goes.
+            disk_free: free,
+            zram_free: 0,
+            zram: [0; 2],
+            stalled: stalled(self.pressure.as_ref(), buffer)?,
+        })
+    }
+}
+
+impl Memory {
+    /// Looks.
+    ///
+    /// # Errors
+    /// When a file cannot be read (ENODEV for a cgroup that is gone) or does not say what it
+    /// should.
+    pub fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+        match self {
+            Self::Machine(machine) => machine.sample(at, buffer),
+            Self::Limited(limited) => limited.sample(at, buffer),
+        }
+    }
+
+    /// The cgroup whose limit it is; `None` for the machine.
+    pub fn cgroup(&self) -> Option<&Path> {
+        match self {
+            Self::Machine(_) => None,
+            Self::Limited(limited) => Some(&limited.path),
+        }
+    }
+}
+
+/// PSI can be switched off, and then the file may be there and not be readable.
+fn pressure(path: &Path) -> linux::Result<Option<Source>> {
+    match Source::open(path) {
+        Ok(source) => {
+            let mut text = [0; 512];
+            Ok(source.parse(&mut text, Pressure::parse).is_ok().then_some(source))
+        }
+        Err(e) if e.is_unsupported() || e.is_denied() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn stalled(pressure: Option<&Source>, buffer: &mut [u8]) -> linux::Result<Option<[Duration; 2]>> {
+    let Some(source) = pressure else { return Ok(None) };
+    let pressure = source.parse(buffer, Pressure::parse)?;
+    Ok(pressure.full.map(|full| [pressure.some.total, full.total]))
+}

@@ -1,0 +1,434 @@
+//! The keeper in a world that is made up: days of hostile events in a second, the same every time.
+
+use std::time::Duration;
+
+use linux::pidfd::Signal;
+
+use super::governor::{Governor, Sample};
+use super::keeper::{Keeper, Next, Progress, World};
+use super::record::{Ending, Reason};
+use crate::config::{Act, Config};
+use crate::kill::First;
+
+const MIB: u64 = 1 << 20;
+const TOTAL: u64 = 2048 * MIB;
+const ZRAM: u64 = 1024 * MIB;
+/// What the kernel, its caches and processes that never change take.
+const BASE: u64 = 500 * MIB;
+/// The step in which the world moves when nobody looks.
+const MOMENT: Duration = Duration::from_millis(5);
+/// Time at no memory at all after which the kernel's own OOM killer would have acted.
+const TOO_LATE: Duration = Duration::from_secs(5);
+
+/// A generator of numbers, by its seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From `low` to `high`, both included.
+    fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Proc {
+    id: u64,
+    bytes: u64,
+    /// Bytes per second, until `cap`.
+    rate: u64,
+    cap: u64,
+    /// The time it needs to exit once it is killed; `None` is for ever (D state).
+    exit: Option<Duration>,
+    /// When its exit ends.
+    dying: Option<Option<Duration>>,
+}
+
+#[derive(Debug)]
+struct Made {
+    id: u64,
+    at: Duration,
+    headroom: u64,
+}
+
+struct Sim {
+    now: Duration,
+    procs: Vec<Proc>,
+    /// How much of a page compression saves.
+    saves: f64,
+    swapped: u64,
+    stalled: Duration,
+    starved: Duration,
+    reclaimed: bool,
+    next_id: u64,
+    struck: Option<u64>,
+    kills: Vec<Made>,
+    endings: Vec<Ending>,
+    warnings: u32,
+    searches: u32,
+    asked: Vec<u64>,
+    deaf: bool,
+}
+
+impl Sim {
+    fn new(saves: f64) -> Self {
+        Self {
+            now: Duration::ZERO,
+            procs: Vec::new(),
+            saves,
+            swapped: 0,
+            stalled: Duration::ZERO,
+            starved: Duration::ZERO,
+            reclaimed: false,
+            next_id: 1,
+            struck: None,
+            kills: Vec::new(),
+            endings: Vec::new(),
+            warnings: 0,
+            searches: 0,
+            asked: Vec::new(),
+            deaf: false,
+        }
+    }
+
+    fn spawn(&mut self, bytes: u64, rate: u64, cap: u64) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let exit = Some(Duration::from_millis(20 + bytes / (20 * MIB)));
+        self.procs.push(Proc { id, bytes, rate, cap, exit, dying: None });
+        id
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Proc> {
+        self.procs.iter_mut().find(|p| p.id == id)
+    }
+
+    fn used(&self) -> u64 {
+        BASE + self.procs.iter().map(|p| p.bytes).sum::<u64>()
+    }
+
+    fn available(&self) -> u64 {
+        let compressed = (self.swapped as f64 * (1.0 - self.saves)) as u64;
+        TOTAL.saturating_sub(self.used() - self.swapped.min(self.used()) + compressed)
+    }
+
+    /// One moment passes.
+    fn tick(&mut self) {
+        self.now += MOMENT;
+        let now = self.now;
+        self.procs.retain(|p| !matches!(p.dying, Some(Some(end)) if end <= now));
+        let room = self.available();
+        let wanted: u64 = self
+            .procs
+            .iter()
+            .filter(|p| p.dying.is_none())
+            .map(|p| (p.rate as f64 * MOMENT.as_secs_f64()) as u64)
+            .map(|grow| grow.min(TOTAL))
+            .sum();
+        self.reclaimed = room < TOTAL / 20;
+        if self.reclaimed && self.swapped < ZRAM {
+            // Reclaim swaps out more than is asked for, and gains what compression saves.
+            self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM).min(self.used());
+        }
+        let room = self.available();
+        for p in self.procs.iter_mut().filter(|p| p.dying.is_none()) {
+            let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4);
+            p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
+        }
+        self.swapped = self.swapped.min(self.used() - BASE);
+        // Nobody stalls for memory who wants none.
+        if room < TOTAL / 50 && wanted > 0 {
+            self.stalled += MOMENT;
+        }
+        let hopeless = room < TOTAL / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
+        self.starved = if hopeless { self.starved + MOMENT } else { Duration::ZERO };
+    }
+}
+
+impl World for Sim {
+    type Victim = u64;
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn sample(&mut self, _memory: usize) -> Option<Sample> {
+        Some(Sample {
+            at: self.now,
+            total: TOTAL,
+            available: self.available(),
+            disk_free: 0,
+            zram_free: ZRAM - self.swapped,
+            zram: [self.swapped, (self.swapped as f64 * (1.0 - self.saves)) as u64],
+            stalled: Some([self.stalled; 2]),
+        })
+    }
+
+    fn prepare(&mut self, _budget: Duration, _ahead: bool) {}
+
+    fn choose(&mut self, _memory: usize) -> Option<u64> {
+        self.searches += 1;
+        self.procs.iter().filter(|p| p.dying.is_none()).max_by_key(|p| (p.bytes, p.id)).map(|p| p.id)
+    }
+
+    fn warn(&mut self, _memory: usize, _governor: &Governor) {
+        self.warnings += 1;
+    }
+
+    fn probe(&mut self, _memory: usize) {
+        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE);
+    }
+
+    fn nobody(&mut self, _memory: usize, _reason: Reason, _governor: &Governor) {}
+
+    fn ask(&mut self, _memory: usize, victim: &u64, _signal: Signal) {
+        self.asked.push(*victim);
+        let (now, deaf) = (self.now, self.deaf);
+        if let Some(p) = self.get(*victim)
+            && !deaf
+        {
+            p.dying = Some(p.exit.map(|time| now + time));
+        }
+    }
+
+    fn strike(&mut self, _memory: usize, victim: u64, _reason: Reason, governor: &Governor) {
+        let now = self.now;
+        self.struck = Some(victim);
+        self.kills.push(Made { id: victim, at: now, headroom: governor.outlook().headroom });
+        if let Some(p) = self.get(victim) {
+            p.dying = Some(p.exit.map(|time| now + time));
+        }
+    }
+
+    fn progress(&mut self, _memory: usize) -> Progress {
+        match self.struck {
+            Some(id) if self.procs.iter().any(|p| p.id == id) => Progress::Dying,
+            _ => Progress::Ended(Ending::Back),
+        }
+    }
+
+    fn has_ended(&mut self, victim: &u64) -> bool {
+        let victim = *victim;
+        self.get(victim).is_none()
+    }
+
+    fn finish(&mut self, _memory: usize, ending: Ending) {
+        self.struck = None;
+        self.endings.push(ending);
+    }
+}
+
+/// A world with its keeper.
+struct Run {
+    sim: Sim,
+    keeper: Keeper<u64>,
+    wake: Option<Duration>,
+    /// When the kernel last told of pressure.
+    told: Duration,
+    looks: u64,
+}
+
+impl Run {
+    fn new(saves: f64, config: &Config) -> Self {
+        let keeper = Keeper::new(config, 4);
+        Self { sim: Sim::new(saves), keeper, wake: None, told: Duration::ZERO, looks: 0 }
+    }
+
+    /// The world goes on for a time, and the daemon with it.
+    fn pass(&mut self, time: Duration) {
+        let end = self.sim.now + time;
+        while self.sim.now < end {
+            self.sim.tick();
+            assert!(
+                self.sim.starved < TOO_LATE,
+                "a kill was missed at {:?}: {:?}",
+                self.sim.now,
+                self.sim.procs
+            );
+            // PSI tells once in half a second.
+            let pressure = self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
+            if pressure {
+                self.told = self.sim.now;
+                self.keeper.alarm(self.sim.now);
+            }
+            if pressure || self.wake.is_some_and(|at| at <= self.sim.now) {
+                self.look();
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.looks += 1;
+        self.wake = match self.keeper.step(&mut self.sim) {
+            Next::Rest => None,
+            Next::After(pause) => Some(self.sim.now + pause),
+        };
+    }
+
+    /// The daemon is stopped and continued: the world goes on alone.
+    fn sleep(&mut self, time: Duration) {
+        let end = self.sim.now + time;
+        while self.sim.now < end {
+            self.sim.tick();
+        }
+        self.sim.starved = Duration::ZERO;
+        self.look();
+    }
+
+    fn killed(&self) -> Vec<u64> {
+        self.sim.kills.iter().map(|k| k.id).collect()
+    }
+}
+
+const S: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_hog_is_killed_once_and_soon() {
+    // From what cannot be compressed to what can be well.
+    for saves in [0.0, 0.3, 0.67] {
+        for rate in [50, 200, 1000, 4000] {
+            let mut run = Run::new(saves, &Config::default());
+            run.sim.spawn(300 * MIB, 0, 0);
+            let hog = run.sim.spawn(10 * MIB, rate * MIB, u64::MAX);
+            run.pass(120 * S);
+            assert_eq!(run.killed(), [hog], "{saves} {rate}");
+            assert_eq!(run.sim.endings, [Ending::Back]);
+            assert!(run.sim.stalled < S / 2, "{saves} {rate}: stalled {:?}", run.sim.stalled);
+        }
+    }
+}
+
+#[test]
+fn swap_that_frees_nothing_does_not_count() {
+    let mut run = Run::new(0.0, &Config::default());
+    run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
+    run.pass(60 * S);
+    // Long before swap was full.
+    assert!(run.sim.kills[0].headroom < TOTAL / 8, "{:?}", run.sim.kills);
+    let full = Duration::from_secs_f64((TOTAL - BASE + ZRAM) as f64 / (400 * MIB) as f64);
+    assert!(run.sim.kills[0].at < full, "{:?}", run.sim.kills);
+}
+
+#[test]
+fn what_fits_is_left_alone() {
+    for saves in [0.0, 0.5] {
+        for (rate, cap) in [(4000, 1100), (1000, 1200), (50, 1250)] {
+            let mut run = Run::new(saves, &Config::default());
+            run.sim.spawn(10 * MIB, rate * MIB, cap * MIB);
+            run.pass(60 * S);
+            assert_eq!(run.killed(), [0; 0], "{saves} {rate} {cap}: {:?}", run.sim.kills);
+        }
+    }
+}
+
+#[test]
+fn a_victim_that_does_not_die_is_left_behind_at_the_deadline() {
+    let config = Config::default();
+    let mut run = Run::new(0.3, &config);
+    let stuck = run.sim.spawn(400 * MIB, 600 * MIB, u64::MAX);
+    run.sim.get(stuck).unwrap().exit = None;
+    let second = run.sim.spawn(390 * MIB, 100 * MIB, u64::MAX);
+    run.pass(30 * S);
+    assert_eq!(run.killed(), [stuck, second]);
+    assert_eq!(run.sim.endings, [Ending::Late, Ending::Back]);
+    assert!(run.sim.kills[1].at - run.sim.kills[0].at >= config.kill.deadline);
+}
+
+#[test]
+fn who_is_asked_first_has_the_time_that_there_is() {
+    let mut config = Config::default();
+    config.kill.first = Some(First { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
+    for deaf in [false, true] {
+        let mut run = Run::new(0.5, &config);
+        run.sim.deaf = deaf;
+        let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
+        run.pass(120 * S);
+        assert_eq!(run.sim.asked, [hog]);
+        assert_eq!(run.killed().len(), usize::from(deaf));
+    }
+}
+
+#[test]
+fn nothing_is_looked_at_when_there_is_no_pressure() {
+    let mut run = Run::new(0.5, &Config::default());
+    run.sim.spawn(600 * MIB, 0, 0);
+    run.look();
+    run.pass(3600 * S);
+    assert!(run.looks < 30, "{} looks", run.looks);
+}
+
+#[test]
+fn a_day_of_hostile_events() {
+    let day = 24 * 3600 * S;
+    for seed in 0..2 {
+        let mut dice = Dice(seed);
+        let config = Config::default();
+        let mut run = Run::new(0.4, &config);
+        let mut expected = 0;
+        run.sim.spawn(300 * MIB, 0, 0);
+        while run.sim.now < day {
+            let before = run.sim.kills.len();
+            // The watchdog makes it look.
+            run.look();
+            run.sim.saves = dice.within(0, 70) as f64 / 100.0;
+            let rate = [20, 50, 150, 500, 2000][dice.within(0, 4) as usize] * MIB;
+            match dice.within(0, 6) {
+                0 => {
+                    run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    expected += 1;
+                }
+                1 => {
+                    // Comes, stays and goes by itself.
+                    let id = run.sim.spawn(5 * MIB, rate, dice.within(100, 900) * MIB);
+                    run.pass(30 * S);
+                    run.sim.procs.retain(|p| p.id != id);
+                }
+                2 => {
+                    // Stuck for a time that is longer than the deadline.
+                    let id = run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    run.sim.get(id).unwrap().exit = Some(2 * config.kill.deadline);
+                    expected += 1;
+                }
+                3 => {
+                    // The daemon does not run for a while, and a hog starts meanwhile.
+                    run.sleep(Duration::from_millis(dice.within(10, 3000)));
+                    run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    expected += 1;
+                }
+                4 => {
+                    // Other thresholds while it is on its way.
+                    run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    run.pass(S / 2);
+                    let low = dice.within(6, 15) as f64;
+                    run.keeper.set(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
+                    expected += 1;
+                }
+                5 => {
+                    // Exits by itself just before or after it is chosen.
+                    let id = run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    while run.sim.kills.len() == before && run.sim.available() > TOTAL / 8 {
+                        run.pass(MOMENT);
+                    }
+                    run.sim.procs.retain(|p| p.id != id);
+                }
+                _ => {}
+            }
+            run.pass(Duration::from_secs(dice.within(60, 600)));
+            // Whoever is stuck blocks nobody, but innocents may have to go in the meantime: that is what
+            // the deadline means. None of the harmless ones is ever the greatest here.
+            for kill in &run.sim.kills[before..] {
+                assert_ne!(kill.id, 1, "an innocent died at {:?}: {:?}", kill.at, run.sim.kills);
+            }
+            run.sim.procs.retain(|p| p.id == 1);
+        }
+        let wrong = run.sim.kills.len().abs_diff(expected);
+        assert_eq!(wrong, 0, "{expected} expected, {} made", run.sim.kills.len());
+    }
+}

@@ -1,0 +1,511 @@
+//! The [`World`] that is there: /proc, cgroups, signals.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use arrayvec::{ArrayString, ArrayVec};
+use linux::cgroup::Hierarchy;
+use linux::pidfd::{Signal, SignalFlags};
+use linux::{Pid, PidFd, Root};
+use rustix::fs::{Mode, OFlags};
+
+use super::governor::{Governor, Sample};
+use super::keeper::{Progress, World};
+use super::probe::Probe;
+use super::reapers::Reapers;
+use super::record::{Ending, Kill, Reason};
+use super::sense::{self, Buffer, Limited, Memory};
+use super::voice::Voice;
+use super::{lift, limits};
+use crate::choice::{CGROUP, Choice, Chooser, Scope};
+use crate::config::{Config, WholeCgroup};
+use crate::strike::{Fate, Held, Method};
+
+/// The machine, and so many limited cgroups.
+pub const MEMORIES: usize = 16;
+/// How long the memory of a process that is gone is waited for: some of what was expected may never be
+/// seen, as others took it at once.
+const LINGER: Duration = Duration::from_millis(500);
+/// What is seen as soon as this was there when the process went.
+const SOON: Duration = Duration::from_millis(5);
+/// Two searches for limits are at least so far apart.
+const SEARCH: Duration = Duration::from_secs(1);
+/// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
+/// a time.
+const PASSES: usize = 4;
+const MEMBERS: usize = 256;
+/// The longest path of a file of a cgroup.
+const PATH: usize = 512;
+
+/// The running system.
+pub struct System {
+    began: Instant,
+    /// What is watched over; the first is the machine, or in a container its limit.
+    pub memories: Vec<Memory>,
+    buffer: Buffer,
+    chooser: Chooser,
+    probe: Probe,
+    /// The threads that get memory back.
+    pub reapers: Reapers,
+    config: Config,
+    dry_run: bool,
+    proc: OwnedFd,
+    /// Where cgroups are, if v2 is mounted.
+    cgroups: Option<OwnedFd>,
+    struck: Vec<Option<Struck>>,
+    /// When limits were last searched for.
+    searched: Option<Duration>,
+    /// Who is told.
+    pub voice: Voice,
+    /// Memories that turned out to be gone.
+    pub vanished: ArrayVec<usize, MEMORIES>,
+}
+
+/// A victim that is dying.
+struct Struck {
+    place: Option<usize>,
+    /// The cgroup that was killed with it.
+    group: Option<OwnedFd>,
+    refused: Option<i32>,
+    kill: Kill,
+    at: Instant,
+    /// When its process was gone, or its memory freed by us.
+    over: Option<Instant>,
+}
+
+impl System {
+    /// Puts the parts together.
+    #[expect(clippy::too_many_arguments, reason = "each is a part, and named where it is made")]
+    pub fn new(
+        first: Memory,
+        chooser: Chooser,
+        probe: Probe,
+        reapers: Reapers,
+        config: Config,
+        dry_run: bool,
+        proc: OwnedFd,
+        cgroups: Option<OwnedFd>,
+        voice: Voice,
+    ) -> Self {
+        let mut memories = Vec::with_capacity(MEMORIES);
+        memories.push(first);
+        Self {
+            began: Instant::now(),
+            memories,
+            buffer: sense::buffer(),
+            chooser,
+            probe,
+            reapers,
+            config,
+            dry_run,
+            proc,
+            cgroups,
+            struck: std::iter::repeat_with(|| None).take(MEMORIES).collect(),
+            searched: None,
+            voice,
+            vanished: ArrayVec::new(),
+        }
+    }
+
+    /// Other settings from now on.
+    pub fn set(&mut self, config: Config) {
+        self.config = config;
+        self.chooser.forget();
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Looks for a victim and tells nobody: so that all code and memory that a choice needs is there.
+    pub fn rehearse(&mut self) {
+        let by_cgroup = self.config.kill.by_cgroup;
+        let _ = self.chooser.choose(&self.config.policy, Scope::All { by_cgroup });
+        let _ = self.memories[0].sample(Duration::ZERO, &mut self.buffer[..]);
+    }
+
+    /// Finds zram devices anew.
+    pub fn renew(&mut self, root: &Root) {
+        if let Some(Memory::Machine(machine)) = self.memories.first_mut()
+            && let Err(e) = machine.find_zram(root)
+        {
+            self.voice.failed(&e);
+        }
+    }
+
+    /// Finds cgroups with limits, and watches over them from now on.
+    pub fn find_limits(&mut self, hierarchy: &Hierarchy) {
+        let now = self.began.elapsed();
+        let due = self.searched.is_none_or(|when| now - when >= SEARCH);
+        let Some(root) = self.cgroups.as_ref().filter(|_| due && self.config.act.cgroups) else { return };
+        self.searched = Some(now);
+        let total = self.memories[0].sample(now, &mut self.buffer[..]).map_or(u64::MAX, |s| s.total);
+        let (memories, buffer, voice) = (&mut self.memories, &mut self.buffer, &mut self.voice);
+        limits::find(root, |path| {
+            let path = Path::new(OsStr::from_bytes(path));
+            if memories.len() == MEMORIES || memories.iter().any(|m| m.cgroup() == Some(path)) {
+                return;
+            }
+            match Limited::open(hierarchy, path, total, &mut buffer[..]) {
+                Ok(Some(limited)) => memories.push(Memory::Limited(limited)),
+                Ok(None) => {}
+                // Gone again.
+                Err(e) if e.is_unsupported() => {}
+                Err(e) => voice.failed(&e),
+            }
+        });
+    }
+
+    /// Watches over a cgroup no longer; the last takes its place.
+    pub fn forget(&mut self, memory: usize) {
+        self.memories.swap_remove(memory);
+        self.struck[memory] = None;
+        self.struck.swap(memory, self.memories.len());
+    }
+
+    /// Kills the cgroup of a victim as a whole, if that is what is to be done. Gives the cgroup.
+    fn kill_group(&self, choice: &Choice, wanted: u64) -> Option<OwnedFd> {
+        let group = choice.group?;
+        let whole = match self.config.kill.whole_cgroup {
+            WholeCgroup::Never => false,
+            WholeCgroup::OomGroup => group.oom_group,
+            WholeCgroup::Always => true,
+            // Several kills, each with a wait, where one would do.
+            WholeCgroup::Auto => group.oom_group || (choice.bytes < wanted && group.bytes / 2 > choice.bytes),
+        };
+        if !(whole && group.expendable && group.processes > 1) {
+            return None;
+        }
+        let dir = open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
+        // It may be another one of that name by now: only this one is killed, and only if the victim
+        // is still in it.
+        is_member(&dir, choice.pid)?;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        // Linux 5.14. A user's own cgroups are the user's to write to, and root's with CAP_DAC_OVERRIDE.
+        let killed = rustix::fs::openat(&dir, c"cgroup.kill", flags, Mode::empty())
+            .and_then(|kill| rustix::io::write(&kill, b"1"));
+        (killed.is_ok() || kill_members(&dir)).then_some(dir)
+    }
+}
+
+/// A cgroup's directory, by its path "/a/b".
+fn open_below(root: &OwnedFd, path: &[u8]) -> Option<OwnedFd> {
+    let mut text = ArrayVec::<u8, PATH>::new();
+    text.try_extend_from_slice(b".").ok()?;
+    text.try_extend_from_slice(path).ok()?;
+    text.try_push(0).ok()?;
+    // No "..": a cgroup outside of our namespace is not ours to kill.
+    if path.windows(3).any(|part| part == b"/..") {
+        return None;
+    }
+    let path = CStr::from_bytes_with_nul(&text).ok()?;
+    rustix::fs::openat(
+        root,
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+    .ok()
+}
+
+/// `Some` if a process is in a cgroup.
+fn is_member(dir: &OwnedFd, pid: Pid) -> Option<()> {
+    let mut found = false;
+    members(dir, |member| found |= member == pid)?;
+    found.then_some(())
+}
+
+/// Kills the processes in a cgroup one by one, and those that they have started meanwhile, some times
+/// over. Says whether there were any.
+fn kill_members(dir: &OwnedFd) -> bool {
+    let mut killed = false;
+    for _ in 0..PASSES {
+        let mut held = ArrayVec::<PidFd, MEMBERS>::new();
+        let listed = members(dir, |pid| {
+            if !held.is_full()
+                && let Ok(pidfd) = PidFd::open(pid)
+            {
+                held.push(pidfd);
+            }
+        });
+        // Whoever is still listed now that it is held is the one that is held: its ID was not used again.
+        let mut own = [false; MEMBERS];
+        let again = members(dir, |pid| {
+            if let Some(place) = held.iter().position(|pidfd| pidfd.opened_as() == pid) {
+                own[place] = true;
+            }
+        });
+        if listed.and(again).is_none() {
+            break;
+        }
+        for (pidfd, _) in held.iter().zip(own).filter(|(_, own)| *own) {
+            killed |= pidfd.send_signal(Signal::KILL, SignalFlags::empty()).is_ok();
+        }
+    }
+    killed
+}
+
+/// Calls `each` with the processes in a cgroup; `None` when they cannot be read.
+fn members(dir: &OwnedFd, mut each: impl FnMut(Pid)) -> Option<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let procs = rustix::fs::openat(dir, c"cgroup.procs", flags, Mode::empty()).ok()?;
+    let mut buffer = [0; 4096];
+    // A line may be in two pieces.
+    let mut start = 0;
+    loop {
+        let got = rustix::io::read(&procs, &mut buffer[start..]).ok()?;
+        let text = &buffer[..start + got];
+        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        text[..whole]
+            .split(|b| *b == b'\n')
+            .filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok())
+            .for_each(&mut each);
+        if got == 0 {
+            return Some(());
+        }
+        let len = text.len();
+        buffer.copy_within(whole..len, 0);
+        start = len - whole;
+    }
+}
+
+/// Whether a cgroup that was killed is empty.
+fn is_empty(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(events) = rustix::fs::openat(dir, c"cgroup.events", flags, Mode::empty()) else {
+        // Removed.
+        return true;
+    };
+    let mut text = [0; 256];
+    match rustix::io::read(&events, &mut text) {
+        Ok(len) => text[..len].split(|b| *b == b'\n').any(|line| line == b"populated 0"),
+        Err(_) => true,
+    }
+}
+
+impl World for System {
+    type Victim = Choice;
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn sample(&mut self, memory: usize) -> Option<Sample> {
+        let at = self.began.elapsed();
+        match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
+            Ok(sample) => Some(sample),
+            Err(e) => {
+                if memory > 0 {
+                    // A cgroup that was removed.
+                    let _ = self.vanished.try_push(memory);
+                } else {
+                    self.voice.failed(&e);
+                }
+                None
+            }
+        }
+    }
+
+    fn prepare(&mut self, budget: Duration, ahead: bool) {
+        self.chooser.refresh(&self.config.policy, budget, ahead);
+    }
+
+    fn choose(&mut self, memory: usize) -> Option<Choice> {
+        let mut path = ArrayVec::<u8, CGROUP>::new();
+        let scope = match self.memories.get(memory)?.cgroup() {
+            // The first is all that this daemon can see.
+            Some(cgroup) if memory > 0 => {
+                path.try_extend_from_slice(cgroup.as_os_str().as_encoded_bytes()).ok()?;
+                Scope::Below(&path)
+            }
+            _ => Scope::All { by_cgroup: self.config.kill.by_cgroup },
+        };
+        // Those that are dying already are not among them.
+        self.chooser.choose(&self.config.policy, scope)
+    }
+
+    fn warn(&mut self, memory: usize, governor: &Governor) {
+        // Who it would be now is also who is known best when it comes to it.
+        if let Some(victim) = self.choose(memory) {
+            self.voice.warn(&victim, &governor.because());
+        }
+    }
+
+    fn probe(&mut self, memory: usize) {
+        if !self.dry_run
+            && let Some(victim) = self.choose(memory)
+        {
+            self.probe.ask(victim.pidfd, victim.bytes);
+        }
+    }
+
+    fn nobody(&mut self, _memory: usize, reason: Reason, governor: &Governor) {
+        self.voice.nobody(reason, &governor.because());
+    }
+
+    fn ask(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
+        if self.dry_run {
+            return;
+        }
+        let sent = victim.pidfd.send_signal(signal, SignalFlags::empty());
+        self.voice.asked(victim, signal, sent.err().as_ref());
+    }
+
+    fn strike(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
+        let available = governor.last().map_or(0, |s| s.available);
+        let total = governor.last().map_or(0, |s| s.total);
+        // What brings it back to where all is well, although it goes on like this until the memory is there.
+        let well = (total as f64 * 2.0 * self.config.act.low / 100.0) as u64;
+        let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
+        let wanted = well.saturating_sub(available).saturating_add(growth as u64);
+        let at = Instant::now();
+        let mut kill = Kill {
+            unix_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            pid: victim.pid,
+            comm: victim.comm,
+            uid: victim.uid,
+            cgroup: victim.cgroup.clone(),
+            processes: 1,
+            expected: victim.bytes,
+            exact: victim.exact,
+            reason,
+            because: governor.because(),
+            rule: ArrayString::new(),
+            means: self.reapers.method(),
+            ending: Ending::DryRun,
+            available: [available; 2],
+            took: Duration::ZERO,
+            cost: victim.cost,
+        };
+        if let Some(rule) = victim.rule {
+            // What does not fit is cut off.
+            for c in self.config.policy.rule(rule).chars() {
+                if kill.rule.try_push(c).is_err() {
+                    break;
+                }
+            }
+        }
+        let mut struck = Struck { place: None, group: None, refused: None, kill, at, over: None };
+        if !self.dry_run {
+            struck.group = self.kill_group(&victim, wanted);
+            if struck.group.is_some()
+                && let Some(group) = victim.group
+            {
+                struck.kill.processes = group.processes;
+                struck.kill.expected = group.bytes;
+                struck.kill.exact = false;
+            }
+            let Choice { pidfd, bytes, vm_size, .. } = victim;
+            match self.reapers.strike(Held { pidfd, bytes, vm_size, core_dumping: false }) {
+                Ok(place) => struck.place = Some(place),
+                // All places are taken by victims that do not die: then without help.
+                Err(pidfd) => {
+                    struck.kill.means = Method::Plain;
+                    if let Err(e) = pidfd.send_signal(Signal::KILL, SignalFlags::empty()) {
+                        struck.refused = Some(e.raw_os_error().unwrap_or(libc::ESRCH));
+                    }
+                }
+            }
+            let kill = &struck.kill;
+            lift::lift(&self.proc, self.cgroups.as_ref(), kill.pid, &kill.cgroup);
+        }
+        if let Some(slot) = self.struck.get_mut(memory) {
+            *slot = Some(struck);
+        }
+    }
+
+    fn progress(&mut self, memory: usize) -> Progress {
+        let Some(Some(struck)) = self.struck.get_mut(memory) else {
+            return Progress::Ended(Ending::Gone);
+        };
+        if self.dry_run {
+            return Progress::Ended(Ending::DryRun);
+        }
+        if let Some(errno) = struck.refused {
+            return Progress::Ended(Ending::Refused(errno));
+        }
+        let Some(outcome) = struck.place.and_then(|place| self.reapers.outcome(place)) else {
+            return Progress::Dying;
+        };
+        self.reapers.let_others_run();
+        struck.kill.means = outcome.means;
+        let whole = struck.group.as_ref().is_none_or(is_empty);
+        match outcome.fate {
+            Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
+            Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),
+            _ if !whole => return Progress::Dying,
+            Fate::Dying if outcome.back.is_none() => return Progress::Dying,
+            _ => {}
+        }
+        // Whoever read its memory just then has it until that is done: the process can be gone and its
+        // memory not be free.
+        let over = *struck.over.get_or_insert_with(Instant::now);
+        let began = struck.kill.available[0];
+        let at = self.began.elapsed();
+        let now = self.memories.get(memory).and_then(|m| m.sample(at, &mut self.buffer[..]).ok());
+        let back = now.is_none_or(|now| now.available >= began.saturating_add(struck.kill.expected / 4));
+        if !back && over.elapsed() < LINGER {
+            return Progress::Dying;
+        }
+        struck.kill.took = match (&struck.group, outcome.back) {
+            (None, Some(back)) if over.elapsed() < SOON => back,
+            _ => struck.at.elapsed(),
+        };
+        Progress::Ended(Ending::Back)
+    }
+
+    fn has_ended(&mut self, victim: &Choice) -> bool {
+        victim.pidfd.has_exited().unwrap_or(false)
+    }
+
+    fn finish(&mut self, memory: usize, ending: Ending) {
+        let Some(mut struck) = self.struck.get_mut(memory).and_then(Option::take) else { return };
+        struck.kill.ending = ending;
+        if ending == Ending::Late {
+            struck.kill.took = struck.at.elapsed();
+        }
+        let now =
+            self.memories.get(memory).and_then(|m| m.sample(self.began.elapsed(), &mut self.buffer[..]).ok());
+        struck.kill.available[1] = now.map_or(0, |s| s.available);
+        self.voice.killed(&struck.kill);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    #[test]
+    fn only_who_is_listed_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            rustix::fs::openat(CWD, dir.path(), flags, Mode::empty()).unwrap()
+        };
+        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
+        let text = format!("{}\n{}\n", children[0].id(), children[2].id());
+        fs::write(dir.path().join("cgroup.procs"), text).unwrap();
+        assert!(kill_members(&open()));
+        for gone in [2, 0] {
+            assert!(!children.remove(gone).wait().unwrap().success());
+        }
+        let mut left = children.remove(0);
+        assert!(left.try_wait().unwrap().is_none());
+        assert_eq!(is_member(&open(), Pid::new(left.id().cast_signed()).unwrap()), None);
+        left.kill().unwrap();
+        left.wait().unwrap();
+        fs::remove_file(dir.path().join("cgroup.procs")).unwrap();
+        assert!(!kill_members(&open()));
+    }
+}

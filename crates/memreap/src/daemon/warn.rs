@@ -1,0 +1,524 @@
+//! Telling others: a command of the administrator's, and the desktops of users who are logged in.
+//!
+//! Both mean to start programs, which takes memory and time and can hang. So a helper process does it,
+//! forked before the daemon locks itself in. It is told over a socket that never holds the daemon up: when
+//! the helper is behind, what does not fit is dropped and counted.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fmt};
+
+use linux::process::Comm;
+use linux::{Pid, escape};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::Signal;
+
+use super::journal::{Line, ending};
+use super::record::{Kill, Reason};
+use super::text::Text;
+use crate::config;
+use crate::units::Size;
+
+/// The longest message, and so the longest command with its arguments.
+const MESSAGE: usize = 4 << 10;
+/// How much may wait for the helper. What waits longer than some hooks take is no news any more.
+const WAITING: usize = 16 << 10;
+/// First bytes of messages.
+const CONFIGURE: u8 = b'C';
+const EVENT: u8 = b'E';
+/// Where each user's session bus is, below the user's number.
+const RUN_USER: &str = "/run/user";
+/// The time for a command when none is configured.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// A victim that will be killed if it goes on like this.
+#[derive(Clone, Copy, Debug)]
+pub struct Warning<'a> {
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: Comm,
+    /// Its user.
+    pub uid: u32,
+    /// Its cgroup; empty without one.
+    pub cgroup: &'a [u8],
+    /// What would come back, in bytes.
+    pub bytes: u64,
+    /// Why.
+    pub reason: Reason,
+    /// The figures behind it.
+    pub because: &'a str,
+}
+
+impl fmt::Display for Warning<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, comm, uid, bytes, because, .. } = self;
+        write!(f, "about to kill {pid} ({comm}), user {uid}, for {}", Size(*bytes))?;
+        if !because.is_empty() {
+            write!(f, "; {}", escape(because.as_bytes()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The helper process, as the daemon has it.
+#[derive(Debug)]
+pub struct Warner {
+    socket: OwnedFd,
+    pid: Pid,
+    dropped: u64,
+}
+
+impl Warner {
+    /// Forks the helper. It ends when this is dropped or the daemon dies.
+    ///
+    /// To be called before there are threads, which the helper would lack, before the daemon has
+    /// privileges that it does not need (priority, locked memory), before the sandbox, and before files
+    /// are opened that it should not have.
+    ///
+    /// # Errors
+    /// When there is no room for another process.
+    pub fn start() -> io::Result<Self> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, WAITING)?;
+        let daemon = Pid::own();
+        // SAFETY: there are no other threads (see above), so the child may do all that a process may.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                helper(&theirs, daemon);
+                // Without flushing what the daemon had in its buffers.
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) }
+            }
+            pid => {
+                let pid = Pid::new(pid).ok_or_else(|| io::Error::other("fork gave no process"))?;
+                Ok(Self { socket: ours, pid, dropped: 0 })
+            }
+        }
+    }
+
+    /// Tells the helper what to do from now on.
+    ///
+    /// # Errors
+    /// When the command is too long, or the helper is gone or far behind.
+    pub fn configure(&self, config: &config::Warn) -> io::Result<()> {
+        let mut message = Text::<MESSAGE>::new();
+        message.push(&[CONFIGURE, b'0' + u8::from(config.desktop)]);
+        message.show(config.time_limit.as_millis());
+        for argument in config.command.iter().flatten() {
+            message.push(b"\0");
+            message.push(argument.as_bytes());
+        }
+        if message.is_cut() {
+            return Err(io::Error::other(format!("the command is longer than {MESSAGE} bytes")));
+        }
+        rustix::net::send(&self.socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Has a warning passed on.
+    pub fn warn(&mut self, warning: &Warning<'_>) {
+        let mut event = Event::new("warn", warning.pid, &warning.comm, warning.uid, warning.bytes);
+        event.add("REASON", warning.reason.name());
+        event.add("CGROUP", escape(warning.cgroup));
+        event.add("MESSAGE", warning);
+        self.send(&event);
+    }
+
+    /// Has it passed on that somebody was killed.
+    pub fn killed(&mut self, kill: &Kill) {
+        let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.expected);
+        event.add("REASON", kill.reason.name());
+        event.add("CGROUP", escape(&kill.cgroup[..]));
+        event.add("PROCESSES", kill.processes);
+        event.add("MEANS", kill.means.name());
+        event.add("ENDING", ending(kill.ending));
+        event.add("TOOK_US", kill.took.as_micros());
+        event.add("MESSAGE", Line(kill));
+        self.send(&event);
+    }
+
+    /// Messages that were not sent since the helper was behind, or gone.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The helper's ID.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    fn send(&mut self, event: &Event) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = rustix::net::send(&self.socket, event.0.as_bytes(), flags).is_ok();
+        self.dropped += u64::from(!sent);
+    }
+}
+
+/// Hangs up when the helper is gone.
+impl AsFd for Warner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An event as a message: variables for the command's environment, with NULs between.
+struct Event(Text<MESSAGE>);
+
+impl Event {
+    fn new(event: &str, pid: Pid, comm: &Comm, uid: u32, bytes: u64) -> Self {
+        let mut message = Text::new();
+        message.push(&[EVENT]);
+        let mut new = Self(message);
+        new.add("EVENT", event);
+        new.add("PID", pid);
+        // Escaped: scripts are careless with line ends.
+        new.add("COMM", comm);
+        new.add("UID", uid);
+        new.add("BYTES", bytes);
+        new
+    }
+
+    fn add(&mut self, name: &str, value: impl fmt::Display) {
+        self.0.show(format_args!("MEMREAP_{name}={value}"));
+        self.0.push(b"\0");
+    }
+}
+
+/// The life of the helper process.
+fn helper(socket: &OwnedFd, daemon: Pid) {
+    close_others(socket);
+    if lower(daemon).is_err() {
+        return;
+    }
+    let mut config = config::Warn::default();
+    let mut buffer = [0; MESSAGE];
+    loop {
+        let len = match rustix::net::recv(socket, &mut buffer, RecvFlags::empty()) {
+            Err(Errno::INTR) => continue,
+            // The daemon is gone.
+            Ok((_, 0)) | Err(_) => return,
+            Ok((_, len)) => len,
+        };
+        match &buffer[..len] {
+            [CONFIGURE, rest @ ..] => config = configuration(rest).unwrap_or_default(),
+            [EVENT, rest @ ..] => pass_on(&config, rest),
+            _ => {}
+        }
+    }
+}
+
+/// Closes all but the standard streams and the socket, above all the daemon's end of it.
+fn close_others(socket: &OwnedFd) {
+    let ours = socket.as_raw_fd().cast_unsigned();
+    // SAFETY: this process uses no other descriptor from here on, and never returns to who has some.
+    unsafe {
+        if ours > 3 {
+            libc::close_range(3, ours - 1, 0);
+        }
+        libc::close_range(ours + 1, u32::MAX, 0);
+    }
+}
+
+/// Gives up all that makes the daemon special: the helper's programs can wait, and can be killed.
+fn lower(daemon: Pid) -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have died before.
+    if rustix::process::getppid().map(rustix::process::Pid::as_raw_pid) != Some(daemon.get()) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // SAFETY: `set` is plain data, filled by sigemptyset before use; the parameter is a live local. The
+    // other calls take numbers only.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+        let normal = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &normal);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        // A program that is started must not inherit what the daemon is trusted with.
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    }
+    // Not in reach of everybody, and then it was not lowered before either.
+    let _ = fs::write("/proc/self/oom_score_adj", "0");
+    Ok(())
+}
+
+fn configuration(message: &[u8]) -> Option<config::Warn> {
+    let mut parts = message.split(|b| *b == 0);
+    let (desktop, time_limit) = parts.next()?.split_first()?;
+    let time_limit = Duration::from_millis(str::from_utf8(time_limit).ok()?.parse().ok()?);
+    let command: Vec<String> =
+        parts.map(|part| String::from_utf8(part.to_vec())).collect::<Result<_, _>>().ok()?;
+    Some(config::Warn {
+        desktop: *desktop == b'1',
+        command: (!command.is_empty()).then_some(command),
+        time_limit: if time_limit.is_zero() { TIME_LIMIT } else { time_limit },
+    })
+}
+
+fn pass_on(config: &config::Warn, message: &[u8]) {
+    let message = String::from_utf8_lossy(message);
+    let variables: Vec<(&str, &str)> = message.split('\0').filter_map(|v| v.split_once('=')).collect();
+    if let Some([program, arguments @ ..]) = config.command.as_deref() {
+        let mut command = clean(program);
+        command.args(arguments).envs(variables.iter().copied());
+        run(command, config.time_limit);
+    }
+    if config.desktop
+        && let Some((_, text)) = variables.iter().find(|(name, _)| *name == "MEMREAP_MESSAGE")
+    {
+        for user in users() {
+            run(notification(user, text), config.time_limit);
+        }
+    }
+}
+
+/// A program without the daemon's environment, which is about the daemon (NOTIFY_SOCKET and the like).
+fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    if let Some(language) = env::var_os("LANG") {
+        command.env("LANG", language);
+    }
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+/// A user who is logged in, with the main group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+/// The users who have a session bus.
+fn users() -> Vec<User> {
+    let Ok(entries) = fs::read_dir(RUN_USER) else { return Vec::new() };
+    let user = |entry: fs::DirEntry| {
+        let uid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let bus = fs::symlink_metadata(entry.path().join("bus")).ok()?;
+        let owner = entry.metadata().ok()?;
+        (bus.file_type().is_socket() && owner.uid() == uid).then_some(User { uid, gid: owner.gid() })
+    };
+    entries.flatten().filter_map(user).collect()
+}
+
+fn notification(user: User, text: &str) -> Command {
+    let mut command = clean("notify-send");
+    command
+        .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={RUN_USER}/{}/bus", user.uid))
+        .args(["--app-name=memreap", "--urgency=critical", "--icon=dialog-warning", "--"])
+        .args(["Memory is running out", text])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    // As this user, without other groups: neither may the program get at more than is the user's, nor does
+    // a bus let others in.
+    if rustix::process::getuid().as_raw() != user.uid {
+        command.uid(user.uid).gid(user.gid);
+    }
+    command
+}
+
+/// Runs a program for at most `limit`, then kills it and what it has started.
+fn run(mut command: Command, limit: Duration) {
+    command.process_group(0);
+    match command.spawn() {
+        Ok(mut child) => {
+            if !wait(&child, limit) {
+                eprintln!("memreap: {:?} took longer than {limit:?} and was killed", command.get_program());
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+                    // It has not been waited for, so the number is still its own.
+                    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+                }
+            }
+            let _ = child.wait();
+        }
+        Err(e) => eprintln!("memreap: cannot run {:?}: {e}", command.get_program()),
+    }
+}
+
+/// Whether the child ended within `limit`.
+fn wait(child: &Child, limit: Duration) -> bool {
+    let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) else {
+        return false;
+    };
+    let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
+        return false;
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::thread;
+
+    use super::super::record::tests::kill;
+    use super::*;
+
+    fn hook(dir: &Path, body: &str) -> Vec<String> {
+        let path = dir.join("hook");
+        fs::write(&path, format!("cd {}\n{body}\n", dir.display())).unwrap();
+        // Not by itself: while a process that another test has just forked still has it open for writing,
+        // it cannot be executed.
+        ["/bin/sh", path.to_str().unwrap(), "first argument"].map(str::to_owned).to_vec()
+    }
+
+    fn warner(command: Vec<String>, time_limit: Duration) -> Warner {
+        let warner = Warner::start().unwrap();
+        warner.configure(&config::Warn { desktop: false, command: Some(command), time_limit }).unwrap();
+        warner
+    }
+
+    fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until the helper has done all it was told, and is gone.
+    fn end(warner: Warner) {
+        let pid = rustix::process::Pid::from_raw(warner.pid().get()).unwrap();
+        drop(warner);
+        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
+    }
+
+    #[test]
+    fn the_command_is_told_who_and_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let command = hook(
+            dir.path(),
+            "echo \"$1\" > arg; env | sort > $MEMREAP_EVENT; cat /proc/self/oom_score_adj > adj",
+        );
+        let mut warner = warner(command, Duration::from_secs(10));
+        let kill = kill("evil\nMEMREAP_UID=0");
+        warner.warn(&Warning {
+            pid: kill.pid,
+            comm: kill.comm,
+            uid: kill.uid,
+            cgroup: &kill.cgroup,
+            bytes: kill.expected,
+            reason: kill.reason,
+            because: &kill.because,
+        });
+        warner.killed(&kill);
+        assert_eq!(warner.dropped(), 0);
+        end(warner);
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(read("arg"), "first argument\n");
+        assert_eq!(read("adj"), "0\n");
+        for line in [
+            "MEMREAP_EVENT=killed",
+            "MEMREAP_PID=4711",
+            r"MEMREAP_COMM=evil\nMEMREAP_UID=0",
+            "MEMREAP_UID=1000",
+            "MEMREAP_BYTES=1288490188",
+            "MEMREAP_REASON=forecast",
+            "MEMREAP_MEANS=mrelease",
+            "MEMREAP_CGROUP=/user.slice/a",
+        ] {
+            assert!(read("killed").lines().any(|l| l == line), "no {line} in {}", read("killed"));
+        }
+        assert!(!read("killed").contains("CARGO"), "the daemon's environment is its own");
+        assert!(read("warn").contains(
+            r"MEMREAP_MESSAGE=about to kill 4711 (evil\nMEMREAP_UID=0), user 1000, for 1.2 GiB; 80"
+        ));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let command = hook(dir.path(), "sleep 1000 & echo $! > new; mv new child; wait");
+        let mut warner = warner(command, Duration::from_millis(300));
+        warner.killed(&kill("hog"));
+        let child = dir.path().join("child");
+        wait_for("the hook starts", || child.exists());
+        let child = fs::read_to_string(child).unwrap();
+        wait_for("what the hook started is killed", || {
+            // Nobody may wait for it in a container without an init.
+            fs::read_to_string(format!("/proc/{}/stat", child.trim()))
+                .map_or(true, |stat| stat.contains(") Z "))
+        });
+        end(warner);
+    }
+
+    #[test]
+    fn a_helper_that_is_behind_costs_messages_and_no_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let command =
+            hook(dir.path(), "mkdir alone || touch together; sleep 0.05; rmdir alone; echo >> count");
+        let mut warner = warner(command, Duration::from_secs(10));
+        let began = Instant::now();
+        for _ in 0..500 {
+            warner.killed(&kill("hog"));
+        }
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(warner.dropped() > 400, "{}", warner.dropped());
+        let sent = 500 - warner.dropped();
+        end(warner);
+        assert_eq!(fs::read(dir.path().join("count")).unwrap().len() as u64, sent);
+        assert!(!dir.path().join("together").exists(), "two at a time");
+    }
+
+    #[test]
+    fn without_a_helper_messages_are_counted() {
+        let mut warner = Warner::start().unwrap();
+        let pid = rustix::process::Pid::from_raw(warner.pid().get()).unwrap();
+        // Our own child, and not waited for yet.
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
+        warner.killed(&kill("hog"));
+        assert_eq!(warner.dropped(), 1);
+        assert!(warner.configure(&config::Warn::default()).is_err());
+    }
+
+    #[test]
+    fn configurations_survive_the_way() {
+        for command in [None, Some(vec!["/a b".to_owned(), String::new(), "c".to_owned()])] {
+            let warn = config::Warn { desktop: true, command, time_limit: Duration::from_millis(1500) };
+            let mut message = vec![b'1'];
+            message.extend(b"1500");
+            for argument in warn.command.iter().flatten() {
+                message.push(0);
+                message.extend(argument.as_bytes());
+            }
+            assert_eq!(configuration(&message), Some(warn));
+        }
+        assert_eq!(configuration(b""), None);
+        let long = config::Warn { command: Some(vec!["x".repeat(MESSAGE)]), ..Default::default() };
+        let warner = Warner::start().unwrap();
+        assert!(warner.configure(&long).is_err());
+        end(warner);
+    }
+
+    #[test]
+    fn notifications_go_to_the_users_own_bus() {
+        let command = notification(User { uid: 1234, gid: 5 }, "-x; $(reboot)");
+        assert_eq!(command.get_args().last().unwrap(), "-x; $(reboot)");
+        let bus = command.get_envs().find(|(name, _)| *name == "DBUS_SESSION_BUS_ADDRESS").unwrap().1;
+        assert_eq!(bus.unwrap(), "unix:path=/run/user/1234/bus");
+    }
+}
