@@ -52,6 +52,40 @@ Exit codes:
   0    memreap works here, perhaps with less than it could have
   1    memreap cannot work here";
 
+const WATCH_AFTER_HELP: &str = "\
+On a terminal the picture is drawn over and over at the same place; otherwise there is one line per
+look. The forecast is made from the looks of the last 5 s, and swap counts in it by what swapping
+out still frees. The next victim is found as the daemon would find it, but it is only shown. As
+root, its memory is counted exactly; otherwise other users' is an upper bound.
+
+Exit codes:
+  0    shown as often as told, or ended by Ctrl-C
+  2    wrong usage, or the configuration is wrong
+  70   internal error
+
+Files:
+  /etc/memreap.toml                the configuration
+  /var/lib/memreap/history.jsonl   recent kills, unless the configuration names another file";
+
+const DAEMON_AFTER_HELP: &str = "\
+Signals:
+  SIGHUP           read the configuration again; if it is wrong, say so and keep the old one
+  SIGTERM, SIGINT  end
+
+Exit codes:
+  0    told to end; with --check-config, the configuration is right
+  2    wrong usage, or the configuration is wrong
+  70   cannot start, or internal error
+
+Files:
+  /etc/memreap.toml                the configuration; without it the built-in one is used, which
+                                   has every key with its default and what it means
+  /var/lib/memreap/history.jsonl   a line for each kill, unless the configuration says otherwise
+
+Examples:
+  memreap daemon --check-config --config new.toml
+  memreap daemon --dry-run";
+
 /// Gets memory back, fast and predictably, when a machine runs short of it.
 #[derive(Debug, Parser)]
 #[command(name = "memreap", version, propagate_version = true)]
@@ -66,6 +100,12 @@ pub struct Cli {
 pub enum Command {
     /// Kill processes and get their memory back now
     Kill(KillArgs),
+    /// Say who would be killed now, and why
+    Pick(PickArgs),
+    /// Show pressure, memory, the next victim and recent kills, live
+    Watch(WatchArgs),
+    /// Watch over memory, and kill before the machine freezes
+    Daemon(DaemonArgs),
     /// Say what this kernel offers, what is missing, and what that costs
     Doctor(DoctorArgs),
     /// Print the man pages or shell completions
@@ -174,6 +214,53 @@ impl From<MethodArg> for Option<Method> {
             MethodArg::Plain => Some(Method::Plain),
         }
     }
+}
+
+/// Say who would be killed now, and why
+#[derive(Args, Debug)]
+pub struct PickArgs {
+    /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say how each of the first candidates was judged, and what the choice cost
+    #[arg(long, short)]
+    pub explain: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show pressure, memory, the next victim and recent kills, live
+#[derive(Args, Debug)]
+#[command(after_help = WATCH_AFTER_HELP)]
+pub struct WatchArgs {
+    /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How often to look; at least 100ms
+    #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub interval: Duration,
+    /// Look so often, then end
+    #[arg(long, short = 'n', value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Print one JSON object per look
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Watch over memory, and kill before the machine freezes
+#[derive(Args, Debug)]
+#[command(after_help = DAEMON_AFTER_HELP)]
+pub struct DaemonArgs {
+    /// The configuration [default: /etc/memreap.toml if there is one]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Read the configuration, say what is wrong with it, and end
+    #[arg(long)]
+    pub check_config: bool,
+    /// Do everything but send signals
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
 }
 
 /// Say what this kernel offers, what is missing, and what that costs

@@ -1,14 +1,25 @@
 //! memreap gets memory back, fast and predictably: the command.
 //!
 //! What a user types is in [`args`], what it means in the types that the commands take
-//! ([`kill::Plan`]). A process is chosen and held by [`target`], and killed by [`strike`].
+//! ([`kill::Plan`]). A process that the user names is found and held by [`target`], and killed by [`strike`].
+//!
+//! The [`daemon`] finds its victims by itself: [`choice`] looks for the process, or the cgroup, that gives
+//! most memory back, by the [`policy`] that [`config`] reads from a file.
 
 pub mod args;
+pub mod choice;
+pub mod config;
+pub mod daemon;
 pub mod doctor;
 pub mod exit;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 mod interrupt;
 pub mod kill;
+mod pick;
+pub mod policy;
 mod progress;
 pub mod report;
 pub mod signal;
@@ -16,6 +27,7 @@ pub mod strike;
 pub mod target;
 pub mod units;
 mod users;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -43,6 +55,9 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Kill(args) => kill::run(&args.resolve()),
+        Command::Pick(args) => pick::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
         Command::Doctor(args) => doctor::run(args.json),
         Command::Generate(args) => generate::run(&args),
     }

@@ -9,12 +9,11 @@ mod common;
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{memreap, unique, wait_until};
+use common::{in_a_namespace, memreap, unique, wait_until};
 use linux::{Pid, Root};
 use memreap::strike::{Armed, Fate, Held, Method, Outcome, prefer_this_thread};
 use memreap::target::{Rules, Selector, Target, select};
@@ -32,38 +31,14 @@ const TOO_LONG: Duration = Duration::from_secs(60);
 /// What a process of ours exits with when nobody kills it.
 const NATURAL: i32 = 7;
 
-/// Runs one of the ignored tests below in a new PID namespace.
-fn in_a_namespace(test: &str) {
-    let mut unshare = Command::new("unshare");
-    if !rustix::process::geteuid().is_root() {
-        unshare.args(["--user", "--map-root-user"]);
-    }
-    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    match Command::new(unshare.get_program()).args(unshare.get_args()).arg("true").output() {
-        Ok(output) if output.status.success() => {}
-        other => {
-            eprintln!("skipped: no PID namespace to be had here: {other:?}");
-            return;
-        }
-    }
-    let output = unshare
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", "--test-threads=1", test])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    eprintln!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
-}
-
 #[test]
 fn a_process_that_was_chosen_and_replaced_is_not_hit() {
-    in_a_namespace("replaced");
+    in_a_namespace("replaced", "true");
 }
 
 #[test]
 fn no_stranger_dies_while_ids_are_recycled() {
-    in_a_namespace("hunted");
+    in_a_namespace("hunted", "true");
 }
 
 /// A child with a certain ID that exits by itself after a while.

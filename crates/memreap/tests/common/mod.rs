@@ -260,6 +260,39 @@ pub fn is_root(test: &str) -> bool {
     root
 }
 
+/// What hides from a namespace that the kernel tells of pressure: then a shortage is acted on at whatever
+/// rate memory goes.
+pub const WITHOUT_PSI: &str = "test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure";
+
+/// Runs an ignored test of this program in a PID namespace of its own, so that it sees no process but its
+/// own; `prepare` is what a shell does there before. Where that is not to be had, says so.
+pub fn in_a_namespace(test: &str, prepare: &str) {
+    let enter = || {
+        let mut unshare = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            unshare.args(["--user", "--map-root-user"]);
+        }
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+        unshare.arg(format!("{prepare} && exec \"$@\"")).arg("sh");
+        unshare
+    };
+    match enter().arg("true").output() {
+        Ok(output) if output.status.success() => {}
+        other => {
+            let _ = writeln!(std::io::stderr(), "{test}: skipped, no such namespace to be had: {other:?}");
+            return;
+        }
+    }
+    let output = enter()
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", "--test-threads=1", test])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let _ = writeln!(std::io::stderr(), "{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
+}
+
 /// Starts the command with its output piped, to send it signals.
 pub fn start(args: &[&str]) -> std::process::Child {
     memreap().arg("kill").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

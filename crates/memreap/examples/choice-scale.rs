@@ -1,0 +1,296 @@
+//! Chooses among thousands of processes, again and again, and compares with reading all of them exactly.
+//!
+//! In a PID namespace of its own, so that nobody else is among them (as root, some 4 GiB of memory):
+//!
+//! ```text
+//! cargo build --release --example choice-scale
+//! unshare -pf --mount-proc target/release/examples/choice-scale [PROCESSES [POPULATIONS [SEED]]]
+//! ```
+//!
+//! Most processes are small. Some are of any size up to 64 MiB, a few are hogs, and some of those change
+//! in each population. Others look large and are not: they share memory from before a fork, or map one
+//! memfd.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use linux::pidfd::{Signal, SignalFlags};
+use linux::{Pid, PidFd, Process, Root, process};
+use memreap::choice::{Chooser, Cost, Scope};
+use memreap::policy::Policy;
+use memreap::strike;
+
+/// Processes that change; the first few of them are hogs.
+const CHANGING: usize = 50;
+const HOGS: usize = 4;
+/// How many of the others change in each population, beside one hog.
+const CHANGES: usize = 8;
+/// Processes that share memory from before a fork, and as many that map one memfd.
+const DECOYS: usize = 6;
+const DECOY: usize = 120 << 20;
+
+/// Marsaglia's xorshift64: the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+
+    /// Bytes of a process that changes.
+    fn size(&mut self, index: usize) -> usize {
+        if index < HOGS {
+            return (200 + self.below(200)) << 20;
+        }
+        // As often small as large.
+        let scale = self.below(7);
+        (1 << 20 << scale) + (self.below(1024) << 10)
+    }
+}
+
+/// What a process is told, and what it answers.
+struct Order {
+    kib: AtomicU32,
+    done: AtomicU32,
+}
+
+fn main() {
+    let number =
+        |n: usize, default| std::env::args().nth(n).map_or(default, |a| a.parse().expect("a number"));
+    let (processes, populations) = (number(1, 5000), number(2, 100));
+    let mut random = Random(number(3, 1) as u64 * 0x9e37_79b9_7f4a_7c15);
+    let orders = shared_orders(CHANGING);
+    start(processes, orders, &mut random);
+    let root = Root::system();
+    let policy = Policy::default();
+    let scope = Scope::All { by_cgroup: false };
+    // They have all of their memory when their number is right and the last one waits.
+    let all = || process::pids(&root).expect("/proc").count();
+    while all() < processes {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+
+    // As the daemon does.
+    strike::prefer_this_thread();
+    let mut chooser = Chooser::new(&root, processes + 1000).expect("a chooser");
+    // One that is also told that a kill may come soon.
+    let mut warned = Chooser::new(&root, processes + 1000).expect("a chooser");
+    let (mut wrong, mut cold, mut warm, mut ahead) = (0, Vec::new(), Vec::new(), Vec::new());
+    let mut alone = Vec::new();
+    let mut pids: BTreeMap<usize, Pid> = BTreeMap::new();
+    for pid in process::pids(&root).expect("/proc") {
+        if let Some(index) =
+            name(&root, pid).and_then(|name| name.strip_prefix("changing").map(str::to_owned))
+        {
+            pids.insert(index.parse().expect("an index"), pid);
+        }
+    }
+    assert_eq!(pids.len(), CHANGING);
+    for population in 1..=populations {
+        for i in 0..=CHANGES {
+            let which = if i == 0 { random.below(HOGS) } else { HOGS + random.below(CHANGING - HOGS) };
+            let order = &orders[which];
+            let kib = u32::try_from(random.size(which) >> 10).expect("some MiB");
+            let before = order.done.load(Ordering::Acquire);
+            order.kib.store(kib, Ordering::Release);
+            let pidfd = PidFd::open(pids[&which]).expect("it lives");
+            pidfd.send_signal(Signal::USR1, SignalFlags::empty()).expect("it lives");
+            while order.done.load(Ordering::Acquire) == before {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        let expected = brute_force(&root);
+        if population % 10 == 1 {
+            let mut fresh = Chooser::new(&root, processes + 1000).expect("a chooser");
+            let choice = fresh.choose(&policy, scope).expect("a victim");
+            wrong += usize::from(choice.pid != expected);
+            cold.push(choice.cost);
+        }
+        chooser.refresh(&policy, Duration::from_secs(10), false);
+        let choice = chooser.choose(&policy, scope).expect("a victim");
+        if choice.pid != expected {
+            wrong += 1;
+            println!("population {population}: {} instead of {expected}: {choice:?}", choice.pid);
+        }
+        warm.push(choice.cost);
+        warned.refresh(&policy, Duration::from_secs(10), true);
+        std::thread::sleep(Duration::from_millis(100));
+        warned.refresh(&policy, Duration::from_millis(10), true);
+        let choice = warned.choose(&policy, scope).expect("a victim");
+        if choice.pid != expected {
+            wrong += 1;
+            println!("population {population}, warned: {} instead of {expected}: {choice:?}", choice.pid);
+        }
+        ahead.push(choice.cost);
+        let began = Instant::now();
+        let victim = Process::open(&root, expected).expect("it lives");
+        victim.smaps_rollup().expect("it has memory");
+        alone.push(began.elapsed());
+    }
+    println!("{populations} populations of {processes} processes, {wrong} wrong victims");
+    tell("cold", &mut cold);
+    tell("warm", &mut warm);
+    tell("warned", &mut ahead);
+    alone.sort_unstable();
+    println!("an exact reading of the victim alone: {:?} median", alone[alone.len() / 2]);
+    std::process::exit(i32::from(wrong > 0));
+}
+
+fn tell(what: &str, costs: &mut [Cost]) {
+    let most = |count: fn(&Cost) -> u32| costs.iter().map(count).max().unwrap_or(0);
+    let exact: u32 = costs.iter().map(|cost| cost.exact).sum();
+    let share = 100.0 * f64::from(exact) / f64::from(costs.iter().map(|cost| cost.processes).sum::<u32>());
+    let counts = [most(|c| c.processes), most(|c| c.cheap), most(|c| c.exact), most(|c| c.late)];
+    costs.sort_by_key(|cost| cost.took);
+    let at = |share: usize| costs[(costs.len() - 1) * share / 100].took;
+    println!(
+        "{what}: {:?} median, {:?} in 95 %, {:?} at most; at most {} processes, {} cheap, {} exact, {} late; \
+         {share:.2} % read exactly on average",
+        at(50),
+        at(95),
+        at(100),
+        counts[0],
+        counts[1],
+        counts[2],
+        counts[3]
+    );
+}
+
+/// Who would be chosen if all were read.
+fn brute_force(root: &Root) -> Pid {
+    let own = [Pid::own(), Pid::new(1).expect("1")];
+    process::pids(root)
+        .expect("/proc")
+        .filter(|pid| !own.contains(pid))
+        .filter_map(|pid| {
+            let process = Process::open(root, pid).ok()?;
+            // Children of ours are not chosen.
+            (process.stat().ok()?.ppid != Some(Pid::own())).then_some(())?;
+            Some((process.smaps_rollup().ok()?.private(), std::cmp::Reverse(pid)))
+        })
+        .max()
+        .expect("somebody")
+        .1
+        .0
+}
+
+fn name(root: &Root, pid: Pid) -> Option<String> {
+    Some(Process::open(root, pid).ok()?.comm().ok()?.to_string())
+}
+
+fn shared_orders(count: usize) -> &'static [Order] {
+    let size = count * size_of::<Order>();
+    let orders = map(size, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1).cast::<Order>();
+    // SAFETY: just mapped, never unmapped; zeros are valid.
+    unsafe { std::slice::from_raw_parts(orders, count) }
+}
+
+fn map(size: usize, flags: i32, fd: i32) -> *mut libc::c_void {
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags | libc::MAP_POPULATE,
+            fd,
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    at
+}
+
+fn private(size: usize) -> *mut libc::c_void {
+    map(size, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+}
+
+/// Runs `life` in a child, which dies with us.
+fn fork(life: impl FnOnce()) {
+    // SAFETY: there is one thread only.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: takes numbers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            life();
+            // SAFETY: takes a number.
+            unsafe { libc::_exit(0) };
+        }
+        pid => assert!(pid > 0, "fork: {}", std::io::Error::last_os_error()),
+    }
+}
+
+fn call_me(name: &str) {
+    let name = std::ffi::CString::new(name).expect("no NUL");
+    // SAFETY: a string that ends with NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+fn sleep_for_ever() {
+    loop {
+        // SAFETY: takes nothing.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Starts all processes from one that is ours.
+fn start(processes: usize, orders: &'static [Order], random: &mut Random) {
+    let sizes: Vec<usize> = (0..processes).map(|_| (16 + random.below(200)) << 10).collect();
+    let first: Vec<usize> = (0..orders.len()).map(|i| random.size(i)).collect();
+    fork(|| {
+        for (i, order) in orders.iter().enumerate() {
+            let size = first[i];
+            fork(|| change(i, order, size));
+        }
+        // SAFETY: a name that ends with NUL.
+        let memfd = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::ftruncate(memfd, DECOY as i64) }, 0);
+        for _ in 0..DECOYS {
+            fork(|| {
+                map(DECOY, libc::MAP_SHARED, memfd);
+                sleep_for_ever();
+            });
+        }
+        for size in &sizes[2 * DECOYS + CHANGING + 2..] {
+            fork(|| {
+                private(*size);
+                sleep_for_ever();
+            });
+        }
+        fork(|| {
+            private(DECOY);
+            for _ in 1..DECOYS {
+                fork(sleep_for_ever);
+            }
+            sleep_for_ever();
+        });
+        sleep_for_ever();
+    });
+}
+
+/// A process that changes when it is told to.
+fn change(index: usize, order: &Order, mut size: usize) {
+    call_me(&format!("changing{index}"));
+    // SAFETY: a set of signals on the stack, filled in by the calls.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let mut memory = private(size);
+        loop {
+            let mut signal = 0;
+            libc::sigwait(&set, &mut signal);
+            libc::munmap(memory, size);
+            size = (order.kib.load(Ordering::Acquire) as usize) << 10;
+            memory = private(size);
+            order.done.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}

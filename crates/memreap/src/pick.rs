@@ -1,0 +1,269 @@
+//! `memreap pick`: who would be killed now, and why. Kills nobody.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use linux::{Process, Root, escape, process};
+use serde::Serialize;
+
+use crate::args::PickArgs;
+use crate::choice::{Choice, Chooser, Considered, Scope};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::policy::Policy;
+use crate::{units, users};
+
+/// The version of the JSON. Fields may be added without a new one.
+const VERSION: u32 = 1;
+/// How many come next, unless more is asked for.
+const NEXT: usize = 3;
+/// Room for processes that appear after they were counted.
+const SPARE: usize = 1024;
+/// How long reading all command lines may take, where the policy asks for them.
+const PREPARATION: Duration = Duration::from_secs(5);
+
+/// All that there is to tell; `docs/memreap.md` has the JSON's fields.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    command: &'static str,
+    victim: Option<Victim>,
+    candidates: Vec<Candidate>,
+    cost: CostReport,
+}
+
+#[derive(Debug, Serialize)]
+struct Victim {
+    pid: i32,
+    name: String,
+    uid: u32,
+    user: String,
+    cgroup: Option<String>,
+    /// What comes back.
+    bytes: u64,
+    exact: bool,
+    vm_bytes: u64,
+    rule: Option<String>,
+    group: Option<GroupReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    bytes: u64,
+    processes: u32,
+    expendable: bool,
+    oom_group: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Candidate {
+    pid: i32,
+    name: String,
+    uid: u32,
+    user: String,
+    cgroup: Option<String>,
+    /// What comes back at most.
+    bound_bytes: u64,
+    /// What comes back; `None` when it was not looked at closely.
+    bytes: Option<u64>,
+    exact: bool,
+    rule: Option<String>,
+    score: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct CostReport {
+    processes: u32,
+    cheap_readings: u32,
+    exact_readings: u32,
+    late_readings: u32,
+    seconds: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When processes cannot be looked at.
+pub fn run(args: &PickArgs) -> Result<Exit> {
+    let config = match Config::load(args.config.as_deref()) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("memreap: {e}");
+            return Ok(Exit::Usage);
+        }
+    };
+    let root = Root::system();
+    let room = process::pids(&root)?.count() + SPARE;
+    let mut chooser = Chooser::new(&root, room).context("cannot look at processes")?;
+    if config.policy.needs_command_line() {
+        chooser.refresh(&config.policy, PREPARATION, false);
+    }
+    let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
+    let report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
+    let mut out = io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        report.write(&mut out, args.explain)?;
+    }
+    Ok(if choice.is_some() { Exit::Done } else { Exit::NotFound })
+}
+
+impl Report {
+    fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>) -> Self {
+        let cost = chooser.cost();
+        Self {
+            version: VERSION,
+            command: "pick",
+            victim: choice.map(|choice| Victim::new(policy, choice)),
+            candidates: chooser.explain().map(|c| Candidate::new(root, policy, c)).collect(),
+            cost: CostReport {
+                processes: cost.processes,
+                cheap_readings: cost.cheap,
+                exact_readings: cost.exact,
+                late_readings: cost.late,
+                seconds: cost.took.as_secs_f64(),
+            },
+        }
+    }
+
+    fn write(&self, out: &mut impl Write, explain: bool) -> io::Result<()> {
+        match &self.victim {
+            Some(victim) => victim.write(out)?,
+            None => {
+                writeln!(out, "nobody would be killed: no process that may be killed has memory of its own")?
+            }
+        }
+        if explain {
+            self.write_table(out)?;
+        } else {
+            self.write_next(out)?;
+        }
+        if !rustix::process::geteuid().is_root() {
+            writeln!(
+                out,
+                "only what this user may kill was looked at; run as root to see what the daemon sees"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Those who come next, in one line.
+    fn write_next(&self, out: &mut impl Write) -> io::Result<()> {
+        let victim = self.victim.as_ref().map(|victim| victim.pid);
+        let next = self.candidates.iter().filter(|c| Some(c.pid) != victim).take(NEXT);
+        let next: Vec<String> = next
+            .map(|c| match c.bytes {
+                Some(bytes) => format!("{} ({}) {}", c.pid, c.name, units::bytes(bytes)),
+                None => format!("{} ({}) at most {}", c.pid, c.name, units::bytes(c.bound_bytes)),
+            })
+            .collect();
+        if next.is_empty() { Ok(()) } else { writeln!(out, "next: {}", next.join(", ")) }
+    }
+
+    fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\n{:>7}  {:<15}  {:<10}  {:>8}  {:>8}  {:>8}  {:<16}  cgroup",
+            "pid", "name", "user", "at most", "back", "score", "rule"
+        )?;
+        for c in &self.candidates {
+            let back = c.bytes.map_or("-".to_owned(), |bytes| {
+                format!("{}{}", if c.exact { "" } else { "~" }, units::bytes(bytes))
+            });
+            writeln!(
+                out,
+                "{:>7}  {:<15}  {:<10}  {:>8}  {:>8}  {:>8}  {:<16}  {}",
+                c.pid,
+                c.name,
+                c.user,
+                units::bytes(c.bound_bytes),
+                back,
+                units::bytes(c.score),
+                c.rule.as_deref().unwrap_or("-"),
+                c.cgroup.as_deref().unwrap_or("-"),
+            )?;
+        }
+        let cost = &self.cost;
+        writeln!(
+            out,
+            "\n{} processes: {} cheap readings, {} exact, {} too late, in {}",
+            cost.processes,
+            cost.cheap_readings,
+            cost.exact_readings,
+            cost.late_readings,
+            units::time(Duration::from_secs_f64(cost.seconds))
+        )
+    }
+}
+
+impl Victim {
+    fn new(policy: &Policy, choice: &Choice) -> Self {
+        Self {
+            pid: choice.pid.get(),
+            name: choice.comm.to_string(),
+            uid: choice.uid,
+            user: users::name(choice.uid),
+            cgroup: (!choice.cgroup.is_empty()).then(|| escape(&choice.cgroup[..]).to_string()),
+            bytes: choice.bytes,
+            exact: choice.exact,
+            vm_bytes: choice.vm_size,
+            rule: choice.rule.map(|rule| policy.rule(rule).to_owned()),
+            group: choice.group.map(|group| GroupReport {
+                bytes: group.bytes,
+                processes: group.processes,
+                expendable: group.expendable,
+                oom_group: group.oom_group,
+            }),
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let about = if self.exact { "" } else { "about " };
+        writeln!(
+            out,
+            "{} ({}), user {}, would be killed: {about}{} would come back",
+            self.pid,
+            self.name,
+            self.user,
+            units::bytes(self.bytes)
+        )?;
+        if let Some(rule) = &self.rule {
+            writeln!(out, "rule: {rule}")?;
+        }
+        if let Some(cgroup) = &self.cgroup {
+            writeln!(out, "cgroup: {cgroup}")?;
+        }
+        if let Some(group) = &self.group {
+            let whole = if group.expendable { "may be killed as a whole" } else { "has protected members" };
+            let processes = if group.processes == 1 { "process" } else { "processes" };
+            writeln!(
+                out,
+                "its cgroup holds {} in {} {processes}, and {whole}",
+                units::bytes(group.bytes),
+                group.processes
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Candidate {
+    fn new(root: &Root, policy: &Policy, considered: &Considered) -> Self {
+        // For display only, so it does not matter if it has gone or moved meanwhile.
+        let cgroup = Process::open(root, considered.pid).and_then(|process| process.cgroup()).ok().flatten();
+        Self {
+            pid: considered.pid.get(),
+            name: considered.comm.to_string(),
+            uid: considered.uid,
+            user: users::name(considered.uid),
+            cgroup: cgroup.map(|path| escape(path.as_os_str()).to_string()),
+            bound_bytes: considered.bound,
+            bytes: considered.bytes,
+            exact: considered.exact,
+            rule: considered.verdict.rule.map(|rule| policy.rule(rule).to_owned()),
+            score: considered.score,
+        }
+    }
+}

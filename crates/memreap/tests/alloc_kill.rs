@@ -1,0 +1,132 @@
+//! Nothing is allocated, in any thread, from the decision to kill until the memory is back: with no memory
+//! left, it would have to wait for the victim.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod common;
+mod strict;
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::{WITHOUT_PSI, in_a_namespace, unique};
+use linux::Root;
+use linux::cgroup::Hierarchy;
+use linux::meminfo::MemInfo;
+use memreap::choice::Chooser;
+use memreap::config::Config;
+use memreap::daemon::history;
+use memreap::daemon::keeper::{Keeper, Next};
+use memreap::daemon::probe::Probe;
+use memreap::daemon::reapers::Reapers;
+use memreap::daemon::sense::{Machine, Memory};
+use memreap::daemon::system::{MEMORIES, System};
+use memreap::daemon::voice::Voice;
+use memreap::strike::Method;
+use rustix::fs::{CWD, Mode, OFlags};
+use strict::ARMED;
+
+/// Longer than any kill takes.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A grandchild with much memory, since children of whoever chooses are spared.
+struct Victim(Child);
+
+impl Victim {
+    fn start(name: &str) -> Self {
+        let script = format!(
+            "perl -e '$0 = \"{name}\"; $| = 1; my $x = \"x\" x (32 << 20); print \"ready\\n\"; sleep 120' & wait"
+        );
+        let mut shell = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 6];
+        shell.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        Self(shell)
+    }
+
+    /// Whether it has been dead for long enough that the shell, which waits for it, has ended.
+    fn is_dead(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+/// What is left ends with the namespace, or its sleep.
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn open_dir(path: &Path) -> OwnedFd {
+    rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+#[test]
+fn killing_allocates_nothing() {
+    in_a_namespace("kill", WITHOUT_PSI);
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn kill() {
+    let root = Root::system();
+    let info = MemInfo::read(&root).unwrap();
+    if (info.available + info.swap_free) as f64 / info.total as f64 >= 0.998 {
+        eprintln!("skipped: hardly any memory of this machine is in use");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (name, past) = (unique(), dir.path().join("history"));
+    let config = format!(
+        "act = {{ low = 100, critical = 99.9 }}\nkill.whole_cgroup = \"always\"\n\
+         warn.command = [\"/bin/true\"]\n\
+         record = {{ history = {past:?}, metrics = {:?} }}\n\
+         [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
+         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n",
+        dir.path().join("metrics")
+    );
+    fs::write(dir.path().join("config"), config).unwrap();
+    let config = Config::load(Some(&dir.path().join("config"))).unwrap();
+    let voice = Voice::open(&config).unwrap();
+    let hierarchy = Hierarchy::find(&root).unwrap();
+    let cgroups = hierarchy.as_ref().map(|h| open_dir(&h.path));
+    let memory = Memory::Machine(Machine::open(&root).unwrap());
+    let chooser = Chooser::new(&root, 1000).unwrap();
+    let reapers = Reapers::new(Method::best(), false).unwrap();
+    let mut keeper = Keeper::new(&config, MEMORIES);
+    let proc = open_dir(root.proc());
+    let probe = Probe::new(&proc).unwrap();
+    let mut system = System::new(memory, chooser, probe, reapers, config, false, proc, cgroups, voice);
+    let noted = File::open(&past).unwrap();
+    let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
+    let began = Instant::now();
+
+    ARMED.store(true, Ordering::SeqCst);
+    let mut more = 10;
+    // What comes after the kill is the decision that nobody is left to be killed.
+    while more > 0 && began.elapsed() < LONG {
+        let pause = match keeper.step(&mut system) {
+            Next::After(pause) => pause,
+            Next::Rest => Duration::from_millis(10),
+        };
+        more -= u32::from(rustix::fs::fstat(&noted).unwrap().st_size > 0);
+        std::thread::sleep(pause);
+    }
+    ARMED.store(false, Ordering::SeqCst);
+
+    let entries = history::read(&past, 9).unwrap();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    let entry = &entries[0];
+    assert_eq!((entry.comm.as_str(), entry.ending.as_str()), (name.as_str(), "back"), "{entry:?}");
+    assert!(entry.bytes >= 32 << 20 && entry.exact, "{entry:?}");
+    let until = Instant::now() + LONG;
+    while !victim.is_dead() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(victim.is_dead() && !innocent.is_dead());
+}

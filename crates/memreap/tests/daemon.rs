@@ -1,0 +1,407 @@
+//! `memreap daemon` as a process: what a service manager, an administrator and a monitor see of it.
+//!
+//! It runs with `--dry-run`, and is never let near a process that is not the test's: all others are
+//! under a veto, and where it really kills, it is in a PID namespace of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod common;
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Ran, Setup, Victim, WITHOUT_PSI, in_a_namespace, memreap, unique, wait_until};
+use linux::meminfo::MemInfo;
+use linux::pidfd::{Signal, SignalFlags};
+use linux::{Pid, PidFd, Root};
+use memreap::daemon::history;
+use tempfile::TempDir;
+
+/// For whatever takes a moment.
+const LONG: Duration = Duration::from_secs(20);
+/// A service manager that waits so long hears of the daemon once in half of it.
+const PATIENT: Duration = Duration::from_secs(120);
+/// Nobody may be killed.
+const NOBODY: &str = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
+
+/// A daemon, its service manager, and all the files it has.
+struct Daemon {
+    child: Child,
+    pidfd: PidFd,
+    manager: UnixDatagram,
+    files: Files,
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // For a daemon of another user.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Puts a configuration in the place of the old one as editors do. Its first line says where history
+    /// and metrics are.
+    fn configure(&self, text: &str) {
+        let (history, metrics) = (self.path("state/history"), self.path("metrics"));
+        let record = format!("record = {{ history = {history:?}, metrics = {metrics:?} }}\n");
+        fs::write(self.path("new"), record + text).unwrap();
+        fs::rename(self.path("new"), self.path("config")).unwrap();
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("said")).unwrap()
+    }
+}
+
+impl Daemon {
+    /// Starts one with this configuration, and waits until it is ready.
+    fn start(config: &str) -> Self {
+        Self::start_as(config, PATIENT, |command| command.arg("--dry-run"))
+    }
+
+    fn start_as(config: &str, watchdog: Duration, how: impl Fn(&mut Command) -> &mut Command) -> Self {
+        let files = Files::new();
+        files.configure(config);
+        let manager = UnixDatagram::bind(files.path("manager")).unwrap();
+        fs::set_permissions(files.path("manager"), Permissions::from_mode(0o777)).unwrap();
+        manager.set_read_timeout(Some(LONG)).unwrap();
+        let mut command = memreap();
+        command.arg("daemon").arg("--config").arg(files.path("config"));
+        command.env("NOTIFY_SOCKET", files.path("manager"));
+        command.env("WATCHDOG_USEC", watchdog.as_micros().to_string()).env_remove("WATCHDOG_PID");
+        command.stdin(Stdio::null()).stdout(File::create(files.path("out")).unwrap());
+        command.stderr(File::create(files.path("said")).unwrap());
+        fs::set_permissions(files.path("said"), Permissions::from_mode(0o666)).unwrap();
+        let child = how(&mut command).spawn().unwrap();
+        let pidfd = PidFd::open(Pid::new(child.id().cast_signed()).unwrap()).unwrap();
+        let daemon = Self { child, pidfd, manager, files };
+        daemon.hears("READY=1");
+        daemon
+    }
+
+    /// Waits for a message to the service manager, and gives those before it.
+    fn hears(&self, wanted: &str) -> Vec<String> {
+        let began = Instant::now();
+        let mut before = Vec::new();
+        loop {
+            let mut buffer = [0; 4096];
+            let got = self.manager.recv(&mut buffer);
+            let len = got.unwrap_or_else(|e| panic!("no {wanted}: {e}; {}", self.files.said()));
+            let message = String::from_utf8(buffer[..len].to_vec()).unwrap();
+            if message == wanted {
+                return before;
+            }
+            before.push(message);
+            assert!(began.elapsed() < LONG, "no {wanted} but {before:?}");
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.pidfd.send_signal(signal, SignalFlags::empty()).unwrap();
+    }
+
+    /// Lets it read its configuration again, and gives what it says about it.
+    fn reload(&self) -> String {
+        let before = self.files.said().len();
+        self.signal(Signal::HUP);
+        let messages = self.hears("READY=1");
+        assert!(messages.iter().any(|m| m.starts_with("RELOADING=1\nMONOTONIC_USEC=")), "{messages:?}");
+        self.files.said().split_off(before)
+    }
+
+    /// The answer to who asks for metrics.
+    fn metrics(&self) -> String {
+        let mut stream = UnixStream::connect(self.files.path("metrics")).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// One of the metrics.
+    fn metric(&self, name: &str) -> f64 {
+        let answer = self.metrics();
+        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().unwrap()
+    }
+
+    /// Ends it, and gives all that it has said.
+    fn end(mut self) -> String {
+        self.signal(Signal::TERM);
+        self.hears("STOPPING=1");
+        assert!(self.pidfd.wait_exit(LONG).unwrap(), "it does not end");
+        let code = self.child.wait().unwrap().code();
+        let said = self.files.said();
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(fs::read_to_string(self.files.path("out")).unwrap(), "");
+        said
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lines that are no notes about what this kernel, or its user, does not have.
+fn without_notes(said: &str) -> Vec<&str> {
+    said.lines().filter(|line| !line.starts_with("<5>")).collect()
+}
+
+#[test]
+fn it_starts_works_and_ends_without_another_word() {
+    let daemon = Daemon::start(NOBODY);
+    assert_eq!(fs::read_to_string(daemon.files.path("state/history")).unwrap(), "");
+    let answer = daemon.metrics();
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("memreap_kills_total{reason=\"forecast\",means=\"plain\"} 0\n"), "{answer}");
+    assert!(daemon.metric("memreap_available_bytes") > 0.0);
+    assert_eq!(daemon.metric("memreap_messages_lost_total"), 0.0);
+    let said = daemon.end();
+    let lines = without_notes(&said);
+    let ([first, second], _) = lines.split_at(2) else { panic!("{said}") };
+    assert!(first.starts_with("<6>memreap: watching over "), "{said}");
+    assert!(first.ends_with(", without killing anybody (--dry-run)"), "{said}");
+    assert_eq!((*second, lines.len()), ("<6>memreap: told to end", 2), "{said}");
+}
+
+#[test]
+fn the_watchdog_is_fed_even_after_a_pause() {
+    let watchdog = Duration::from_millis(400);
+    let daemon = Daemon::start_as(NOBODY, watchdog, |command| command.arg("--dry-run"));
+    let fed = |times: u32| {
+        let began = Instant::now();
+        for _ in 0..times {
+            assert_eq!(daemon.hears("WATCHDOG=1"), [""; 0]);
+        }
+        began.elapsed()
+    };
+    fed(1);
+    let took = fed(4);
+    // Twice as often as it must be, and not more often.
+    assert!(took > watchdog, "4 times within {took:?}");
+    daemon.signal(Signal::STOP);
+    wait_until("it is stopped", || state(&daemon) == "T");
+    thread::sleep(2 * watchdog);
+    daemon.signal(Signal::CONT);
+    fed(3);
+    assert!(daemon.metric("memreap_wake_ups_total") >= 8.0);
+    daemon.end();
+}
+
+/// What the daemon's first thread does: "S" for nothing.
+fn state(daemon: &Daemon) -> String {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
+    stat.rsplit(") ").next().unwrap()[..1].to_owned()
+}
+
+#[test]
+fn a_wrong_configuration_does_not_replace_the_right_one() {
+    let daemon = Daemon::start(NOBODY);
+    daemon.files.configure("[act]\ncritical = \"1%\"\nlow = \"0%\"\nhigh = 1\n");
+    let said = daemon.reload();
+    let config = daemon.files.path("config").display().to_string();
+    let lines: Vec<_> = said.lines().collect();
+    assert!(lines[0].starts_with(&format!("<3>memreap: {config}:3: act.critical: 1 % ")), "{said}");
+    assert!(
+        lines[1].starts_with(&format!("<3>memreap: {config}:5: act.high: there is no such key")),
+        "{said}"
+    );
+    assert_eq!(lines[2..], ["<3>memreap: the old configuration stays in force"]);
+    fs::remove_file(daemon.files.path("config")).unwrap();
+    assert!(daemon.reload().contains(": there is no such file"));
+    daemon.files.configure(NOBODY);
+    assert_eq!(daemon.reload(), "<6>memreap: took the new configuration\n");
+    assert_eq!(daemon.metric("memreap_reloads_total{result=\"ok\"}"), 1.0);
+    assert_eq!(daemon.metric("memreap_reloads_total{result=\"failed\"}"), 2.0);
+    daemon.end();
+}
+
+#[test]
+fn what_it_cannot_start_with_is_told() {
+    let files = Files::new();
+    let run = |args: &[&str]| {
+        Ran::from(
+            memreap().arg("daemon").args(args).arg("--config").arg(files.path("config")).output().unwrap(),
+        )
+    };
+    files.configure("[act]\nlow = 0\n");
+    let wrong = format!("{}:3: act.low: 0 % is not more than act.critical", files.path("config").display());
+    for args in [&["--check-config"][..], &["--dry-run"]] {
+        let ran = run(args);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.err.starts_with(&wrong), "{ran:?}");
+    }
+    files.configure(NOBODY);
+    let ran = run(&["--check-config"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    assert_eq!(ran.out, format!("{}: ok\n", files.path("config").display()));
+    // Whoever wants metrics counts on them.
+    fs::write(files.path("metrics"), "").unwrap();
+    let ran = run(&["--dry-run"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(70), ""), "{ran:?}");
+    assert!(ran.err.contains("cannot give metrics on"), "{ran:?}");
+}
+
+/// Has it run as somebody who may do nothing.
+fn unprivileged(command: &mut Command) -> &mut Command {
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    command.arg("--dry-run")
+}
+
+/// How often the threads of a process have waited, the first thread's count first.
+fn waits(pid: u32) -> Vec<u64> {
+    let mut tasks: Vec<u32> = fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    tasks.sort_by_key(|task| (*task != pid, *task));
+    let count = |task| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    tasks.into_iter().map(count).collect()
+}
+
+#[test]
+fn when_nothing_happens_it_sleeps() {
+    // Where page faults of others wake it up, it is as calm as they are.
+    let daemon = Daemon::start_as(NOBODY, PATIENT, unprivileged);
+    if !daemon.files.said().contains("does not tell of pressure") {
+        let calm = || {
+            let before = waits(daemon.child.id());
+            thread::sleep(Duration::from_secs(2));
+            let after = waits(daemon.child.id());
+            assert!(after.len() > 4, "all threads are there from the start on: {after:?}");
+            let woken: Vec<_> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+            eprintln!("woken: {woken:?}");
+            woken[0] <= 1 && woken[1..].iter().all(|count| *count == 0)
+        };
+        // Other programs may be short of memory meanwhile.
+        wait_until("it is calm", calm);
+    } else {
+        eprintln!("when_nothing_happens_it_sleeps: skipped, this kernel does without PSI");
+    }
+    daemon.end();
+}
+
+#[test]
+fn it_runs_with_no_rights_at_all() {
+    let daemon = Daemon::start_as(NOBODY, PATIENT, unprivileged);
+    assert!(daemon.metric("memreap_available_bytes") > 0.0);
+    daemon.files.configure(NOBODY);
+    assert_eq!(daemon.reload(), "<6>memreap: took the new configuration\n");
+    let said = daemon.end();
+    // What it has to do without is noted, and no trouble.
+    assert_eq!(without_notes(&said).len(), 3, "{said}");
+}
+
+/// A configuration with which any memory in use is a shortage where there is no PSI, and `name` is the only
+/// one who may be killed.
+fn only(name: &str) -> String {
+    format!(
+        "act = {{ low = 100, critical = 99.9 }}\n[[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
+         {NOBODY}"
+    )
+}
+
+/// Whether so much memory is in use that [`only`] makes it a shortage; if not, says so.
+fn is_short() -> bool {
+    let info = MemInfo::read(&Root::system()).unwrap();
+    let short = (info.available + info.swap_free) as f64 / (info.total as f64) < 0.998;
+    if !short {
+        eprintln!("skipped: hardly any memory of this machine is in use");
+    }
+    short
+}
+
+#[test]
+fn without_psi_it_says_so_and_decides_all_the_same() {
+    in_a_namespace("dry_run", WITHOUT_PSI);
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn dry_run() {
+    let name = unique();
+    let victim = Victim::new(&Setup { name: name.clone().into(), ..Setup::default() });
+    let daemon = Daemon::start(NOBODY);
+    let told = "<5>memreap: this kernel does not tell of pressure (PSI): looking every 250 ms instead\n";
+    assert!(daemon.files.said().contains(told), "{}", daemon.files.said());
+    let looks = daemon.metric("memreap_wake_ups_total");
+    thread::sleep(Duration::from_secs(1));
+    // One is for who asks.
+    assert!(daemon.metric("memreap_wake_ups_total") >= looks + 3.0);
+    if is_short() {
+        // The new configuration counts at once.
+        daemon.files.configure(&only(&name));
+        daemon.reload();
+        let line = format!("<5>memreap: would kill {} ({name}), user ", victim.pid);
+        wait_until("it has decided", || daemon.files.said().contains(&line));
+        assert!(daemon.files.said().contains("; rule \"the one\""), "{}", daemon.files.said());
+        let entry = history::read(&daemon.files.path("state/history"), 1).unwrap().remove(0);
+        assert_eq!((entry.pid, entry.ending.as_str()), (victim.pid.get(), "dry-run"));
+        assert_eq!(daemon.metric("memreap_choices_total"), 1.0);
+        assert!(victim.is_alive());
+    }
+    daemon.end();
+}
+
+#[test]
+fn it_kills_whom_it_may_and_nobody_else() {
+    in_a_namespace("kill_one", WITHOUT_PSI);
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn kill_one() {
+    if !is_short() {
+        return;
+    }
+    let name = unique();
+    let innocent = Victim::of(64);
+    let victim = Victim::new(&Setup { name: name.clone().into(), mib: 32, ..Setup::default() });
+    let daemon = Daemon::start_as(&only(&name), PATIENT, |command| command);
+    let pid = victim.pid.get();
+    assert_eq!(victim.died_of(), Some(libc::SIGKILL));
+    let history = daemon.files.path("state/history");
+    wait_until("it is noted", || !history::read(&history, 9).unwrap().is_empty());
+    let entries = history::read(&history, 9).unwrap();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    let entry = &entries[0];
+    assert_eq!((entry.pid, entry.ending.as_str(), entry.rule.as_str()), (pid, "back", "the one"));
+    assert!((32 << 20..64 << 20).contains(&entry.bytes), "{entry:?}");
+    wait_until("it wants another victim", || {
+        daemon.files.said().contains("nobody may be killed (critical): ")
+    });
+    assert!(innocent.is_alive());
+    let kills: f64 = ["expedite", "mrelease", "plain"]
+        .map(|means| daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",means=\"{means}\"}}")))
+        .iter()
+        .sum();
+    assert_eq!(kills, 1.0);
+    assert!(daemon.metric("memreap_back_bytes_total") >= f64::from(32 << 20));
+    let said = daemon.end();
+    let line = format!("<4>memreap: killed {pid} ({name}), user ");
+    assert_eq!(said.matches(&line).count(), 1, "{said}");
+}

@@ -1,0 +1,82 @@
+//! `memreap pick` on real processes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod common;
+
+use std::fs;
+
+use common::{Ran, Setup, Victim, memreap};
+use serde_json::Value;
+
+fn pick(args: &[&str]) -> Ran {
+    Ran::from(memreap().arg("pick").args(args).output().unwrap())
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    // In the order of the alphabet.
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_large_process_is_a_candidate_and_lives() {
+    let victim = Victim::of(200);
+    let ran = pick(&["--json"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    let json = ran.json();
+    // Others on this machine may be larger.
+    let candidates = json["candidates"].as_array().unwrap();
+    let ours = candidates.iter().find(|c| c["pid"] == victim.pid.get()).unwrap();
+    assert!(ours["bound_bytes"].as_u64().unwrap() >= 200 << 20, "{ours}");
+    assert!(ours["score"].as_u64().unwrap() >= 200 << 20, "{ours}");
+    assert!(ours["name"].as_str().unwrap().starts_with("mr"), "{ours}");
+    // None of them beats the one that was chosen.
+    let chosen = candidates.iter().find(|c| c["pid"] == json["victim"]["pid"]).unwrap();
+    assert_eq!(chosen["bytes"], json["victim"]["bytes"]);
+    let score = |c: &Value| c["score"].as_u64().unwrap();
+    assert!(candidates.windows(2).all(|pair| score(&pair[0]) >= score(&pair[1])), "{json}");
+    assert!(candidates.iter().all(|c| score(c) <= score(&candidates[0])));
+    let cost = |key: &str| json["cost"][key].as_u64().unwrap();
+    assert!(cost("exact_readings") + cost("late_readings") >= 1, "{json}");
+    assert!(cost("cheap_readings") >= cost("processes"), "{json}");
+    assert!(victim.is_alive());
+}
+
+#[test]
+fn the_json_has_the_documented_fields() {
+    let victim = Victim::of(50);
+    let json = pick(&["--json"]).json();
+    assert_eq!(keys(&json), ["candidates", "command", "cost", "version", "victim"]);
+    assert_eq!((&json["version"], &json["command"]), (&1.into(), &"pick".into()));
+    let of_victim = ["bytes", "cgroup", "exact", "group", "name", "pid", "rule", "uid", "user", "vm_bytes"];
+    assert_eq!(keys(&json["victim"]), of_victim);
+    let of_candidate =
+        ["bound_bytes", "bytes", "cgroup", "exact", "name", "pid", "rule", "score", "uid", "user"];
+    assert_eq!(keys(&json["candidates"][0]), of_candidate);
+    let of_cost = ["cheap_readings", "exact_readings", "late_readings", "processes", "seconds"];
+    assert_eq!(keys(&json["cost"]), of_cost);
+    let docs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/memreap.md")).unwrap();
+    for key in of_victim.iter().chain(&of_candidate).chain(&of_cost) {
+        assert!(docs.contains(&format!("`{key}`")), "{key} is not documented");
+    }
+    assert!(victim.is_alive());
+}
+
+#[test]
+fn the_text_says_who_and_what_it_cost() {
+    let victim = Victim::new(&Setup { name: b"mr\x1b[2Jx".to_vec(), mib: 200, ..Setup::default() });
+    let ran = pick(&["--explain"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.out.contains(" would be killed: "), "{ran:?}");
+    assert!(ran.out.contains(r"mr\u{1b}[2Jx"), "{ran:?}");
+    assert!(ran.out.lines().last().unwrap().contains(" cheap readings, "), "{ran:?}");
+    assert!(pick(&[]).out.lines().count() <= 6);
+    assert!(victim.is_alive());
+}
+
+#[test]
+fn a_configuration_that_is_not_there_is_wrong_usage() {
+    let ran = pick(&["--config", "/there/is/none.toml"]);
+    // Until configurations are read at all, the built-in one is taken.
+    assert!(matches!(ran.code, Some(0 | 2)), "{ran:?}");
+}
