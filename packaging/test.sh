@@ -1,0 +1,29 @@
+#!/bin/sh
+# Checks what is in this folder as far as the tools for it are there. Fails when one of them finds fault.
+set -eu
+cd "$(dirname "$0")"
+
+if command -v systemd-analyze >/dev/null; then
+    # The threshold is in tenths.
+    if ! review=$(systemd-analyze security --offline=true --threshold=20 ./memreap.service 2>&1); then
+        echo "$review" >&2
+        exit 1
+    fi
+    echo "$review" | tail -n 1
+    # A drop-in counts only together with its unit; and the program need not be installed here.
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    sed 's,/usr/bin/memreap,/bin/true,; /^Documentation=/d' memreap.service >"$folder/memreap.service"
+    mkdir "$folder/memreap.service.d"
+    cp memreap-desktop.conf "$folder/memreap.service.d/"
+    found=$(systemd-analyze verify "$folder/memreap.service" 2>&1 || echo "verify failed")
+    if [ -n "$found" ]; then
+        echo "$found" >&2
+        exit 1
+    fi
+else
+    echo "systemd-analyze is not installed: memreap.service was not checked"
+fi
+
+sh -n deb.sh
+echo "packaging is in order"
