@@ -11,6 +11,7 @@ mod child;
 mod comeback;
 mod dice;
 mod exec;
+mod faceoff;
 mod foreground;
 mod freemem;
 mod hogs;
@@ -45,6 +46,8 @@ fn main() -> ExitCode {
         // What a scenario runs to see what it costs to run something.
         Some("true") => ExitCode::SUCCESS,
         Some("scenario") => run_scenario(&args.collect::<Vec<_>>()),
+        Some("faceoff") => faceoff::run(),
+        Some("faceoff-role") => faceoff::play(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("guest: this is PID 1 of a lab guest, or 'guest scenario NAME ARGS...' in one");
             ExitCode::from(2)

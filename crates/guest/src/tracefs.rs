@@ -289,7 +289,8 @@ fn lost(stats: &str) -> Option<u64> {
 pub struct Event<'a> {
     /// Where it happened.
     pub cpu: u32,
-    /// Who did it.
+    /// Who did it, by name and number.
+    pub task: &'a str,
     pub tid: i32,
     /// In the clock's unit, see [`Clock`].
     pub at: u64,
@@ -319,13 +320,8 @@ fn event(line: &str) -> Option<Event<'_>> {
     let (_flags, rest) = rest.split_once(' ')?;
     let (time, rest) = rest.trim_start().split_once(": ")?;
     let (name, fields) = rest.split_once(": ")?;
-    Some(Event {
-        cpu: cpu.parse().ok()?,
-        tid: task.trim_end().rsplit_once('-')?.1.parse().ok()?,
-        at: self::time(time)?,
-        name,
-        fields,
-    })
+    let (task, tid) = task.trim().rsplit_once('-')?;
+    Some(Event { cpu: cpu.parse().ok()?, task, tid: tid.parse().ok()?, at: self::time(time)?, name, fields })
 }
 
 /// `seconds.microseconds` in microseconds, or the ticks of a clock that does not keep time.
@@ -359,7 +355,7 @@ mod tests {
         assert_eq!(field(read.fields, "lock"), Some(0xff68));
         let ticks = " a b-[1]-7 [001] ..... 123456789012: leave: (f <- g) one=try_to_migrate_one+0x0/0x10";
         let read = event(ticks);
-        assert_eq!((read.cpu, read.tid, read.at), (1, 7, 123_456_789_012));
+        assert_eq!((read.cpu, read.task, read.tid, read.at), (1, "a b-[1]", 7, 123_456_789_012));
         assert_eq!(text_field(read.fields, "one"), Some("try_to_migrate_one+0x0/0x10"));
         assert_eq!(field(read.fields, "one"), None);
         for bad in ["CPU:0 [LOST 12 EVENTS]", &micros.replace("4.557102", "4.557")] {

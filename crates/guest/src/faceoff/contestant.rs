@@ -1,0 +1,89 @@
+//! Who defends the machine: installed from the payload disk, started, and asked what it did.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::time::Duration;
+use std::{io, thread};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::message::Job;
+use super::stage::{output, run};
+
+/// A raw tar.
+const PAYLOAD: &str = "/dev/vdb";
+/// Where the payload is unpacked.
+const FOLDER: &str = "/var/lib/faceoff";
+/// BLKFLSBUF: forget what was read of a device.
+const BLKFLSBUF: libc::Ioctl = 0x1261;
+
+/// Installs and starts the contestant and lets it settle; gives its main process, if it has one.
+///
+/// # Errors
+/// When the payload lacks it, its setup fails, or it does not start.
+pub fn start(job: &Job) -> Result<Option<u32>> {
+    if Path::new(PAYLOAD).exists() {
+        unpack()?;
+    }
+    if let Some(files) = &job.files {
+        run("cp", &["-r", "--preserve=mode", "--", &format!("{FOLDER}/{files}/."), "/"])?;
+    }
+    for line in &job.setup {
+        run("/bin/sh", &["-c", line])?;
+    }
+    let pid = match &job.unit {
+        None => None,
+        Some(unit) => {
+            run("systemctl", &["daemon-reload"])?;
+            run("systemctl", &["start", unit])?;
+            Some(main_pid(unit)?)
+        }
+    };
+    thread::sleep(Duration::from_secs(job.settle_s));
+    if let Some(unit) = &job.unit {
+        // One that gave up meanwhile would count as one that does nothing.
+        let state = output("systemctl", &["show", "--property=ActiveState", "--value", unit])?;
+        ensure!(state.trim() == "active", "{unit} is {} after {} s", state.trim(), job.settle_s);
+    }
+    Ok(pid)
+}
+
+/// The payload may have changed since the snapshot, so what was read of it then does not count.
+fn unpack() -> Result<()> {
+    forget()?;
+    // This program is running, and need not be replaced.
+    run("tar", &["-xf", PAYLOAD, "-C", FOLDER, "--no-same-owner", "--exclude=guest"])?;
+    forget()
+}
+
+fn forget() -> Result<()> {
+    let device = File::open(PAYLOAD).context(PAYLOAD)?;
+    // SAFETY: takes no memory.
+    let ret = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) };
+    ensure!(ret == 0, "{PAYLOAD}: BLKFLSBUF: {}", io::Error::last_os_error());
+    Ok(())
+}
+
+fn main_pid(unit: &str) -> Result<u32> {
+    let text = output("systemctl", &["show", "--property=MainPID", "--value", unit])?;
+    text.trim().parse().with_context(|| format!("{unit} has no main process: '{}'", text.trim()))
+}
+
+/// The last lines that a unit wrote.
+///
+/// # Errors
+/// When journald does not answer in time.
+pub fn journal(unit: &str) -> Result<String> {
+    output("timeout", &["20", "journalctl", "--unit", unit, "--output=cat", "--lines=50", "--no-pager"])
+}
+
+/// The control group of a unit, below the root of all.
+///
+/// # Errors
+/// When it is not running.
+pub fn group(unit: &str) -> Result<String> {
+    let text = output("systemctl", &["show", "--property=ControlGroup", "--value", unit])?;
+    ensure!(!text.trim().is_empty(), "{unit} has no control group");
+    Ok(text.trim().trim_start_matches('/').to_owned())
+}

@@ -1,0 +1,119 @@
+//! What a contestant costs while nothing happens.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result};
+
+use super::contestant;
+
+/// The costs of a time without events.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Idle {
+    /// Proportional set size of all its processes at the end, in KiB.
+    pub pss_kib: f64,
+    /// CPU time in that time, in milliseconds.
+    pub cpu_ms: f64,
+    /// How often any of its threads was switched away from: each is a wake-up before.
+    pub wakeups: u64,
+}
+
+/// Watches a unit for so long; without one there are no costs.
+///
+/// # Errors
+/// When the unit does not run, or a file of the kernel's is not what it should be.
+pub fn measure(unit: Option<&str>, time: Duration) -> Result<Idle> {
+    let Some(unit) = unit else {
+        thread::sleep(time);
+        return Ok(Idle::default());
+    };
+    let group = Path::new("/sys/fs/cgroup").join(contestant::group(unit)?);
+    let (cpu, switches) = (cpu_us(&group)?, switches(&group)?);
+    thread::sleep(time);
+    let wakeups = self::switches(&group)?.saturating_sub(switches);
+    let cpu_ms = (cpu_us(&group)? - cpu) as f64 / 1e3;
+    // Last, because looking costs the process nothing but may wake what swapped it out.
+    Ok(Idle { pss_kib: pss_kib(&group)?, cpu_ms, wakeups })
+}
+
+fn cpu_us(group: &Path) -> Result<u64> {
+    let path = group.join("cpu.stat");
+    let text = read(&path)?;
+    number(&text, "usage_usec ").with_context(|| format!("{}: no usage_usec", path.display()))
+}
+
+fn switches(group: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for pid in pids(group)? {
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        for task in fs::read_dir(&tasks).with_context(|| tasks.display().to_string())? {
+            let path = task?.path().join("status");
+            let count = |text: &str| {
+                Some(number(text, "voluntary_ctxt_switches:")? + number(text, "nonvoluntary_ctxt_switches:")?)
+            };
+            sum += count(&read(&path)?).with_context(|| format!("{}: no switches", path.display()))?;
+        }
+    }
+    Ok(sum)
+}
+
+fn pss_kib(group: &Path) -> Result<f64> {
+    let mut sum = 0;
+    for pid in pids(group)? {
+        let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
+        sum += number(&read(&path)?, "Pss:").with_context(|| format!("{}: no Pss", path.display()))?;
+    }
+    Ok(sum as f64)
+}
+
+/// All processes of a group and of those below it.
+fn pids(group: &Path) -> Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for line in read(&group.join("cgroup.procs"))?.lines() {
+        pids.push(line.parse().with_context(|| format!("{}: {line}", group.display()))?);
+    }
+    for entry in fs::read_dir(group).with_context(|| group.display().to_string())? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            pids.extend(self::pids(&entry.path())?);
+        }
+    }
+    Ok(pids)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+/// The number behind a key at the beginning of a line.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_their_keys() {
+        let text = "Pss_Dirty:  7 kB\nPss:    340 kB\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(number(text, "Pss:"), Some(340));
+        assert_eq!(number(text, "voluntary_ctxt_switches:"), Some(12));
+        assert_eq!(number(text, "nonvoluntary_ctxt_switches:"), Some(3));
+        assert_eq!(number(text, "usage_usec "), None);
+    }
+
+    #[test]
+    fn a_group_has_the_processes_of_all_below() {
+        let group = std::env::temp_dir().join(format!("faceoff-idle-{}", std::process::id()));
+        fs::create_dir_all(group.join("below")).unwrap();
+        fs::write(group.join("cgroup.procs"), "1\n22\n").unwrap();
+        fs::write(group.join("below/cgroup.procs"), "333\n").unwrap();
+        fs::write(group.join("cpu.stat"), "usage_usec 1234\nuser_usec 1\n").unwrap();
+        assert_eq!(pids(&group).unwrap(), [1, 22, 333]);
+        assert_eq!(cpu_us(&group).unwrap(), 1234);
+        fs::remove_dir_all(&group).unwrap();
+    }
+}
