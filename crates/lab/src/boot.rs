@@ -35,7 +35,7 @@ const SPLAT_GRACE: Duration = Duration::from_secs(20);
 
 /// The CPU under TCG. `max` offers `rep stosb` as the fast way to clear a page, but TCG
 /// emulates it byte by byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.
-const TCG_CPU: &str = "max,-erms";
+pub(crate) const TCG_CPU: &str = "max,-erms";
 /// With `-icount` the TSC ticks once in a nanosecond of guest time.
 const ICOUNT_TSC_KHZ: u64 = 1_000_000;
 
@@ -433,14 +433,14 @@ impl Run {
 }
 
 /// Reads a file that somebody else appends to.
-struct Follower(File);
+pub(crate) struct Follower(File);
 
 impl Follower {
-    fn new(path: &Path) -> Result<Self> {
+    pub(crate) fn new(path: &Path) -> Result<Self> {
         Ok(Self(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 
-    fn read(&mut self) -> Result<Vec<u8>> {
+    pub(crate) fn read(&mut self) -> Result<Vec<u8>> {
         let mut new = Vec::new();
         self.0.read_to_end(&mut new).context("reading a guest's log")?;
         Ok(new)
@@ -498,7 +498,7 @@ pub(crate) fn qemu() -> Command {
 }
 
 /// A path as the value of a QEMU option, where a comma ends the value unless doubled.
-fn option_path(path: &Path) -> Result<String> {
+pub(crate) fn option_path(path: &Path) -> Result<String> {
     let Some(text) = path.to_str() else { bail!("{}: QEMU needs paths in UTF-8", path.display()) };
     Ok(text.replace(',', ",,"))
 }
@@ -547,7 +547,7 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
 
 /// The rate of the host's time stamp counter in kHz, which is also the guest's under TCG.
 /// Measured over 50 ms, once.
-fn host_tsc_khz() -> u64 {
+pub(crate) fn host_tsc_khz() -> u64 {
     static KHZ: OnceLock<u64> = OnceLock::new();
     *KHZ.get_or_init(|| {
         let (began, first) = (Instant::now(), tsc());

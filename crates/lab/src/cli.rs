@@ -14,6 +14,7 @@ use lab::boot::{self, Arm, GuestCommand, Job, Mode};
 use lab::catalog::{self, Control};
 use lab::context::Context;
 use lab::experiment::{self, Failure, Plan};
+use lab::faceoff;
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::kunit::{self, KunitOptions};
 use lab::progress::Progress;
@@ -33,6 +34,7 @@ Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memrea
 const FINDING: u8 = 1;
 const USAGE: u8 = 2;
 const HOST: u8 = 3;
+const GUEST: u8 = 4;
 /// A shell in a guest ends when its user wants.
 const SHELL_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -50,6 +52,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Sub {
     Ab(AbArgs),
+    Faceoff(FaceoffArgs),
     Boot(BootArgs),
     Build(BuildArgs),
     Kunit(KunitArgs),
@@ -111,6 +114,45 @@ struct AbArgs {
     /// One quick pair that only shows that everything runs: no control, no verdicts
     #[arg(long)]
     smoke: bool,
+}
+
+/// Compare low-memory killers in one Debian guest, each on the same loads
+///
+/// Writes target/lab/faceoff.jsonl as it goes, faceoff.json and faceoff.html after every round.
+/// A contestant is a folder in faceoff/contestants. Finding (exit code 1): a wrong victim of
+/// memreap, or a variant in which another is better.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab faceoff                             everybody, every variant: some hours
+  lab faceoff earlyoom memreap --variant hog --runs 3
+  lab faceoff --continue                  what an interrupted one has left to do")]
+struct FaceoffArgs {
+    /// Contestants [default: all]
+    contestants: Vec<String>,
+    /// Only this load, or \"idle\" (repeatable) [default: all]
+    #[arg(long = "variant", value_name = "VARIANT")]
+    variants: Vec<String>,
+    /// Rounds; each runs every contestant once in every variant
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Of the load in the first round; the others count on from it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// When a load that has not ended is given up; a slow leak needs 40 to fill the memory
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    limit: u64,
+    /// Keep the logs of all runs, not only of those that failed
+    #[arg(long)]
+    keep: bool,
+    /// Go on where an earlier one ended
+    #[arg(long = "continue")]
+    resume: bool,
+    /// Write the plots as SVG files too
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+    /// Print faceoff.json on stdout instead of the tables
+    #[arg(long)]
+    json: bool,
 }
 
 /// Boot one guest: a shell, or one command with its own exit code
@@ -345,6 +387,8 @@ fn error_code(error: &anyhow::Error) -> u8 {
         failure.exit_code()
     } else if error.is::<WrongUsage>() {
         USAGE
+    } else if error.is::<faceoff::vm::GuestFailure>() {
+        GUEST
     } else {
         HOST
     }
@@ -357,6 +401,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     match cli.command {
         Sub::Ab(args) => ab(&ctx, args),
+        Sub::Faceoff(args) => face_off(&ctx, args),
         Sub::Boot(args) => boot_one(&ctx, args),
         Sub::Build(args) => build(&ctx, &args),
         Sub::Kunit(args) => {
@@ -402,7 +447,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::from(if doctor::healthy(&findings) { 0 } else { HOST }))
         }
         Sub::HostSetup => {
-            host::ensure_packages(&ctx, &[host::BUILD, host::UNPACK, host::LAB, host::GIT].concat())?;
+            let needed = [host::BUILD, host::UNPACK, host::LAB, host::GIT, faceoff::rootfs::PACKAGES];
+            host::ensure_packages(&ctx, &needed.concat())?;
             Ok(ExitCode::SUCCESS)
         }
         Sub::CleanCache => clean_cache(&ctx),
@@ -540,6 +586,43 @@ fn command_line() -> String {
     std::iter::once("lab".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
+fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
+    // A difference that may be noise is no finding.
+    const MARGIN: f64 = 0.05;
+    let options = faceoff::Options {
+        contestants: args.contestants,
+        variants: args.variants,
+        runs: args.runs,
+        seed: args.seed,
+        limit_s: args.limit,
+        keep: args.keep,
+        resume: args.resume,
+    };
+    faceoff::check(ctx, &options).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    let result = faceoff::run(ctx, &options)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&result.figures)?);
+    } else {
+        print!("{}", faceoff::terminal::render(&result.figures, table::stdout_style().1));
+    }
+    if let Some(folder) = args.svg {
+        for file in faceoff::page::write_svgs(&result.figures, &result.runs, &folder)? {
+            ctx.progress.note(&format!("plot: {}", file.display()));
+        }
+    }
+    ctx.progress.note(&format!("report: {}", ctx.out.join("faceoff.html").display()));
+    let failed: usize = result.figures.entries.iter().map(|entry| entry.failures.len()).sum();
+    if failed > 0 {
+        eprintln!("lab: {failed} of the runs failed");
+        return Ok(ExitCode::from(GUEST));
+    }
+    let finding = result.figures.finding(MARGIN);
+    if let Some(finding) = &finding {
+        eprintln!("lab: {finding}");
+    }
+    Ok(finding_unless(finding.is_none()))
+}
+
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     host::ensure_packages(ctx, host::LAB)?;
     let mut arm = match args.arm {
@@ -608,7 +691,17 @@ fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
 /// Removes only what the lab makes: the variable could name any folder.
 fn clean_cache(ctx: &Context) -> Result<ExitCode> {
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
-    for name in ["trees", "source", "headers", "static", "locks", "ccache", "accel.json", "accel.json.lock"] {
+    for name in [
+        "trees",
+        "source",
+        "headers",
+        "static",
+        "faceoff",
+        "locks",
+        "ccache",
+        "accel.json",
+        "accel.json.lock",
+    ] {
         let path = ctx.cache.join(name);
         step.detail(name);
         host::remove_any(&path).with_context(|| format!("cannot remove {}", path.display()))?;

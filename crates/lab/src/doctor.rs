@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::accel;
 use crate::context::Context;
+use crate::faceoff::rootfs;
 use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::source;
@@ -66,6 +67,7 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
         ("packages for guests", host::LAB, State::Missing),
         ("packages for the series", host::GIT, State::Missing),
         ("packages for hosted tests", host::HOSTED, State::Warn),
+        ("packages for the face-off", rootfs::PACKAGES, State::Warn),
         ("packages for lints", host::LINT, State::Warn),
     ] {
         findings.push(packages_finding(what, packages, state));

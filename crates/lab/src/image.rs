@@ -112,12 +112,22 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
 /// Builds the static programs for the guest, in a target folder of its own: they have their own
 /// flags, and cargo may be waiting for this very lab with the usual folder locked. Gives the folder
 /// that they are in.
-fn build_guest(ctx: &Context) -> Result<PathBuf> {
-    let step = ctx.progress.step("building the guest");
+pub(crate) fn build_guest(ctx: &Context) -> Result<PathBuf> {
+    build_static(ctx, "release", &["guest", "memreap"], "building the guest")
+}
+
+/// Builds memreap as it is packaged, but static: optimised for what it takes in memory.
+pub(crate) fn build_packaged(ctx: &Context) -> Result<PathBuf> {
+    build_static(ctx, "dist", &["memreap"], "building memreap as it is packaged")
+}
+
+fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> Result<PathBuf> {
+    let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--locked", "--release", "--package", "guest", "--package", "memreap"])
+        .args(["build", "--locked", "--profile", profile])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
         .args(["--target", TARGET, "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")
@@ -126,7 +136,7 @@ fn build_guest(ctx: &Context) -> Result<PathBuf> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
     step.done("");
-    Ok(folder.join(TARGET).join("release"))
+    Ok(folder.join(TARGET).join(profile))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -50,6 +50,8 @@ pub enum Variant {
     Debug,
     /// KCSAN, the data-race detector.
     Kcsan,
+    /// Slim, with what Debian's userland needs: for the face-off.
+    Faceoff,
 }
 
 impl Variant {
@@ -59,6 +61,7 @@ impl Variant {
             Self::Slim => &["slim"],
             Self::Debug => &["slim", "debug"],
             Self::Kcsan => &["slim", "kcsan"],
+            Self::Faceoff => &["slim", "faceoff"],
         }
     }
 }
@@ -69,6 +72,7 @@ impl fmt::Display for Variant {
             Self::Slim => "slim",
             Self::Debug => "debug",
             Self::Kcsan => "kcsan",
+            Self::Faceoff => "faceoff",
         })
     }
 }
@@ -333,7 +337,7 @@ impl Plan {
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
         Variant::Debug => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
-        Variant::Slim | Variant::Kcsan => Vec::new(),
+        Variant::Slim | Variant::Kcsan | Variant::Faceoff => Vec::new(),
     };
     topics
         .iter()

@@ -15,6 +15,7 @@ pub mod context;
 pub mod doctor;
 pub mod expect;
 pub mod experiment;
+pub mod faceoff;
 pub mod host;
 pub mod image;
 pub mod kernel;

@@ -10,7 +10,7 @@ use crate::results::{Control, Metric, Results, RunMeta, Verdict};
 use crate::stats::{MIN_PAIRS, median};
 use crate::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
 
-const STYLE: &str = include_str!("report.css");
+pub(crate) const STYLE: &str = include_str!("report.css");
 
 /// Width of a plot in its own units, which are CSS pixels at a card's usual width.
 const WIDTH: f64 = 380.0;
@@ -538,7 +538,7 @@ fn axis(scale: &Scale, y: f64) -> String {
 }
 
 /// From a value to its place in a plot.
-struct Scale {
+pub(crate) struct Scale {
     lo: f64,
     hi: f64,
     left: f64,
@@ -547,8 +547,12 @@ struct Scale {
 }
 
 impl Scale {
-    fn log(lo: f64, hi: f64, left: f64, right: f64) -> Self {
+    pub(crate) fn log(lo: f64, hi: f64, left: f64, right: f64) -> Self {
         Self { lo, hi, left, right, is_log: true }
+    }
+
+    pub(crate) fn linear(lo: f64, hi: f64, left: f64, right: f64) -> Self {
+        Self { lo, hi, left, right, is_log: false }
     }
 
     /// A linear scale that holds all values, and 0 too unless that would waste half of it.
@@ -568,7 +572,7 @@ impl Scale {
         Self { lo, hi, left: LEFT, right: RIGHT, is_log: false }
     }
 
-    fn at(&self, value: f64) -> f64 {
+    pub(crate) fn at(&self, value: f64) -> f64 {
         let place = if self.is_log {
             (value / self.lo).ln() / (self.hi / self.lo).ln()
         } else {
@@ -578,7 +582,7 @@ impl Scale {
     }
 
     /// A few round values on the scale.
-    fn ticks(&self) -> Vec<f64> {
+    pub(crate) fn ticks(&self) -> Vec<f64> {
         if self.is_log && self.hi / self.lo > 4.0 {
             let steps: &[f64] = if self.hi / self.lo > 100.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
             let decades = self.lo.log10().floor() as i32..=self.hi.log10().ceil() as i32;
@@ -677,7 +681,7 @@ fn class(verdict: Verdict) -> &'static str {
 }
 
 /// As [`table::ratio`], with a proper times sign.
-fn factor(value: f64) -> String {
+pub(crate) fn factor(value: f64) -> String {
     table::ratio(value).replace('x', "×")
 }
 
@@ -690,7 +694,7 @@ fn shortened(name: &str) -> String {
     name.chars().take(MOST - 1).chain(['…']).collect()
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,0 +1,231 @@
+//! Contestants: one folder each below `faceoff/contestants`, with a `contestant.toml` and the
+//! files that it puts into the guest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::kernel::Tree;
+
+/// Where the contestants are, in the checkout.
+pub const FOLDER: &str = "faceoff/contestants";
+
+/// `contestant.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Toml {
+    /// What tables and plots call it.
+    title: String,
+    /// Its place among the others.
+    order: u32,
+    /// `stock` or `memreap`.
+    #[serde(default)]
+    kernel: Option<String>,
+    /// Debian packages that must be in the image. None of their units starts by itself.
+    #[serde(default)]
+    packages: Vec<String>,
+    /// The systemd unit to start; none for the kernel alone.
+    #[serde(default)]
+    unit: Option<String>,
+    /// Shell lines run in the guest before the unit starts.
+    #[serde(default)]
+    setup: Vec<String>,
+    /// Another contestant whose files this one uses as well.
+    #[serde(default)]
+    like: Option<String>,
+    /// Guest path -> `built:PROGRAM`, or a path in the checkout.
+    #[serde(default)]
+    install: BTreeMap<String, String>,
+}
+
+/// Where a file that a contestant installs comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum From {
+    /// A program that the lab builds for the guest.
+    Built(String),
+    /// A file on the host.
+    File(PathBuf),
+}
+
+/// One who competes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contestant {
+    /// The folder's name, and what the command line calls it.
+    pub name: String,
+    /// What tables and plots call it.
+    pub title: String,
+    /// Its place among the others.
+    pub order: u32,
+    /// The kernel it runs on.
+    pub kernel: Tree,
+    /// Debian packages that must be in the image.
+    pub packages: Vec<String>,
+    /// The systemd unit to start; none for the kernel alone.
+    pub unit: Option<String>,
+    /// Shell lines run in the guest before the unit starts.
+    pub setup: Vec<String>,
+    /// Whose folder has its files: its own name, or that of the one it is like.
+    pub files_of: String,
+    /// Guest path and origin of files beside those in `files/`; empty for one that is like another.
+    pub install: Vec<(String, From)>,
+}
+
+impl Contestant {
+    /// Whether it is one of this project's own, and so compared with the others.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.files_of == "memreap"
+    }
+}
+
+/// Reads all contestants, in their order.
+///
+/// # Errors
+/// Names the file, and the key where one is wrong.
+pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
+    let folder = repo.join(FOLDER);
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry.with_context(|| format!("cannot read {}", folder.display()))?;
+        let file = entry.path().join("contestant.toml");
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        all.push(parse(repo, &name, &text).with_context(|| file.display().to_string())?);
+    }
+    all.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+    for contestant in &all {
+        let model = all.iter().find(|c| c.name == contestant.files_of);
+        let sound = model.is_some_and(|m| m.files_of == m.name);
+        ensure!(
+            sound,
+            "{}: like: '{}' is no contestant with files of its own",
+            folder.join(&contestant.name).join("contestant.toml").display(),
+            contestant.files_of
+        );
+    }
+    Ok(all)
+}
+
+fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
+    // The error names line and key.
+    let toml: Toml = toml::from_str(text)?;
+    let kernel = match toml.kernel.as_deref() {
+        None | Some("stock") => Tree::Stock,
+        Some("memreap") => Tree::Memreap,
+        Some(other) => bail!("kernel: '{other}' must be stock or memreap"),
+    };
+    if let Some(unit) = &toml.unit {
+        ensure!(unit.ends_with(".service"), "unit: '{unit}' is not the name of a service");
+    }
+    if toml.like.is_some() {
+        ensure!(toml.install.is_empty(), "install: one that is like another installs the other's files");
+    }
+    let mut install = Vec::new();
+    for (to, from) in toml.install {
+        ensure!(to.starts_with('/'), "install: '{to}' is no absolute path");
+        let from = match from.strip_prefix("built:") {
+            Some(program) => From::Built(program.to_owned()),
+            None => {
+                let file = repo.join(&from);
+                ensure!(file.is_file(), "install: {from}: no such file in the checkout");
+                From::File(file)
+            }
+        };
+        install.push((to, from));
+    }
+    Ok(Contestant {
+        name: name.to_owned(),
+        title: toml.title,
+        order: toml.order,
+        kernel,
+        packages: toml.packages,
+        unit: toml.unit,
+        setup: toml.setup,
+        files_of: toml.like.unwrap_or_else(|| name.to_owned()),
+        install,
+    })
+}
+
+/// The contestants named, in their own order; all when none is named.
+///
+/// # Errors
+/// When a name is unknown; says which there are.
+pub fn select(all: &[Contestant], names: &[String]) -> Result<Vec<Contestant>> {
+    for name in names {
+        if !all.iter().any(|c| c.name == *name) {
+            let known: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+            bail!("no contestant '{name}'; there are: {}", known.join(", "));
+        }
+    }
+    let wanted = |c: &&Contestant| names.is_empty() || names.contains(&c.name);
+    Ok(all.iter().filter(wanted).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        format!("{:#}", parse(Path::new("/no/repo"), "x", text).unwrap_err())
+    }
+
+    #[test]
+    fn a_contestant_is_read_with_its_defaults() {
+        let text =
+            "title = \"X\"\norder = 3\nunit = \"x.service\"\n[install]\n\"/usr/sbin/x\" = \"built:x\"\n";
+        let x = parse(Path::new("/no/repo"), "x", text).unwrap();
+        assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
+        assert_eq!(x.install, [("/usr/sbin/x".to_owned(), From::Built("x".into()))]);
+        assert!(!x.is_ours());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, needle) in [
+            ("title = \"X\"\n", "order"),
+            ("title = \"X\"\norder = 1\nunits = \"x\"\n", "units"),
+            ("title = \"X\"\norder = 1\nkernel = \"mine\"\n", "kernel: 'mine'"),
+            ("title = \"X\"\norder = 1\nunit = \"x\"\n", "unit: 'x'"),
+            ("title = \"X\"\norder = 1\n[install]\n\"x\" = \"built:x\"\n", "install: 'x'"),
+            ("title = \"X\"\norder = 1\n[install]\n\"/x\" = \"nowhere\"\n", "nowhere: no such file"),
+            (
+                "title = \"X\"\norder = 1\nlike = \"y\"\n[install]\n\"/x\" = \"built:x\"\n",
+                "install: one that",
+            ),
+        ] {
+            assert!(wrong(text).contains(needle), "{text}: {}", wrong(text));
+        }
+    }
+
+    /// The ones in this checkout.
+    #[test]
+    fn all_contestants_are_sound() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let all = load(repo).unwrap();
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["none", "earlyoom", "nohang", "systemd-oomd", "memreap", "memreap-topics"]);
+        let ours: Vec<&str> = all.iter().filter(|c| c.is_ours()).map(|c| c.name.as_str()).collect();
+        assert_eq!(ours, ["memreap", "memreap-topics"]);
+        assert_eq!(all[5].kernel, Tree::Memreap);
+        assert_eq!(select(&all, &["nohang".into(), "none".into()]).unwrap().len(), 2);
+        assert_eq!(select(&all, &[]).unwrap().len(), 6);
+        let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
+        assert!(unknown.contains("no contestant 'nothing'; there are: none, earlyoom"), "{unknown}");
+    }
+
+    #[test]
+    fn one_like_nobody_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(FOLDER).join("x");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("contestant.toml"), "title = \"X\"\norder = 1\nlike = \"y\"\n").unwrap();
+        let error = load(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("x/contestant.toml: like: 'y'"), "{error}");
+    }
+}

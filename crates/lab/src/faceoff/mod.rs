@@ -1,0 +1,485 @@
+//! The face-off: one Debian guest, one load, and everybody who promises to keep a machine short
+//! of memory usable.
+//!
+//! [`contestant`] reads who competes, [`rootfs`] makes the guest's disk, [`vm`] boots it once,
+//! freezes it warm and brings it back for every run, [`record`] reads what the guest says,
+//! [`figures`] puts the runs together, [`page`] shows them. The guest's own side is
+//! `guest faceoff` in `crates/guest`.
+
+pub mod contestant;
+pub mod figures;
+pub mod page;
+pub mod record;
+pub mod rootfs;
+pub mod terminal;
+pub mod vm;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use contestant::{Contestant, From};
+use figures::{Figures, Meta};
+use record::Run;
+use vm::{GuestFailure, Snapshot};
+
+use crate::accel;
+use crate::boot::Arm;
+use crate::context::Context;
+use crate::kernel::{self, Tree, Variant};
+use crate::progress::elapsed;
+use crate::results::write_atomically;
+use crate::{host, image};
+
+/// What is done to the guest, in the order of the tables. `crates/guest/src/faceoff` is the other
+/// end.
+pub const VARIANTS: [&str; 8] = ["hog", "compressible", "leak", "forks", "limit", "innocent", "apps", IDLE];
+/// Nothing: what the contestant itself costs.
+pub const IDLE: &str = "idle";
+
+/// How long nothing is done.
+const IDLE_S: u64 = 60;
+/// Between the contestant's start and the load's.
+const SETTLE_S: u64 = 3;
+/// What a run may take on top of these: restoring, starting, writing the readings. The guest's
+/// seconds are as long as the host's, but a guest without memory is slow to notice that they are
+/// over.
+const GRACE_S: u64 = 180;
+
+/// After so many failed runs in a row something is wrong that more runs will not mend.
+const HOPELESS: u32 = 5;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Contestants; all when empty.
+    pub contestants: Vec<String>,
+    /// Variants; all when empty.
+    pub variants: Vec<String>,
+    /// Rounds; each runs every contestant once in every variant.
+    pub runs: usize,
+    /// Of the load in round 0.
+    pub seed: u64,
+    /// When a load that has not ended is given up, seconds.
+    pub limit_s: u64,
+    /// Keep the logs of all runs, not only of those that failed.
+    pub keep: bool,
+    /// Go on with the runs of an earlier call.
+    pub resume: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct FaceOff {
+    /// The figures, as in `faceoff.json`.
+    pub figures: Figures,
+    /// All runs, as in `faceoff.jsonl`.
+    pub runs: Vec<Run>,
+}
+
+/// The first line of `faceoff.jsonl`; the others are [`Run`]s.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    meta: Meta,
+}
+
+/// Whether `options` name contestants and variants that there are.
+///
+/// # Errors
+/// Names the one that is not, or the key that is wrong in a contestant's file.
+pub fn check(ctx: &Context, options: &Options) -> Result<()> {
+    contestant::select(&contestant::load(&ctx.repo)?, &options.contestants)?;
+    variants(&options.variants)?;
+    ensure!(options.runs > 0, "--runs must be at least 1");
+    ensure!((1..=3600).contains(&options.limit_s), "--limit must be between 1 and 3600 seconds");
+    Ok(())
+}
+
+/// Runs the face-off. Every run is appended to `faceoff.jsonl` in the output folder as it ends,
+/// and `faceoff.json` and `faceoff.html` are written after every round. A run that fails is
+/// reported and the next one follows, unless many failed in a row.
+///
+/// # Errors
+/// When a name is unknown, something cannot be built, the guest does not come up at all or fails
+/// again and again, or earlier runs that are to be continued were made under other conditions.
+pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
+    let all = contestant::load(&ctx.repo)?;
+    let contestants = contestant::select(&all, &options.contestants)?;
+    let variants = variants(&options.variants)?;
+    let ground = Ground::prepare(ctx, &all, &contestants, options)?;
+
+    let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
+    let mut book = Book::open(&ctx.out.join("faceoff.jsonl"), ground.meta.clone(), options.resume)?;
+    for contestant in &contestants {
+        let key = &ground.snapshot(contestant)?.key;
+        let other = book.runs.iter().find(|run| run.contestant == contestant.name && run.snapshot != *key);
+        ensure!(
+            other.is_none(),
+            "{}: its earlier runs were made on another kernel; begin anew without --continue",
+            contestant.name
+        );
+    }
+    let todo = plan(&contestants, &variants, options.runs, &book.runs);
+    let step = ctx.progress.step("face-off");
+    let began = Instant::now();
+    let mut in_a_row = 0;
+    for (done, &(round, variant, contestant)) in todo.iter().enumerate() {
+        let left = match done {
+            0 => String::new(),
+            _ => {
+                let each = began.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
+                let left = each.saturating_mul(u32::try_from(todo.len() - done).unwrap_or(u32::MAX));
+                format!(", {} left", elapsed(left))
+            }
+        };
+        let name = format!("{variant}, {}, round {}", contestant.name, round + 1);
+        step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
+        let run = ground.one(ctx, options, contestant, variant, round)?;
+        let failure = run.failure.clone();
+        book.add(run)?;
+        in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
+        if let Some(failure) = failure {
+            ctx.progress.warn(&format!("{name}: {failure}"));
+            if in_a_row == HOPELESS {
+                let what = format!("the last {HOPELESS} runs failed; --continue goes on from here");
+                return Err(GuestFailure(what).into());
+            }
+        }
+        let round_over = todo.get(done + 1).is_none_or(|next| next.0 != round);
+        if round_over {
+            write(ctx, &Figures::of(book.meta.clone(), &all, &book.runs), &book.runs)?;
+        }
+    }
+    step.done(&format!("{} runs", book.runs.len()));
+    let figures = Figures::of(book.meta.clone(), &all, &book.runs);
+    write(ctx, &figures, &book.runs)?;
+    Ok(FaceOff { figures, runs: book.runs })
+}
+
+fn write(ctx: &Context, figures: &Figures, runs: &[Run]) -> Result<()> {
+    let json = serde_json::to_string_pretty(figures)? + "\n";
+    write_atomically(&ctx.out.join("faceoff.json"), &json)?;
+    write_atomically(&ctx.out.join("faceoff.html"), &page::html(figures, runs))
+}
+
+fn variants(names: &[String]) -> Result<Vec<&'static str>> {
+    for name in names {
+        ensure!(VARIANTS.contains(&name.as_str()), "no variant '{name}'; there are: {}", VARIANTS.join(", "));
+    }
+    Ok(VARIANTS.into_iter().filter(|v| names.is_empty() || names.iter().any(|n| n == v)).collect())
+}
+
+/// What is still to do, in order: in every round every variant, in every variant all contestants
+/// back to back, of which another one is the first in each round.
+fn plan<'a>(
+    contestants: &'a [Contestant],
+    variants: &[&'static str],
+    rounds: usize,
+    done: &[Run],
+) -> Vec<(usize, &'static str, &'a Contestant)> {
+    let mut todo = Vec::new();
+    for round in 0..rounds {
+        for &variant in variants {
+            for place in 0..contestants.len() {
+                let contestant = &contestants[(place + round) % contestants.len()];
+                let is_it = |run: &Run| {
+                    (run.round, run.variant.as_str(), &run.contestant) == (round, variant, &contestant.name)
+                        && run.failure.is_none()
+                };
+                if !done.iter().any(is_it) {
+                    todo.push((round, variant, contestant));
+                }
+            }
+        }
+    }
+    todo
+}
+
+/// Everything that runs start from.
+struct Ground {
+    meta: Meta,
+    payload: PathBuf,
+    /// By kernel tree.
+    snapshots: BTreeMap<String, Snapshot>,
+}
+
+impl Ground {
+    fn prepare(ctx: &Context, all: &[Contestant], chosen: &[Contestant], options: &Options) -> Result<Self> {
+        host::ensure_packages(ctx, &[host::LAB, rootfs::PACKAGES].concat())?;
+        let mut kernels = BTreeMap::new();
+        for tree in [Tree::Stock, Tree::Memreap] {
+            if chosen.iter().any(|contestant| contestant.kernel == tree) {
+                kernels.insert(tree.to_string(), kernel::build(ctx, tree, Variant::Faceoff)?);
+            }
+        }
+        let Some((name, first)) = kernels.iter().next() else { bail!("there are no contestants") };
+        let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
+        let (accel, why) = accel::probe_with(ctx, &arm)?;
+        ctx.progress.note(&format!("accelerator: {accel} ({why})"));
+        // Of all contestants: leaving one out for a while must not mean another image.
+        let image = rootfs::get(ctx, all)?;
+        let built = image::build_guest(ctx)?;
+        let payload = pack(ctx, all, &built, &image::build_packaged(ctx)?)?;
+        let mut snapshots = BTreeMap::new();
+        for (tree, kernel) in &kernels {
+            let snapshot = vm::snapshot(ctx, accel, kernel, &image, &built.join("guest"), &payload)?;
+            snapshots.insert(tree.clone(), snapshot);
+        }
+        let content = image.key.clone() + &vm::sha256(&payload)?;
+        let fingerprint = Sha256::digest(content).iter().take(16).map(|b| format!("{b:02x}")).collect();
+        let packages = all.iter().flat_map(|c| &c.packages);
+        let meta = Meta {
+            date: host::output(std::process::Command::new("date").arg("+%F %T %z"))?.trim().to_owned(),
+            accelerator: accel.to_string(),
+            cpus: vm::CPUS,
+            memory_mib: vm::MEMORY,
+            seed: options.seed,
+            limit_s: options.limit_s,
+            kernels: kernels.iter().map(|(tree, kernel)| (tree.clone(), kernel.release.clone())).collect(),
+            packages: packages.filter_map(|p| Some((p.clone(), image.packages.get(p)?.clone()))).collect(),
+            fingerprint,
+        };
+        Ok(Self { meta, payload, snapshots })
+    }
+
+    fn snapshot(&self, contestant: &Contestant) -> Result<&Snapshot> {
+        let snapshot = self.snapshots.get(&contestant.kernel.to_string());
+        snapshot.with_context(|| format!("{}: no snapshot of its kernel", contestant.name))
+    }
+
+    fn one(
+        &self,
+        ctx: &Context,
+        options: &Options,
+        contestant: &Contestant,
+        variant: &str,
+        round: usize,
+    ) -> Result<Run> {
+        let snapshot = self.snapshot(contestant)?;
+        let seed = self.meta.seed + round as u64;
+        let seconds = if variant == IDLE { IDLE_S } else { self.meta.limit_s };
+        let job = json!({
+            "contestant": contestant.name,
+            "unit": contestant.unit,
+            "files": files_dir(ctx, contestant),
+            "variant": variant,
+            "seed": seed,
+            "limit_s": seconds,
+            "settle_s": SETTLE_S,
+            "setup": contestant.setup,
+        });
+        let mut run = Run {
+            contestant: contestant.name.clone(),
+            variant: variant.to_owned(),
+            round,
+            seed,
+            snapshot: snapshot.key.clone(),
+            ..Run::default()
+        };
+        let step = ctx.progress.step(&format!("{variant}: {}", contestant.name));
+        let folder = ctx.out.join("logs/faceoff");
+        let logs = folder.join(format!("{variant}-{}-{}", contestant.name, round + 1));
+        let limit = Duration::from_secs(SETTLE_S + seconds + GRACE_S);
+        let began = Instant::now();
+        let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| run.take(event));
+        run.seconds = began.elapsed().as_secs_f64().round();
+        run.failure = match ended {
+            Ok(()) if run.is_complete() => None,
+            Ok(()) => Some("the guest ended without a result".to_owned()),
+            Err(e) => Some(format!("{e:#}")),
+        };
+        step.done(&summary(&run));
+        if run.failure.is_none() && !options.keep {
+            host::remove_any(&logs).with_context(|| format!("cannot remove {}", logs.display()))?;
+        }
+        Ok(run)
+    }
+}
+
+/// A run in one line.
+fn summary(run: &Run) -> String {
+    if run.failure.is_some() {
+        return "failed".to_owned();
+    }
+    if let Some(idle) = &run.idle {
+        return format!(
+            "PSS {:.0} KiB, CPU {:.0} ms, {:.0} wake-ups",
+            idle.pss_kib, idle.cpu_ms, idle.wakeups
+        );
+    }
+    let Some(result) = &run.result else { return "no result".to_owned() };
+    let wrong: Vec<String> = run.wrong().iter().map(|(who, n)| format!("{n} {who}")).collect();
+    let wrong = if wrong.is_empty() { String::new() } else { format!(", WRONG: {}", wrong.join(", ")) };
+    format!("longest stall {:.0} ms{wrong}", result.longest_stall_ms)
+}
+
+/// Where a contestant's files are in the payload, if it has any.
+fn files_dir(ctx: &Context, contestant: &Contestant) -> Option<String> {
+    let there = packed(ctx).join("contestants").join(&contestant.files_of).join("files").is_dir();
+    there.then(|| format!("contestants/{}/files", contestant.files_of))
+}
+
+fn packed(ctx: &Context) -> PathBuf {
+    ctx.out.join("faceoff/payload")
+}
+
+/// Puts the guest, memreap and the contestants' files together and makes the payload disk of it.
+fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path) -> Result<PathBuf> {
+    let built = |program: &str| if program == "memreap" { packaged } else { built }.join(program);
+    let folder = packed(ctx);
+    host::remove_any(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    let put = |from: &Path, to: &Path| -> Result<()> {
+        let parent = to.parent().unwrap_or(to);
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        Ok(())
+    };
+    put(&built("guest"), &folder.join("guest"))?;
+    for contestant in contestants.iter().filter(|c| c.files_of == c.name) {
+        let to = folder.join("contestants").join(&contestant.name).join("files");
+        let own = ctx.in_repo(contestant::FOLDER).join(&contestant.name).join("files");
+        if own.is_dir() {
+            for file in rootfs::files(&own)? {
+                put(&file, &to.join(file.strip_prefix(&own)?))?;
+            }
+        }
+        for (path, from) in &contestant.install {
+            let from = match from {
+                From::Built(program) => built(program),
+                From::File(file) => file.clone(),
+            };
+            put(&from, &to.join(path.trim_start_matches('/')))
+                .with_context(|| format!("{}: install: {path}", contestant.name))?;
+        }
+    }
+    let disk = ctx.out.join("faceoff/payload.tar");
+    vm::payload(&folder, &disk)?;
+    Ok(disk)
+}
+
+/// `faceoff.jsonl`: all runs, each written when it is over.
+struct Book {
+    file: File,
+    meta: Meta,
+    runs: Vec<Run>,
+}
+
+impl Book {
+    /// Begins a new book, keeping the last one as `.previous`, or goes on in it.
+    fn open(path: &Path, meta: Meta, resume: bool) -> Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        if resume {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("nothing to continue: cannot read {}", path.display()))?;
+            let (header, runs) = read(&text).with_context(|| path.display().to_string())?;
+            let same = |m: &Meta| (m.fingerprint.clone(), m.seed, m.limit_s, m.accelerator.clone());
+            ensure!(
+                same(&header.meta) == same(&meta),
+                "{}: its runs were made with other programs, contestants' files, another seed or limit; \
+                 begin anew without --continue",
+                path.display()
+            );
+            // What a write that was cut short left at the end goes.
+            let whole = text.rfind('\n').map_or(0, |end| end + 1);
+            let file = File::options().append(true).open(path).with_context(cannot)?;
+            file.set_len(whole as u64).with_context(cannot)?;
+            // One that failed is tried again.
+            let runs = runs.into_iter().filter(|run| run.failure.is_none()).collect();
+            // This time there may be kernels that were not needed before.
+            let kernels = header.meta.kernels.into_iter().chain(meta.kernels).collect();
+            return Ok(Self { file, meta: Meta { kernels, ..header.meta }, runs });
+        }
+        if path.exists() {
+            let previous = path.with_extension("jsonl.previous");
+            fs::rename(path, &previous).with_context(|| format!("cannot write {}", previous.display()))?;
+        }
+        let mut file = File::create(path).with_context(cannot)?;
+        writeln!(file, "{}", serde_json::to_string(&Header { meta: meta.clone() })?).with_context(cannot)?;
+        Ok(Self { file, meta, runs: Vec::new() })
+    }
+
+    fn add(&mut self, run: Run) -> Result<()> {
+        let line = serde_json::to_string(&run)? + "\n";
+        self.file.write_all(line.as_bytes()).context("cannot write faceoff.jsonl")?;
+        self.runs.push(run);
+        Ok(())
+    }
+}
+
+/// Reads a book; a last line without an end does not count.
+fn read(text: &str) -> Result<(Header, Vec<Run>)> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.lines();
+    let header = serde_json::from_str(lines.next().unwrap_or_default()).context("line 1")?;
+    let runs = lines
+        .enumerate()
+        .map(|(n, line)| serde_json::from_str(line).with_context(|| format!("line {}", n + 2)))
+        .collect::<Result<_>>()?;
+    Ok((header, runs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figures::tests::{contestant, run};
+    use super::*;
+
+    #[test]
+    fn another_contestant_is_first_in_each_round() {
+        let who = ["a", "b", "c"].map(|name| contestant(name, name));
+        let order = |done: &[Run]| -> String {
+            plan(&who, &["hog", "leak"], 2, done)
+                .iter()
+                .map(|(round, variant, who)| format!("{round}{}{} ", &variant[..1], who.name))
+                .collect()
+        };
+        assert_eq!(order(&[]), "0ha 0hb 0hc 0la 0lb 0lc 1hb 1hc 1ha 1lb 1lc 1la ");
+        let mut failed = run("c", "leak", 0, 1.0, None);
+        failed.failure = Some("panic".into());
+        let done = [run("a", "hog", 0, 1.0, None), run("b", "hog", 1, 1.0, None), failed];
+        assert_eq!(order(&done), "0hb 0hc 0la 0lb 0lc 1hc 1ha 1lb 1lc 1la ");
+    }
+
+    #[test]
+    fn variants_are_chosen_by_name() {
+        assert_eq!(variants(&[]).unwrap(), VARIANTS);
+        assert_eq!(variants(&["leak".into(), "hog".into()]).unwrap(), ["hog", "leak"]);
+        assert!(
+            variants(&["hug".into()]).unwrap_err().to_string().contains("no variant 'hug'; there are: hog,")
+        );
+    }
+
+    #[test]
+    fn a_book_is_continued_only_under_the_same_conditions() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("faceoff.jsonl");
+        let meta = |fingerprint: &str| Meta { fingerprint: fingerprint.into(), ..Meta::default() };
+        assert!(
+            Book::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
+        );
+        let mut book = Book::open(&path, meta("1"), false).unwrap();
+        book.add(run("a", "hog", 0, 1.0, None)).unwrap();
+        let mut failed = run("b", "hog", 0, 1.0, None);
+        failed.failure = Some("panic".into());
+        book.add(failed).unwrap();
+        book.file.write_all(b"{\"contestant\":\"c").unwrap();
+        drop(book);
+
+        let mut book = Book::open(&path, meta("1"), true).unwrap();
+        assert_eq!(book.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
+        book.add(run("b", "hog", 0, 2.0, None)).unwrap();
+        drop(book);
+        let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
+        let book = Book::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();
+        assert_eq!((book.runs.len(), book.meta.kernels.len()), (2, 1));
+        assert!(Book::open(&path, meta("2"), true).err().unwrap().to_string().contains("begin anew"));
+        assert!(Book::open(&path, meta("2"), false).unwrap().runs.is_empty());
+        assert!(path.with_extension("jsonl.previous").exists());
+    }
+}

@@ -1,0 +1,267 @@
+//! The Debian that all contestants run in: a file system image made with debootstrap, without
+//! loop devices or mounts of its own, kept in the cache under the key of its recipe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::contestant::Contestant;
+use crate::context::Context;
+use crate::host::{self, Pkg, Staging};
+
+/// What it takes on the host.
+pub const PACKAGES: &[Pkg] = &[
+    Pkg::tool("debootstrap", "debootstrap"),
+    Pkg::tool("e2fsprogs", "mke2fs"),
+    Pkg::tool("tar", "tar"),
+    Pkg::tool("qemu-utils", "qemu-img"),
+];
+
+/// Part of every key: raise it when the way images are made changes.
+const RECIPE: &str = "1";
+const DISK: &str = "root.ext4";
+/// Written last into a finished image.
+const MARKER: &str = "image.json";
+
+/// `faceoff/image.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Toml {
+    suite: String,
+    mirror: String,
+    /// MiB.
+    size: u32,
+    packages: Vec<String>,
+}
+
+/// A finished image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Image {
+    /// The raw ext4 file system. Never written to.
+    #[serde(skip)]
+    pub disk: PathBuf,
+    /// What it was made from, 64 hexadecimal digits.
+    pub key: String,
+    /// Every Debian package in it, with its version.
+    pub packages: BTreeMap<String, String>,
+}
+
+/// The image with the packages of all `contestants`: from the cache, or made now.
+///
+/// # Errors
+/// When the recipe is wrong, root's rights are not to be had, or a step of the making fails.
+pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
+    let file = ctx.in_repo("faceoff/image.toml");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let mut toml: Toml = toml::from_str(&text).with_context(|| file.display().to_string())?;
+    let theirs: BTreeSet<String> = contestants.iter().flat_map(|c| c.packages.iter().cloned()).collect();
+    toml.packages.retain(|own| !theirs.contains(own));
+    let recipe = ctx.in_repo("faceoff/image");
+    let key = key(&toml, &theirs, &recipe)?;
+    let folder = ctx.cache.join("faceoff/images").join(&key[..16]);
+    if let Some(image) = finished(&folder, &key) {
+        return Ok(image);
+    }
+    let _lock = host::lock(ctx, &folder)?;
+    if let Some(image) = finished(&folder, &key) {
+        return Ok(image);
+    }
+    host::ensure_packages(ctx, PACKAGES)?;
+    make(ctx, &toml, &theirs, &recipe, &folder, &key)?;
+    finished(&folder, &key).with_context(|| format!("{}: the image just made is not valid", folder.display()))
+}
+
+fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(format!("{RECIPE} {toml:?} {theirs:?}"));
+    for file in files(recipe)? {
+        let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        hash.update(format!("{} {} ", file.strip_prefix(recipe)?.display(), content.len()));
+        hash.update(content);
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// All files below `folder`, sorted.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn finished(folder: &Path, key: &str) -> Option<Image> {
+    let image: Image = serde_json::from_slice(&fs::read(folder.join(MARKER)).ok()?).ok()?;
+    let disk = folder.join(DISK);
+    (image.key == key && disk.is_file()).then_some(Image { disk, ..image })
+}
+
+fn make(
+    ctx: &Context,
+    toml: &Toml,
+    theirs: &BTreeSet<String>,
+    recipe: &Path,
+    folder: &Path,
+    key: &str,
+) -> Result<()> {
+    let step = ctx.progress.step(&format!("making the Debian image ({})", toml.suite));
+    let log = |name: &str| ctx.out.join(format!("logs/faceoff-{name}.log"));
+    let staging = Staging::begin(folder)?;
+    fs::create_dir_all(staging.path())
+        .with_context(|| format!("cannot make {}", staging.path().display()))?;
+    let tree = Tree::new(staging.path().join("tree"));
+    let root = tree.path.as_os_str();
+    let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
+    let include = format!("--include={}", packages.join(","));
+    let mut debootstrap = as_root("debootstrap")?;
+    debootstrap.args(["--variant=minbase", &include, &toml.suite]).arg(root).arg(&toml.mirror);
+    host::run_step(&step, &mut debootstrap, &log("debootstrap"))?;
+
+    step.detail("setting it up");
+    let mut copy = as_root("cp")?;
+    copy.args(["-rT", "--no-preserve=ownership"]).arg(recipe.join("files")).arg(root);
+    host::output(&mut copy)?;
+    let mut setup = as_root("chroot")?;
+    setup.arg(root).args(["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
+    setup.arg(fs::read_to_string(recipe.join("setup.sh")).context("faceoff/image/setup.sh")?);
+    setup.arg("setup.sh").args(theirs);
+    host::run_step(&step, &mut setup, &log("setup"))?;
+    let mut query = as_root("chroot")?;
+    query.arg(root).args(["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"]);
+    let listing = host::output(&mut query)?;
+
+    step.detail("writing the file system");
+    let disk = staging.path().join(DISK);
+    let mut mke2fs = as_root("mke2fs")?;
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-L", "faceoff", "-d"]).arg(root).arg(&disk);
+    mke2fs.arg(format!("{}M", toml.size));
+    host::run_step(&step, &mut mke2fs, &log("mke2fs"))?;
+    let mut own = as_root("chown")?;
+    own.arg(rustix::process::geteuid().as_raw().to_string()).arg(&disk);
+    host::output(&mut own)?;
+    drop(tree);
+
+    let packages = versions(&listing)?;
+    let image = Image { disk: PathBuf::new(), key: key.to_owned(), packages };
+    let marker = staging.path().join(MARKER);
+    fs::write(&marker, serde_json::to_vec_pretty(&image)?)
+        .with_context(|| format!("cannot write {}", marker.display()))?;
+    staging.publish(folder)?;
+    step.done("");
+    Ok(())
+}
+
+/// Lines of `package version`.
+fn versions(listing: &str) -> Result<BTreeMap<String, String>> {
+    let pairs = listing.lines().map(|line| {
+        let (name, version) =
+            line.split_once(' ').with_context(|| format!("dpkg-query: unexpected \"{line}\""))?;
+        Ok((name.to_owned(), version.to_owned()))
+    });
+    let all: BTreeMap<String, String> = pairs.collect::<Result<_>>()?;
+    ensure!(!all.is_empty(), "dpkg-query lists no package");
+    Ok(all)
+}
+
+/// The unpacked system; it belongs to root, so removing it may take root too.
+struct Tree {
+    path: PathBuf,
+}
+
+impl Tree {
+    fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // debootstrap may have been interrupted with these mounted, and rm must not go there.
+        for inside in ["proc", "sys"] {
+            if let Ok(mut umount) = as_root("umount") {
+                // Not mounted, most of the time.
+                let _ = host::output(umount.args(["-q", "-l"]).arg(self.path.join(inside)));
+            }
+        }
+        if let Ok(mut rm) = as_root("rm") {
+            // Left over it costs space, and the next attempt removes it.
+            let _ =
+                host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
+        }
+    }
+}
+
+/// A command with root's rights, through sudo where needed.
+fn as_root(program: &str) -> Result<Command> {
+    let path = host::find_tool(program).with_context(|| format!("{program} is not installed"))?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(Command::new(path));
+    }
+    if host::output(Command::new("sudo").args(["-n", "true"])).is_err() {
+        bail!("the Debian image of the face-off is made by root; run it once as root, or with sudo set up");
+    }
+    let mut command = Command::new("sudo");
+    command.arg("-n").arg(path);
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_depends_on_packages_and_files() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("files")).unwrap();
+        fs::write(dir.path().join("files/a"), "1").unwrap();
+        let toml = |packages: &[&str]| Toml {
+            suite: "bookworm".into(),
+            mirror: "m".into(),
+            size: 1,
+            packages: packages.iter().map(|&p| p.to_owned()).collect(),
+        };
+        let key = |packages: &[&str], theirs: &[&str]| {
+            key(&toml(packages), &theirs.iter().map(|&p| p.to_owned()).collect(), dir.path()).unwrap()
+        };
+        let first = key(&["cron"], &[]);
+        assert_eq!(first, key(&["cron"], &[]));
+        assert_ne!(first, key(&["cron", "dbus"], &[]));
+        assert_ne!(first, key(&["cron"], &["nohang"]));
+        fs::write(dir.path().join("files/a"), "2").unwrap();
+        let changed = key(&["cron"], &[]);
+        assert_ne!(first, changed);
+        fs::rename(dir.path().join("files/a"), dir.path().join("files/b")).unwrap();
+        assert_ne!(changed, key(&["cron"], &[]));
+    }
+
+    #[test]
+    fn versions_are_read_and_nonsense_is_refused() {
+        assert_eq!(versions("cron 3.0\nnohang 0.2.0-1.1\n").unwrap()["nohang"], "0.2.0-1.1");
+        assert!(versions("").is_err());
+        assert!(versions("cron\n").unwrap_err().to_string().contains("\"cron\""));
+    }
+
+    /// The one in this checkout.
+    #[test]
+    fn the_recipe_is_sound() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let toml: Toml =
+            toml::from_str(&fs::read_to_string(repo.join("faceoff/image.toml")).unwrap()).unwrap();
+        assert_eq!(toml.suite, "bookworm");
+        let recipe = repo.join("faceoff/image");
+        assert!(files(&recipe).unwrap().contains(&recipe.join("files/etc/systemd/system/faceoff.service")));
+    }
+}
