@@ -4,13 +4,15 @@
 use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Stat;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
+
+use super::files;
 
 /// The most threads of a victim that are lifted; the memory goes with the last that exits, but those
 /// that wait for a CPU are few.
@@ -85,11 +87,8 @@ fn has_quota(root: &OwnedFd, cgroup: &[u8]) -> bool {
 }
 
 /// The text of a file below `dir`; `path` ends with a NUL.
-fn read<'a>(dir: impl AsFd, path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let path = CStr::from_bytes_with_nul(path.as_bytes()).ok()?;
-    let fd = rustix::fs::openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let len = rustix::io::read(&fd, &mut *buffer).ok()?;
-    Some(&buffer[..len])
+fn read<'a>(dir: &OwnedFd, path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    files::read(dir, CStr::from_bytes_with_nul(path.as_bytes()).ok()?, buffer)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Finding cgroups that have a limit of their own, without an allocation.
 
-use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayVec;
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 
+use super::files;
 use crate::choice::CGROUP;
 
 /// How deep is looked: every level needs an open directory and room on the stack.
@@ -60,13 +60,8 @@ fn descend(
 
 fn is_limited(dir: &OwnedFd) -> bool {
     let mut text = [0; 32];
-    read(dir, c"memory.max", &mut text).is_some_and(|text| text.first().is_some_and(u8::is_ascii_digit))
-}
-
-fn read<'a>(dir: &OwnedFd, name: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let fd = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let len = rustix::io::read(&fd, &mut *buffer).ok()?;
-    Some(&buffer[..len])
+    files::read(dir, c"memory.max", &mut text)
+        .is_some_and(|text| text.first().is_some_and(u8::is_ascii_digit))
 }
 
 #[cfg(test)]

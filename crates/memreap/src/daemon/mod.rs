@@ -5,6 +5,7 @@
 //! [`system`] here and a simulation in the tests. What is opened, allocated, started and locked is
 //! so before the first look at memory; afterwards nothing is, but to read a new configuration.
 
+mod files;
 mod footprint;
 pub mod governor;
 pub mod history;
@@ -320,15 +321,15 @@ impl Daemon {
 
 /// The machine's memory, or in a container what its limit leaves.
 fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
-    let machine = Machine::open(root)?;
+    let machine = Memory::Machine(Machine::open(root)?);
     let mut buffer = sense::buffer();
-    let total = Memory::Machine(machine).sample(Duration::ZERO, &mut buffer[..])?.total;
+    let total = machine.sample(Duration::ZERO, &mut buffer[..])?.total;
     if let Some(hierarchy) = hierarchy
         && let Some(limited) = Limited::open(hierarchy, Path::new("/"), total, &mut buffer[..])?
     {
         return Ok(Memory::Limited(limited));
     }
-    Ok(Memory::Machine(Machine::open(root)?))
+    Ok(machine)
 }
 
 /// What an oom_score_adj is a share of is what the container may have, if it has a limit.

@@ -4,16 +4,16 @@
 //! Without it the first to know would be those who wait: the kernel begins to swap when the page cache is
 //! gone, and only then shows whether swapping gives anything back.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
+use super::files;
+use crate::strike::STACK;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::{Pid, PidFd};
-use rustix::fs::{Mode, OFlags};
-
-use crate::strike::STACK;
 
 /// How much is swapped out, in so many pieces all over the mapping: not all of it need be in memory.
 /// Enough to tell, and nothing that would be missed.
@@ -83,28 +83,17 @@ impl Shared {
     /// what that costs is that some pages are swapped out that need not be.
     fn largest(&self, pid: Pid, buffer: &mut [u8]) -> Option<(usize, usize)> {
         let mut path = ArrayString::<32>::new();
-        std::fmt::Write::write_fmt(&mut path, format_args!("{pid}/maps")).ok()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let maps = rustix::fs::openat(&self.proc, path.as_str(), flags, Mode::empty()).ok()?;
+        std::fmt::Write::write_fmt(&mut path, format_args!("{pid}/maps\0")).ok()?;
+        let path = CStr::from_bytes_with_nul(path.as_bytes()).ok()?;
         let mut best: Option<(usize, usize)> = None;
-        let (mut kept, mut read) = (0, 0);
-        loop {
-            let got = rustix::io::read(&maps, &mut buffer[kept..]).ok()?;
-            let text = &buffer[..kept + got];
-            let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-            for (start, end) in text[..whole].split(|b| *b == b'\n').filter_map(own_memory) {
-                if best.is_none_or(|(s, e)| end - start > e - s) {
-                    best = Some((start, end));
-                }
+        files::each_line(&self.proc, path, buffer, MAPS, |line| {
+            if let Some((start, end)) = own_memory(line)
+                && best.is_none_or(|(s, e)| end - start > e - s)
+            {
+                best = Some((start, end));
             }
-            read += got;
-            if got == 0 || read > MAPS || (whole == 0 && text.len() == buffer.len()) {
-                return best;
-            }
-            let len = text.len();
-            buffer.copy_within(whole..len, 0);
-            kept = len - whole;
-        }
+        })?;
+        best
     }
 }
 
@@ -153,6 +142,8 @@ fn page_out(process: &PidFd, ranges: &[libc::iovec]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{Mode, OFlags};
+
     use super::*;
 
     #[test]

@@ -19,7 +19,7 @@ use super::reapers::Reapers;
 use super::record::{Ending, Kill, Reason};
 use super::sense::{self, Buffer, Limited, Memory};
 use super::voice::Voice;
-use super::{lift, limits};
+use super::{files, lift, limits};
 use crate::choice::{CGROUP, Choice, Chooser, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::strike::{Fate, Held, Method};
@@ -251,40 +251,18 @@ fn kill_members(dir: &OwnedFd) -> bool {
 
 /// Calls `each` with the processes in a cgroup; `None` when they cannot be read.
 fn members(dir: &OwnedFd, mut each: impl FnMut(Pid)) -> Option<()> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let procs = rustix::fs::openat(dir, c"cgroup.procs", flags, Mode::empty()).ok()?;
-    let mut buffer = [0; 4096];
-    // A line may be in two pieces.
-    let mut start = 0;
-    loop {
-        let got = rustix::io::read(&procs, &mut buffer[start..]).ok()?;
-        let text = &buffer[..start + got];
-        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-        text[..whole]
-            .split(|b| *b == b'\n')
-            .filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok())
-            .for_each(&mut each);
-        if got == 0 {
-            return Some(());
+    files::each_line(dir, c"cgroup.procs", &mut [0; 4096], usize::MAX, |line| {
+        if let Some(pid) = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
+            each(pid);
         }
-        let len = text.len();
-        buffer.copy_within(whole..len, 0);
-        start = len - whole;
-    }
+    })
 }
 
 /// Whether a cgroup that was killed is empty.
 fn is_empty(dir: &OwnedFd) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(events) = rustix::fs::openat(dir, c"cgroup.events", flags, Mode::empty()) else {
-        // Removed.
-        return true;
-    };
-    let mut text = [0; 256];
-    match rustix::io::read(&events, &mut text) {
-        Ok(len) => text[..len].split(|b| *b == b'\n').any(|line| line == b"populated 0"),
-        Err(_) => true,
-    }
+    // What cannot be read was removed.
+    files::read(dir, c"cgroup.events", &mut [0; 256])
+        .is_none_or(|text| text.split(|b| *b == b'\n').any(|line| line == b"populated 0"))
 }
 
 impl World for System {

@@ -1,0 +1,68 @@
+//! Small files of the kernel that are not kept open, read without an allocation.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+/// What one read of a file below `dir` gives, as much of it as fits.
+pub(super) fn read<'a>(dir: impl AsFd, name: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = rustix::io::read(open(dir, name)?, &mut *buffer).ok()?;
+    Some(&buffer[..len])
+}
+
+/// Calls `each` with the lines of a file below `dir`, without their ends: those of the first `most` bytes and
+/// a bufferful, up to one that does not fit into `buffer`. `None` when it cannot be read to there.
+pub(super) fn each_line(
+    dir: impl AsFd,
+    name: &CStr,
+    buffer: &mut [u8],
+    most: usize,
+    mut each: impl FnMut(&[u8]),
+) -> Option<()> {
+    let file = open(dir, name)?;
+    // A line may be in two pieces.
+    let (mut kept, mut read) = (0, 0);
+    loop {
+        let got = rustix::io::read(&file, &mut buffer[kept..]).ok()?;
+        let len = kept + got;
+        let whole = buffer[..len].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        buffer[..whole].split(|b| *b == b'\n').for_each(&mut each);
+        read += got;
+        if got == 0 || read > most {
+            return Some(());
+        }
+        buffer.copy_within(whole..len, 0);
+        kept = len - whole;
+    }
+}
+
+fn open(dir: impl AsFd, name: &CStr) -> Option<OwnedFd> {
+    rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_wherever_reads_end() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "one\ntwo\nthree\nfour").unwrap();
+        let root = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        for size in [6, 7, 9, 64] {
+            let mut lines = Vec::new();
+            let mut buffer = vec![0; size];
+            each_line(&root, c"f", &mut buffer, 1000, |line| {
+                if !line.is_empty() {
+                    lines.push(String::from_utf8(line.to_vec()).unwrap());
+                }
+            })
+            .unwrap();
+            assert_eq!(lines, ["one", "two", "three"], "{size}");
+        }
+        let mut buffer = [0; 4];
+        assert_eq!(each_line(&root, c"none", &mut buffer, 1000, |_| {}), None);
+        assert_eq!(read(&root, c"f", &mut buffer).unwrap(), b"one\n");
+    }
+}
