@@ -311,7 +311,9 @@ mod tests {
                 badness(contender.pid).unwrap()
             })
             .collect();
-        assert!(sizes.iter().all(|size| (300..2000).contains(size)), "{sizes:?}");
+        // More than was asked for, as it is a copy of this process, in which other tests have memory.
+        let (smallest, largest) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+        assert!(*smallest >= 300 && largest - smallest < 1000, "{sizes:?}");
         assert!(sizes.windows(2).any(|two| two[0] != two[1]), "{sizes:?}");
         end(contender.pid);
 

@@ -69,7 +69,7 @@ const CHECKS: &[Check] = &[
         "rust",
         "Rust unit and integration tests, guests that fail on purpose",
         Program::Tool("cargo"),
-        &["test", "--workspace"],
+        &["test", "--workspace", "--no-fail-fast"],
     ),
     check(
         "series",
