@@ -64,7 +64,7 @@ pub struct Act {
 
 impl Default for Act {
     fn default() -> Self {
-        Self { horizon: Duration::from_secs(1), low: 10.0, critical: 7.0, stall: 90.0, cgroups: true }
+        Self { horizon: Duration::from_secs(2), low: 10.0, critical: 7.0, stall: 90.0, cgroups: true }
     }
 }
 

@@ -27,6 +27,8 @@ const STALL_WINDOW: Duration = Duration::from_secs(1);
 const STALL_SPAN: Duration = Duration::from_millis(700);
 /// When less than this times `low` is available, looks are frequent.
 const TENSE: f64 = 2.0;
+/// When the headroom is gone within so many horizons, looks are frequent and warnings are due.
+const NEAR: u32 = 2;
 /// How much must have been swapped out for its compression to say something.
 const EVIDENCE: u64 = 1 << 20;
 /// How much of what was swapped out before counts fully; half of what is older is forgotten.
@@ -157,12 +159,17 @@ impl Governor {
         self.troubled = Some(at);
     }
 
-    /// How many bytes can be used up before there is a need to look: half of what is above where looks
-    /// become frequent. `None` when nothing was seen yet.
+    /// How many bytes can be used up before there is a need to look: what is above where looks become
+    /// frequent. `None` when nothing was seen yet.
     pub fn slack(&self) -> Option<u64> {
         let now = self.samples.last()?;
-        let tense = (now.total as f64 * TENSE * self.act.low / 100.0) as u64;
-        Some(now.available.saturating_sub(tense) / 2)
+        Some(now.available.saturating_sub(self.well()))
+    }
+
+    /// When so much is available all is well, and looks are not frequent. In bytes.
+    pub fn well(&self) -> u64 {
+        let total = self.samples.last().map_or(0, |s| s.total);
+        (total as f64 * TENSE * self.act.low / 100.0) as u64
     }
 
     /// Whether it matters, and is not known, what swapping out gives back.
@@ -175,7 +182,7 @@ impl Governor {
     pub fn is_close(&self) -> bool {
         let Some(sample) = self.samples.last() else { return false };
         self.share(sample.available) < self.act.low
-            && self.outlook.left.is_some_and(|left| left < 4 * self.act.horizon)
+            && self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon)
     }
 
     /// Takes a sample in, and says what to do.
@@ -281,7 +288,7 @@ impl Governor {
 
     fn pause(&mut self, sample: &Sample) -> Advice {
         let tense = self.share(sample.available) < TENSE * self.act.low
-            || self.outlook.left.is_some_and(|left| left < 4 * self.act.horizon);
+            || self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon);
         if tense {
             self.troubled = Some(sample.at);
         }

@@ -276,7 +276,7 @@ impl Daemon {
     fn arm(&mut self) {
         let Some(alarm) = self.alarm.as_ref().filter(|_| !self.armed) else { return };
         let Some(slack) = self.keeper.governor(0).and_then(Governor::slack) else { return };
-        let faults = slack / self.page / alarm.cpus().max(1) as u64;
+        let faults = slack / 2 / self.page / alarm.cpus().max(1) as u64;
         self.armed = true;
         if let Err(e) = alarm.arm(faults.max(FAULTS)) {
             self.system.voice.failed(&e);

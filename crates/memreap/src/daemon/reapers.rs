@@ -132,10 +132,10 @@ impl Reapers {
         }
     }
 
-    /// Takes real time away from the threads that free memory, once they are at it: for a large victim that
-    /// takes most of a second on a slow machine, and whoever happens to share the CPU would not run for
-    /// so long. What they needed it for was to be in time.
-    pub fn let_others_run(&self) {
+    /// Takes real time away from the threads that free memory, once they are at it, and gives them this
+    /// niceness: for a large victim that takes most of a second on a slow machine, and whoever happens to
+    /// share the CPU would not run for so long. What they needed it for was to be in time.
+    pub fn let_others_run(&self, niceness: i32) {
         for busy in &self.shared.busy {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
@@ -144,7 +144,7 @@ impl Reapers {
                 // SAFETY: `param` is a live local. A thread of ours, which does not end.
                 let _ = unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const param) };
                 // SAFETY: takes numbers. The kernel takes a thread here, whatever POSIX says.
-                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), -20) };
+                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), niceness) };
             }
         }
     }

@@ -33,6 +33,9 @@ const LINGER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_millis(5);
 /// Two searches for limits are at least so far apart.
 const SEARCH: Duration = Duration::from_secs(1);
+/// The niceness of who frees memory as long as it is short, and when all is well.
+const HURRIED: i32 = -20;
+const UNHURRIED: i32 = 10;
 /// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
 /// a time.
 const PASSES: usize = 4;
@@ -56,6 +59,8 @@ pub struct System {
     /// Where cgroups are, if v2 is mounted.
     cgroups: Option<OwnedFd>,
     struck: Vec<Option<Struck>>,
+    /// What was last seen of each memory.
+    seen: [Sample; MEMORIES],
     /// When limits were last searched for.
     searched: Option<Duration>,
     /// Who is told.
@@ -72,6 +77,10 @@ struct Struck {
     refused: Option<i32>,
     kill: Kill,
     at: Instant,
+    /// What was free when it was killed: memory that was available, and swap.
+    free: u64,
+    /// What must be available for all to be well.
+    well: u64,
     /// When its process was gone, or its memory freed by us.
     over: Option<Instant>,
 }
@@ -104,6 +113,7 @@ impl System {
             proc,
             cgroups,
             struck: std::iter::repeat_with(|| None).take(MEMORIES).collect(),
+            seen: [Sample::default(); MEMORIES],
             searched: None,
             voice,
             vanished: ArrayVec::new(),
@@ -165,6 +175,7 @@ impl System {
         self.memories.swap_remove(memory);
         self.struck[memory] = None;
         self.struck.swap(memory, self.memories.len());
+        self.seen.swap(memory, self.memories.len());
     }
 
     /// Kills the cgroup of a victim as a whole, if that is what is to be done. Gives the cgroup.
@@ -190,6 +201,11 @@ impl System {
             .and_then(|kill| rustix::io::write(&kill, b"1"));
         (killed.is_ok() || kill_members(&dir)).then_some(dir)
     }
+}
+
+/// What was free, in bytes: of memory and of swap. A victim gives back both, and others take of both.
+fn free(sample: &Sample) -> u64 {
+    sample.available.saturating_add(sample.zram_free).saturating_add(sample.disk_free)
 }
 
 /// A cgroup's directory, by its path "/a/b".
@@ -275,7 +291,10 @@ impl World for System {
     fn sample(&mut self, memory: usize) -> Option<Sample> {
         let at = self.began.elapsed();
         match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
-            Ok(sample) => Some(sample),
+            Ok(sample) => {
+                self.seen[memory] = sample;
+                Some(sample)
+            }
             Err(e) => {
                 if memory > 0 {
                     // A cgroup that was removed.
@@ -335,9 +354,8 @@ impl World for System {
 
     fn strike(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
         let available = governor.last().map_or(0, |s| s.available);
-        let total = governor.last().map_or(0, |s| s.total);
-        // What brings it back to where all is well, although it goes on like this until the memory is there.
-        let well = (total as f64 * 2.0 * self.config.act.low / 100.0) as u64;
+        // Although it goes on like this until the memory is there.
+        let well = governor.well();
         let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
         let wanted = well.saturating_sub(available).saturating_add(growth as u64);
         let at = Instant::now();
@@ -369,7 +387,8 @@ impl World for System {
                 }
             }
         }
-        let mut struck = Struck { place: None, group: None, refused: None, kill, at, over: None };
+        let free = governor.last().map_or(0, free);
+        let mut struck = Struck { place: None, group: None, refused: None, kill, at, free, well, over: None };
         if !self.dry_run {
             struck.group = self.kill_group(&victim, wanted);
             if struck.group.is_some()
@@ -399,6 +418,7 @@ impl World for System {
     }
 
     fn progress(&mut self, memory: usize) -> Progress {
+        let seen = self.seen.get(memory).copied().unwrap_or_default();
         let Some(Some(struck)) = self.struck.get_mut(memory) else {
             return Progress::Ended(Ending::Gone);
         };
@@ -411,7 +431,8 @@ impl World for System {
         let Some(outcome) = struck.place.and_then(|place| self.reapers.outcome(place)) else {
             return Progress::Dying;
         };
-        self.reapers.let_others_run();
+        let niceness = if seen.available < struck.well { HURRIED } else { UNHURRIED };
+        self.reapers.let_others_run(niceness);
         struck.kill.means = outcome.means;
         let whole = struck.group.as_ref().is_none_or(is_empty);
         match outcome.fate {
@@ -424,10 +445,7 @@ impl World for System {
         // Whoever read its memory just then has it until that is done: the process can be gone and its
         // memory not be free.
         let over = *struck.over.get_or_insert_with(Instant::now);
-        let began = struck.kill.available[0];
-        let at = self.began.elapsed();
-        let now = self.memories.get(memory).and_then(|m| m.sample(at, &mut self.buffer[..]).ok());
-        let back = now.is_none_or(|now| now.available >= began.saturating_add(struck.kill.expected / 4));
+        let back = free(&seen) >= struck.free.saturating_add(struck.kill.expected / 4);
         if !back && over.elapsed() < LINGER {
             return Progress::Dying;
         }
