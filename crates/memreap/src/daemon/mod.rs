@@ -72,6 +72,8 @@ const BLIND: Duration = Duration::from_millis(250);
 const TEND: Duration = Duration::from_secs(300);
 /// Page faults on a CPU below which nobody needs to wake up.
 const FAULTS: u64 = 256;
+/// When less than this part of what can be used up is gone, the alarm was for nothing.
+const CHURN: u64 = 8;
 /// What the daemon itself may have, in bytes: many times what it needs, so that a leak ends it and not
 /// the machine.
 const OWN_LIMIT: u64 = 64 << 20;
@@ -108,6 +110,8 @@ struct Daemon {
     trigger: Option<Trigger>,
     alarm: Option<FaultAlarm>,
     armed: bool,
+    /// The last alarm was for nothing: what was touched had been given back.
+    churning: bool,
     /// What a page fault takes at most, in bytes.
     page: u64,
     keeper: Keeper<Choice>,
@@ -185,7 +189,18 @@ impl Daemon {
         };
         system.voice.ready(format_args!("watching over {what}, killing by {means}{mode}"));
         let page = page_of(&root);
-        Ok(Self { root, hierarchy, signals, trigger, alarm, armed: false, page, keeper, system })
+        Ok(Self {
+            root,
+            hierarchy,
+            signals,
+            trigger,
+            alarm,
+            armed: false,
+            churning: false,
+            page,
+            keeper,
+            system,
+        })
     }
 
     fn run(&mut self) -> Result<Exit> {
@@ -220,18 +235,22 @@ impl Daemon {
             };
             self.system.voice.figures.wake_ups += 1;
             let calm = next == Next::Rest;
-            let mut asked = false;
+            let (mut asked, mut touched, mut others) = (false, false, count > 1);
             for event in &events[..count] {
                 match event.data.u64() {
                     PRESSURE => {
                         self.keeper.alarm(self.system.now());
+                        self.churning = false;
                         self.find_limits();
                     }
                     SIGNAL => {
                         while let Some(signal) = self.signals.take() {
                             match signal {
-                                SignalEvent::Reload => self.reload(),
-                                SignalEvent::Faults => self.disarm(),
+                                SignalEvent::Reload => {
+                                    others = true;
+                                    self.reload();
+                                }
+                                SignalEvent::Faults => touched = true,
                                 SignalEvent::End => {
                                     self.system.voice.stopping();
                                     return Ok(Exit::Done);
@@ -252,6 +271,12 @@ impl Daemon {
                     self.system.voice.tidy();
                     self.system.renew(&self.root);
                 }
+            }
+            if touched {
+                if calm && !others && self.is_churn() {
+                    continue;
+                }
+                self.disarm();
             }
             next = self.keeper.step(&mut self.system);
             if let Some(governor) = self.keeper.governor(0) {
@@ -276,11 +301,28 @@ impl Daemon {
     fn arm(&mut self) {
         let Some(alarm) = self.alarm.as_ref().filter(|_| !self.armed) else { return };
         let Some(slack) = self.keeper.governor(0).and_then(Governor::slack) else { return };
-        let faults = slack / 2 / self.page / alarm.cpus().max(1) as u64;
+        // All of it where most of what is touched is given back again.
+        let part = if self.churning { slack } else { slack / 2 };
+        let faults = part / self.page / alarm.cpus().max(1) as u64;
         self.armed = true;
         if let Err(e) = alarm.arm(faults.max(FAULTS)) {
             self.system.voice.failed(&e);
         }
+    }
+
+    /// The alarm has gone off: whether that was for nothing, as what was touched has been given back. Most
+    /// programs do so all the time, and a look at everything for each such alarm would add up.
+    fn is_churn(&mut self) -> bool {
+        let used = self.system.used_since(self.keeper.governor(0).and_then(Governor::last));
+        let slack = self.keeper.governor(0).and_then(Governor::slack);
+        let before = self.churning;
+        self.churning = used.zip(slack).is_some_and(|(used, slack)| used < slack / CHURN);
+        if self.churning && !before {
+            // It takes more from now on.
+            self.disarm();
+            self.arm();
+        }
+        self.churning
     }
 
     /// We look by ourselves, or have to set the alarm anew.

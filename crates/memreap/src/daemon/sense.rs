@@ -87,6 +87,11 @@ impl Machine {
         Ok(())
     }
 
+    /// What can be had without swapping, in bytes, at the least cost; `None` when it cannot be read.
+    pub fn available(&self, buffer: &mut [u8]) -> Option<u64> {
+        Some(self.meminfo.parse(buffer, MemInfo::parse).ok()?.available)
+    }
+
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
         let free = match &self.swaps {

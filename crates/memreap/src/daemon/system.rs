@@ -138,6 +138,17 @@ impl System {
         let _ = self.memories[0].sample(Duration::ZERO, &mut self.buffer[..]);
     }
 
+    /// How many bytes of the first memory have been used since that was seen of it; `None` when it cannot
+    /// be told.
+    pub fn used_since(&mut self, then: Option<&Sample>) -> Option<u64> {
+        match &self.memories[0] {
+            Memory::Machine(machine) => {
+                Some(then?.available.saturating_sub(machine.available(&mut self.buffer[..])?))
+            }
+            Memory::Limited(_) => None,
+        }
+    }
+
     /// Finds zram devices anew.
     pub fn renew(&mut self, root: &Root) {
         if let Some(Memory::Machine(machine)) = self.memories.first_mut()
