@@ -15,6 +15,8 @@ const TOTAL: u64 = 2048 * MIB;
 const ZRAM: u64 = 1024 * MIB;
 /// What the kernel, its caches and processes that never change take.
 const BASE: u64 = 500 * MIB;
+/// The machine, and limited cgroups.
+const MEMORIES: usize = 5;
 /// The step in which the world moves when nobody looks.
 const MOMENT: Duration = Duration::from_millis(5);
 /// Time at no memory at all after which the kernel's own OOM killer would have acted.
@@ -38,9 +40,20 @@ impl Dice {
     }
 }
 
+/// A process as it is held: by what no other will ever be, whoever has its PID by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    pid: usize,
+    id: u64,
+}
+
 #[derive(Clone, Debug)]
 struct Proc {
+    /// The lowest that is free: one that ends leaves its own to the next.
+    pid: usize,
     id: u64,
+    /// The limited cgroup that it is in.
+    group: Option<u64>,
     bytes: u64,
     /// Bytes per second, until `cap`.
     rate: u64,
@@ -55,12 +68,31 @@ struct Proc {
 struct Made {
     id: u64,
     at: Duration,
+    /// How fast it grew; who did not is an innocent.
+    rate: u64,
     headroom: u64,
+}
+
+/// A cgroup with a limit.
+#[derive(Debug)]
+struct Group {
+    id: u64,
+    limit: u64,
+    stalled: Duration,
+    starved: Duration,
 }
 
 struct Sim {
     now: Duration,
     procs: Vec<Proc>,
+    /// Those that are watched, in the order of the memories from the second on. One that was removed stays
+    /// until that is seen.
+    groups: Vec<(Group, bool)>,
+    vanished: Vec<usize>,
+    /// How long everything that is read of /proc takes.
+    slow: Duration,
+    /// Who is chosen next ends at that moment, and somebody harmless gets its PID.
+    slips: bool,
     /// How much of a page compression saves.
     saves: f64,
     swapped: u64,
@@ -68,7 +100,7 @@ struct Sim {
     starved: Duration,
     reclaimed: bool,
     next_id: u64,
-    struck: Option<u64>,
+    struck: [Option<Held>; MEMORIES],
     kills: Vec<Made>,
     endings: Vec<Ending>,
     warnings: u32,
@@ -82,13 +114,17 @@ impl Sim {
         Self {
             now: Duration::ZERO,
             procs: Vec::new(),
+            groups: Vec::new(),
+            vanished: Vec::new(),
+            slow: Duration::ZERO,
+            slips: false,
             saves,
             swapped: 0,
             stalled: Duration::ZERO,
             starved: Duration::ZERO,
             reclaimed: false,
             next_id: 1,
-            struck: None,
+            struck: [None; MEMORIES],
             kills: Vec::new(),
             endings: Vec::new(),
             warnings: 0,
@@ -102,8 +138,57 @@ impl Sim {
         let id = self.next_id;
         self.next_id += 1;
         let exit = Some(Duration::from_millis(20 + bytes / (20 * MIB)));
-        self.procs.push(Proc { id, bytes, rate, cap, exit, dying: None });
+        let pid = (1..).find(|pid| self.procs.iter().all(|p| p.pid != *pid)).unwrap();
+        self.procs.push(Proc { pid, id, group: None, bytes, rate, cap, exit, dying: None });
         id
+    }
+
+    /// A cgroup with a limit, and in it somebody harmless and somebody who grows.
+    fn spawn_group(&mut self, limit: u64, rate: u64) -> [u64; 2] {
+        let group = self.next_id;
+        let zero = Duration::ZERO;
+        self.groups.push((Group { id: group, limit, stalled: zero, starved: zero }, true));
+        let members = [self.spawn(limit / 8, 0, 0), self.spawn(MIB, rate, u64::MAX)];
+        for p in self.procs.iter_mut().filter(|p| members.contains(&p.id)) {
+            p.group = Some(group);
+        }
+        members
+    }
+
+    /// All cgroups are removed, with all who are in them.
+    fn remove_groups(&mut self) {
+        self.procs.retain(|p| p.group.is_none());
+        for (_, there) in &mut self.groups {
+            *there = false;
+        }
+    }
+
+    /// What is left of a cgroup's limit.
+    fn room(&self, group: &Group) -> u64 {
+        let used: u64 = self.procs.iter().filter(|p| p.group == Some(group.id)).map(|p| p.bytes).sum();
+        group.limit.saturating_sub(used)
+    }
+
+    /// Time goes by while somebody reads.
+    fn read(&mut self) {
+        let end = self.now + self.slow;
+        while self.now < end {
+            self.tick();
+        }
+    }
+
+    fn held(&self, held: Held) -> Option<&Proc> {
+        self.procs.iter().find(|p| (p.pid, p.id) == (held.pid, held.id))
+    }
+
+    /// Sends a signal that kills, to whoever is held.
+    fn end(&mut self, held: Held) -> bool {
+        let now = self.now;
+        let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (held.pid, held.id)) else {
+            return false;
+        };
+        p.dying = Some(p.exit.map(|time| now + time));
+        true
     }
 
     fn get(&mut self, id: u64) -> Option<&mut Proc> {
@@ -138,8 +223,11 @@ impl Sim {
             self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM).min(self.used());
         }
         let room = self.available();
+        let limits: Vec<(u64, u64)> = self.groups.iter().map(|(g, _)| (g.id, self.room(g))).collect();
         for p in self.procs.iter_mut().filter(|p| p.dying.is_none()) {
-            let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4);
+            let limit =
+                limits.iter().find(|(id, _)| p.group == Some(*id)).map_or(u64::MAX, |(_, room)| *room);
+            let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
         self.swapped = self.swapped.min(self.used() - BASE);
@@ -149,17 +237,43 @@ impl Sim {
         }
         let hopeless = room < TOTAL / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
         self.starved = if hopeless { self.starved + MOMENT } else { Duration::ZERO };
+        for (group, there) in &mut self.groups {
+            let room = limits.iter().find(|(id, _)| *id == group.id).map_or(0, |(_, room)| *room);
+            let grows = |p: &Proc| p.group == Some(group.id) && p.dying.is_none() && p.rate > 0;
+            let short = *there && room < group.limit / 50 && self.procs.iter().any(grows);
+            if short {
+                group.stalled += MOMENT;
+            }
+            self.reclaimed |= short;
+            group.starved = if short { group.starved + MOMENT } else { Duration::ZERO };
+            self.starved = self.starved.max(group.starved);
+        }
     }
 }
 
 impl World for Sim {
-    type Victim = u64;
+    type Victim = Held;
 
     fn now(&self) -> Duration {
         self.now
     }
 
-    fn sample(&mut self, _memory: usize) -> Option<Sample> {
+    fn sample(&mut self, memory: usize) -> Option<Sample> {
+        self.read();
+        if memory > 0 {
+            let (group, there) = &self.groups[memory - 1];
+            if !there {
+                self.vanished.push(memory);
+                return None;
+            }
+            return Some(Sample {
+                at: self.now,
+                total: group.limit,
+                available: self.room(group),
+                stalled: Some([group.stalled; 2]),
+                ..Sample::default()
+            });
+        }
         Some(Sample {
             at: self.now,
             total: TOTAL,
@@ -173,9 +287,19 @@ impl World for Sim {
 
     fn prepare(&mut self, _budget: Duration, _ahead: bool) {}
 
-    fn choose(&mut self, _memory: usize) -> Option<u64> {
+    fn choose(&mut self, memory: usize) -> Option<Held> {
         self.searches += 1;
-        self.procs.iter().filter(|p| p.dying.is_none()).max_by_key(|p| (p.bytes, p.id)).map(|p| p.id)
+        self.read();
+        let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
+        let may = |p: &&Proc| p.dying.is_none() && (group.is_none() || p.group == group);
+        let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id))?;
+        let held = Held { pid: chosen.pid, id: chosen.id };
+        if std::mem::take(&mut self.slips) {
+            self.procs.retain(|p| p.id != held.id);
+            self.spawn(5 * MIB, 0, 0);
+            assert_eq!(self.procs.last().map(|p| p.pid), Some(held.pid));
+        }
+        Some(held)
     }
 
     fn warn(&mut self, _memory: usize, _governor: &Governor) {
@@ -188,39 +312,34 @@ impl World for Sim {
 
     fn nobody(&mut self, _memory: usize, _reason: Reason, _governor: &Governor) {}
 
-    fn ask(&mut self, _memory: usize, victim: &u64, _signal: Signal) {
-        self.asked.push(*victim);
-        let (now, deaf) = (self.now, self.deaf);
-        if let Some(p) = self.get(*victim)
-            && !deaf
-        {
-            p.dying = Some(p.exit.map(|time| now + time));
+    fn ask(&mut self, _memory: usize, victim: &Held, _signal: Signal) {
+        self.asked.push(victim.id);
+        if !self.deaf {
+            self.end(*victim);
         }
     }
 
-    fn strike(&mut self, _memory: usize, victim: u64, _reason: Reason, governor: &Governor) {
-        let now = self.now;
-        self.struck = Some(victim);
-        self.kills.push(Made { id: victim, at: now, headroom: governor.outlook().headroom });
-        if let Some(p) = self.get(victim) {
-            p.dying = Some(p.exit.map(|time| now + time));
+    fn strike(&mut self, memory: usize, victim: Held, _reason: Reason, governor: &Governor) {
+        self.struck[memory] = self.end(victim).then_some(victim);
+        if let Some(&Proc { id, rate, .. }) = self.held(victim) {
+            self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom });
         }
     }
 
-    fn progress(&mut self, _memory: usize) -> Progress {
-        match self.struck {
-            Some(id) if self.procs.iter().any(|p| p.id == id) => Progress::Dying,
-            _ => Progress::Ended(Ending::Back),
+    fn progress(&mut self, memory: usize) -> Progress {
+        match self.struck[memory] {
+            None => Progress::Ended(Ending::Gone),
+            Some(held) if self.held(held).is_some() => Progress::Dying,
+            Some(_) => Progress::Ended(Ending::Back),
         }
     }
 
-    fn has_ended(&mut self, victim: &u64) -> bool {
-        let victim = *victim;
-        self.get(victim).is_none()
+    fn has_ended(&mut self, victim: &Held) -> bool {
+        self.held(*victim).is_none()
     }
 
-    fn finish(&mut self, _memory: usize, ending: Ending) {
-        self.struck = None;
+    fn finish(&mut self, memory: usize, ending: Ending) {
+        self.struck[memory] = None;
         self.endings.push(ending);
     }
 }
@@ -228,7 +347,7 @@ impl World for Sim {
 /// A world with its keeper.
 struct Run {
     sim: Sim,
-    keeper: Keeper<u64>,
+    keeper: Keeper<Held>,
     wake: Option<Duration>,
     /// When the kernel last told of pressure.
     told: Duration,
@@ -237,7 +356,7 @@ struct Run {
 
 impl Run {
     fn new(saves: f64, config: &Config) -> Self {
-        let keeper = Keeper::new(config, 4);
+        let keeper = Keeper::new(config, MEMORIES);
         Self { sim: Sim::new(saves), keeper, wake: None, told: Duration::ZERO, looks: 0 }
     }
 
@@ -257,6 +376,7 @@ impl Run {
             if pressure {
                 self.told = self.sim.now;
                 self.keeper.alarm(self.sim.now);
+                self.keeper.resize(1 + self.sim.groups.len());
             }
             if pressure || self.wake.is_some_and(|at| at <= self.sim.now) {
                 self.look();
@@ -270,6 +390,11 @@ impl Run {
             Next::Rest => None,
             Next::After(pause) => Some(self.sim.now + pause),
         };
+        while let Some(memory) = self.sim.vanished.pop() {
+            self.sim.groups.swap_remove(memory - 1);
+            self.sim.struck.swap(memory, self.sim.groups.len() + 1);
+            self.keeper.swap_remove(memory);
+        }
     }
 
     /// The daemon is stopped and continued: the world goes on alone.
@@ -371,7 +496,6 @@ fn a_day_of_hostile_events() {
         let mut dice = Dice(seed);
         let config = Config::default();
         let mut run = Run::new(0.4, &config);
-        let mut expected = 0;
         run.sim.spawn(300 * MIB, 0, 0);
         while run.sim.now < day {
             let before = run.sim.kills.len();
@@ -379,28 +503,30 @@ fn a_day_of_hostile_events() {
             run.look();
             run.sim.saves = dice.within(0, 70) as f64 / 100.0;
             let rate = [20, 50, 150, 500, 2000][dice.within(0, 4) as usize] * MIB;
-            match dice.within(0, 6) {
+            let event = dice.within(0, 10);
+            let expected = match event {
                 0 => {
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
-                    expected += 1;
+                    1
                 }
                 1 => {
                     // Comes, stays and goes by itself.
                     let id = run.sim.spawn(5 * MIB, rate, dice.within(100, 900) * MIB);
                     run.pass(30 * S);
                     run.sim.procs.retain(|p| p.id != id);
+                    0
                 }
                 2 => {
                     // Stuck for a time that is longer than the deadline.
                     let id = run.sim.spawn(5 * MIB, rate, u64::MAX);
                     run.sim.get(id).unwrap().exit = Some(2 * config.kill.deadline);
-                    expected += 1;
+                    1
                 }
                 3 => {
                     // The daemon does not run for a while, and a hog starts meanwhile.
                     run.sleep(Duration::from_millis(dice.within(10, 3000)));
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
-                    expected += 1;
+                    1
                 }
                 4 => {
                     // Other thresholds while it is on its way.
@@ -408,7 +534,7 @@ fn a_day_of_hostile_events() {
                     run.pass(S / 2);
                     let low = dice.within(6, 15) as f64;
                     run.keeper.set(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
-                    expected += 1;
+                    1
                 }
                 5 => {
                     // Exits by itself just before or after it is chosen.
@@ -417,18 +543,48 @@ fn a_day_of_hostile_events() {
                         run.pass(MOMENT);
                     }
                     run.sim.procs.retain(|p| p.id != id);
+                    0
                 }
-                _ => {}
-            }
-            run.pass(Duration::from_secs(dice.within(60, 600)));
+                6 => {
+                    // Ends when it has been chosen and is not yet killed, and its PID is another's.
+                    run.sim.spawn(5 * MIB, rate, u64::MAX);
+                    run.sim.slips = true;
+                    0
+                }
+                7 => {
+                    // Every file that is read takes its time.
+                    run.sim.slow = Duration::from_millis(dice.within(5, 100));
+                    run.sim.spawn(5 * MIB, rate.min(150 * MIB), u64::MAX);
+                    run.pass(60 * S);
+                    run.sim.slow = Duration::ZERO;
+                    1
+                }
+                8 => {
+                    // In a cgroup with a limit, of which nobody else knows.
+                    run.sim.spawn_group(dice.within(64, 512) * MIB, rate);
+                    1
+                }
+                9 => {
+                    // The same, and it is removed while it is watched.
+                    run.sim.spawn_group(dice.within(64, 512) * MIB, rate);
+                    while run.keeper.governor(1).is_none() && run.sim.kills.len() == before {
+                        run.pass(MOMENT);
+                    }
+                    run.sim.remove_groups();
+                    0
+                }
+                _ => 0,
+            };
+            run.pass(Duration::from_secs(dice.within(200, 600)));
             // Whoever is stuck blocks nobody, but innocents may have to go in the meantime: that is what
             // the deadline means. None of the harmless ones is ever the greatest here.
             for kill in &run.sim.kills[before..] {
-                assert_ne!(kill.id, 1, "an innocent died at {:?}: {:?}", kill.at, run.sim.kills);
+                assert!(kill.rate > 0, "an innocent died at {:?}: {:?}", kill.at, run.sim.kills);
             }
+            let made = &run.sim.kills[before..];
+            assert_eq!(made.len(), expected, "event {event} at {:?}: {made:?}", run.sim.now);
             run.sim.procs.retain(|p| p.id == 1);
+            run.sim.remove_groups();
         }
-        let wrong = run.sim.kills.len().abs_diff(expected);
-        assert_eq!(wrong, 0, "{expected} expected, {} made", run.sim.kills.len());
     }
 }
