@@ -21,7 +21,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use super::{Better, Scenario, arg, median};
+use super::arguments::{Arguments, Only};
+use super::{Better, Scenario, median};
 use crate::cgroup::Cgroup;
 use crate::freemem::{self, Reading, Recorder, ShortFreeLists};
 use crate::hogs::Hogs;
@@ -131,6 +132,9 @@ const THERE: u64 = 256 + 128;
 /// How long before the kill a racing victim begins to exit by itself; up to so long after it.
 const EARLY: Duration = Duration::from_millis(2);
 const LATE: Duration = Duration::from_micros(500);
+/// The case in which kills race with exits.
+const RACE: &str = "race";
+
 /// `expedite [icount] [case=NAME|race] [rounds=N] [race=KILLS]`
 pub struct Expedite;
 
@@ -147,19 +151,19 @@ impl Scenario for Expedite {
         let known = if expedites { "knows" } else { "does not know" };
         out.note(&format!("the kernel {known} PIDFD_SIGNAL_EXPEDITE"));
         let mut rates: Vec<(Way, f64)> = Vec::new();
-        for case in CASES.iter().filter(|case| options.wants(case.name)) {
+        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
             let run =
                 Run::new(case, cpus, expedites, &options).with_context(|| format!("case {}", case.name))?;
             rates.extend(run.all(out).with_context(|| format!("case {}", case.name))?);
         }
-        if options.case.is_none() {
+        if options.case.is_all() {
             for way in [Way::Kill, Way::Memreap] {
                 let worst = rates.iter().filter(|(w, _)| *w == way).map(|&(_, rate)| rate);
                 let name = format!("worst/{}-rate", way.name());
                 out.sample(&name, "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
             }
         }
-        if options.wants("race") && options.race > 0 {
+        if options.case.wants(RACE) && options.race > 0 {
             race(options.race, cpus, expedites, out).context("race")?;
         }
         drop(short);
@@ -169,7 +173,7 @@ impl Scenario for Expedite {
 
 struct Options {
     icount: bool,
-    case: Option<String>,
+    case: Only,
     rounds: Option<u32>,
     /// Kills that race with exits.
     race: u32,
@@ -177,28 +181,13 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 3] = ["case", "rounds", "race"];
-        let known = |a: &str| a == "icount" || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: icount {}=...", KEYS.join("=... "));
-        }
-        let case = arg(args, "case", String::new())?;
-        if !case.is_empty() && case != "race" && !CASES.iter().any(|known| known.name == case) {
-            let known = CASES.each_ref().map(|case| case.name).join(", ");
-            bail!("no case '{case}'; there are: {known}, race");
-        }
-        let rounds = arg(args, "rounds", 0)?;
-        let given = args.iter().any(|a| a.starts_with("rounds="));
-        ensure!(!given || (1..=1000).contains(&rounds), "rounds={rounds} is not 1 to 1000");
-        let icount = args.iter().any(|a| a == "icount");
-        let race = arg(args, "race", if icount { 0 } else { 250 })?;
+        let args = Arguments::new(args, &["icount"], &["case", "rounds", "race"])?;
+        let case = args.case(CASES.iter().map(|case| case.name).chain([RACE]))?;
+        let (icount, rounds) = (args.has("icount"), args.rounds()?);
+        let race = args.get("race", if icount { 0 } else { 250 })?;
         ensure!(race <= 100_000, "race={race} is more than 100,000");
-        ensure!(case != "race" || race > 0, "a race without kills: give race=N");
-        Ok(Self { icount, case: Some(case).filter(|c| !c.is_empty()), rounds: given.then_some(rounds), race })
-    }
-
-    fn wants(&self, case: &str) -> bool {
-        self.case.as_deref().is_none_or(|only| only == case)
+        ensure!(case.is_all() || !case.wants(RACE) || race > 0, "a race without kills: give race=N");
+        Ok(Self { icount, case, rounds, race })
     }
 }
 
@@ -723,20 +712,21 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+        Options::parse(&words(args))
     }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = parse(&[]).unwrap();
         assert_eq!((options.icount, options.rounds, options.race), (false, None, 250));
-        assert!(options.wants("free") && options.wants("race"));
+        assert!(options.case.wants("free") && options.case.wants("race"));
         let options = parse(&["icount", "case=nice-19", "rounds=4"]).unwrap();
         assert_eq!((options.icount, options.rounds, options.race), (true, Some(4), 0));
-        assert!(options.wants("nice-19") && !options.wants("race") && !options.wants("free"));
+        assert!(options.case.wants("nice-19") && !options.case.wants("race") && !options.case.wants("free"));
         assert_eq!(parse(&["icount", "case=race", "race=2000"]).unwrap().race, 2000);
         for bad in ["case=nice-20", "rounds=0", "rounds=x", "race=-1", "race=100001", "round=2", "fast"] {
             assert!(parse(&[bad]).is_err(), "{bad}");

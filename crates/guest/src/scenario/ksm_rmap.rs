@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{Better, Scenario, arg, median};
+use super::arguments::{Arguments, Only};
+use super::{Better, Scenario, median};
 use crate::cgroup::Cgroup;
 use crate::freemem;
 use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
@@ -89,7 +90,7 @@ impl Scenario for KsmRmap {
         victim::pin(0)?;
         rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
         let ksm = Ksm::set_up()?;
-        if options.icount && options.case.is_none() {
+        if options.icount && options.case.is_all() {
             out.progress("merging");
             merge_cost(&ksm, out)?;
         }
@@ -100,7 +101,7 @@ impl Scenario for KsmRmap {
         }
         let mut walks: Vec<(&Case, f64)> = Vec::new();
         for (i, case) in CASES.iter().enumerate() {
-            if options.case.as_deref().is_some_and(|only| only != case.name) {
+            if !options.case.wants(case.name) {
                 continue;
             }
             let shape = options.shape(case);
@@ -120,36 +121,25 @@ impl Scenario for KsmRmap {
 
 struct Options {
     icount: bool,
-    case: Option<String>,
+    case: Only,
     pages: Option<usize>,
     rounds: u32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 3] = ["case", "pages", "rounds"];
-        let known = |a: &str| a == "icount" || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: icount {}=...", KEYS.join("=... "));
-        }
-        let icount = args.iter().any(|a| a == "icount");
-        let case = arg(args, "case", String::new())?;
-        if !case.is_empty() && !CASES.iter().any(|known| known.name == case) {
-            let known = CASES.each_ref().map(|case| case.name).join(", ");
-            bail!("no case '{case}'; there are: {known}");
-        }
-        let pages = arg(args, "pages", String::new())?;
-        let pages = (!pages.is_empty()).then(|| arg(args, "pages", 0)).transpose()?;
+        let args = Arguments::new(args, &["icount"], &["case", "pages", "rounds"])?;
+        let icount = args.has("icount");
+        let pages = args.find("pages")?;
         let options = Self {
             icount,
-            case: Some(case).filter(|c| !c.is_empty()),
+            case: args.case(CASES.each_ref().map(|case| case.name))?,
             pages,
             // With -icount the rounds hardly differ.
-            rounds: arg(args, "rounds", if icount { 1 } else { 2 })?,
+            rounds: args.rounds()?.unwrap_or(if icount { 1 } else { 2 }),
         };
         // The fewest VMAs hold ten pages of the most mappings.
         ensure!(pages.is_none_or(|n| (1..=10).contains(&n)), "pages={} is not 1 to 10", pages.unwrap_or(0));
-        ensure!((1..=1000).contains(&options.rounds), "rounds={} is not 1 to 1000", options.rounds);
         Ok(options)
     }
 
@@ -498,10 +488,11 @@ fn pass(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+        Options::parse(&words(args))
     }
 
     #[test]
@@ -511,7 +502,7 @@ mod tests {
         assert_eq!(options.shape(&CASES[3]), Shape { vmas: 20_000, pages: 1, maps: 200 });
         let options = parse(&["icount", "case=2000-vmas-200-maps", "pages=10", "rounds=3"]).unwrap();
         assert_eq!((options.icount, options.rounds), (true, 3));
-        assert_eq!(options.case.as_deref(), Some("2000-vmas-200-maps"));
+        assert!(options.case.wants("2000-vmas-200-maps") && !options.case.is_all());
         assert_eq!(options.shape(&CASES[1]).pages, 10);
         for bad in ["case=2-vmas", "rounds=0", "rounds=x", "pages=11", "pages=0", "page=2", "fast"] {
             assert!(parse(&[bad]).is_err(), "{bad}");

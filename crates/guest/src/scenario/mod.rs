@@ -2,6 +2,7 @@
 //! inside one boot and reports **one number per metric** (the median of the rounds): samples
 //! inside a boot are correlated, so the host compares boots, not rounds.
 
+mod arguments;
 mod expedite;
 mod fault;
 mod ksm_rmap;
@@ -11,7 +12,7 @@ mod rss_counters;
 mod soak;
 mod swap_release;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::report::Reporter;
 
@@ -59,22 +60,6 @@ pub fn find(name: &str) -> Result<&'static dyn Scenario> {
         bail!("no scenario '{name}' in this guest; there are: {}", known.join(", "));
     };
     Ok(*found)
-}
-
-/// Parses the value of `KEY=VALUE` among a scenario's arguments, or gives the default.
-///
-/// # Errors
-/// When the value does not parse as `T`.
-pub fn arg<T>(args: &[String], key: &str, default: T) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    let value = args.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
-    match value {
-        Some(v) => v.parse().with_context(|| format!("argument {key}={v}")),
-        None => Ok(default),
-    }
 }
 
 /// The middle value, or the mean of the two in the middle; NaN when there is none.

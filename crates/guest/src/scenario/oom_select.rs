@@ -14,7 +14,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
-use super::{Better, Scenario, arg, median};
+use super::arguments::{Arguments, Only};
+use super::{Better, Scenario, median};
 use crate::cgroup::Cgroup;
 use crate::dice::Dice;
 use crate::freemem;
@@ -98,10 +99,10 @@ impl Scenario for OomSelect {
         let mut arena = Arena::new()?;
         for case in CASES.iter().filter(|case| options.prepares(case)) {
             arena.populate(case, out).with_context(|| format!("case {}", case.name))?;
-            if options.wants(case.name) {
+            if options.case.wants(case.name) {
                 arena.select(case, options.selections, out).with_context(|| format!("case {}", case.name))?;
             }
-            if case.name == VICTIM_AMONG && options.wants(VICTIM) {
+            if case.name == VICTIM_AMONG && options.case.wants(VICTIM) {
                 let seed = options.seed.map_or_else(random, Ok)?;
                 out.note(&format!("{VICTIM}: seed {seed}"));
                 arena.victims(options.rounds, &mut Dice(seed), out).context("case victim")?;
@@ -112,7 +113,7 @@ impl Scenario for OomSelect {
 }
 
 struct Options {
-    case: Option<String>,
+    case: Only,
     /// Timed selections of each kind; the median counts.
     selections: u32,
     /// Random populations from which the right victim must be taken.
@@ -123,22 +124,12 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 4] = ["case", "selections", "rounds", "seed"];
-        let known = |a: &str| a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: {}=...", KEYS.join("=... "));
-        }
-        let case = arg(args, "case", String::new())?;
-        if !case.is_empty() && case != VICTIM && !CASES.iter().any(|known| known.name == case) {
-            let known = CASES.each_ref().map(|case| case.name).join(", ");
-            bail!("no case '{case}'; there are: {known}, {VICTIM}");
-        }
-        let seeded = args.iter().any(|a| a.starts_with("seed="));
+        let args = Arguments::new(args, &[], &["case", "selections", "rounds", "seed"])?;
         let options = Self {
-            case: Some(case).filter(|c| !c.is_empty()),
-            selections: arg(args, "selections", 3)?,
-            rounds: arg(args, "rounds", 13)?,
-            seed: seeded.then(|| arg(args, "seed", 0)).transpose()?,
+            case: args.case(CASES.iter().map(|case| case.name).chain([VICTIM]))?,
+            selections: args.get("selections", 3)?,
+            rounds: args.get("rounds", 13)?,
+            seed: args.find("seed")?,
         };
         // Each selection takes one of the processes away.
         ensure!((1..=20).contains(&options.selections), "selections={} is not 1 to 20", options.selections);
@@ -146,13 +137,9 @@ impl Options {
         Ok(options)
     }
 
-    fn wants(&self, case: &str) -> bool {
-        self.case.as_deref().is_none_or(|only| only == case)
-    }
-
     /// Whether the case's processes are needed.
     fn prepares(&self, case: &Case) -> bool {
-        self.wants(case.name) || case.name == VICTIM_AMONG && self.wants(VICTIM)
+        self.case.wants(case.name) || case.name == VICTIM_AMONG && self.case.wants(VICTIM)
     }
 }
 
@@ -445,23 +432,24 @@ mod alarm {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+        Options::parse(&words(args))
     }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = parse(&[]).unwrap();
         assert_eq!((options.selections, options.rounds, options.seed), (3, 13, None));
-        assert!(CASES.iter().all(|case| options.wants(case.name)) && options.wants(VICTIM));
+        assert!(CASES.iter().all(|case| options.case.wants(case.name)) && options.case.wants(VICTIM));
         let options = parse(&["case=victim", "rounds=100", "seed=0"]).unwrap();
         assert_eq!((options.rounds, options.seed), (100, Some(0)));
         let prepared: Vec<&str> =
             CASES.iter().filter(|case| options.prepares(case)).map(|case| case.name).collect();
         assert_eq!(prepared, [VICTIM_AMONG]);
-        assert!(!options.wants(VICTIM_AMONG));
+        assert!(!options.case.wants(VICTIM_AMONG));
         for bad in ["case=lognormal", "selections=0", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"] {
             assert!(parse(&[bad]).is_err(), "{bad}");
         }

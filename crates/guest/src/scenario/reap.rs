@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{Better, Scenario, arg};
+use super::arguments::{Arguments, Only};
+use super::{Better, Scenario, median};
 use crate::freemem::{self, Recorder, ShortFreeLists};
 use crate::locktrace::{Kind, LockTrace, Lost, Recording};
 use crate::report::Reporter;
@@ -61,7 +62,7 @@ impl Scenario for Reap {
         );
         let _short = ShortFreeLists::set()?;
         for (case, vmas) in CASES {
-            if options.case.as_deref().is_some_and(|only| only != case) {
+            if !options.case.wants(case) {
                 continue;
             }
             let run = Run { case, cpus, layout: options.layout(vmas), options: &options };
@@ -78,7 +79,7 @@ impl Scenario for Reap {
 
 struct Options {
     icount: bool,
-    case: Option<String>,
+    case: Only,
     mib: u64,
     rounds: u32,
     trace_rounds: u32,
@@ -86,24 +87,15 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 4] = ["case", "mib", "rounds", "trace-rounds"];
-        let known = |a: &str| a == "icount" || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: icount {}=...", KEYS.join("=... "));
-        }
-        let icount = args.iter().any(|a| a == "icount");
-        let case = arg(args, "case", String::new())?;
-        if !case.is_empty() && !CASES.iter().any(|(name, _)| *name == case) {
-            let known = CASES.map(|(name, _)| name).join(", ");
-            bail!("no case '{case}'; there are: {known}");
-        }
+        let args = Arguments::new(args, &["icount"], &["case", "mib", "rounds", "trace-rounds"])?;
+        let icount = args.has("icount");
         let options = Self {
             icount,
-            case: Some(case).filter(|c| !c.is_empty()),
-            mib: arg(args, "mib", 512)?,
+            case: args.case(CASES.map(|(name, _)| name))?,
+            mib: args.get("mib", 512)?,
             // With -icount the rounds hardly differ.
-            rounds: arg(args, "rounds", if icount { 2 } else { 3 })?,
-            trace_rounds: arg(args, "trace-rounds", 2)?,
+            rounds: args.get("rounds", if icount { 2 } else { 3 })?,
+            trace_rounds: args.get("trace-rounds", 2)?,
         };
         // Every VMA has a page; the upper bound keeps the arithmetic away from its limits.
         ensure!((4..=1 << 20).contains(&options.mib), "mib={} is not 4 to 2^20", options.mib);
@@ -418,17 +410,6 @@ fn mrelease(victim: &Victim) -> Result<Option<Released>> {
     victim::mrelease(victim.pidfd()).context("process_mrelease")
 }
 
-/// The middle value, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
-}
-
 /// Says who wanted the locks of one kind, so that no contention hides behind a wrong name.
 fn note_callers(out: &mut Reporter, case: &str, what: &str, rounds: &[Recording], kind: Kind) {
     for recording in rounds {
@@ -445,10 +426,11 @@ fn note_callers(out: &mut Reporter, case: &str, what: &str, rounds: &[Recording]
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+        Options::parse(&words(args))
     }
 
     #[test]
@@ -457,7 +439,7 @@ mod tests {
         assert_eq!((options.icount, options.mib, options.rounds, options.trace_rounds), (false, 512, 3, 2));
         let options = parse(&["icount", "case=1-vma", "mib=64", "rounds=1"]).unwrap();
         assert_eq!((options.icount, options.bytes(), options.rounds), (true, 64 << 20, 1));
-        assert_eq!(options.case.as_deref(), Some("1-vma"));
+        assert!(options.case.wants("1-vma") && !options.case.is_all());
         for bad in ["case=2-vmas", "rounds=0", "rounds=x", "mib=1", "round=2", "fast"] {
             assert!(parse(&[bad]).is_err(), "{bad}");
         }

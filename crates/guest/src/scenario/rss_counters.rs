@@ -13,10 +13,11 @@ mod rates;
 use std::ffi::CString;
 use std::{fs, io, ptr};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::{Scenario, arg};
+use super::Scenario;
+use super::arguments::Arguments;
 use crate::report::Reporter;
 use crate::victim;
 
@@ -56,15 +57,10 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 2] = ["mib", "rounds"];
-        let is_part = |a: &str| PARTS.iter().any(|(part, _)| *part == a);
-        let known = |a: &str| is_part(a) || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        let parts = PARTS.map(|(part, _)| part).join(" ");
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: {parts} {}=...", KEYS.join("=... "));
-        }
-        ensure!(args.iter().any(|a| is_part(a)), "nothing to do; give some of: {parts}");
-        let options = Self { mib: arg(args, "mib", 32)?, rounds: arg(args, "rounds", 5)? };
+        let parts = PARTS.map(|(part, _)| part);
+        let args = Arguments::new(args, &parts, &["mib", "rounds"])?;
+        ensure!(parts.iter().any(|part| args.has(part)), "nothing to do; give some of: {}", parts.join(" "));
+        let options = Self { mib: args.get("mib", 32)?, rounds: args.get("rounds", 5)? };
         ensure!((2..=4096).contains(&options.mib), "mib={} is not 2 to 4096", options.mib);
         ensure!((1..=1000).contains(&options.rounds), "rounds={} is not 1 to 1000", options.rounds);
         Ok(options)
@@ -127,11 +123,12 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let parse = |args: &[&str]| Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>());
+        let parse = |args: &[&str]| Options::parse(&words(args));
         let options = parse(&["instructions", "errors"]).unwrap();
         assert_eq!((options.pages(), options.rounds, options.many()), (8192, 5, 400));
         assert_eq!(parse(&["rates", "mib=2", "rounds=1"]).unwrap().pages(), 512);

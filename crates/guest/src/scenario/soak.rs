@@ -20,7 +20,8 @@ use rustix::process::{
     test_kill_process_group, waitid,
 };
 
-use super::{Scenario, arg};
+use super::Scenario;
+use super::arguments::Arguments;
 use crate::dice::Dice;
 use crate::freemem::set_policy;
 use crate::report::Reporter;
@@ -59,8 +60,9 @@ impl Scenario for Soak {
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let length = Duration::from_secs(arg(args, "seconds", 60)?);
-        let seed = arg(args, "seed", 1)?;
+        let args = Arguments::new(args, &[], &["seconds", "seed"])?;
+        let length = Duration::from_secs(args.get("seconds", 60)?);
+        let seed = args.get("seed", 1)?;
         let mut dice = Dice(seed);
         // Huge pages on request; a kernel without them has nothing to request.
         let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");

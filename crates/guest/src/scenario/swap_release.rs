@@ -13,7 +13,8 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{Better, Scenario, arg, median};
+use super::arguments::{Arguments, Only};
+use super::{Better, Scenario, median};
 use crate::comeback::{self, Gauge, Moment, Recorder};
 use crate::foreground::{self, Steps, Worker};
 use crate::freemem::{self, ShortFreeLists};
@@ -114,7 +115,7 @@ impl Scenario for SwapRelease {
         let mode = fs::read_to_string(KNOB).unwrap_or_else(|_| "not known".to_owned());
         out.note(&format!("swap_release: {}", mode.trim_end()));
         let algorithms = swap::algorithms()?;
-        for case in CASES.iter().filter(|case| options.wants(case.name)) {
+        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
             let has = |name: &str| algorithms.iter().any(|a| a == name);
             if let On::Zram(Some(name)) = case.on
                 && !has(name)
@@ -131,30 +132,15 @@ impl Scenario for SwapRelease {
 
 struct Options {
     icount: bool,
-    case: Option<String>,
+    case: Only,
     rounds: Option<u32>,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        const KEYS: [&str; 2] = ["case", "rounds"];
-        let known = |a: &str| a == "icount" || a.split_once('=').is_some_and(|(k, _)| KEYS.contains(&k));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            bail!("unknown argument '{unknown}'; there are: icount {}=...", KEYS.join("=... "));
-        }
-        let case = arg(args, "case", String::new())?;
-        if !case.is_empty() && !CASES.iter().any(|known| known.name == case) {
-            bail!("no case '{case}'; there are: {}", CASES.each_ref().map(|case| case.name).join(", "));
-        }
-        let rounds = arg(args, "rounds", 0)?;
-        let given = args.iter().any(|a| a.starts_with("rounds="));
-        ensure!(!given || (1..=1000).contains(&rounds), "rounds={rounds} is not 1 to 1000");
-        let icount = args.iter().any(|a| a == "icount");
-        Ok(Self { icount, case: Some(case).filter(|c| !c.is_empty()), rounds: given.then_some(rounds) })
-    }
-
-    fn wants(&self, case: &str) -> bool {
-        self.case.as_deref().is_none_or(|only| only == case)
+        let args = Arguments::new(args, &["icount"], &["case", "rounds"])?;
+        let case = args.case(CASES.each_ref().map(|case| case.name))?;
+        Ok(Self { icount: args.has("icount"), case, rounds: args.rounds()? })
     }
 }
 
@@ -418,18 +404,21 @@ fn backlog() -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::words;
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+        Options::parse(&words(args))
     }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = parse(&[]).unwrap();
-        assert!(!options.icount && options.rounds.is_none() && CASES.iter().all(|c| options.wants(c.name)));
+        assert!(
+            !options.icount && options.rounds.is_none() && CASES.iter().all(|c| options.case.wants(c.name))
+        );
         let options = parse(&["icount", "case=8x64-95", "rounds=4"]).unwrap();
-        assert!(options.icount && options.wants("8x64-95") && !options.wants("8x64-65"));
+        assert!(options.icount && options.case.wants("8x64-95") && !options.case.wants("8x64-65"));
         assert_eq!(options.rounds, Some(4));
         for bad in ["case=8x64", "rounds=0", "rounds=x", "round=2", "fast"] {
             assert!(parse(&[bad]).is_err(), "{bad}");
