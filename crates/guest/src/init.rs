@@ -8,6 +8,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 use serde::Deserialize;
 
+use crate::counters;
 use crate::exec;
 use crate::report::Reporter;
 use crate::{PANICKED, report_panics};
@@ -78,11 +79,7 @@ fn work(out: &mut Reporter) -> Result<i32> {
 
 fn hello(out: &mut Reporter) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
-    let meminfo = fs::read_to_string("/proc/meminfo").context("meminfo")?;
-    let mem_kib = meminfo
-        .lines()
-        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
-        .context("no MemTotal in /proc/meminfo")?;
+    let mem_kib = counters::meminfo("MemTotal:")?;
     let cpus = thread::available_parallelism()?.get();
     out.hello(release.trim_end(), cpus, mem_kib);
     Ok(())

@@ -9,6 +9,7 @@
 mod cgroup;
 mod child;
 mod comeback;
+mod counters;
 mod dice;
 mod exec;
 mod faceoff;

@@ -9,6 +9,7 @@ use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pid
 
 use crate::cgroup::Cgroup;
 use crate::child::{Board, Child};
+use crate::counters::{meminfo, value};
 use crate::dice::Dice;
 
 /// Bytes of a page.
@@ -152,7 +153,7 @@ impl Flock {
     /// first.
     fn drop_copies(&self) -> Result<()> {
         for _ in 0..TRIES {
-            let copies = meminfo("SwapCached:")?;
+            let copies = usize::try_from(meminfo("SwapCached:")?)?;
             if copies < 64 * self.members.len() {
                 return Ok(());
             }
@@ -197,20 +198,9 @@ impl Member {
     fn swap(&self) -> Result<u64> {
         let path = format!("/proc/{}/smaps_rollup", self.child.pid());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let kib = field(&text, "Swap:").with_context(|| format!("{path}: no Swap"))?;
-        Ok(kib as u64 * 1024)
+        let kib = value(&text, "Swap:").with_context(|| format!("{path}: no Swap"))?;
+        Ok(kib * 1024)
     }
-}
-
-/// A line of /proc/meminfo, in KiB.
-fn meminfo(key: &str) -> Result<usize> {
-    const PATH: &str = "/proc/meminfo";
-    let text = fs::read_to_string(PATH).context(PATH)?;
-    field(&text, key).with_context(|| format!("{PATH}: no {key}"))
-}
-
-fn field(text: &str, key: &str) -> Option<usize> {
-    text.lines().find_map(|l| l.strip_prefix(key)?.split_whitespace().next()?.parse().ok())
 }
 
 /// Where every one of them has its memory. Unmapped when dropped.
@@ -309,12 +299,5 @@ mod tests {
         heads.sort_unstable();
         heads.dedup();
         assert_eq!(heads.len(), PAGES);
-    }
-
-    #[test]
-    fn fields_are_found_by_their_names() {
-        let text = "SwapPss:     1 kB\nSwap:       640 kB\n";
-        assert_eq!((field(text, "Swap:"), field(text, "SwapTotal:")), (Some(640), None));
-        assert!(meminfo("SwapCached:").is_ok());
     }
 }

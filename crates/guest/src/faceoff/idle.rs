@@ -7,6 +7,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result};
 
 use super::contestant;
+use crate::counters::value;
 
 /// The costs of a time without events.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,7 +41,7 @@ pub fn measure(unit: Option<&str>, time: Duration) -> Result<Idle> {
 fn cpu_us(group: &Path) -> Result<u64> {
     let path = group.join("cpu.stat");
     let text = read(&path)?;
-    number(&text, "usage_usec ").with_context(|| format!("{}: no usage_usec", path.display()))
+    value(&text, "usage_usec ").with_context(|| format!("{}: no usage_usec", path.display()))
 }
 
 fn switches(group: &Path) -> Result<u64> {
@@ -50,7 +51,7 @@ fn switches(group: &Path) -> Result<u64> {
         for task in fs::read_dir(&tasks).with_context(|| tasks.display().to_string())? {
             let path = task?.path().join("status");
             let count = |text: &str| {
-                Some(number(text, "voluntary_ctxt_switches:")? + number(text, "nonvoluntary_ctxt_switches:")?)
+                Some(value(text, "voluntary_ctxt_switches:")? + value(text, "nonvoluntary_ctxt_switches:")?)
             };
             sum += count(&read(&path)?).with_context(|| format!("{}: no switches", path.display()))?;
         }
@@ -62,7 +63,7 @@ fn pss_kib(group: &Path) -> Result<f64> {
     let mut sum = 0;
     for pid in pids(group)? {
         let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
-        sum += number(&read(&path)?, "Pss:").with_context(|| format!("{}: no Pss", path.display()))?;
+        sum += value(&read(&path)?, "Pss:").with_context(|| format!("{}: no Pss", path.display()))?;
     }
     Ok(sum as f64)
 }
@@ -86,24 +87,9 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// The number behind a key at the beginning of a line.
-fn number(text: &str, key: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
-    rest.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_those_of_their_keys() {
-        let text = "Pss_Dirty:  7 kB\nPss:    340 kB\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
-        assert_eq!(number(text, "Pss:"), Some(340));
-        assert_eq!(number(text, "voluntary_ctxt_switches:"), Some(12));
-        assert_eq!(number(text, "nonvoluntary_ctxt_switches:"), Some(3));
-        assert_eq!(number(text, "usage_usec "), None);
-    }
 
     #[test]
     fn a_group_has_the_processes_of_all_below() {

@@ -12,6 +12,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::stage::{Actor, Scope};
 use super::verdict::{CALM, Level, RECOVERED, Usage};
+use crate::counters::value;
 use crate::freemem;
 
 /// How often memory in use is read, and who ended is waited for.
@@ -161,7 +162,7 @@ impl<'a> Recorder<'a> {
         const VMSTAT: &str = "/proc/vmstat";
         let meminfo = File::open(MEMINFO).context(MEMINFO)?;
         let mut buffer = [0; BUFFER];
-        let total = number_behind(read(&meminfo, &mut buffer)?, "MemTotal:").context(MEMINFO)?;
+        let total = value(read(&meminfo, &mut buffer)?, "MemTotal:").context(MEMINFO)?;
         // A tick that comes late leaves one out, so there are at most so many, and the first.
         let ticks = usize::try_from(until.limit / TICK)? + 2;
         let samples = Vec::with_capacity(usize::try_from(until.limit / SAMPLE)? + 3);
@@ -231,14 +232,14 @@ impl<'a> Recorder<'a> {
 
     fn oom_kills(&mut self) -> Result<u64> {
         let text = read(&self.vmstat, &mut self.buffer)?;
-        number_behind(text, "oom_kill ").context("/proc/vmstat has no oom_kill")
+        value(text, "oom_kill ").context("/proc/vmstat has no oom_kill")
     }
 
     /// Notes the machine as it is; says whether there is memory enough for the load.
     fn sample(&mut self) -> Result<bool> {
         let at = freemem::now();
         let text = read(&self.meminfo, &mut self.buffer)?;
-        let number = |key| number_behind(text, key).context("/proc/meminfo");
+        let number = |key| value(text, key).context("/proc/meminfo");
         let mut sample = Sample {
             at,
             available: number("MemAvailable:")?,
@@ -302,12 +303,6 @@ fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
     read(file, buffer).ok()?.trim_end().parse().ok()
 }
 
-/// The number behind a key at the beginning of a line.
-fn number_behind(text: &str, key: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
-    rest.trim_start().split(' ').next()?.parse().ok()
-}
-
 /// The total of a line of /proc/pressure/memory.
 fn total(text: &str, kind: &str) -> Option<u64> {
     text.lines().find(|line| line.starts_with(kind))?.rsplit_once("total=")?.1.trim_end().parse().ok()
@@ -319,10 +314,6 @@ mod tests {
 
     #[test]
     fn numbers_are_found_by_their_keys() {
-        let text = "MemTotal:        2000 kB\nMemFree:          100 kB\nMemAvailable:    1500 kB\n";
-        assert_eq!(number_behind(text, "MemFree:"), Some(100));
-        assert_eq!(number_behind(text, "MemAvailable:"), Some(1500));
-        assert_eq!(number_behind(text, "SwapFree:"), None);
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(
             (total(text, "some "), total(text, "full "), total(text, "none ")),

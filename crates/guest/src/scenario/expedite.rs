@@ -24,6 +24,7 @@ use serde::Deserialize;
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median};
 use crate::cgroup::Cgroup;
+use crate::counters::value;
 use crate::freemem::{self, Reading, Recorder, ShortFreeLists};
 use crate::hogs::Hogs;
 use crate::report::Reporter;
@@ -705,8 +706,7 @@ impl Vmstat {
 
 impl Counts {
     fn parse(text: &str) -> Option<Self> {
-        let value = |name| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
-        Some(Self { anon: value("nr_anon_pages")?, taken: value("expedite_kill") })
+        Some(Self { anon: value(text, "nr_anon_pages ")?, taken: value(text, "expedite_kill ") })
     }
 }
 

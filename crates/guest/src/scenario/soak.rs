@@ -22,6 +22,7 @@ use rustix::process::{
 
 use super::Scenario;
 use super::arguments::Arguments;
+use crate::counters;
 use crate::dice::Dice;
 use crate::freemem::set_policy;
 use crate::report::Reporter;
@@ -456,17 +457,13 @@ fn hog(begin: Instant, end: Instant) -> Result<()> {
 /// Nothing waits, and all that ever did has been released. Gives how many swap entries that were,
 /// and what there is to say of them; `None` in a kernel where none wait.
 fn swap_is_released() -> Result<Option<(u64, String)>> {
-    const PATH: &str = "/proc/vmstat";
     let read = || {
-        let text = fs::read_to_string(PATH).context(PATH)?;
-        let line = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok())
-        };
+        let text = counters::vmstat()?;
         let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("swap_release_")).collect();
         Ok::<_, anyhow::Error>(
-            line("swap_release_waiting")
-                .zip(line("swap_release_queued"))
-                .zip(line("swap_release_released"))
+            counters::value(&text, "swap_release_waiting ")
+                .zip(counters::value(&text, "swap_release_queued "))
+                .zip(counters::value(&text, "swap_release_released "))
                 .map(|((waiting, queued), released)| (waiting, queued, released, told.join(", "))),
         )
     };
@@ -478,7 +475,7 @@ fn swap_is_released() -> Result<Option<(u64, String)>> {
         last = read().ok().flatten();
         matches!(last, Some((0, queued, released, _)) if queued == released)
     });
-    let (_, queued, _, told) = last.context(PATH)?;
+    let (_, queued, _, told) = last.context("the counters of swap_release are gone")?;
     done.with_context(|| format!("swap entries are not released: {told}"))?;
     Ok(Some((queued, format!("swap entries: {told}"))))
 }
@@ -746,10 +743,7 @@ fn gobble(dice: &mut Dice) {
 
 /// MemAvailable in bytes.
 fn available() -> Result<usize> {
-    let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    let kib: Option<usize> =
-        text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
-    Ok(kib.context("no MemAvailable in /proc/meminfo")? << 10)
+    Ok(usize::try_from(counters::meminfo("MemAvailable:")?)? << 10)
 }
 
 #[cfg(test)]

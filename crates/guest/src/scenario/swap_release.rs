@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median};
 use crate::comeback::{self, Gauge, Moment, Recorder};
+use crate::counters;
 use crate::foreground::{self, Steps, Worker};
 use crate::freemem::{self, ShortFreeLists};
 use crate::ptelock;
@@ -396,9 +397,7 @@ fn reset_backlog() -> Result<()> {
 
 /// Bytes of swap that waited to be released, at most; 0 where none ever does.
 fn backlog() -> Result<u64> {
-    const PATH: &str = "/proc/vmstat";
-    let text = fs::read_to_string(PATH).context(PATH)?;
-    let pages = text.lines().find_map(|l| l.strip_prefix("swap_release_waiting_max ")?.parse::<u64>().ok());
+    let pages = counters::value(&counters::vmstat()?, "swap_release_waiting_max ");
     Ok(pages.unwrap_or_default() * PAGE as u64)
 }
 

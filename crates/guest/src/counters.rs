@@ -1,0 +1,57 @@
+//! Files of the kernel with a name and a number in each line: /proc/meminfo, /proc/vmstat, cpu.stat
+//! and others.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+/// The number in the line that begins with `key`, which includes what ends the name there: "MemFree:",
+/// "oom_kill ". Allocates nothing.
+pub fn value(text: &str, key: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// A line of /proc/meminfo, in KiB: "MemFree:".
+///
+/// # Errors
+/// When the file cannot be read, or has no such line.
+pub fn meminfo(key: &str) -> Result<u64> {
+    const PATH: &str = "/proc/meminfo";
+    let text = fs::read_to_string(PATH).context(PATH)?;
+    value(&text, key).with_context(|| format!("{PATH}: no {key}"))
+}
+
+/// The text of /proc/vmstat.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn vmstat() -> Result<String> {
+    const PATH: &str = "/proc/vmstat";
+    fs::read_to_string(PATH).context(PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_their_names() {
+        let text = "Pss_Dirty:  7 kB\nPss:    340 kB\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(value(text, "Pss:"), Some(340));
+        assert_eq!(value(text, "voluntary_ctxt_switches:"), Some(12));
+        assert_eq!(value(text, "nonvoluntary_ctxt_switches:"), Some(3));
+        assert_eq!(value(text, "usage_usec "), None);
+        let text = "oom_kill_disable 5\noom_kill 2\noom_kill_x many\n";
+        assert_eq!(value(text, "oom_kill "), Some(2));
+        assert_eq!(value(text, "oom_kill_x "), None);
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        let (all, available) = (meminfo("MemTotal:").unwrap(), meminfo("MemAvailable:").unwrap());
+        assert!(available > 0 && available <= all);
+        assert!(meminfo("MemNone:").unwrap_err().to_string().contains("no MemNone:"));
+        assert!(value(&vmstat().unwrap(), "nr_free_pages ").is_some());
+    }
+}
