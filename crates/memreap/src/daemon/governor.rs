@@ -19,6 +19,8 @@ use crate::units::Size;
 const SAMPLES: usize = 128;
 /// What the rate is taken over. Shorter is noise: reclaim works in bursts.
 const WINDOW: Duration = Duration::from_millis(400);
+/// What must bear a forecast out: the further ahead, the longer back. The part of the horizon.
+const PAST: u32 = 2;
 /// The least time between two samples from which a rate is taken.
 const SPAN: Duration = Duration::from_millis(50);
 /// What the share of stalls is taken over.
@@ -37,10 +39,15 @@ const MEMORY: u64 = 32 << 20;
 const AVERAGE: u64 = 16 << 20;
 /// The yield of compressed swap of which nothing is known.
 const PRIOR: f64 = 0.5;
-/// Shortest and longest pause between two looks while there is pressure.
+/// Shortest and longest pause between two looks while there is pressure, and the longest when memory is
+/// short. A look takes some milliseconds on a slow machine, at real time: ten in a second are enough as
+/// long as nothing is near.
 const TICK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
+const TENSE_TICK: Duration = Duration::from_millis(100);
 /// Looks until memory runs out at the present rate, at least.
 const LOOKS: u32 = 16;
+/// What runs out later than this is nothing to press anybody for.
+const FORESEEABLE: Duration = Duration::from_secs(30);
 /// How long it must have been quiet for pressure to be over.
 const QUIET: Duration = Duration::from_secs(3);
 /// The share of the time in percent in which all tasks stall that is more than a hiccup.
@@ -90,6 +97,9 @@ pub struct Outlook {
     pub rate: f64,
     /// When it will be gone; `None` if it does not shrink.
     pub left: Option<Duration>,
+    /// The same at the rate of a longer time: reclaim works in bursts, and a second of one is no forecast for
+    /// the next two.
+    pub borne_out: Option<Duration>,
     /// The share of the time in which all tasks stalled, in percent; `None` where the kernel does not say.
     pub full: Option<f64>,
     /// The share of a page that swapping it out frees, 0 to 1.
@@ -168,8 +178,18 @@ impl Governor {
 
     /// When so much is available all is well, and looks are not frequent. In bytes.
     pub fn well(&self) -> u64 {
+        self.amount(TENSE * self.act.low)
+    }
+
+    /// When so much is available nobody has to be killed at once. In bytes.
+    pub fn bearable(&self) -> u64 {
+        self.amount(self.act.critical)
+    }
+
+    /// A share of all memory, given in percent, in bytes.
+    fn amount(&self, share: f64) -> u64 {
         let total = self.samples.last().map_or(0, |s| s.total);
-        (total as f64 * TENSE * self.act.low / 100.0) as u64
+        (total as f64 * share / 100.0) as u64
     }
 
     /// Whether it matters, and is not known, what swapping out gives back.
@@ -183,6 +203,15 @@ impl Governor {
         let Some(sample) = self.samples.last() else { return false };
         self.share(sample.available) < self.act.low
             && self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon)
+    }
+
+    /// Whether memory is short and gets shorter, so that it matters who runs.
+    pub fn presses(&self) -> bool {
+        let Some(sample) = self.samples.last() else { return false };
+        let Outlook { left, full, .. } = self.outlook;
+        let stalled = full.is_some_and(|full| full >= TROUBLE);
+        let shrinks = !self.limited && left.is_some_and(|left| left < FORESEEABLE);
+        self.share(sample.available) < self.act.low && (shrinks || stalled)
     }
 
     /// Takes a sample in, and says what to do.
@@ -248,20 +277,26 @@ impl Governor {
             let from = now.at.saturating_sub(window);
             self.samples.iter().find(|s| s.at >= from).filter(|s| now.at - s.at >= SPAN)
         };
-        let rate = since(WINDOW)
-            .map_or(0.0, |then| (headroom(then) - headroom(now)) / (now.at - then.at).as_secs_f64());
+        let rate = |window| {
+            since(window)
+                .map_or(0.0, |then| (headroom(then) - headroom(now)) / (now.at - then.at).as_secs_f64())
+        };
+        let left =
+            |rate: f64| (rate > STEADY).then(|| Duration::from_secs_f64((headroom(now) / rate).min(1e6)));
         let full = since(STALL_WINDOW).and_then(|then| {
             let stalled = now.stalled?[1].saturating_sub(then.stalled?[1]);
             Some((stalled.as_secs_f64() / (now.at - then.at).as_secs_f64() * 100.0).min(100.0))
         });
-        let left = (rate > STEADY).then(|| Duration::from_secs_f64((headroom(now) / rate).min(1e6)));
+        let longer = rate(WINDOW.max(self.act.horizon / PAST));
+        let rate = rate(WINDOW);
+        let (left, borne_out) = (left(rate), left(longer));
         let (available, headroom) = (now.available, headroom(now) as u64);
-        Outlook { available, headroom, rate, left, full, swap_yield }
+        Outlook { available, headroom, rate, left, borne_out, full, swap_yield }
     }
 
     fn reason(&self) -> Option<Reason> {
         let now = self.samples.last()?;
-        let Outlook { headroom, left, full, .. } = self.outlook;
+        let Outlook { headroom, left, borne_out, full, .. } = self.outlook;
         let available = self.share(now.available);
         let stalled = |share| full.is_some_and(|full| full >= share);
         if self.limited && !stalled(TROUBLE) {
@@ -276,7 +311,7 @@ impl Governor {
         if available >= self.act.low {
             return None;
         }
-        if left.is_some_and(|left| left < self.act.horizon) {
+        if [left, borne_out].iter().all(|left| left.is_some_and(|left| left < self.act.horizon)) {
             return Some(Reason::Forecast);
         }
         // Within a limit nobody reclaims in the background: those who stall are those who allocate.
@@ -295,7 +330,7 @@ impl Governor {
         match self.troubled {
             Some(when) if sample.at.saturating_sub(when) < QUIET => {
                 let left = self.outlook.left.unwrap_or(Duration::MAX);
-                let longest = if tense { TICK[1] / 5 } else { TICK[1] };
+                let longest = if tense { TENSE_TICK } else { TICK[1] };
                 Advice::Look((left / LOOKS).clamp(TICK[0], longest))
             }
             _ => {
