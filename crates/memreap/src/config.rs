@@ -60,11 +60,20 @@ pub struct Act {
     pub stall: f64,
     /// Watch over cgroups' own limits, too.
     pub cgroups: bool,
+    /// While memory is short and gets shorter, let whoever would be killed run only when nobody else wants to.
+    pub hold_back: bool,
 }
 
 impl Default for Act {
     fn default() -> Self {
-        Self { horizon: Duration::from_secs(2), low: 10.0, critical: 7.0, stall: 90.0, cgroups: true }
+        Self {
+            horizon: Duration::from_secs(2),
+            low: 10.0,
+            critical: 7.0,
+            stall: 90.0,
+            cgroups: true,
+            hold_back: true,
+        }
     }
 }
 
@@ -247,7 +256,7 @@ mod tests {
         // A file that says nothing means the same, with the rules.
         assert_eq!(parse("").policy, config.policy);
         assert!(!config.policy.needs_command_line());
-        let keys = "act.horizon act.low act.critical act.stall act.cgroups \
+        let keys = "act.horizon act.low act.critical act.stall act.cgroups act.hold_back \
                     kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                     warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
         let table: toml::Table = BUILT_IN.parse().unwrap();
@@ -286,7 +295,7 @@ mod tests {
     fn values_are_taken() {
         let config = parse(
             r#"
-            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false }
+            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false, hold_back = false }
             [kill]
             signal_first = "term"
             grace = "250ms"
@@ -308,6 +317,7 @@ mod tests {
             critical: 5.0,
             stall: 12.5,
             cgroups: false,
+            hold_back: false,
         };
         assert_eq!(config.act, act);
         let first = config.kill.first.unwrap();
@@ -356,7 +366,7 @@ oom_score_adj = "< x"
             "c:5: act.critical: 7 % is not less than act.low, 5 %; below `low` a forecast is acted on, \
              below `critical` any",
             "c:6: act.stall: 0 % is out of range; give 1 to 100 %",
-            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups",
+            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups, hold_back",
             "c:10: kill.signal_first: SIGKILL does not ask a process to end; \
              leave the option out, or use SIGTERM",
             "c:11: kill.grace: 7200.0 s is out of range; give 10 ms to 60.0 s",

@@ -21,7 +21,7 @@ use linux::meminfo::MemInfo;
 use memreap::choice::Chooser;
 use memreap::config::Config;
 use memreap::daemon::history;
-use memreap::daemon::keeper::{Keeper, Next};
+use memreap::daemon::keeper::{Keeper, Next, World as _};
 use memreap::daemon::probe::Probe;
 use memreap::daemon::reapers::Reapers;
 use memreap::daemon::sense::{Machine, Memory};
@@ -107,6 +107,7 @@ fn kill() {
     let began = Instant::now();
 
     ARMED.store(true, Ordering::SeqCst);
+    system.hold_back(0, keeper.governor(0).unwrap());
     let mut more = 10;
     // What comes after the kill is the decision that nobody is left to be killed.
     while more > 0 && began.elapsed() < LONG {

@@ -68,6 +68,7 @@ fn act(mut section: Section<'_, '_>) -> Act {
     section.set("critical", &mut act.critical, |v| percent(v, 0.0..100.0));
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
+    section.set("hold_back", &mut act.hold_back, boolean);
     if act.critical >= act.low {
         let (key, text) = if section.has("critical") {
             ("critical", format!("{} % is not less than act.low, {} %", act.critical, act.low))

@@ -1,14 +1,28 @@
 //! Small files of the kernel that are not kept open, read without an allocation.
 
 use std::ffi::CStr;
+use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use arrayvec::ArrayString;
+use linux::Pid;
+use linux::process::Stat;
 use rustix::fs::{Mode, OFlags};
 
 /// What one read of a file below `dir` gives, as much of it as fits.
 pub(super) fn read<'a>(dir: impl AsFd, name: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = rustix::io::read(open(dir, name)?, &mut *buffer).ok()?;
     Some(&buffer[..len])
+}
+
+/// The /proc/PID/stat of a process, below `proc`.
+pub(super) fn stat(proc: impl AsFd, pid: Pid) -> Option<Stat> {
+    let mut path = ArrayString::<32>::new();
+    write!(path, "{pid}/stat\0").ok()?;
+    let mut buffer = [0; 1024];
+    let text = read(proc, CStr::from_bytes_with_nul(path.as_bytes()).ok()?, &mut buffer)?;
+    Stat::parse(Path::new("stat"), text).ok()
 }
 
 /// Calls `each` with the lines of a file below `dir`, without their ends: those of the first `most` bytes and

@@ -18,8 +18,14 @@ const FOLLOW: Duration = Duration::from_millis(20);
 const NOBODY: Duration = Duration::from_secs(1);
 /// After what would have been a kill in a dry run.
 const DRY: Duration = Duration::from_secs(10);
+/// The part of the time between looks that is spent on knowing candidates better.
+const PREPARING: u32 = 50;
 /// Two probes are at least so far apart.
 const PROBES: Duration = Duration::from_secs(2);
+/// Whom to hold back is chosen anew so often.
+const HOLDS: Duration = Duration::from_secs(2);
+/// How long there must be no reason to hold somebody back.
+const RELIEVED: Duration = Duration::from_secs(3);
 /// Two warnings are at least so far apart.
 const WARNINGS: Duration = Duration::from_secs(30);
 
@@ -54,6 +60,12 @@ pub trait World {
 
     /// Finds out how well the memory compresses of whoever would be killed.
     fn probe(&mut self, memory: usize);
+
+    /// Holds back whoever would be killed, and nobody else for this memory any more.
+    fn hold_back(&mut self, memory: usize, governor: &Governor);
+
+    /// Holds nobody back for this memory any more.
+    fn let_go(&mut self, memory: usize);
 
     /// Nobody may be killed.
     fn nobody(&mut self, memory: usize, reason: Reason, governor: &Governor);
@@ -91,6 +103,14 @@ struct Watch<V> {
     state: State<V>,
     warned: Option<Duration>,
     probed: Option<Duration>,
+    /// When somebody was last held back, and when that last had its reason.
+    held: Option<Held>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    chosen: Duration,
+    needed: Duration,
 }
 
 /// Keeps memories from running out.
@@ -164,7 +184,7 @@ impl<V> Keeper<V> {
         match next {
             Some(pause) => {
                 let ahead = self.watches.iter().any(|watch| watch.governor.is_close());
-                world.prepare(pause / 20, ahead);
+                world.prepare(pause / PREPARING, ahead);
                 Next::After(pause)
             }
             None => Next::Rest,
@@ -185,6 +205,7 @@ impl<V> Watch<V> {
             state: State::Watching { from: Duration::ZERO },
             warned: None,
             probed: None,
+            held: None,
         }
     }
 
@@ -285,6 +306,7 @@ impl<V> Watch<V> {
         advice: Advice,
         world: &mut impl World<Victim = V>,
     ) -> Option<Duration> {
+        self.hold_back(memory, now, advice == Advice::Rest, world);
         let Advice::Look(pause) = advice else { return None };
         let due = self.probed.is_none_or(|when| now.saturating_sub(when) >= PROBES);
         if due && self.governor.wants_evidence() {
@@ -297,5 +319,20 @@ impl<V> Watch<V> {
             world.warn(memory, &self.governor);
         }
         Some(pause)
+    }
+
+    /// Who takes the memory changes seldom, so a choice for it now and then is enough.
+    fn hold_back(&mut self, memory: usize, now: Duration, rest: bool, world: &mut impl World<Victim = V>) {
+        if self.governor.presses() {
+            let chosen = self.held.map(|held| held.chosen);
+            let due = chosen.is_none_or(|when| now.saturating_sub(when) >= HOLDS);
+            if due {
+                world.hold_back(memory, &self.governor);
+            }
+            self.held = Some(Held { chosen: chosen.filter(|_| !due).unwrap_or(now), needed: now });
+        } else if self.held.is_some_and(|held| rest || now.saturating_sub(held.needed) >= RELIEVED) {
+            self.held = None;
+            world.let_go(memory);
+        }
     }
 }

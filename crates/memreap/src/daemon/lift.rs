@@ -3,20 +3,14 @@
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
-use linux::process::Stat;
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 
 use super::files;
+use super::threads::{Policy, Threads};
 
-/// The most threads of a victim that are lifted; the memory goes with the last that exits, but those
-/// that wait for a CPU are few.
-const THREADS: usize = 1024;
 /// SCHED_BATCH and SCHED_IDLE.
 const MEEK: [u32; 2] = [3, 5];
 
@@ -30,47 +24,13 @@ type Text = ArrayString<{ crate::choice::CGROUP + 32 }>;
 /// Needs CAP_SYS_NICE; without it nothing happens. The victim is not moved to another cgroup: that takes
 /// a lock for which forks wait.
 pub fn lift(proc: &OwnedFd, cgroups: Option<&OwnedFd>, pid: Pid, cgroup: &[u8]) {
-    let meek = stat(proc, pid).is_some_and(|s| s.nice > 0 || MEEK.contains(&s.policy));
+    let meek = files::stat(proc, pid).is_some_and(|s| s.nice > 0 || MEEK.contains(&s.policy));
     if !(meek || cgroups.is_some_and(|root| has_quota(root, cgroup))) {
         return;
     }
-    let mut path = Text::new();
-    let _ = write!(path, "{pid}/task\0");
-    let Ok(name) = CStr::from_bytes_with_nul(path.as_bytes()) else { return };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(tasks) = rustix::fs::openat(proc, name, flags, Mode::empty()) else { return };
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(&tasks, &mut buffer);
-    let mut left = THREADS;
-    while let Some(Ok(entry)) = entries.next() {
-        let name = entry.file_name();
-        let Some(tid) = name.to_str().ok().and_then(|name| name.parse::<Pid>().ok()) else { continue };
-        schedule(tid, libc::SCHED_RR, 1);
-        // A thread that has exited meanwhile may have left its ID to somebody else.
-        if rustix::fs::statat(&tasks, name, AtFlags::empty()).is_err() {
-            schedule(tid, libc::SCHED_OTHER, 0);
-        }
-        left -= 1;
-        if left == 0 {
-            break;
-        }
+    if let Some(threads) = Threads::open(proc, pid) {
+        threads.change(None, Policy::RealTime);
     }
-}
-
-fn schedule(tid: Pid, policy: i32, priority: i32) {
-    // SAFETY: all zeros is a valid value.
-    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
-    param.sched_priority = priority;
-    // SAFETY: `param` is a live local; a thread that is gone is an error, which changes nothing.
-    let _ = unsafe { libc::sched_setscheduler(tid.get(), policy, &param) };
-}
-
-fn stat(proc: &OwnedFd, pid: Pid) -> Option<Stat> {
-    let mut path = Text::new();
-    write!(path, "{pid}/stat\0").ok()?;
-    let mut buffer = [0; 1024];
-    let text = read(proc, &path, &mut buffer)?;
-    Stat::parse(Path::new("stat"), text).ok()
 }
 
 /// Whether the cgroup "/a/b" or one above it has a limit on CPU time.
@@ -94,9 +54,10 @@ fn read<'a>(dir: &OwnedFd, path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
     use std::process::Command;
 
-    use rustix::fs::CWD;
+    use rustix::fs::{CWD, Mode, OFlags};
 
     use super::*;
 
@@ -111,15 +72,15 @@ mod tests {
         let pid = Pid::new(child.id().cast_signed()).unwrap();
         let proc = open("/proc");
         let plain = Pid::own();
-        let policy = |pid| stat(&proc, pid).unwrap().policy;
+        let policy = |pid| files::stat(&proc, pid).unwrap().policy;
         let mut tries = 0;
-        while stat(&proc, pid).unwrap().nice != 19 {
+        while files::stat(&proc, pid).unwrap().nice != 19 {
             tries += 1;
             assert!(tries < 1000, "nice(1) does not work");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         // Tests that run at low priority are lifted, and rightly so.
-        if stat(&proc, plain).unwrap().nice <= 0 {
+        if files::stat(&proc, plain).unwrap().nice <= 0 {
             let before = policy(plain);
             lift(&proc, None, plain, b"");
             assert_eq!(policy(plain), before);

@@ -67,6 +67,8 @@ pub struct Figures {
     pub reloads_failed: u64,
     /// Warnings given before kills.
     pub warnings: u64,
+    /// Processes that were held back.
+    pub held_back: u64,
     /// What journal and warner could not be told.
     pub messages_lost: u64,
 }
@@ -113,6 +115,7 @@ impl fmt::Display for Figures {
             ("exact_reads", "Readings of smaps_rollup in choices.", self.exact_reads),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings given before kills.", self.warnings),
+            ("held_back", "Processes that were held back for being next.", self.held_back),
             ("messages_lost", "What journal and warner could not be told.", self.messages_lost),
         ];
         for (name, help, value) in counters {

@@ -5,10 +5,12 @@
 //! [`system`] here and a simulation in the tests. What is opened, allocated, started and locked is
 //! so before the first look at memory; afterwards nothing is, but to read a new configuration.
 
+mod cgroup;
 mod files;
 mod footprint;
 pub mod governor;
 pub mod history;
+mod hold;
 pub mod journal;
 pub mod keeper;
 pub mod lift;
@@ -25,6 +27,7 @@ mod signals;
 mod simulation;
 pub mod system;
 pub mod text;
+mod threads;
 pub mod voice;
 pub mod warn;
 
@@ -252,6 +255,7 @@ impl Daemon {
                                 }
                                 SignalEvent::Faults => touched = true,
                                 SignalEvent::End => {
+                                    self.system.let_all_go();
                                     self.system.voice.stopping();
                                     return Ok(Exit::Done);
                                 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use linux::{Pid, PidFd};
 
+use super::threads::{Policy, schedule};
 use crate::strike::{
     Epoch, Held, Method, Outcome, PAUSE, SIGNAL_ALL_WITHIN, SPIN_UP, STACK, Slot, WORTH, prefer_this_thread,
 };
@@ -139,10 +140,8 @@ impl Reapers {
         for busy in &self.shared.busy {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
-                // SAFETY: all zeros is a valid value, and what this policy wants.
-                let param: libc::sched_param = unsafe { std::mem::zeroed() };
-                // SAFETY: `param` is a live local. A thread of ours, which does not end.
-                let _ = unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const param) };
+                // A thread of ours, which does not end.
+                schedule(tid, Policy::Other, 0);
                 // SAFETY: takes numbers. The kernel takes a thread here, whatever POSIX says.
                 let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), niceness) };
             }

@@ -1,25 +1,27 @@
 //! The [`World`] that is there: /proc, cgroups, signals.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
+use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::pidfd::{Signal, SignalFlags};
-use linux::{Pid, PidFd, Root};
 use rustix::fs::{Mode, OFlags};
 
+use super::cgroup::{is_empty, is_member, kill_members, open_below};
 use super::governor::{Governor, Sample};
+use super::hold::{self, Hold};
 use super::keeper::{Progress, World};
 use super::probe::Probe;
 use super::reapers::Reapers;
 use super::record::{Ending, Kill, Reason};
 use super::sense::{self, Buffer, Limited, Memory};
 use super::voice::Voice;
-use super::{files, lift, limits};
+use super::{lift, limits};
 use crate::choice::{CGROUP, Choice, Chooser, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::strike::{Fate, Held, Method};
@@ -31,17 +33,11 @@ pub const MEMORIES: usize = 16;
 const LINGER: Duration = Duration::from_millis(500);
 /// What is seen as soon as this was there when the process went.
 const SOON: Duration = Duration::from_millis(5);
-/// Two searches for limits are at least so far apart.
-const SEARCH: Duration = Duration::from_secs(1);
-/// The niceness of who frees memory as long as it is short, and when all is well.
+/// Two searches for limits are at least so far apart: each walks the cgroup tree.
+const SEARCH: Duration = Duration::from_secs(2);
+/// The niceness of who frees memory as long as there is hardly any, and from then on.
 const HURRIED: i32 = -20;
 const UNHURRIED: i32 = 10;
-/// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
-/// a time.
-const PASSES: usize = 4;
-const MEMBERS: usize = 256;
-/// The longest path of a file of a cgroup.
-const PATH: usize = 512;
 
 /// The running system.
 pub struct System {
@@ -55,10 +51,14 @@ pub struct System {
     pub reapers: Reapers,
     config: Config,
     dry_run: bool,
+    /// Whoever is held back can be let go again.
+    may_hold: bool,
     proc: OwnedFd,
     /// Where cgroups are, if v2 is mounted.
     cgroups: Option<OwnedFd>,
     struck: Vec<Option<Struck>>,
+    /// Who is held back for which memory.
+    holds: [Option<Hold>; MEMORIES],
     /// What was last seen of each memory.
     seen: [Sample; MEMORIES],
     /// When limits were last searched for.
@@ -79,8 +79,8 @@ struct Struck {
     at: Instant,
     /// What was free when it was killed: memory that was available, and swap.
     free: u64,
-    /// What must be available for all to be well.
-    well: u64,
+    /// What must be available for nobody to have to hurry.
+    bearable: u64,
     /// When its process was gone, or its memory freed by us.
     over: Option<Instant>,
 }
@@ -110,9 +110,11 @@ impl System {
             reapers,
             config,
             dry_run,
+            may_hold: hold::can_be_undone(),
             proc,
             cgroups,
             struck: std::iter::repeat_with(|| None).take(MEMORIES).collect(),
+            holds: Default::default(),
             seen: [Sample::default(); MEMORIES],
             searched: None,
             voice,
@@ -124,6 +126,21 @@ impl System {
     pub fn set(&mut self, config: Config) {
         self.config = config;
         self.chooser.forget();
+        // It may be somebody else's turn by these, or nobody's.
+        self.let_all_go();
+    }
+
+    /// Holds nobody back any more.
+    pub fn let_all_go(&mut self) {
+        self.let_go_if(|_| true);
+    }
+
+    fn let_go_if(&mut self, which: impl Fn(&Hold) -> bool) {
+        for memory in 0..MEMORIES {
+            if self.holds[memory].as_ref().is_some_and(&which) {
+                self.let_go(memory);
+            }
+        }
     }
 
     /// The settings.
@@ -183,9 +200,11 @@ impl System {
 
     /// Watches over a cgroup no longer; the last takes its place.
     pub fn forget(&mut self, memory: usize) {
+        self.let_go(memory);
         self.memories.swap_remove(memory);
         self.struck[memory] = None;
         self.struck.swap(memory, self.memories.len());
+        self.holds.swap(memory, self.memories.len());
         self.seen.swap(memory, self.memories.len());
     }
 
@@ -217,79 +236,6 @@ impl System {
 /// What was free, in bytes: of memory and of swap. A victim gives back both, and others take of both.
 fn free(sample: &Sample) -> u64 {
     sample.available.saturating_add(sample.zram_free).saturating_add(sample.disk_free)
-}
-
-/// A cgroup's directory, by its path "/a/b".
-fn open_below(root: &OwnedFd, path: &[u8]) -> Option<OwnedFd> {
-    let mut text = ArrayVec::<u8, PATH>::new();
-    text.try_extend_from_slice(b".").ok()?;
-    text.try_extend_from_slice(path).ok()?;
-    text.try_push(0).ok()?;
-    // No "..": a cgroup outside of our namespace is not ours to kill.
-    if path.windows(3).any(|part| part == b"/..") {
-        return None;
-    }
-    let path = CStr::from_bytes_with_nul(&text).ok()?;
-    rustix::fs::openat(
-        root,
-        path,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-    )
-    .ok()
-}
-
-/// `Some` if a process is in a cgroup.
-fn is_member(dir: &OwnedFd, pid: Pid) -> Option<()> {
-    let mut found = false;
-    members(dir, |member| found |= member == pid)?;
-    found.then_some(())
-}
-
-/// Kills the processes in a cgroup one by one, and those that they have started meanwhile, some times
-/// over. Says whether there were any.
-fn kill_members(dir: &OwnedFd) -> bool {
-    let mut killed = false;
-    for _ in 0..PASSES {
-        let mut held = ArrayVec::<PidFd, MEMBERS>::new();
-        let listed = members(dir, |pid| {
-            if !held.is_full()
-                && let Ok(pidfd) = PidFd::open(pid)
-            {
-                held.push(pidfd);
-            }
-        });
-        // Whoever is still listed now that it is held is the one that is held: its ID was not used again.
-        let mut own = [false; MEMBERS];
-        let again = members(dir, |pid| {
-            if let Some(place) = held.iter().position(|pidfd| pidfd.opened_as() == pid) {
-                own[place] = true;
-            }
-        });
-        if listed.and(again).is_none() {
-            break;
-        }
-        for (pidfd, _) in held.iter().zip(own).filter(|(_, own)| *own) {
-            killed |= pidfd.send_signal(Signal::KILL, SignalFlags::empty()).is_ok();
-        }
-    }
-    killed
-}
-
-/// Calls `each` with the processes in a cgroup; `None` when they cannot be read.
-fn members(dir: &OwnedFd, mut each: impl FnMut(Pid)) -> Option<()> {
-    files::each_line(dir, c"cgroup.procs", &mut [0; 4096], usize::MAX, |line| {
-        if let Some(pid) = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
-            each(pid);
-        }
-    })
-}
-
-/// Whether a cgroup that was killed is empty.
-fn is_empty(dir: &OwnedFd) -> bool {
-    // What cannot be read was removed.
-    files::read(dir, c"cgroup.events", &mut [0; 256])
-        .is_none_or(|text| text.split(|b| *b == b'\n').any(|line| line == b"populated 0"))
 }
 
 impl World for System {
@@ -351,6 +297,33 @@ impl World for System {
         }
     }
 
+    fn hold_back(&mut self, memory: usize, governor: &Governor) {
+        if !self.config.act.hold_back || !self.may_hold || self.dry_run {
+            return;
+        }
+        let Some(victim) = self.choose(memory) else { return self.let_go(memory) };
+        let is_held = |hold: &Option<Hold>| hold.as_ref().is_some_and(|hold| hold.is_of(victim.pid));
+        if is_held(&self.holds[memory]) {
+            return;
+        }
+        let for_another = self.holds.iter().any(is_held);
+        self.let_go(memory);
+        if for_another {
+            return;
+        }
+        let Choice { pid, comm, pidfd, cgroup, .. } = victim;
+        if let Some(hold) = Hold::on(&self.proc, pidfd, cgroup) {
+            self.holds[memory] = Some(hold);
+            self.voice.held_back(pid, comm, &governor.because());
+        }
+    }
+
+    fn let_go(&mut self, memory: usize) {
+        if let Some(hold) = self.holds.get_mut(memory).and_then(Option::take) {
+            hold.release(&self.proc, self.cgroups.as_ref());
+        }
+    }
+
     fn nobody(&mut self, _memory: usize, reason: Reason, governor: &Governor) {
         self.voice.nobody(reason, &governor.because());
     }
@@ -360,15 +333,16 @@ impl World for System {
             return;
         }
         let sent = victim.pidfd.send_signal(signal, SignalFlags::empty());
+        // What it has to tidy up should not take longer than it must.
+        self.let_go_if(|hold| hold.is_of(victim.pid));
         self.voice.asked(victim, signal, sent.err().as_ref());
     }
 
     fn strike(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
         let available = governor.last().map_or(0, |s| s.available);
-        // Although it goes on like this until the memory is there.
-        let well = governor.well();
         let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
-        let wanted = well.saturating_sub(available).saturating_add(growth as u64);
+        // It goes on like this until the memory is there.
+        let wanted = governor.well().saturating_sub(available).saturating_add(growth as u64);
         let at = Instant::now();
         let mut kill = Kill {
             unix_ms: SystemTime::now()
@@ -398,8 +372,9 @@ impl World for System {
                 }
             }
         }
-        let free = governor.last().map_or(0, free);
-        let mut struck = Struck { place: None, group: None, refused: None, kill, at, free, well, over: None };
+        let (free, bearable) = (governor.last().map_or(0, free), governor.bearable());
+        let mut struck =
+            Struck { place: None, group: None, refused: None, kill, at, free, bearable, over: None };
         if !self.dry_run {
             struck.group = self.kill_group(&victim, wanted);
             if struck.group.is_some()
@@ -420,8 +395,11 @@ impl World for System {
                     }
                 }
             }
-            let kill = &struck.kill;
-            lift::lift(&self.proc, self.cgroups.as_ref(), kill.pid, &kill.cgroup);
+            let Kill { pid, cgroup, .. } = &struck.kill;
+            // Not before the signal, which would wait for it.
+            let whole = struck.group.is_some();
+            self.let_go_if(|hold| hold.is_of(*pid) || whole && hold.cgroup() == &cgroup[..]);
+            lift::lift(&self.proc, self.cgroups.as_ref(), *pid, cgroup);
         }
         if let Some(slot) = self.struck.get_mut(memory) {
             *slot = Some(struck);
@@ -442,7 +420,7 @@ impl World for System {
         let Some(outcome) = struck.place.and_then(|place| self.reapers.outcome(place)) else {
             return Progress::Dying;
         };
-        let niceness = if seen.available < struck.well { HURRIED } else { UNHURRIED };
+        let niceness = if seen.available < struck.bearable { HURRIED } else { UNHURRIED };
         self.reapers.let_others_run(niceness);
         struck.kill.means = outcome.means;
         let whole = struck.group.as_ref().is_none_or(is_empty);
@@ -481,38 +459,5 @@ impl World for System {
             self.memories.get(memory).and_then(|m| m.sample(self.began.elapsed(), &mut self.buffer[..]).ok());
         struck.kill.available[1] = now.map_or(0, |s| s.available);
         self.voice.killed(&struck.kill);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::process::Command;
-
-    use rustix::fs::CWD;
-
-    use super::*;
-
-    #[test]
-    fn only_who_is_listed_is_killed() {
-        let dir = tempfile::tempdir().unwrap();
-        let open = || {
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            rustix::fs::openat(CWD, dir.path(), flags, Mode::empty()).unwrap()
-        };
-        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
-        let text = format!("{}\n{}\n", children[0].id(), children[2].id());
-        fs::write(dir.path().join("cgroup.procs"), text).unwrap();
-        assert!(kill_members(&open()));
-        for gone in [2, 0] {
-            assert!(!children.remove(gone).wait().unwrap().success());
-        }
-        let mut left = children.remove(0);
-        assert!(left.try_wait().unwrap().is_none());
-        assert_eq!(is_member(&open(), Pid::new(left.id().cast_signed()).unwrap()), None);
-        left.kill().unwrap();
-        left.wait().unwrap();
-        fs::remove_file(dir.path().join("cgroup.procs")).unwrap();
-        assert!(!kill_members(&open()));
     }
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use linux::Pid;
 use linux::pidfd::Signal;
+use linux::process::Comm;
 
 use super::governor::Outlook;
 use super::history::History;
@@ -32,6 +34,8 @@ pub struct Voice {
     /// What metrics say.
     pub figures: Figures,
     troubled: Option<Instant>,
+    /// Who was last told to be held back.
+    held: Option<(Pid, Instant)>,
 }
 
 impl Voice {
@@ -72,7 +76,16 @@ impl Voice {
             }
             None => None,
         };
-        Ok(Self { journal, service, history, server, warner, figures: Figures::default(), troubled: None })
+        Ok(Self {
+            journal,
+            service,
+            history,
+            server,
+            warner,
+            figures: Figures::default(),
+            troubled: None,
+            held: None,
+        })
     }
 
     /// The descriptor that is readable when somebody wants metrics.
@@ -182,6 +195,21 @@ impl Voice {
         if let Some(warner) = &mut self.warner {
             warner.warn(&warning);
         }
+    }
+
+    /// Somebody is held back. Told once a minute of the same process.
+    pub fn held_back(&mut self, pid: Pid, comm: Comm, because: &str) {
+        self.figures.held_back += 1;
+        // It may come and go for hours.
+        if self.held.is_some_and(|(who, when)| who == pid && when.elapsed() < AGAIN) {
+            return;
+        }
+        self.held = Some((pid, Instant::now()));
+        self.journal.note(
+            Kind::Warned,
+            Priority::Notice,
+            format_args!("holding {pid} ({comm}) back: it runs when nobody else wants to; {because}"),
+        );
     }
 
     /// Nobody may be killed.
