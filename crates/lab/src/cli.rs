@@ -587,8 +587,6 @@ fn command_line() -> String {
 }
 
 fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
-    // A difference that may be noise is no finding.
-    const MARGIN: f64 = 0.05;
     let options = faceoff::Options {
         contestants: args.contestants,
         variants: args.variants,
@@ -616,7 +614,7 @@ fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
         eprintln!("lab: {failed} of the runs failed");
         return Ok(ExitCode::from(GUEST));
     }
-    let finding = result.figures.finding(MARGIN);
+    let finding = result.figures.finding();
     if let Some(finding) = &finding {
         eprintln!("lab: {finding}");
     }

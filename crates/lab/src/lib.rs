@@ -21,6 +21,7 @@ pub mod image;
 pub mod kernel;
 pub mod kunit;
 pub mod progress;
+pub mod ranks;
 pub mod report;
 pub mod results;
 pub mod selftests;

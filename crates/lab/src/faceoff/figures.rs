@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::IDLE;
 use super::contestant::Contestant;
 use super::record::{Outcome, Run};
+use crate::ranks::against_all;
+use crate::results::Verdict;
 use crate::stats::median;
 
 /// A frame is planned every 10 ms: what is shorter is not told apart.
@@ -142,6 +144,8 @@ pub struct Comparison {
     pub theirs: Option<f64>,
     /// Theirs by ours: above 1 we are better.
     pub ratio: f64,
+    /// What the runs support: that ours is better than every other, worse than the best of them, or neither.
+    pub verdict: Verdict,
 }
 
 /// The middle of a contestant's ratios over all variants.
@@ -215,10 +219,9 @@ impl Figures {
         self.contestants.iter().find(|who| who.name == name)
     }
 
-    /// A finding is a wrong victim of ours, or a variant in which another is better by more than
-    /// `margin`, a fraction.
+    /// A finding is a wrong victim of ours, or a variant in which another is better beyond chance.
     #[must_use]
-    pub fn finding(&self, margin: f64) -> Option<String> {
+    pub fn finding(&self) -> Option<String> {
         let ours = |name: &str| self.who(name).is_some_and(|who| who.ours);
         let wrong = self.entries.iter().find(|e| ours(&e.contestant) && e.wrong_runs > 0);
         if let Some(entry) = wrong {
@@ -230,7 +233,7 @@ impl Figures {
                 victims.join(", ")
             ));
         }
-        let worse = self.comparison.iter().find(|c| c.ratio < 1.0 - margin)?;
+        let worse = self.comparison.iter().find(|c| c.verdict == Verdict::Worse)?;
         Some(format!(
             "{}, {}: {} is better in {}",
             worse.contestant, worse.variant, worse.best_peer, worse.metric
@@ -254,9 +257,15 @@ impl Figures {
                     let Some((_, ours)) = with_figures().find(|(who, _)| who.name == own.name) else {
                         continue;
                     };
-                    let peers = with_figures().filter(|(who, _)| !who.ours);
-                    let best = peers.min_by(|(_, a), (_, b)| value(a).total_cmp(&value(b)));
-                    let Some((peer, theirs)) = best else { continue };
+                    let peers: Vec<_> = with_figures().filter(|(who, _)| !who.ours).collect();
+                    let best =
+                        (0..peers.len()).min_by(|a, b| value(peers[*a].1).total_cmp(&value(peers[*b].1)));
+                    let Some(best) = best else { continue };
+                    let (peer, theirs) = peers[best];
+                    let runs = |entry: &Entry| -> Vec<f64> {
+                        get(entry).values.iter().map(|v| v.unwrap_or(f64::INFINITY).max(floor)).collect()
+                    };
+                    let of_peers: Vec<_> = peers.iter().map(|(_, entry)| runs(entry)).collect();
                     let ratio = value(theirs) / value(ours);
                     ratios.push((ratio, variant.to_owned()));
                     comparison.push(Comparison {
@@ -267,6 +276,7 @@ impl Figures {
                         best_peer: peer.name.clone(),
                         theirs: get(theirs).median,
                         ratio,
+                        verdict: against_all(&runs(ours), &of_peers, best),
                     });
                 }
                 let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
@@ -415,7 +425,7 @@ pub(super) mod tests {
         assert_eq!((entry.longest_stall_ms.median, entry.longest_stall_ms.worst), (Some(200.0), Some(300.0)));
         assert_eq!((entry.kills["hog"], entry.wrong["innocent"]), (2, 2));
         assert!(figures.comparison.is_empty(), "none of ours took part");
-        assert_eq!(figures.finding(0.0), None, "a peer's mistakes are no finding");
+        assert_eq!(figures.finding(), None, "a peer's mistakes are no finding");
     }
 
     #[test]
@@ -443,13 +453,37 @@ pub(super) mod tests {
             (middle.median_ratio, middle.worst_ratio, middle.worst_variant.as_str()),
             (2.5, 2.0, "leak")
         );
-        assert_eq!(compared.finding(0.0), None);
+    }
 
-        let mut runs = runs.to_vec();
-        runs[5].result.as_mut().unwrap().longest_stall_ms = 40.0;
-        assert!(figures(&runs).finding(0.05).unwrap().contains("memreap, leak: none is better"));
+    #[test]
+    fn what_may_be_luck_is_no_finding() {
+        let rounds = |n: usize| -> Vec<Run> {
+            let of = |round| {
+                let stall = |base: usize| (base + round) as f64;
+                [
+                    run("none", "leak", round, stall(20), Some(0.0)),
+                    run("peer", "leak", round, stall(60), None),
+                    run("memreap", "leak", round, stall(40), Some(10.0)),
+                    run("memreap", "hog", round, 10.0, Some(400.0)),
+                    run("peer", "hog", round, stall(90), Some(400.0)),
+                ]
+            };
+            (0..n).flat_map(of).collect()
+        };
+        let verdicts = |figures: &Figures| {
+            figures.comparison.iter().map(|c| (c.variant.clone(), c.verdict)).collect::<Vec<_>>()
+        };
+        let leak = |verdict| ("leak".to_owned(), verdict);
+        let hog = |verdict| ("hog".to_owned(), verdict);
+        let (few, many) = (figures(&rounds(2)), figures(&rounds(4)));
+        assert!(verdicts(&few).iter().all(|(_, v)| *v == Verdict::None), "{few:?}");
+        assert_eq!(few.finding(), None);
+        let expected = [hog(Verdict::Better), leak(Verdict::Worse), hog(Verdict::None), leak(Verdict::None)];
+        assert_eq!(verdicts(&many), expected);
+        assert!(many.finding().unwrap().contains("memreap, leak: none is better in longest_stall_ms"));
+        let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert("system".into(), 1);
-        assert!(figures(&runs).finding(0.05).unwrap().contains("wrong victims: 1 system"));
+        assert!(figures(&runs).finding().unwrap().contains("wrong victims: 1 system"));
     }
 
     #[test]

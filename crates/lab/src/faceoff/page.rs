@@ -11,7 +11,7 @@ use super::IDLE;
 use super::figures::{Entry, Figures, Spread, Who, typical};
 use super::record::{Run, Sample};
 use crate::report::{STYLE, Scale, escape, factor};
-use crate::results::write_atomically;
+use crate::results::{Verdict, write_atomically};
 use crate::table::{number, round};
 
 const PAGE_STYLE: &str = include_str!("page.css");
@@ -111,7 +111,8 @@ fn comparison(figures: &Figures) -> String {
     let mut out = String::from(
         "<section aria-labelledby=\"against\">\n<h2 id=\"against\">Against the best of the others</h2>\n\
          <p class=\"soft\">Medians over the runs; the best of the others is chosen anew in every row. Above 1 \
-         ours is better. Stalls below 10 ms and recoveries below 50 ms are not told apart.</p>\n<ul class=\"tiles\">\n",
+         ours is better. Stalls below 10 ms and recoveries below 50 ms are not told apart. <i>better</i>: than every \
+         one of the others, <i>worse</i>: than the best, by the exact rank-sum test at 5 %.</p>\n<ul class=\"tiles\">\n",
     );
     for middle in &figures.middle {
         let class = if middle.worst_ratio >= 1.0 { "better" } else { "worse" };
@@ -128,21 +129,22 @@ fn comparison(figures: &Figures) -> String {
     out += "</ul>\n<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">variant</th><th scope=\"col\">ours</th>\
             <th scope=\"col\">metric</th><th scope=\"col\" class=\"n\">ours, ms</th>\
             <th scope=\"col\">best of the others</th><th scope=\"col\" class=\"n\">theirs, ms</th>\
-            <th scope=\"col\" class=\"n\">ratio</th></tr></thead>\n<tbody>\n";
+            <th scope=\"col\" class=\"n\">ratio</th><th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n";
     for row in &figures.comparison {
         let never = |value: Option<f64>| if value.is_none() { "never".to_owned() } else { ms(value) };
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{}</td>\
-             <td class=\"n{}\">{}</td></tr>",
+             <td class=\"n\">{}</td><td{}>{}</td></tr>",
             escape(&row.variant),
             escape(&title(&row.contestant)),
             metric(&row.metric),
             never(row.ours),
             escape(&title(&row.best_peer)),
             never(row.theirs),
-            if row.ratio < 1.0 { " bad" } else { "" },
-            factor(row.ratio)
+            factor(row.ratio),
+            if row.verdict == Verdict::Worse { " class=\"bad\"" } else { "" },
+            row.verdict
         );
     }
     out + "</tbody></table></div>\n</section>\n"

@@ -5,6 +5,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, Table};
 use super::IDLE;
 use super::figures::{Entry, Figures};
 use super::page::{metric, ms, spread, wrong};
+use crate::results::Verdict;
 use crate::table::{lines, new_table, ratio};
 
 /// All figures as text: the loads, the idle costs, ours against the best of the others.
@@ -21,7 +22,7 @@ pub fn render(figures: &Figures, colour: bool) -> String {
         text += &lines(&idle_table(figures, colour));
     }
     if !figures.comparison.is_empty() {
-        text += "\nOurs against the best of the others (medians; above 1 ours is better).\n";
+        text += "\nOurs against the best of the others (medians; above 1 ours is better; the verdict is about all of them).\n";
         text += &lines(&comparison_table(figures, colour));
         for middle in &figures.middle {
             text += &format!(
@@ -114,8 +115,11 @@ fn idle_table(figures: &Figures, colour: bool) -> Table {
 }
 
 fn comparison_table(figures: &Figures, colour: bool) -> Table {
-    let mut table =
-        new(&["variant", "ours", "metric", "best of the others", "ours", "theirs", "ratio"], 4, colour);
+    let mut table = new(
+        &["variant", "ours", "metric", "best of the others", "ours", "theirs", "ratio", "verdict"],
+        4,
+        colour,
+    );
     for row in &figures.comparison {
         let never = |value: Option<f64>| if value.is_none() { "never".to_owned() } else { ms(value) };
         table.add_row([
@@ -125,7 +129,8 @@ fn comparison_table(figures: &Figures, colour: bool) -> Table {
             Cell::new(&row.best_peer),
             Cell::new(never(row.ours)),
             Cell::new(never(row.theirs)),
-            alarm(ratio(row.ratio), row.ratio < 1.0),
+            Cell::new(ratio(row.ratio)),
+            alarm(row.verdict.to_string(), row.verdict == Verdict::Worse),
         ]);
     }
     table
@@ -151,9 +156,15 @@ mod tests {
         let runs = [bad, run("memreap", "hog", 0, 100.0, Some(400.0)), idle];
         let figures = Figures::of(Meta { limit_s: 40, ..Meta::default() }, &who, &runs);
         let text = render(&figures, false);
-        for needle in
-            ["never", "1 innocent in 1 of 1 runs", "3.00x", "350", "Idle, for 60 s.", "in the middle"]
-        {
+        for needle in [
+            "never",
+            "1 innocent in 1 of 1 runs",
+            "3.00x",
+            "350",
+            "Idle, for 60 s.",
+            "in the middle",
+            "no verdict",
+        ] {
             assert!(text.contains(needle), "{needle}:\n{text}");
         }
         assert!(!text.contains('\u{1b}'));

@@ -1,0 +1,144 @@
+//! Whether one group's values are smaller than another's: the exact rank-sum test.
+//!
+//! For groups of runs that are not pairs; [`crate::stats`] compares pairs. Nothing is assumed about the
+//! shape of the noise, only that without a difference each run could as well have been any other's. That
+//! also holds if conditions drift, as long as the groups take turns; then the test claims rather too little.
+
+use crate::results::Verdict;
+
+/// The chance of a false claim, per comparison.
+const ALPHA: f64 = 0.05;
+
+/// The chance that `values` have ranks as small as these among `values` and `others` if nothing but luck
+/// decides whose is whose (Wilcoxon 1945; Mann and Whitney 1947). Exact, with equal values sharing the mean
+/// of their ranks; 1 if a group is empty. Infinity is a value like any other, NaN is the largest.
+#[must_use]
+pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
+    let mut all: Vec<(f64, bool)> =
+        values.iter().map(|v| (*v, true)).chain(others.iter().map(|v| (*v, false))).collect();
+    all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    // Twice the rank, so that the mean of two is a whole number.
+    let mut ranks = Vec::with_capacity(all.len());
+    let mut found = 0;
+    for group in all.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
+        let rank = 2 * ranks.len() + group.len() + 1;
+        found += rank * group.iter().filter(|(_, own)| *own).count();
+        ranks.extend(std::iter::repeat_n(rank, group.len()));
+    }
+    // In how many ways `count` of them can have this sum.
+    let mut ways = vec![vec![0.0; found + 1]; values.len() + 1];
+    let mut choices = vec![0.0; values.len() + 1];
+    (ways[0][0], choices[0]) = (1.0, 1.0);
+    for rank in ranks {
+        for count in (1..=values.len()).rev() {
+            choices[count] += choices[count - 1];
+            for sum in rank..=found {
+                ways[count][sum] += ways[count - 1][sum - rank];
+            }
+        }
+    }
+    ways[values.len()].iter().sum::<f64>() / choices[values.len()]
+}
+
+/// Compares `ours` with the best of several others, `theirs[best]`; smaller is better. `Better`: than every
+/// one of them. `Worse`: than the best, although that was chosen for being it. Never `Same`.
+#[must_use]
+pub fn against_all(ours: &[f64], theirs: &[Vec<f64>], best: usize) -> Verdict {
+    let better = !theirs.is_empty() && theirs.iter().all(|other| p_smaller(ours, other) <= ALPHA);
+    let worse = || theirs.get(best).is_some_and(|t| p_smaller(t, ours) * theirs.len() as f64 <= ALPHA);
+    if better {
+        Verdict::Better
+    } else if worse() {
+        Verdict::Worse
+    } else {
+        Verdict::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By trying all ways to choose who is whose.
+    fn by_trying(values: &[f64], others: &[f64]) -> f64 {
+        let all: Vec<f64> = [values, others].concat();
+        let rank = |v: f64| {
+            all.iter()
+                .map(|a| {
+                    if *a < v {
+                        1.0
+                    } else if *a == v {
+                        0.5
+                    } else {
+                        0.0
+                    }
+                })
+                .sum::<f64>()
+        };
+        let found: f64 = values.iter().map(|v| rank(*v)).sum();
+        let sums: Vec<f64> = (0_u32..1 << all.len())
+            .filter(|set| set.count_ones() as usize == values.len())
+            .map(|set| (0..all.len()).filter(|i| set >> i & 1 == 1).map(|i| rank(all[i])).sum())
+            .collect();
+        sums.iter().filter(|sum| **sum <= found).count() as f64 / sums.len() as f64
+    }
+
+    #[test]
+    fn it_is_exact() {
+        assert!(
+            (p_smaller(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]) - 1.0 / 252.0).abs() < 1e-12
+        );
+        assert!((p_smaller(&[6.0, 7.0], &[1.0, 2.0]) - 1.0).abs() < 1e-12);
+        let inf = f64::INFINITY;
+        let groups: [&[f64]; 6] =
+            [&[], &[3.0], &[1.0, 3.0, 5.0], &[3.0, 3.0, 4.0, inf], &[2.0, 6.0, 6.0, inf, inf], &[0.5; 4]];
+        for a in groups {
+            for b in groups {
+                let (p, tried) = (p_smaller(a, b), by_trying(a, b));
+                assert!((p - tried).abs() < 1e-12, "{a:?} {b:?}: {p}, should be {tried}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_needs_enough_runs_and_all_of_the_others() {
+        let (low, mid, high) = (vec![1.0, 2.0, 3.0], vec![4.0, 5.0, 6.0], vec![7.0, 8.0, 9.0]);
+        let both = [high.clone(), mid.clone()];
+        assert_eq!(against_all(&low, &both, 1), Verdict::Better);
+        assert_eq!(against_all(&low[..2], &both, 1), Verdict::None, "two runs can be luck");
+        assert_eq!(against_all(&mid, &[high.clone(), low.clone()], 1), Verdict::None, "luck in two tries");
+        let five = |v: f64| (0..5).map(|i| v + f64::from(i)).collect::<Vec<_>>();
+        assert_eq!(against_all(&five(20.0), &[five(30.0), five(10.0)], 1), Verdict::Worse);
+        assert_eq!(against_all(&five(20.0), &[five(30.0), five(18.0)], 1), Verdict::None);
+        assert_eq!(against_all(&low, &[], 0), Verdict::None);
+    }
+
+    /// If there is no difference, a claim is made as seldom as promised: in all ways in which luck can deal.
+    #[test]
+    fn luck_alone_makes_few_claims() {
+        let runs = 4;
+        let (mut better, mut worse, mut deals) = (0, 0, 0);
+        for set in (0_u32..1 << (3 * runs)).filter(|set| set.count_ones() == runs) {
+            let rest: Vec<u32> = (0..3 * runs).filter(|i| set >> i & 1 == 0).collect();
+            let ours: Vec<f64> = (0..3 * runs).filter(|i| set >> i & 1 == 1).map(f64::from).collect();
+            for other in (0_u32..1 << (2 * runs)).filter(|set| set.count_ones() == runs) {
+                let of = |own: bool| {
+                    let its = |i: &usize| (other >> i & 1 == 1) == own;
+                    (0..rest.len()).filter(its).map(|i| f64::from(rest[i])).collect::<Vec<_>>()
+                };
+                let theirs = [of(true), of(false)];
+                let median = |v: &[f64]| crate::stats::median(v);
+                let best = usize::from(median(&theirs[1]) < median(&theirs[0]));
+                deals += 1;
+                match against_all(&ours, &theirs, best) {
+                    Verdict::Better => better += 1,
+                    Verdict::Worse => worse += 1,
+                    _ => (),
+                }
+            }
+        }
+        assert!(better > 0 && worse > 0, "{better} {worse} of {deals}");
+        assert!(f64::from(better) / f64::from(deals) <= ALPHA, "{better} of {deals}");
+        assert!(f64::from(worse) / f64::from(deals) <= ALPHA, "{worse} of {deals}");
+    }
+}
