@@ -471,7 +471,10 @@ fn print_table(rows: &[Row]) {
     println!("{table}");
     for row in rows.iter().filter(|r| !r.new_failures.is_empty()) {
         println!("\n{}: {}", row.test, row.new_failures.join("; "));
-        let lines: Vec<_> = row.memreap.output.lines().collect();
+        // What went well is no help in finding out what did not.
+        let fine =
+            |line: &str| ["ok ", "#  RUN ", "#            OK "].iter().any(|begin| line.starts_with(begin));
+        let lines: Vec<_> = row.memreap.output.lines().filter(|line| !fine(line)).collect();
         for line in &lines[lines.len().saturating_sub(40)..] {
             println!("  {line}");
         }

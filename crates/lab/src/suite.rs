@@ -99,11 +99,15 @@ pub fn checks() -> impl Iterator<Item = (&'static str, &'static str)> {
     CHECKS.iter().map(|c| (c.name, c.about))
 }
 
+/// How much of the log of a check that failed is shown, in lines.
+const TAIL: usize = 60;
+
 /// How one check went.
 struct Done {
     name: &'static str,
     about: &'static str,
-    passed: bool,
+    /// Why it failed: the end of its log, or that it could not be run. `None` if it passed.
+    failure: Option<String>,
     took: Duration,
 }
 
@@ -141,7 +145,7 @@ pub fn run(ctx: &Context, only: &[String]) -> Result<bool> {
     let path = ctx.out.join("test-summary.txt");
     fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     print!("{text}");
-    Ok(done.iter().all(|d| d.passed))
+    Ok(done.iter().all(|d| d.failure.is_none()))
 }
 
 fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Done> {
@@ -170,36 +174,40 @@ fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Don
     let began = Instant::now();
     let result = host::run_logged(&mut command, &log, |line| step.detail(line));
     let took = began.elapsed();
-    let passed = match result {
+    let failure = match result {
         Ok(status) if status.success() => {
             step.done("passed");
-            true
+            None
         }
-        Ok(status) => {
-            drop(step);
-            ctx.progress.note(&format!("{}: {status}; the end of {}:", check.name, log.display()));
-            ctx.progress.note(&host::tail(&log, 40));
-            false
-        }
-        Err(e) => {
-            drop(step);
-            ctx.progress.note(&format!("{}: {e:#}", check.name));
-            false
-        }
+        Ok(status) => Some(format!(
+            "{}: {status}; the end of {}:\n{}",
+            check.name,
+            log.display(),
+            host::tail(&log, TAIL)
+        )),
+        Err(e) => Some(format!("{}: {e:#}", check.name)),
     };
-    Ok(Done { name: check.name, about: check.about, passed, took })
+    if let Some(failure) = &failure {
+        ctx.progress.note(failure);
+    }
+    Ok(Done { name: check.name, about: check.about, failure, took })
 }
 
-/// The table and, alone on the last line, the counts.
+/// The table, why the failed ones failed, which may be an hour further up by then, and, alone on the last line,
+/// the counts.
 fn summary(done: &[Done]) -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "what", "result", "took"]);
     for d in done {
-        let result = if d.passed { "passed" } else { "FAILED" };
+        let result = if d.failure.is_none() { "passed" } else { "FAILED" };
         table.add_row([d.name, d.about, result, &elapsed(d.took)]);
     }
-    let passed = done.iter().filter(|d| d.passed).count();
-    format!("{table}\n{passed} passed, {} failed\n", done.len() - passed)
+    let failures: Vec<&str> = done.iter().filter_map(|d| d.failure.as_deref()).collect();
+    let mut text = format!("{table}\n");
+    for failure in &failures {
+        text += &format!("\n{}\n\n", failure.trim_end());
+    }
+    text + &format!("{} passed, {} failed\n", done.len() - failures.len(), failures.len())
 }
 
 #[cfg(test)]
@@ -209,10 +217,14 @@ mod tests {
 
     #[test]
     fn the_last_line_counts() {
-        let done = |passed| Done { name: "n", about: "a", passed, took: Duration::from_secs(61) };
-        let text = summary(&[done(true), done(false), done(true)]);
+        let done = |failure: Option<&str>| {
+            let failure = failure.map(String::from);
+            Done { name: "n", about: "a", failure, took: Duration::from_secs(61) }
+        };
+        let text = summary(&[done(None), done(Some("n: it broke\n")), done(None)]);
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
         assert!(text.contains("FAILED") && text.contains("1m01s"), "{text}");
+        assert!(text.ends_with("\nn: it broke\n\n2 passed, 1 failed\n"), "{text}");
     }
 
     #[test]
@@ -227,7 +239,7 @@ mod tests {
         };
         for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
             let check = check("n", "a", Program::Tool(tool), &[]);
-            assert_eq!(run_one(&ctx, &check, 1, 1).unwrap().passed, passes, "{tool}");
+            assert_eq!(run_one(&ctx, &check, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
         }
         let error = run(&ctx, &["nonsense".to_owned()]).unwrap_err().to_string();
         assert!(error.starts_with("no check is called \"nonsense\"; there are: fmt clippy"), "{error}");
