@@ -10,9 +10,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::pidfd::{Signal, SignalFlags};
-use rustix::fs::{Mode, OFlags};
 
-use super::cgroup::{is_empty, is_member, kill_members, open_below};
 use super::governor::{Governor, Sample};
 use super::hold::{self, Hold};
 use super::keeper::{Progress, World};
@@ -21,7 +19,7 @@ use super::reapers::Reapers;
 use super::record::{Ending, Kill, Reason};
 use super::sense::{self, Buffer, Limited, Memory};
 use super::voice::Voice;
-use super::{lift, limits};
+use super::{cgroup, lift, limits};
 use crate::choice::{CGROUP, Choice, Chooser, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::strike::{Fate, Held, Method};
@@ -221,15 +219,11 @@ impl System {
         if !(whole && group.expendable && group.processes > 1) {
             return None;
         }
-        let dir = open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
+        let dir = cgroup::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
         // It may be another one of that name by now: only this one is killed, and only if the victim
         // is still in it.
-        is_member(&dir, choice.pid)?;
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        // Linux 5.14. A user's own cgroups are the user's to write to, and root's with CAP_DAC_OVERRIDE.
-        let killed = rustix::fs::openat(&dir, c"cgroup.kill", flags, Mode::empty())
-            .and_then(|kill| rustix::io::write(&kill, b"1"));
-        (killed.is_ok() || kill_members(&dir)).then_some(dir)
+        cgroup::is_member(&dir, choice.pid)?;
+        cgroup::kill(&dir, self.reapers.method()).then_some(dir)
     }
 }
 
@@ -423,7 +417,7 @@ impl World for System {
         let niceness = if seen.available < struck.bearable { HURRIED } else { UNHURRIED };
         self.reapers.let_others_run(niceness);
         struck.kill.means = outcome.means;
-        let whole = struck.group.as_ref().is_none_or(is_empty);
+        let whole = struck.group.as_ref().is_none_or(cgroup::is_empty);
         match outcome.fate {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
             Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),
