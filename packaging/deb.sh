@@ -18,6 +18,7 @@ arch=$(dpkg --print-architecture)
 
 install -D -m 755 "$binary" "$tree/usr/bin/memreap"
 install -D -m 644 "$here/memreap.service" "$tree/lib/systemd/system/memreap.service"
+install -D -m 644 "$here/memreap-sysctl.conf" "$tree/usr/lib/sysctl.d/60-memreap.conf"
 install -D -m 644 "$here/memreap-desktop.conf" "$tree/usr/share/doc/memreap/examples/memreap-desktop.conf"
 install -D -m 644 "$here/../LICENSE" "$tree/usr/share/doc/memreap/copyright"
 install -D -m 644 "$here/../docs/memreap.md" "$tree/usr/share/doc/memreap/memreap.md"
@@ -57,6 +58,10 @@ cat >"$tree/DEBIAN/postinst" <<'EOF'
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemctl daemon-reload
+    # By what the administrator says elsewhere, if he does. Not in a container, where the kernel is another's.
+    if ! systemd-detect-virt --quiet --container; then
+        /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor || true
+    fi
     systemctl try-restart memreap.service
 fi
 EOF

@@ -26,4 +26,11 @@ else
 fi
 
 sh -n deb.sh
+# Names of settings that there are, where the kernel is Linux.
+sed -n 's/^\(vm\.[a-z_]*\) *=.*/\1/p' memreap-sysctl.conf | while read -r name; do
+    if [ ! -e "/proc/sys/$(echo "$name" | tr . /)" ]; then
+        echo "memreap-sysctl.conf: this kernel has no $name" >&2
+        exit 1
+    fi
+done
 echo "packaging is in order"

@@ -66,6 +66,17 @@ pub fn expedite_min_kbytes(root: &Root) -> Result<Option<u64>> {
     read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
 }
 
+/// The sysctl `vm.watermark_scale_factor`: how much memory there is between the point where the kernel begins to
+/// reclaim in the background and the one where everybody has to who allocates, in 1/10,000 of all. `None` when
+/// the kernel does not have it.
+///
+/// # Errors
+/// When it cannot be read or is not a number.
+pub fn watermark_scale_factor(root: &Root) -> Result<Option<u64>> {
+    let path = root.proc().join("sys/vm/watermark_scale_factor");
+    read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -22,6 +22,8 @@ const VERSION: u32 = 1;
 const OLDEST: (u32, u32) = (5, 15);
 /// What the program and its threads want locked at most.
 const LOCKED: u64 = 64 << 20;
+/// What the package sets vm.watermark_scale_factor to.
+const WATERMARKS: u64 = 100;
 
 const TOPICS: &str = "a kernel with memreap's topics";
 
@@ -148,6 +150,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings.extend(cgroups(root));
     findings.push(swap(root));
     findings.push(zram_finding(root));
+    findings.push(watermarks(root));
     for (name, bit, purpose) in CAPABILITIES {
         findings.push(
             Look::new(name, purpose)
@@ -330,6 +333,23 @@ fn zram_finding(root: &Root) -> Finding {
     }
 }
 
+fn watermarks(root: &Root) -> Finding {
+    let look =
+        Look::new("watermarks", "the kernel reclaims before those who allocate have to do it themselves");
+    match features::watermark_scale_factor(root) {
+        Ok(Some(factor)) => {
+            let found = format!("vm.watermark_scale_factor is {factor}");
+            if factor >= WATERMARKS {
+                look.is(State::Ok, found)
+            } else {
+                look.is(State::Off, found).remedy("sysctl vm.watermark_scale_factor=100")
+            }
+        }
+        Ok(None) => look.is(State::Missing, "no vm.watermark_scale_factor").remedy("a kernel since 4.6"),
+        Err(e) => look.unknown(e),
+    }
+}
+
 fn memlock(probes: &Probes) -> Finding {
     let look = Look::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
     match probes.memlock {
@@ -411,6 +431,7 @@ mod tests {
                 ("sys/module/memreap/parameters/expedite", "Y\n"),
                 ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
                 ("proc/sys/vm/expedite_min_kbytes", "65536\n"),
+                ("proc/sys/vm/watermark_scale_factor", "100\n"),
                 ("proc/pressure/memory", pressure),
                 ("proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
                 ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
@@ -429,6 +450,7 @@ mod tests {
             "PSI",
             "cgroup v2",
             "cgroup.kill",
+            "watermarks",
             "CAP_KILL",
             "RLIMIT_MEMLOCK",
         ] {
@@ -451,6 +473,7 @@ mod tests {
             "topic expedite",
             "PSI",
             "cgroup v2",
+            "watermarks",
             "CAP_KILL",
             "RLIMIT_MEMLOCK",
         ] {
