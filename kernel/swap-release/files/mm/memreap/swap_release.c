@@ -138,13 +138,15 @@ static unsigned int release_chunk(enum memreap_swap_by by)
 	freed = swap_free_runs(chunk.runs, chunk.nr);
 	took = ktime_get_ns() - begin;
 	atomic_long_sub(chunk.pages, &nr_swap_pages_waiting);
-	atomic_long_add(chunk.pages, &swap_pages_released);
 	note_peak(&swap_wait_us_peak,
 		  div_u64(begin + took - chunk.queued, NSEC_PER_USEC));
 	if (by == SWAP_BY_WORKER)
 		charge_cpu(chunk.owner, took);
 	trace_memreap_swap_release(&chunk, by, freed, begin - chunk.queued,
 				   took);
+	/* Last: whoever sees it can rely on all that is told of it. */
+	smp_mb__before_atomic();
+	atomic_long_add(chunk.pages, &swap_pages_released);
 out:
 	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
 		preempt_enable();
