@@ -29,6 +29,7 @@ FIXTURE_TEARDOWN_PARENT(race)
 
 #define RACE_LIMIT	300
 #define RACE_SECONDS	15
+#define MORE_SECONDS	75
 #define NR_RACERS	3
 #define NR_THREADS	3
 #define WINDOW		16
@@ -199,6 +200,13 @@ static void *racer_fn(void *arg)
 	}
 	if (!contents_fine(r))
 		count(&race->spoiled);
+	/*
+	 * A page that was on its way to swap when its VMA stopped to take part
+	 * is mapped there without a place, and not found by any walk. Now ksmd
+	 * sees all of them again.
+	 */
+	for (int which = 0; which < 2; which++)
+		do_mergeable(r->window[which], WINDOW * PAGE);
 	__atomic_fetch_add(&race->idle, 1, __ATOMIC_SEQ_CST);
 	while (stopped() < 2)
 		usleep(1000);
@@ -295,9 +303,15 @@ static void *any_page(unsigned long long *seed)
 	return window_of(thread, which) + rnd(seed) % WINDOW * PAGE;
 }
 
+static bool was_a_race(unsigned int moved, long sharing)
+{
+	return moved > 10 && sharing > 0 &&
+	       __atomic_load_n(&race->rounds, __ATOMIC_RELAXED) > 100;
+}
+
 TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 {
-	unsigned long long seed = 102, limit;
+	unsigned long long seed = 102, limit, last;
 	const char *no_swap = squeeze_begin(&self->world.squeeze, SWAP_SIZE);
 	unsigned int moved = 0, stuck = 0;
 	long sharing = 0;
@@ -331,7 +345,10 @@ TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 		ASSERT_EQ(pthread_create(&squeezer, NULL, squeeze_fn, NULL), 0);
 
 	limit = now_ns() + RACE_SECONDS * 1000000000ULL;
-	while (now_ns() < limit) {
+	last = limit + MORE_SECONDS * 1000000000ULL;
+	/* On a slow machine until it has been a race. */
+	while (now_ns() < limit ||
+	       (now_ns() < last && !was_a_race(moved, sharing))) {
 		int nodes[8], states[8];
 		void *pages[8];
 
@@ -398,10 +415,7 @@ TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 	}
 	EXPECT_EQ(race->spoiled, 0);
 	EXPECT_EQ(race->broken, 0);
-	/* That there was a race. */
-	EXPECT_GT(moved, 10);
-	EXPECT_GT(sharing, 0);
-	EXPECT_GT(race->rounds, 100);
+	EXPECT_TRUE(was_a_race(moved, sharing));
 	TH_LOG("%u rounds, %u pages moved, %ld merged at a time", race->rounds,
 	       moved, sharing);
 }

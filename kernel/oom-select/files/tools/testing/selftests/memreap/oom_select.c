@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <linux/limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -125,10 +126,12 @@ static void contend(const char *cgroup, bool threaded, unsigned int nr_cpus,
 		nr_cpus--;
 	}
 	touch(mem, extra);
+	/* What it takes to sleep is mapped before it is counted. */
+	poll(NULL, 0, 0);
 	if (write(ready, "", 1) != 1)
 		_exit(1);
 	for (;;)
-		pause();
+		poll(NULL, 0, -1);
 }
 
 /* As the OOM killer counts: in RAM and swap, with page tables. */

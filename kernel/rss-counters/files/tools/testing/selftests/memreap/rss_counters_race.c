@@ -695,7 +695,7 @@ TEST_F_TIMEOUT(fail, goes_on_without_memory, LIMIT)
 	 * What is at hand need not be allocated, which differs from time to
 	 * time: another go may hit what this one missed.
 	 */
-	for (i = 1, go = 0; go < 3 && i < MOST_ALLOCATIONS; i++) {
+	for (i = 1, go = 0; go < 20 && i < MOST_ALLOCATIONS; i++) {
 		int status;
 		pid_t pid = fork();
 

@@ -26,8 +26,11 @@
 #define TEST_PRIORITY	90
 #define VICTIM_PRIORITY	80
 #define HOG_PRIORITY	50
-/* ns after which a hog stops, should the test have got stuck. */
-#define HOG_NS		10000000000ULL
+/*
+ * ns after which a hog stops, should the test have got stuck: more than any
+ * test needs, and less than what RCU takes for a stall in a debug kernel.
+ */
+#define HOG_NS		40000000000ULL
 
 #define MAX_CPUS	64
 
@@ -536,7 +539,7 @@ TEST_F_TIMEOUT(hogs, swapoff_releases_what_waits, LIMIT)
 	/* To its end it cannot come: for that, RCU has to run. */
 	ASSERT_EQ(pthread_create(&thread, NULL, swapoff_fn,
 				 (void *)zram_device(0)), 0);
-	within(500, !figures().waiting);
+	within(5000, !figures().waiting);
 	after = figures();
 	ASSERT_TRUE(hogs_rest());
 	ASSERT_EQ(pthread_join(thread, &err), 0);
@@ -565,7 +568,7 @@ FIXTURE(exhausted) {
 #define BATCH_SHARE	(4 * MIB)
 #define BATCH_RUNS	504L
 /* What it may take to have them in swap. */
-#define EXHAUST_NS	60000000000ULL
+#define EXHAUST_NS	30000000000ULL
 
 FIXTURE_SETUP(exhausted)
 {
@@ -870,7 +873,9 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 				 (void *)cgroup), 0);
 	for (rounds = 0; rounds < FEW_ROUNDS ||
 	     (rounds < MAX_ROUNDS && (now_ns() - begin < STORM_NS ||
-				      !storm->looks)); rounds++) {
+				      !storm->looks ||
+				      figures().queued == BEGIN.queued));
+	     rounds++) {
 		int pidfds[NR_VICTIMS];
 		pid_t pids[NR_VICTIMS];
 
@@ -908,7 +913,8 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 	EXPECT_GT(storm->looks, 0);
 	EXPECT_GT(storm->times, 0);
 	EXPECT_GT(f.queued, BEGIN.queued);
-	EXPECT_EQ(swap_used_exactly(), 0);
+	/* Who walked an mm for reclaim may be the last to let go of it. */
+	EXPECT_TRUE(within(PATIENCE, !swap_used_exactly()));
 }
 
 TEST_HARNESS_MAIN
