@@ -500,13 +500,29 @@ static inline bool dies(struct victim *v)
 	return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
+/* The letter by which /proc tells it; 0 if there is none such. */
+static inline char state_of(pid_t pid)
+{
+	char path[64], text[512], *end;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	/* 1 (name) R ... */
+	end = read_file(path, text, sizeof(text)) ? strrchr(text, ')') : NULL;
+
+	return end ? end[2] : 0;
+}
+
+static inline bool is_zombie(pid_t pid)
+{
+	return state_of(pid) == 'Z';
+}
+
 /*
  * A process of the test's process group that is no zombie, nor one of those
  * that run the test: after a failed assertion, teardown may be in the child.
  */
 static inline pid_t next_of_group(void)
 {
-	char path[64], text[512], *end;
 	struct dirent *entry;
 	pid_t found = 0;
 	DIR *dir;
@@ -518,12 +534,10 @@ static inline pid_t next_of_group(void)
 		if (pid <= 0 || pid == getpid() || pid == getppid() ||
 		    getpgid(pid) != getpgrp())
 			continue;
-		snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-		/* 1 (name) R ... */
-		end = read_file(path, text, sizeof(text)) ?
-		      strrchr(text, ')') : NULL;
-		if (end && !strchr("ZX", end[2]))
-			found = pid;
+		/* Or gone by now, which is 0 and found as well. */
+		if (strchr("ZX", state_of(pid)))
+			continue;
+		found = pid;
 	}
 	if (dir)
 		closedir(dir);

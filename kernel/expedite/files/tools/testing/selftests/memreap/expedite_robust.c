@@ -638,14 +638,20 @@ TEST_F_TIMEOUT(kill, nothing_owned, LIMIT)
 		own_no_more, own_no_more_by_threads, own_no_list,
 	};
 	struct told told[ARRAY_SIZE(kinds)];
+	unsigned int slow = 1;
 
-	/* Those that still run might come to own something: they have ended. */
-	park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_plain, told);
-	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-		EXPECT_LT(told[i].ns, AT_ONCE_NS) {
-			TH_LOG("victim %zu", i);
-		}
+	/*
+	 * Those that still run might come to own something: they have ended.
+	 * A machine may stand still for that long once; a wait is there always.
+	 */
+	for (int round = 0; round < 5 && slow; round++) {
+		park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_plain,
+			      told);
+		slow = 0;
+		for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+			slow += told[i].ns >= AT_ONCE_NS;
 	}
+	EXPECT_EQ(slow, 0);
 }
 
 /* Nothing is owned, but it takes more to know; it may be waited for. */

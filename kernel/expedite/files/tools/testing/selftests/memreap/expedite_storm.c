@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <linux/sched.h>
+#include <sys/sysinfo.h>
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
@@ -136,7 +137,7 @@ static bool storm_dies(struct storm *s)
 		struct pollfd fd = { .fd = s->pidfds[i], .events = POLLIN };
 		int status;
 
-		if (poll(&fd, 1, PATIENCE) != 1 ||
+		if (poll(&fd, 1, 8 * PATIENCE) != 1 ||
 		    waitpid(s->pids[i], &status, __WALL) != s->pids[i] ||
 		    !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
 			well = false;
@@ -198,10 +199,17 @@ TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
 	TH_LOG("%u freed by workers, %lu MiB", told.freed, told.bytes / MIB);
 }
 
+/* Half of the CPUs, see the topic's README. */
+static unsigned int clamp_workers(int cpus)
+{
+	return cpus < 2 ? 1 : cpus / 2 > 8 ? 8 : cpus / 2;
+}
+
 TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
 {
 	long kills = counter("expedite_kill"), fails = counter("expedite_fail");
 	struct storm *s = &self->storm;
+	unsigned int workers = clamp_workers(get_nprocs());
 	unsigned long long begin, ns;
 	struct told told;
 
@@ -225,7 +233,8 @@ TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
 	listen_to(0, &told);
 	EXPECT_EQ(told.taken + told.full, NR_TOO_MANY);
 	EXPECT_EQ(told.merged, 0);
-	EXPECT_LE(told.taken - told.done, TABLE_SIZE);
+	/* A worker's place is free before it says that it is done. */
+	EXPECT_LE(told.taken - told.done, TABLE_SIZE + workers);
 	TH_LOG("%u kills in %llu us, %u taken on", s->nr, ns / 1000,
 	       told.taken);
 	/* Had it taken longer, the first ones would have left by then. */
@@ -234,7 +243,7 @@ TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
 	EXPECT_EQ(counter("expedite_kill") - kills, told.taken);
 	EXPECT_GE(counter("expedite_fail") - fails, told.full);
 
-	EXPECT_TRUE(told_in_the_end(0, &told));
+	EXPECT_TRUE(within(8 * PATIENCE, all_done(0, &told)));
 	ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max", "max"), 0);
 	EXPECT_TRUE(storm_dies(s));
 	EXPECT_TRUE(within(PATIENCE,

@@ -261,7 +261,7 @@ FIXTURE_TEARDOWN_PARENT(value)
 	watch_end(_metadata, &self->watch);
 }
 
-TEST_F(value, bad_ones_change_nothing)
+TEST_F_TIMEOUT(value, bad_ones_change_nothing, LIMIT)
 {
 	static const char * const bad[] = {
 		"-1", "-8192", "x", "8k", "0x", "99999999999999999999999",

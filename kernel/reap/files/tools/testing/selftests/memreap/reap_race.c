@@ -383,7 +383,7 @@ TEST_F_TIMEOUT(memory, is_freed_by_many, RACE_LIMIT)
 
 /* --- What must stay --- */
 
-TEST_F(reap, live_process_is_left_alone)
+TEST_F_TIMEOUT(reap, live_process_is_left_alone, RACE_LIMIT)
 {
 	struct region region = { .size = 4 * MIB, .seed = 7 };
 	struct victim_ops ops = { &region, region_fill, region_check };
@@ -394,7 +394,7 @@ TEST_F(reap, live_process_is_left_alone)
 	EXPECT_EQ(victim_check(&self->victim), GOOD);
 }
 
-TEST_F(reap, shared_memory_stays)
+TEST_F_TIMEOUT(reap, shared_memory_stays, RACE_LIMIT)
 {
 	struct region region = { .size = 3 * MIB, .seed = 3 };
 	struct victim_ops ops = { &region, region_check };
@@ -431,7 +431,7 @@ static enum verdict cow_touch(void *arg)
 	return GOOD;
 }
 
-TEST_F(reap, cow_pages_of_others_stay)
+TEST_F_TIMEOUT(reap, cow_pages_of_others_stay, RACE_LIMIT)
 {
 	struct region region = { .size = 3 * MIB, .seed = 5 };
 	struct victim_ops ops = { &region, cow_touch };
@@ -481,7 +481,7 @@ static long free_hugepages(void)
 	return at ? atol(at + strlen("HugePages_Free:")) : -1;
 }
 
-TEST_F(reap, hugetlb_stays_until_exit)
+TEST_F_TIMEOUT(reap, hugetlb_stays_until_exit, RACE_LIMIT)
 {
 	struct region region = { .seed = 11 };
 	struct victim_ops ops = { &region, fill_hugetlb };
@@ -587,7 +587,7 @@ static bool gone(pid_t pid)
 	return ready;
 }
 
-TEST_F(reap, live_sharer_keeps_its_memory)
+TEST_F_TIMEOUT(reap, live_sharer_keeps_its_memory, RACE_LIMIT)
 {
 	struct sharers *s = map(PAGE, MAP_SHARED);
 	struct victim_ops ops = { s, sharer_prepare };

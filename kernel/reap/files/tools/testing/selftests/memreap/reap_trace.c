@@ -21,6 +21,7 @@
 
 /* On a busy machine one reaper may be through before the next one starts. */
 #define ROUNDS		20
+#define TRACE_LIMIT	300
 
 FIXTURE(trace) {
 	struct victim victim;
@@ -130,7 +131,7 @@ static void read_trace(struct told *told)
 		fclose(f);
 }
 
-TEST_F(trace, one_reaper)
+TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 {
 	struct told told;
 
@@ -192,7 +193,7 @@ static unsigned int share(struct __test_metadata *_metadata,
 	return told.at_work;
 }
 
-TEST_F(trace, reapers_share_the_work)
+TEST_F_TIMEOUT(trace, reapers_share_the_work, TRACE_LIMIT)
 {
 	int nr = get_nprocs() < MAX_REAPERS ? get_nprocs() : MAX_REAPERS;
 	unsigned int at_work;
