@@ -74,10 +74,11 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// Whether it is one of this project's own, and so compared with the others.
+    /// Whether it is one of this project's own daemons, and so compared with the others: with the kernel alone,
+    /// too, when that has been given this project's settings.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.files_of == "memreap"
+        self.files_of == "memreap" && self.unit.is_some()
     }
 }
 
@@ -183,6 +184,11 @@ mod tests {
         assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
         assert_eq!(x.install, [("/usr/sbin/x".to_owned(), From::Built("x".into()))]);
         assert!(!x.is_ours());
+        let ours = |unit| {
+            let text = format!("title = \"X\"\norder = 3\nlike = \"memreap\"\n{unit}");
+            parse(Path::new("/no/repo"), "x", &text).unwrap().is_ours()
+        };
+        assert!(ours("unit = \"x.service\"\n") && !ours(""));
     }
 
     #[test]
@@ -209,12 +215,13 @@ mod tests {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let all = load(repo).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names, ["none", "earlyoom", "nohang", "systemd-oomd", "memreap", "memreap-topics"]);
+        let others = ["none", "earlyoom", "nohang", "systemd-oomd", "memreap-sysctl"];
+        assert_eq!(names, [&others[..], &["memreap", "memreap-topics"]].concat());
         let ours: Vec<&str> = all.iter().filter(|c| c.is_ours()).map(|c| c.name.as_str()).collect();
         assert_eq!(ours, ["memreap", "memreap-topics"]);
-        assert_eq!(all[5].kernel, Tree::Memreap);
+        assert_eq!(all[6].kernel, Tree::Memreap);
         assert_eq!(select(&all, &["nohang".into(), "none".into()]).unwrap().len(), 2);
-        assert_eq!(select(&all, &[]).unwrap().len(), 6);
+        assert_eq!(select(&all, &[]).unwrap().len(), 7);
         let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
         assert!(unknown.contains("no contestant 'nothing'; there are: none, earlyoom"), "{unknown}");
     }

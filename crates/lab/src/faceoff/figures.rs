@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::IDLE;
 use super::contestant::Contestant;
 use super::record::{Outcome, Run};
+use super::stolen::is_disturbed;
 use crate::ranks::against_all;
 use crate::results::Verdict;
 use crate::stats::median;
@@ -97,6 +98,9 @@ pub struct Entry {
     pub runs: usize,
     /// Those that did not, and why.
     pub failures: Vec<String>,
+    /// Runs during which the host was disturbed all the same, after several tries.
+    #[serde(default)]
+    pub disturbed: usize,
     /// Runs that were not over in time.
     pub timed_out: usize,
     /// Runs in which the load did not end as it should.
@@ -307,6 +311,7 @@ fn entry(contestant: &str, variant: &str, runs: &[&Run]) -> Entry {
         variant: variant.to_owned(),
         runs: good.len(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
+        disturbed: good.iter().filter(|run| run.stolen.is_some_and(is_disturbed)).count(),
         timed_out: results.iter().filter(|r| r.timed_out).count(),
         not_served: results.iter().filter(|r| !r.served).count(),
         longest_stall_ms: Spread::of_those(each(|r| Some(r.longest_stall_ms))),
@@ -361,7 +366,7 @@ pub(super) mod tests {
             order: 1,
             kernel: Tree::Stock,
             packages: Vec::new(),
-            unit: None,
+            unit: Some(format!("{name}.service")),
             setup: Vec::new(),
             files_of: like.into(),
             install: Vec::new(),

@@ -11,6 +11,7 @@ pub mod figures;
 pub mod page;
 pub mod record;
 pub mod rootfs;
+pub mod stolen;
 pub mod terminal;
 pub mod vm;
 
@@ -27,7 +28,8 @@ use sha2::{Digest as _, Sha256};
 
 use contestant::{Contestant, From};
 use figures::{Figures, Meta};
-use record::Run;
+use record::{Event, Run};
+use stolen::Times;
 use vm::{GuestFailure, Snapshot};
 
 use crate::accel;
@@ -53,6 +55,8 @@ const SETTLE_S: u64 = 3;
 /// over.
 const GRACE_S: u64 = 180;
 
+/// How often a run is made when the host is disturbed each time.
+const TRIES: u32 = 3;
 /// After so many failed runs in a row something is wrong that more runs will not mend.
 const HOPELESS: u32 = 5;
 
@@ -141,7 +145,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         };
         let name = format!("{variant}, {}, round {}", contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
-        let run = ground.one(ctx, options, contestant, variant, round)?;
+        let run = ground.undisturbed(ctx, options, contestant, variant, round)?;
         let failure = run.failure.clone();
         book.add(run)?;
         in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
@@ -254,6 +258,34 @@ impl Ground {
         snapshot.with_context(|| format!("{}: no snapshot of its kernel", contestant.name))
     }
 
+    /// A run in which the host's CPUs were its own, or the best of some.
+    fn undisturbed(
+        &self,
+        ctx: &Context,
+        options: &Options,
+        contestant: &Contestant,
+        variant: &str,
+        round: usize,
+    ) -> Result<Run> {
+        let share = |run: &Run| run.stolen.unwrap_or(0.0);
+        let mut best = self.one(ctx, options, contestant, variant, round)?;
+        for _ in 1..TRIES {
+            if best.failure.is_some() || !stolen::is_disturbed(share(&best)) {
+                break;
+            }
+            ctx.progress.note(&format!(
+                "{variant}, {}: {:.0} % of the host's CPU time was stolen: once more",
+                contestant.name,
+                share(&best) * 100.0
+            ));
+            let again = self.one(ctx, options, contestant, variant, round)?;
+            if again.failure.is_some() || share(&again) < share(&best) {
+                best = again;
+            }
+        }
+        Ok(best)
+    }
+
     fn one(
         &self,
         ctx: &Context,
@@ -288,7 +320,17 @@ impl Ground {
         let logs = folder.join(format!("{variant}-{}-{}", contestant.name, round + 1));
         let limit = Duration::from_secs(SETTLE_S + seconds + GRACE_S);
         let began = Instant::now();
-        let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| run.take(event));
+        let mut before = None;
+        let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| {
+            match event {
+                Event::Started { .. } => before = Times::now(),
+                Event::Result(_) | Event::Idle(_) => {
+                    run.stolen = Times::now().zip(before).map(|(now, before)| now.stolen_since(before));
+                }
+                _ => {}
+            }
+            run.take(event);
+        });
         run.seconds = began.elapsed().as_secs_f64().round();
         run.failure = match ended {
             Ok(()) if run.is_complete() => None,

@@ -28,7 +28,7 @@ const HEIGHT: f64 = 416.0;
 /// The stalls' scale begins with a frame.
 const FRAME_MS: f64 = 10.0;
 /// As many line styles as `plot.css` has.
-const STYLES: usize = 6;
+const STYLES: usize = 7;
 
 /// The whole page.
 #[must_use]
@@ -189,7 +189,7 @@ fn load(figures: &Figures, variant: &str) -> String {
             let late = entry.timed_out + entry.not_served;
             vec![
                 (who.title.clone(), false),
-                (entry.runs.to_string(), !entry.failures.is_empty()),
+                (runs(entry), !entry.failures.is_empty()),
                 (spread(&entry.longest_stall_ms, ""), false),
                 (spread(&entry.total_stall_ms, ""), false),
                 (spread(&entry.low_to_recovered_ms, "never"), false),
@@ -241,6 +241,13 @@ fn idle(figures: &Figures) -> String {
     table(&["contestant", "runs", "PSS, KiB", "CPU, ms in 60 s", "wake-ups in 60 s"], &rows)
 }
 
+fn runs(entry: &Entry) -> String {
+    match entry.disturbed {
+        0 => entry.runs.to_string(),
+        n => format!("{}, {n} disturbed", entry.runs),
+    }
+}
+
 fn failures(figures: &Figures, variant: &str) -> String {
     let mut out = String::new();
     for (who, entry) in figures.of_variant(variant) {
@@ -265,7 +272,8 @@ fn method(figures: &Figures) -> String {
         "<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n\
          <p>Every run starts from one snapshot of the warmed-up guest, contestants taking turns. The foreground \
          is an application that draws a frame every 10 ms; a stall is how late a frame is. A run is given up after \
-         {} s. Seeds from {}. The curves are of the run whose longest stall is the middle one.</p>\n\
+         {} s, and made again, twice at most, if more than 2 % of the host's own CPU time was stolen meanwhile. \
+         Seeds from {}. The curves are of the run whose longest stall is the middle one.</p>\n\
          <p class=\"soft\">Debian packages: {}.</p>\n</section>\n",
         meta.limit_s,
         meta.seed,

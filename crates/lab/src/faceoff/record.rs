@@ -162,6 +162,9 @@ pub struct Run {
     pub snapshot: String,
     /// How long it took on the host, in seconds.
     pub seconds: f64,
+    /// The share of the host's CPU time that was stolen from it meanwhile, 0 to 1; see [`super::stolen`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
     /// Why there are no figures, when there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,

@@ -79,8 +79,11 @@ fn load_table(figures: &Figures, variants: &[&str], colour: bool) -> Table {
         for (at, (who, entry)) in figures.of_variant(variant).enumerate() {
             let late = entry.timed_out + entry.not_served;
             let failed = entry.failures.len();
-            let runs =
-                if failed > 0 { format!("{} ({failed} failed)", entry.runs) } else { entry.runs.to_string() };
+            let runs = match (failed, entry.disturbed) {
+                (0, 0) => entry.runs.to_string(),
+                (0, disturbed) => format!("{} ({disturbed} disturbed)", entry.runs),
+                (failed, _) => format!("{} ({failed} failed)", entry.runs),
+            };
             let wrong = wrong(entry);
             table.add_row([
                 Cell::new(if at == 0 { variant } else { "" }),
