@@ -22,9 +22,11 @@ const WIDTH: f64 = 860.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 12.0;
 /// Top and bottom of the two charts, one above the other.
-const MEMORY: (f64, f64) = (46.0, 196.0);
-const STALLS: (f64, f64) = (232.0, 382.0);
-const HEIGHT: f64 = 416.0;
+const MEMORY: (f64, f64) = (60.0, 210.0);
+const STALLS: (f64, f64) = (246.0, 396.0);
+const HEIGHT: f64 = 430.0;
+/// The legend, as many in a row as have room for their names.
+const IN_A_ROW: usize = 4;
 /// The stalls' scale begins with a frame.
 const FRAME_MS: f64 = 10.0;
 /// As many line styles as `plot.css` has.
@@ -328,12 +330,14 @@ fn plot(figures: &Figures, runs: &[Run], variant: &str) -> Option<String> {
         escape(&names.join(", "))
     );
     for (at, curve) in curves.iter().enumerate() {
-        let x = LEFT + at as f64 * ((RIGHT - LEFT) / curves.len() as f64);
+        let x = LEFT + (at % IN_A_ROW) as f64 * ((RIGHT - LEFT) / IN_A_ROW as f64);
+        let y = 12.0 + (at / IN_A_ROW) as f64 * 15.0;
         let _ = write!(
             svg,
-            "<path class=\"line c{}\" d=\"M{x:.0} 12h26\"/><text x=\"{:.0}\" y=\"16\">{}</text>",
+            "<path class=\"line c{}\" d=\"M{x:.0} {y:.0}h26\"/><text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
             curve.style,
             x + 32.0,
+            y + 4.0,
             escape(&curve.who.title)
         );
     }
