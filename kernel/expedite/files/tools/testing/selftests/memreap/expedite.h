@@ -116,6 +116,8 @@ static inline long counter(const char *name)
  * @by: why the last one was queued
  * @done: victims that were done with
  * @freed: of these, those with that outcome
+ * @gave_up: of these, those with neither that outcome nor gone by themselves
+ * @early: of those, how many before the kernel's time was over
  * @outcome: of the last one
  * @bytes: freed by the workers, of all
  * @ns: from queued to done, of the last one
@@ -128,6 +130,8 @@ struct told {
 	char by[8];
 	unsigned int done;
 	unsigned int freed;
+	unsigned int gave_up;
+	unsigned int early;
 	char outcome[8];
 	unsigned long bytes;
 	unsigned long long ns;
@@ -165,6 +169,10 @@ static inline void listen_to(pid_t pid, struct told *told)
 		    (!pid || who == pid)) {
 			told->done++;
 			told->freed += !strcmp(what, "freed");
+			if (strcmp(what, "freed") && strcmp(what, "exited")) {
+				told->gave_up++;
+				told->early += ns < RETRY_NS;
+			}
 			snprintf(told->outcome, sizeof(told->outcome), "%s",
 				 what);
 			told->bytes += bytes;
