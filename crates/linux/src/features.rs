@@ -62,8 +62,7 @@ impl Topic {
 /// # Errors
 /// When it cannot be read or is not a number.
 pub fn expedite_min_kbytes(root: &Root) -> Result<Option<u64>> {
-    let path = root.proc().join("sys/vm/expedite_min_kbytes");
-    read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
+    sysctl(root, "vm/expedite_min_kbytes")
 }
 
 /// The sysctl `vm.watermark_scale_factor`: how much memory there is between the point where the kernel begins to
@@ -73,7 +72,11 @@ pub fn expedite_min_kbytes(root: &Root) -> Result<Option<u64>> {
 /// # Errors
 /// When it cannot be read or is not a number.
 pub fn watermark_scale_factor(root: &Root) -> Result<Option<u64>> {
-    let path = root.proc().join("sys/vm/watermark_scale_factor");
+    sysctl(root, "vm/watermark_scale_factor")
+}
+
+fn sysctl(root: &Root, name: &str) -> Result<Option<u64>> {
+    let path = root.proc().join("sys").join(name);
     read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
 }
 

@@ -145,7 +145,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         };
         let name = format!("{variant}, {}, round {}", contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
-        let run = ground.undisturbed(ctx, options, contestant, variant, round)?;
+        let run = undisturbed(ctx, &name, || ground.one(ctx, options, contestant, variant, round))?;
         let failure = run.failure.clone();
         book.add(run)?;
         in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
@@ -258,34 +258,6 @@ impl Ground {
         snapshot.with_context(|| format!("{}: no snapshot of its kernel", contestant.name))
     }
 
-    /// A run in which the host's CPUs were its own, or the best of some.
-    fn undisturbed(
-        &self,
-        ctx: &Context,
-        options: &Options,
-        contestant: &Contestant,
-        variant: &str,
-        round: usize,
-    ) -> Result<Run> {
-        let share = |run: &Run| run.stolen.unwrap_or(0.0);
-        let mut best = self.one(ctx, options, contestant, variant, round)?;
-        for _ in 1..TRIES {
-            if best.failure.is_some() || !stolen::is_disturbed(share(&best)) {
-                break;
-            }
-            ctx.progress.note(&format!(
-                "{variant}, {}: {:.0} % of the host's CPU time was stolen: once more",
-                contestant.name,
-                share(&best) * 100.0
-            ));
-            let again = self.one(ctx, options, contestant, variant, round)?;
-            if again.failure.is_some() || share(&again) < share(&best) {
-                best = again;
-            }
-        }
-        Ok(best)
-    }
-
     fn one(
         &self,
         ctx: &Context,
@@ -343,6 +315,24 @@ impl Ground {
         }
         Ok(run)
     }
+}
+
+/// Makes a run in which the host's CPUs were its own, or the best of some; `name` is what it is called.
+fn undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Result<Run> {
+    let share = |run: &Run| run.stolen.unwrap_or(0.0);
+    let mut best = one()?;
+    for _ in 1..TRIES {
+        if best.failure.is_some() || !stolen::is_disturbed(share(&best)) {
+            break;
+        }
+        let stolen = share(&best) * 100.0;
+        ctx.progress.note(&format!("{name}: {stolen:.0} % of the host's CPU time was stolen: once more"));
+        let again = one()?;
+        if again.failure.is_some() || share(&again) < share(&best) {
+            best = again;
+        }
+    }
+    Ok(best)
 }
 
 /// A run in one line.
