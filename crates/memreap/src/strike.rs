@@ -87,6 +87,22 @@ impl Method {
     }
 }
 
+/// Sends SIGKILL, with the kernel's help if that is how the memory shall come back. Says whether it helps.
+///
+/// # Errors
+/// As [`PidFd::send_signal`]; nothing was sent then.
+pub(crate) fn kill(pidfd: &PidFd, means: Method) -> linux::Result<bool> {
+    if means == Method::Expedite {
+        match pidfd.send_signal(Signal::KILL, SignalFlags::EXPEDITE) {
+            Ok(()) => return Ok(true),
+            // Switched off since we asked: the kill matters more than how.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    pidfd.send_signal(Signal::KILL, SignalFlags::empty()).map(|()| false)
+}
+
 /// A victim to be.
 #[derive(Debug)]
 pub struct Held {
@@ -506,16 +522,8 @@ impl Slot {
     /// Sends SIGKILL.
     pub(crate) fn send(&self, epoch: Epoch, means: Method) {
         let at = epoch.elapsed();
-        let flags = if means == Method::Expedite { SignalFlags::EXPEDITE } else { SignalFlags::empty() };
-        let mut sent = self.pidfd.send_signal(Signal::KILL, flags);
-        let mut expedited = means == Method::Expedite;
-        if expedited && matches!(&sent, Err(e) if e.raw_os_error() == Some(libc::EINVAL)) {
-            // Switched off since we asked: the kill matters more than how.
-            expedited = false;
-            sent = self.pidfd.send_signal(Signal::KILL, SignalFlags::empty());
-        }
-        match sent {
-            Ok(()) => {
+        match kill(&self.pidfd, means) {
+            Ok(expedited) => {
                 self.expedited.store(expedited, Ordering::Release);
                 note(&self.sent, at);
             }

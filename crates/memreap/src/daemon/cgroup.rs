@@ -4,12 +4,11 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayVec;
-use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd};
 use rustix::fs::{Mode, OFlags};
 
 use super::files;
-use crate::strike::Method;
+use crate::strike::{self, Method};
 
 /// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
 /// a time.
@@ -59,12 +58,6 @@ pub fn kill(dir: &OwnedFd, means: Method) -> bool {
 /// Kills the processes in a cgroup one by one, and those that they have started meanwhile, some times
 /// over. Says whether there were any.
 fn kill_members(dir: &OwnedFd, means: Method) -> bool {
-    let flags = if means == Method::Expedite { SignalFlags::EXPEDITE } else { SignalFlags::empty() };
-    // It may have been turned off since it was asked for.
-    let kill = |pidfd: &PidFd| {
-        let sent = pidfd.send_signal(Signal::KILL, flags);
-        sent.or_else(|_| pidfd.send_signal(Signal::KILL, SignalFlags::empty())).is_ok()
-    };
     let mut killed = false;
     for _ in 0..PASSES {
         let mut held = ArrayVec::<PidFd, MEMBERS>::new();
@@ -86,7 +79,7 @@ fn kill_members(dir: &OwnedFd, means: Method) -> bool {
             break;
         }
         for (pidfd, _) in held.iter().zip(own).filter(|(_, own)| *own) {
-            killed |= kill(pidfd);
+            killed |= strike::kill(pidfd, means).is_ok();
         }
     }
     killed
