@@ -33,7 +33,7 @@ struct Toml {
     /// Shell lines run in the guest before the unit starts.
     #[serde(default)]
     setup: Vec<String>,
-    /// Another contestant whose files this one uses as well.
+    /// Another contestant whose files this one uses as well, and whose setup comes before its own.
     #[serde(default)]
     like: Option<String>,
     /// Guest path -> `built:PROGRAM`, or a path in the checkout.
@@ -100,15 +100,19 @@ pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
         all.push(parse(repo, &name, &text).with_context(|| file.display().to_string())?);
     }
     all.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
-    for contestant in &all {
-        let model = all.iter().find(|c| c.name == contestant.files_of);
-        let sound = model.is_some_and(|m| m.files_of == m.name);
-        ensure!(
-            sound,
-            "{}: like: '{}' is no contestant with files of its own",
-            folder.join(&contestant.name).join("contestant.toml").display(),
-            contestant.files_of
-        );
+    let models: BTreeMap<String, Vec<String>> =
+        all.iter().filter(|c| c.files_of == c.name).map(|c| (c.name.clone(), c.setup.clone())).collect();
+    for contestant in &mut all {
+        let Some(setup) = models.get(&contestant.files_of) else {
+            bail!(
+                "{}: like: '{}' is no contestant with files of its own",
+                folder.join(&contestant.name).join("contestant.toml").display(),
+                contestant.files_of
+            );
+        };
+        if contestant.files_of != contestant.name {
+            contestant.setup.splice(..0, setup.iter().cloned());
+        }
     }
     Ok(all)
 }
@@ -220,6 +224,8 @@ mod tests {
         let ours: Vec<&str> = all.iter().filter(|c| c.is_ours()).map(|c| c.name.as_str()).collect();
         assert_eq!(ours, ["memreap", "memreap-topics"]);
         assert_eq!(all[6].kernel, Tree::Memreap);
+        // What the package sets is set for all that are like it.
+        assert!(!all[5].setup.is_empty() && all[4].setup == all[5].setup && all[6].setup == all[5].setup);
         assert_eq!(select(&all, &["nohang".into(), "none".into()]).unwrap().len(), 2);
         assert_eq!(select(&all, &[]).unwrap().len(), 7);
         let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
