@@ -54,13 +54,21 @@ impl Child {
     /// When the child ends before.
     pub fn wait_until(&self, mut ready: impl FnMut() -> bool) -> Result<()> {
         while !ready() {
-            let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-            if waitid(WaitId::Pid(self.pid), how).context("waitid")?.is_some() && !ready() {
+            if self.has_ended()? && !ready() {
                 bail!("a child ended too early; the console says why");
             }
             thread::sleep(MOMENT);
         }
         Ok(())
+    }
+
+    /// Whether the child has ended, however.
+    ///
+    /// # Errors
+    /// What waitid(2) says.
+    pub fn has_ended(&self) -> Result<bool> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        Ok(waitid(WaitId::Pid(self.pid), how).context("waitid")?.is_some())
     }
 
     /// Waits until the child has done its work.

@@ -3,6 +3,7 @@
 //! inside a boot are correlated, so the host compares boots, not rounds.
 
 mod arguments;
+mod daemon;
 mod expedite;
 mod fault;
 mod ksm_rmap;
@@ -39,6 +40,7 @@ pub trait Scenario: Sync {
 /// Every scenario this binary knows.
 pub fn all() -> &'static [&'static dyn Scenario] {
     &[
+        &daemon::Daemon,
         &expedite::Expedite,
         &fault::Fault,
         &ksm_rmap::KsmRmap,

@@ -1,0 +1,55 @@
+//! `memreap daemon` in guests whose memory runs out, on both kernels: it kills the right one, and only that
+//! one, before the kernel's OOM killer does, and gets the memory back by the best means that the kernel has.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+use std::time::Duration;
+
+use lab::accel::Accel;
+use lab::boot::{Arm, GuestCommand, Job, boot_with};
+use lab::channel::{Message, Outcome};
+use lab::context::Context;
+use lab::kernel::{self, Tree, Variant};
+use lab::progress::Progress;
+
+/// Boots a kernel and lets a hog of one or many processes loose in it.
+fn defend(tree: Tree, hog: &str, means: &str) {
+    let ctx = Context::discover(Progress::quiet()).unwrap();
+    let bzimage = kernel::build(&ctx, tree, Variant::Slim).unwrap().bzimage;
+    let arm = Arm { name: tree.to_string(), bzimage, cmdline: String::new() };
+    let args = [hog, means].map(str::to_owned).to_vec();
+    let job = Job {
+        mem_mib: 512,
+        timeout: Duration::from_secs(240),
+        ..Job::new(GuestCommand::Scenario { name: "daemon".into(), args })
+    };
+    let logs = ctx.out.join("logs/daemon").join(format!("{}-{hog}", arm.name));
+    let mut said = String::new();
+    let boot = boot_with(&ctx, Accel::Tcg, &arm, &job, &logs, &mut |message| {
+        if let Message::Out(text) = message {
+            said.push_str(text);
+        }
+    });
+    let boot = boot.unwrap();
+    assert_eq!(boot.outcome, Outcome::Exit(0), "{:?}\n{said}\n{}", boot.notes, boot.tail(40));
+}
+
+#[test]
+fn the_hog_dies_on_the_stock_kernel() {
+    defend(Tree::Stock, "one", "mrelease");
+}
+
+#[test]
+fn the_hog_dies_on_our_kernel() {
+    defend(Tree::Memreap, "one", "expedite");
+}
+
+#[test]
+fn a_hog_of_many_processes_dies_as_one_on_the_stock_kernel() {
+    defend(Tree::Stock, "many", "mrelease");
+}
+
+#[test]
+fn a_hog_of_many_processes_dies_as_one_on_our_kernel() {
+    defend(Tree::Memreap, "many", "expedite");
+}
