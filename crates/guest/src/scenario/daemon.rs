@@ -44,7 +44,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// Processes of the hog that is many. Together they grow as fast as one.
 const MANY: u32 = 16;
 
-/// `daemon one|many MEANS`: the hog is one process, or a cgroup of many; how its memory must come back.
+/// `daemon one|many MEANS`: the hog is one process, or a cgroup of many; how its memory must be got back.
 pub struct Daemon;
 
 impl Scenario for Daemon {
@@ -114,7 +114,11 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
     ensure!(pids.iter().any(|pid| pid.as_raw_pid() == kill.pid), "{} is no hog", kill.pid);
     ensure!(kill.processes == hogs, "{} processes were killed, not {hogs}", kill.processes);
     ensure!(kill.ending == "back", "it ended as \"{}\"", kill.ending);
-    ensure!(kill.means == means, "the memory came back by {}, not {means}", kill.means);
+    let said = fs::read_to_string(SAID).context(SAID)?;
+    ensure!(said.contains(&format!("killing by {means}")), "it does not kill by {means}");
+    // process_mrelease(2) finds nothing to free when a small victim is faster.
+    let too_late = means == "mrelease" && kill.means == "plain";
+    ensure!(kill.means == means || too_late, "the memory came back by {}, not {means}", kill.means);
     let [before, after] = kill.available;
     ensure!(after > before + kill.bytes / 2, "{before} bytes were available and then {after}: {text}");
     Ok(())
