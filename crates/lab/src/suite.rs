@@ -67,7 +67,7 @@ const CHECKS: &[Check] = &[
     check("build", "the stock and the changed kernel build", Program::Lab, &["build"]),
     check(
         "rust",
-        "Rust unit and integration tests, guests that fail on purpose",
+        "Rust unit and integration tests, guests that fail on purpose or run out of memory",
         Program::Tool("cargo"),
         &["test", "--workspace", "--no-fail-fast"],
     ),

@@ -24,13 +24,6 @@ const SAID: &str = "/run/said";
 const MANAGER: &str = "/run/manager";
 /// The name of who must be spared.
 const INNOCENT: &str = "innocent";
-/// By itself the daemon would take the largest.
-const SETTINGS: &str = r#"
-record = { history = "/run/history.jsonl" }
-[[rule]]
-name = "innocent"
-never = true
-"#;
 
 /// zram, in which nothing of this can be compressed.
 const SWAP: u64 = 256 << 20;
@@ -140,7 +133,9 @@ struct Running(process::Child);
 
 impl Running {
     fn start() -> Result<Self> {
-        fs::write(CONFIG, SETTINGS).context(CONFIG)?;
+        // By itself it would take the largest.
+        let spare = format!("[[rule]]\nname = \"{INNOCENT}\"\nnever = true\n");
+        fs::write(CONFIG, format!("record = {{ history = \"{HISTORY}\" }}\n{spare}")).context(CONFIG)?;
         let manager = UnixDatagram::bind(MANAGER).context(MANAGER)?;
         manager.set_read_timeout(Some(PATIENCE))?;
         let child = Command::new("/bin/memreap")
