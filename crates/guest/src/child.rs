@@ -165,6 +165,15 @@ impl Drop for Board {
     }
 }
 
+/// Gives the process a name of at most 15 characters, as the kernel cuts it there.
+///
+/// # Errors
+/// When there is a NUL in it.
+pub fn set_name(name: &str) -> Result<()> {
+    let name = std::ffi::CString::new(name)?;
+    rustix::thread::set_name(&name).context("set the name")
+}
+
 /// Gives the process a second thread, which does nothing any more.
 ///
 /// # Errors

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use lab::accel::Accel;
-use lab::boot::{Arm, GuestCommand, Job, boot_with};
-use lab::channel::{Message, Outcome};
+use lab::boot::{self, Arm, GuestCommand, Job};
+use lab::channel::Outcome;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
@@ -24,14 +24,8 @@ fn defend(tree: Tree, hog: &str, means: &str) {
         ..Job::new(GuestCommand::Scenario { name: "daemon".into(), args })
     };
     let logs = ctx.out.join("logs/daemon").join(format!("{}-{hog}", arm.name));
-    let mut said = String::new();
-    let boot = boot_with(&ctx, Accel::Tcg, &arm, &job, &logs, &mut |message| {
-        if let Message::Out(text) = message {
-            said.push_str(text);
-        }
-    });
-    let boot = boot.unwrap();
-    assert_eq!(boot.outcome, Outcome::Exit(0), "{:?}\n{said}\n{}", boot.notes, boot.tail(40));
+    let boot = boot::boot(&ctx, Accel::Tcg, &arm, &job, &logs).unwrap();
+    assert_eq!(boot.outcome, Outcome::Exit(0), "{}\n{:?}", boot.tail(40), boot.notes);
 }
 
 #[test]

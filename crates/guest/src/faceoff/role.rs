@@ -14,6 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Signal;
 
 use super::sheet::{HANDS, Sheet};
+use crate::child::set_name;
 use crate::dice::Dice;
 use crate::freemem;
 use crate::region::{PAGE, Region};
@@ -158,12 +159,6 @@ pub fn play(args: &[String]) -> Result<()> {
         Role::Fork { count, mib } => fork_hands(&sheet, seed, count, mib),
         Role::Share { shared, mib } => share(&sheet, seed, shared, mib),
     }
-}
-
-/// Gives the process a name of at most 15 characters, as the kernel cuts it there.
-fn set_name(name: &str) -> Result<()> {
-    let name = std::ffi::CString::new(name)?;
-    rustix::thread::set_name(&name).context("set the name")
 }
 
 fn rest() -> ! {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::Scenario;
 use crate::cgroup::Cgroup;
-use crate::child::{Board, Child};
+use crate::child::{Board, Child, set_name};
 use crate::dice::Dice;
 use crate::report::Reporter;
 use crate::{counters, swap};
@@ -182,7 +182,7 @@ impl Drop for Running {
 
 /// Takes so many bytes that cannot be compressed, under this name, with a pause after each bite.
 fn play(name: &str, seed: u64, bytes: usize, pause: Duration) -> Result<()> {
-    rustix::thread::set_name(&std::ffi::CString::new(name)?).context("set the name")?;
+    set_name(name)?;
     let mut dice = Dice(seed);
     let mut taken = 0;
     while taken < bytes {
