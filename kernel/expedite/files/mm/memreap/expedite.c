@@ -61,6 +61,10 @@ static unsigned long expedite_active;
 /* vm.expedite_min_kbytes */
 static unsigned long expedite_min_kbytes;
 
+/* vm.expedite_cpu_percent, and its least: an exit may wait for a pause. */
+static int expedite_cpu_percent = 100;
+static const int expedite_min_percent = 10;
+
 static atomic_long_t expedite_kills;
 static atomic_long_t expedite_freed;
 static atomic_long_t expedite_fails;
@@ -213,6 +217,7 @@ static enum expedite_outcome in_the_way(struct expedite_request *req,
  * Return: how it went, for expedite_queue_put().
  */
 static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
+					  struct reap_pace *pace,
 					  unsigned long *freed)
 {
 	struct expedite_request *req = turn->req;
@@ -236,7 +241,7 @@ static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 		if (expedite_queue_open(&expedite_queue, req))
 			wake_worker();
 	}
-	if (memreap_reap_mm(req->victim, mm, false, &locked, freed))
+	if (memreap_reap_mm(req->victim, mm, false, &locked, freed, pace))
 		outcome = EXPEDITE_FREED;
 	else
 		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;
@@ -247,17 +252,18 @@ unlock:
 	return outcome;
 }
 
-static void expedite_one(const struct expedite_turn *turn)
+static void expedite_one(const struct expedite_turn *turn,
+			 struct reap_pace *pace)
 {
 	struct expedite_request over;
 	enum expedite_outcome outcome;
 	unsigned long freed = 0;
 
-	outcome = expedite_try(turn, &freed);
+	outcome = expedite_try(turn, pace, &freed);
 	/* On its way out a thread needs no more than a moment. */
 	for (int i = 0; i < EXPEDITE_LOOKS && outcome == EXPEDITE_FUTEX; i++) {
 		usleep_range(EXPEDITE_LOOK_US, 2 * EXPEDITE_LOOK_US);
-		outcome = expedite_try(turn, &freed);
+		outcome = expedite_try(turn, pace, &freed);
 	}
 	atomic_long_add(freed, &expedite_freed);
 	if (!expedite_queue_put(&expedite_queue, turn->req, freed, outcome,
@@ -294,13 +300,16 @@ static bool next_turn(struct expedite_turn *turn)
 static void expedite_work(struct work_struct *work)
 {
 	unsigned int me = work - expedite_works;
+	struct reap_pace pace = { .since = ktime_get_ns() };
 	struct expedite_turn turn;
 
 again:
 	while (next_turn(&turn)) {
+		pace.percent = READ_ONCE(expedite_cpu_percent);
 		if (turn.more)
 			wake_worker();
-		expedite_one(&turn);
+		expedite_one(&turn, &pace);
+		memreap_reap_pause(&pace);
 		cond_resched();
 	}
 
@@ -597,6 +606,15 @@ static struct ctl_table expedite_sysctls[] = {
 		.maxlen		= sizeof(expedite_min_kbytes),
 		.mode		= 0644,
 		.proc_handler	= expedite_min_handler,
+	},
+	{
+		.procname	= "expedite_cpu_percent",
+		.data		= &expedite_cpu_percent,
+		.maxlen		= sizeof(expedite_cpu_percent),
+		.mode		= 0644,
+		.proc_handler	= proc_dointvec_minmax,
+		.extra1		= (void *)&expedite_min_percent,
+		.extra2		= SYSCTL_ONE_HUNDRED,
 	},
 };
 

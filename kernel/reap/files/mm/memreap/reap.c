@@ -8,6 +8,7 @@
  * page table: the two meet once. Several reapers share the work by claiming
  * chunks, see reap_session.c.
  */
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
@@ -15,6 +16,7 @@
 #include <linux/oom.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/stat.h>
 #include <linux/timekeeping.h>
 
 #include <asm/tlb.h>
@@ -41,6 +43,13 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 /* How long a reaper on the exiting thread's CPU lets it run undisturbed. */
 #define REAP_ASIDE		(HZ / 100 + 1)
 
+/*
+ * How long a reaper with a pace works until it looks who else wants the CPU,
+ * and the longest pause, as it may itself have been kept from running.
+ */
+#define REAP_TURN		NSEC_PER_MSEC
+#define REAP_PAUSE_MAX		(50 * NSEC_PER_MSEC)
+
 /**
  * struct reaper - one reaper at work
  * @victim: a thread of the dying process
@@ -51,6 +60,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * @moved: @mas and @vma say nothing about the place asked for next
  * @may_sleep: may wait for the mmap_lock and for other reapers
  * @locked: the mmap_lock is held for read
+ * @pace: how to share the CPU, or NULL
  * @tlb: gathers the pages of the chunk being worked on
  * @gathered: entries of @tlb that have not been freed
  * @stat: what the tracepoint reports
@@ -64,6 +74,7 @@ struct reaper {
 	bool moved;
 	bool may_sleep;
 	bool locked;
+	struct reap_pace *pace;
 	struct mmu_gather tlb;
 	unsigned int gathered;
 	struct memreap_reap_stat stat;
@@ -224,6 +235,49 @@ static bool relock(struct reaper *r)
 }
 
 /*
+ * Has the reaper had its turn, and does anybody else want this CPU?
+ *
+ * Return: for how long to leave it, in ns.
+ */
+static u64 turn_over(struct reap_pace *pace)
+{
+	u64 now, took;
+
+	if (!pace || pace->percent == 100)
+		return 0;
+	now = ktime_get_ns();
+	took = now - pace->since;
+	if (took < REAP_TURN)
+		return 0;
+	if (single_task_running()) {
+		pace->since = now;
+		return 0;
+	}
+
+	/* A piece can take longer than a turn, and then the pause does, too. */
+	return div_u64(took * (100 - pace->percent), pace->percent);
+}
+
+/**
+ * memreap_reap_pause - leave the CPU to others, if it is their turn
+ * @pace: of the calling reaper
+ *
+ * Return: how often it was: 1 or 0.
+ */
+unsigned int memreap_reap_pause(struct reap_pace *pace)
+{
+	u64 ns = min(turn_over(pace), REAP_PAUSE_MAX);
+	unsigned long us = div_u64(ns, NSEC_PER_USEC);
+
+	if (!us)
+		return 0;
+	usleep_range(us, us + us / 4);
+	pace->since = ktime_get_ns();
+
+	return 1;
+}
+
+/*
  * Zap @chunk from its top.
  *
  * Return: false when reaping has to end, because exit_mmap() has freed all
@@ -239,9 +293,10 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 	while (!done && next_piece(r, chunk, &piece)) {
 		zap_piece(r, &piece);
 
-		if (mmap_lock_is_contended(r->mm)) {
+		if (turn_over(r->pace) || mmap_lock_is_contended(r->mm)) {
 			tlb_finish_mmu(&r->tlb);
-			if (!relock(r)) {
+			r->stat.pauses += memreap_reap_pause(r->pace);
+			if (mmap_lock_is_contended(r->mm) && !relock(r)) {
 				/* All of the session miss what is left. */
 				WRITE_ONCE(r->session->failed, true);
 				return false;
@@ -348,6 +403,7 @@ static bool wait_finished(struct reaper *r)
  * @may_sleep: may wait for the mmap_lock and for the other reapers of @mm
  * @locked: cleared when the mmap_lock was given up and is not held on return
  * @pages: if not NULL, what the caller has freed is added, in pages
+ * @pace: if not NULL, how to share the CPU
  *
  * Any number of tasks can work on one @mm at a time. With @may_sleep, all that
  * was to be reaped has been when this returns true, whoever did it.
@@ -355,7 +411,8 @@ static bool wait_finished(struct reaper *r)
  * Return: false if part of @mm was left out and the caller should try again.
  */
 bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked, unsigned long *pages)
+		     bool may_sleep, bool *locked, unsigned long *pages,
+		     struct reap_pace *pace)
 {
 	struct reap_session own;
 	struct reaper r = {
@@ -364,6 +421,7 @@ bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
 		.may_sleep = may_sleep,
 		.locked = true,
 		.moved = true,
+		.pace = pace,
 	};
 	u64 start = ktime_get_ns();
 	bool complete = true;

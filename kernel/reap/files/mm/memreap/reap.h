@@ -20,6 +20,16 @@ struct task_struct;
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
 static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
 
+/**
+ * struct reap_pace - how a reaper that goes before others shares its CPU
+ * @percent: what it takes of it if others want it, 1 to 100
+ * @since: when its turn began, ktime in ns
+ */
+struct reap_pace {
+	unsigned int percent;
+	u64 since;
+};
+
 #ifdef CONFIG_MEMREAP_REAP
 
 DECLARE_STATIC_KEY_TRUE(memreap_reap_key);
@@ -43,7 +53,9 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 }
 
 bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked, unsigned long *pages);
+		     bool may_sleep, bool *locked, unsigned long *pages,
+		     struct reap_pace *pace);
+unsigned int memreap_reap_pause(struct reap_pace *pace);
 void memreap_release_pages(struct encoded_page **pages, int nr);
 
 #else
@@ -60,7 +72,8 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 
 static inline bool memreap_reap_mm(struct task_struct *victim,
 				   struct mm_struct *mm, bool may_sleep,
-				   bool *locked, unsigned long *pages)
+				   bool *locked, unsigned long *pages,
+				   struct reap_pace *pace)
 {
 	return false;
 }

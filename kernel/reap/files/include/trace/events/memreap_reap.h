@@ -17,12 +17,14 @@
  *	so short that not even a page to gather them in could be had
  * @chunks: chunks claimed and worked on
  * @yields: times the mmap_lock was given up because somebody waited for it
+ * @pauses: times the CPU was left to others who wanted it
  * @ns: from the start to the end of the pass, waiting included
  */
 struct memreap_reap_stat {
 	unsigned long pages;
 	unsigned int chunks;
 	unsigned int yields;
+	unsigned int pauses;
 	u64 ns;
 };
 #endif
@@ -62,6 +64,7 @@ TRACE_EVENT(memreap_reap_end,
 		__field(unsigned long, bytes)
 		__field(unsigned int, chunks)
 		__field(unsigned int, yields)
+		__field(unsigned int, pauses)
 		__field(u64, ns)
 		__field(bool, complete)
 	),
@@ -71,13 +74,15 @@ TRACE_EVENT(memreap_reap_end,
 		__entry->bytes = stat->pages << PAGE_SHIFT;
 		__entry->chunks = stat->chunks;
 		__entry->yields = stat->yields;
+		__entry->pauses = stat->pauses;
 		__entry->ns = stat->ns;
 		__entry->complete = complete;
 	),
 
-	TP_printk("mm_id=%u bytes=%lu chunks=%u yields=%u ns=%llu complete=%d",
+	TP_printk("mm_id=%u bytes=%lu chunks=%u yields=%u ns=%llu complete=%d pauses=%u",
 		  __entry->mm_id, __entry->bytes, __entry->chunks,
-		  __entry->yields, __entry->ns, __entry->complete)
+		  __entry->yields, __entry->ns, __entry->complete,
+		  __entry->pauses)
 );
 
 #endif /* _TRACE_MEMREAP_REAP_H */

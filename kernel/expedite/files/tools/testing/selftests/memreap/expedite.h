@@ -37,6 +37,7 @@
 #define EVENTS		"/events/memreap_expedite"
 #define SWITCH		"/sys/module/memreap/parameters/expedite"
 #define MIN_KBYTES	"/proc/sys/vm/expedite_min_kbytes"
+#define CPU_PERCENT	"/proc/sys/vm/expedite_cpu_percent"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300

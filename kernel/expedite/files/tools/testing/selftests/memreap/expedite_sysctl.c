@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * vm.expedite_min_kbytes: kills that know nothing of reclaim bring it, if the
- * victim is large enough, whoever it is that kills.
+ * victim is large enough, whoever it is that kills. vm.expedite_cpu_percent:
+ * how much of a CPU that others want goes into it.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
@@ -399,6 +400,179 @@ TEST_F_TIMEOUT(value, threads_killed_by_exec, LIMIT)
 	ASSERT_EQ(waitpid(pid, &status, 0), pid);
 	EXPECT_EQ(status, 0);
 	EXPECT_TRUE(nothing_told(pid));
+}
+
+/* --- How much of a CPU --- */
+
+#define WORKQUEUE	"/sys/devices/virtual/workqueue/memreap_expedite"
+
+/* ns after which somebody who runs all the time has not. */
+#define INTERRUPTED	100000
+
+/* So large that it takes a worker several turns. */
+#define SEVERAL_TURNS	(96 * MIB)
+/* A machine that itself was kept from running proves nothing. */
+#define TRIES		10
+
+FIXTURE(percent) {
+	struct watch watch;
+	char percent[8];
+	char cpus[64];
+	char nice[8];
+};
+
+FIXTURE_SETUP(percent)
+{
+	const char *missing = watch_begin(&self->watch);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (!read_file(CPU_PERCENT, self->percent, sizeof(self->percent)) ||
+	    !read_file(WORKQUEUE "/cpumask", self->cpus, sizeof(self->cpus)) ||
+	    !read_file(WORKQUEUE "/nice", self->nice, sizeof(self->nice)))
+		SKIP(return, "no vm.expedite_cpu_percent, or no workqueue");
+}
+
+FIXTURE_TEARDOWN_PARENT(percent)
+{
+	wait_alone();
+	if (self->nice[0]) {
+		write_file(WORKQUEUE "/nice", self->nice);
+		write_file(WORKQUEUE "/cpumask", self->cpus);
+		write_file(CPU_PERCENT, self->percent);
+	}
+	watch_end(_metadata, &self->watch);
+}
+
+TEST_F_TIMEOUT(percent, bad_ones_change_nothing, LIMIT)
+{
+	static const char * const bad[] = {
+		"-1", "0", "1", "9", "101", "4294967346", "x", "50%",
+	};
+	static const char * const good[] = { "10", "50", "100" };
+	char text[32];
+
+	ASSERT_TRUE(write_file(CPU_PERCENT, "70"));
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		write_file(CPU_PERCENT, bad[i]);
+		ASSERT_TRUE(read_file(CPU_PERCENT, text, sizeof(text)));
+		ASSERT_STREQ(text, "70\n") {
+			TH_LOG("after '%s'", bad[i]);
+		}
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+		ASSERT_TRUE(write_file(CPU_PERCENT, good[i]));
+}
+
+/**
+ * struct other - somebody who wants to run where a worker does
+ * @thread: itself
+ * @cpu: which CPU
+ * @ready: it runs
+ * @stop: it may end
+ * @lost_ns: the time that it did not run since this was 0
+ */
+struct other {
+	pthread_t thread;
+	int cpu;
+	bool ready;
+	bool stop;
+	unsigned long long lost_ns;
+};
+
+static void *other_fn(void *arg)
+{
+	struct other *o = arg;
+	unsigned long long last, now;
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(o->cpu, &cpus);
+	if (pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus))
+		return NULL;
+	last = now_ns();
+	__atomic_store_n(&o->ready, true, __ATOMIC_SEQ_CST);
+	while (!__atomic_load_n(&o->stop, __ATOMIC_RELAXED)) {
+		now = now_ns();
+		if (now - last > INTERRUPTED)
+			__atomic_fetch_add(&o->lost_ns, now - last,
+					   __ATOMIC_RELAXED);
+		last = now;
+	}
+
+	return NULL;
+}
+
+/*
+ * Kill a victim that cannot free anything, with worker and other on one CPU.
+ * Returns how much of the time until all is freed the other did not get, in
+ * per cent; -1 if it did not work.
+ */
+static long lost_beside_worker(int cpu, const char *percent)
+{
+	struct region region = { .size = SEVERAL_TURNS, .seed = 8 };
+	struct victim_ops ops = { &region, region_fill };
+	struct other other = { .cpu = cpu };
+	struct victim v;
+	struct told told;
+	bool ok;
+
+	if (!write_file(CPU_PERCENT, percent) ||
+	    victim_start(&v, &ops) != GOOD ||
+	    pthread_create(&other.thread, NULL, other_fn, &other))
+		return -1;
+	ok = within(PATIENCE, __atomic_load_n(&other.ready, __ATOMIC_SEQ_CST));
+	__atomic_store_n(&other.lost_ns, 0, __ATOMIC_RELAXED);
+	ok = ok && !park(&v, kill_expedited) && told_in_the_end(v.pid, &told) &&
+	     told.bytes >= SEVERAL_TURNS;
+	__atomic_store_n(&other.stop, true, __ATOMIC_RELAXED);
+	pthread_join(other.thread, NULL);
+	victim_end(&v);
+	if (!ok)
+		return -1;
+
+	return other.lost_ns * 100 / told.ns;
+}
+
+/* On one CPU, before all that is not real-time, as by default. */
+static bool pin_worker(int cpu)
+{
+	char mask[16];
+
+	snprintf(mask, sizeof(mask), "%x", 1U << cpu);
+
+	return cpu >= 0 && cpu < 32 &&
+	       write_file(WORKQUEUE "/cpumask", mask) &&
+	       write_file(WORKQUEUE "/nice", "-20");
+}
+
+/* Whoever shares a CPU with a worker gets nothing of it... */
+TEST_F_TIMEOUT(percent, all_of_a_cpu, LIMIT)
+{
+	int cpu = sched_getcpu();
+	long lost = 0;
+
+	ASSERT_TRUE(pin_worker(cpu));
+	for (int i = 0; i < TRIES && lost >= 0 && lost < 85; i++) {
+		lost = lost_beside_worker(cpu, "100");
+		TH_LOG("%ld %% lost", lost);
+	}
+	EXPECT_GE(lost, 85);
+}
+
+/* ...or what is left over. */
+TEST_F_TIMEOUT(percent, half_of_a_cpu, LIMIT)
+{
+	int cpu = sched_getcpu();
+	long lost = 100;
+
+	ASSERT_TRUE(pin_worker(cpu));
+	for (int i = 0; i < TRIES && lost > 75; i++) {
+		lost = lost_beside_worker(cpu, "50");
+		TH_LOG("%ld %% lost", lost);
+	}
+	EXPECT_GE(lost, 0);
+	EXPECT_LE(lost, 75);
 }
 
 TEST_HARNESS_MAIN
