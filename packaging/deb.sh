@@ -60,7 +60,7 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemctl daemon-reload
     # By what the administrator says elsewhere, if he does. Not in a container, where the kernel is another's.
     if ! systemd-detect-virt --quiet --container; then
-        /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor || true
+        /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor --prefix=/vm/expedite_cpu_percent || true
     fi
     systemctl try-restart memreap.service
 fi

@@ -65,6 +65,15 @@ pub fn expedite_min_kbytes(root: &Root) -> Result<Option<u64>> {
     sysctl(root, "vm/expedite_min_kbytes")
 }
 
+/// The sysctl `vm.expedite_cpu_percent`: how much of a CPU that others want goes into the memory of an
+/// expedited victim. `None` when the kernel does not have it.
+///
+/// # Errors
+/// When it cannot be read or is not a number.
+pub fn expedite_cpu_percent(root: &Root) -> Result<Option<u64>> {
+    sysctl(root, "vm/expedite_cpu_percent")
+}
+
 /// The sysctl `vm.watermark_scale_factor`: how much memory there is between the point where the kernel begins to
 /// reclaim in the background and the one where everybody has to who allocates, in 1/10,000 of all. `None` when
 /// the kernel does not have it.

@@ -264,6 +264,7 @@ fn the_rest_of_what_doctor_asks() {
         topic.is_on(&root).unwrap();
     }
     features::expedite_min_kbytes(&root).unwrap();
+    features::expedite_cpu_percent(&root).unwrap();
 }
 
 #[test]

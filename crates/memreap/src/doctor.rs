@@ -1,5 +1,6 @@
 //! `memreap doctor`: what this kernel offers, what is missing, and what that costs.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -24,6 +25,8 @@ const OLDEST: (u32, u32) = (5, 15);
 const LOCKED: u64 = 64 << 20;
 /// What the package sets vm.watermark_scale_factor to.
 const WATERMARKS: u64 = 100;
+/// What it sets vm.expedite_cpu_percent to.
+const CPU_PERCENT: u64 = 50;
 
 const TOPICS: &str = "a kernel with memreap's topics";
 
@@ -66,7 +69,7 @@ pub struct Finding {
     #[serde(rename = "for")]
     pub purpose: &'static str,
     /// What to do, where something can be done.
-    pub remedy: Option<&'static str>,
+    pub remedy: Option<Cow<'static, str>>,
 }
 
 /// What is asked by system calls, not read from files.
@@ -146,6 +149,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     );
     findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
     findings.push(expedite_min(root));
+    findings.push(expedite_cpu(root));
     findings.push(pressure(root));
     findings.extend(cgroups(root));
     findings.push(swap(root));
@@ -188,9 +192,9 @@ impl Look {
 
 impl Finding {
     /// Adds what to do, unless all is well.
-    fn remedy(mut self, remedy: &'static str) -> Self {
+    fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         if self.state != State::Ok {
-            self.remedy = Some(remedy);
+            self.remedy = Some(remedy.into());
         }
         self
     }
@@ -245,6 +249,22 @@ fn expedite_min(root: &Root) -> Finding {
             .is(State::Off, "0: only kills by memreap are expedited")
             .remedy("sysctl vm.expedite_min_kbytes=65536 for all processes from 64 MiB"),
         Ok(Some(kib)) => look.is(State::Ok, format!("from {}", units::bytes(kib.saturating_mul(1024)))),
+        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
+        Err(e) => look.unknown(e),
+    }
+}
+
+fn expedite_cpu(root: &Root) -> Finding {
+    let look = Look::new("vm.expedite_cpu_percent", "nobody stands still while a victim's memory is freed");
+    match features::expedite_cpu_percent(root) {
+        Ok(Some(percent)) => {
+            let found = format!("{percent}: of a CPU that others want");
+            if percent <= CPU_PERCENT {
+                look.is(State::Ok, found)
+            } else {
+                look.is(State::Off, found).remedy(format!("sysctl vm.expedite_cpu_percent={CPU_PERCENT}"))
+            }
+        }
         Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
         Err(e) => look.unknown(e),
     }
@@ -342,7 +362,7 @@ fn watermarks(root: &Root) -> Finding {
             if factor >= WATERMARKS {
                 look.is(State::Ok, found)
             } else {
-                look.is(State::Off, found).remedy("sysctl vm.watermark_scale_factor=100")
+                look.is(State::Off, found).remedy(format!("sysctl vm.watermark_scale_factor={WATERMARKS}"))
             }
         }
         Ok(None) => look.is(State::Missing, "no vm.watermark_scale_factor").remedy("a kernel since 4.6"),
@@ -376,7 +396,7 @@ fn render(findings: &[Finding], probes: &Probes) -> String {
         if finding.state != State::Ok {
             let _ = writeln!(text, "{:8}  for: {}", "", finding.purpose);
         }
-        if let Some(remedy) = finding.remedy {
+        if let Some(remedy) = &finding.remedy {
             let _ = writeln!(text, "{:8}  -> {remedy}", "");
         }
     }
@@ -431,6 +451,7 @@ mod tests {
                 ("sys/module/memreap/parameters/expedite", "Y\n"),
                 ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
                 ("proc/sys/vm/expedite_min_kbytes", "65536\n"),
+                ("proc/sys/vm/expedite_cpu_percent", "50\n"),
                 ("proc/sys/vm/watermark_scale_factor", "100\n"),
                 ("proc/pressure/memory", pressure),
                 ("proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
@@ -447,6 +468,7 @@ mod tests {
             "topic reap",
             "topic expedite",
             "vm.expedite_min_kbytes",
+            "vm.expedite_cpu_percent",
             "PSI",
             "cgroup v2",
             "cgroup.kill",
