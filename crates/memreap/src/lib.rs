@@ -23,6 +23,7 @@ pub mod policy;
 mod progress;
 pub mod report;
 pub mod signal;
+mod standing;
 pub mod strike;
 pub mod target;
 pub mod units;

@@ -4,36 +4,35 @@
 
 mod strict;
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use linux::Root;
 use memreap::choice::{Chooser, Scope};
 use memreap::policy::Policy;
-use strict::ARMED;
+use strict::without_allocating;
 
 #[test]
 fn choosing_allocates_nothing() {
     let policy = Policy::default();
     let mut chooser = Chooser::new(&Root::system(), 20_000).unwrap();
-    ARMED.store(true, Ordering::SeqCst);
     // Cold, with new processes, warm, and in a cgroup.
-    let cold = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
-    let mut refreshed = 0;
-    for _ in 0..20 {
-        chooser.refresh(&policy, Duration::from_millis(5), true);
-        refreshed += chooser.explain().count();
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let warm = chooser.choose(&policy, Scope::All { by_cgroup: true });
-    let below = chooser.choose(&policy, Scope::Below(b"/")).is_some();
-    let nowhere = chooser.choose(&policy, Scope::Below(b"/there/is/none")).is_some();
-    chooser.forget();
-    let again = chooser.choose(&policy, Scope::All { by_cgroup: false }).is_some();
-    let cost = chooser.cost();
-    ARMED.store(false, Ordering::SeqCst);
+    let (cold, warm, below, nowhere, again, refreshed, cost) = without_allocating(|| {
+        let cold = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
+        let mut refreshed = 0;
+        for _ in 0..20 {
+            chooser.refresh(&policy, Duration::from_millis(5), true);
+            refreshed += chooser.explain().count();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let warm = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
+        let below = chooser.choose(&policy, Scope::Below(b"/")).is_some();
+        let nowhere = chooser.choose(&policy, Scope::Below(b"/there/is/none")).is_some();
+        chooser.forget();
+        let again = chooser.choose(&policy, Scope::All { by_cgroup: false }).is_some();
+        (cold, warm, below, nowhere, again, refreshed, chooser.cost())
+    });
     assert!(!nowhere);
     // Where nobody else runs, there is nobody to choose.
-    println!("{cold} {} {below} {again} {refreshed} {cost:?}", warm.is_some());
+    println!("{cold} {warm} {below} {again} {refreshed} {cost:?}");
     assert!(cost.processes > 0 && cost.cheap >= cost.processes);
 }

@@ -11,7 +11,6 @@ use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{WITHOUT_PSI, in_a_namespace, unique};
@@ -29,7 +28,7 @@ use memreap::daemon::system::{MEMORIES, System};
 use memreap::daemon::voice::Voice;
 use memreap::strike::Method;
 use rustix::fs::{CWD, Mode, OFlags};
-use strict::ARMED;
+use strict::without_allocating;
 
 /// Longer than any kill takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -106,19 +105,19 @@ fn kill() {
     let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
     let began = Instant::now();
 
-    ARMED.store(true, Ordering::SeqCst);
-    system.hold_back(0, keeper.governor(0).unwrap());
-    let mut more = 10;
-    // What comes after the kill is the decision that nobody is left to be killed.
-    while more > 0 && began.elapsed() < LONG {
-        let pause = match keeper.step(&mut system) {
-            Next::After(pause) => pause,
-            Next::Rest => Duration::from_millis(10),
-        };
-        more -= u32::from(rustix::fs::fstat(&noted).unwrap().st_size > 0);
-        std::thread::sleep(pause);
-    }
-    ARMED.store(false, Ordering::SeqCst);
+    without_allocating(|| {
+        system.hold_back(0, keeper.governor(0).unwrap());
+        let mut more = 10;
+        // What comes after the kill is the decision that nobody is left to be killed.
+        while more > 0 && began.elapsed() < LONG {
+            let pause = match keeper.step(&mut system) {
+                Next::After(pause) => pause,
+                Next::Rest => Duration::from_millis(10),
+            };
+            more -= u32::from(rustix::fs::fstat(&noted).unwrap().st_size > 0);
+            std::thread::sleep(pause);
+        }
+    });
 
     let entries = history::read(&past, 9).unwrap();
     assert_eq!(entries.len(), 1, "{entries:?}");

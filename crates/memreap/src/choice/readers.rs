@@ -8,12 +8,13 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use linux::Pid;
 use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
+
+use crate::standing;
 
 /// Threads that are waited for. One works at a time; the others take over when it is stuck.
 const READERS: usize = 4;
@@ -220,8 +221,7 @@ impl Reader {
     fn start(scan: &Arc<Scan>, nice: i32) -> io::Result<Arc<Self>> {
         let (reader, scan) = (Self::new(), Arc::clone(scan));
         let worker = Arc::clone(&reader);
-        // Not joined: it may be stuck.
-        thread::Builder::new().name("reader".into()).stack_size(STACK).spawn(move || {
+        standing::start("reader", STACK, move || {
             run_at(nice);
             worker.work(|pid, file, buffer| match file {
                 File::Cmdline => {
@@ -289,7 +289,8 @@ fn run_at(nice: i32) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::thread;
     use std::time::Duration;
 
     use linux::Root;
@@ -321,12 +322,13 @@ mod tests {
 
     #[test]
     fn one_that_is_stuck_is_replaced_until_it_comes_back() {
-        let stuck = Arc::new(AtomicBool::new(true));
+        let (stuck, entered) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
         let readers = Readers { readers: vec![Reader::new(), Reader::new()], scout: Reader::new() };
         for reader in readers.readers.iter().chain([&readers.scout]) {
-            let (reader, stuck) = (Arc::clone(reader), Arc::clone(&stuck));
+            let (reader, stuck, entered) = (Arc::clone(reader), Arc::clone(&stuck), Arc::clone(&entered));
             thread::spawn(move || {
                 reader.work(|pid, _, _| {
+                    entered.fetch_add(usize::from(pid.get() == 1), Ordering::AcqRel);
                     while pid.get() == 1 && stuck.load(Ordering::Acquire) {
                         thread::sleep(Duration::from_millis(1));
                     }
@@ -336,11 +338,15 @@ mod tests {
         }
         let pid = |n| Pid::new(n).unwrap();
         let in_a_moment = || Instant::now() + Duration::from_millis(20);
-        let began = Instant::now();
-        assert_eq!(readers.private(pid(1), in_a_moment()), Answer::Late);
-        assert!(began.elapsed() < Duration::from_secs(5));
+        // One that was not given a CPU in that moment has not begun, and is not stuck.
+        let until_stuck = |readers: &Readers, count| {
+            while entered.load(Ordering::Acquire) < count {
+                assert_eq!(readers.private(pid(1), in_a_moment()), Answer::Late);
+            }
+        };
+        until_stuck(&readers, 1);
         assert_eq!(readers.private(pid(7), soon()), Answer::Read(private(7)));
-        assert_eq!(readers.private(pid(1), in_a_moment()), Answer::Late);
+        until_stuck(&readers, 2);
         // Nobody is left but the one that reads in advance, and that is stuck as well.
         assert_eq!(readers.private(pid(7), soon()), Answer::Late);
         assert!(readers.begin(pid(1)));

@@ -8,9 +8,9 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 
 use super::files;
+use crate::standing;
 use crate::strike::STACK;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::{Pid, PidFd};
@@ -43,12 +43,8 @@ impl Probe {
         let shared =
             Arc::new(Shared { proc: proc.try_clone()?, job: Mutex::new(None), turn: Condvar::new() });
         let probe = Self { shared: Arc::clone(&shared) };
-        // Before the thread runs, which may be when there is no memory left.
         let mut buffer = vec![0; 16 << 10];
-        thread::Builder::new()
-            .name("probe".into())
-            .stack_size(STACK)
-            .spawn(move || shared.live(&mut buffer))?;
+        standing::start("probe", STACK, move || shared.live(&mut buffer))?;
         Ok(probe)
     }
 
