@@ -914,7 +914,7 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 	EXPECT_GT(storm->times, 0);
 	EXPECT_GT(f.queued, BEGIN.queued);
 	/* Who walked an mm for reclaim may be the last to let go of it. */
-	EXPECT_TRUE(within(PATIENCE, !swap_used_exactly()));
+	EXPECT_TRUE(within(PATIENCE, !swap_left(&self->world)));
 }
 
 TEST_HARNESS_MAIN
