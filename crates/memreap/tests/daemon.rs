@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Ran, Setup, Victim, WITHOUT_PSI, in_a_namespace, memreap, unique, wait_until};
+use common::{Ran, Setup, Victim, WITHOUT_PSI, copy_of, in_a_namespace, memreap, unique, wait_until};
 use linux::meminfo::MemInfo;
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd, Root};
@@ -79,7 +79,8 @@ impl Daemon {
         let manager = UnixDatagram::bind(files.path("manager")).unwrap();
         fs::set_permissions(files.path("manager"), Permissions::from_mode(0o777)).unwrap();
         manager.set_read_timeout(Some(LONG)).unwrap();
-        let mut command = memreap();
+        // Another user may not be let into the folder that it was built in.
+        let mut command = Command::new(copy_of(env!("CARGO_BIN_EXE_memreap"), files.path("memreap")));
         command.arg("daemon").arg("--config").arg(files.path("config"));
         command.env("NOTIFY_SOCKET", files.path("manager"));
         command.env("WATCHDOG_USEC", watchdog.as_micros().to_string()).env_remove("WATCHDOG_PID");

@@ -14,7 +14,9 @@ use std::{fs, thread};
 use linux::PidFd;
 use linux::process::State;
 
-use common::{OnTerm, Ran, Setup, Victim, interrupt, is_root, kill, memreap, start, unique, wait_until};
+use common::{
+    OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, unique, wait_until,
+};
 
 const KILLED: Option<i32> = Some(libc::SIGKILL);
 
@@ -165,13 +167,6 @@ impl Drop for Sleeper {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Copies a program. Not in this process: a victim forked meanwhile would keep the copy open for
-/// writing, and nobody could execute it.
-fn copy_of(program: &str, to: PathBuf) -> PathBuf {
-    assert!(Command::new("cp").arg(program).arg(&to).status().unwrap().success());
-    to
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::FromRawFd as _;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -211,6 +212,13 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
 /// The command.
 pub fn memreap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_memreap"))
+}
+
+/// Copies a program. Not in this process: a victim forked meanwhile would keep the copy open for
+/// writing, and nobody could execute it.
+pub fn copy_of(program: &str, to: PathBuf) -> PathBuf {
+    assert!(Command::new("cp").arg(program).arg(&to).status().unwrap().success());
+    to
 }
 
 /// Runs `memreap kill`; gives its exit code, stdout and stderr.
