@@ -829,6 +829,11 @@ FIXTURE_SETUP(storm)
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	storm = map(PAGE, MAP_SHARED);
 	ASSERT_NE(storm, NULL);
+	/*
+	 * Whoever touches it first is charged for it. Were that a victim, to
+	 * reclaim from the victims' cgroup would swap it out, for good.
+	 */
+	memset(storm, 0, PAGE);
 }
 
 FIXTURE_TEARDOWN_PARENT(storm)
