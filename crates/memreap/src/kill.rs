@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use linux::features::Topic;
+use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
 use linux::{Pid, Root};
 
@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::{Fault, Memory, Report, Story, Victim, Was};
 use crate::signal::FirstSignal;
-use crate::strike::{self, Armed, Fate, Held, Method, Outcome, Wait};
+use crate::strike::{self, Armed, Fate, Held, Kernel, Method, Outcome, Wait};
 use crate::target::{self, Kind, Rules, Selector, Target};
 use crate::units;
 
@@ -155,7 +155,10 @@ fn kill_all(
         victims.push(Held { pidfd: c.target.pidfd, bytes: c.bytes, vm_size, core_dumping });
     }
     let count = victims.len();
-    let armed = Armed::new(victims, method, reap_is_on(root)).context("cannot start threads")?;
+    // Who asks for the kernel's workers gets these alone.
+    let paced = plan.method.is_none() && workers_are_paced(root);
+    let kernel = Kernel { together: reap_is_on(root), paced };
+    let armed = Armed::new(victims, method, kernel).context("cannot start threads")?;
     report.threads = armed.threads();
     let before = memory(root)?;
 
@@ -263,4 +266,9 @@ fn memory(root: &Root) -> Result<Memory> {
 pub(crate) fn reap_is_on(root: &Root) -> bool {
     // What cannot be read is not counted on.
     matches!(Topic::Reap.is_on(root), Ok(Some(true)))
+}
+
+/// Whether the kernel's workers leave a share of their CPU to others.
+fn workers_are_paced(root: &Root) -> bool {
+    matches!(features::expedite_cpu_percent(root), Ok(Some(percent)) if percent < 100)
 }

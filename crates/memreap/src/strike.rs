@@ -103,6 +103,16 @@ pub(crate) fn kill(pidfd: &PidFd, means: Method) -> linux::Result<bool> {
     pidfd.send_signal(Signal::KILL, SignalFlags::empty()).map(|()| false)
 }
 
+/// What the kernel does that decides how many threads of ours are worth their start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel {
+    /// Several threads can free one address space at the same time (topic `reap`).
+    pub together: bool,
+    /// Its workers leave a share of their CPU to others (`vm.expedite_cpu_percent`). Somebody waits for
+    /// our kill and wants no such thing: our threads free memory beside them.
+    pub paced: bool,
+}
+
 /// A victim to be.
 #[derive(Debug)]
 pub struct Held {
@@ -154,7 +164,7 @@ pub struct Outcome {
     pub calls: u32,
     /// How many of them said "try again".
     pub again: u32,
-    /// All of them came too late: the victim was past exit_mm().
+    /// All of them came too late, the victim was past exit_mm(), and nobody else helped.
     pub race_lost: bool,
 }
 
@@ -172,12 +182,13 @@ pub enum Wait {
 /// Several victims, and threads that wait for the word.
 pub struct Armed {
     shared: Arc<Shared>,
-    method: Method,
     /// Threads that free memory.
     threads: usize,
 }
 
 struct Shared {
+    /// What goes with the signals of those that are worth a thread.
+    means: Method,
     /// Largest first.
     slots: Vec<Slot>,
     /// How many of them are worth a thread; those are in front.
@@ -221,15 +232,14 @@ pub(crate) struct Slot {
 }
 
 impl Armed {
-    /// Gets ready to kill `victims`. With `together` several threads can free one address space
-    /// at the same time (topic `reap`).
+    /// Gets ready to kill `victims`.
     ///
     /// Gives the calling thread a higher priority and locks this program's memory, as far as the
     /// caller's privileges go.
     ///
     /// # Errors
     /// When threads cannot be started.
-    pub fn new(victims: Vec<Held>, method: Method, together: bool) -> io::Result<Self> {
+    pub fn new(victims: Vec<Held>, method: Method, kernel: Kernel) -> io::Result<Self> {
         let mut order: Vec<_> = victims.into_iter().enumerate().collect();
         order.sort_by_key(|(_, victim)| std::cmp::Reverse(victim.bytes));
         let worth = order.iter().filter(|(_, victim)| victim.bytes >= WORTH).count();
@@ -244,7 +254,9 @@ impl Armed {
                 Slot::new(victim, index, kin)
             })
             .collect();
+        let expedite = method == Method::Expedite;
         let shared = Arc::new(Shared {
+            means: if expedite { Method::Expedite } else { Method::Plain },
             slots,
             worth,
             epoch: Epoch::now(),
@@ -255,10 +267,10 @@ impl Armed {
             busy: AtomicUsize::new(0),
         });
         prefer_this_thread();
-        let mut armed = Self { shared, method, threads: 0 };
-        if method == Method::Mrelease && worth > 0 {
+        let mut armed = Self { shared, threads: 0 };
+        if (method == Method::Mrelease || expedite && kernel.paced) && worth > 0 {
             let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            let reapers = if together { (largest / PER_REAPER).clamp(2, MAX_REAPERS) } else { 2 };
+            let reapers = if kernel.together { (largest / PER_REAPER).clamp(2, MAX_REAPERS) } else { 2 };
             let spinners = reapers.min(cpus).saturating_sub(1);
             for _ in 0..spinners {
                 armed.start(Shared::spinner)?;
@@ -325,9 +337,8 @@ impl Armed {
                 thread::sleep(PAUSE);
             }
         }
-        let means = if self.method == Method::Expedite { Method::Expedite } else { Method::Plain };
         for slot in shared.slots.iter().filter(|slot| slot.waits_for_signal()) {
-            shared.send(slot, means);
+            shared.send(slot, shared.means);
         }
     }
 
@@ -469,7 +480,7 @@ impl Shared {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(slot) = self.slots[..self.worth].get(i) else { return };
             if slot.is_waited_for() {
-                self.send(slot, Method::Plain);
+                self.send(slot, self.means);
                 self.free(slot);
             }
         }
@@ -627,7 +638,8 @@ impl Slot {
             Fate::Killed | Fate::Dying | Fate::Exited => freed.into_iter().chain(exited).min(),
             _ => None,
         };
-        let means = if self.expedited.load(Ordering::Acquire) {
+        let expedited = self.expedited.load(Ordering::Acquire);
+        let means = if expedited {
             Method::Expedite
         } else if freed.is_some() && freed == back {
             Method::Mrelease
@@ -642,7 +654,8 @@ impl Slot {
             exited: exited.map(since),
             calls: self.calls.load(Ordering::Relaxed),
             again: self.again.load(Ordering::Relaxed),
-            race_lost: freed.is_none() && !shared && self.late.load(Ordering::Acquire),
+            // The kernel's workers are never late.
+            race_lost: !expedited && freed.is_none() && !shared && self.late.load(Ordering::Acquire),
         }
     }
 }
@@ -722,6 +735,17 @@ mod tests {
             (outcome.means, outcome.back, outcome.race_lost),
             (Method::Mrelease, Some(20 * NS), false)
         );
+    }
+
+    #[test]
+    fn what_the_kernel_helps_with_is_never_late() {
+        let slot = slot();
+        note(&slot.sent, 100);
+        note(&slot.exited, 130);
+        slot.expedited.store(true, Ordering::Release);
+        slot.late.store(true, Ordering::Release);
+        let outcome = slot.outcome(100);
+        assert_eq!((outcome.means, outcome.race_lost), (Method::Expedite, false));
     }
 
     #[test]

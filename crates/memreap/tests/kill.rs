@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::{fs, thread};
 
 use linux::PidFd;
 use linux::process::State;
+use memreap::strike::{Armed, Fate, Held, Kernel, Method};
 
 use common::{
     OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, unique, wait_until,
@@ -463,6 +465,35 @@ fn on_one_cpu_the_thread_that_signals_frees_the_memory() {
     assert_eq!((&json["threads"], &json["victims"][0]["means"]), (&1.into(), &"mrelease".into()), "{ran:?}");
     assert!(json["victims"][0]["seconds"].as_f64().unwrap() < 0.3, "{ran:?}");
     assert_eq!(parked.release(|| {}), KILLED);
+}
+
+#[test]
+fn threads_help_workers_that_leave_cpus_to_others() {
+    if !linux::pidfd::mrelease_supported() {
+        eprintln!("skipped: no process_mrelease");
+        return;
+    }
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let outcome = |paced| {
+        let parked = Parked::new(32);
+        let pidfd = PidFd::open(parked.0.pid).unwrap();
+        let held = Held { pidfd, bytes: 32 << 20, vm_size: 1, core_dumping: false };
+        let armed = Armed::new(vec![held], Method::Expedite, Kernel { together: false, paced }).unwrap();
+        let threads = armed.threads();
+        armed.fire();
+        let deadline = Instant::now() + Duration::from_millis(300);
+        armed.wait(deadline, reader.as_fd(), Duration::from_secs(1), || {}).unwrap();
+        let outcome = armed.outcomes().remove(0);
+        assert_eq!(parked.release(|| {}), KILLED);
+        (threads, outcome)
+    };
+    let (threads, helped) = outcome(true);
+    assert!(threads > 0);
+    assert!(helped.calls > 0 && helped.back.is_some(), "{helped:?}");
+    let (threads, alone) = outcome(false);
+    assert_eq!((threads, alone.calls), (0, 0));
+    // Where there are no such workers the signal goes out all the same.
+    assert_eq!((helped.fate, alone.fate), (Fate::Dying, Fate::Dying));
 }
 
 #[test]

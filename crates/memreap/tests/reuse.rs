@@ -15,7 +15,7 @@ use std::{fs, thread};
 
 use common::{in_a_namespace, memreap, unique, wait_until};
 use linux::{Pid, Root};
-use memreap::strike::{Armed, Fate, Held, Method, Outcome, prefer_this_thread};
+use memreap::strike::{Armed, Fate, Held, Kernel, Method, Outcome, prefer_this_thread};
 use memreap::target::{Rules, Selector, Target, select};
 
 /// The ID that is used again and again: far above what else there is.
@@ -140,10 +140,11 @@ fn replaced() {
         let (first, second) = (chosen(by_pid), chosen(by_name));
         assert_eq!((first.len(), second.len()), (1, 1));
         // One is armed while its victim lives, the other one when it is a stranger already.
-        let armed = Armed::new(held(first), method, false).unwrap();
+        let armed = Armed::new(held(first), method, Kernel::default()).unwrap();
         assert_eq!(game.stop(), Some(libc::SIGTERM));
         let stranger = Child::new(CONTESTED, &name, LONG).expect("the ID is free again");
-        let outcomes = [strike(armed), strike(Armed::new(held(second), method, false).unwrap())].concat();
+        let outcomes =
+            [strike(armed), strike(Armed::new(held(second), method, Kernel::default()).unwrap())].concat();
         assert!(outcomes.iter().all(|outcome| outcome.fate == Fate::Gone), "{outcomes:?}");
         assert_eq!(stranger.stop(), Some(libc::SIGTERM), "{method:?}: the stranger was hit");
     }
@@ -186,7 +187,7 @@ fn hunted() {
                     let method =
                         if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
-                    strike(Armed::new(held(targets), method, false).unwrap());
+                    strike(Armed::new(held(targets), method, Kernel::default()).unwrap());
                 }
             });
         }

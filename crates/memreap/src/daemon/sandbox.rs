@@ -333,7 +333,7 @@ mod tests {
     use super::super::service::Service;
     use super::super::warn::Warner;
     use super::*;
-    use crate::strike::{Armed, Fate, Held, Method};
+    use crate::strike::{Armed, Fate, Held, Kernel, Method};
 
     /// Set for the process in which a test enters the sandbox, as nobody gets out of it.
     const INSIDE: &str = "MEMREAP_TEST_SANDBOX";
@@ -424,7 +424,7 @@ mod tests {
             vm_size: 1,
             core_dumping: false,
         };
-        let armed = Armed::new(vec![held], Method::best(), true).unwrap();
+        let armed = Armed::new(vec![held], Method::best(), Kernel { together: true, paced: false }).unwrap();
         armed.fire();
         let deadline = Instant::now() + Duration::from_secs(10);
         armed.wait(deadline, interrupt.as_fd(), Duration::from_millis(100), || {}).unwrap();
