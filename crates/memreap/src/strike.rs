@@ -187,8 +187,7 @@ pub struct Armed {
 }
 
 struct Shared {
-    /// What goes with the signals of those that are worth a thread.
-    means: Method,
+    method: Method,
     /// Largest first.
     slots: Vec<Slot>,
     /// How many of them are worth a thread; those are in front.
@@ -254,9 +253,8 @@ impl Armed {
                 Slot::new(victim, index, kin)
             })
             .collect();
-        let expedite = method == Method::Expedite;
         let shared = Arc::new(Shared {
-            means: if expedite { Method::Expedite } else { Method::Plain },
+            method,
             slots,
             worth,
             epoch: Epoch::now(),
@@ -268,7 +266,8 @@ impl Armed {
         });
         prefer_this_thread();
         let mut armed = Self { shared, threads: 0 };
-        if (method == Method::Mrelease || expedite && kernel.paced) && worth > 0 {
+        let helps = method == Method::Mrelease || method == Method::Expedite && kernel.paced;
+        if helps && worth > 0 {
             let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
             let reapers = if kernel.together { (largest / PER_REAPER).clamp(2, MAX_REAPERS) } else { 2 };
             let spinners = reapers.min(cpus).saturating_sub(1);
@@ -332,13 +331,13 @@ impl Armed {
             shared.enter(Phase::Strike);
             let began = Instant::now();
             // The small ones, for which there is no thread.
-            shared.slots[shared.worth..].iter().for_each(|slot| shared.send(slot, Method::Plain));
+            shared.slots[shared.worth..].iter().for_each(|slot| shared.send(slot));
             while shared.slots.iter().any(Slot::waits_for_signal) && began.elapsed() < SIGNAL_ALL_WITHIN {
                 thread::sleep(PAUSE);
             }
         }
         for slot in shared.slots.iter().filter(|slot| slot.waits_for_signal()) {
-            shared.send(slot, shared.means);
+            shared.send(slot);
         }
     }
 
@@ -480,7 +479,7 @@ impl Shared {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(slot) = self.slots[..self.worth].get(i) else { return };
             if slot.is_waited_for() {
-                self.send(slot, self.means);
+                self.send(slot);
                 self.free(slot);
             }
         }
@@ -499,8 +498,8 @@ impl Shared {
         }
     }
 
-    fn send(&self, slot: &Slot, means: Method) {
-        slot.send(self.epoch, means);
+    fn send(&self, slot: &Slot) {
+        slot.send(self.epoch, self.method);
     }
 
     fn free(&self, slot: &Slot) {
@@ -693,6 +692,15 @@ mod tests {
 
     const NS: Duration = Duration::from_nanos(1);
 
+    /// The victim has freed its memory before a thread of ours did.
+    fn too_late() -> Slot {
+        let slot = slot();
+        note(&slot.sent, 100);
+        note(&slot.exited, 130);
+        slot.late.store(true, Ordering::Release);
+        slot
+    }
+
     fn slot() -> Slot {
         let pidfd = PidFd::open(Pid::own()).unwrap();
         Slot::new(Held { pidfd, bytes: 0, vm_size: 0, core_dumping: false }, 0, false)
@@ -722,10 +730,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_process_freed_before_a_thread_did_came_by_plain() {
-        let slot = slot();
-        note(&slot.sent, 100);
-        note(&slot.exited, 130);
-        slot.late.store(true, Ordering::Release);
+        let slot = too_late();
         let outcome = slot.outcome(100);
         assert_eq!((outcome.means, outcome.back, outcome.race_lost), (Method::Plain, Some(30 * NS), true));
         // Of two threads one was in time.
@@ -739,11 +744,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_helps_with_is_never_late() {
-        let slot = slot();
-        note(&slot.sent, 100);
-        note(&slot.exited, 130);
+        let slot = too_late();
         slot.expedited.store(true, Ordering::Release);
-        slot.late.store(true, Ordering::Release);
         let outcome = slot.outcome(100);
         assert_eq!((outcome.means, outcome.race_lost), (Method::Expedite, false));
     }

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use linux::process::State;
 use memreap::strike::{Armed, Fate, Held, Kernel, Method};
 
 use common::{
-    OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, unique, wait_until,
+    OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, strike, unique, wait_until,
 };
 
 const KILLED: Option<i32> = Some(libc::SIGKILL);
@@ -473,17 +472,13 @@ fn threads_help_workers_that_leave_cpus_to_others() {
         eprintln!("skipped: no process_mrelease");
         return;
     }
-    let (reader, _writer) = rustix::pipe::pipe().unwrap();
     let outcome = |paced| {
         let parked = Parked::new(32);
         let pidfd = PidFd::open(parked.0.pid).unwrap();
         let held = Held { pidfd, bytes: 32 << 20, vm_size: 1, core_dumping: false };
         let armed = Armed::new(vec![held], Method::Expedite, Kernel { together: false, paced }).unwrap();
         let threads = armed.threads();
-        armed.fire();
-        let deadline = Instant::now() + Duration::from_millis(300);
-        armed.wait(deadline, reader.as_fd(), Duration::from_secs(1), || {}).unwrap();
-        let outcome = armed.outcomes().remove(0);
+        let outcome = strike(armed, Duration::from_millis(300)).remove(0);
         assert_eq!(parked.release(|| {}), KILLED);
         (threads, outcome)
     };

@@ -8,14 +8,13 @@
 mod common;
 
 use std::ffi::CString;
-use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{in_a_namespace, memreap, unique, wait_until};
+use common::{in_a_namespace, memreap, strike, unique, wait_until};
 use linux::{Pid, Root};
-use memreap::strike::{Armed, Fate, Held, Kernel, Method, Outcome, prefer_this_thread};
+use memreap::strike::{Armed, Fate, Held, Kernel, Method, prefer_this_thread};
 use memreap::target::{Rules, Selector, Target, select};
 
 /// The ID that is used again and again: far above what else there is.
@@ -23,6 +22,8 @@ const CONTESTED: i32 = 20_000;
 const RULES: Rules = Rules { all: true, force: false };
 /// Longer than is needed.
 const LONG: Duration = Duration::from_secs(30);
+/// How long a victim may take to die.
+const DEATH: Duration = Duration::from_secs(5);
 /// How long the hunt goes on.
 const HUNT: Duration = Duration::from_secs(4);
 /// On a busy machine it takes longer until so many were killed and so many strangers were there.
@@ -100,16 +101,6 @@ fn held(targets: Vec<Target>) -> Vec<Held> {
     targets.into_iter().map(held).collect()
 }
 
-fn strike(armed: Armed) -> Vec<Outcome> {
-    armed.fire();
-    // Any file that does not become readable.
-    let (reader, _writer) = rustix::pipe::pipe().unwrap();
-    armed
-        .wait(Instant::now() + Duration::from_secs(5), reader.as_fd(), Duration::from_secs(1), || {})
-        .unwrap();
-    armed.outcomes()
-}
-
 /// On the host this would take IDs that may be others'.
 fn inside() -> bool {
     let inside = Pid::own().get() == 1;
@@ -143,8 +134,8 @@ fn replaced() {
         let armed = Armed::new(held(first), method, Kernel::default()).unwrap();
         assert_eq!(game.stop(), Some(libc::SIGTERM));
         let stranger = Child::new(CONTESTED, &name, LONG).expect("the ID is free again");
-        let outcomes =
-            [strike(armed), strike(Armed::new(held(second), method, Kernel::default()).unwrap())].concat();
+        let mut outcomes = strike(armed, DEATH);
+        outcomes.extend(strike(Armed::new(held(second), method, Kernel::default()).unwrap(), DEATH));
         assert!(outcomes.iter().all(|outcome| outcome.fate == Fate::Gone), "{outcomes:?}");
         assert_eq!(stranger.stop(), Some(libc::SIGTERM), "{method:?}: the stranger was hit");
     }
@@ -187,7 +178,7 @@ fn hunted() {
                     let method =
                         if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
-                    strike(Armed::new(held(targets), method, Kernel::default()).unwrap());
+                    strike(Armed::new(held(targets), method, Kernel::default()).unwrap(), DEATH);
                 }
             });
         }

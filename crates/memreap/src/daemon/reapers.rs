@@ -107,8 +107,7 @@ impl Reapers {
         }
         shared.with(place, |slot| {
             if slot.waits_for_signal() {
-                let means = if self.method == Method::Expedite { Method::Expedite } else { Method::Plain };
-                slot.send(shared.epoch, means);
+                slot.send(shared.epoch, self.method);
             }
         });
         Ok(place)

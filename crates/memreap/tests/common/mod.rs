@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsFd as _, FromRawFd as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd};
+use memreap::strike::{Armed, Outcome};
 use serde_json::Value;
 
 /// A name that no other process has, short enough for comm. No part of one is another one.
@@ -248,6 +249,15 @@ impl Ran {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
+}
+
+/// Kills, and waits for the end for at most `limit`.
+pub fn strike(armed: Armed, limit: Duration) -> Vec<Outcome> {
+    armed.fire();
+    // Any file that does not become readable.
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    armed.wait(Instant::now() + limit, reader.as_fd(), Duration::from_secs(1), || {}).unwrap();
+    armed.outcomes()
 }
 
 /// Waits for something that takes a moment.
