@@ -5,6 +5,9 @@
 //! SIGKILL, then process_mrelease(2) in one thread; the same in two threads at once, of which
 //! the second shares the victim's CPU. Times and contention are measured in separate rounds,
 //! since tracing costs time. On one CPU, where nothing contends, only the cost is measured.
+//!
+//! Last, a victim that cannot help, as it may hardly use a CPU: how much faster are two threads in
+//! process_mrelease(2) than one?
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,6 +17,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median};
+use crate::cgroup::Cgroup;
+use crate::counters::value;
 use crate::freemem::{self, Recorder, ShortFreeLists};
 use crate::locktrace::{Kind, LockTrace, Lost, Recording};
 use crate::report::Reporter;
@@ -21,6 +26,11 @@ use crate::victim::{self, Layout, Released, Victim};
 
 /// Name and number of VMAs.
 const CASES: [(&str, usize); 3] = [("100-vmas", 100), ("1000-vmas", 1000), ("1-vma", 1)];
+/// The case of a victim that may hardly use a CPU, and what its cgroup may: 1 ms in each second.
+const HELD_BACK: &str = "held-back";
+const HARDLY_ANY_CPU: &str = "1000 1000000";
+/// When a cgroup that is not limited has been waited for long enough: its period is a second.
+const LIMITED: Duration = Duration::from_secs(20);
 /// The share of the memory whose return is timed: the last pages hide in per-CPU lists.
 const SHARE: f64 = 0.9;
 /// Less of the victim's memory back than this, and something else was measured.
@@ -73,8 +83,85 @@ impl Scenario for Reap {
             }
             .with_context(|| format!("case {case}"))?;
         }
+        if !options.icount && options.case.wants(HELD_BACK) {
+            held_back(&options, cpus, out).with_context(|| format!("case {HELD_BACK}"))?;
+        }
         Ok(())
     }
+}
+
+/// Milliseconds from the kill until process_mrelease(2) has returned in all threads, of which there
+/// are one and two, while the victim is kept from running.
+fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
+    let mut rounds: [Vec<f64>; 2] = Default::default();
+    for round in 1..=options.rounds {
+        for (helpers, rounds) in rounds.iter_mut().enumerate() {
+            out.progress(&format!("{HELD_BACK}: {} threads, round {round}", helpers + 1));
+            rounds.push(release_held_back(options.layout(100), cpus, helpers)?);
+        }
+    }
+    for (name, rounds) in ["mrelease", "mrelease2"].iter().zip(&rounds) {
+        let name = format!("{HELD_BACK}/{name}-back");
+        out.sample(&name, "ms", Better::Lower, median(rounds.iter().copied()));
+    }
+    Ok(())
+}
+
+/// One round of [`held_back`], in milliseconds.
+fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<f64> {
+    let group = Cgroup::new("reap", "cpu")?;
+    // It has to want the CPU when it is killed, or it would have some left to begin its exit with.
+    let victim = Victim::spawn_to(layout, cpus.killer..cpus.victim + 1, || {
+        loop {
+            std::hint::spin_loop();
+        }
+    })?;
+    group.set("cpu.max", HARDLY_ANY_CPU)?;
+    group.add(victim.pid())?;
+    let throttled = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
+    let (began, before) = (freemem::now(), throttled()?);
+    while throttled()? == before {
+        ensure!(u128::from(freemem::now() - began) < LIMITED.as_nanos(), "cpu.max does not limit anything");
+        thread::sleep(MOMENT);
+    }
+
+    let free = freemem::free();
+    let go = AtomicBool::new(false);
+    let release = || mrelease(&victim)?.context("a killed victim is not dying");
+    let (took, released) = thread::scope(|scope| {
+        let helpers: Vec<_> = (0..helpers)
+            .map(|_| {
+                scope.spawn(|| {
+                    victim::pin(cpus.victim)?;
+                    while !go.load(Ordering::Acquire) {
+                        std::hint::spin_loop();
+                    }
+                    release()
+                })
+            })
+            .collect();
+        let start = freemem::now();
+        let killed = victim.kill().context("pidfd_send_signal(SIGKILL)");
+        go.store(true, Ordering::Release);
+        let mut released = vec![killed.and_then(|()| release())];
+        for helper in helpers {
+            released.push(helper.join().map_err(|_| anyhow!("the second reaper died"))?);
+        }
+        let took = (freemem::now() - start) as f64 / 1e6;
+        anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
+    })?;
+    ensure!(released.iter().all(|r| !r.too_late), "the victim has begun to exit, so it was not held back");
+    let back = freemem::free().saturating_sub(free);
+    ensure!(
+        back as f64 >= layout.bytes() as f64 * PLAUSIBLE,
+        "process_mrelease returned with only {} MiB of {} back",
+        back >> 20,
+        layout.bytes() >> 20
+    );
+    group.set("cpu.max", "max")?;
+    victim.wait_until_dead().context("wait for the victim")?;
+    victim.reap().context("reap the victim")?;
+    Ok(took)
 }
 
 struct Options {
@@ -91,7 +178,7 @@ impl Options {
         let icount = args.has("icount");
         let options = Self {
             icount,
-            case: args.case(CASES.map(|(name, _)| name))?,
+            case: args.case(CASES.map(|(name, _)| name).into_iter().chain([HELD_BACK]))?,
             mib: args.get("mib", 512)?,
             // With -icount the rounds hardly differ.
             rounds: args.get("rounds", if icount { 2 } else { 3 })?,
