@@ -248,24 +248,38 @@ static void test_finished(void)
 	CHECK(reap_session_leave(first));
 }
 
-static void test_pause(void)
+static void test_alone(void)
 {
-	struct reap_session *first, *second;
+	struct space space = { 1, { { CHUNK, 8 * CHUNK } } };
+	static struct reap_span chunks[MAX_CHUNKS];
+	struct reap_session *shared, *alone, *other;
 	struct reap_session own[2];
+	struct reap_span chunk;
+	unsigned int nr;
 
-	first = reap_session_join(fake_mm(0), &own[0]);
-	/* Somebody has to do the work. */
-	CHECK(!reap_session_pause(first));
-	second = reap_session_join(fake_mm(0), &own[1]);
-	CHECK(reap_session_pause(second));
-	CHECK(!reap_session_pause(first));
-	reap_session_finish(first);
-	CHECK(reap_session_finished(second));
-	reap_session_resume(second);
-	CHECK(!reap_session_finished(first));
-	reap_session_finish(second);
-	CHECK(reap_session_leave(first));
-	CHECK(reap_session_leave(second));
+	/* Somebody has claimed a part, and does not go on. */
+	shared = reap_session_join(fake_mm(0), &own[0]);
+	CHECK(reap_session_claim(shared, space_below, &space, &chunk));
+
+	/* Who works alone sees all of it, and takes nothing from others... */
+	alone = reap_session_alone(fake_mm(0), &own[1]);
+	CHECK(alone != shared);
+	nr = claim_all(alone, &space, chunks);
+	CHECK(nr == 7);
+	check_chunks(&space, chunks, nr);
+	reap_session_finish(alone);
+	CHECK(reap_session_finished(alone));
+	CHECK(!reap_session_finished(shared));
+	CHECK(reap_session_leave(alone));
+
+	/* ...and nobody joins them. */
+	alone = reap_session_alone(fake_mm(1), &own[1]);
+	other = reap_session_join(fake_mm(1), &own[0]);
+	CHECK(other != alone);
+	CHECK(quit(other));
+	CHECK(quit(alone));
+	CHECK(claim_all(shared, &space, chunks) == 6);
+	CHECK(quit(shared));
 }
 
 static void test_failed(void)
@@ -565,7 +579,7 @@ static const struct test tests[] = {
 	{ "join-and-leave", test_join_and_leave },
 	{ "table-full", test_table_full },
 	{ "finished", test_finished },
-	{ "pause", test_pause },
+	{ "alone", test_alone },
 	{ "failed", test_failed },
 	{ "concurrent-claims", test_concurrent_claims },
 	{ "wake", test_wake },

@@ -241,7 +241,7 @@ static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 		if (expedite_queue_open(&expedite_queue, req))
 			wake_worker();
 	}
-	if (memreap_reap_mm(req->victim, mm, false, &locked, freed, pace))
+	if (memreap_reap_mm(mm, REAP_WORKER, &locked, freed, pace))
 		outcome = EXPEDITE_FREED;
 	else
 		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;

@@ -40,9 +40,6 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 /* How often the OOM reaper tries to get a lock back that it gave up. */
 #define REAP_RELOCK_TRIES	5
 
-/* How long a reaper on the exiting thread's CPU lets it run undisturbed. */
-#define REAP_ASIDE		(HZ / 100 + 1)
-
 /*
  * How long a reaper with a pace works until it looks who else wants the CPU,
  * and the longest pause, as it may itself have been kept from running.
@@ -52,13 +49,12 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 
 /**
  * struct reaper - one reaper at work
- * @victim: a thread of the dying process
  * @mm: the address space
  * @session: shared with the other reapers of @mm
  * @mas: position in @mm's tree of VMAs; valid while the mmap_lock is held
  * @vma: the VMA at @mas, or NULL when there is none further down
  * @moved: @mas and @vma say nothing about the place asked for next
- * @may_sleep: may wait for the mmap_lock and for other reapers
+ * @who: what it may wait for
  * @locked: the mmap_lock is held for read
  * @pace: how to share the CPU, or NULL
  * @tlb: gathers the pages of the chunk being worked on
@@ -66,13 +62,12 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * @stat: what the tracepoint reports
  */
 struct reaper {
-	struct task_struct *victim;
 	struct mm_struct *mm;
 	struct reap_session *session;
 	struct ma_state mas;
 	struct vm_area_struct *vma;
 	bool moved;
-	bool may_sleep;
+	enum reap_who who;
 	bool locked;
 	struct reap_pace *pace;
 	struct mmu_gather tlb;
@@ -211,7 +206,7 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 
 /*
  * Somebody waits for the mmap_lock, most likely to let the process die. Let
- * them pass. The OOM reaper must not sleep on the lock: its holder may need
+ * them pass. Only process_mrelease() may sleep on the lock: its holder may need
  * the very memory that is to be freed.
  */
 static bool relock(struct reaper *r)
@@ -221,7 +216,7 @@ static bool relock(struct reaper *r)
 	r->moved = true;
 	r->stat.yields++;
 
-	if (r->may_sleep) {
+	if (r->who == REAP_MRELEASE) {
 		r->locked = !mmap_read_lock_killable(r->mm);
 		return r->locked;
 	}
@@ -280,103 +275,37 @@ unsigned int memreap_reap_pause(struct reap_pace *pace)
 /*
  * Zap @chunk from its top.
  *
- * Return: false when reaping has to end, because exit_mmap() has freed all
- * there is or because the lock did not come back.
+ * After a relock there may be no VMAs any more: exit_mmap() frees them with the
+ * lock held for writing. Until it has, they can be walked. MMF_OOM_SKIP says
+ * nothing about that, as the OOM reaper sets it when it gives up, too.
+ *
+ * Return: false when reaping has to end because the lock did not come back.
  */
 static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 {
 	struct reap_span piece;
-	bool done = false;
 
 	tlb_gather_mmu(&r->tlb, r->mm);
 	r->gathered = 0;
-	while (!done && next_piece(r, chunk, &piece)) {
+	while (next_piece(r, chunk, &piece)) {
 		zap_piece(r, &piece);
 
-		if (turn_over(r->pace) || mmap_lock_is_contended(r->mm)) {
-			tlb_finish_mmu(&r->tlb);
-			r->stat.pauses += memreap_reap_pause(r->pace);
-			if (mmap_lock_is_contended(r->mm) && !relock(r)) {
-				/* All of the session miss what is left. */
-				WRITE_ONCE(r->session->failed, true);
-				return false;
-			}
-			tlb_gather_mmu(&r->tlb, r->mm);
-			r->gathered = 0;
+		if (!turn_over(r->pace) && !mmap_lock_is_contended(r->mm))
+			continue;
+		tlb_finish_mmu(&r->tlb);
+		r->stat.pauses += memreap_reap_pause(r->pace);
+		if (mmap_lock_is_contended(r->mm) && !relock(r)) {
+			/* All of the session miss what is left. */
+			WRITE_ONCE(r->session->failed, true);
+			return false;
 		}
-		/*
-		 * After a relock the VMAs may be gone, or with a failed
-		 * dup_mmap() be another's. Without one this only saves going
-		 * through what exit_mmap() has freed.
-		 */
-		done = test_bit(MMF_OOM_SKIP, &r->mm->flags);
+		tlb_gather_mmu(&r->tlb, r->mm);
+		r->gathered = 0;
 	}
 	tlb_finish_mmu(&r->tlb);
 	r->stat.chunks++;
 
-	return !done;
-}
-
-/* Does a thread of the victim, exiting most likely, want this CPU? */
-static bool victim_on_this_cpu(struct reaper *r)
-{
-	unsigned int cpu = raw_smp_processor_id();
-	struct task_struct *t;
-	bool found = false;
-
-	rcu_read_lock();
-	for_each_thread(r->victim, t) {
-		found = task_is_running(t) && task_cpu(t) == cpu;
-		if (found)
-			break;
-	}
-	rcu_read_unlock();
-
-	return found;
-}
-
-/*
- * A reaper that takes turns with the exiting thread on one CPU makes neither
- * faster. Sleep instead, if another reaper goes on: the scheduler may find us
- * a better CPU when we wake up.
- *
- * Return: false when there is nothing left to do, or the lock did not come
- * back.
- */
-static bool step_aside(struct reaper *r)
-{
-	while (r->may_sleep && victim_on_this_cpu(r) &&
-	       reap_session_pause(r->session)) {
-		long ret;
-
-		mmap_read_unlock(r->mm);
-		r->locked = false;
-		r->moved = true;
-		ret = wait_event_killable_timeout(r->session->idle,
-						  reap_session_finished(r->session),
-						  REAP_ASIDE);
-		reap_session_resume(r->session);
-		/* The others have finished, or we are being killed. */
-		if (ret || mmap_read_lock_killable(r->mm))
-			return false;
-		r->locked = true;
-		if (test_bit(MMF_OOM_SKIP, &r->mm->flags))
-			return false;
-	}
-
 	return true;
-}
-
-/* Claim chunks and zap them until there are none. */
-static void reap_chunks(struct reaper *r)
-{
-	struct reap_span chunk;
-
-	while (step_aside(r) &&
-	       reap_session_claim(r->session, span_below, r, &chunk)) {
-		if (!reap_chunk(r, &chunk))
-			break;
-	}
 }
 
 /*
@@ -397,37 +326,41 @@ static bool wait_finished(struct reaper *r)
 
 /**
  * memreap_reap_mm - free the private memory of a dying address space
- * @victim: a thread of the dying process
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
  *	and MMF_OOM_SKIP seen clear under it
- * @may_sleep: may wait for the mmap_lock and for the other reapers of @mm
+ * @who: who reaps
  * @locked: cleared when the mmap_lock was given up and is not held on return
- * @pages: if not NULL, what the caller has freed is added, in pages
+ * @pages: if not NULL, what the caller has unmapped is added, in pages
  * @pace: if not NULL, how to share the CPU
  *
- * Any number of tasks can work on one @mm at a time. With @may_sleep, all that
- * was to be reaped has been when this returns true, whoever did it.
+ * Any number of tasks can work on one @mm at a time. For REAP_MRELEASE, all
+ * that was to be reaped has been when this returns true, whoever did it; for
+ * REAP_OOM it has been by the caller or before.
  *
  * Return: false if part of @mm was left out and the caller should try again.
  */
-bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked, unsigned long *pages,
-		     struct reap_pace *pace)
+bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
+		     unsigned long *pages, struct reap_pace *pace)
 {
 	struct reap_session own;
 	struct reaper r = {
-		.victim = victim,
 		.mm = mm,
-		.may_sleep = may_sleep,
+		.who = who,
 		.locked = true,
 		.moved = true,
 		.pace = pace,
 	};
 	u64 start = ktime_get_ns();
+	struct reap_span chunk;
 	bool complete = true;
 
 	mas_init(&r.mas, &mm->mm_mt, 0);
-	r.session = reap_session_join(mm, &own);
+	/*
+	 * What others have claimed may take them for ever: they can be
+	 * anybody's, at any priority. The OOM reaper goes through all of it.
+	 */
+	r.session = who == REAP_OOM ? reap_session_alone(mm, &own) :
+				      reap_session_join(mm, &own);
 	trace_memreap_reap_start(mm, atomic_read(&r.session->working));
 
 	/*
@@ -436,9 +369,12 @@ bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
 	 */
 	set_bit(MMF_UNSTABLE, &mm->flags);
 
-	reap_chunks(&r);
+	while (reap_session_claim(r.session, span_below, &r, &chunk)) {
+		if (!reap_chunk(&r, &chunk))
+			break;
+	}
 	reap_session_finish(r.session);
-	if (may_sleep)
+	if (who == REAP_MRELEASE)
 		complete = wait_finished(&r);
 	complete &= reap_session_leave(r.session);
 

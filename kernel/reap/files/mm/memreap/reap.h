@@ -10,7 +10,6 @@
 #include <linux/types.h>
 
 struct encoded_page;
-struct task_struct;
 
 /*
  * In mm->flags, between those of core dumps and the others: somebody waits for
@@ -19,6 +18,19 @@ struct task_struct;
 #define MMF_MEMREAP_HURRY	15
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
 static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
+
+/**
+ * enum reap_who - who reaps an address space
+ * @REAP_OOM: the OOM reaper: waits for nobody, and relies on nobody's progress
+ * @REAP_MRELEASE: a caller of process_mrelease(2): shares the work, and may
+ *	wait for the mmap_lock and for those it shares with
+ * @REAP_WORKER: a kernel worker: shares the work, but waits for nobody
+ */
+enum reap_who {
+	REAP_OOM,
+	REAP_MRELEASE,
+	REAP_WORKER,
+};
 
 /**
  * struct reap_pace - how a reaper that goes before others shares its CPU
@@ -52,9 +64,8 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 				       BIT(MMF_MEMREAP_HURRY));
 }
 
-bool memreap_reap_mm(struct task_struct *victim, struct mm_struct *mm,
-		     bool may_sleep, bool *locked, unsigned long *pages,
-		     struct reap_pace *pace);
+bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
+		     unsigned long *pages, struct reap_pace *pace);
 unsigned int memreap_reap_pause(struct reap_pace *pace);
 void memreap_release_pages(struct encoded_page **pages, int nr);
 
@@ -70,8 +81,7 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 	return false;
 }
 
-static inline bool memreap_reap_mm(struct task_struct *victim,
-				   struct mm_struct *mm, bool may_sleep,
+static inline bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who,
 				   bool *locked, unsigned long *pages,
 				   struct reap_pace *pace)
 {

@@ -3,7 +3,7 @@
  * KUnit tests for how the reapers of an address space share it out.
  *
  * An address space is an array of spans here, an mm an address that nobody
- * looks behind: the tests need neither page tables nor memory.
+ * looks behind: only the last test needs page tables and memory.
  */
 #include <kunit/test.h>
 
@@ -11,10 +11,16 @@
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/minmax.h>
+#include <linux/mm.h>
+#include <linux/mman.h>
+#include <linux/mmap_lock.h>
+#include <linux/oom.h>
 #include <linux/prandom.h>
 #include <linux/sizes.h>
 #include <linux/sort.h>
+#include <linux/uaccess.h>
 
+#include "reap.h"
 #include "reap_session.h"
 
 #define CHUNK		REAP_CHUNK_SIZE
@@ -397,26 +403,30 @@ static void reap_test_finished(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, reap_session_leave(first));
 }
 
-static void reap_test_pause(struct kunit *test)
+static void reap_test_alone(struct kunit *test)
 {
-	struct reap_session *first, *second;
+	struct space space = SPANS({ CHUNK, 8 * CHUNK });
+	struct reap_span *chunks = alloc_chunks(test);
+	struct reap_session *shared, *alone;
 	struct reap_session own[2];
+	struct reap_span chunk;
+	unsigned int nr;
 
-	first = reap_session_join(fake_mm(0), &own[0]);
-	/* Somebody has to do the work. */
-	KUNIT_EXPECT_FALSE(test, reap_session_pause(first));
-	second = reap_session_join(fake_mm(0), &own[1]);
-	KUNIT_ASSERT_PTR_EQ(test, first, second);
-	KUNIT_ASSERT_TRUE(test, reap_session_pause(second));
-	KUNIT_EXPECT_FALSE(test, reap_session_pause(first));
+	/* Somebody has claimed a part, and does not go on. */
+	shared = reap_session_join(fake_mm(0), &own[0]);
+	KUNIT_EXPECT_TRUE(test, reap_session_claim(shared, space_below, &space,
+						   &chunk));
 
-	reap_session_finish(first);
-	KUNIT_EXPECT_TRUE(test, reap_session_finished(second));
-	reap_session_resume(second);
-	KUNIT_EXPECT_FALSE(test, reap_session_finished(first));
-	reap_session_finish(second);
-	KUNIT_EXPECT_TRUE(test, reap_session_leave(first));
-	KUNIT_EXPECT_TRUE(test, reap_session_leave(second));
+	/* Who works alone sees all of it, and takes nothing from others. */
+	alone = reap_session_alone(fake_mm(0), &own[1]);
+	KUNIT_EXPECT_PTR_NE(test, alone, shared);
+	nr = claim_all(test, alone, &space, chunks);
+	KUNIT_EXPECT_EQ(test, nr, 7);
+	check_chunks(test, &space, chunks, nr);
+	KUNIT_EXPECT_TRUE(test, quit(alone));
+	KUNIT_EXPECT_FALSE(test, reap_session_finished(shared));
+	KUNIT_EXPECT_EQ(test, claim_all(test, shared, &space, chunks), 6);
+	KUNIT_EXPECT_TRUE(test, quit(shared));
 }
 
 static void reap_test_failed(struct kunit *test)
@@ -571,6 +581,40 @@ static void reap_test_concurrent(struct kunit *test)
 	check_chunks(test, &space, chunks, nr);
 }
 
+/*
+ * The OOM reaper sets MMF_OOM_SKIP when it gives up as well, in the middle of
+ * what others do: they have to go on.
+ */
+static void reap_test_skip_is_not_exit(struct kunit *test)
+{
+	static const unsigned long size = 2 * REAP_CHUNK_SIZE + PMD_SIZE;
+	static const unsigned long pages = 2 * 16 + 1;
+	unsigned long addr, freed = 0;
+	struct mm_struct *mm;
+	bool locked = true;
+
+	/* It gets an address space of its own for this. */
+	addr = kunit_vm_mmap(test, NULL, 0, size, PROT_READ | PROT_WRITE,
+			     MAP_ANONYMOUS | MAP_PRIVATE | MAP_NORESERVE, 0);
+	KUNIT_ASSERT_FALSE(test, IS_ERR_VALUE(addr));
+	KUNIT_ASSERT_NE(test, addr, 0);
+	mm = current->mm;
+	/* A page in each page table. */
+	for (unsigned long i = 0; i < pages; i++)
+		KUNIT_ASSERT_EQ(test, put_user(1, (int __user *)(addr + i * PMD_SIZE)), 0);
+	KUNIT_ASSERT_EQ(test, get_mm_counter_sum(mm, MM_ANONPAGES), pages);
+
+	set_bit(MMF_OOM_SKIP, &mm->flags);
+	mmap_read_lock(mm);
+	KUNIT_EXPECT_TRUE(test, memreap_reap_mm(mm, REAP_MRELEASE, &locked,
+						&freed, NULL));
+	if (locked)
+		mmap_read_unlock(mm);
+
+	KUNIT_EXPECT_EQ(test, get_mm_counter_sum(mm, MM_ANONPAGES), 0);
+	KUNIT_EXPECT_EQ(test, freed, pages);
+}
+
 static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE_PARAM(reap_test_claim, claim_gen_params),
 	KUNIT_CASE(reap_test_claim_random),
@@ -578,9 +622,10 @@ static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE(reap_test_join),
 	KUNIT_CASE(reap_test_table_full),
 	KUNIT_CASE(reap_test_finished),
-	KUNIT_CASE(reap_test_pause),
+	KUNIT_CASE(reap_test_alone),
 	KUNIT_CASE(reap_test_failed),
 	KUNIT_CASE(reap_test_concurrent),
+	KUNIT_CASE(reap_test_skip_is_not_exit),
 	{}
 };
 

@@ -62,6 +62,25 @@ join:
 }
 
 /**
+ * reap_session_alone - reap an mm without company
+ * @mm: the address space
+ * @own: the session
+ *
+ * What others claim, or have claimed, does not count here.
+ *
+ * Return: @own, to be used as one that was joined.
+ */
+struct reap_session *reap_session_alone(struct mm_struct *mm,
+					struct reap_session *own)
+{
+	session_init(own, mm);
+	own->users = 1;
+	atomic_set(&own->working, 1);
+
+	return own;
+}
+
+/**
  * reap_session_leave - give the session up
  * @session: what reap_session_join() returned
  *
@@ -107,26 +126,6 @@ bool reap_session_claim(struct reap_session *session, reap_below_fn below,
 	}
 
 	return false;
-}
-
-/**
- * reap_session_pause - stop working for a while, if another reaper goes on
- * @session: the session; the caller holds no chunk
- *
- * Return: true if the caller may wait; it calls reap_session_resume() then.
- */
-bool reap_session_pause(struct reap_session *session)
-{
-	return atomic_add_unless(&session->working, -1, 1);
-}
-
-/**
- * reap_session_resume - work again after reap_session_pause()
- * @session: the session
- */
-void reap_session_resume(struct reap_session *session)
-{
-	atomic_inc(&session->working);
 }
 
 /**

@@ -58,11 +58,11 @@ typedef bool (*reap_below_fn)(void *arg, unsigned long top,
 
 struct reap_session *reap_session_join(struct mm_struct *mm,
 				       struct reap_session *own);
+struct reap_session *reap_session_alone(struct mm_struct *mm,
+					struct reap_session *own);
 bool reap_session_leave(struct reap_session *session);
 bool reap_session_claim(struct reap_session *session, reap_below_fn below,
 			void *arg, struct reap_span *chunk);
-bool reap_session_pause(struct reap_session *session);
-void reap_session_resume(struct reap_session *session);
 void reap_session_finish(struct reap_session *session);
 bool reap_session_finished(struct reap_session *session);
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The OOM reaper beside a task that reaps the same victim and does not get on.
+ *
+ * process_mrelease(2) takes no permission: the task can be anybody's, and be
+ * limited, or stopped, as its owner likes. What the OOM reaper reports as done
+ * has to be done nevertheless: on any kernel.
+ */
+#define _GNU_SOURCE
+#include <poll.h>
+
+#include "../kselftest_harness.h"
+#include "cgroup.h"
+#include "victim.h"
+
+/* Seconds for the test, on a busy host that emulates a kernel full of checks. */
+#define OOM_LIMIT	300
+/* ms for the OOM reaper, which begins 2 s after the kill. */
+#define OOM_PATIENCE	60000
+
+/* More than the other task gets done meanwhile. */
+#define VICTIM_SIZE	(96 * MIB)
+/* What RSS counters may be off by: some pages for each of a few CPUs. */
+#define RSS_ERROR	(1 * MIB)
+
+/* 1 ms of a CPU in each second: the least that there is. */
+#define HARDLY_ANY_CPU	"1000 1000000"
+
+FIXTURE(oom) {
+	struct cgroups cgroups;
+	struct victim victim;
+	int kmsg;
+	/* Lowers the limit, and waits until the memory has come back. */
+	pid_t limiter;
+	/* The task that does not get on. */
+	pid_t slow;
+};
+
+FIXTURE_SETUP(oom)
+{
+	const char *missing;
+
+	if (!mrelease_supported())
+		SKIP(return, "no process_mrelease()");
+	self->kmsg = kmsg_open();
+	if (self->kmsg < 0)
+		SKIP(return, "no /dev/kmsg");
+	missing = cgroups_begin(&self->cgroups);
+	if (missing)
+		SKIP(return, "%s", missing);
+}
+
+static void stop(pid_t pid)
+{
+	if (pid <= 0)
+		return;
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, __WALL);
+}
+
+FIXTURE_TEARDOWN(oom)
+{
+	const char *victim = cgroup_path(&self->cgroups, "victim");
+	const char *slow = cgroup_path(&self->cgroups, "slow");
+
+	if (self->cgroups.made) {
+		cgroup_write(slow, "cpu.max", "max");
+		cgroup_write(victim, "memory.max", "max");
+	}
+	stop(self->slow);
+	stop(self->limiter);
+	victim_end(&self->victim);
+	cgroups_end(&self->cgroups);
+	if (self->kmsg >= 0)
+		close(self->kmsg);
+}
+
+static enum verdict fill_in_cgroup(void *arg)
+{
+	char *mem;
+
+	if (!cgroup_enter(arg))
+		return BAD;
+	mem = map(VICTIM_SIZE, MAP_PRIVATE);
+	if (!mem)
+		return BAD;
+	fill(mem, VICTIM_SIZE, 1);
+
+	return GOOD;
+}
+
+/*
+ * What the OOM reaper says is left of @pid, in bytes; -1 until it has said so.
+ */
+static long left_by_oom_reaper(int kmsg, pid_t pid)
+{
+	char line[1024], *at;
+	ssize_t len;
+	long left;
+	int of;
+
+	/* EPIPE: messages were lost, there may be more. */
+	while ((len = read(kmsg, line, sizeof(line) - 1)) > 0 ||
+	       errno == EPIPE) {
+		if (len < 0)
+			continue;
+		line[len] = 0;
+		at = strstr(line, "oom_reaper: reaped process ");
+		if (at && sscanf(at, "oom_reaper: reaped process %d (%*[^)]), now anon-rss:%ldkB",
+				 &of, &left) == 2 && of == pid)
+			return left * 1024;
+	}
+
+	return -1;
+}
+
+/* Wait until the OOM killer's victim stops in do_exit(), see victim_park(). */
+static bool wait_parked(struct victim *v)
+{
+	int status;
+
+	if (waitpid(v->pid, &status, __WALL) != v->pid || !WIFSTOPPED(status))
+		return false;
+	v->parked = status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8);
+
+	return v->parked;
+}
+
+TEST_F_TIMEOUT(oom, reaper_relies_on_nobody, OOM_LIMIT)
+{
+	const char *victim = cgroup_path(&self->cgroups, "victim");
+	const char *slow = cgroup_path(&self->cgroups, "slow");
+	struct victim_ops ops = { (void *)victim, fill_in_cgroup };
+	long left = -1;
+	int ready[2];
+	char byte;
+
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
+			       "+cpu +memory"), 0);
+	ASSERT_EQ(mkdir(victim, 0700), 0);
+	ASSERT_EQ(mkdir(slow, 0700), 0);
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_EQ(ptrace(PTRACE_SEIZE, self->victim.pid, NULL,
+			 PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL), 0);
+
+	/* Ready before the kill: the OOM reaper comes 2 s after it. */
+	ASSERT_EQ(pipe(ready), 0);
+	self->slow = fork();
+	ASSERT_GE(self->slow, 0);
+	if (!self->slow) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (!cgroup_enter(slow) || read(ready[0], &byte, 1) != 1)
+			_exit(255);
+		_exit(mrelease(self->victim.pidfd));
+	}
+
+	self->limiter = fork();
+	ASSERT_GE(self->limiter, 0);
+	if (!self->limiter) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(cgroup_write(victim, "memory.max", "1M"));
+	}
+	ASSERT_TRUE(wait_parked(&self->victim));
+	ASSERT_EQ(cgroup_write(slow, "cpu.max", HARDLY_ANY_CPU), 0);
+	ASSERT_EQ(write(ready[1], "", 1), 1);
+
+	EXPECT_TRUE(within(OOM_PATIENCE,
+			   (left = left_by_oom_reaper(self->kmsg,
+						      self->victim.pid)) >= 0));
+	/* Otherwise it has not been what this is about. */
+	EXPECT_EQ(waitpid(self->slow, NULL, WNOHANG | __WALL), 0);
+	EXPECT_LT(left, RSS_ERROR);
+}
+
+TEST_HARNESS_MAIN
