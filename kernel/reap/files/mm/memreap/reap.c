@@ -32,10 +32,11 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 
 /*
  * Free what a reaper gathered once it comes to about one page table's worth of
- * entries: the struct pages are still in the cache then, and memory comes back
- * while the rest is zapped.
+ * pages: the struct pages are still in the cache then, memory comes back while
+ * the rest is zapped, and a reaper that loses its CPU keeps no more than this
+ * and a huge page.
  */
-#define REAP_FLUSH_ENTRIES	(PTRS_PER_PTE - PTRS_PER_PTE / 8)
+#define REAP_FLUSH_PAGES	(PTRS_PER_PTE - PTRS_PER_PTE / 8)
 
 /* How often the OOM reaper tries to get a lock back that it gave up. */
 #define REAP_RELOCK_TRIES	5
@@ -58,7 +59,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * @locked: the mmap_lock is held for read
  * @pace: how to share the CPU, or NULL
  * @tlb: gathers the pages of the chunk being worked on
- * @gathered: entries of @tlb that have not been freed
+ * @freed: pages that @tlb gathered and has freed
  * @stat: what the tracepoint reports
  */
 struct reaper {
@@ -71,7 +72,7 @@ struct reaper {
 	bool locked;
 	struct reap_pace *pace;
 	struct mmu_gather tlb;
-	unsigned int gathered;
+	unsigned long freed;
 	struct memreap_reap_stat stat;
 };
 
@@ -142,46 +143,16 @@ static bool next_piece(struct reaper *r, struct reap_span *chunk,
 	return true;
 }
 
-/*
- * Account what the piece at @addr added to the gather. Pages that were freed
- * in between, because no batch could be allocated, have left the gather and
- * are missing from the tracepoint's figure.
- */
-static void count_gathered(struct reaper *r, unsigned long addr)
+static void begin_gather(struct reaper *r)
 {
-	struct mmu_gather_batch *batch;
-	unsigned int skip = r->gathered;
-	unsigned int entries = 0;
+	tlb_gather_mmu(&r->tlb, r->mm);
+	r->freed = 0;
+}
 
-	for (batch = &r->tlb.local; batch && batch->nr; batch = batch->next)
-		entries += batch->nr;
-	if (entries < skip)
-		skip = 0;
-	r->gathered = entries;
-
-	for (batch = &r->tlb.local; batch && batch->nr; batch = batch->next) {
-		for (unsigned int i = 0; i < batch->nr; i++) {
-			struct encoded_page *entry = batch->encoded_pages[i];
-			struct folio *folio;
-
-			if (skip) {
-				skip--;
-				continue;
-			}
-			if (encoded_page_flags(entry) &
-			    ENCODED_PAGE_BIT_NR_PAGES_NEXT) {
-				r->stat.pages += encoded_nr_pages(batch->encoded_pages[++i]);
-				continue;
-			}
-			folio = page_folio(encoded_page_ptr(entry));
-			/* A huge entry leaves no page table behind. */
-			if (folio_test_large(folio) &&
-			    !mm_find_pmd(r->mm, addr))
-				r->stat.pages += folio_nr_pages(folio);
-			else
-				r->stat.pages++;
-		}
-	}
+static void end_gather(struct reaper *r)
+{
+	tlb_finish_mmu(&r->tlb);
+	r->stat.pages += r->tlb.gathered;
 }
 
 static void zap_piece(struct reaper *r, const struct reap_span *piece)
@@ -197,10 +168,9 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
 	mmu_notifier_invalidate_range_end(&range);
 
-	count_gathered(r, piece->start);
-	if (r->gathered >= REAP_FLUSH_ENTRIES) {
+	if (r->tlb.gathered - r->freed >= REAP_FLUSH_PAGES) {
 		tlb_flush_mmu(&r->tlb);
-		r->gathered = 0;
+		r->freed = r->tlb.gathered;
 	}
 }
 
@@ -285,24 +255,22 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 {
 	struct reap_span piece;
 
-	tlb_gather_mmu(&r->tlb, r->mm);
-	r->gathered = 0;
+	begin_gather(r);
 	while (next_piece(r, chunk, &piece)) {
 		zap_piece(r, &piece);
 
 		if (!turn_over(r->pace) && !mmap_lock_is_contended(r->mm))
 			continue;
-		tlb_finish_mmu(&r->tlb);
+		end_gather(r);
 		r->stat.pauses += memreap_reap_pause(r->pace);
 		if (mmap_lock_is_contended(r->mm) && !relock(r)) {
 			/* All of the session miss what is left. */
 			WRITE_ONCE(r->session->failed, true);
 			return false;
 		}
-		tlb_gather_mmu(&r->tlb, r->mm);
-		r->gathered = 0;
+		begin_gather(r);
 	}
-	tlb_finish_mmu(&r->tlb);
+	end_gather(r);
 	r->stat.chunks++;
 
 	return true;

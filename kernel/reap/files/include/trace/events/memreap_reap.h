@@ -13,8 +13,7 @@
 #define _MEMREAP_REAP_STAT
 /**
  * struct memreap_reap_stat - what one reaper did in one pass
- * @pages: pages unmapped, in units of PAGE_SIZE; a lower bound if memory was
- *	so short that not even a page to gather them in could be had
+ * @pages: what was unmapped, in units of PAGE_SIZE: 512 for a huge page of 2 MiB
  * @chunks: chunks claimed and worked on
  * @yields: times the mmap_lock was given up because somebody waited for it
  * @pauses: times the CPU was left to others who wanted it

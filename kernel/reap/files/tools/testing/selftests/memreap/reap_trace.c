@@ -16,8 +16,18 @@
 #define TRACEFS		"/sys/kernel/tracing"
 #define INSTANCE	TRACEFS "/instances/memreap_selftest"
 #define ENABLE		INSTANCE "/events/memreap_reap/enable"
+#define DEBUGFS		"/sys/kernel/debug"
+#define FAIL_PAGE_ALLOC	DEBUGFS "/fail_page_alloc"
 #define NR_PLACES	64
 #define MAX_REAPERS	4
+
+#define HUGE_SIZE	(2 * MIB)
+#define CHUNK_SIZE	(32 * MIB)
+#define THP		"/sys/kernel/mm/transparent_hugepage"
+#define THP_ENABLED	THP "/enabled"
+#define MTHP_ENABLED	THP "/hugepages-16kB/enabled"
+#define MTHP_SIZE	(16 * 1024UL)
+#define MTHP_ALLOCATED	THP "/hugepages-16kB/stats/anon_fault_alloc"
 
 /* On a busy machine one reaper may be through before the next one starts. */
 #define ROUNDS		20
@@ -25,6 +35,9 @@
 
 FIXTURE(trace) {
 	struct victim victim;
+	struct victim_ops ops;
+	char thp[32];
+	char mthp[32];
 	bool mounted;
 	bool instance;
 	unsigned long rss;
@@ -33,6 +46,81 @@ FIXTURE(trace) {
 static enum verdict fill_places(void *arg)
 {
 	return map_sparse(NR_PLACES, 32 * PAGE, 32 * MIB) ? GOOD : BAD;
+}
+
+/* At an address where chunks and huge pages begin. */
+static char *map_aligned(size_t size)
+{
+	char *mem = mmap(NULL, size + CHUNK_SIZE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (mem == MAP_FAILED)
+		return NULL;
+
+	return (char *)(((uintptr_t)mem + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1));
+}
+
+/* Huge pages in one piece, one mapped by small pages, small pages between. */
+static enum verdict fill_thp(void *arg)
+{
+	size_t size = 12 * HUGE_SIZE;
+	char *mem = map_aligned(size);
+
+	if (!mem)
+		return BAD;
+	if (madvise(mem, size, MADV_HUGEPAGE) ||
+	    madvise(mem + 4 * HUGE_SIZE, HUGE_SIZE, MADV_NOHUGEPAGE))
+		return UNSUPPORTED;
+	fill(mem, size, 1);
+	if (smaps_field(getpid(), "smaps_rollup", NULL, "AnonHugePages") <
+	    (long)(8 * HUGE_SIZE))
+		return UNSUPPORTED;
+	if (mprotect(mem + 7 * HUGE_SIZE, 5 * PAGE, PROT_READ))
+		return BAD;
+
+	return GOOD;
+}
+
+static long mthp_allocated(void)
+{
+	char text[32];
+
+	return read_file(MTHP_ALLOCATED, text, sizeof(text)) ? atol(text) : -1;
+}
+
+/*
+ * One small page on top, and folios of several pages in another page table of
+ * the same chunk: in an mmu_gather a page takes one entry, such a folio two.
+ */
+static enum verdict fill_mthp(void *arg)
+{
+	char *mem = map_aligned(CHUNK_SIZE);
+	long before = mthp_allocated();
+
+	if (!mem)
+		return BAD;
+	fill(mem + CHUNK_SIZE - PAGE, PAGE, 1);
+	if (before < 0 || madvise(mem, HUGE_SIZE, MADV_HUGEPAGE))
+		return UNSUPPORTED;
+	fill(mem, 4 * MTHP_SIZE, 1);
+
+	return mthp_allocated() >= before + 4 ? GOOD : UNSUPPORTED;
+}
+
+/* Takes @path's value, "always [madvise] never", to @old. */
+static void thp_set(const char *path, const char *value, char *old, size_t size)
+{
+	char text[128], *chosen, *end;
+
+	if (!read_file(path, text, sizeof(text)))
+		return;
+	chosen = strchr(text, '[');
+	end = strchr(text, ']');
+	if (!chosen || !end)
+		return;
+	*end = 0;
+	snprintf(old, size, "%s", chosen + 1);
+	write_file(path, value);
 }
 
 static bool switched_off(void)
@@ -50,15 +138,33 @@ static bool switched_off(void)
 	return byte == 'N';
 }
 
-static bool start(struct victim *v)
-{
-	struct victim_ops ops = { .prepare = fill_places };
+FIXTURE_VARIANT(trace) {
+	enum verdict (*prepare)(void *arg);
+	/* 32 MiB stretches that it has memory in, at least. */
+	unsigned int chunks;
+	bool thp;
+	bool mthp;
+	/* Whoever reaps gets no page that would have to be waited for. */
+	bool starved;
+};
 
-	return victim_start(v, &ops) == GOOD && victim_park(v);
-}
+FIXTURE_VARIANT_ADD(trace, places) {
+	.prepare = fill_places, .chunks = NR_PLACES
+};
+FIXTURE_VARIANT_ADD(trace, thp) {
+	.prepare = fill_thp, .chunks = 1, .thp = true
+};
+FIXTURE_VARIANT_ADD(trace, mthp) {
+	.prepare = fill_mthp, .chunks = 1, .mthp = true
+};
+FIXTURE_VARIANT_ADD(trace, mthp_starved) {
+	.prepare = fill_mthp, .chunks = 1, .mthp = true, .starved = true
+};
 
 FIXTURE_SETUP(trace)
 {
+	enum verdict verdict;
+
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
 	if (switched_off())
@@ -74,14 +180,28 @@ FIXTURE_SETUP(trace)
 	self->instance = !mkdir(INSTANCE, 0700) || errno == EEXIST;
 	if (!self->instance || !write_file(ENABLE, "1"))
 		SKIP(return, "cannot trace");
-	ASSERT_TRUE(start(&self->victim));
+	if (variant->thp)
+		thp_set(THP_ENABLED, "madvise", self->thp, sizeof(self->thp));
+	if (variant->mthp)
+		thp_set(MTHP_ENABLED, "madvise", self->mthp,
+			sizeof(self->mthp));
+	self->ops.prepare = variant->prepare;
+	verdict = victim_start(&self->victim, &self->ops);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "this kind of memory cannot be had here");
+	ASSERT_EQ(verdict, GOOD);
+	ASSERT_TRUE(victim_park(&self->victim));
 	self->rss = rss(self->victim.pid);
-	ASSERT_GT(self->rss, NR_PLACES * 32 * PAGE - 1);
+	ASSERT_GT(self->rss, 0);
 }
 
 FIXTURE_TEARDOWN(trace)
 {
 	victim_end(&self->victim);
+	if (self->thp[0])
+		write_file(THP_ENABLED, self->thp);
+	if (self->mthp[0])
+		write_file(MTHP_ENABLED, self->mthp);
 	if (self->instance) {
 		write_file(ENABLE, "0");
 		rmdir(INSTANCE);
@@ -131,17 +251,63 @@ static void read_trace(struct told *told)
 		fclose(f);
 }
 
+/* As when memory has run out: no allocation succeeds that cannot wait. */
+static bool starve(void)
+{
+	static const struct {
+		const char *file, *value;
+	} settings[] = {
+		{ FAIL_PAGE_ALLOC "/task-filter", "Y" },
+		{ FAIL_PAGE_ALLOC "/ignore-gfp-wait", "Y" },
+		{ FAIL_PAGE_ALLOC "/min-order", "0" },
+		{ FAIL_PAGE_ALLOC "/verbose", "0" },
+		{ FAIL_PAGE_ALLOC "/times", "-1" },
+		{ FAIL_PAGE_ALLOC "/probability", "100" },
+		{ "/proc/self/make-it-fail", "1" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(settings); i++) {
+		if (!write_file(settings[i].file, settings[i].value))
+			return false;
+	}
+
+	return true;
+}
+
+/* What mrelease() says to a process of its own, starved perhaps. */
+static int mrelease_in_child(struct victim *v, bool starved)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid)
+		_exit(starved && !starve() ? 255 : mrelease(v->pidfd));
+	if (pid < 0 || waitpid(pid, &status, __WALL) != pid ||
+	    !WIFEXITED(status))
+		return -1;
+	if (starved)
+		write_file(FAIL_PAGE_ALLOC "/probability", "0");
+
+	return WEXITSTATUS(status);
+}
+
 TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 {
 	struct told told;
 
-	ASSERT_EQ(mrelease(self->victim.pidfd), 0);
+	if (variant->starved) {
+		if (access(DEBUGFS "/fail_page_alloc", F_OK))
+			mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
+		if (access(FAIL_PAGE_ALLOC, F_OK))
+			SKIP(return, "no CONFIG_FAIL_PAGE_ALLOC");
+	}
+	ASSERT_EQ(mrelease_in_child(&self->victim, variant->starved), 0);
 	ASSERT_EQ(rss(self->victim.pid), 0);
 	read_trace(&told);
 	EXPECT_EQ(told.starts, 1);
 	EXPECT_EQ(told.ends, 1);
 	EXPECT_EQ(told.complete, 1);
-	EXPECT_GE(told.chunks, NR_PLACES);
+	EXPECT_GE(told.chunks, variant->chunks);
 	/* Every page that was mapped, and nothing twice. */
 	EXPECT_EQ(told.bytes, self->rss);
 }
@@ -164,7 +330,8 @@ static void *worker_fn(void *arg)
 
 /* Let @nr reapers at the victim at the same time. Returns how many worked. */
 static unsigned int share(struct __test_metadata *_metadata,
-			  struct _test_data_trace *self, int nr)
+			  struct _test_data_trace *self, int nr,
+			  unsigned int chunks)
 {
 	struct worker workers[MAX_REAPERS];
 	pthread_t threads[MAX_REAPERS];
@@ -188,7 +355,7 @@ static unsigned int share(struct __test_metadata *_metadata,
 	EXPECT_EQ(told.ends, nr);
 	EXPECT_EQ(told.complete, nr);
 	EXPECT_EQ(told.bytes, self->rss);
-	EXPECT_GE(told.chunks, NR_PLACES);
+	EXPECT_GE(told.chunks, chunks);
 
 	return told.at_work;
 }
@@ -196,19 +363,22 @@ static unsigned int share(struct __test_metadata *_metadata,
 TEST_F_TIMEOUT(trace, reapers_share_the_work, TRACE_LIMIT)
 {
 	int nr = get_nprocs() < MAX_REAPERS ? get_nprocs() : MAX_REAPERS;
+	/* One chunk cannot be shared. */
+	unsigned int want = variant->chunks > 1 ? 2 : 1;
 	unsigned int at_work;
 
 	if (nr < 2)
 		SKIP(return, "needs two CPUs");
-	at_work = share(_metadata, self, nr);
-	for (int i = 1; i < ROUNDS && at_work < 2; i++) {
+	at_work = share(_metadata, self, nr, variant->chunks);
+	for (int i = 1; i < ROUNDS && at_work < want; i++) {
 		victim_end(&self->victim);
 		close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
-		ASSERT_TRUE(start(&self->victim));
+		ASSERT_EQ(victim_start(&self->victim, &self->ops), GOOD);
+		ASSERT_TRUE(victim_park(&self->victim));
 		self->rss = rss(self->victim.pid);
-		at_work = share(_metadata, self, nr);
+		at_work = share(_metadata, self, nr, variant->chunks);
 	}
-	EXPECT_GE(at_work, 2);
+	EXPECT_GE(at_work, want);
 }
 
 TEST_HARNESS_MAIN
