@@ -50,6 +50,8 @@ impl From<Reporter> for std::process::Stdio {
 /// that share the port (PID 1, the scenario, what it forks) cannot mix their lines.
 pub struct Reporter {
     port: File,
+    /// The metrics that may be reported.
+    metrics: Vec<String>,
 }
 
 impl Reporter {
@@ -64,7 +66,7 @@ impl Reporter {
                     .write(true)
                     .open(&dev)
                     .with_context(|| format!("cannot open the result channel {}", dev.display()))?;
-                return Ok(Self { port });
+                return Ok(Self { port, metrics: Vec::new() });
             }
             thread::sleep(PORT_PAUSE);
         }
@@ -76,7 +78,8 @@ impl Reporter {
     /// # Errors
     /// When standard input is not open.
     pub fn from_stdin() -> io::Result<Self> {
-        Ok(Self { port: File::from(io::stdin().as_fd().try_clone_to_owned()?) })
+        let port = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        Ok(Self { port, metrics: Vec::new() })
     }
 
     /// A second handle on the same channel.
@@ -84,7 +87,7 @@ impl Reporter {
     /// # Errors
     /// When the descriptor cannot be duplicated.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { port: self.port.try_clone()? })
+        Ok(Self { port: self.port.try_clone()?, metrics: self.metrics.clone() })
     }
 
     /// The first line: which kernel booted, on how many CPUs and how much memory.
@@ -92,10 +95,19 @@ impl Reporter {
         self.send(&Message::Hello { release, cpus, mem_kib });
     }
 
+    /// Names the metrics of which numbers will come.
+    pub fn report_only(&mut self, metrics: Vec<String>) {
+        self.metrics = metrics;
+    }
+
     /// One number for one metric of this boot. `metric` starts with its case, for example
     /// `100-vmas/mrelease-90`. A value that is no finite number is refused with a note, so the
     /// host finds the metric missing instead of wrong.
+    ///
+    /// # Panics
+    /// When the metric was not named before: expectations of it would be taken for misspelled.
     pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
+        assert!(self.metrics.iter().any(|m| m == metric), "{metric} is not one of the scenario's metrics");
         if value.is_finite() {
             self.send(&Message::Sample { metric, unit, better, value });
         } else {
@@ -160,4 +172,18 @@ fn find_port() -> Option<PathBuf> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a/c is not one of the scenario's metrics")]
+    fn only_metrics_that_were_named_are_reported() {
+        let port = File::options().write(true).open("/dev/null").unwrap();
+        let mut out = Reporter { port, metrics: vec!["a/b".to_owned()] };
+        out.sample("a/b", "ms", Better::Lower, 1.0);
+        out.sample("a/c", "ms", Better::Lower, 1.0);
+    }
 }

@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 
 use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median};
+use super::{Better, Scenario, median, metric};
 use crate::cgroup::Cgroup;
 use crate::counters::value;
 use crate::freemem::{self, Reading, Recorder, ShortFreeLists};
@@ -133,15 +133,44 @@ const THERE: u64 = 256 + 128;
 /// How long before the kill a racing victim begins to exit by itself; up to so long after it.
 const EARLY: Duration = Duration::from_millis(2);
 const LATE: Duration = Duration::from_micros(500);
-/// The case in which kills race with exits.
+/// The case in which kills race with exits, and what is reported of it.
 const RACE: &str = "race";
+const LOST: &str = "lost";
+/// The slowest of all cases, and the ways for which it is reported.
+const WORST: &str = "worst";
+const WORST_OF: [Way; 2] = [Way::Kill, Way::Memreap];
 
 /// `expedite [icount] [case=NAME|race] [rounds=N] [race=KILLS]`
 pub struct Expedite;
 
+impl Case {
+    /// Where there are none, there is no time in which their work counts.
+    fn has_hogs(&self, icount: bool) -> bool {
+        !self.window[usize::from(icount)].is_zero()
+    }
+}
+
 impl Scenario for Expedite {
     fn name(&self) -> &'static str {
         "expedite"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let mut metrics = Vec::new();
+        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
+            for way in Way::all(options.icount) {
+                metrics.push(way.rate(case.name));
+                metrics.extend(case.has_hogs(options.icount).then(|| way.foreground(case.name)));
+            }
+        }
+        if options.case.is_all() {
+            metrics.extend(WORST_OF.map(|way| way.rate(WORST)));
+        }
+        if options.races() {
+            metrics.push(metric(RACE, LOST));
+        }
+        Ok(metrics)
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -158,13 +187,12 @@ impl Scenario for Expedite {
             rates.extend(run.all(out).with_context(|| format!("case {}", case.name))?);
         }
         if options.case.is_all() {
-            for way in [Way::Kill, Way::Memreap] {
+            for way in WORST_OF {
                 let worst = rates.iter().filter(|(w, _)| *w == way).map(|&(_, rate)| rate);
-                let name = format!("worst/{}-rate", way.name());
-                out.sample(&name, "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
+                out.sample(&way.rate(WORST), "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
             }
         }
-        if options.case.wants(RACE) && options.race > 0 {
+        if options.races() {
             race(options.race, cpus, expedites, out).context("race")?;
         }
         drop(short);
@@ -189,6 +217,10 @@ impl Options {
         ensure!(race <= 100_000, "race={race} is more than 100,000");
         ensure!(case.is_all() || !case.wants(RACE) || race > 0, "a race without kills: give race=N");
         Ok(Self { icount, case, rounds, race })
+    }
+
+    fn races(&self) -> bool {
+        self.case.wants(RACE) && self.race > 0
     }
 }
 
@@ -221,6 +253,14 @@ impl Way {
             Self::Mrelease => "mrelease",
             Self::Memreap => "memreap",
         }
+    }
+
+    fn rate(self, case: &str) -> String {
+        metric(case, &format!("{}-rate", self.name()))
+    }
+
+    fn foreground(self, case: &str) -> String {
+        metric(case, &format!("{}-foreground", self.name()))
     }
 }
 
@@ -272,7 +312,7 @@ impl<'a> Run<'a> {
     }
 
     fn has_hogs(&self) -> bool {
-        !self.window().is_zero()
+        self.case.has_hogs(self.options.icount)
     }
 
     /// What all victims have together.
@@ -304,12 +344,11 @@ impl<'a> Run<'a> {
         }
         let mut rates = Vec::new();
         for (&way, rounds) in ways.iter().zip(&rounds) {
-            let name = format!("{}/{}", self.case.name, way.name());
             let rate = median(rounds.iter().map(|r| r.rate));
-            out.sample(&format!("{name}-rate"), "MB/s", Better::Higher, rate);
+            out.sample(&way.rate(self.case.name), "MB/s", Better::Higher, rate);
             if self.has_hogs() {
                 let work = median(rounds.iter().map(|r| r.foreground));
-                out.sample(&format!("{name}-foreground"), "loops/ms", Better::Higher, work);
+                out.sample(&way.foreground(self.case.name), "loops/ms", Better::Higher, work);
             }
             rates.push((way, rate));
         }
@@ -615,7 +654,7 @@ fn race(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<
         ));
     }
     let lost = counts.iter().map(|c| c[Raced::Lost as usize]).sum::<u32>();
-    out.sample("race/lost", "count", Better::Lower, f64::from(lost));
+    out.sample(&metric(RACE, LOST), "count", Better::Lower, f64::from(lost));
     Ok(())
 }
 

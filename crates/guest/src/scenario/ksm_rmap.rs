@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median};
+use super::{Better, Figure, Scenario, median, metric};
 use crate::cgroup::Cgroup;
 use crate::freemem;
 use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
@@ -45,6 +45,22 @@ const CASES: [Case; 4] = [
     Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
     Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
 ];
+/// What is reported without a case, under `icount`.
+const MERGE: &str = "merge-instructions";
+/// What is reported of every case.
+const WALK: &str = "walk";
+const HOLD: &str = "lock-hold";
+/// What is added under `icount`; growth only where another case has fewer VMAs.
+const VISITS: &str = "vmas-per-mapping";
+const WALK_RECLAIM: &str = "walk-reclaim";
+const GROWTH: &str = "growth";
+/// What is added with two CPUs.
+const HOLD_MAX: &str = "lock-hold-max";
+/// The page faults that are timed, and what is reported of them.
+const TOUCHES: &str = "fault-anon";
+const READS: &str = "fault-ksm";
+const WAITS: [Figure<Vec<f64>>; 2] =
+    [("p50", |times| median(times.iter().copied())), ("max", |times| longest(times))];
 /// A migrated page is walked twice, and so is a reclaimed one at least.
 const MIGRATION: [Kind; 2] = [Kind::Migrate, Kind::Restore];
 const RECLAIM: [Kind; 2] = [Kind::Referenced, Kind::Unmap];
@@ -71,9 +87,42 @@ const SWAP: u64 = 64 << 20;
 /// `ksm-rmap [icount] [case=NAME] [pages=N] [rounds=N]`
 pub struct KsmRmap;
 
+impl Case {
+    /// Whether a walk's growth is from the other case to this one.
+    fn grew_from(&self, other: &Self) -> bool {
+        self.maps == other.maps && other.vmas < self.vmas
+    }
+
+    fn metrics(&self, options: &Options) -> Vec<String> {
+        let mut whats: Vec<String> = [WALK, HOLD].map(str::to_owned).to_vec();
+        let mut faults = Vec::new();
+        if options.icount {
+            whats.extend([VISITS, WALK_RECLAIM].map(str::to_owned));
+            if CASES.iter().any(|other| options.case.wants(other.name) && self.grew_from(other)) {
+                whats.push(GROWTH.to_owned());
+            }
+        } else {
+            whats.push(HOLD_MAX.to_owned());
+        }
+        if self.reads > 0 {
+            faults.push(TOUCHES);
+            faults.extend((!options.icount).then_some(READS));
+        }
+        whats.extend(faults.iter().flat_map(|fault| WAITS.map(|(what, _)| format!("{fault}-{what}"))));
+        whats.iter().map(|what| metric(self.name, what)).collect()
+    }
+}
+
 impl Scenario for KsmRmap {
     fn name(&self) -> &'static str {
         "ksm-rmap"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let cases = CASES.iter().filter(|case| options.case.wants(case.name));
+        let merge = options.merges().then(|| MERGE.to_owned());
+        Ok(cases.flat_map(|case| case.metrics(&options)).chain(merge).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -90,7 +139,7 @@ impl Scenario for KsmRmap {
         victim::pin(0)?;
         rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
         let ksm = Ksm::set_up()?;
-        if options.icount && options.case.is_all() {
+        if options.merges() {
             out.progress("merging");
             merge_cost(&ksm, out)?;
         }
@@ -109,9 +158,9 @@ impl Scenario for KsmRmap {
             // Contents that no earlier case had.
             let walk = run.all(shape, (i as u64 + 1) << 16, out);
             let walk = walk.with_context(|| format!("case {}", case.name))?;
-            let fewer = walks.iter().find(|(other, _)| other.maps == case.maps && other.vmas < case.vmas);
+            let fewer = walks.iter().find(|(other, _)| case.grew_from(other));
             if let (true, Some((_, before))) = (options.icount, fewer) {
-                run.sample(out, "growth", "ratio", walk / before);
+                run.sample(out, GROWTH, "ratio", walk / before);
             }
             walks.push((case, walk));
         }
@@ -143,6 +192,11 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether what ksmd pays is measured.
+    fn merges(&self) -> bool {
+        self.icount && self.case.is_all()
+    }
+
     fn shape(&self, case: &Case) -> Shape {
         let pages = self.pages.unwrap_or(case.pages[usize::from(self.icount)]);
         Shape { vmas: case.vmas, pages, maps: case.maps }
@@ -160,7 +214,7 @@ fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
         .merge(|| Ok(ksm::shared()? == (contents, rest)))
         .with_context(|| format!("{MERGE_PAGES} pages of {MERGE_CONTENTS} contents"))?;
     out.note(&format!("ksmd merged {MERGE_PAGES} pages of {MERGE_CONTENTS} contents in {scans} scans"));
-    out.sample("merge-instructions", "instructions", Better::Lower, cpu as f64 / MERGE_PAGES as f64);
+    out.sample(MERGE, "instructions", Better::Lower, cpu as f64 / MERGE_PAGES as f64);
     Ok(())
 }
 
@@ -183,15 +237,15 @@ impl Run<'_> {
 
         let walks = self.walks(&mut mover, out)?;
         let walk = mean_of(&walks, MIGRATION, |w| w.took)?;
-        self.time(out, "walk", walk);
+        self.time(out, WALK, walk);
         let walks = self.holds(&mut mover, out)?;
-        self.time(out, "lock-hold", mean_of(&walks, MIGRATION, |w| w.hold)?);
+        self.time(out, HOLD, mean_of(&walks, MIGRATION, |w| w.hold)?);
         if self.options.icount {
             let visits = self.visits(&mut mover, out)?;
-            self.sample(out, "vmas-per-mapping", "count", visits);
+            self.sample(out, VISITS, "count", visits);
         } else {
             let holds: Vec<f64> = walks.iter().map(|w| w.hold).collect();
-            self.time(out, "lock-hold-max", longest(&holds));
+            self.time(out, HOLD_MAX, longest(&holds));
         }
         if self.case.reads > 0 {
             self.first_touches(&crowd, &mut mover, out)?;
@@ -201,7 +255,7 @@ impl Run<'_> {
         }
         if self.options.icount {
             let walks = self.reclaim(&crowd, out)?;
-            self.time(out, "walk-reclaim", mean_of(&walks, RECLAIM, |w| w.took)?);
+            self.time(out, WALK_RECLAIM, mean_of(&walks, RECLAIM, |w| w.took)?);
         }
         crowd.check_contents()?;
         Ok(walk)
@@ -297,7 +351,7 @@ impl Run<'_> {
             let waits = faulter.join().map_err(|_| anyhow!("the thread that takes page faults died"))?;
             moved.and(waits)
         })?;
-        self.waits(out, "fault-anon", &waits, gap);
+        self.waits(out, TOUCHES, &waits, gap);
         Ok(())
     }
 
@@ -347,7 +401,7 @@ impl Run<'_> {
             waits.len(),
             self.case.reads * MOVES_PER_READ
         );
-        self.waits(out, "fault-ksm", &waits, gap);
+        self.waits(out, READS, &waits, gap);
         Ok(())
     }
 
@@ -355,8 +409,9 @@ impl Run<'_> {
     /// took them was kept from running by something else.
     fn waits(&self, out: &mut Reporter, name: &str, waits: &[u64], gap: u64) {
         let times: Vec<f64> = waits.iter().map(|&ns| ns as f64).collect();
-        self.time(out, &format!("{name}-p50"), median(times.iter().copied()));
-        self.time(out, &format!("{name}-max"), longest(&times));
+        for (what, of) in WAITS {
+            self.time(out, &format!("{name}-{what}"), of(&times));
+        }
         let busy = match u128::from(gap) > INTERRUPTED.as_nanos() {
             true => "; the host is busy and took that CPU away meanwhile, so do not trust the longest wait",
             false => "",
@@ -378,7 +433,7 @@ impl Run<'_> {
     }
 
     fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&format!("{}/{name}", self.case.name), unit, Better::Lower, value);
+        out.sample(&metric(self.case.name, name), unit, Better::Lower, value);
     }
 
     /// Repeats a round until no event was lost in it.

@@ -29,6 +29,15 @@ pub trait Scenario: Sync {
     /// The name the host asks for: `lab ab NAME`.
     fn name(&self) -> &'static str;
 
+    /// The names of all that `run` reports with the same arguments in a guest of so many CPUs: with
+    /// them expectations are checked before anything is booted.
+    ///
+    /// # Errors
+    /// When it does not know these arguments.
+    fn metrics(&self, _args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// Does the work and reports through `out`.
     ///
     /// # Errors
@@ -62,6 +71,14 @@ pub fn find(name: &str) -> Result<&'static dyn Scenario> {
         bail!("no scenario '{name}' in this guest; there are: {}", known.join(", "));
     };
     Ok(*found)
+}
+
+/// What is reported of `T`s, as metrics call it, and where it is in one.
+pub type Figure<T> = (&'static str, fn(&T) -> f64);
+
+/// The name of what is measured in a case.
+pub fn metric(case: &str, what: &str) -> String {
+    format!("{case}/{what}")
 }
 
 /// The middle value, or the mean of the two in the middle; NaN when there is none.

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median};
+use super::{Better, Scenario, median, metric};
 use crate::cgroup::Cgroup;
 use crate::dice::Dice;
 use crate::freemem;
@@ -69,6 +69,12 @@ const CASES: [Case; 3] = [
     Case { name: "lognormal-2000", processes: 2000, size: lognormal, grows: true, global: true },
     Case { name: "near-equal-2000", processes: 2000, size: nearly_equal, grows: false, global: false },
 ];
+/// What is timed.
+const KINDS: [(Shortage, &str); 2] = [(Shortage::Memcg, "select-us"), (Shortage::Global, "select-global-us")];
+const PRECISE_SHARE: &str = "precise-share";
+/// What is reported of the case that is not timed.
+const MISSES: &str = "misses";
+const SHORT: &str = "short-mb";
 /// The name of the case that is not timed, and the population for it.
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
@@ -86,9 +92,28 @@ fn nearly_equal(dice: &mut Dice) -> usize {
     MEDIAN as usize - NEARLY + dice.below(2 * NEARLY + 1)
 }
 
+impl Case {
+    fn kinds(&self) -> impl Iterator<Item = (Shortage, &'static str)> {
+        KINDS.into_iter().filter(|&(shortage, _)| shortage == Shortage::Memcg || self.global)
+    }
+}
+
 impl Scenario for OomSelect {
     fn name(&self) -> &'static str {
         "oom-select"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let mut metrics = Vec::new();
+        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
+            let whats = case.kinds().map(|(_, what)| what).chain([PRECISE_SHARE]);
+            metrics.extend(whats.map(|what| metric(case.name, what)));
+        }
+        if options.case.wants(VICTIM) {
+            metrics.extend([MISSES, SHORT].map(|what| metric(VICTIM, what)));
+        }
+        Ok(metrics)
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -212,10 +237,8 @@ impl Arena {
     /// Times selections, and counts the precise sums that they take.
     fn select(&mut self, case: &Case, selections: u32, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: selections", case.name));
-        let name = |what: &str| format!("{}/{what}", case.name);
         let lower = Better::Lower;
-        let kinds = [(Shortage::Memcg, "select-us"), (Shortage::Global, "select-global-us")];
-        for (shortage, what) in kinds.into_iter().filter(|&(s, _)| s == Shortage::Memcg || case.global) {
+        for (shortage, what) in case.kinds() {
             let trace = selection_trace(&[])?;
             let rounds = (0..selections)
                 .map(|_| {
@@ -224,10 +247,10 @@ impl Arena {
                 })
                 .collect::<Result<Vec<f64>>>()
                 .with_context(|| what.to_owned())?;
-            out.sample(&name(what), "us", lower, median(rounds.into_iter()));
+            out.sample(&metric(case.name, what), "us", lower, median(rounds.into_iter()));
         }
         let share = self.precise_share(case, out)?;
-        out.sample(&name("precise-share"), "percent", lower, 100.0 * share);
+        out.sample(&metric(case.name, PRECISE_SHARE), "percent", lower, 100.0 * share);
         Ok(())
     }
 
@@ -292,8 +315,8 @@ impl Arena {
             contenders.retain(|c| c.pid != killed);
         }
         let mean = short as f64 * PAGE as f64 / 1e6 / f64::from(rounds);
-        out.sample(&format!("{VICTIM}/misses"), "count", Better::Lower, misses.into());
-        out.sample(&format!("{VICTIM}/short-mb"), "MB", Better::Lower, mean);
+        out.sample(&metric(VICTIM, MISSES), "count", Better::Lower, misses.into());
+        out.sample(&metric(VICTIM, SHORT), "MB", Better::Lower, mean);
         // They end with the others.
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median};
+use super::{Better, Figure, Scenario, median, metric};
 use crate::cgroup::Cgroup;
 use crate::counters::value;
 use crate::freemem::{self, Recorder, ShortFreeLists};
@@ -31,6 +31,20 @@ const HELD_BACK: &str = "held-back";
 const HARDLY_ANY_CPU: &str = "1000 1000000";
 /// When a cgroup that is not limited has been waited for long enough: its period is a second.
 const LIMITED: Duration = Duration::from_secs(20);
+/// What is reported of it, with one thread and with two.
+const RETURNS: [&str; 2] = ["mrelease-back", "mrelease2-back"];
+/// What is reported of the kills of each way.
+const TIMES: [Figure<Timed>; 2] = [("90", |t| t.back), ("cpu", |t| t.cpu)];
+/// The ways whose cost is counted under `icount`, and as what.
+const COUNTED: [Way; 2] = [Way::Kill, Way::Mrelease];
+const INSTRUCTIONS: &str = "instructions";
+/// What is reported of locks: how often they were contended, and how long they were waited for.
+const LOCKS: [(Kind, &str, Option<&str>); 3] = [
+    (Kind::Pte, "pte-lock-contended", Some("pte-lock-wait")),
+    (Kind::Lru, "lru-lock-contended", Some("lru-lock-wait")),
+    (Kind::Zone, "zone-lock-contended", None),
+];
+const DESCENDING: &str = "freed-descending";
 /// The share of the memory whose return is timed: the last pages hide in per-CPU lists.
 const SHARE: f64 = 0.9;
 /// Less of the victim's memory back than this, and something else was measured.
@@ -54,6 +68,24 @@ pub struct Reap;
 impl Scenario for Reap {
     fn name(&self) -> &'static str {
         "reap"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let whats: Vec<String> = if options.icount {
+            COUNTED.iter().map(|way| way.metric(INSTRUCTIONS)).collect()
+        } else {
+            let times = Way::ALL.iter().flat_map(|way| TIMES.map(|(what, _)| way.metric(what)));
+            let locks = LOCKS.iter().flat_map(|&(_, contended, wait)| [Some(contended), wait]);
+            times.chain(locks.flatten().chain([DESCENDING]).map(str::to_owned)).collect()
+        };
+        let cases = CASES.iter().filter(|(case, _)| options.case.wants(case));
+        let mut all: Vec<String> =
+            cases.flat_map(|(case, _)| whats.iter().map(move |what| metric(case, what))).collect();
+        if !options.icount && options.case.wants(HELD_BACK) {
+            all.extend(RETURNS.map(|what| metric(HELD_BACK, what)));
+        }
+        Ok(all)
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -100,9 +132,8 @@ fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
             rounds.push(release_held_back(options.layout(100), cpus, helpers)?);
         }
     }
-    for (name, rounds) in ["mrelease", "mrelease2"].iter().zip(&rounds) {
-        let name = format!("{HELD_BACK}/{name}-back");
-        out.sample(&name, "ms", Better::Lower, median(rounds.iter().copied()));
+    for (what, rounds) in RETURNS.iter().zip(&rounds) {
+        out.sample(&metric(HELD_BACK, what), "ms", Better::Lower, median(rounds.iter().copied()));
     }
     Ok(())
 }
@@ -236,6 +267,10 @@ impl Way {
             Self::Mrelease2 => "mrelease2",
         }
     }
+
+    fn metric(self, what: &str) -> String {
+        format!("{}-{what}", self.name())
+    }
 }
 
 /// One kill, from the signal to the victim's end.
@@ -297,9 +332,9 @@ impl Run<'_> {
             }
         }
         for (way, rounds) in Way::ALL.into_iter().zip(&rounds) {
-            let way = way.name();
-            self.sample(out, &format!("{way}-90"), "ms", median(rounds.iter().map(|r| r.back)));
-            self.sample(out, &format!("{way}-cpu"), "ms", median(rounds.iter().map(|r| r.cpu)));
+            for (what, of) in TIMES {
+                self.sample(out, &way.metric(what), "ms", median(rounds.iter().map(of)));
+            }
         }
         Ok(())
     }
@@ -313,19 +348,17 @@ impl Run<'_> {
             let round = || self.cost(Way::Mrelease, |work| trace.record(work));
             rounds.push(self.in_time(out, Way::Mrelease, round)?);
         }
-        for (kind, name, wait) in
-            [(Kind::Pte, "pte", true), (Kind::Lru, "lru", true), (Kind::Zone, "zone", false)]
-        {
+        for (kind, contended, wait) in LOCKS {
             let of =
                 |f: fn((usize, u64)) -> f64| median(rounds.iter().map(|r: &Recording| f(r.contended(kind))));
-            self.sample(out, &format!("{name}-lock-contended"), "count", of(|(n, _)| n as f64));
-            if wait {
-                self.sample(out, &format!("{name}-lock-wait"), "us", of(|(_, us)| us as f64));
+            self.sample(out, contended, "count", of(|(n, _)| n as f64));
+            if let Some(wait) = wait {
+                self.sample(out, wait, "us", of(|(_, us)| us as f64));
             }
         }
         let tid = rustix::thread::gettid().as_raw_pid();
         let descending = median(rounds.iter().map(|r| r.descending(tid)));
-        out.sample(&format!("{}/freed-descending", self.case), "percent", Better::Higher, descending);
+        out.sample(&metric(self.case, DESCENDING), "percent", Better::Higher, descending);
         for (kind, what) in [(Kind::Lru, "LRU"), (Kind::Other, "other")] {
             note_callers(out, self.case, what, &rounds, kind);
         }
@@ -343,7 +376,7 @@ impl Run<'_> {
 
     /// CPU time where one nanosecond is one instruction.
     fn instructions(&self, out: &mut Reporter) -> Result<()> {
-        for way in [Way::Kill, Way::Mrelease] {
+        for way in COUNTED {
             let mut rounds = Vec::new();
             for round in 1..=self.options.rounds {
                 out.progress(&format!("{}: {}, round {round}", self.case, way.name()));
@@ -354,14 +387,13 @@ impl Run<'_> {
                 };
                 rounds.push(self.in_time(out, way, round)?);
             }
-            let name = format!("{}-instructions", way.name());
-            self.sample(out, &name, "instructions", median(rounds.into_iter()));
+            self.sample(out, &way.metric(INSTRUCTIONS), "instructions", median(rounds.into_iter()));
         }
         Ok(())
     }
 
     fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&format!("{}/{name}", self.case), unit, Better::Lower, value);
+        out.sample(&metric(self.case, name), unit, Better::Lower, value);
     }
 
     /// Repeats a round until no reaper came too late in it and no event was lost.

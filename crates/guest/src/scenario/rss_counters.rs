@@ -21,12 +21,17 @@ use super::arguments::Arguments;
 use crate::report::Reporter;
 use crate::victim;
 
+/// Names what it reports in a guest of so many CPUs.
+type Metrics = fn(usize) -> Vec<String>;
 /// Measures and reports.
 type Part = fn(&Options, &mut Reporter) -> Result<()>;
 
 /// The parts, in the order in which they are run.
-const PARTS: [(&str, Part); 3] =
-    [("instructions", instructions::measure), ("rates", rates::measure), ("errors", errors::measure)];
+const PARTS: [(&str, Metrics, Part); 3] = [
+    ("instructions", instructions::metrics, instructions::measure),
+    ("rates", rates::metrics, rates::measure),
+    ("errors", errors::metrics, errors::measure),
+];
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
@@ -38,10 +43,16 @@ impl Scenario for RssCounters {
         "rss-counters"
     }
 
+    fn metrics(&self, args: &[String], cpus: usize) -> Result<Vec<String>> {
+        Options::parse(args)?;
+        let parts = PARTS.iter().filter(|(part, ..)| args.iter().any(|a| a == part));
+        Ok(parts.flat_map(|(_, metrics, _)| metrics(cpus)).collect())
+    }
+
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
         victim::pin(0)?;
-        for (part, measure) in PARTS.iter().filter(|(part, _)| args.iter().any(|a| a == part)) {
+        for (part, _, measure) in PARTS.iter().filter(|(part, ..)| args.iter().any(|a| a == part)) {
             measure(&options, out).with_context(|| format!("part {part}"))?;
         }
         Ok(())
@@ -57,7 +68,7 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let parts = PARTS.map(|(part, _)| part);
+        let parts = PARTS.map(|(part, ..)| part);
         let args = Arguments::new(args, &parts, &["mib", "rounds"])?;
         ensure!(parts.iter().any(|part| args.has(part)), "nothing to do; give some of: {}", parts.join(" "));
         let options = Self { mib: args.get("mib", 32)?, rounds: args.get("rounds", 5)? };

@@ -14,7 +14,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median};
+use super::{Better, Figure, Scenario, median, metric};
 use crate::comeback::{self, Gauge, Moment, Recorder};
 use crate::counters;
 use crate::foreground::{self, Steps, Worker};
@@ -100,12 +100,58 @@ const FOREGROUND_ROUNDS: [u32; 2] = [3, 5];
 /// anything takes, so that all kernels' steps are about as many.
 const WINDOW: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(400)];
 
+/// What is reported of a round, and the unit: a million nanoseconds or bytes.
+const BACK: [(Figure<Round>, &str); 7] = [
+    (("gone-ms", |r| r.gone), "ms"),
+    (("ram-98-ms", |r| r.ram), "ms"),
+    (("swap-98-ms", |r| r.swap), "ms"),
+    ((ZRAM, |r| r.zram.unwrap_or(f64::NAN)), "ms"),
+    (("mem-98-ms", |r| r.free), "ms"),
+    (("cpu-ms", |r| r.cpu), "ms"),
+    (("backlog-mb", |r| r.backlog), "MB"),
+];
+/// Reported only where swap is on zram.
+const ZRAM: &str = "zram-98-ms";
+const LOCK: &str = "pte-lock-max-us";
+/// What is reported of each kind of work's steps.
+const STEPS: [Figure<Steps>; 3] = [("p50", |s| s.p50), ("p99", |s| s.p99), ("max", |s| s.max)];
+
 /// The topic's switch, where the kernel has it.
 const KNOB: &str = "/sys/module/memreap/parameters/swap_release";
+
+impl Case {
+    /// What is reported of its rounds.
+    fn back(&self) -> impl Iterator<Item = (Figure<Round>, &'static str)> {
+        let on_zram = self.on != On::Loop;
+        BACK.into_iter().filter(move |&((what, _), _)| on_zram || what != ZRAM)
+    }
+
+    fn metrics(&self, icount: bool) -> Vec<String> {
+        let mut metrics: Vec<String> = self.back().map(|((what, _), _)| metric(self.name, what)).collect();
+        if self.locks && icount {
+            metrics.push(metric(self.name, LOCK));
+        }
+        if self.foreground {
+            let works = foreground::Work::ALL.into_iter();
+            metrics.extend(works.flat_map(|work| STEPS.map(|(what, _)| self.step_metric(work, what))));
+        }
+        metrics
+    }
+
+    fn step_metric(&self, work: foreground::Work, what: &str) -> String {
+        metric(self.name, &format!("{}-{what}-us", work.name()))
+    }
+}
 
 impl Scenario for SwapRelease {
     fn name(&self) -> &'static str {
         "swap-release"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let cases = CASES.iter().filter(|case| options.case.wants(case.name));
+        Ok(cases.flat_map(|case| case.metrics(options.icount)).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -191,23 +237,14 @@ impl<'a> Run<'a> {
                 self.round(out)
             })
             .collect::<Result<Vec<Round>>>()?;
-        let name = |what: &str| format!("{}/{what}", self.case.name);
-        let mut sample = |what, unit, of: &dyn Fn(&Round) -> f64| {
-            out.sample(&name(what), unit, Better::Lower, median(rounds.iter().map(of)) / 1e6);
-        };
-        sample("gone-ms", "ms", &|r| r.gone);
-        sample("ram-98-ms", "ms", &|r| r.ram);
-        sample("swap-98-ms", "ms", &|r| r.swap);
-        if self.area.zram_name().is_some() {
-            sample("zram-98-ms", "ms", &|r| r.zram.unwrap_or(f64::NAN));
+        for ((what, of), unit) in self.case.back() {
+            let value = median(rounds.iter().map(of)) / 1e6;
+            out.sample(&metric(self.case.name, what), unit, Better::Lower, value);
         }
-        sample("mem-98-ms", "ms", &|r| r.free);
-        sample("cpu-ms", "ms", &|r| r.cpu);
-        sample("backlog-mb", "MB", &|r| r.backlog);
         if self.case.locks && self.options.icount {
             out.progress(&format!("{}: locks", self.case.name));
             let longest = self.longest_lock(out)?;
-            out.sample(&name("pte-lock-max-us"), "us", Better::Lower, longest as f64);
+            out.sample(&metric(self.case.name, LOCK), "us", Better::Lower, longest as f64);
         }
         if self.case.foreground {
             let count = self.options.rounds.unwrap_or(FOREGROUND_ROUNDS[mode]);
@@ -217,13 +254,10 @@ impl<'a> Run<'a> {
                 rounds.push(self.foreground(WINDOW[mode], out)?);
             }
             for (i, work) in foreground::Work::ALL.into_iter().enumerate() {
-                let mut sample = |what, of: fn(&Steps) -> f64| {
-                    let name = name(&format!("{}-{what}-us", work.name()));
-                    out.sample(&name, "us", Better::Lower, median(rounds.iter().map(|r| of(&r[i]))));
-                };
-                sample("p50", |s| s.p50);
-                sample("p99", |s| s.p99);
-                sample("max", |s| s.max);
+                for (what, of) in STEPS {
+                    let value = median(rounds.iter().map(|r| of(&r[i])));
+                    out.sample(&self.case.step_metric(work, what), "us", Better::Lower, value);
+                }
             }
         }
         Ok(())

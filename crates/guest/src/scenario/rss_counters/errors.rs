@@ -18,6 +18,7 @@ use crate::child::{self, Board, Child};
 use crate::kmsg::Kmsg;
 use crate::region::{PAGE, Region, TABLE};
 use crate::report::{Better, Reporter};
+use crate::scenario::Figure;
 use crate::victim;
 
 /// How many processes hop over the CPUs, each in its own way.
@@ -34,6 +35,17 @@ const TOO_MUCH: usize = 4 * ROOM;
 /// How long a process waits between looks whether it shall go on.
 const MOMENT: Duration = Duration::from_micros(500);
 
+/// What is reported of each kind of process.
+const SEEN: [Figure<Errors>; 2] = [("stat", |e| e.stat as f64), ("oom", |e| e.oom as f64)];
+/// Without and with a second thread.
+const KINDS: [(bool, &str); 2] = [(false, ""), (true, "threaded-")];
+
+/// What is reported.
+pub fn metrics(cpus: usize) -> Vec<String> {
+    let kinds = cases(cpus).into_iter().flat_map(|case| KINDS.map(|(_, prefix)| case.kind(prefix)));
+    kinds.flat_map(|kind| SEEN.map(|(what, _)| format!("{kind}{what}"))).collect()
+}
+
 /// All of it.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     let group = Cgroup::new("rss-counters", "memory")?;
@@ -41,8 +53,8 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     // All that they get is the group's.
     group.join()?;
     for case in cases(cpus()?) {
-        for (threaded, prefix) in [(false, ""), (true, "threaded-")] {
-            let name = format!("error-{}/{prefix}", case.name);
+        for (threaded, prefix) in KINDS {
+            let name = case.kind(prefix);
             out.progress(&name);
             let processes: Result<Vec<_>> = case.plans.iter().map(|p| Process::start(p, threaded)).collect();
             kinds.push((processes.with_context(|| name.clone())?, name));
@@ -53,13 +65,11 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     for (processes, name) in &kinds {
         let errors: Vec<Errors> =
             processes.iter().map(|p| p.errors(&seen)).collect::<Result<_>>().with_context(|| name.clone())?;
-        let mut sample = |what: &str, error: fn(&Errors) -> u64| {
-            let bytes = errors.iter().map(error).sum::<u64>() * PAGE as u64;
-            let mean = bytes as f64 / errors.len() as f64 / 1e6;
+        for (what, error) in SEEN {
+            let bytes = errors.iter().map(error).sum::<f64>() * PAGE as f64;
+            let mean = bytes / errors.len() as f64 / 1e6;
             out.sample(&format!("{name}{what}"), "MB", Better::Lower, mean);
-        };
-        sample("stat", |e| e.stat);
-        sample("oom", |e| e.oom);
+        }
     }
     Ok(())
 }
@@ -68,6 +78,13 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
 struct Case {
     name: String,
     plans: Vec<Plan>,
+}
+
+impl Case {
+    /// With what the names of its metrics begin.
+    fn kind(&self, prefix: &str) -> String {
+        format!("error-{}/{prefix}", self.name)
+    }
 }
 
 /// Everything that one process does, in order.

@@ -10,21 +10,35 @@ use crate::child::{self, Board, Child};
 use crate::freemem::now;
 use crate::region::Region;
 use crate::report::{Better, Reporter};
-use crate::scenario::median;
+use crate::scenario::{median, metric};
 
 /// Rounds that do not count, because what runs for the first time is slow: of page faults, and of
 /// what is short.
 const WARM_UP: usize = 1;
 const WARM_UP_MANY: usize = 10;
 
+/// In the order in which they are run.
+const CASES: [&str; 7] =
+    ["fault", "fault-threaded", "fork", "exec", "thread", "fork-threaded", "thread-first"];
+
+fn name(case: &str) -> String {
+    metric(case, "instructions")
+}
+
+/// What is reported.
+pub fn metrics(_cpus: usize) -> Vec<String> {
+    CASES.map(name).to_vec()
+}
+
 /// All of it.
 pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
+    let [fault, fault_threaded, fork, exec, thread, fork_threaded, thread_first] = CASES;
     let (pages, many) = (options.pages(), options.many());
     let touch = || {
         Region::new(pages)?.touch(0..pages);
         Ok(())
     };
-    for (case, prepare) in [("fault", alone as fn() -> _), ("fault-threaded", child::start_sleeper)] {
+    for (case, prepare) in [(fault, alone as fn() -> _), (fault_threaded, child::start_sleeper)] {
         out.progress(case);
         let rounds = by_child(options.rounds, WARM_UP, prepare, touch)?;
         sample(out, case, median(rounds.into_iter()) / pages as f64);
@@ -35,17 +49,17 @@ pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
         sample(out, case, typical(by_child(many, WARM_UP_MANY, prepare, work)?));
         anyhow::Ok(())
     };
-    short("fork", alone, &|| Child::fork(|| Ok(()))?.join())?;
-    short("exec", alone, &|| program.run())?;
-    short("thread", child::start_sleeper, &start_thread)?;
-    short("fork-threaded", alone, &|| Child::fork(start_thread)?.join())?;
-    out.progress("thread-first");
-    sample(out, "thread-first", typical(first_threads(many)?));
+    short(fork, alone, &|| Child::fork(|| Ok(()))?.join())?;
+    short(exec, alone, &|| program.run())?;
+    short(thread, child::start_sleeper, &start_thread)?;
+    short(fork_threaded, alone, &|| Child::fork(start_thread)?.join())?;
+    out.progress(thread_first);
+    sample(out, thread_first, typical(first_threads(many)?));
     Ok(())
 }
 
 fn sample(out: &mut Reporter, case: &str, value: f64) {
-    out.sample(&format!("{case}/instructions"), "instructions", Better::Lower, value);
+    out.sample(&name(case), "instructions", Better::Lower, value);
 }
 
 /// What a process does that does not want company.

@@ -10,7 +10,7 @@ use crate::child::{Board, Child};
 use crate::freemem::now;
 use crate::region::Region;
 use crate::report::{Better, Reporter};
-use crate::scenario::median;
+use crate::scenario::{median, metric};
 use crate::victim;
 
 /// How often, and how long each time, it is counted what gets done.
@@ -24,8 +24,21 @@ const PAGES: usize = 2048;
 /// Some work; says how much.
 type Work<'a> = dyn Fn() -> Result<u64> + Sync + 'a;
 
+/// In the order in which they are run.
+const CASES: [&str; 5] = ["fault-processes", "fault-threads", "fork-1", "fork-all", "exec-all"];
+
+fn name(case: &str) -> String {
+    metric(case, "rate")
+}
+
+/// What is reported.
+pub fn metrics(_cpus: usize) -> Vec<String> {
+    CASES.map(name).to_vec()
+}
+
 /// All of it.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
+    let [fault_processes, fault_threads, fork_one, fork_all, exec_all] = CASES;
     let cpus = cpus()?;
     let program = Program::new()?;
     let touch = || {
@@ -37,16 +50,16 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     let mut sample = |case: &str, workers: &[usize], work: &Work<'_>| {
         out.progress(case);
         let rate = rate(workers, work)?;
-        out.sample(&format!("{case}/rate"), "1/s", Better::Higher, rate);
+        out.sample(&name(case), "1/s", Better::Higher, rate);
         anyhow::Ok(())
     };
     // The number of threads of each process.
     let processes = vec![1; cpus];
-    sample("fault-processes", &processes, &touch)?;
-    sample("fault-threads", &[cpus], &touch)?;
-    sample("fork-1", &[1], &fork)?;
-    sample("fork-all", &processes, &fork)?;
-    sample("exec-all", &processes, &exec)
+    sample(fault_processes, &processes, &touch)?;
+    sample(fault_threads, &[cpus], &touch)?;
+    sample(fork_one, &[1], &fork)?;
+    sample(fork_all, &processes, &fork)?;
+    sample(exec_all, &processes, &exec)
 }
 
 /// How much is done in a second by so many threads of some processes; `work` says how much it was.
