@@ -379,8 +379,11 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// How it is said that an expectation is of a metric that was not measured.
+const MISSING: &str = "the results have no";
+
 fn missing(expected: String, metric: &str) -> Checked {
-    Checked { expected, measured: format!("the results have no {metric}"), pass: false }
+    Checked { expected, measured: format!("{MISSING} {metric}"), pass: false }
 }
 
 /// What tells the guests apart in which metrics are measured.
@@ -404,7 +407,10 @@ fn line(text: &str, span: &Range<usize>) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::catalog::{self, Scenario, mode_name};
     use crate::results::{ArmMeta, Beside, fixture};
 
     fn check_fixture(text: &str) -> Result<Vec<Checked>> {
@@ -418,6 +424,75 @@ mod tests {
 
     fn passes(text: &str) -> Vec<bool> {
         own(check_fixture(text).unwrap()).iter().map(|c| c.pass).collect()
+    }
+
+    /// Results with all that the scenario reports, in all its guests and on all its kernels.
+    fn all_of(scenario: &Scenario) -> Results {
+        let mut results = fixture::results();
+        let (arm, like) = (results.meta.arms[0].clone(), results.metrics[0].clone());
+        let controls = scenario.controls.iter().map(|c| ArmMeta { name: c.name.into(), ..arm.clone() });
+        results.meta.arms.extend(controls);
+        results.metrics.clear();
+        for run in scenario.runs {
+            let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
+            let metrics = guest::metrics(scenario.name, &args, run.cpus.try_into().unwrap()).unwrap();
+            assert!(!metrics.is_empty(), "{run:?}");
+            results.metrics.extend(metrics.into_iter().map(|metric| Metric {
+                scenario: scenario.name.into(),
+                metric,
+                mode: Some(mode_name(run.mode).into()),
+                cpus: scenario.cpus_in_name(run),
+                ..like.clone()
+            }));
+        }
+        results
+    }
+
+    /// What the text names of which `results` have nothing.
+    fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
+        let checked = check_text(results, text, path).unwrap();
+        let missing = checked.into_iter().filter(|c| c.measured.starts_with(MISSING));
+        let file: File = toml::from_str(text).unwrap();
+        let scope = Scope::new(&file, &None, &None, None);
+        let known_worse = file.known_worse.iter().filter(|name| scope.find(results, name).is_empty());
+        missing.map(|c| c.expected).chain(known_worse.cloned()).collect()
+    }
+
+    #[test]
+    fn what_topics_expect_is_what_scenarios_report() {
+        let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");
+        let mut files: BTreeSet<_> =
+            fs::read_dir(&topics).unwrap().map(|entry| entry.unwrap().path().join("expect.toml")).collect();
+        files.retain(|path| path.is_file());
+        let mut wrong = Vec::new();
+        for scenario in catalog::all() {
+            let path = topics.join(scenario.name).join("expect.toml");
+            assert!(files.remove(&path), "no {}", path.display());
+            let text = fs::read_to_string(&path).unwrap();
+            let unknown = unknown(&all_of(scenario), &text, &path).into_iter();
+            wrong.extend(unknown.map(|what| format!("{}: {what}", scenario.name)));
+        }
+        assert!(wrong.is_empty(), "no scenario reports:\n{}", wrong.join("\n"));
+        assert!(files.is_empty(), "of no scenario: {files:?}");
+    }
+
+    #[test]
+    fn names_that_no_scenario_reports_are_found() {
+        let results = all_of(catalog::select(&["reap".into()]).unwrap()[0]);
+        let unknown = |text: &str| unknown(&results, text, Path::new("x")).len();
+        let expect = |metric: &str| format!("[[expect]]\nmetric = '{metric}'\nat_least = 1.0\n");
+        assert_eq!(unknown(&expect("1-vma/mrelease-90")), 0);
+        assert_eq!(unknown(&expect("1-vma/mrelease-91")), 1);
+        // Reported, but not in this guest.
+        assert_eq!(unknown(&format!("{}mode = 'icount'", expect("1-vma/mrelease-90"))), 1);
+        assert_eq!(unknown("known_worse = ['1-vma/kill-cpu', '1-vma/kill-cpus']"), 1);
+        for (metric, other, missed) in
+            [("kill-90", "kill-cpu", 0), ("kil-90", "kill-cpu", 1), ("kill-90", "cpu", 1)]
+        {
+            let text = format!("arm = 'stock'\nmetric = '1-vma/{metric}'\nnot_worse_than = '1-vma/{other}'");
+            assert_eq!(unknown(&format!("[[compare]]\n{text}")), missed, "{text}");
+        }
+        assert_eq!(unknown("[[bound]]\narm = 'memreap'\nmetric = '2-vmas/kill-90'\nat_most = 1"), 1);
     }
 
     #[test]
