@@ -233,9 +233,7 @@ impl Chosen {
         // Not in reach of everybody, and then the upper bound has to do.
         let rollup = if exact { target.process.smaps_rollup().ok() } else { None };
         match rollup {
-            Some(rollup) => {
-                Self { target, bytes: rollup.private().saturating_add(rollup.swap_pss), exact: true }
-            }
+            Some(rollup) => Self { target, bytes: rollup.private(), exact: true },
             None => Self { target, bytes: at_most, exact: false },
         }
     }
@@ -271,4 +269,46 @@ pub(crate) fn reap_is_on(root: &Root) -> bool {
 /// Whether the kernel's workers leave a share of their CPU to others.
 fn workers_are_paced(root: &Root) -> bool {
     matches!(features::expedite_cpu_percent(root), Ok(Some(percent)) if percent < 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use linux::{PidFd, Process};
+
+    use super::*;
+    use crate::target::Facts;
+
+    #[test]
+    fn an_exact_figure_counts_swap_once() {
+        let tree = tempfile::tempdir().unwrap();
+        let dir = tree.path().join(format!("proc/{}", Pid::own()));
+        fs::create_dir_all(&dir).unwrap();
+        let rollup = "0-1 ---p 0 00:00 0 [rollup]\nRss: 7 kB\nPss: 7 kB\nPss_Anon: 7 kB\nPss_File: 0 kB\n\
+                      Pss_Shmem: 0 kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: 7 kB\nAnonymous: 7 kB\nSwap: 100 kB\n\
+                      SwapPss: 100 kB\n";
+        fs::write(dir.join("smaps_rollup"), rollup).unwrap();
+        let facts = Facts {
+            comm: linux::process::Comm::new(b"x").unwrap(),
+            uid: 0,
+            ppid: None,
+            start_time: 0,
+            kernel_thread: false,
+            zombie: false,
+            core_dumping: false,
+            vm_size: 0,
+            rss_anon: 7 << 10,
+            swap: 100 << 10,
+        };
+        for exact in [true, false] {
+            let target = Target {
+                pidfd: PidFd::open(Pid::own()).unwrap(),
+                process: Process::open(&Root::at(tree.path()), Pid::own()).unwrap(),
+                facts: facts.clone(),
+            };
+            let chosen = Chosen::new(target, exact);
+            assert_eq!((chosen.bytes, chosen.exact), (107 << 10, exact));
+        }
+    }
 }
