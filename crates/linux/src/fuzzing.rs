@@ -74,7 +74,8 @@ pub fn smaps_rollup(bytes: &[u8]) -> bool {
         return false;
     };
     sizes(&[r.rss, r.pss, r.private_clean, r.private_dirty, r.swap, r.swap_pss, r.anonymous], bytes);
-    assert!(r.private() >= r.private_dirty);
+    sizes(&[r.pss_anon, r.pss_file, r.pss_shmem], bytes);
+    assert!(r.comes_back() >= r.swap_pss);
     true
 }
 
@@ -115,7 +116,7 @@ pub fn scan(bytes: &[u8]) -> bool {
     };
     printable(brief.comm);
     numbers(&[brief.uid.into(), brief.threads.into()], bytes);
-    sizes(&[brief.vm_size, brief.rss_anon, brief.rss_file, brief.rss_shmem, brief.swap], bytes);
+    sizes(&[brief.vm_size, brief.rss_anon, brief.rss_shmem, brief.swap], bytes);
     true
 }
 

@@ -214,8 +214,6 @@ pub struct Brief {
     pub vm_size: u64,
     /// Anonymous memory.
     pub rss_anon: u64,
-    /// Mapped files.
-    pub rss_file: u64,
     /// Shared memory.
     pub rss_shmem: u64,
     /// Anonymous memory in swap.
@@ -233,7 +231,7 @@ impl Brief {
         const KILL: u64 = 1 << 8;
         let (mut comm, mut state, mut tgid, mut ppid, mut uid) = (None, None, None, None, None);
         let (mut session, mut threads, mut vm_size, mut killed) = (None, None, None, false);
-        let (mut rss_anon, mut rss_file, mut rss_shmem, mut swap) = (0, 0, 0, 0);
+        let (mut rss_anon, mut rss_shmem, mut swap) = (0, 0, 0);
         for line in bytes.split_inclusive(|&b| b == b'\n') {
             // What has no end may be cut in a number.
             let line = line.strip_suffix(b"\n")?;
@@ -248,7 +246,6 @@ impl Brief {
                 b"NSsid" => session = Pid::new(number(first(value)?)?),
                 b"VmSize" => vm_size = Some(kib(value)?),
                 b"RssAnon" => rss_anon = kib(value)?,
-                b"RssFile" => rss_file = kib(value)?,
                 b"RssShmem" => rss_shmem = kib(value)?,
                 b"VmSwap" => swap = kib(value)?,
                 b"Threads" => threads = Some(number(value)?),
@@ -266,7 +263,6 @@ impl Brief {
             has_memory: vm_size.is_some(),
             vm_size: vm_size.unwrap_or(0),
             rss_anon,
-            rss_file,
             rss_shmem,
             swap,
             threads: threads?,
@@ -431,7 +427,6 @@ mod tests {
             has_memory: true,
             vm_size: 10 << 10,
             rss_anon: 1 << 10,
-            rss_file: 2 << 10,
             rss_shmem: 3 << 10,
             swap: 4 << 10,
             threads: 5,

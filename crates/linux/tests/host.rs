@@ -122,6 +122,9 @@ fn smaps_rollup() {
         for (key, value) in [
             ("Rss", ours.rss),
             ("Pss", ours.pss),
+            ("Pss_Anon", ours.pss_anon),
+            ("Pss_File", ours.pss_file),
+            ("Pss_Shmem", ours.pss_shmem),
             ("Shared_Clean", ours.shared_clean),
             ("Shared_Dirty", ours.shared_dirty),
             ("Private_Clean", ours.private_clean),

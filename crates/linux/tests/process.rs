@@ -77,7 +77,7 @@ fn private_memory_is_seen_by_all_counters() {
     near("statm", process.statm().unwrap().resident + status.swap);
     near("stat", process.stat().unwrap().rss + status.swap);
     let rollup = process.smaps_rollup().unwrap();
-    near("private", rollup.private());
+    near("what comes back", rollup.comes_back());
     assert!(rollup.anonymous >= rollup.private_dirty && rollup.rss >= rollup.pss);
 }
 

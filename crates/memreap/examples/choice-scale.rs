@@ -171,7 +171,7 @@ fn brute_force(root: &Root) -> Pid {
             let process = Process::open(root, pid).ok()?;
             // Children of ours are not chosen.
             (process.stat().ok()?.ppid != Some(Pid::own())).then_some(())?;
-            Some((process.smaps_rollup().ok()?.private(), std::cmp::Reverse(pid)))
+            Some((process.smaps_rollup().ok()?.comes_back(), std::cmp::Reverse(pid)))
         })
         .max()
         .expect("somebody")

@@ -233,7 +233,7 @@ impl Chosen {
         // Not in reach of everybody, and then the upper bound has to do.
         let rollup = if exact { target.process.smaps_rollup().ok() } else { None };
         match rollup {
-            Some(rollup) => Self { target, bytes: rollup.private(), exact: true },
+            Some(rollup) => Self { target, bytes: rollup.comes_back(), exact: true },
             None => Self { target, bytes: at_most, exact: false },
         }
     }

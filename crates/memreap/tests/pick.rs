@@ -5,8 +5,10 @@
 mod common;
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 
-use common::{Ran, Setup, Victim, memreap};
+use common::{Mapping, Ran, Setup, Victim, in_a_namespace, memreap};
+use linux::{Pid, Process, Root};
 use serde_json::Value;
 
 fn pick(args: &[&str]) -> Ran {
@@ -79,4 +81,40 @@ fn a_configuration_that_is_not_there_is_wrong_usage() {
     let ran = pick(&["--config", "/there/is/none.toml"]);
     // Until configurations are read at all, the built-in one is taken.
     assert!(matches!(ran.code, Some(0 | 2)), "{ran:?}");
+}
+
+#[test]
+fn pages_of_files_do_not_come_back() {
+    in_a_namespace("mapped", "true");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn mapped() {
+    const READ: i32 = libc::PROT_READ;
+    const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    const MIB: usize = 200;
+    let maps = |protection, flags, fd| {
+        let maps = Some(Mapping { mib: MIB, protection, flags, fd });
+        Victim::new(&Setup { mib: 1, maps, ..Setup::default() })
+    };
+    let status = |pid: Pid| Process::open(&Root::system(), pid).unwrap().status().unwrap();
+    let chosen = || pick(&["--json"]).json()["victim"]["pid"].clone();
+    let files: Vec<_> = [(READ, libc::MAP_PRIVATE), (READ, libc::MAP_SHARED), (WRITE, libc::MAP_SHARED)]
+        .into_iter()
+        .map(|(protection, flags)| {
+            // On a disk, where /tmp may be none.
+            let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            file.set_len((MIB << 20) as u64).unwrap();
+            let victim = maps(protection, flags, file.as_raw_fd());
+            assert!(status(victim.pid).rss_file >= (MIB << 20) as u64, "all of the file is there");
+            victim
+        })
+        .collect();
+    let anonymous = Victim::of(127);
+    assert_eq!(chosen(), anonymous.pid.get(), "{:?}", pick(&["--explain"]));
+    assert!(files.iter().all(Victim::is_alive));
+    // Shared memory that nobody else maps does.
+    let shared = maps(WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
+    assert_eq!(chosen(), shared.pid.get(), "{:?}", pick(&["--explain"]));
 }

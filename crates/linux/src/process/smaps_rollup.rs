@@ -12,12 +12,17 @@ pub struct Rollup {
     pub rss: u64,
     /// The same, each divided by the number of processes that map it.
     pub pss: u64,
+    /// Of `pss`, anonymous memory.
+    pub pss_anon: u64,
+    /// Of `pss`, pages of files.
+    pub pss_file: u64,
+    /// Of `pss`, shared memory: tmpfs, memfd, MAP_SHARED | MAP_ANONYMOUS.
+    pub pss_shmem: u64,
     /// Mapped by others too, not written to.
     pub shared_clean: u64,
     /// Mapped by others too, written to.
     pub shared_dirty: u64,
-    /// Mapped by this process only, not written to. Comes back when it dies if it is anonymous;
-    /// what is a file's stays in the page cache, easy to reclaim.
+    /// Mapped by this process only, not written to.
     pub private_clean: u64,
     /// Mapped by this process only, written to.
     pub private_dirty: u64,
@@ -39,10 +44,11 @@ impl Rollup {
     /// Parses /proc/PID/smaps_rollup.
     ///
     /// # Errors
-    /// When `Rss`, `Pss`, `Private_Clean`, `Private_Dirty`, `Swap` or `SwapPss` is missing, or a
-    /// size does not fit into 64 bits.
+    /// When `Rss`, `Pss` or its parts, `Private_Clean`, `Private_Dirty`, `Swap` or `SwapPss` is missing,
+    /// or a size does not fit into 64 bits.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let (mut rss, mut pss, mut private_clean, mut private_dirty) = (None, None, None, None);
+        let (mut pss_anon, mut pss_file, mut pss_shmem) = (None, None, None);
         let (mut swap, mut swap_pss) = (None, None);
         let mut rollup = Self::default();
         // The first line is the address range.
@@ -54,6 +60,9 @@ impl Rollup {
             match key {
                 b"Rss" => rss = Some(line.kib(value)?),
                 b"Pss" => pss = Some(line.kib(value)?),
+                b"Pss_Anon" => pss_anon = Some(line.kib(value)?),
+                b"Pss_File" => pss_file = Some(line.kib(value)?),
+                b"Pss_Shmem" => pss_shmem = Some(line.kib(value)?),
                 b"Shared_Clean" => rollup.shared_clean = line.kib(value)?,
                 b"Shared_Dirty" => rollup.shared_dirty = line.kib(value)?,
                 b"Private_Clean" => private_clean = Some(line.kib(value)?),
@@ -70,6 +79,9 @@ impl Rollup {
         Ok(Self {
             rss: rss.ok_or_else(|| missing(path, bytes, "Rss: is missing"))?,
             pss: pss.ok_or_else(|| missing(path, bytes, "Pss: is missing"))?,
+            pss_anon: pss_anon.ok_or_else(|| missing(path, bytes, "Pss_Anon: is missing"))?,
+            pss_file: pss_file.ok_or_else(|| missing(path, bytes, "Pss_File: is missing"))?,
+            pss_shmem: pss_shmem.ok_or_else(|| missing(path, bytes, "Pss_Shmem: is missing"))?,
             private_clean: private_clean.ok_or_else(|| missing(path, bytes, "Private_Clean: is missing"))?,
             private_dirty: private_dirty.ok_or_else(|| missing(path, bytes, "Private_Dirty: is missing"))?,
             swap: swap.ok_or_else(|| missing(path, bytes, "Swap: is missing"))?,
@@ -78,10 +90,19 @@ impl Rollup {
         })
     }
 
-    /// What is this process's alone: pages and its share of swap. What comes back when it dies,
-    /// but for file pages in it, which stay in the page cache.
-    pub fn private(&self) -> u64 {
-        self.private_clean.saturating_add(self.private_dirty).saturating_add(self.swap_pss)
+    /// What comes back when the process dies: the anonymous and the shared memory that it alone maps, and
+    /// its share of swap. Pages of files stay in the page cache, and could be had without its death.
+    ///
+    /// Never less than that, and no more than its share of anonymous and shared memory. More only where it
+    /// maps files and memory that others hold too: the sums of clean and dirty pages do not tell them apart.
+    /// Shared memory that outlives its last mapping is counted, though it does not come back: a file on a
+    /// tmpfs, or a memfd that somebody has open.
+    pub fn comes_back(&self) -> u64 {
+        let private = self.private_clean.saturating_add(self.private_dirty);
+        // What others map, too, is in `pss_file` by half at most: so at least this much of it is private.
+        let files = self.pss_file.saturating_mul(2).saturating_sub(self.rss.saturating_sub(self.anonymous));
+        let share = self.pss_anon.saturating_add(self.pss_shmem);
+        private.saturating_sub(files).min(share).saturating_add(self.swap_pss)
     }
 }
 
@@ -92,7 +113,17 @@ mod tests {
     use super::*;
 
     const HEADING: &str = "55740f66b000-7ffc68773000 ---p 00000000 00:00 0    [rollup]\n";
-    const REQUIRED: [&str; 6] = ["Rss", "Pss", "Private_Clean", "Private_Dirty", "Swap", "SwapPss"];
+    const REQUIRED: [&str; 9] = [
+        "Rss",
+        "Pss",
+        "Pss_Anon",
+        "Pss_File",
+        "Pss_Shmem",
+        "Private_Clean",
+        "Private_Dirty",
+        "Swap",
+        "SwapPss",
+    ];
 
     fn parse(text: &str) -> Result<Rollup> {
         Rollup::parse(Path::new("/proc/1/smaps_rollup"), text.as_bytes())
@@ -109,8 +140,8 @@ mod tests {
 
     #[test]
     fn names_that_begin_alike_are_told_apart() {
-        let text = "Rss: 1 kB\nPss: 2 kB\nPss_Dirty: 99 kB\nPss_Anon: 99 kB\nShared_Clean: 3 kB\n\
-                    Shared_Dirty: 4 kB\nPrivate_Clean: 5 kB\nPrivate_Dirty: 6 kB\nAnonymous: 7 kB\n\
+        let text = "Rss: 1 kB\nPss: 2 kB\nPss_Dirty: 99 kB\nPss_Anon: 13 kB\nPss_File: 14 kB\n\
+                    Pss_Shmem: 15 kB\nShared_Clean: 3 kB\nShared_Dirty: 4 kB\nPrivate_Clean: 5 kB\nPrivate_Dirty: 6 kB\nAnonymous: 7 kB\n\
                     LazyFree: 8 kB\nShared_Hugetlb: 99 kB\nPrivate_Hugetlb: 9 kB\nSwap: 10 kB\n\
                     SwapPss: 11 kB\nLocked: 12 kB\n";
         let kib = |n: u64| n * 1024;
@@ -118,6 +149,9 @@ mod tests {
         let expected = Rollup {
             rss: kib(1),
             pss: kib(2),
+            pss_anon: kib(13),
+            pss_file: kib(14),
+            pss_shmem: kib(15),
             shared_clean: kib(3),
             shared_dirty: kib(4),
             private_clean: kib(5),
@@ -130,23 +164,94 @@ mod tests {
             locked: kib(12),
         };
         assert_eq!(rollup, expected);
-        assert_eq!(rollup.private(), kib(5 + 6 + 11));
+    }
+
+    /// What a page is of.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Of {
+        Anon,
+        File,
+        Shmem,
+    }
+
+    /// What is said of so many pages of 4 KiB each, mapped by so many processes.
+    fn rollup_of(pages: &[(Of, u64, u64)]) -> Rollup {
+        let mut r = Rollup::default();
+        for &(of, pages, mapped_by) in pages {
+            let bytes = pages * 4096;
+            r.rss += bytes;
+            let part = match of {
+                Of::Anon => {
+                    r.anonymous += bytes;
+                    &mut r.pss_anon
+                }
+                Of::File => &mut r.pss_file,
+                Of::Shmem => &mut r.pss_shmem,
+            };
+            *part += bytes / mapped_by;
+            *(if mapped_by > 1 { &mut r.shared_dirty } else { &mut r.private_dirty }) += bytes;
+        }
+        r
+    }
+
+    #[test]
+    fn what_comes_back_is_no_file_and_nobody_elses() {
+        use Of::{Anon, File, Shmem};
+        const MIB: u64 = 256;
+        let mib = |pages: &[(Of, u64, u64)]| rollup_of(pages).comes_back() >> 20;
+        assert_eq!(mib(&[(Anon, 127 * MIB, 1)]), 127);
+        assert_eq!(mib(&[(Anon, MIB, 1), (File, 200 * MIB, 1)]), 1);
+        assert_eq!(mib(&[(Anon, MIB, 1), (File, 200 * MIB, 2)]), 1);
+        assert_eq!(mib(&[(Shmem, 30 * MIB, 1), (File, 200 * MIB, 1)]), 30);
+        // What a fork shares, alone and with files.
+        assert_eq!(mib(&[(Anon, MIB, 1), (Anon, 900 * MIB, 2)]), 1);
+        assert_eq!(mib(&[(Anon, MIB, 1), (Anon, 900 * MIB, 9), (File, 200 * MIB, 1)]), 1);
+        assert_eq!(mib(&[(Anon, MIB, 1), (Anon, 900 * MIB, 9), (File, 200 * MIB, 9)]), 1);
+        assert_eq!(mib(&[(Anon, MIB, 1), (Shmem, 900 * MIB, 9), (File, 200 * MIB, 9)]), 1);
+        // Swap is apart.
+        let swapped = Rollup { swap: 7 << 20, swap_pss: 5 << 20, ..rollup_of(&[(File, MIB, 1)]) };
+        assert_eq!(swapped.comes_back(), 5 << 20);
     }
 
     proptest! {
         #[test]
         fn any_sizes_in_any_order(
-            sizes in prop::array::uniform6(0..=u64::MAX / 1024),
-            order in Just(vec![0, 1, 2, 3, 4, 5]).prop_shuffle(),
+            sizes in prop::array::uniform9(0..=u64::MAX / 1024),
+            order in Just((0..9).collect::<Vec<_>>()).prop_shuffle(),
         ) {
             let lines = order.iter().map(|&i: &usize| format!("{}: {:>15} kB\n", REQUIRED[i], sizes[i]));
             let text = HEADING.to_owned() + &lines.collect::<String>();
             let r = parse(&text).unwrap();
-            let got = [r.rss, r.pss, r.private_clean, r.private_dirty, r.swap, r.swap_pss];
+            let pss = [r.pss, r.pss_anon, r.pss_file, r.pss_shmem];
+            let got = [&[r.rss], &pss[..], &[r.private_clean, r.private_dirty, r.swap, r.swap_pss]].concat();
             prop_assert_eq!(got, sizes.map(|kib| kib * 1024));
-            prop_assert!(r.private() >= r.private_clean.max(r.private_dirty).max(r.swap_pss));
+            prop_assert!(r.comes_back() >= r.swap_pss);
             for cut in 0..text.len() {
                 prop_assert!(parse(&text[..cut]).is_err());
+            }
+        }
+
+        #[test]
+        fn what_comes_back_is_bounded(
+            pages in prop::collection::vec((0_usize..3, 0_u64..1000, 1_u64..5), 0..10),
+        ) {
+            let pages: Vec<_> = pages
+                .into_iter()
+                .map(|(of, pages, mapped_by)| ([Of::Anon, Of::File, Of::Shmem][of], pages, mapped_by))
+                .collect();
+            let sum = |counts: fn(&(Of, u64, u64)) -> bool| {
+                pages.iter().filter(|page| counts(page)).map(|(_, pages, _)| pages * 4096).sum::<u64>()
+            };
+            let rollup = rollup_of(&pages);
+            let own = sum(|(of, _, mapped_by)| *of != Of::File && *mapped_by == 1);
+            prop_assert!(rollup.comes_back() >= own, "{own} {rollup:?}");
+            prop_assert!(rollup.comes_back() <= sum(|(of, ..)| *of != Of::File));
+            prop_assert!(rollup.comes_back() <= rollup.private_dirty);
+            // Exact where no memory is shared, and where no file is mapped.
+            if sum(|(of, _, mapped_by)| *of != Of::File && *mapped_by > 1) == 0
+                || sum(|(of, ..)| *of == Of::File) == 0
+            {
+                prop_assert_eq!(rollup.comes_back(), own);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Choosing the victim: exactly, at little cost.
 //!
-//! What counts is what comes back when a process dies: its private memory and its share of swap, which
-//! only a walk of its page tables tells (smaps_rollup). What /proc/PID/status says is cheap, and an upper
-//! bound once it is known how far its counters can be off. So all processes are ranked by their bounds,
-//! and read exactly from the top down until the next bound cannot beat the best exact figure: the same
-//! victim as if all had been read ([`search`]).
+//! What counts is what comes back when a process dies: its private memory but for pages of files, and its
+//! share of swap, which only a walk of its page tables tells (smaps_rollup). What /proc/PID/status says
+//! (`RssAnon`, `RssShmem` and `VmSwap`) is cheap, and an upper bound once it is known how far its counters can
+//! be off. So all processes are ranked by their bounds, and read exactly from the top down until the next
+//! bound cannot beat the best exact figure: the same victim as if all had been read ([`search`]).
 //!
 //! With thousands of processes even the cheap readings take too long at the moment of the choice. They are
 //! made beforehand ([`Chooser::refresh`]), a slice at a time, and stay upper bounds as the system's own
@@ -656,7 +656,7 @@ impl Eyes {
             killed: brief.killed || memory.killed,
             vm_size: memory.vm_size,
             anon: memory.rss_anon.saturating_add(memory.swap),
-            mapped: memory.rss_file.saturating_add(memory.rss_shmem),
+            mapped: memory.rss_shmem,
             slack: self.machine.slack(memory.threads).saturating_mul(2),
             at: *now,
             verdict: Verdict { never: false, factor: 1.0, offset: 0, rule: None },

@@ -52,7 +52,7 @@ impl Private {
         let anonymous = rollup.private_clean.saturating_add(rollup.private_dirty).saturating_sub(files);
         // What is shared counts at most by half in `swap_pss`: that half is as much as is missing from `swap`.
         let swap = rollup.swap_pss.saturating_sub(rollup.swap.saturating_sub(rollup.swap_pss));
-        Self { bytes: rollup.private(), own: anonymous.saturating_add(swap) }
+        Self { bytes: rollup.comes_back(), own: anonymous.saturating_add(swap) }
     }
 }
 

@@ -10,9 +10,9 @@ use linux::{Root, vmstat};
 
 use crate::policy::Verdict;
 
-/// What a page fault maps at most of a file: its neighbours, too ("fault-around").
+/// What a page fault maps at most of shared memory: its neighbours, too ("fault-around").
 const MAPPED_PER_FAULT: u64 = 64 << 10;
-/// The same, where files are mapped by huge pages.
+/// The same, where it is mapped by huge pages.
 const MAPPED_PER_HUGE_FAULT: u64 = 2 << 20;
 /// How far a counter of the system's memory may be off per CPU and node, in pages.
 const SYSTEM_COUNTER: u64 = 125;
@@ -26,9 +26,9 @@ pub(super) struct Counters {
     pub(super) allocated: u64,
     /// Page faults since then.
     pub(super) faults: u64,
-    /// Bytes of files that are mapped by any process; at least as much as there are.
+    /// Bytes of shared memory that are mapped by any process; at least as much as there are.
     pub(super) mapped: u64,
-    /// Bytes of files that a page fault maps at most.
+    /// Bytes of shared memory that a page fault maps at most.
     pub(super) mapped_per_fault: u64,
 }
 
@@ -48,8 +48,8 @@ impl Counters {
             bytes,
             [
                 "nr_mapped",
+                "nr_shmem",
                 "pgfault",
-                "nr_file_pmdmapped",
                 "nr_shmem_pmdmapped",
                 "pgalloc_normal",
                 "pgalloc_dma32",
@@ -60,13 +60,15 @@ impl Counters {
             ],
         )
         .ok()?;
-        let [mapped, faults, file_huge, shmem_huge, zones @ ..] = values;
+        let [mapped, shmem, faults, shmem_huge, zones @ ..] = values;
         let pages = zones.iter().flatten().try_fold(0_u64, |sum, zone| sum.checked_add(*zone))?;
-        let huge = [file_huge, shmem_huge].iter().any(|n| n.unwrap_or(0) > 0);
+        let huge = shmem_huge.unwrap_or(0) > 0;
+        // `mapped` has files in it, and `shmem` what nobody maps.
+        let most = mapped?.min(shmem?);
         Some(Self {
             allocated: pages.checked_mul(machine.page)?,
             faults: faults?,
-            mapped: mapped?.saturating_add(machine.system_slack).saturating_mul(machine.page),
+            mapped: most.saturating_add(machine.system_slack).saturating_mul(machine.page),
             mapped_per_fault: if huge { MAPPED_PER_HUGE_FAULT } else { MAPPED_PER_FAULT },
         })
     }
@@ -151,7 +153,7 @@ pub(super) struct Reading {
     pub(super) vm_size: u64,
     /// Anonymous memory, and what is in swap, in bytes.
     pub(super) anon: u64,
-    /// Files and shared memory that it maps, in bytes.
+    /// Shared memory that it maps, in bytes.
     pub(super) mapped: u64,
     /// How far each of the two may be off.
     pub(super) slack: u64,
@@ -192,9 +194,10 @@ impl Reading {
 
     /// What can come back at most when the process dies, in bytes.
     ///
-    /// Since it was read, it can have got no more anonymous memory than the whole system has allocated
-    /// (what fork copies has other owners), and mapped no more of files than all page faults did, or than
-    /// is mapped at all. What drivers map by themselves is not counted: nothing of it comes back.
+    /// That is its share of anonymous and shared memory at most, and the counters have both in full. Since it
+    /// was read, it can have got no more anonymous memory than the whole system has allocated (what fork
+    /// copies has other owners), and mapped no more of shared memory than all page faults did, or than is
+    /// mapped at all. Neither pages of files nor what drivers map by themselves come back.
     pub(super) fn bound(&self, now: &Counters) -> u64 {
         let grown = now.allocated.saturating_sub(self.at.allocated);
         let faults = now.faults.saturating_sub(self.at.faults);
@@ -205,7 +208,7 @@ impl Reading {
             .saturating_add(mapped.saturating_add(self.slack).min(now.mapped))
     }
 
-    /// What comes back, by guess: what others share with it is in it, and what it maps of files is not.
+    /// What comes back, by guess: what others share with it is in it, and what it maps is not.
     pub(super) fn estimate(&self) -> u64 {
         self.anon
     }
@@ -295,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    const VMSTAT: &str = "nr_mapped 10\nnr_shmem_pmdmapped 0\nnr_file_pmdmapped 0\npgalloc_dma 1\n\
+    const VMSTAT: &str = "nr_mapped 10\nnr_shmem 90\nnr_shmem_pmdmapped 0\npgalloc_dma 1\n\
         pgalloc_dma32 20\npgalloc_normal 300\npgalloc_movable 4000\npgfault 7\n";
 
     fn machine() -> Machine {
@@ -317,7 +320,15 @@ mod tests {
             Counters::parse(huge.as_bytes(), &machine()).unwrap().mapped_per_fault,
             MAPPED_PER_HUGE_FAULT
         );
-        for wrong in ["", "nr_mapped 1\n", "pgfault 1\n", "nr_mapped 1\npgfault -1\n"] {
+        let little = VMSTAT.replace("nr_shmem 90", "nr_shmem 3");
+        assert_eq!(Counters::parse(little.as_bytes(), &machine()).unwrap().mapped, 8 * 4096);
+        for wrong in [
+            "",
+            "nr_mapped 1\nnr_shmem 1\n",
+            "nr_mapped 1\npgfault 1\n",
+            "nr_shmem 1\npgfault 1\n",
+            "nr_mapped 1\nnr_shmem 1\npgfault -1\n",
+        ] {
             assert_eq!(Counters::parse(wrong.as_bytes(), &machine()), None, "{wrong}");
         }
     }

@@ -71,7 +71,7 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     let choice = choose(&mut chooser, ALL, &[hog.pid]).unwrap();
     assert_eq!((choice.exact, choice.uid), (true, rustix::process::getuid().as_raw()));
     assert_eq!(choice.comm.as_bytes(), b"perl");
-    let exact = linux::Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+    let exact = linux::Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
     assert!(choice.bytes.abs_diff(exact) < 1 << 20 && choice.vm_size >= exact);
     assert_eq!(chooser.explain().next().unwrap().pid, hog.pid);
     let ours = chooser.explain().find(|c| c.pid == Pid::own());
@@ -107,16 +107,16 @@ fn what_was_read_in_advance_decides_until_a_fork() {
         let known = chooser.memory.find(hog.pid).is_some();
         let choice = choose(&mut chooser, ALL, &pids).unwrap();
         assert_eq!(choice.pid, hog.pid);
-        let exact = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+        let exact = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
         assert!(choice.bytes.abs_diff(exact) < 2 << 20, "{} {exact}", choice.bytes);
         known && choice.cost.exact == 0
     });
     assert!(decided);
 
-    let before = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private();
+    let before = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
     let pidfd = PidFd::open(hog.pid).unwrap();
     pidfd.send_signal(linux::pidfd::Signal::USR1, linux::pidfd::SignalFlags::empty()).unwrap();
-    while Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().private() > before / 2 {
+    while Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back() > before / 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The child may not be chosen; else its own bound would have it looked at more closely.
@@ -141,7 +141,7 @@ fn a_proc_that_lies_gets_nobody_killed() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    write("vmstat", b"nr_mapped 1\npgfault 1\npgalloc_normal 1\n");
+    write("vmstat", b"nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n");
     write("loadavg", b"0.00 0.00 0.00 1/1 -5\n");
     let status = fs::read("/proc/self/status").unwrap();
     let rollup = fs::read("/proc/self/smaps_rollup").unwrap();

@@ -37,6 +37,8 @@ pub struct Setup {
     pub name: Vec<u8>,
     pub mib: usize,
     pub on_term: OnTerm,
+    /// What it maps besides, all of it there.
+    pub maps: Option<Mapping>,
     /// A process that shares the victim's memory, and outlives it.
     pub sharer: bool,
     /// The first thread ends, another one goes on.
@@ -51,11 +53,21 @@ impl Default for Setup {
             name: unique().into_bytes(),
             mib: 8,
             on_term: OnTerm::Die,
+            maps: None,
             sharer: false,
             headless: false,
             uid: None,
         }
     }
+}
+
+/// Arguments of mmap(2).
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    pub mib: usize,
+    pub protection: i32,
+    pub flags: i32,
+    pub fd: i32,
 }
 
 /// A child of this test, killed and waited for at the end.
@@ -184,6 +196,13 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
         let stack = libc::mmap(std::ptr::null_mut(), 64 << 10, protection, flags, -1, 0);
         if memory == libc::MAP_FAILED || stack == libc::MAP_FAILED {
             libc::_exit(2);
+        }
+        if let Some(Mapping { mib, protection, flags, fd }) = setup.maps {
+            let flags = flags | libc::MAP_POPULATE;
+            let mapped = libc::mmap(std::ptr::null_mut(), mib << 20, protection, flags, fd, 0);
+            if mapped == libc::MAP_FAILED {
+                libc::_exit(2);
+            }
         }
         let top = stack.byte_add(64 << 10);
         let mut said: i32 = 0;
