@@ -7,6 +7,7 @@ mod file;
 mod parse;
 mod section;
 
+use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::exit::Exit;
 use crate::kill::First;
 use crate::policy::Policy;
 use crate::target;
+use crate::units::Size;
 
 /// The built-in configuration.
 pub const BUILT_IN: &str = include_str!("../../../packaging/memreap.toml");
@@ -46,15 +48,38 @@ pub struct Config {
     pub record: Record,
 }
 
+/// An amount of memory: a share of all, but no more than a size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// In percent of all.
+    pub share: f64,
+    /// In bytes; `u64::MAX` for any.
+    pub most: u64,
+}
+
+impl Level {
+    /// In bytes, when there is so much in all.
+    pub fn of(&self, total: u64) -> u64 {
+        ((total as f64 * self.share / 100.0) as u64).min(self.most)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", self.share)?;
+        if self.most < u64::MAX { write!(f, " and at most {}", Size(self.most)) } else { Ok(()) }
+    }
+}
+
 /// When to act.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
     /// Act when memory and swap run out within this time at the present rate...
     pub horizon: Duration,
-    /// ...and so much of memory is available at most, in percent of all.
-    pub low: f64,
-    /// Act when less is available, whatever the rate, in percent of all.
-    pub critical: f64,
+    /// ...and so much of memory is available at most.
+    pub low: Level,
+    /// Act when less is left and it shrinks, at almost any rate.
+    pub critical: Level,
     /// Act when all tasks stalled for this share of the last second, in percent, with less than `low`
     /// available.
     pub stall: f64,
@@ -68,8 +93,8 @@ impl Default for Act {
     fn default() -> Self {
         Self {
             horizon: Duration::from_secs(2),
-            low: 10.0,
-            critical: 7.0,
+            low: Level { share: 10.0, most: 8 << 30 },
+            critical: Level { share: 7.0, most: 4 << 30 },
             stall: 90.0,
             cgroups: true,
             hold_back: true,
@@ -230,6 +255,10 @@ mod tests {
         Config::parse("c", text).unwrap()
     }
 
+    fn share(share: f64) -> Level {
+        Level { share, most: u64::MAX }
+    }
+
     fn errors(text: &str) -> Vec<String> {
         Config::parse("c", text).map(|_| ()).unwrap_err().0
     }
@@ -313,8 +342,8 @@ mod tests {
         );
         let act = Act {
             horizon: Duration::from_millis(500),
-            low: 20.0,
-            critical: 5.0,
+            low: share(20.0),
+            critical: share(5.0),
             stall: 12.5,
             cgroups: false,
             hold_back: false,
@@ -436,6 +465,47 @@ oom_score_adj = "< x"
     }
 
     #[test]
+    fn a_level_is_what_it_says() {
+        let Act { low, critical, .. } = Act::default();
+        // The sizes of the built-in levels are for large machines.
+        assert_eq!((low.of(2000), critical.of(2000)), (200, 140));
+        assert_eq!([low.of(512 << 30), critical.of(512 << 30)], [8 << 30, 4 << 30]);
+        assert_eq!(share(90.0).of(100 << 40), 90 << 40);
+        let levels = |text: &str| {
+            let act = parse(&format!("[act]\n{text}")).act;
+            (act.low, act.critical)
+        };
+        let sized = |share, most| Level { share, most };
+        assert_eq!(levels("low = 12"), (share(12.0), critical));
+        // It would be more than a `low` with the built-in size, on a large machine.
+        assert_eq!(levels("critical = '5%'"), (share(10.0), share(5.0)));
+        assert_eq!(levels("critical = ['5%', '20 GiB']"), (sized(10.0, 20 << 30), sized(5.0, 20 << 30)));
+        assert_eq!(levels("critical = [5, '1G']"), (low, sized(5.0, 1 << 30)));
+        assert_eq!(
+            levels("low = [80, '6G']\ncritical = [70, '6G']"),
+            (sized(80.0, 6 << 30), sized(70.0, 6 << 30))
+        );
+        let wrong = |text: &str, expected: &str| {
+            let found = errors(&format!("[act]\n{text}")).remove(0);
+            assert!(found.starts_with(&format!("c:2: act.{expected}")), "{found}");
+        };
+        wrong(
+            "low = [12, '2G']",
+            "low: 12 % and at most 2.0 GiB is not more than act.critical, 7 % and at most 4.0 GiB;",
+        );
+        wrong(
+            "critical = 5\nlow = [12, '2G']",
+            "critical: 5 % is not less than act.low, 12 % and at most 2.0 GiB;",
+        );
+        wrong("low = '6 GiB'", "low: is a size alone; give a share, too: [\"10%\", \"6 GiB\"]");
+        for list in ["[]", "[12]", "['2G']", "['2G', 12]", "[12, 13]", "[12, '2G', '3G']"] {
+            wrong(&format!("low = {list}"), "low: ");
+        }
+        wrong("low = [12, '2 GB']", "low: 'GB' is no unit of size; there are KiB, MiB, GiB and TiB");
+        wrong("low = [120, '2G']", "low: 120 % is out of range; give 0 to 100 %");
+    }
+
+    #[test]
     fn own_rules_come_first_and_defaults_can_be_switched_off() {
         let text = r#"
             [[rule]]
@@ -550,7 +620,7 @@ oom_score_adj = "< x"
         assert!(Config::load(Some(&path)).unwrap_err().0[0].contains("there is no such file"));
         fs::write(&path, "[act]\nlow = 12\n").unwrap();
         let config = Config::load(Some(&path)).unwrap();
-        assert_eq!((config.act.low, config.path.as_deref()), (12.0, Some(&*path)));
+        assert_eq!((config.act.low, config.path.as_deref()), (share(12.0), Some(&*path)));
         assert_eq!(check(Some(&path)).unwrap(), Exit::Done);
         fs::write(&path, "[act]\nlow = 120\n").unwrap();
         assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("c.toml:2: act.low: 120 %"));

@@ -28,7 +28,8 @@ pub fn config(bytes: &[u8]) -> bool {
 /// Whatever was configured, the daemon can work with it.
 fn sound(config: &Config, bytes: &[u8]) {
     let (act, kill) = (&config.act, &config.kill);
-    assert!((0.0..act.low).contains(&act.critical) && act.low <= 100.0);
+    assert!((0.0..act.low.share).contains(&act.critical.share) && act.low.share <= 100.0);
+    assert!([0, 1 << 20, 1 << 40].iter().all(|total| act.critical.of(*total) <= act.low.of(*total)));
     assert!((1.0..=100.0).contains(&act.stall));
     assert!(!act.horizon.is_zero() && !kill.deadline.is_zero() && !config.warn.time_limit.is_zero());
     assert!(kill.first.is_none_or(|first| !first.grace.is_zero()));

@@ -28,6 +28,26 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("longer than a week ({} h)", LONGEST.as_secs() / 3600))
 }
 
+/// A size in bytes: a number with `KiB`, `MiB`, `GiB` or `TiB`, or `K`, `M`, `G` or `T`.
+///
+/// # Errors
+/// Text for the user when it is not one.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_start() {
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        other => return Err(format!("'{other}' is no unit of size; there are KiB, MiB, GiB and TiB")),
+    };
+    let number: f64 = number.parse().map_err(|_| "expected a size such as 512MiB or 4GiB".to_owned())?;
+    let bytes = number * (1_u64 << shift) as f64;
+    // What is more would be cut off.
+    if bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err("has too many digits".to_owned()) }
+}
+
 /// A size for people: `512 KiB`, `2.0 GiB`.
 pub fn bytes(bytes: u64) -> String {
     Size(bytes).to_string()
@@ -115,6 +135,18 @@ mod tests {
             ["", "s", "-1s", "2 s", "2d", "1.2.3", "inf", "NaN", "1e3", "169h", "1e999", "99999999999h"]
         {
             assert!(ms(bad).is_err(), "{bad}: {:?}", ms(bad));
+        }
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in
+            [("4GiB", 4 << 30), ("512 MiB", 512 << 20), ("1.5G", 3 << 29), ("0K", 0), ("2T", 2 << 40)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "G", "4", "-1G", "4GB", "4g", "1.2.3G", "infG", "1e3G", "99999999999T", "4 G "] {
+            assert!(parse_size(bad).is_err(), "{bad}: {:?}", parse_size(bad));
         }
     }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 use super::section::{
-    Problems, Section, boolean, duration, integer, list, number, one_or_more, percent, string, unless_false,
+    Problems, Section, boolean, duration, integer, level, list, number, one_or_more, percent, string,
+    unless_false,
 };
 use super::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
 use crate::kill::First;
@@ -64,16 +65,20 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
 fn act(mut section: Section<'_, '_>) -> Act {
     let mut act = Act::default();
     section.set("horizon", &mut act.horizon, |v| duration(v, 10 * MS..MINUTE));
-    section.set("low", &mut act.low, |v| percent(v, 0.0..100.0));
-    section.set("critical", &mut act.critical, |v| percent(v, 0.0..100.0));
+    section.set("low", &mut act.low, level);
+    section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
     section.set("hold_back", &mut act.hold_back, boolean);
-    if act.critical >= act.low {
+    if !section.has("low") {
+        act.low.most = act.low.most.max(act.critical.most);
+    }
+    // On a machine of any size.
+    if act.critical.share >= act.low.share || act.critical.most > act.low.most {
         let (key, text) = if section.has("critical") {
-            ("critical", format!("{} % is not less than act.low, {} %", act.critical, act.low))
+            ("critical", format!("{} is not less than act.low, {}", act.critical, act.low))
         } else {
-            ("low", format!("{} % is not more than act.critical, {} %", act.low, act.critical))
+            ("low", format!("{} is not more than act.critical, {}", act.low, act.critical))
         };
         section.reject(key, &format!("{text}; below `low` a forecast is acted on, below `critical` any"));
     }

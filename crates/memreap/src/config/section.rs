@@ -7,7 +7,8 @@ use linux::escape;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::units::{parse_duration, time};
+use super::Level;
+use crate::units::{parse_duration, parse_size, time};
 
 /// How many problems are told; what is no configuration at all has one per line.
 const MOST: usize = 50;
@@ -299,6 +300,21 @@ pub(super) fn percent(value: &DeValue<'_>, range: Range<f64>) -> Result<f64, Str
         Some(given) if (least..=most).contains(&given) => Ok(given),
         Some(given) => Err(format!("{given} % is out of range; give {least} to {most} %")),
         None => Err(format!("is no share; give one such as \"10%\", {least} to {most}")),
+    }
+}
+
+/// A share, "10%" or 10, or a share and a size, ["10%", "8 GiB"]: then the smaller one counts.
+pub(super) fn level(value: &DeValue<'_>) -> Result<Level, String> {
+    let share = |value| percent(value, 0.0..100.0);
+    match value {
+        DeValue::Array(items) => match items.iter().map(Spanned::get_ref).collect::<Vec<_>>()[..] {
+            [first, second] => Ok(Level { share: share(first)?, most: parse_size(string(second)?)? }),
+            _ => Err("is not one share and one size; give them as in [\"10%\", \"8 GiB\"]".to_owned()),
+        },
+        DeValue::String(text) if parse_size(text).is_ok() => {
+            Err(format!("is a size alone; give a share, too: [\"10%\", \"{text}\"]"))
+        }
+        other => Ok(Level { share: share(other)?, most: u64::MAX }),
     }
 }
 

@@ -28,7 +28,7 @@ const STALL_WINDOW: Duration = Duration::from_secs(1);
 /// A share over less than this is too hasty to kill for.
 const STALL_SPAN: Duration = Duration::from_millis(700);
 /// When less than this times `low` is available, looks are frequent.
-const TENSE: f64 = 2.0;
+const TENSE: u64 = 2;
 /// When the headroom is gone within so many horizons, looks are frequent and warnings are due.
 const NEAR: u32 = 2;
 /// How much must have been swapped out for its compression to say something.
@@ -54,6 +54,9 @@ const QUIET: Duration = Duration::from_secs(3);
 const TROUBLE: f64 = 5.0;
 /// Below this rate memory does not run out, it wavers: bytes per second.
 const STEADY: f64 = (1 << 20) as f64;
+/// And so it does where what is left would last for longer than this. (7 % of 2 GiB last for less, at more than
+/// [`STEADY`]; where there is more memory, more of it comes and goes.)
+const LASTING: Duration = Duration::from_secs(150);
 
 /// What was seen at one time. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -178,31 +181,33 @@ impl Governor {
 
     /// When so much is available all is well, and looks are not frequent. In bytes.
     pub fn well(&self) -> u64 {
-        self.amount(TENSE * self.act.low)
+        self.low().saturating_mul(TENSE)
+    }
+
+    /// When less is available, memory is short. In bytes.
+    fn low(&self) -> u64 {
+        self.act.low.of(self.total())
     }
 
     /// When so much is available nobody has to be killed at once. In bytes.
     pub fn bearable(&self) -> u64 {
-        self.amount(self.act.critical)
+        self.act.critical.of(self.total())
     }
 
-    /// A share of all memory, given in percent, in bytes.
-    fn amount(&self, share: f64) -> u64 {
-        let total = self.samples.last().map_or(0, |s| s.total);
-        (total as f64 * share / 100.0) as u64
+    fn total(&self) -> u64 {
+        self.samples.last().map_or(0, |s| s.total)
     }
 
     /// Whether it matters, and is not known, what swapping out gives back.
     pub fn wants_evidence(&self) -> bool {
         let Some(now) = self.samples.last() else { return false };
-        now.zram_free > 0 && self.measured.is_none() && self.share(now.available) < TENSE * self.act.low
+        now.zram_free > 0 && self.measured.is_none() && now.available < self.well()
     }
 
     /// Whether somebody should be told now that a kill may come.
     pub fn is_close(&self) -> bool {
         let Some(sample) = self.samples.last() else { return false };
-        self.share(sample.available) < self.act.low
-            && self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon)
+        sample.available < self.low() && self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon)
     }
 
     /// Whether memory is short and gets shorter, so that it matters who runs.
@@ -211,7 +216,7 @@ impl Governor {
         let Outlook { left, full, .. } = self.outlook;
         let stalled = full.is_some_and(|full| full >= TROUBLE);
         let shrinks = !self.limited && left.is_some_and(|left| left < FORESEEABLE);
-        self.share(sample.available) < self.act.low && (shrinks || stalled)
+        sample.available < self.low() && (shrinks || stalled)
     }
 
     /// Takes a sample in, and says what to do.
@@ -233,12 +238,6 @@ impl Governor {
             }
             None => self.pause(&sample),
         }
-    }
-
-    /// In percent of all memory.
-    fn share(&self, bytes: u64) -> f64 {
-        let total = self.samples.last().map_or(0, |s| s.total);
-        if total == 0 { 100.0 } else { bytes as f64 / total as f64 * 100.0 }
     }
 
     /// What the latest pages that went to zram took there. Not only the very latest: the first that the
@@ -297,18 +296,18 @@ impl Governor {
     fn reason(&self) -> Option<Reason> {
         let now = self.samples.last()?;
         let Outlook { headroom, left, borne_out, full, .. } = self.outlook;
-        let available = self.share(now.available);
         let stalled = |share| full.is_some_and(|full| full >= share);
         if self.limited && !stalled(TROUBLE) {
             return None;
         }
         // Little is left, but that may have been so for long and stay so: whoever is dying already may
         // have been enough.
-        let uneasy = left.is_some() || stalled(TROUBLE) || now.stalled.is_none();
-        if uneasy && self.share(headroom) < self.act.critical {
+        let shrinks = left.is_some_and(|left| left < LASTING);
+        let uneasy = shrinks || stalled(TROUBLE) || now.stalled.is_none();
+        if uneasy && headroom < self.bearable() {
             return Some(Reason::Critical);
         }
-        if available >= self.act.low {
+        if now.available >= self.low() {
             return None;
         }
         if [left, borne_out].iter().all(|left| left.is_some_and(|left| left < self.act.horizon)) {
@@ -322,7 +321,7 @@ impl Governor {
     }
 
     fn pause(&mut self, sample: &Sample) -> Advice {
-        let tense = self.share(sample.available) < TENSE * self.act.low
+        let tense = sample.available < self.well()
             || self.outlook.left.is_some_and(|left| left < NEAR * self.act.horizon);
         if tense {
             self.troubled = Some(sample.at);

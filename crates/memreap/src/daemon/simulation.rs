@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use linux::pidfd::Signal;
 
-use super::governor::{Governor, Sample};
+use super::governor::{Advice, Governor, Sample};
 use super::keeper::{Keeper, Next, Progress, World};
 use super::record::{Ending, Reason};
-use crate::config::{Act, Config};
+use crate::config::{Act, Config, Level};
 use crate::kill::First;
 
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 const TOTAL: u64 = 2048 * MIB;
 const ZRAM: u64 = 1024 * MIB;
 /// What the kernel, its caches and processes that never change take.
@@ -84,6 +85,7 @@ struct Group {
 
 struct Sim {
     now: Duration,
+    total: u64,
     procs: Vec<Proc>,
     /// Those that are watched, in the order of the memories from the second on. One that was removed stays
     /// until that is seen.
@@ -116,6 +118,7 @@ impl Sim {
     fn new(saves: f64) -> Self {
         Self {
             now: Duration::ZERO,
+            total: TOTAL,
             procs: Vec::new(),
             groups: Vec::new(),
             vanished: Vec::new(),
@@ -206,7 +209,7 @@ impl Sim {
 
     fn available(&self) -> u64 {
         let compressed = (self.swapped as f64 * (1.0 - self.saves)) as u64;
-        TOTAL.saturating_sub(self.used() - self.swapped.min(self.used()) + compressed)
+        self.total.saturating_sub(self.used() - self.swapped.min(self.used()) + compressed)
     }
 
     /// One moment passes.
@@ -220,9 +223,9 @@ impl Sim {
             .iter()
             .filter(|p| p.dying.is_none())
             .map(|p| (p.rate as f64 * MOMENT.as_secs_f64()) as u64)
-            .map(|grow| grow.min(TOTAL))
+            .map(|grow| grow.min(self.total))
             .sum();
-        self.reclaimed = room < TOTAL / 20;
+        self.reclaimed = room < self.total / 20;
         if self.reclaimed && self.swapped < ZRAM {
             // Reclaim swaps out more than is asked for, and gains what compression saves.
             self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM).min(self.used());
@@ -237,10 +240,10 @@ impl Sim {
         }
         self.swapped = self.swapped.min(self.used() - BASE);
         // Nobody stalls for memory who wants none.
-        if room < TOTAL / 50 && wanted > 0 {
+        if room < self.total / 50 && wanted > 0 {
             self.stalled += MOMENT;
         }
-        let hopeless = room < TOTAL / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
+        let hopeless = room < self.total / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
         self.starved = if hopeless { self.starved + MOMENT } else { Duration::ZERO };
         for (group, there) in &mut self.groups {
             let room = limits.iter().find(|(id, _)| *id == group.id).map_or(0, |(_, room)| *room);
@@ -281,7 +284,7 @@ impl World for Sim {
         }
         Some(Sample {
             at: self.now,
-            total: TOTAL,
+            total: self.total,
             available: self.available(),
             disk_free: 0,
             zram_free: ZRAM - self.swapped,
@@ -464,6 +467,64 @@ fn swap_that_frees_nothing_does_not_count() {
     assert!(run.sim.kills[0].at < full, "{:?}", run.sim.kills);
 }
 
+/// A machine of 512 GiB, of which many innocents leave 35 GiB: less than 7 %.
+fn large(config: &Config) -> Run {
+    const INNOCENTS: u64 = 40;
+    let mut run = Run::new(0.5, config);
+    run.sim.total = 512 * GIB;
+    for _ in 0..INNOCENTS {
+        run.sim.spawn((run.sim.total - BASE - 35 * GIB) / INNOCENTS, 0, 0);
+    }
+    run
+}
+
+#[test]
+fn much_that_wavers_is_no_shortage() {
+    let shares = Config::parse("c", "act = { low = 10, critical = 7 }").unwrap();
+    for config in [Config::default(), shares] {
+        let mut run = large(&config);
+        for wave in (0..100).flat_map(|_| [16, 32, 48, 32, 16, 0]) {
+            let busy = run.sim.spawn(wave * MIB, 0, 0);
+            run.look();
+            run.pass(S / 10);
+            run.sim.procs.retain(|p| p.id != busy);
+        }
+        assert_eq!((run.killed(), run.sim.stalled), (vec![], Duration::ZERO), "{:?}", run.sim.kills);
+    }
+}
+
+#[test]
+fn a_loss_counts_by_what_is_left() {
+    let acts = |total: u64, left: u64, per_second: u64| {
+        let mut governor = Governor::new(Act::default());
+        let zero = Some([Duration::ZERO; 2]);
+        let mut see = |ms, available| {
+            let at = Duration::from_millis(ms);
+            governor.observe(Sample { at, total, available, stalled: zero, ..Sample::default() })
+        };
+        see(0, left + per_second / 5 * 2);
+        see(400, left) == Advice::Act(Reason::Critical)
+    };
+    // As much as is critical on 2 GiB: any loss counts.
+    assert!(acts(2 * GIB, 143 * MIB, MIB + MIB / 10));
+    assert!(!acts(2 * GIB, 143 * MIB, MIB));
+    for total in [64 * GIB, 512 * GIB] {
+        assert!(!acts(total, 4000 * MIB, 26 * MIB) && acts(total, 4000 * MIB, 28 * MIB));
+        assert!(acts(total, 100 * MIB, 2 * MIB));
+        assert!(!acts(total, 5 * GIB, GIB));
+    }
+}
+
+#[test]
+fn a_hog_is_killed_on_a_large_machine() {
+    for rate in [100 * MIB, GIB, 8 * GIB] {
+        let mut run = large(&Config::default());
+        let hog = run.sim.spawn(10 * MIB, rate, u64::MAX);
+        run.pass(600 * S);
+        assert_eq!(run.killed(), [hog], "{rate}: {:?}", run.sim.kills);
+    }
+}
+
 #[test]
 fn what_fits_is_left_alone() {
     for saves in [0.0, 0.5] {
@@ -555,7 +616,7 @@ fn a_day_of_hostile_events() {
                     // Other thresholds while it is on its way.
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     run.pass(S / 2);
-                    let low = dice.within(6, 15) as f64;
+                    let low = Level { share: dice.within(6, 15) as f64, most: u64::MAX };
                     run.keeper.set(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
                     1
                 }
