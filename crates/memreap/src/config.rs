@@ -614,6 +614,29 @@ oom_score_adj = "< x"
     }
 
     #[test]
+    fn a_leaking_best_effort_pod_comes_before_a_burstable_one_within_its_request() {
+        const GIB: u64 = 1 << 30;
+        let mut config = Config::default();
+        config.policy.set_total(64 * GIB);
+        let score = |class: &str, oom_score_adj: i16, bytes: u64| {
+            let cgroup = format!("/kubepods.slice/kubepods-{class}.slice/cri-containerd-1.scope");
+            let verdict = config.policy.judge(&Subject {
+                pid: Pid::new(4711).unwrap(),
+                comm: b"app",
+                command_line: b"",
+                uid: 1000,
+                cgroup: cgroup.as_bytes(),
+                oom_score_adj,
+            });
+            verdict.score(bytes)
+        };
+        // What the kubelet gives: 1000 to best-effort pods, and 1000 less the share of memory that it
+        // requests to a burstable one, here 6 of 64 GiB; at most 999.
+        assert!(score("burstable", 906, 5 * GIB) < score("besteffort", 1000, 4 * GIB));
+        assert!(score("burstable", 999, 5 * GIB) < score("besteffort", 1000, 4 * GIB));
+    }
+
+    #[test]
     fn a_file_that_was_named_must_be_there() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
