@@ -220,12 +220,13 @@ fn helper(socket: &OwnedFd, daemon: Pid) {
 /// Closes all but the standard streams and the socket, above all the daemon's end of it.
 fn close_others(socket: &OwnedFd) {
     let ours = socket.as_raw_fd().cast_unsigned();
+    // Not by the C library's function, which not all have.
     // SAFETY: this process uses no other descriptor from here on, and never returns to who has some.
     unsafe {
         if ours > 3 {
-            libc::close_range(3, ours - 1, 0);
+            libc::syscall(libc::SYS_close_range, 3, ours - 1, 0);
         }
-        libc::close_range(ours + 1, u32::MAX, 0);
+        libc::syscall(libc::SYS_close_range, ours + 1, u32::MAX, 0);
     }
 }
 
@@ -243,7 +244,8 @@ fn lower(daemon: Pid) -> io::Result<()> {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        let normal = libc::sched_param { sched_priority: 0 };
+        // musl's has more members.
+        let normal: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_OTHER, &normal);
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         // A program that is started must not inherit what the daemon is trusted with.
