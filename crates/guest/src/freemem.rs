@@ -156,12 +156,7 @@ pub fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
 /// # Errors
 /// What sched_setscheduler(2) says.
 pub fn set_policy_of(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: `param` is a valid sched_param for the time of the call.
-    match unsafe { libc::sched_setscheduler(tid, policy, &param) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    Ok(linux::sched::set_policy(tid, policy, priority)?)
 }
 
 /// Nanoseconds from `start` until free memory first reached `level`, on a straight line between

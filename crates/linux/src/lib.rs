@@ -31,6 +31,7 @@ pub mod process;
 pub mod psi;
 pub mod release;
 pub mod scan;
+pub mod sched;
 pub mod swaps;
 pub mod vmstat;
 pub mod zram;

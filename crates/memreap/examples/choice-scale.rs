@@ -76,7 +76,7 @@ fn main() {
     std::thread::sleep(Duration::from_secs(2));
 
     // As the daemon does.
-    strike::prefer_this_thread();
+    let _ = strike::prefer_this_thread();
     let mut chooser = Chooser::new(&root, processes + 1000).expect("a chooser");
     // One that is also told that a kill may come soon.
     let mut warned = Chooser::new(&root, processes + 1000).expect("a chooser");

@@ -96,7 +96,7 @@ struct Chosen {
 fn execute(plan: &Plan) -> Result<Report> {
     // Not for a walk over page tables, which is long.
     if !plan.exact {
-        strike::prefer_this_thread();
+        let _ = strike::prefer_this_thread();
     }
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);

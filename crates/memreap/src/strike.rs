@@ -264,7 +264,7 @@ impl Armed {
             spinning: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
         });
-        prefer_this_thread();
+        let _ = prefer_this_thread();
         let mut armed = Self { shared, threads: 0 };
         let helps = method == Method::Mrelease || method == Method::Expedite && kernel.paced;
         if helps && worth > 0 {
@@ -290,7 +290,7 @@ impl Armed {
         // Not joined: a thread may be in the kernel for as long as a victim's memory map is
         // locked, and a program that was told to end by then must not wait for that.
         thread::Builder::new().name("reaper".into()).stack_size(STACK).spawn(move || {
-            prefer_this_thread();
+            let _ = prefer_this_thread();
             life(&shared);
             shared.busy.fetch_sub(1, Ordering::AcqRel);
         })?;
@@ -672,17 +672,16 @@ fn note(time: &AtomicU64, at: u64) {
 /// Lets the calling thread, and those it starts, run before others. Not in reach of everybody
 /// (CAP_SYS_NICE); without it the memory comes back at the speed of the share of a CPU that is left on
 /// a busy machine, and the race is lost more often.
-pub fn prefer_this_thread() {
-    // SAFETY: all zeros is a valid value.
-    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+///
+/// # Errors
+/// Why it does not run in real time.
+pub fn prefer_this_thread() -> Result<(), Errno> {
     // The lowest of real time: it is enough against all that has none. A niceness would not be,
     // where sessions or groups are scheduled each with its own share.
-    param.sched_priority = 1;
-    // SAFETY: `param` is a live local; 0 is the calling thread, not the process.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } != 0 {
+    linux::sched::set_policy(0, libc::SCHED_FIFO, 1).inspect_err(|_| {
         // Real time may be what the group lacks.
         let _ = rustix::process::setpriority_process(None, -20);
-    }
+    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use linux::meminfo::MemInfo;
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd, Root};
 use memreap::daemon::history;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::TempDir;
 
 /// For whatever takes a moment.
@@ -266,6 +267,15 @@ fn unprivileged(command: &mut Command) -> &mut Command {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
+    // SAFETY: these are system calls, and nothing allocates.
+    unsafe {
+        command.pre_exec(|| {
+            // By which others than root may be scheduled in real time, too.
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            setrlimit(Resource::Rtprio, none)?;
+            Ok(setrlimit(Resource::Nice, none)?)
+        });
+    }
     command.arg("--dry-run")
 }
 
@@ -315,6 +325,10 @@ fn it_runs_with_no_rights_at_all() {
     let said = daemon.end();
     // What it has to do without is noted, and no trouble.
     assert_eq!(without_notes(&said).len(), 3, "{said}");
+    for lacking in ["not scheduled in real time", "nobody is held back"] {
+        let told: Vec<_> = said.lines().filter(|line| line.contains(lacking)).collect();
+        assert!(matches!(told[..], [line] if line.ends_with(" (CAP_SYS_NICE)")), "{lacking}: {said}");
+    }
 }
 
 /// A configuration with which any memory in use is a shortage where there is no PSI, and `name` is the only

@@ -190,7 +190,7 @@ fn hunted() {
             }
         });
         // As the threads that strike do: they must not keep this one from having IDs recycled.
-        prefer_this_thread();
+        let _ = prefer_this_thread();
         let mut random = 42;
         let began = Instant::now();
         while began.elapsed() < HUNT || (killed < ENOUGH.0 || strangers < ENOUGH.1) {

@@ -279,10 +279,8 @@ impl Reader {
 /// must not this one: walking the page tables of a large process takes a CPU for as long as it takes, also when
 /// nobody waits for it any more, and those who would free memory could not run meanwhile.
 fn run_at(nice: i32) {
-    // SAFETY: all zeros is a valid value, and the only one outside of real time.
-    let param: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: `param` is a live local; 0 is the calling thread. Whoever started it may run in real time.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &param) };
+    // Whoever started it may run in real time.
+    let _ = linux::sched::set_policy(0, libc::SCHED_OTHER, 0);
     // Not in reach of everybody (CAP_SYS_NICE).
     let _ = rustix::process::setpriority_process(None, nice);
 }

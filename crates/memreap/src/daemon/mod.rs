@@ -170,7 +170,11 @@ impl Daemon {
             hierarchy.as_ref().map(|h| h.path.as_path()),
         );
         let mut system = System::new(first, chooser, probe, reapers, config, dry_run, proc, cgroups, voice);
-        prefer_this_thread();
+        if let Err(e) = prefer_this_thread() {
+            system.voice.note(format_args!(
+                "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
+            ));
+        }
         if let Err(e) = sandbox::limit_memory(OWN_LIMIT) {
             system.voice.trouble(format_args!("cannot limit own memory: {e}"));
         }

@@ -183,7 +183,7 @@ impl Shared {
 
     /// A thread's life.
     fn live(&self) {
-        prefer_this_thread();
+        let _ = prefer_this_thread();
         let tid = rustix::thread::gettid();
         // In vain, so that the code is there when it is needed.
         let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
@@ -197,7 +197,7 @@ impl Shared {
                 }
             };
             drop(jobs);
-            prefer_this_thread();
+            let _ = prefer_this_thread();
             let busy = self.busy.iter().find(|busy| {
                 busy.compare_exchange(0, tid.as_raw_pid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
             });

@@ -437,10 +437,9 @@ mod tests {
         io::Write::write_all(&mut file, b"1").unwrap();
         let errno = |result: i64| if result < 0 { io::Error::last_os_error().raw_os_error() } else { None };
         let alive = PidFd::open(pid(&other)).unwrap();
-        let normal = libc::sched_param { sched_priority: 0 };
+        linux::sched::set_policy(0, libc::SCHED_OTHER, 0).unwrap();
         // SAFETY: numbers and live locals of the size that is given.
         unsafe {
-            assert_eq!(errno(libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const normal).into()), None);
             let mut cpus: libc::cpu_set_t = std::mem::zeroed();
             let size = size_of_val(&cpus);
             assert_eq!(errno(libc::sched_getaffinity(0, size, &raw mut cpus).into()), None);

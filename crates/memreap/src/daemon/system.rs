@@ -95,8 +95,12 @@ impl System {
         dry_run: bool,
         proc: OwnedFd,
         cgroups: Option<OwnedFd>,
-        voice: Voice,
+        mut voice: Voice,
     ) -> Self {
+        let may_hold = hold::can_be_undone();
+        if !may_hold && config.act.hold_back {
+            voice.note(format_args!("nobody is held back, as that could not be undone (CAP_SYS_NICE)"));
+        }
         let mut memories = Vec::with_capacity(MEMORIES);
         memories.push(first);
         Self {
@@ -108,7 +112,7 @@ impl System {
             reapers,
             config,
             dry_run,
-            may_hold: hold::can_be_undone(),
+            may_hold,
             proc,
             cgroups,
             struck: std::iter::repeat_with(|| None).take(MEMORIES).collect(),

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayString;
-use linux::Pid;
+use linux::{Pid, sched};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 
 /// The most threads of a process that are looked at.
@@ -96,17 +96,12 @@ fn open(dir: &OwnedFd, name: &CStr) -> Option<OwnedFd> {
 
 /// Policy and flags.
 fn scheduled(tid: Pid) -> Option<(i32, i32)> {
-    // SAFETY: takes a number.
-    let policy = unsafe { libc::sched_getscheduler(tid.get()) };
+    let policy = sched::policy(tid.get()).ok()?;
     let flags = policy & libc::SCHED_RESET_ON_FORK;
-    (policy >= 0).then_some((policy - flags, flags))
+    Some((policy - flags, flags))
 }
 
 /// Has a thread be scheduled by this policy; `flags` as sched_setscheduler(2) knows them. Says whether it is.
 pub fn schedule(tid: i32, policy: Policy, flags: i32) -> bool {
-    // SAFETY: all zeros is a valid value.
-    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
-    param.sched_priority = i32::from(policy == Policy::RealTime);
-    // SAFETY: `param` is a live local; a thread that is gone is an error, which changes nothing.
-    unsafe { libc::sched_setscheduler(tid, policy.number() | flags, &raw const param) == 0 }
+    sched::set_policy(tid, policy.number() | flags, i32::from(policy == Policy::RealTime)).is_ok()
 }

@@ -238,15 +238,13 @@ fn lower(daemon: Pid) -> io::Result<()> {
     if rustix::process::getppid().map(rustix::process::Pid::as_raw_pid) != Some(daemon.get()) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: `set` is plain data, filled by sigemptyset before use; the parameter is a live local. The
-    // other calls take numbers only.
+    // Not in reach of everybody, and then it is no other before either.
+    let _ = linux::sched::set_policy(0, libc::SCHED_OTHER, 0);
+    // SAFETY: `set` is plain data, filled by sigemptyset before use. The other calls take numbers only.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        // musl's has more members.
-        let normal: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_OTHER, &normal);
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         // A program that is started must not inherit what the daemon is trusted with.
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);

@@ -1,0 +1,67 @@
+//! How a thread is scheduled: sched_setscheduler(2) and sched_getscheduler(2).
+//!
+//! The calls themselves, not the C library's functions: those of musl answer ENOSYS and do not ask the
+//! kernel, as POSIX means processes by them and Linux threads.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// The policy of a thread, or of the calling one if `tid` is 0, with `SCHED_RESET_ON_FORK` if it has that.
+///
+/// # Errors
+/// What the kernel says.
+pub fn policy(tid: i32) -> Result<i32, Errno> {
+    // SAFETY: takes a number.
+    answer(unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid) })
+}
+
+/// Has a thread, or the calling one if `tid` is 0, be scheduled by a policy; `priority` is 0 but for
+/// real-time ones. Safe after a fork.
+///
+/// # Errors
+/// What the kernel says: EPERM without CAP_SYS_NICE, for most.
+pub fn set_policy(tid: i32, policy: i32, priority: i32) -> Result<(), Errno> {
+    // SAFETY: the kernel's struct sched_param is this one number, a live local.
+    answer(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const priority) }).map(drop)
+}
+
+fn answer(ret: libc::c_long) -> Result<i32, Errno> {
+    match ret {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        policy => i32::try_from(policy).map_err(|_| Errno::RANGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, thread};
+
+    use super::*;
+
+    /// The policy as /proc/thread-self/stat has it, its field 41.
+    fn in_proc() -> i32 {
+        let text = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, behind_name) = text.rsplit_once(") ").unwrap();
+        behind_name.split(' ').nth(41 - 3).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_kernel_does_what_was_asked() {
+        // In a thread that ends: not all of it can be undone without CAP_SYS_NICE.
+        let asked = || {
+            for (asked, priority) in
+                [(libc::SCHED_FIFO, 1), (libc::SCHED_OTHER, 0), (libc::SCHED_BATCH, 0), (libc::SCHED_IDLE, 0)]
+            {
+                match set_policy(0, asked, priority) {
+                    Ok(()) => assert_eq!((policy(0).unwrap(), in_proc()), (asked, asked)),
+                    // To be idle is in reach of everybody.
+                    Err(e) => assert!(e == Errno::PERM && asked != libc::SCHED_IDLE, "{asked}: {e}"),
+                }
+            }
+        };
+        thread::spawn(asked).join().unwrap();
+        assert_eq!(set_policy(0, libc::SCHED_FIFO, 1000), Err(Errno::INVAL));
+        assert_eq!(policy(i32::MAX), Err(Errno::SRCH));
+    }
+}
