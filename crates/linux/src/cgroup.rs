@@ -1,8 +1,12 @@
 //! The cgroup v2 hierarchy.
 
-use std::path::{Path, PathBuf};
+use std::cmp::Reverse;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 
-use crate::{Result, Root, mountinfo, read, text};
+use crate::scan::{self, File, Scan};
+use crate::{Pid, Process, Result, Root, mountinfo, read, text};
 
 /// Where the v2 hierarchy is mounted, and what it controls there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +16,15 @@ pub struct Hierarchy {
     /// The controllers it can have, such as "memory". One that a v1 hierarchy has is not among
     /// them.
     pub controllers: Vec<String>,
+    /// Where the paths of processes' cgroups begin.
+    pub namespace: Namespace,
 }
+
+/// Where the paths of processes' cgroups begin, which the kernel tells from the root of the reader's cgroup
+/// namespace: that root's own path in the hierarchy, "" for the hierarchy's root. `None` if it is not known,
+/// or not in what is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace(Option<Vec<u8>>);
 
 impl Hierarchy {
     /// `None` when it is not mounted.
@@ -20,13 +32,16 @@ impl Hierarchy {
     /// # Errors
     /// When the mounts or the controllers cannot be read.
     pub fn find(root: &Root) -> Result<Option<Self>> {
-        let Some(mount) = mountinfo::own(root)?.into_iter().find(|m| m.fs_type == "cgroup2") else {
+        // A container may have the host's beside its own.
+        let mounts = mountinfo::own(root)?.into_iter().filter(|m| m.fs_type == "cgroup2");
+        let Some(mount) = mounts.min_by_key(|m| Reverse(levels_above(&m.root))) else {
             return Ok(None);
         };
         let path = root.resolve(&mount.mount_point);
         let bytes = read::file(&path.join("cgroup.controllers"), read::SMALL)?;
         let controllers = String::from_utf8_lossy(&bytes).split_ascii_whitespace().map(Into::into).collect();
-        Ok(Some(Self { path, controllers }))
+        let namespace = Namespace::find(root, &mount.root, &path);
+        Ok(Some(Self { path, controllers, namespace }))
     }
 
     /// Whether it can control this, such as "memory".
@@ -34,10 +49,97 @@ impl Hierarchy {
         self.controllers.iter().any(|c| c == controller)
     }
 
-    /// The directory of a cgroup that [`Process::cgroup`](crate::Process::cgroup) names.
+    /// The directory of a cgroup, by its path in the hierarchy.
     pub fn dir(&self, cgroup: &Path) -> PathBuf {
         self.path.join(cgroup.strip_prefix("/").unwrap_or(cgroup))
     }
+
+    /// The path in the hierarchy of a process's cgroup; as the kernel tells it, if that is not known.
+    ///
+    /// # Errors
+    /// As [`Process::cgroup`].
+    pub fn cgroup_of(&self, process: &Process) -> Result<Option<PathBuf>> {
+        let told = process.cgroup()?;
+        Ok(told.map(|path| match self.namespace.resolve(path.as_os_str().as_bytes()) {
+            Some(parts) => OsStr::from_bytes(&parts.concat()).into(),
+            None => path,
+        }))
+    }
+
+    /// How many processes there are in cgroups that are not in this hierarchy as far as it is seen.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn processes_outside(&self, root: &Root) -> Result<usize> {
+        let scan = Scan::open(root)?;
+        let mut buffer = vec![0; read::SMALL];
+        Ok(crate::process::pids(root)?
+            .filter(|pid| {
+                let file = scan.process(*pid, File::Cgroup, &mut buffer);
+                file.is_ok_and(|file| self.namespace.resolve(scan::cgroup(file)).is_none())
+            })
+            .count())
+    }
+}
+
+impl Namespace {
+    /// `mounted` is what is mounted at `path`, from the namespace's root: "/../.." if that is two levels above.
+    fn find(root: &Root, mounted: &Path, path: &Path) -> Self {
+        if mounted == Path::new("/") {
+            return Self(Some(Vec::new()));
+        }
+        Self(Self::search(root, mounted, path))
+    }
+
+    /// Nothing tells the names of the levels above. But we are somewhere below, and know how deep.
+    fn search(root: &Root, mounted: &Path, path: &Path) -> Option<Vec<u8>> {
+        let above = levels_above(mounted)?;
+        let file = root.proc().join("self/cgroup");
+        let told = crate::process::cgroup::parse(&file, &read::file(&file, read::LARGE).ok()?).ok()??;
+        let below = told.strip_prefix("/").ok()?;
+        let named = |c: Component<'_>| matches!(c, Component::Normal(_));
+        if !below.components().all(named) {
+            return None;
+        }
+        let own = with_own(path, above + below.components().count())?;
+        let own = own.strip_prefix(path).ok()?.as_os_str().as_bytes();
+        let own = [b"/", own].concat();
+        let told = told.as_os_str().as_bytes();
+        own.strip_suffix(told.strip_suffix(b"/").unwrap_or(told)).map(<[u8]>::to_vec)
+    }
+
+    /// The path in the hierarchy, in two parts, of one that the kernel has told; `None` if it is not known.
+    pub fn resolve<'p>(&'p self, told: &'p [u8]) -> Option<[&'p [u8]; 2]> {
+        if told.is_empty() {
+            return Some([told; 2]);
+        }
+        let (mut above, mut rest) = (self.0.as_deref()?, told);
+        while let Some(up) = rest.strip_prefix(b"/..").filter(|up| up.is_empty() || up[0] == b'/') {
+            let end = above.iter().rposition(|b| *b == b'/')?;
+            (above, rest) = (&above[..end], up);
+        }
+        match (above, rest) {
+            (b"", b"") => Some([b"", b"/"]),
+            (above @ [_, ..], b"/") => Some([above, b""]),
+            both => Some(both.into()),
+        }
+    }
+}
+
+/// How many levels it is above the root of our cgroup namespace; `None` if it is not above.
+fn levels_above(path: &Path) -> Option<usize> {
+    let up = path.strip_prefix("/").ok()?;
+    up.components().all(|c| c == Component::ParentDir).then(|| up.components().count())
+}
+
+/// The cgroup so many levels below a directory that we are in.
+fn with_own(dir: &Path, levels: usize) -> Option<PathBuf> {
+    let Some(levels) = levels.checked_sub(1) else {
+        let members = read::file(&dir.join("cgroup.procs"), read::LARGE).ok()?;
+        return scan::ids(&members).any(|pid| pid == Some(Pid::own())).then(|| dir.to_owned());
+    };
+    let mut below = std::fs::read_dir(dir).ok()?.flatten();
+    below.find_map(|entry| entry.file_type().ok()?.is_dir().then(|| with_own(&entry.path(), levels))?)
 }
 
 /// What memory.stat says of a cgroup and those below it, in bytes.
@@ -130,5 +232,88 @@ mod tests {
         assert_eq!(found.path, path);
         assert!(found.controls("memory") && !found.controls("mem"));
         assert_eq!(found.dir(Path::new("/a/b")), path.join("a/b"));
+    }
+
+    /// A tree in which we are in /kube/pod/ctr, with this mount, and told to be in that cgroup.
+    fn in_a_container(mounted: &str, told: &str) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let own = Pid::own();
+        write(
+            "proc/self/mountinfo",
+            &format!(
+                "1 2 0:1 /../x /own rw - cgroup2 cgroup2 rw\n3 2 0:1 {mounted} /cg rw - cgroup2 cgroup2 rw\n"
+            ),
+        );
+        write("cg/cgroup.controllers", "memory\n");
+        write("own/cgroup.controllers", "memory\n");
+        write("proc/self/cgroup", &format!("0::{told}\n"));
+        write(&format!("proc/{own}/cgroup"), &format!("0::{told}\n"));
+        for (group, members) in [
+            ("", "1\n"),
+            ("kube", ""),
+            ("kube/other", "2\n"),
+            ("kube/other/ctr", "3\n0\n"),
+            ("kube/pod/ctr", &*format!("4\n{own}\n")),
+            ("system", "5\n"),
+        ] {
+            write(&format!("cg/{group}/cgroup.procs"), members);
+        }
+        write("proc/1/cgroup", "0::/../../..\n");
+        write("proc/5/cgroup", "0::/../../../system\n");
+        let root = Root::at(dir.path());
+        (dir, root)
+    }
+
+    fn resolved(namespace: &Namespace, told: &str) -> Option<String> {
+        let parts = namespace.resolve(told.as_bytes())?;
+        Some(String::from_utf8(parts.concat()).unwrap())
+    }
+
+    #[test]
+    fn paths_outside_of_a_private_namespace_are_those_of_the_host_where_that_is_mounted() {
+        for (mounted, told) in [("/../../..", "/"), ("/../..", "/ctr"), ("/..", "/pod/ctr")] {
+            let (_dir, root) = in_a_container(mounted, told);
+            let found = Hierarchy::find(&root).unwrap().unwrap();
+            let own = Process::open(&root, Pid::own()).unwrap();
+            assert_eq!(found.cgroup_of(&own).unwrap().unwrap(), Path::new("/kube/pod/ctr"), "{mounted}");
+        }
+        let (_dir, root) = in_a_container("/../../..", "/");
+        let found = Hierarchy::find(&root).unwrap().unwrap();
+        assert_eq!(found.path, root.resolve(Path::new("/cg")));
+        for (told, path) in [
+            ("/", "/kube/pod/ctr"),
+            ("/a", "/kube/pod/ctr/a"),
+            ("/..", "/kube/pod"),
+            ("/../..x", "/kube/pod/..x"),
+            ("/../../other/ctr", "/kube/other/ctr"),
+            ("/../../../system", "/system"),
+            ("/../../..", "/"),
+            ("", ""),
+        ] {
+            assert_eq!(resolved(&found.namespace, told).as_deref(), Some(path), "{told}");
+        }
+        assert_eq!(resolved(&found.namespace, "/../../../.."), None);
+        assert_eq!(found.processes_outside(&root).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_is_counted() {
+        // The container's own, one that is not above us, and one in which we are not found.
+        for (mounted, told) in [("/", "/"), ("/../../../a", "/"), ("/../..", "/")] {
+            let (_dir, root) = in_a_container(mounted, told);
+            let found = Hierarchy::find(&root).unwrap().unwrap();
+            assert_eq!(resolved(&found.namespace, "/../../../system"), None, "{mounted}");
+            assert!(found.processes_outside(&root).unwrap() >= 2, "{mounted}");
+        }
+        let whole = Namespace(Some(Vec::new()));
+        for path in ["/", "/a/b", "/..a", ""] {
+            assert_eq!(resolved(&whole, path).as_deref(), Some(path));
+        }
+        assert_eq!((resolved(&whole, "/.."), resolved(&whole, "/../a")), (None, None));
     }
 }

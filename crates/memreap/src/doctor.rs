@@ -289,11 +289,15 @@ fn cgroups(root: &Root) -> [Finding; 2] {
     match Hierarchy::find(root) {
         Ok(Some(hierarchy)) => {
             let place = linux::escape(&hierarchy.path).to_string();
-            let v2 = if hierarchy.controls("memory") {
-                v2.is(State::Ok, place)
-            } else {
-                v2.is(State::Off, format!("{place}, without the memory controller"))
-                    .remedy("boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all")
+            let v2 = match hierarchy.processes_outside(root) {
+                Err(e) => v2.unknown(e),
+                Ok(outside @ 1..) => v2
+                    .is(State::Off, format!("{place}, where the cgroups of {outside} processes are not"))
+                    .remedy("run in the host's cgroup namespace, or mount its /sys/fs/cgroup there"),
+                Ok(0) if hierarchy.controls("memory") => v2.is(State::Ok, place),
+                Ok(0) => v2
+                    .is(State::Off, format!("{place}, without the memory controller"))
+                    .remedy("boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all"),
             };
             [v2, cgroup_kill(root, &hierarchy, kill)]
         }
@@ -307,7 +311,7 @@ fn cgroups(root: &Root) -> [Finding; 2] {
 
 fn cgroup_kill(root: &Root, hierarchy: &Hierarchy, look: Look) -> Finding {
     // Every group but the root has the file.
-    let own = Process::open(root, Pid::own()).and_then(|own| own.cgroup()).ok().flatten();
+    let own = Process::open(root, Pid::own()).and_then(|own| hierarchy.cgroup_of(&own)).ok().flatten();
     if own.is_some_and(|group| hierarchy.dir(&group).join("cgroup.kill").exists()) {
         return look.is(State::Ok, "there");
     }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use linux::cgroup::Hierarchy;
 use linux::{Process, Root, escape, process};
 use serde::Serialize;
 
@@ -113,11 +114,13 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
 impl Report {
     fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>) -> Self {
         let cost = chooser.cost();
+        let hierarchy = Hierarchy::find(root).ok().flatten();
+        let candidate = |c| Candidate::new(root, hierarchy.as_ref(), policy, c);
         Self {
             version: VERSION,
             command: "pick",
             victim: choice.map(|choice| Victim::new(policy, choice)),
-            candidates: chooser.explain().map(|c| Candidate::new(root, policy, c)).collect(),
+            candidates: chooser.explain().map(candidate).collect(),
             cost: CostReport {
                 processes: cost.processes,
                 cheap_readings: cost.cheap,
@@ -250,9 +253,10 @@ impl Victim {
 }
 
 impl Candidate {
-    fn new(root: &Root, policy: &Policy, considered: &Considered) -> Self {
+    fn new(root: &Root, hierarchy: Option<&Hierarchy>, policy: &Policy, considered: &Considered) -> Self {
         // For display only, so it does not matter if it has gone or moved meanwhile.
-        let cgroup = Process::open(root, considered.pid).and_then(|process| process.cgroup()).ok().flatten();
+        let process = Process::open(root, considered.pid).ok();
+        let cgroup = process.zip(hierarchy).and_then(|(process, h)| h.cgroup_of(&process).ok().flatten());
         Self {
             pid: considered.pid.get(),
             name: considered.comm.to_string(),

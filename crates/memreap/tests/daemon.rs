@@ -17,7 +17,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Ran, Setup, Victim, WITHOUT_PSI, copy_of, in_a_namespace, memreap, unique, wait_until};
+use common::{
+    Mounted, Node, Ran, Setup, Victim, WITHOUT_PSI, copy_of, in_a_namespace, memreap, unique, wait_until,
+};
 use linux::meminfo::MemInfo;
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd, Root};
@@ -314,6 +316,20 @@ fn when_nothing_happens_it_sleeps() {
         eprintln!("when_nothing_happens_it_sleeps: skipped, this kernel does without PSI");
     }
     daemon.end();
+}
+
+#[test]
+fn cgroups_that_cannot_be_seen_are_told_at_the_start() {
+    let Some(node) = Node::new("cgroups_that_cannot_be_seen_are_told_at_the_start") else { return };
+    for mounted in [Mounted::Host, Mounted::Own] {
+        let daemon =
+            Daemon::start_as(NOBODY, PATIENT, |command| node.contain(command.arg("--dry-run"), mounted));
+        let outside = daemon.metric("memreap_processes_outside");
+        let said = daemon.end();
+        let told = format!("<4>memreap: {outside} processes are in cgroups that are not below /");
+        assert_eq!(said.matches("processes are in cgroups").count(), said.matches(&told).count(), "{said}");
+        assert_eq!((outside > 0.0, said.contains(&told)), (mounted == Mounted::Own, mounted == Mounted::Own));
+    }
 }
 
 #[test]

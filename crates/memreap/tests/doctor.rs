@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ran, memreap};
+use common::{Mounted, Node, Ran, memreap};
 
 #[test]
 fn doctor_tells_what_is_here() {
@@ -25,4 +25,19 @@ fn doctor_tells_what_is_here() {
     }
     let kernel = rustix::system::uname().release().to_str().unwrap().to_owned();
     assert_eq!(findings[0]["found"], kernel);
+}
+
+#[test]
+fn doctor_tells_when_cgroups_cannot_be_seen() {
+    let Some(node) = Node::new("doctor_tells_when_cgroups_cannot_be_seen") else { return };
+    for mounted in [Mounted::Host, Mounted::Own] {
+        let mut command = memreap();
+        let command = node.contain(command.args(["doctor", "--json"]), mounted);
+        let json = Ran::from(command.output().unwrap()).json();
+        let finding =
+            json["findings"].as_array().unwrap().iter().find(|f| f["thing"] == "cgroup v2").unwrap();
+        let outside = finding["found"].as_str().unwrap().contains("where the cgroups of ");
+        assert_eq!(outside, mounted == Mounted::Own, "{finding}");
+        assert!(!outside || finding["state"] == "off" && finding["remedy"].is_string(), "{finding}");
+    }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 
-use common::{Mapping, Ran, Setup, Victim, in_a_namespace, memreap};
+use common::{Mapping, Mounted, Node, Ran, Setup, Victim, in_a_namespace, memreap};
 use linux::{Pid, Process, Root};
 use serde_json::Value;
 
@@ -117,4 +117,28 @@ fn mapped() {
     // Shared memory that nobody else maps does.
     let shared = maps(WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
     assert_eq!(chosen(), shared.pid.get(), "{:?}", pick(&["--explain"]));
+}
+
+#[test]
+fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
+    let Some(node) = Node::new("rules_know_the_hosts_cgroups_in_a_private_namespace") else { return };
+    let victim = Victim::of(8);
+    node.put_beside(&victim);
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    let group = format!("{}/other", node.name);
+    let rules = format!(
+        "policy.defaults = false\n[[rule]]\nlabel = \"here\"\ncgroup = \"{group}\"\nweight = 1\n\
+         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n"
+    );
+    fs::write(&config, rules).unwrap();
+    let mut command = memreap();
+    command.args(["pick", "--json", "--config"]).arg(&config);
+    let ran = Ran::from(node.contain(&mut command, Mounted::Host).output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let json = ran.json();
+    for found in [&json["victim"], &json["candidates"][0]] {
+        assert_eq!((&found["pid"], &found["rule"]), (&victim.pid.get().into(), &"here".into()), "{json}");
+        assert_eq!(found["cgroup"], group, "{json}");
+    }
 }

@@ -13,8 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayVec;
-use linux::cgroup::Hierarchy;
-use linux::{Pid, Root, scan};
+use linux::{Pid, scan};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::table::{Entry, Reading};
@@ -98,13 +97,6 @@ impl Tally {
 }
 
 impl Groups {
-    /// `None` without a v2 hierarchy.
-    pub(super) fn find(root: &Root) -> Option<Self> {
-        let hierarchy = Hierarchy::find(root).ok()??;
-        let memory = hierarchy.controls("memory");
-        Self::open(&hierarchy.path, memory)
-    }
-
     pub(super) fn open(path: &std::path::Path, memory: bool) -> Option<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
@@ -273,9 +265,9 @@ fn swap(dir: &OwnedFd) -> u64 {
     scan::file(dir, c"memory.swap.current", &mut buffer).ok().and_then(scan::size).unwrap_or(0)
 }
 
-/// As much of a path as is remembered.
-pub(super) fn shortened(path: &[u8]) -> ArrayVec<u8, CGROUP> {
-    path.iter().copied().take(CGROUP).collect()
+/// As much of a path in parts as is remembered.
+pub(super) fn shortened(parts: [&[u8]; 2]) -> ArrayVec<u8, CGROUP> {
+    parts.iter().copied().flatten().copied().take(CGROUP).collect()
 }
 
 #[cfg(test)]

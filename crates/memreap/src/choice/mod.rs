@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linux::cgroup::{Hierarchy, Namespace};
 use linux::process::{Comm, State};
 use linux::scan::{self, Brief, Failure, File, Scan};
 use linux::{Pid, PidFd, Root};
@@ -198,8 +199,8 @@ struct Eyes {
     text: Box<[u8; COMMAND_LINE]>,
     /// That of the process that was looked at last.
     cgroup: Path,
-    /// There is a v2 hierarchy.
-    cgroups: bool,
+    /// Where the paths of cgroups begin, with a v2 hierarchy.
+    namespace: Option<Namespace>,
     /// Same-page merging, where the kernel has it.
     ksm: Option<OwnedFd>,
     own: Pid,
@@ -261,7 +262,8 @@ impl Chooser {
     pub fn new(root: &Root, processes: usize) -> io::Result<Self> {
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
         let readers = Arc::new(Readers::new(&scan)?);
-        let groups = Groups::find(root);
+        let hierarchy = Hierarchy::find(root).ok().flatten();
+        let groups = hierarchy.as_ref().and_then(|h| Groups::open(&h.path, h.controls("memory")));
         let eyes = Eyes {
             scan,
             readers: Arc::clone(&readers),
@@ -270,7 +272,7 @@ impl Chooser {
             names: vec![MaybeUninit::uninit(); NAMES],
             text: Box::new([0; COMMAND_LINE]),
             cgroup: Path::new(),
-            cgroups: groups.is_some(),
+            namespace: hierarchy.map(|h| h.namespace),
             ksm: open_ksm(root),
             own: Pid::own(),
             line: target::line_of_descent(root),
@@ -694,11 +696,14 @@ impl Eyes {
         let file = self.scan.process(pid, File::OomScoreAdj, &mut self.buffer)?;
         let oom_score_adj = scan::adjustment(file).ok_or(Failure::Malformed)?;
         self.cgroup.clear();
-        if self.cgroups {
+        if let Some(namespace) = &self.namespace {
             let file = self.scan.process(pid, File::Cgroup, &mut self.buffer)?;
-            let path = scan::cgroup(file);
-            reading.cgroup = groups::hash(path);
+            let told = scan::cgroup(file);
+            let path = namespace.resolve(told).unwrap_or([b"", told]);
             self.cgroup = groups::shortened(path);
+            // What was cut off is no path of a group.
+            let whole = self.cgroup.len() == path[0].len() + path[1].len();
+            reading.cgroup = groups::hash(if whole { &self.cgroup } else { b"" });
         }
         let mut hasher = DefaultHasher::new();
         (brief.comm, brief.uid, reading.leader, reading.cgroup, oom_score_adj).hash(&mut hasher);

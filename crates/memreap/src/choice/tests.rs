@@ -169,6 +169,39 @@ fn a_proc_that_lies_gets_nobody_killed() {
 }
 
 #[test]
+fn groups_beside_ours_are_known_in_a_private_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    // Somebody else's, as it is not our child.
+    let hog = Hog::start(8);
+    let (own, pid) = (Pid::own(), hog.pid);
+    for file in ["status", "smaps_rollup", "oom_score_adj"] {
+        write(&format!("proc/{pid}/{file}"), &fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap());
+    }
+    write("proc/vmstat", "nr_mapped 1\npgfault 1\npgalloc_normal 1\n");
+    write("proc/self/mountinfo", "1 2 0:1 /../.. /cg rw - cgroup2 cgroup2 rw\n");
+    write("proc/self/cgroup", "0::/\n");
+    write(&format!("proc/{pid}/cgroup"), "0::/../other\n");
+    write("cg/cgroup.controllers", "memory\n");
+    for (group, member) in [("kube/ctr", own), ("kube/other", pid)] {
+        write(&format!("cg/{group}/cgroup.procs"), &format!("{member}\n"));
+        write(&format!("cg/{group}/memory.current"), "4096\n");
+        write(&format!("cg/{group}/memory.stat"), "anon 4096\n");
+    }
+    let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
+    let choice = chooser.choose(&Policy::default(), Scope::All { by_cgroup: true }).unwrap();
+    assert_eq!((choice.pid, &choice.cgroup[..]), (pid, &b"/kube/other"[..]));
+    assert_eq!(choice.group.map(|group| group.bytes), Some(4096));
+    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+    assert_eq!(choice.pid, pid);
+    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
+}
+
+#[test]
 fn more_processes_than_there_is_room_for_are_counted() {
     let mut chooser = Chooser::new(&Root::system(), 3).unwrap();
     chooser.choose(&Policy::default(), ALL);

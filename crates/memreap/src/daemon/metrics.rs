@@ -71,6 +71,8 @@ pub struct Figures {
     pub held_back: u64,
     /// What journal and warner could not be told.
     pub messages_lost: u64,
+    /// Processes whose cgroups could not be seen at the start.
+    pub outside: usize,
 }
 
 impl Figures {
@@ -127,11 +129,12 @@ impl fmt::Display for Figures {
         writeln!(f, "memreap_reloads_total{{result=\"failed\"}} {}", self.reloads_failed)?;
         let last_kill = self.last_kill.map_or(f64::NAN, |time| time.as_secs_f64());
         let forecast = self.forecast.map_or(f64::INFINITY, |time| time.as_secs_f64());
-        let gauges: [(_, _, &dyn fmt::Display); 4] = [
+        let gauges: [(_, _, &dyn fmt::Display); 5] = [
             ("available_bytes", "Memory that is available.", &self.available),
             ("headroom_bytes", "Memory and swap that can still be used.", &self.headroom),
             ("forecast_seconds", "When memory runs out at the present rate.", &Number(forecast)),
             ("last_kill_seconds", "From signal to memory back, last kill.", &Number(last_kill)),
+            ("processes_outside", "Processes whose cgroups could not be seen at the start.", &self.outside),
         ];
         for (name, help, value) in gauges {
             head(f, format_args!("memreap_{name}"), "gauge", help)?;

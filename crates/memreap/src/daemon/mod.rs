@@ -133,6 +133,18 @@ impl Daemon {
         // Not in reach of everybody, and the unit sets it, too.
         let _ = sandbox::exempt_from_oom();
         let hierarchy = Hierarchy::find(&root)?;
+        if let Some(hierarchy) = &hierarchy {
+            let outside = hierarchy.processes_outside(&root)?;
+            voice.figures.outside = outside;
+            if outside > 0 {
+                voice.warning(format_args!(
+                    "{outside} processes are in cgroups that are not below {}: no rule with a cgroup, no group \
+                     and no limit counts for them (run in the host's cgroup namespace, or mount its \
+                     /sys/fs/cgroup there)",
+                    linux::escape(&hierarchy.path)
+                ));
+            }
+        }
         let first = first_memory(&root, hierarchy.as_ref())?;
         fit(&mut config, &first);
         let trigger = trigger(&root, hierarchy.as_ref(), &first);

@@ -179,6 +179,11 @@ impl Voice {
         self.journal.note(Kind::Started, Priority::Notice, what);
     }
 
+    /// Something that should be put right.
+    pub fn warning(&mut self, what: fmt::Arguments<'_>) {
+        self.journal.note(Kind::Trouble, Priority::Warning, what);
+    }
+
     /// A kill may come soon.
     pub fn warn(&mut self, victim: &Choice, because: &str) {
         self.figures.warnings += 1;

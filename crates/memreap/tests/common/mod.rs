@@ -5,9 +5,10 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, FromRawFd as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd};
 use memreap::strike::{Armed, Outcome};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
 
 /// A name that no other process has, short enough for comm. No part of one is another one.
@@ -328,6 +331,72 @@ pub fn in_a_namespace(test: &str, prepare: &str) {
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let _ = writeln!(std::io::stderr(), "{text}");
     assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
+}
+
+/// What a container sees of the cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounted {
+    /// The host's are mounted.
+    Host,
+    /// Its own are mounted in their place.
+    Own,
+}
+
+/// Two cgroups beside each other, "ctr" and "other", two levels below the root. Removed at the end.
+pub struct Node {
+    /// The path of what is above both.
+    pub name: String,
+    mounted: PathBuf,
+}
+
+impl Node {
+    /// `None`, and says so, where that is not allowed.
+    pub fn new(test: &str) -> Option<Self> {
+        let hierarchy = linux::cgroup::Hierarchy::find(&linux::Root::system()).unwrap();
+        let node = hierarchy.map(|h| Self { name: format!("/memreap-{}", unique()), mounted: h.path });
+        let node = node.filter(|n| ["", "ctr", "other"].iter().all(|g| fs::create_dir(n.dir(g)).is_ok()));
+        if node.is_none() {
+            let _ = writeln!(std::io::stderr(), "{test}: skipped, cgroups cannot be made here");
+        }
+        node
+    }
+
+    fn dir(&self, group: &str) -> PathBuf {
+        self.mounted.join(&self.name[1..]).join(group)
+    }
+
+    /// Puts a process beside the container.
+    pub fn put_beside(&self, victim: &Victim) {
+        fs::write(self.dir("other").join("cgroup.procs"), victim.pid()).unwrap();
+    }
+
+    /// Has the command run in the container, with a cgroup namespace of its own.
+    pub fn contain<'c>(&self, command: &'c mut Command, mounted: Mounted) -> &'c mut Command {
+        let (procs, place) = (self.dir("ctr").join("cgroup.procs"), self.mounted.clone());
+        let enter = move || {
+            // Itself.
+            fs::write(&procs, "0")?;
+            // SAFETY: no file descriptors are unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP | UnshareFlags::NEWNS)? };
+            if mounted == Mounted::Own {
+                mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+                unmount(&place, UnmountFlags::DETACH)?;
+                mount(c"none", &place, c"cgroup2", MountFlags::empty(), None)?;
+            }
+            Ok(())
+        };
+        // SAFETY: these are system calls; paths this short are not allocated.
+        unsafe { command.pre_exec(enter) }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Those in it may not be gone yet.
+        wait_until("the cgroups are empty", || {
+            ["ctr", "other", ""].iter().all(|g| !self.dir(g).exists() || fs::remove_dir(self.dir(g)).is_ok())
+        });
+    }
 }
 
 /// Starts the command with its output piped, to send it signals.
