@@ -153,9 +153,17 @@ impl<V> Keeper<V> {
         self.watches.truncate(memories.max(1));
     }
 
-    /// One of the memories is no longer watched, and the last takes its place.
-    pub fn swap_remove(&mut self, memory: usize) {
-        self.watches.swap_remove(memory);
+    /// One of the memories is no longer watched, as its cgroup was removed, and the last takes its place.
+    pub fn swap_remove(&mut self, memory: usize, world: &mut impl World<Victim = V>) {
+        // A cgroup is removed when nobody is left in it.
+        self.watches.swap_remove(memory).conclude(memory, Ending::Back, world);
+    }
+
+    /// The daemon ends, and waits for nobody.
+    pub fn end(&mut self, world: &mut impl World<Victim = V>) {
+        for (memory, watch) in self.watches.iter().enumerate() {
+            watch.conclude(memory, Ending::Late, world);
+        }
     }
 
     /// What is known of a memory.
@@ -297,6 +305,18 @@ impl<V> Watch<V> {
     ) {
         world.strike(memory, victim, reason, &self.governor);
         self.state = State::Struck { deadline: world.now() + kill.deadline };
+    }
+
+    /// Nobody waits any longer for the victim, if somebody was struck: every kill is told. `dying` is what
+    /// has become of one whose end was not seen.
+    fn conclude(&self, memory: usize, dying: Ending, world: &mut impl World<Victim = V>) {
+        if let State::Struck { .. } = self.state {
+            let ending = match world.progress(memory) {
+                Progress::Ended(ending) => ending,
+                Progress::Dying => dying,
+            };
+            world.finish(memory, ending);
+        }
     }
 
     fn look_on(

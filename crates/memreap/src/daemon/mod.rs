@@ -271,6 +271,7 @@ impl Daemon {
                                 }
                                 SignalEvent::Faults => touched = true,
                                 SignalEvent::End => {
+                                    self.keeper.end(&mut self.system);
                                     self.system.let_all_go();
                                     self.system.voice.stopping();
                                     return Ok(Exit::Done);
@@ -310,8 +311,8 @@ impl Daemon {
                 Next::After(_) => self.disarm(),
             }
             while let Some(memory) = self.system.vanished.pop() {
+                self.keeper.swap_remove(memory, &mut self.system);
                 self.system.forget(memory);
-                self.keeper.swap_remove(memory);
             }
         }
     }

@@ -85,6 +85,7 @@ struct Group {
 
 struct Sim {
     now: Duration,
+    /// All memory of the machine.
     total: u64,
     procs: Vec<Proc>,
     /// Those that are watched, in the order of the memories from the second on. One that was removed stays
@@ -412,11 +413,11 @@ impl Run {
             Next::After(pause) => Some(self.sim.now + pause),
         };
         while let Some(memory) = self.sim.vanished.pop() {
+            self.keeper.swap_remove(memory, &mut self.sim);
             self.sim.groups.swap_remove(memory - 1);
             self.sim.struck.swap(memory, self.sim.groups.len() + 1);
             self.sim.held_back[memory] = false;
             self.sim.held_back.swap(memory, self.sim.groups.len() + 1);
-            self.keeper.swap_remove(memory);
         }
     }
 
@@ -562,6 +563,30 @@ fn who_is_asked_first_has_the_time_that_there_is() {
         assert_eq!(run.sim.asked, [hog]);
         assert_eq!(run.killed().len(), usize::from(deaf));
     }
+}
+
+#[test]
+fn a_kill_whose_cgroup_is_removed_is_told() {
+    let mut run = Run::new(0.5, &Config::default());
+    let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+    while run.sim.kills.is_empty() {
+        run.pass(MOMENT);
+    }
+    assert!(run.sim.endings.is_empty());
+    run.sim.remove_groups();
+    run.pass(60 * S);
+    assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Back][..]));
+}
+
+#[test]
+fn a_kill_at_the_end_of_the_daemon_is_told() {
+    let mut run = Run::new(0.5, &Config::default());
+    let hog = run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
+    while run.sim.kills.is_empty() {
+        run.pass(MOMENT);
+    }
+    run.keeper.end(&mut run.sim);
+    assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Late][..]));
 }
 
 #[test]

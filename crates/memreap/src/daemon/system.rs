@@ -450,12 +450,15 @@ impl World for System {
     fn finish(&mut self, memory: usize, ending: Ending) {
         let Some(mut struck) = self.struck.get_mut(memory).and_then(Option::take) else { return };
         struck.kill.ending = ending;
-        if ending == Ending::Late {
+        // Back, and nobody has seen when: its cgroup was removed.
+        let unseen = ending == Ending::Back && struck.kill.took.is_zero();
+        if ending == Ending::Late || unseen {
             struck.kill.took = struck.at.elapsed();
         }
         let now =
             self.memories.get(memory).and_then(|m| m.sample(self.began.elapsed(), &mut self.buffer[..]).ok());
-        struck.kill.available[1] = now.map_or(0, |s| s.available);
+        // Of a cgroup that was removed, the last that was seen.
+        struck.kill.available[1] = now.unwrap_or(self.seen[memory]).available;
         self.voice.killed(&struck.kill);
     }
 }
