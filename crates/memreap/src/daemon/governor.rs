@@ -221,8 +221,8 @@ impl Governor {
 
     /// Takes a sample in, and says what to do.
     pub fn observe(&mut self, sample: Sample) -> Advice {
-        // A clock that went back, or a limit that changed: what was seen before says nothing.
-        if self.samples.last().is_some_and(|last| last.at > sample.at || last.total != sample.total) {
+        // A clock that went back: what was seen before says nothing.
+        if self.samples.last().is_some_and(|last| last.at > sample.at) {
             self.forget_rate();
         }
         if self.samples.is_full() {
@@ -272,13 +272,15 @@ impl Governor {
         let swap_yield = self.swap_yield(now);
         // With one and the same yield at both ends: learning something is not losing memory.
         let headroom = |s: &Sample| s.available as f64 + s.disk_free as f64 + s.zram_free as f64 * swap_yield;
+        // What is used, and not what is left: a balloon driver, memory hot plug or a new limit changes all
+        // memory at any time, and that is no rate at which it goes.
+        let used = |s: &Sample| s.total as f64 - headroom(s);
         let since = |window: Duration| {
             let from = now.at.saturating_sub(window);
             self.samples.iter().find(|s| s.at >= from).filter(|s| now.at - s.at >= SPAN)
         };
         let rate = |window| {
-            since(window)
-                .map_or(0.0, |then| (headroom(then) - headroom(now)) / (now.at - then.at).as_secs_f64())
+            since(window).map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64())
         };
         let left =
             |rate: f64| (rate > STEADY).then(|| Duration::from_secs_f64((headroom(now) / rate).min(1e6)));

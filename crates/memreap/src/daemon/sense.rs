@@ -54,8 +54,8 @@ pub struct Limited {
     stat: Source,
     swap: Option<[Source; 2]>,
     pressure: Option<Source>,
-    /// The rest of the limit is never more than what the machine has.
-    total: u64,
+    /// What the machine had: what counts when the limit is taken away.
+    machine: u64,
 }
 
 impl Machine {
@@ -121,7 +121,7 @@ impl Machine {
 
 impl Limited {
     /// Opens the files of the cgroup `path` ("/a/b"; "/" for the caller's own root). `None` when it has no
-    /// limit, or the memory controller is off.
+    /// limit below what the machine has, or the memory controller is off.
     ///
     /// # Errors
     /// When it is gone, or a file does not say what it should.
@@ -134,7 +134,9 @@ impl Limited {
         let dir = hierarchy.dir(path);
         // The root of all cgroups does not have it.
         let Some(max) = Source::open_if_there(dir.join("memory.max"))? else { return Ok(None) };
-        let Some(limit) = max.parse(buffer, cgroup::limit)? else { return Ok(None) };
+        if max.parse(buffer, cgroup::limit)?.is_none_or(|limit| limit >= machine) {
+            return Ok(None);
+        }
         let swap = match (
             Source::open_if_there(dir.join("memory.swap.max"))?,
             Source::open_if_there(dir.join("memory.swap.current"))?,
@@ -149,12 +151,12 @@ impl Limited {
             stat: Source::open(dir.join("memory.stat"))?,
             swap,
             pressure: pressure(&dir.join("memory.pressure"))?,
-            total: limit.min(machine),
+            machine,
         }))
     }
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
-        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX).min(self.total);
+        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(self.machine);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
         let mut free = 0;
@@ -215,4 +217,35 @@ fn stalled(pressure: Option<&Source>, buffer: &mut [u8]) -> linux::Result<Option
     let Some(source) = pressure else { return Ok(None) };
     let pressure = source.parse(buffer, Pressure::parse)?;
     Ok(pressure.full.map(|full| [pressure.some.total, full.total]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_that_changes_is_followed() {
+        const MIB: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+        write("memory.current", format!("{}\n", 700 * MIB));
+        write("memory.stat", "anon 1\n".to_owned());
+        let hierarchy = Hierarchy { path: dir.path().to_owned(), controllers: vec!["memory".to_owned()] };
+        let open = |limit: &str| {
+            write("memory.max", format!("{limit}\n"));
+            Limited::open(&hierarchy, Path::new("/"), 4096 * MIB, &mut [0; 512]).unwrap()
+        };
+        let limited = open(&(800 * MIB).to_string()).unwrap();
+        for (limit, total) in [("1073741824", 1024), ("838860800", 800), ("max", 4096)] {
+            write("memory.max", format!("{limit}\n"));
+            let sample = limited.sample(Duration::ZERO, &mut [0; 512]).unwrap();
+            assert_eq!((sample.total, sample.available), (total * MIB, (total - 700) * MIB), "{limit}");
+        }
+        // The machine's memory is gone first, and there may be more of it later.
+        for none in ["max", "4294967296", "8589934592"] {
+            assert!(open(none).is_none(), "{none}");
+        }
+    }
 }

@@ -590,6 +590,38 @@ fn a_kill_at_the_end_of_the_daemon_is_told() {
 }
 
 #[test]
+fn memory_that_comes_and_goes_disables_nothing() {
+    // A balloon driver gives and takes all the time.
+    for (rate, cap) in [(50, u64::MAX), (400, u64::MAX), (400, 1000 * MIB)] {
+        let mut run = Run::new(0.3, &Config::default());
+        run.sim.spawn(200 * MIB, 0, 0);
+        let id = run.sim.spawn(10 * MIB, rate * MIB, cap);
+        for moment in 0..12_000 {
+            run.sim.total = TOTAL - moment % 16 * MIB;
+            run.pass(MOMENT);
+        }
+        let expected = if cap == u64::MAX { vec![id] } else { vec![] };
+        assert_eq!(run.killed(), expected, "{rate}: {:?}", run.sim.kills);
+        assert!(run.sim.stalled < S / 2, "{rate}: stalled {:?}", run.sim.stalled);
+    }
+}
+
+#[test]
+fn memory_that_is_taken_away_at_once_is_no_hog() {
+    let mut run = Run::new(0.3, &Config::default());
+    run.sim.spawn(1150 * MIB, 0, 0);
+    run.sim.spawn(10 * MIB, MIB, 20 * MIB);
+    run.look();
+    run.pass(2 * S);
+    run.sim.total -= 340 * MIB;
+    run.pass(5 * S);
+    assert_eq!(run.killed(), [0; 0], "{:?}", run.sim.kills);
+    // Below `low`, so that a forecast would have been acted on.
+    let share = run.sim.available() * 100 / run.sim.total;
+    assert!(share < 10, "{share}");
+}
+
+#[test]
 fn nothing_is_looked_at_when_there_is_no_pressure() {
     let mut run = Run::new(0.5, &Config::default());
     run.sim.spawn(600 * MIB, 0, 0);
