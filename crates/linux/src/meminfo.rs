@@ -44,6 +44,8 @@ pub struct MemInfo {
     pub slab_unreclaimable: u64,
     /// Page tables.
     pub page_tables: u64,
+    /// Huge pages of hugetlbfs, used or not.
+    pub hugetlb: u64,
     /// Memory that compressed swap pages take up in front of swap. `None` before Linux 5.19 or
     /// without zswap.
     pub zswap: Option<u64>,
@@ -94,6 +96,7 @@ impl MemInfo {
                 b"SReclaimable" => info.slab_reclaimable = line.kib(value)?,
                 b"SUnreclaim" => info.slab_unreclaimable = line.kib(value)?,
                 b"PageTables" => info.page_tables = line.kib(value)?,
+                b"Hugetlb" => info.hugetlb = line.kib(value)?,
                 b"Zswap" => info.zswap = Some(line.kib(value)?),
                 b"Zswapped" => info.zswapped = Some(line.kib(value)?),
                 _ => {}

@@ -176,6 +176,8 @@ pub struct Chooser {
     /// The last two looks for new processes.
     marks: Option<[Mark; 2]>,
     memory: Memory,
+    /// Who would give back less is not chosen, in bytes.
+    least: u64,
     /// The exact reading in advance that is not over.
     ahead: Option<Ahead>,
     /// When the last one began.
@@ -287,6 +289,7 @@ impl Chooser {
             heap: BinaryHeap::with_capacity(processes.max(groups::CGROUPS) + 1),
             marks: None,
             memory: Memory::default(),
+            least: 0,
             ahead: None,
             began: None,
             lasted: Duration::ZERO,
@@ -412,6 +415,12 @@ impl Chooser {
     /// Forgets what is known of the processes. To be called when the policy has changed.
     pub fn forget(&mut self) {
         self.table.doubt(|_| true);
+    }
+
+    /// Chooses nobody from now on, by whatever weight, whose death gives back less than this, in bytes. In a group
+    /// that gives back more, each alone may give less.
+    pub fn set_least(&mut self, bytes: u64) {
+        self.least = bytes;
     }
 
     /// The process whose death gives back most under this policy, or `None` when none may be killed.
@@ -791,7 +800,7 @@ impl Search<'_> {
             let bound = match &entry.reading {
                 // Of what has no memory there is nothing to be had; what comes from a kernel thread (few
                 // programs do) is found at the next refresh.
-                Some(reading) if !reading.eligible() => continue,
+                Some(reading) if !reading.eligible() || reading.bound(&self.now) < self.least() => continue,
                 Some(reading) => reading.verdict.score(reading.bound(&self.now)),
                 None => u64::MAX,
             };
@@ -818,7 +827,11 @@ impl Search<'_> {
         groups.tally(chooser.table.entries());
         let mut heap = std::mem::take(&mut chooser.heap);
         heap.clear();
+        let least = chooser.least;
         groups.expendable(|index, bytes, verdict| {
+            if bytes < least {
+                return;
+            }
             let id = i32::try_from(index).unwrap_or(i32::MAX);
             let bound = verdict.score(bytes);
             heap.push(Candidate { bound, pid: id, index: id.unsigned_abs(), fresh: true });
@@ -953,6 +966,12 @@ impl Readings for Search<'_> {
 }
 
 impl Search<'_> {
+    /// Who would give back less is not chosen, in bytes.
+    fn least(&self) -> u64 {
+        // All of the group gives back more.
+        if matches!(self.within, Within::Leaf(_)) { 0 } else { self.chooser.least }
+    }
+
     /// Holds a process and looks at it.
     fn hold(&mut self, index: usize) -> Option<(PidFd, Reading)> {
         let chooser = &mut *self.chooser;
@@ -982,7 +1001,7 @@ impl Search<'_> {
         bytes: u64,
         exact: bool,
     ) -> Option<(u64, Found)> {
-        if bytes == 0 || !pidfd.is_alive().unwrap_or(false) {
+        if bytes < self.least().max(1) || !pidfd.is_alive().unwrap_or(false) {
             return None;
         }
         let score = reading.verdict.score(bytes);

@@ -6,6 +6,7 @@ use std::path::Path as FilePath;
 use linux::{Process, process};
 
 use super::*;
+use crate::policy::{Effect, Rule};
 
 /// Perl needs it twice.
 const HUGE: usize = 150;
@@ -48,8 +49,12 @@ impl Drop for Hog {
 /// The choice, if nobody were there but `hogs` and smaller ones: others on this machine, as those of tests
 /// that run at the same time, are spared one by one.
 fn choose(chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
+    choose_by(&Policy::default(), chooser, scope, hogs)
+}
+
+fn choose_by(policy: &Policy, chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
     loop {
-        let choice = chooser.choose(&Policy::default(), scope)?;
+        let choice = chooser.choose(policy, scope)?;
         if hogs.contains(&choice.pid) {
             return Some(choice);
         }
@@ -88,6 +93,30 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     assert_eq!(choose(&mut chooser, ALL, &[hog.pid, larger.pid]).unwrap().pid, larger.pid);
     drop(larger);
     choose(&mut chooser, ALL, &[hog.pid]).unwrap();
+}
+
+#[test]
+fn no_weight_makes_up_for_too_little() {
+    let [large, small] = [Hog::start(40), Hog::start(20)];
+    let pids = [large.pid, small.pid];
+    fs::write(format!("/proc/{}/oom_score_adj", small.pid), "987").unwrap();
+    let preferred = Rule {
+        label: String::new(),
+        names: Vec::new(),
+        command_lines: Vec::new(),
+        users: Vec::new(),
+        cgroups: Vec::new(),
+        oom_score_adj: Some(987..=987),
+        effect: Effect::Weight(1000.0),
+    };
+    let policy = Policy::new(vec![preferred]);
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
+    assert_eq!(choice.pid, small.pid);
+    chooser.set_least(choice.bytes + (8 << 20));
+    assert_eq!(choose_by(&policy, &mut chooser, ALL, &pids).unwrap().pid, large.pid);
+    chooser.set_least(u64::MAX);
+    assert!(choose_by(&policy, &mut chooser, ALL, &pids).is_none());
 }
 
 #[test]

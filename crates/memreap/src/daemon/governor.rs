@@ -52,6 +52,10 @@ const FORESEEABLE: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_secs(3);
 /// The share of the time in percent in which all tasks stall that is more than a hiccup.
 const TROUBLE: f64 = 5.0;
+/// The least that somebody must give back to be killed for it: this part of all memory, but at most so many
+/// bytes.
+const TRIFLE: u64 = 1024;
+const TRIFLE_MOST: u64 = 16 << 20;
 /// Below this rate memory does not run out, it wavers: bytes per second.
 const STEADY: f64 = (1 << 20) as f64;
 /// And so it does where what is left would last for longer than this. (7 % of 2 GiB last for less, at more than
@@ -76,6 +80,13 @@ pub struct Sample {
     /// Since boot: time in which some task stalled for memory, and in which all did; `None` where the
     /// kernel does not say.
     pub stalled: Option<[Duration; 2]>,
+}
+
+impl Sample {
+    /// Nobody is killed who would give back less than this, in bytes.
+    pub fn least(&self) -> u64 {
+        (self.total / TRIFLE).min(TRIFLE_MOST)
+    }
 }
 
 /// What to do.
@@ -196,6 +207,14 @@ impl Governor {
 
     fn total(&self) -> u64 {
         self.samples.last().map_or(0, |s| s.total)
+    }
+
+    /// What must come back for this not to be a reason to kill any more, in bytes, as far as an amount can say.
+    pub fn missing(&self, reason: Reason) -> u64 {
+        match reason {
+            Reason::Stall => self.low().saturating_sub(self.outlook.available),
+            Reason::Critical | Reason::Forecast => self.bearable().saturating_sub(self.outlook.headroom),
+        }
     }
 
     /// Whether it matters, and is not known, what swapping out gives back.

@@ -14,8 +14,17 @@ use crate::config::{Act, Config};
 const SETTLE: Duration = Duration::from_millis(100);
 /// How often a victim is looked at, and memory meanwhile.
 const FOLLOW: Duration = Duration::from_millis(20);
-/// When nobody may be killed: how long until the next search.
-const NOBODY: Duration = Duration::from_secs(1);
+/// When there is nobody to kill: how long until the next search.
+const NOBODY: Duration = Duration::from_millis(250);
+/// A kill has helped when this part of what was expected was seen to be free, as others take of it at once, ...
+const SEEN: u64 = 4;
+/// ... and when it was not less than this part of what was missing.
+const MISSING: u64 = 8;
+/// After kills that did not help, the next one comes so many times later each time, at most after the other.
+const LATER: u32 = 4;
+const LATEST: Duration = Duration::from_secs(60);
+/// But whoever would give back more than that by this part of it is killed at once.
+const LARGER: u64 = 2;
 /// After what would have been a kill in a dry run.
 const DRY: Duration = Duration::from_secs(10);
 /// The part of the time between looks that is spent on knowing candidates better.
@@ -55,6 +64,9 @@ pub trait World {
     /// Chooses the victim whose death gives most of this memory back.
     fn choose(&mut self, memory: usize) -> Option<Self::Victim>;
 
+    /// What comes back when this victim is killed, in bytes.
+    fn benefit(&self, victim: &Self::Victim, governor: &Governor) -> u64;
+
     /// Tells that a kill may come soon.
     fn warn(&mut self, memory: usize, governor: &Governor);
 
@@ -67,8 +79,8 @@ pub trait World {
     /// Holds nobody back for this memory any more.
     fn let_go(&mut self, memory: usize);
 
-    /// Nobody may be killed.
-    fn nobody(&mut self, memory: usize, reason: Reason, governor: &Governor);
+    /// There is nobody to kill, or, with `killed`, kills did not help. Told once until memory is well again.
+    fn helpless(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
 
     /// Asks the victim to end.
     fn ask(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
@@ -98,9 +110,34 @@ enum State<V> {
     Struck { deadline: Duration },
 }
 
+/// A kill of which is not known yet whether it has helped. Sizes in bytes.
+struct Attempt {
+    at: Duration,
+    /// What was to come back, and what was missing.
+    expected: u64,
+    missing: u64,
+    /// The headroom then, and at most since.
+    headroom: u64,
+    most: u64,
+}
+
+/// Kills that did not help, one after the other.
+#[derive(Clone, Copy, Default)]
+struct Vain {
+    count: u32,
+    /// The most that one of them was to give back, in bytes.
+    bytes: u64,
+    /// Until when nobody is killed who would not give back more.
+    until: Duration,
+    /// It was told that no kill helps.
+    told: bool,
+}
+
 struct Watch<V> {
     governor: Governor,
     state: State<V>,
+    attempt: Option<Attempt>,
+    vain: Vain,
     warned: Option<Duration>,
     probed: Option<Duration>,
     /// When somebody was last held back, and when that last had its reason.
@@ -141,6 +178,7 @@ impl<V> Keeper<V> {
         self.kill = config.kill.clone();
         for watch in &mut self.watches {
             watch.governor.set(act(config));
+            watch.vain = Vain::default();
         }
     }
 
@@ -211,6 +249,8 @@ impl<V> Watch<V> {
         Self {
             governor: Governor::new(act),
             state: State::Watching { from: Duration::ZERO },
+            attempt: None,
+            vain: Vain::default(),
             warned: None,
             probed: None,
             held: None,
@@ -227,6 +267,12 @@ impl<V> Watch<V> {
     ) -> Option<Duration> {
         let now = sample.at;
         let advice = self.governor.observe(sample);
+        if let Some(attempt) = &mut self.attempt {
+            attempt.most = attempt.most.max(self.governor.outlook().headroom);
+        }
+        if sample.available >= self.governor.well() {
+            (self.attempt, self.vain) = (None, Vain::default());
+        }
         loop {
             // Replaced below wherever it goes on.
             match std::mem::replace(&mut self.state, State::Watching { from: now }) {
@@ -236,10 +282,14 @@ impl<V> Watch<V> {
                 }
                 State::Watching { from } => match advice {
                     Advice::Act(reason) => {
-                        let Some(victim) = world.choose(memory) else {
-                            world.nobody(memory, reason, &self.governor);
-                            self.state = State::Watching { from: now + NOBODY };
-                            return Some(NOBODY);
+                        self.judge(memory, reason, world);
+                        let victim = match self.choose(memory, reason, &sample, world) {
+                            Ok(victim) => victim,
+                            Err(pause) => {
+                                self.hold_back(memory, now, false, world);
+                                self.state = State::Watching { from: now + pause };
+                                return Some(pause);
+                            }
                         };
                         match &kill.first {
                             // There is no time left to ask for anything.
@@ -281,6 +331,10 @@ impl<V> Watch<V> {
                     Progress::Ended(ending) => {
                         world.finish(memory, ending);
                         self.governor.forget_rate();
+                        if matches!(ending, Ending::DryRun | Ending::Gone) {
+                            // By us nobody was.
+                            self.attempt = None;
+                        }
                         let pause = match ending {
                             Ending::DryRun => DRY,
                             // Somebody else's memory may be as good.
@@ -292,6 +346,54 @@ impl<V> Watch<V> {
                     }
                 },
             }
+        }
+    }
+
+    /// Who is to be killed now; else when to search again.
+    fn choose(
+        &mut self,
+        memory: usize,
+        reason: Reason,
+        now: &Sample,
+        world: &mut impl World<Victim = V>,
+    ) -> Result<V, Duration> {
+        // Those of whom too little comes back are left alone.
+        let chosen = world.choose(memory).map(|victim| (world.benefit(&victim, &self.governor), victim));
+        let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.least()) else {
+            self.tell(memory, reason, false, world);
+            return Err(NOBODY);
+        };
+        if now.at < self.vain.until && expected < self.vain.bytes + self.vain.bytes / LARGER {
+            return Err(NOBODY.min(self.vain.until - now.at));
+        }
+        let (missing, headroom) = (self.governor.missing(reason), self.governor.outlook().headroom);
+        self.attempt = Some(Attempt { at: now.at, expected, missing, headroom, most: headroom });
+        Ok(victim)
+    }
+
+    /// Whether the last kill has helped, now that there is a reason for another one.
+    fn judge(&mut self, memory: usize, reason: Reason, world: &mut impl World<Victim = V>) {
+        let Some(attempt) = self.attempt.take() else { return };
+        if attempt.most - attempt.headroom >= attempt.expected / SEEN
+            && attempt.expected >= attempt.missing / MISSING
+        {
+            self.vain = Vain::default();
+            return;
+        }
+        let vain = &mut self.vain;
+        vain.count = vain.count.saturating_add(1);
+        vain.bytes = vain.bytes.max(attempt.expected);
+        let wait = SETTLE.saturating_mul(LATER.saturating_pow(vain.count)).min(LATEST);
+        vain.until = attempt.at + wait;
+        // One can be mistaken: somebody was faster.
+        if vain.count > 1 {
+            self.tell(memory, reason, true, world);
+        }
+    }
+
+    fn tell(&mut self, memory: usize, reason: Reason, killed: bool, world: &mut impl World<Victim = V>) {
+        if !std::mem::replace(&mut self.vain.told, true) {
+            world.helpless(memory, reason, killed, &self.governor);
         }
     }
 

@@ -89,7 +89,12 @@ impl Machine {
 
     /// What can be had without swapping, in bytes, at the least cost; `None` when it cannot be read.
     pub fn available(&self, buffer: &mut [u8]) -> Option<u64> {
-        Some(self.meminfo.parse(buffer, MemInfo::parse).ok()?.available)
+        Some(self.info(buffer)?.available)
+    }
+
+    /// What /proc/meminfo says; `None` when it cannot be read.
+    pub fn info(&self, buffer: &mut [u8]) -> Option<MemInfo> {
+        self.meminfo.parse(buffer, MemInfo::parse).ok()
     }
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {

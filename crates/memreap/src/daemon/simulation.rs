@@ -20,6 +20,8 @@ const BASE: u64 = 500 * MIB;
 const MEMORIES: usize = 5;
 /// The step in which the world moves when nobody looks.
 const MOMENT: Duration = Duration::from_millis(5);
+/// How often it looks where the kernel does not tell of pressure.
+const BLIND: Duration = Duration::from_millis(250);
 /// Time at no memory at all after which the kernel's own OOM killer would have acted.
 const TOO_LATE: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,8 @@ impl Dice {
 struct Held {
     pid: usize,
     id: u64,
+    /// What it had when it was chosen.
+    bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +91,14 @@ struct Sim {
     now: Duration,
     /// All memory of the machine.
     total: u64,
+    /// What of it no kill frees: tmpfs, huge pages, the kernel's.
+    held: u64,
+    /// The kernel tells of pressure.
+    psi: bool,
+    /// Who ends is started anew.
+    restarts: bool,
+    /// Who must not be killed.
+    spared: Option<u64>,
     procs: Vec<Proc>,
     /// Those that are watched, in the order of the memories from the second on. One that was removed stays
     /// until that is seen.
@@ -107,6 +119,8 @@ struct Sim {
     kills: Vec<Made>,
     endings: Vec<Ending>,
     warnings: u32,
+    /// How often it was told that no kill helps.
+    complaints: u32,
     /// Memories for which somebody is held back.
     held_back: [bool; MEMORIES],
     holds: u32,
@@ -120,6 +134,10 @@ impl Sim {
         Self {
             now: Duration::ZERO,
             total: TOTAL,
+            held: 0,
+            psi: true,
+            restarts: false,
+            spared: None,
             procs: Vec::new(),
             groups: Vec::new(),
             vanished: Vec::new(),
@@ -135,6 +153,7 @@ impl Sim {
             kills: Vec::new(),
             endings: Vec::new(),
             warnings: 0,
+            complaints: 0,
             held_back: [false; MEMORIES],
             holds: 0,
             searches: 0,
@@ -205,7 +224,7 @@ impl Sim {
     }
 
     fn used(&self) -> u64 {
-        BASE + self.procs.iter().map(|p| p.bytes).sum::<u64>()
+        BASE + self.held + self.procs.iter().map(|p| p.bytes).sum::<u64>()
     }
 
     fn available(&self) -> u64 {
@@ -217,7 +236,14 @@ impl Sim {
     fn tick(&mut self) {
         self.now += MOMENT;
         let now = self.now;
-        self.procs.retain(|p| !matches!(p.dying, Some(Some(end)) if end <= now));
+        let ended = |p: &Proc| matches!(p.dying, Some(Some(end)) if end <= now);
+        let ends: Vec<u64> = self.procs.iter().filter(|p| ended(p)).map(|p| p.bytes).collect();
+        self.procs.retain(|p| !ended(p));
+        if self.restarts {
+            for bytes in ends {
+                self.spawn(bytes, 0, 0);
+            }
+        }
         let room = self.available();
         let wanted: u64 = self
             .procs
@@ -239,9 +265,9 @@ impl Sim {
             let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
-        self.swapped = self.swapped.min(self.used() - BASE);
-        // Nobody stalls for memory who wants none.
-        if room < self.total / 50 && wanted > 0 {
+        self.swapped = self.swapped.min(self.used() - BASE - self.held);
+        // Nobody stalls for memory who wants none, until what runs is read from disk again and again.
+        if room < self.total / 50 && (wanted > 0 || self.held > 0) {
             self.stalled += MOMENT;
         }
         let hopeless = room < self.total / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
@@ -290,7 +316,7 @@ impl World for Sim {
             disk_free: 0,
             zram_free: ZRAM - self.swapped,
             zram: [self.swapped, (self.swapped as f64 * (1.0 - self.saves)) as u64],
-            stalled: Some([self.stalled; 2]),
+            stalled: self.psi.then_some([self.stalled; 2]),
         })
     }
 
@@ -300,9 +326,11 @@ impl World for Sim {
         self.searches += 1;
         self.read();
         let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
-        let may = |p: &&Proc| p.dying.is_none() && (group.is_none() || p.group == group);
+        let may = |p: &&Proc| {
+            p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
+        };
         let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id))?;
-        let held = Held { pid: chosen.pid, id: chosen.id };
+        let held = Held { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
         if std::mem::take(&mut self.slips) {
             self.procs.retain(|p| p.id != held.id);
             self.spawn(5 * MIB, 0, 0);
@@ -311,12 +339,16 @@ impl World for Sim {
         Some(held)
     }
 
+    fn benefit(&self, victim: &Held, _governor: &Governor) -> u64 {
+        victim.bytes
+    }
+
     fn warn(&mut self, _memory: usize, _governor: &Governor) {
         self.warnings += 1;
     }
 
     fn probe(&mut self, _memory: usize) {
-        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE);
+        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE - self.held);
     }
 
     fn hold_back(&mut self, memory: usize, _governor: &Governor) {
@@ -329,7 +361,9 @@ impl World for Sim {
         assert!(std::mem::take(&mut self.held_back[memory]), "nobody is held back for {memory}");
     }
 
-    fn nobody(&mut self, _memory: usize, _reason: Reason, _governor: &Governor) {}
+    fn helpless(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
+        self.complaints += 1;
+    }
 
     fn ask(&mut self, _memory: usize, victim: &Held, _signal: Signal) {
         self.asked.push(victim.id);
@@ -391,7 +425,8 @@ impl Run {
                 self.sim.procs
             );
             // PSI tells once in half a second.
-            let pressure = self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
+            let pressure =
+                self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
             if pressure {
                 self.told = self.sim.now;
                 self.keeper.alarm(self.sim.now);
@@ -408,7 +443,7 @@ impl Run {
         self.wake = match self.keeper.step(&mut self.sim) {
             Next::Rest => {
                 assert!(self.sim.held_back == [false; MEMORIES], "somebody is held back for no reason");
-                None
+                (!self.sim.psi).then_some(self.sim.now + BLIND)
             }
             Next::After(pause) => Some(self.sim.now + pause),
         };
@@ -562,6 +597,79 @@ fn who_is_asked_first_has_the_time_that_there_is() {
         run.pass(120 * S);
         assert_eq!(run.sim.asked, [hog]);
         assert_eq!(run.killed().len(), usize::from(deaf));
+    }
+}
+
+/// A machine whose memory no kill frees, but for 38 MiB, and this many processes of this size; where the
+/// kernel tells of pressure or not.
+fn crowded(psi: bool, count: u64, bytes: u64) -> Run {
+    let mut run = Run::new(0.0, &Config::default());
+    run.sim.psi = psi;
+    run.sim.held = TOTAL - BASE - count * bytes - 38 * MIB;
+    for _ in 0..count {
+        run.sim.spawn(bytes, 0, 0);
+    }
+    run.look();
+    run
+}
+
+/// How many were killed in each of so many minutes.
+fn kills_per_minute(run: &mut Run, minutes: usize) -> Vec<usize> {
+    let each = |_| {
+        let before = run.sim.kills.len();
+        run.pass(60 * S);
+        run.sim.kills.len() - before
+    };
+    (0..minutes).map(each).collect()
+}
+
+#[test]
+fn nobody_is_killed_for_next_to_nothing() {
+    for psi in [true, false] {
+        let mut run = crowded(psi, 200, MIB);
+        assert_eq!(kills_per_minute(&mut run, 3), [0; 3], "PSI: {psi}");
+        assert_eq!(run.sim.complaints, 1, "PSI: {psi}");
+        // But whoever has something is, and soon.
+        let hog = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
+        run.pass(S);
+        assert_eq!(run.killed(), [hog], "PSI: {psi}");
+    }
+}
+
+#[test]
+fn kills_that_do_not_help_become_rare() {
+    // Each comes back as soon as it is dead, or does not have enough for all who die to matter.
+    for (psi, restarts, bytes) in [(true, true, 20), (false, true, 20), (true, false, 3), (false, false, 3)] {
+        let mut run = crowded(psi, 40, bytes * MIB);
+        run.sim.restarts = restarts;
+        let kills = kills_per_minute(&mut run, 5);
+        assert!(kills[0] > 0 && kills[0] <= 6, "{psi} {restarts}: {kills:?}");
+        assert!(kills[2..].iter().all(|minute| *minute <= 1), "{psi} {restarts}: {kills:?}");
+        assert_eq!(run.sim.complaints, u32::from(kills[0] > 1), "{psi} {restarts}");
+        // Whoever is much larger does not wait for that.
+        let hog = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
+        let before = run.sim.kills.len();
+        run.pass(2 * S);
+        let made: Vec<u64> = run.killed().split_off(before);
+        assert!(made.contains(&hog), "{psi} {restarts}: {made:?}");
+    }
+}
+
+#[test]
+fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
+    for psi in [true, false] {
+        let mut run = Run::new(0.25, &Config::default());
+        run.sim.psi = psi;
+        for _ in 0..15 {
+            run.sim.spawn(70 * MIB, 0, 0);
+        }
+        run.look();
+        let camera = run.sim.spawn(10 * MIB, 800 * MIB, 800 * MIB);
+        run.sim.spared = Some(camera);
+        run.pass(30 * S);
+        assert_eq!(run.sim.get(camera).unwrap().bytes, 800 * MIB);
+        let pauses: Vec<Duration> = run.sim.kills.windows(2).map(|k| k[1].at - k[0].at).collect();
+        assert!(pauses.len() > 1 && pauses.iter().all(|pause| *pause < S / 3), "{psi}: {pauses:?}");
     }
 }
 

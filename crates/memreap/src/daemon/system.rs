@@ -20,7 +20,7 @@ use super::record::{Ending, Kill, Reason};
 use super::sense::{self, Buffer, Limited, Memory};
 use super::voice::Voice;
 use super::{cgroup, lift, limits};
-use crate::choice::{CGROUP, Choice, Chooser, Scope};
+use crate::choice::{CGROUP, Choice, Chooser, Group, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::strike::{Fate, Held, Method};
 
@@ -210,9 +210,13 @@ impl System {
         self.seen.swap(memory, self.memories.len());
     }
 
-    /// Kills the cgroup of a victim as a whole, if that is what is to be done. Gives the cgroup.
-    fn kill_group(&self, choice: &Choice, wanted: u64) -> Option<OwnedFd> {
+    /// The cgroup of a victim, if it is to be killed as a whole.
+    fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
         let group = choice.group?;
+        let available = governor.last().map_or(0, |s| s.available);
+        let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
+        // It goes on like this until the memory is there.
+        let wanted = governor.well().saturating_sub(available).saturating_add(growth as u64);
         let whole = match self.config.kill.whole_cgroup {
             WholeCgroup::Never => false,
             WholeCgroup::OomGroup => group.oom_group,
@@ -220,9 +224,11 @@ impl System {
             // Several kills, each with a wait, where one would do.
             WholeCgroup::Auto => group.oom_group || (choice.bytes < wanted && group.bytes / 2 > choice.bytes),
         };
-        if !(whole && group.expendable && group.processes > 1) {
-            return None;
-        }
+        (whole && group.expendable && group.processes > 1).then_some(group)
+    }
+
+    /// Kills the cgroup of a victim as a whole. Gives the cgroup.
+    fn kill_group(&self, choice: &Choice) -> Option<OwnedFd> {
         let dir = cgroup::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
         // It may be another one of that name by now: only this one is killed, and only if the victim
         // is still in it.
@@ -276,8 +282,13 @@ impl World for System {
             }
             _ => Scope::All { by_cgroup: self.config.kill.by_cgroup },
         };
+        self.chooser.set_least(self.seen[memory].least());
         // Those that are dying already are not among them.
         self.chooser.choose(&self.config.policy, scope)
+    }
+
+    fn benefit(&self, victim: &Choice, governor: &Governor) -> u64 {
+        self.whole_group(victim, governor).map_or(victim.bytes, |group| group.bytes)
     }
 
     fn warn(&mut self, memory: usize, governor: &Governor) {
@@ -322,8 +333,12 @@ impl World for System {
         }
     }
 
-    fn nobody(&mut self, _memory: usize, reason: Reason, governor: &Governor) {
-        self.voice.nobody(reason, &governor.because());
+    fn helpless(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
+        let info = match &self.memories[memory] {
+            Memory::Machine(machine) => machine.info(&mut self.buffer[..]),
+            Memory::Limited(_) => None,
+        };
+        self.voice.helpless(reason, killed, &governor.because(), info.as_ref());
     }
 
     fn ask(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
@@ -338,9 +353,6 @@ impl World for System {
 
     fn strike(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
         let available = governor.last().map_or(0, |s| s.available);
-        let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
-        // It goes on like this until the memory is there.
-        let wanted = governor.well().saturating_sub(available).saturating_add(growth as u64);
         let at = Instant::now();
         let mut kill = Kill {
             unix_ms: SystemTime::now()
@@ -374,10 +386,10 @@ impl World for System {
         let mut struck =
             Struck { place: None, group: None, refused: None, kill, at, free, bearable, over: None };
         if !self.dry_run {
-            struck.group = self.kill_group(&victim, wanted);
-            if struck.group.is_some()
-                && let Some(group) = victim.group
+            if let Some(group) = self.whole_group(&victim, governor)
+                && let Some(dir) = self.kill_group(&victim)
             {
+                struck.group = Some(dir);
                 struck.kill.processes = group.processes;
                 struck.kill.expected = group.bytes;
                 struck.kill.exact = false;

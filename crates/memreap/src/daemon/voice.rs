@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use linux::Pid;
+use linux::meminfo::MemInfo;
 use linux::pidfd::Signal;
 use linux::process::Comm;
 
@@ -20,6 +21,7 @@ use super::service::Service;
 use super::warn::{Warner, Warning};
 use crate::choice::Choice;
 use crate::config::Config;
+use crate::units::Size;
 
 /// The same trouble is not told more often than this.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -217,9 +219,17 @@ impl Voice {
         );
     }
 
-    /// Nobody may be killed.
-    pub fn nobody(&mut self, reason: Reason, because: &str) {
-        self.trouble(format_args!("nobody may be killed ({}): {because}", reason.name()));
+    /// There is nobody to kill, or, with `killed`, kills did not help; and what of the machine's memory no
+    /// kill gives back.
+    pub fn helpless(&mut self, reason: Reason, killed: bool, because: &str, machine: Option<&MemInfo>) {
+        let what = if killed {
+            "kills do not help, and the next ones will wait"
+        } else {
+            "nobody may be killed whose memory would help"
+        };
+        let (reason, held) = (reason.name(), Unfreed(machine));
+        let text = format_args!("{what} ({reason}): {because}{held}");
+        self.journal.note(Kind::Trouble, Priority::Error, text);
     }
 
     /// A victim was asked to end.
@@ -266,6 +276,36 @@ impl Voice {
     }
 }
 
+/// What of the machine's memory no kill gives back.
+struct Unfreed<'a>(Option<&'a MemInfo>);
+
+impl fmt::Display for Unfreed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(info) = self.0 else { return Ok(()) };
+        let kernel = info.slab_unreclaimable.saturating_add(info.page_tables);
+        let known = [
+            info.free,
+            info.buffers,
+            info.cached,
+            info.swap_cached,
+            info.anon,
+            info.slab_reclaimable,
+            kernel,
+            info.hugetlb,
+        ];
+        let rest = known.into_iter().fold(info.total, u64::saturating_sub);
+        write!(
+            f,
+            "; no kill gives back tmpfs and shared memory ({}), huge pages ({}), the kernel's slabs and page tables \
+             ({}), drivers' memory and the rest ({})",
+            Size(info.shmem),
+            Size(info.hugetlb),
+            Size(kernel),
+            Size(rest)
+        )
+    }
+}
+
 /// An error with what the kernel said: by itself it tells only what for.
 struct Whole<'a>(&'a linux::Error);
 
@@ -286,6 +326,28 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn what_no_kill_frees_is_named() {
+        const MIB: u64 = 1 << 20;
+        let info = MemInfo {
+            total: 2048 * MIB,
+            free: 30 * MIB,
+            cached: 700 * MIB,
+            anon: 100 * MIB,
+            shmem: 690 * MIB,
+            slab_unreclaimable: 40 * MIB,
+            page_tables: 8 * MIB,
+            hugetlb: 512 * MIB,
+            ..MemInfo::default()
+        };
+        assert_eq!(
+            Unfreed(Some(&info)).to_string(),
+            "; no kill gives back tmpfs and shared memory (690 MiB), huge pages (512 MiB), the kernel's slabs and \
+             page tables (48 MiB), drivers' memory and the rest (658 MiB)"
+        );
+        assert_eq!(Unfreed(None).to_string(), "");
+    }
 
     #[test]
     fn an_error_is_told_with_its_cause() {
