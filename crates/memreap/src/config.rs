@@ -105,10 +105,10 @@ impl Default for Act {
 /// When a cgroup is killed as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WholeCgroup {
-    /// When its largest process alone would not be enough.
-    #[default]
+    /// When memory.oom.group asks for it, or its largest process alone would not be enough.
     Auto,
     /// When memory.oom.group asks for it.
+    #[default]
     OomGroup,
     /// Always.
     Always,
@@ -135,7 +135,7 @@ impl Default for Kill {
             first: None,
             deadline: Duration::from_secs(3),
             by_cgroup: true,
-            whole_cgroup: WholeCgroup::Auto,
+            whole_cgroup: WholeCgroup::OomGroup,
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
             grace = "250ms"
             deadline = "1m"
             by_cgroup = false
-            whole_cgroup = "oom-group"
+            whole_cgroup = "auto"
             [warn]
             desktop = true
             command = ["/bin/logger", "-t", "x y"]
@@ -352,7 +352,7 @@ mod tests {
         let first = config.kill.first.unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
         assert_eq!(config.kill.deadline, Duration::from_secs(60));
-        assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::OomGroup));
+        assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));
         let command = ["/bin/logger", "-t", "x y"].map(str::to_owned).to_vec();
         let time_limit = Duration::from_secs(1);
         assert_eq!(config.warn, Warn { desktop: true, command: Some(command), time_limit });

@@ -73,6 +73,8 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
     })?;
     spared.wait_until(|| board.get(0) == 1)?;
     let group = Cgroup::new("app", "memory")?;
+    // Those who are many are to die as one.
+    group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
     let daemon = Running::start()?;
 
     out.progress("memory runs out");

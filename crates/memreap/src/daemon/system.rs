@@ -212,19 +212,11 @@ impl System {
 
     /// The cgroup of a victim, if it is to be killed as a whole.
     fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
-        let group = choice.group?;
         let available = governor.last().map_or(0, |s| s.available);
         let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
         // It goes on like this until the memory is there.
         let wanted = governor.well().saturating_sub(available).saturating_add(growth as u64);
-        let whole = match self.config.kill.whole_cgroup {
-            WholeCgroup::Never => false,
-            WholeCgroup::OomGroup => group.oom_group,
-            WholeCgroup::Always => true,
-            // Several kills, each with a wait, where one would do.
-            WholeCgroup::Auto => group.oom_group || (choice.bytes < wanted && group.bytes / 2 > choice.bytes),
-        };
-        (whole && group.expendable && group.processes > 1).then_some(group)
+        choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
     /// Kills the cgroup of a victim as a whole. Gives the cgroup.
@@ -235,6 +227,18 @@ impl System {
         cgroup::is_member(&dir, choice.pid)?;
         cgroup::kill(&dir, self.reapers.method()).then_some(dir)
     }
+}
+
+/// Whether a cgroup is to be killed as a whole, whose best process has so many bytes, when so many are wanted.
+fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
+    let whole = match when {
+        WholeCgroup::Never => false,
+        WholeCgroup::OomGroup => group.oom_group,
+        WholeCgroup::Always => true,
+        // Several kills, each with a wait, where one would do.
+        WholeCgroup::Auto => group.oom_group || (bytes < wanted && group.bytes / 2 > bytes),
+    };
+    whole && group.expendable && group.processes > 1
 }
 
 /// What was free, in bytes: of memory and of swap. A victim gives back both, and others take of both.
@@ -472,5 +476,27 @@ impl World for System {
         // Of a cgroup that was removed, the last that was seen.
         struck.kill.available[1] = now.unwrap_or(self.seen[memory]).available;
         self.voice.killed(&struck.kill);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Kill;
+
+    #[test]
+    fn a_browser_does_not_die_for_a_tab() {
+        const MIB: u64 = 1 << 20;
+        let browser = Group { bytes: 1500 * MIB, processes: 30, expendable: true, oom_group: false };
+        let asked = Group { oom_group: true, ..browser };
+        let is_whole = |when, group: &Group| is_whole(when, group, 400 * MIB, 600 * MIB);
+        let default = Kill::default().whole_cgroup;
+        assert!(!is_whole(default, &browser) && is_whole(default, &asked));
+        assert!(is_whole(WholeCgroup::Auto, &browser) && is_whole(WholeCgroup::Always, &browser));
+        assert!(!is_whole(WholeCgroup::Never, &asked));
+        // One that must not be killed is in it, or nobody else.
+        for spared in [Group { expendable: false, ..asked }, Group { processes: 1, ..asked }] {
+            assert!(!is_whole(WholeCgroup::Always, &spared), "{spared:?}");
+        }
     }
 }
