@@ -72,9 +72,14 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     chooser.choose(&Policy::default(), ALL);
     let cold = chooser.cost();
-    assert!(cold.cheap >= cold.processes && cold.exact >= 1, "{cold:?}");
-    let choice = choose(&mut chooser, ALL, &[hog.pid]).unwrap();
-    assert_eq!((choice.exact, choice.uid), (true, rustix::process::getuid().as_raw()));
+    assert!(cold.cheap >= cold.processes && cold.exact + cold.late >= 1, "{cold:?}");
+    // While others come and go, what is remembered may decide, and is no exact figure then.
+    let exactly = |_| {
+        chooser.memory = Memory::default();
+        choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.exact)
+    };
+    let choice = (0..100).find_map(exactly).unwrap();
+    assert_eq!((choice.pid, choice.uid), (hog.pid, rustix::process::getuid().as_raw()));
     assert_eq!(choice.comm.as_bytes(), b"perl");
     let exact = linux::Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
     assert!(choice.bytes.abs_diff(exact) < 1 << 20 && choice.vm_size >= exact);
