@@ -23,7 +23,7 @@ pub struct Hierarchy {
 /// Where the paths of processes' cgroups begin, which the kernel tells from the root of the reader's cgroup
 /// namespace: that root's own path in the hierarchy, "" for the hierarchy's root. `None` if it is not known,
 /// or not in what is mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace(Option<Vec<u8>>);
 
 impl Hierarchy {

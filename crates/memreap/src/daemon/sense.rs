@@ -228,6 +228,8 @@ fn stalled(pressure: Option<&Source>, buffer: &mut [u8]) -> linux::Result<Option
 mod tests {
     use std::fs;
 
+    use linux::cgroup::Namespace;
+
     use super::*;
 
     #[test]
@@ -237,7 +239,9 @@ mod tests {
         let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
         write("memory.current", format!("{}\n", 700 * MIB));
         write("memory.stat", "anon 1\n".to_owned());
-        let hierarchy = Hierarchy { path: dir.path().to_owned(), controllers: vec!["memory".to_owned()] };
+        let path = dir.path().to_owned();
+        let hierarchy =
+            Hierarchy { path, controllers: vec!["memory".to_owned()], namespace: Namespace::default() };
         let open = |limit: &str| {
             write("memory.max", format!("{limit}\n"));
             Limited::open(&hierarchy, Path::new("/"), 4096 * MIB, &mut [0; 512]).unwrap()
