@@ -34,10 +34,9 @@ static char victim_places[1024];
  * @victim: it came with
  * @pages: it came with
  * @since: when
- * @asked: when it was last asked for
- * @tried: when the last try since then ended
- * @tries: how many tries have ended since then
- * @patient: the present try began in time, or has been asked for since
+ * @tried: when the last try ended
+ * @tries: how many tries have ended
+ * @patient: the present try began in time
  * @workers: at it now
  * @crew: the most there were
  * @opened: by the first worker of this try
@@ -50,7 +49,6 @@ struct model {
 	struct task_struct *victim;
 	unsigned long pages;
 	u64 since;
-	u64 asked;
 	u64 tried;
 	unsigned int tries;
 	bool patient;
@@ -77,11 +75,11 @@ static u64 now;
 /* When to try again what nobody works on. */
 static u64 due(const struct model *m)
 {
-	u64 end = m->asked + PATIENCE;
+	u64 end = m->since + PATIENCE;
 	u64 pause = PAUSE;
 
 	if (!m->tries)
-		return m->asked;
+		return m->since;
 	for (unsigned int i = 1; i < m->tries && i <= 6; i++)
 		pause += pause;
 
@@ -152,14 +150,10 @@ static void add(unsigned int mm, unsigned long pages)
 			.victim = victim,
 			.pages = pages,
 			.since = now,
-			.asked = now,
 		};
 		break;
 	case EXPEDITE_MERGED:
 		CHECK(m->queued);
-		m->asked = now;
-		m->tries = 0;
-		m->patient = true;
 		break;
 	case EXPEDITE_FULL:
 		CHECK(!m->queued && used == NR_PLACES);
@@ -190,7 +184,7 @@ static void take(struct worker *w)
 	CHECK(pages == most);
 	CHECK(turn.first == !m->workers);
 	if (turn.first) {
-		m->patient = now < m->asked + PATIENCE;
+		m->patient = now < m->since + PATIENCE;
 		m->opened = false;
 		m->closed = false;
 		m->bad = EXPEDITE_EXITED;

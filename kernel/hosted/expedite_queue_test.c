@@ -322,43 +322,35 @@ static void test_late(void)
 	put_last(&turn, 0, EXPEDITE_LOCK, START + PATIENCE);
 }
 
-static void test_merge_renews(void)
+/* Who asks again has no say in when it is tried, or for how long. */
+static void test_merge_repeats(void)
 {
-	u64 now = START;
+	const u64 end = START + PATIENCE;
 	struct expedite_turn turn;
+	unsigned int tries = 0;
+	u64 now = START, next;
 
 	expedite_queue_init(&queue);
 	add(0, 1, now);
-	for (int i = 0; i < 9; i++) {
+	for (; now < end; now = next) {
 		turn = take(0, now);
+		CHECK(turn.patient);
+		tries++;
+		/* While it is worked on, and while it waits. */
+		CHECK(add(0, 1, now) == EXPEDITE_MERGED);
 		put(&turn, 0, EXPEDITE_SHARED, now);
-		now = idle_until(now);
+		next = idle_until(now);
+		CHECK(add(0, 1, next - 1) == EXPEDITE_MERGED);
+		CHECK(idle_until(next - 1) == next);
 	}
-	/* While it waits: it need not any longer. */
-	now -= 5;
-	CHECK(add(0, 1, now) == EXPEDITE_MERGED);
+	/* As many as without. */
+	CHECK(tries == 37);
+
+	/* The last try stays the last one. */
 	turn = take(0, now);
-	put(&turn, 0, EXPEDITE_SHARED, now);
-	CHECK(idle_until(now) == now + PAUSE);
-	turn = take(0, now + PAUSE);
-	/* While it is worked on: the next pause is the first one. */
-	CHECK(add(0, 1, now + 2 * PAUSE) == EXPEDITE_MERGED);
-	CHECK(idle_until(now + 2 * PAUSE) == EXPEDITE_NEVER);
-	put(&turn, 0, EXPEDITE_SHARED, now + 3 * PAUSE);
-	CHECK(idle_until(now + 3 * PAUSE) == now + 4 * PAUSE);
-	turn = take(0, now + 2 * PAUSE + PATIENCE - 1);
-	CHECK(turn.patient);
-	put(&turn, 0, EXPEDITE_SHARED, now + 2 * PAUSE + PATIENCE - 1);
-	turn = take(0, now + 2 * PAUSE + PATIENCE);
 	CHECK(!turn.patient);
-	/* While the last try is under way: it is not the last one. */
-	now += 2 * PAUSE + PATIENCE;
 	CHECK(add(0, 1, now) == EXPEDITE_MERGED);
-	put(&turn, 0, EXPEDITE_SHARED, now);
-	CHECK(idle_until(now) == now + PAUSE);
-	turn = take(0, now + PATIENCE);
-	CHECK(!turn.patient);
-	put_last(&turn, 0, EXPEDITE_SHARED, now + PATIENCE);
+	put_last(&turn, 0, EXPEDITE_SHARED, now);
 }
 
 static void test_outcomes(void)
@@ -613,7 +605,7 @@ static const struct test tests[] = {
 	{ "shares", test_shares },
 	{ "patience", test_patience },
 	{ "late", test_late },
-	{ "merge-renews", test_merge_renews },
+	{ "merge-repeats", test_merge_repeats },
 	{ "outcomes", test_outcomes },
 	{ "concurrent", test_concurrent },
 	{ "concurrent-full", test_concurrent_full },

@@ -351,6 +351,7 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 	switch (added) {
 	case EXPEDITE_QUEUED:
 		atomic_long_inc(&expedite_kills);
+		wake_worker();
 		break;
 	case EXPEDITE_FULL:
 		atomic_long_inc(&expedite_fails);
@@ -361,8 +362,6 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 		put_task_struct(victim);
 		break;
 	}
-	if (added != EXPEDITE_FULL)
-		wake_worker();
 }
 
 /*

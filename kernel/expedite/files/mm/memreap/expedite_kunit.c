@@ -380,47 +380,35 @@ static void last_try_is_not_left_out(struct kunit *test)
 	put_last(test, &turn, 0, EXPEDITE_LOCK, late);
 }
 
-static void merging_renews_patience(struct kunit *test)
+/* Who asks again has no say in when it is tried, or for how long. */
+static void merging_changes_nothing(struct kunit *test)
 {
+	const u64 end = START + PATIENCE;
 	struct expedite_turn turn;
-	u64 now = START;
+	unsigned int tries = 0;
+	u64 now = START, next;
 
 	add(test, 0, 1, now);
-	for (int i = 0; i < 9; i++) {
+	for (; now < end; now = next) {
 		turn = take(test, 0, now);
+		KUNIT_EXPECT_TRUE(test, turn.patient);
+		tries++;
+		/* While it is worked on, and while it waits. */
+		KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
 		put(test, &turn, 0, EXPEDITE_SHARED, now);
-		now = idle_until(test, now);
+		next = idle_until(test, now);
+		KUNIT_EXPECT_EQ(test, add(test, 0, 1, next - 1),
+				EXPEDITE_MERGED);
+		KUNIT_ASSERT_EQ(test, idle_until(test, next - 1), next);
 	}
+	/* As many as without. */
+	KUNIT_EXPECT_EQ(test, tries, 37);
 
-	/* While it waits: it need not any longer. */
-	now -= 5;
-	KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
+	/* The last try stays the last one. */
 	turn = take(test, 0, now);
-	put(test, &turn, 0, EXPEDITE_SHARED, now);
-	KUNIT_EXPECT_EQ(test, idle_until(test, now), now + PAUSE);
-
-	/* While it is worked on: the next pause is the first one again. */
-	now += PAUSE;
-	turn = take(test, 0, now);
-	KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
-	KUNIT_EXPECT_EQ(test, idle_until(test, now), EXPEDITE_NEVER);
-	put(test, &turn, 0, EXPEDITE_SHARED, now);
-	KUNIT_EXPECT_EQ(test, idle_until(test, now), now + PAUSE);
-
-	turn = take(test, 0, now + PATIENCE - 1);
-	KUNIT_EXPECT_TRUE(test, turn.patient);
-	put(test, &turn, 0, EXPEDITE_SHARED, now + PATIENCE - 1);
-	turn = take(test, 0, now + PATIENCE);
 	KUNIT_EXPECT_FALSE(test, turn.patient);
-
-	/* While the last try is under way: it is not the last one. */
-	now += PATIENCE;
 	KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
-	put(test, &turn, 0, EXPEDITE_SHARED, now);
-	KUNIT_EXPECT_EQ(test, idle_until(test, now), now + PAUSE);
-	turn = take(test, 0, now + PATIENCE);
-	KUNIT_EXPECT_FALSE(test, turn.patient);
-	put_last(test, &turn, 0, EXPEDITE_SHARED, now + PATIENCE);
+	put_last(test, &turn, 0, EXPEDITE_SHARED, now);
 }
 
 /* Two workers end with @a and @b. */
@@ -476,10 +464,9 @@ static void worst_outcome_of_a_try_counts(struct kunit *test)
  * @victim: it came with
  * @pages: it came with
  * @since: when
- * @asked: when it was last asked for
- * @tried: when the last try since then ended
- * @tries: how many tries have ended since then
- * @patient: the present try began in time, or has been asked for since
+ * @tried: when the last try ended
+ * @tries: how many tries have ended
+ * @patient: the present try began in time
  * @workers: at it now
  * @crew: the most there were
  * @opened: by the first worker of this try
@@ -492,7 +479,6 @@ struct model {
 	struct task_struct *victim;
 	unsigned long pages;
 	u64 since;
-	u64 asked;
 	u64 tried;
 	unsigned int tries;
 	bool patient;
@@ -539,10 +525,10 @@ static unsigned int rnd_below(struct walk *w, unsigned int limit)
 static u64 model_due(const struct model *m)
 {
 	if (!m->tries)
-		return m->asked;
+		return m->since;
 
 	return min(m->tried + (PAUSE << min(m->tries - 1, 6U)),
-		   m->asked + PATIENCE);
+		   m->since + PATIENCE);
 }
 
 /* What one more worker would get, 0 if nothing. */
@@ -602,13 +588,9 @@ static void walk_add(struct walk *w)
 			.victim = victim,
 			.pages = pages,
 			.since = w->now,
-			.asked = w->now,
 		};
 		break;
 	case EXPEDITE_MERGED:
-		m->asked = w->now;
-		m->tries = 0;
-		m->patient = true;
 		break;
 	case EXPEDITE_FULL:
 		w->full++;
@@ -640,7 +622,7 @@ static void walk_take(struct walk *w, unsigned int worker)
 	KUNIT_ASSERT_EQ(test, model_share(m, w->now), best);
 	KUNIT_ASSERT_EQ(test, turn.first, !m->workers);
 	if (turn.first) {
-		m->patient = w->now < m->asked + PATIENCE;
+		m->patient = w->now < m->since + PATIENCE;
 		m->opened = false;
 		m->closed = false;
 		m->bad = EXPEDITE_EXITED;
@@ -1009,7 +991,7 @@ static struct kunit_case expedite_test_cases[] = {
 	KUNIT_CASE(workers_go_to_the_largest_share),
 	KUNIT_CASE(pauses_grow_until_patience_ends),
 	KUNIT_CASE(last_try_is_not_left_out),
-	KUNIT_CASE(merging_renews_patience),
+	KUNIT_CASE(merging_changes_nothing),
 	KUNIT_CASE(worst_outcome_of_a_try_counts),
 	KUNIT_CASE_SLOW(agrees_with_a_model),
 	KUNIT_CASE_SLOW(none_is_lost_in_a_crowd),

@@ -36,8 +36,8 @@ void expedite_queue_init(struct expedite_queue *q)
  *
  * With EXPEDITE_QUEUED the queue takes over the caller's references to @mm and
  * @victim, which it gives back through expedite_queue_put(). Otherwise they
- * stay with the caller. A request that is there already is tried again soon
- * and with new patience: this may have killed what stood in its way.
+ * stay with the caller. A request that is there already goes on as it would
+ * have: whoever asks again and again must not keep the workers busy.
  *
  * Return: what became of it. Callable with interrupts off.
  */
@@ -52,14 +52,8 @@ enum expedite_added expedite_queue_add(struct expedite_queue *q,
 
 	spin_lock_irqsave(&q->lock, flags);
 	list_for_each_entry(req, &q->requests, list) {
-		if (req->mm == mm) {
-			req->until = now + EXPEDITE_PATIENCE;
-			req->due = now;
-			req->pause = EXPEDITE_PAUSE;
-			/* If this is the last try, it is no longer. */
-			req->patient = true;
+		if (req->mm == mm)
 			goto unlock;
-		}
 	}
 	added = EXPEDITE_FULL;
 	if (list_empty(&q->free))

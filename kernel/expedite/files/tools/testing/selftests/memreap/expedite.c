@@ -885,6 +885,32 @@ TEST_F_TIMEOUT(kill, sharer_lives, LIMIT)
 	EXPECT_TRUE(sharer_ends_well(s));
 }
 
+static bool given_up_when_asked_again(long fails)
+{
+	return !kill_expedited(&victim) && counter("expedite_fail") > fails;
+}
+
+/* To ask again and again does not keep the kernel trying. */
+TEST_F_TIMEOUT(kill, repeats_do_not_renew_patience, LIMIT)
+{
+	struct sharer *s = new_sharer();
+	struct victim_ops ops = { s, sharer_prepare };
+	long fails = counter("expedite_fail");
+	struct told told;
+
+	ASSERT_NE(s, NULL);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(within(PATIENCE, given_up_when_asked_again(fails)));
+	listen_to(victim.pid, &told);
+	EXPECT_GE(told.merged, 1);
+	EXPECT_GE(told.gave_up, 1);
+	EXPECT_EQ(told.early, 0);
+	EXPECT_EQ(told.bytes, 0);
+	victim_end(&victim);
+	EXPECT_TRUE(sharer_ends_well(s));
+}
+
 TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
 {
 	struct sharer *s = new_sharer();
