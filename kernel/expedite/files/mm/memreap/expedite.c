@@ -332,15 +332,20 @@ static void expedite_retry_work(struct work_struct *work)
 /* --- Kills --- */
 
 /*
- * Queue an address space whose process has been killed. The caller sees to it
- * that @mm and @victim stay for the time of the call. Callable with interrupts
- * off, under siglock.
+ * Queue an address space whose process has been killed, unless the process was
+ * immune: the init of a PID namespace does not get a signal from inside, which
+ * is no error. All others have the flag as soon as the signal is sent, and
+ * never lose it. The caller sees to it that @mm and @victim stay for the time
+ * of the call. Callable with interrupts off, under siglock.
  */
 static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 			 enum memreap_expedite_by by)
 {
 	unsigned long pages = private_pages(mm);
 	enum expedite_added added;
+
+	if (!(READ_ONCE(victim->signal->flags) & SIGNAL_GROUP_EXIT))
+		return;
 
 	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	mmgrab(mm);
@@ -367,8 +372,9 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 /*
  * The address space of a process that is going to be killed, with a reference
  * of its own, or NULL if there is nothing to gain. Taken before the signal is
- * sent: afterwards the process may be gone at any time. If it execs in
- * between, what it execs has nothing yet that would be worth the effort.
+ * sent: afterwards the process may be gone at any time. Whether the caller may
+ * kill it turns out only then: until then, nothing is done to it. If it execs
+ * in between, what it execs has nothing yet that would be worth the effort.
  */
 static struct mm_struct *take_mm(struct task_struct *task)
 {
@@ -392,9 +398,6 @@ static struct mm_struct *take_mm(struct task_struct *task)
 		mmdrop(mm);
 		mm = NULL;
 	}
-	/* If it lives on, it has lost nothing. */
-	if (mm)
-		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 
 	return mm;
 }

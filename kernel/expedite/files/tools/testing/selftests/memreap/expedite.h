@@ -35,6 +35,7 @@
 #define TRACEFS		"/sys/kernel/tracing"
 #define INSTANCE	TRACEFS "/instances/memreap_expedite_selftest"
 #define EVENTS		"/events/memreap_expedite"
+#define KMEM		INSTANCE "/events/kmem"
 #define SWITCH		"/sys/module/memreap/parameters/expedite"
 #define MIN_KBYTES	"/proc/sys/vm/expedite_min_kbytes"
 #define CPU_PERCENT	"/proc/sys/vm/expedite_cpu_percent"
@@ -208,6 +209,47 @@ static inline bool nothing_told(pid_t pid)
 	return !told.taken && !told.merged && !told.full;
 }
 
+/**
+ * struct exit_told - how a process that frees its memory itself went about it
+ * @freed: pages
+ * @early: of these, how many before it had unmapped the last one
+ */
+struct exit_told {
+	unsigned long freed;
+	unsigned long early;
+};
+
+/* From now on, for exit_told(). */
+static inline bool listen_to_exit(pid_t pid)
+{
+	char filter[32];
+
+	snprintf(filter, sizeof(filter), "common_pid == %d", pid);
+
+	return write_file(KMEM "/filter", filter) &&
+	       write_file(KMEM "/mm_page_free_batched/enable", "1") &&
+	       write_file(KMEM "/rss_stat/enable", "1");
+}
+
+/* Of a process with one thread that has died, see listen_to_exit(). */
+static inline void exit_told(struct exit_told *told)
+{
+	char line[512];
+	FILE *f;
+
+	memset(told, 0, sizeof(*told));
+	f = fopen(INSTANCE "/trace", "re");
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strstr(line, " mm_page_free_batched: "))
+			told->freed++;
+		else if (strstr(line, " rss_stat: ") &&
+			 strstr(line, "type=MM_ANONPAGES"))
+			told->early = told->freed;
+	}
+	if (f)
+		fclose(f);
+}
+
 /* --- The kernel while a test runs --- */
 
 /* Of the process that outlives the tests. */
@@ -255,7 +297,7 @@ static inline void watch_restore(struct watch *w)
 		write_file(SWITCH, w->on);
 	if (w->min_kbytes[0])
 		write_file(MIN_KBYTES, w->min_kbytes);
-	write_file(INSTANCE EVENTS "/enable", "0");
+	write_file(INSTANCE "/events/enable", "0");
 }
 
 /* Returns NULL, or what is missing. The sysctl is 0 from now on. */
@@ -468,6 +510,24 @@ static inline void unpark(struct parking *p, struct victim *v)
  * parent, and so with victims, which begin as copies of the test.
  */
 static struct victim victim;
+
+/* Start a victim in a PID namespace of its own, as its init. */
+static inline enum verdict start_init(struct victim *v,
+				      const struct victim_ops *ops)
+{
+	int home = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	enum verdict verdict;
+
+	if (home < 0 || unshare(CLONE_NEWPID))
+		return UNSUPPORTED;
+	verdict = victim_start(v, ops);
+	/* The next one is to be born at home. */
+	if (setns(home, CLONE_NEWPID))
+		verdict = BAD;
+	close(home);
+
+	return verdict;
+}
 
 /* The memory of a thread comes down to @left bytes. */
 static inline bool memory_returns(pid_t tid, long left)

@@ -189,6 +189,42 @@ TEST_F_TIMEOUT(kill_file, late, LIMIT)
 	EXPECT_TRUE(memory_returns(v->pid, SHARED_LEFT));
 }
 
+static const char *init_cgroup;
+
+static enum verdict kill_own_cgroup(void *arg)
+{
+	for (int i = 0; i < 10; i++) {
+		if (cgroup_write(init_cgroup, "cgroup.kill", "1 expedite"))
+			return BAD;
+	}
+
+	return region_check(&memory);
+}
+
+/* The init of a PID namespace ignores what comes from inside. */
+TEST_F_TIMEOUT(kill_file, init_is_immune_from_inside, LIMIT)
+{
+	struct victim_ops ops = { &memory, region_fill, kill_own_cgroup };
+	struct victim init;
+	enum verdict verdict;
+
+	init_cgroup = cgroup_path(&self->cgroups, "init");
+	ASSERT_TRUE(!mkdir(init_cgroup, 0700) || errno == EEXIST);
+	memory = (struct region){
+		.size = SIZE, .seed = NR_NESTED, .cgroup = init_cgroup
+	};
+	verdict = start_init(&init, &ops);
+	if (verdict == UNSUPPORTED)
+		SKIP(return, "no PID namespaces");
+	ASSERT_EQ(verdict, GOOD);
+	EXPECT_EQ(victim_check(&init), GOOD);
+	EXPECT_TRUE(nothing_told(init.pid));
+	EXPECT_UNHARMED();
+	/* Outside it is killed as any other. */
+	EXPECT_EQ(KILL("init", "1 expedite"), 0);
+	EXPECT_TRUE(dies(&init));
+}
+
 TEST_F_TIMEOUT(kill_file, threaded_is_not_supported, LIMIT)
 {
 	const char *cgroup = cgroup_path(&self->cgroups, "a/b/c/t");
