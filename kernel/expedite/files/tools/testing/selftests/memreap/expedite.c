@@ -540,6 +540,49 @@ TEST_F_TIMEOUT(kill, far_apart, LIMIT)
 	EXPECT_GE(told.bytes, 48 * 16 * PAGE);
 }
 
+#define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
+#define HUGE		(64 * MIB)
+
+static enum verdict fill_huge(void *arg)
+{
+	char *mem = map(HUGE, MAP_PRIVATE);
+
+	if (!mem || madvise(mem, HUGE, MADV_HUGEPAGE))
+		return BAD;
+	fill(mem, HUGE, 1);
+
+	return GOOD;
+}
+
+/* What a huge page counts for is what it holds. */
+TEST_F_TIMEOUT(kill, huge_pages, LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_huge };
+	long pages = counter("expedite_pages");
+	char enabled[64], *chosen;
+	enum verdict verdict;
+	struct told told;
+
+	if (!read_file(THP_ENABLED, enabled, sizeof(enabled)))
+		SKIP(return, "no transparent huge pages in this kernel");
+	/* always [madvise] never */
+	chosen = strtok(strchr(enabled, '['), "[]");
+	ASSERT_NE(chosen, NULL);
+	ASSERT_TRUE(write_file(THP_ENABLED, "madvise"));
+	verdict = victim_start(&victim, &ops);
+	ASSERT_TRUE(write_file(THP_ENABLED, chosen));
+	ASSERT_EQ(verdict, GOOD);
+	ASSERT_GE(smaps_field(victim.pid, "smaps_rollup", NULL,
+			      "AnonHugePages"), (long)HUGE / 2);
+	/* It frees nothing itself. */
+	ASSERT_EQ(park(&victim, kill_expedited), 0);
+	EXPECT_TRUE(memory_returns(victim.pid, 0));
+	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, HUGE / 10 * 9);
+	EXPECT_GE(counter("expedite_pages"), pages + HUGE / PAGE / 10 * 9);
+}
+
 TEST_F_TIMEOUT(kill, several_workers, LIMIT)
 {
 	struct region region = { .size = 192 * MIB, .seed = 7 };
