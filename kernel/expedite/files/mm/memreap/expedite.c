@@ -229,9 +229,12 @@ static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 	if (!mmap_read_trylock(mm))
 		return EXPEDITE_LOCK;
 
-	/* Set under the lock before exit_mmap() frees page tables and VMAs. */
+	/*
+	 * exit_mmap() has freed the VMAs, with the lock held for writing. That
+	 * MMF_OOM_SKIP is set says less: the OOM reaper may have given up.
+	 */
 	outcome = EXPEDITE_EXITED;
-	if (test_bit(MMF_OOM_SKIP, &mm->flags))
+	if (mtree_empty(&mm->mm_mt))
 		goto unlock;
 
 	if (turn->first) {

@@ -295,7 +295,6 @@ static bool wait_finished(struct reaper *r)
 /**
  * memreap_reap_mm - free the private memory of a dying address space
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
- *	and MMF_OOM_SKIP seen clear under it
  * @who: who reaps
  * @locked: cleared when the mmap_lock was given up and is not held on return
  * @pages: if not NULL, what the caller has unmapped is added, in pages
