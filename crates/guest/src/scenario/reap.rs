@@ -132,7 +132,9 @@ fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
             let tried = (0..TRIES).find_map(|_| {
                 let took = release_held_back(options.layout(100), cpus, helpers).transpose();
                 if took.is_none() {
-                    out.note(&format!("{HELD_BACK}: the victim got to run and began to exit; round repeated"));
+                    out.note(&format!(
+                        "{HELD_BACK}: the victim got to run and began to exit; round repeated"
+                    ));
                 }
                 took
             });
@@ -161,7 +163,10 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     let wait_throttled = || {
         let (began, before) = (freemem::now(), throttled()?);
         while throttled()? == before {
-            ensure!(u128::from(freemem::now() - began) < LIMITED.as_nanos(), "cpu.max does not limit anything");
+            ensure!(
+                u128::from(freemem::now() - began) < LIMITED.as_nanos(),
+                "cpu.max does not limit anything"
+            );
             thread::sleep(MOMENT);
         }
         Ok(())

@@ -25,6 +25,8 @@ const LATER: u32 = 4;
 const LATEST: Duration = Duration::from_secs(60);
 /// But whoever would give back more than that by this part of it is killed at once.
 const LARGER: u64 = 2;
+/// And so is one of many in a cgroup that holds so many times as much, and has fewer processes each time.
+const CROWD: u64 = 8;
 /// After what would have been a kill in a dry run.
 const DRY: Duration = Duration::from_secs(10);
 /// The part of the time between looks that is spent on knowing candidates better.
@@ -66,6 +68,9 @@ pub trait World {
 
     /// What comes back when this victim is killed, in bytes.
     fn benefit(&self, victim: &Self::Victim, governor: &Governor) -> u64;
+
+    /// How many processes there are in the victim's cgroup, and what they hold together, in bytes.
+    fn crowd(&self, victim: &Self::Victim) -> (u32, u64);
 
     /// Tells that a kill may come soon.
     fn warn(&mut self, memory: usize, governor: &Governor);
@@ -119,6 +124,8 @@ struct Attempt {
     /// The headroom then, and at most since.
     headroom: u64,
     most: u64,
+    /// The processes in the victim's cgroup.
+    crowd: u32,
 }
 
 /// Kills that did not help, one after the other.
@@ -127,6 +134,8 @@ struct Vain {
     count: u32,
     /// The most that one of them was to give back, in bytes.
     bytes: u64,
+    /// How many processes there were in the cgroup of the last one.
+    crowd: u32,
     /// Until when nobody is killed who would not give back more.
     until: Duration,
     /// It was told that no kill helps.
@@ -282,7 +291,7 @@ impl<V> Watch<V> {
                 }
                 State::Watching { from } => match advice {
                     Advice::Act(reason) => {
-                        self.judge(memory, reason, world);
+                        self.judge();
                         let victim = match self.choose(memory, reason, &sample, world) {
                             Ok(victim) => victim,
                             Err(pause) => {
@@ -363,16 +372,24 @@ impl<V> Watch<V> {
             self.tell(memory, reason, false, world);
             return Err(NOBODY);
         };
-        if now.at < self.vain.until && expected < self.vain.bytes + self.vain.bytes / LARGER {
+        let (crowd, together) = world.crowd(&victim);
+        // What a kill gives back, the others take. But they get fewer, unless they are started anew.
+        let dwindles = crowd < self.vain.crowd && together / CROWD >= expected;
+        let larger = expected >= self.vain.bytes + self.vain.bytes / LARGER;
+        if now.at < self.vain.until && !larger && !dwindles {
+            // One can be mistaken: somebody was faster.
+            if self.vain.count > 1 {
+                self.tell(memory, reason, true, world);
+            }
             return Err(NOBODY.min(self.vain.until - now.at));
         }
         let (missing, headroom) = (self.governor.missing(reason), self.governor.outlook().headroom);
-        self.attempt = Some(Attempt { at: now.at, expected, missing, headroom, most: headroom });
+        self.attempt = Some(Attempt { at: now.at, expected, missing, headroom, most: headroom, crowd });
         Ok(victim)
     }
 
     /// Whether the last kill has helped, now that there is a reason for another one.
-    fn judge(&mut self, memory: usize, reason: Reason, world: &mut impl World<Victim = V>) {
+    fn judge(&mut self) {
         let Some(attempt) = self.attempt.take() else { return };
         if attempt.most - attempt.headroom >= attempt.expected / SEEN
             && attempt.expected >= attempt.missing / MISSING
@@ -383,12 +400,9 @@ impl<V> Watch<V> {
         let vain = &mut self.vain;
         vain.count = vain.count.saturating_add(1);
         vain.bytes = vain.bytes.max(attempt.expected);
+        vain.crowd = attempt.crowd;
         let wait = SETTLE.saturating_mul(LATER.saturating_pow(vain.count)).min(LATEST);
         vain.until = attempt.at + wait;
-        // One can be mistaken: somebody was faster.
-        if vain.count > 1 {
-            self.tell(memory, reason, true, world);
-        }
     }
 
     fn tell(&mut self, memory: usize, reason: Reason, killed: bool, world: &mut impl World<Victim = V>) {

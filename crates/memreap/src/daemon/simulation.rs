@@ -97,6 +97,8 @@ struct Sim {
     psi: bool,
     /// Who ends is started anew.
     restarts: bool,
+    /// All processes are in one cgroup, which has no limit.
+    together: bool,
     /// Who must not be killed.
     spared: Option<u64>,
     procs: Vec<Proc>,
@@ -137,6 +139,7 @@ impl Sim {
             held: 0,
             psi: true,
             restarts: false,
+            together: false,
             spared: None,
             procs: Vec::new(),
             groups: Vec::new(),
@@ -341,6 +344,14 @@ impl World for Sim {
 
     fn benefit(&self, victim: &Held, _governor: &Governor) -> u64 {
         victim.bytes
+    }
+
+    fn crowd(&self, victim: &Held) -> (u32, u64) {
+        if !self.together {
+            return (1, victim.bytes);
+        }
+        let all = || self.procs.iter().filter(|p| p.dying.is_none());
+        (all().count() as u32, all().map(|p| p.bytes).sum())
     }
 
     fn warn(&mut self, _memory: usize, _governor: &Governor) {
@@ -638,10 +649,15 @@ fn nobody_is_killed_for_next_to_nothing() {
 
 #[test]
 fn kills_that_do_not_help_become_rare() {
-    // Each comes back as soon as it is dead, or does not have enough for all who die to matter.
-    for (psi, restarts, bytes) in [(true, true, 20), (false, true, 20), (true, false, 3), (false, false, 3)] {
+    // Each comes back as soon as it is dead, in a cgroup with the others or not, or does not have enough for
+    // all who die to matter.
+    let cases = [(true, 20), (false, 3)];
+    for (psi, (restarts, bytes), together) in
+        [true, false].into_iter().flat_map(|psi| cases.map(|case| (psi, case, case.0 && !psi)))
+    {
         let mut run = crowded(psi, 40, bytes * MIB);
         run.sim.restarts = restarts;
+        run.sim.together = together;
         let kills = kills_per_minute(&mut run, 5);
         assert!(kills[0] > 0 && kills[0] <= 6, "{psi} {restarts}: {kills:?}");
         assert!(kills[2..].iter().all(|minute| *minute <= 1), "{psi} {restarts}: {kills:?}");
@@ -671,6 +687,19 @@ fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
         let pauses: Vec<Duration> = run.sim.kills.windows(2).map(|k| k[1].at - k[0].at).collect();
         assert!(pauses.len() > 1 && pauses.iter().all(|pause| *pause < S / 3), "{psi}: {pauses:?}");
     }
+}
+
+#[test]
+fn many_that_hold_the_memory_together_die_one_soon_after_the_other() {
+    // What one gives back the others take, until enough of them are dead.
+    let mut run = Run::new(0.0, &Config::default());
+    run.sim.together = true;
+    for _ in 0..300 {
+        run.sim.spawn(MIB, MIB / 10, 12 * MIB);
+    }
+    run.pass(150 * S);
+    assert!(run.sim.available() > TOTAL / 20, "{} killed", run.sim.kills.len());
+    assert_eq!(run.sim.complaints, 0);
 }
 
 #[test]

@@ -295,6 +295,10 @@ impl World for System {
         self.whole_group(victim, governor).map_or(victim.bytes, |group| group.bytes)
     }
 
+    fn crowd(&self, victim: &Choice) -> (u32, u64) {
+        victim.group.map_or((1, victim.bytes), |group| (group.processes, group.bytes))
+    }
+
     fn warn(&mut self, memory: usize, governor: &Governor) {
         // Who it would be now is also who is known best when it comes to it.
         if let Some(victim) = self.choose(memory) {
