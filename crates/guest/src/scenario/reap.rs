@@ -9,6 +9,7 @@
 //! Last, a victim that cannot help, as it may hardly use a CPU: how much faster are two threads in
 //! process_mrelease(2) than one?
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -82,8 +83,8 @@ impl Scenario for Reap {
         let cases = CASES.iter().filter(|(case, _)| options.case.wants(case));
         let mut all: Vec<String> =
             cases.flat_map(|(case, _)| whats.iter().map(move |what| metric(case, what))).collect();
-        if !options.icount && options.case.wants(HELD_BACK) {
-            all.extend(RETURNS.map(|what| metric(HELD_BACK, what)));
+        if options.case.wants(HELD_BACK) {
+            all.extend(options.returns().iter().map(|what| metric(HELD_BACK, what)));
         }
         Ok(all)
     }
@@ -115,7 +116,7 @@ impl Scenario for Reap {
             }
             .with_context(|| format!("case {case}"))?;
         }
-        if !options.icount && options.case.wants(HELD_BACK) {
+        if options.case.wants(HELD_BACK) {
             held_back(&options, cpus, out).with_context(|| format!("case {HELD_BACK}"))?;
         }
         Ok(())
@@ -125,7 +126,8 @@ impl Scenario for Reap {
 /// Milliseconds from the kill until process_mrelease(2) has returned in all threads, of which there
 /// are one and two, while the victim is kept from running.
 fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
-    let mut rounds: [Vec<f64>; 2] = Default::default();
+    let returns = options.returns();
+    let mut rounds = vec![Vec::new(); returns.len()];
     for round in 1..=options.rounds {
         for (helpers, rounds) in rounds.iter_mut().enumerate() {
             out.progress(&format!("{HELD_BACK}: {} threads, round {round}", helpers + 1));
@@ -141,7 +143,7 @@ fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
             rounds.push(tried.with_context(|| format!("not one good round in {TRIES}"))??);
         }
     }
-    for (what, rounds) in RETURNS.iter().zip(&rounds) {
+    for (what, rounds) in returns.iter().zip(&rounds) {
         out.sample(&metric(HELD_BACK, what), "ms", Better::Lower, median(rounds.iter().copied()));
     }
     Ok(())
@@ -172,7 +174,6 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
         Ok(())
     };
 
-    let free = freemem::free();
     let go = AtomicBool::new(false);
     let release = || mrelease(&victim)?.context("a killed victim is not dying");
     let (took, released) = thread::scope(|scope| {
@@ -198,20 +199,29 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
         let took = (freemem::now() - start) as f64 / 1e6;
         anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
     })?;
+    // Of the dying, as long as they have not begun to exit.
+    let left = resident(&victim)?;
     group.set("cpu.max", "max")?;
     if released.iter().any(|r| r.too_late) {
         return Ok(None);
     }
-    let back = freemem::free().saturating_sub(free);
     ensure!(
-        back as f64 >= layout.bytes() as f64 * PLAUSIBLE,
-        "process_mrelease returned with only {} MiB of {} back",
-        back >> 20,
+        left as f64 <= layout.bytes() as f64 * (1.0 - PLAUSIBLE),
+        "process_mrelease returned with {} MiB of {} left",
+        left >> 20,
         layout.bytes() >> 20
     );
     victim.wait_until_dead().context("wait for the victim")?;
     victim.reap().context("reap the victim")?;
     Ok(Some(took))
+}
+
+/// What is mapped of a victim's memory, in bytes.
+fn resident(victim: &Victim) -> Result<usize> {
+    let path = format!("/proc/{}/statm", victim.pid().as_raw_pid());
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let pages: Option<usize> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    Ok(pages.with_context(|| format!("{path}: {text}"))? << 12)
 }
 
 struct Options {
@@ -242,6 +252,11 @@ impl Options {
 
     fn bytes(&self) -> u64 {
         self.mib << 20
+    }
+
+    /// What is reported of the victim that is held back: with one CPU only one thread can be at it.
+    fn returns(&self) -> &'static [&'static str] {
+        &RETURNS[..if self.icount { 1 } else { 2 }]
     }
 
     fn layout(&self, vmas: usize) -> Layout {
