@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
 #include "swap_release.h"
+#include "swap_release_hogs.h"
 
 #ifndef __NR_pidfd_send_signal
 #define __NR_pidfd_send_signal		424
@@ -19,160 +20,12 @@
 #define MINE		(256 * 1024UL)
 #define MINE_PAGES	(MINE / (long)PAGE)
 
-#define FAIR_SERVER	"/sys/kernel/debug/sched/fair_server"
-#define RT_RUNTIME	"/proc/sys/kernel/sched_rt_runtime_us"
-
-/* Who runs before whom: the test, its victims, hogs, all others. */
-#define TEST_PRIORITY	90
-#define VICTIM_PRIORITY	80
-#define HOG_PRIORITY	50
-/*
- * ns after which a hog stops, should the test have got stuck: more than any
- * test needs, and less than what RCU takes for a stall in a debug kernel.
- */
-#define HOG_NS		40000000000ULL
-
-#define MAX_CPUS	64
-
 /* Not in a fixture: victims begin as copies of the test. */
 static struct region memory;
 static struct victim victim;
 static const struct victim_ops memory_ops = {
 	&memory, region_swap_out, region_check
 };
-
-/* --- Hogs --- */
-
-static struct {
-	unsigned int nr;
-	unsigned int running;
-	bool go;
-} hogs;
-
-static void *hog_fn(void *arg)
-{
-	unsigned long cpu = (unsigned long)arg;
-	unsigned long long begin;
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) ||
-	    !set_fifo(HOG_PRIORITY))
-		return NULL;
-	for (;;) {
-		if (!__atomic_load_n(&hogs.go, __ATOMIC_RELAXED)) {
-			usleep(500);
-			continue;
-		}
-		__atomic_add_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
-		begin = now_ns();
-		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED) &&
-		       now_ns() - begin < HOG_NS)
-			;
-		__atomic_sub_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
-		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED))
-			usleep(500);
-	}
-
-	return NULL;
-}
-
-/* One for each CPU, at rest. */
-static bool hogs_start(void)
-{
-	cpu_set_t cpus;
-
-	if (sched_getaffinity(0, sizeof(cpus), &cpus))
-		return false;
-	for (unsigned long cpu = 0; cpu < MAX_CPUS; cpu++) {
-		pthread_t thread;
-
-		if (!CPU_ISSET(cpu, &cpus))
-			continue;
-		if (pthread_create(&thread, NULL, hog_fn, (void *)cpu))
-			return false;
-		hogs.nr++;
-	}
-
-	return true;
-}
-
-/*
- * From now on nobody runs but hogs, the test, and victims of their own
- * priority. Nothing may be done that waits for RCU, nor for a worker.
- */
-static bool hogs_go(void)
-{
-	bool all;
-
-	if (!set_fifo(TEST_PRIORITY))
-		return false;
-	__atomic_store_n(&hogs.go, true, __ATOMIC_SEQ_CST);
-	all = within(PATIENCE, __atomic_load_n(&hogs.running,
-					       __ATOMIC_SEQ_CST) == hogs.nr);
-	/* Whoever was at work has no chance to go on. */
-	usleep(1000);
-
-	return all;
-}
-
-/* Gives whether they have been there all the time. */
-static bool hogs_rest(void)
-{
-	bool all = __atomic_load_n(&hogs.running, __ATOMIC_SEQ_CST) == hogs.nr;
-
-	__atomic_store_n(&hogs.go, false, __ATOMIC_SEQ_CST);
-
-	return set_fifo(0) && all;
-}
-
-/**
- * struct limits - what keeps hogs from having all CPUs to themselves
- * @rt: sched_rt_runtime_us
- * @server: what ordinary tasks are guaranteed on each CPU, ns in a second
- */
-struct limits {
-	char rt[16];
-	char server[MAX_CPUS][16];
-};
-
-static void server_path(char *path, size_t size, int cpu)
-{
-	snprintf(path, size, FAIR_SERVER "/cpu%d/runtime", cpu);
-}
-
-static bool limits_lift(struct limits *l)
-{
-	char path[64];
-
-	if (access("/sys/kernel/debug/sched", F_OK))
-		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
-	if (!read_file(RT_RUNTIME, l->rt, sizeof(l->rt)) ||
-	    !write_file(RT_RUNTIME, "-1"))
-		return false;
-	/* Without these files there is no such guarantee, or it cannot go. */
-	for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
-		server_path(path, sizeof(path), cpu);
-		if (read_file(path, l->server[cpu], sizeof(l->server[cpu])))
-			write_file(path, "0");
-	}
-
-	return true;
-}
-
-static void limits_restore(struct limits *l)
-{
-	char path[64];
-
-	for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
-		server_path(path, sizeof(path), cpu);
-		if (l->server[cpu][0])
-			write_file(path, l->server[cpu]);
-	}
-	if (l->rt[0])
-		write_file(RT_RUNTIME, l->rt);
-}
 
 /* --- No worker gets to run --- */
 
