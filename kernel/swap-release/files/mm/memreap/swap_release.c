@@ -75,8 +75,10 @@ static bool swap_hibernating;
 atomic_long_t nr_swap_pages_waiting;
 EXPORT_SYMBOL_GPL(nr_swap_pages_waiting);
 
+/* Slots of those that were in the queue, once they are free. */
+atomic_long_t memreap_swap_released;
+
 static atomic_long_t swap_pages_queued;
-static atomic_long_t swap_pages_released;
 static atomic_long_t swap_pages_inline;
 static atomic_long_t swap_flushes;
 static atomic_long_t swap_waiting_peak;
@@ -137,16 +139,18 @@ static unsigned int release_chunk(enum memreap_swap_by by)
 	begin = ktime_get_ns();
 	freed = swap_free_runs(chunk.runs, chunk.nr);
 	took = ktime_get_ns() - begin;
-	atomic_long_sub(chunk.pages, &nr_swap_pages_waiting);
 	note_peak(&swap_wait_us_peak,
 		  div_u64(begin + took - chunk.queued, NSEC_PER_USEC));
 	if (by == SWAP_BY_WORKER)
 		charge_cpu(chunk.owner, took);
 	trace_memreap_swap_release(&chunk, by, freed, begin - chunk.queued,
 				   took);
-	/* Last: whoever sees it can rely on all that is told of it. */
+	/* Late: whoever sees it can rely on all that is told of it. */
 	smp_mb__before_atomic();
-	atomic_long_add(chunk.pages, &swap_pages_released);
+	atomic_long_add(chunk.pages, &memreap_swap_released);
+	/* Last: what does not wait any more has been counted as released. */
+	smp_mb__before_atomic();
+	atomic_long_sub(chunk.pages, &nr_swap_pages_waiting);
 out:
 	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
 		preempt_enable();
@@ -453,29 +457,36 @@ void memreap_swap_flush(void)
 }
 
 /**
- * memreap_swap_make_room - swap has run out while entries wait
+ * memreap_swap_make_room - swap has run out: release what waits
  * @pages: slots wanted
+ * @released: memreap_swap_count() from before the caller looked in vain; is
+ *	      brought up to date
  *
- * Return: true if there are more free slots than before: look again.
+ * Return: true if entries have been released since then: look again.
  */
-bool memreap_swap_make_room(unsigned long pages)
+bool memreap_swap_make_room(unsigned long pages, long *released)
 {
-	long before = atomic_long_read(&nr_swap_pages_waiting);
+	long before = *released;
+	bool waiting;
 
-	atomic_long_inc(&swap_flushes);
-	if (drain(max_t(unsigned long, pages, SWAP_HELP_PAGES), SWAP_BY_NEED))
-		return true;
+	if (atomic_long_read(&nr_swap_pages_waiting)) {
+		atomic_long_inc(&swap_flushes);
+		drain(max_t(unsigned long, pages, SWAP_HELP_PAGES),
+		      SWAP_BY_NEED);
+	}
 
 	/*
-	 * Others have taken the last ones. They run, and do not need anything
-	 * of what the caller may hold.
+	 * Others may have taken the last ones. They run, and do not need
+	 * anything of what the caller may hold.
 	 */
 	for (int us = 0; us < SWAP_OTHERS_US; us++) {
-		long now = atomic_long_read(&nr_swap_pages_waiting);
-
-		if (now < before)
+		waiting = atomic_long_read(&nr_swap_pages_waiting);
+		/* See release_chunk(). */
+		smp_rmb();
+		*released = atomic_long_read(&memreap_swap_released);
+		if (*released != before)
 			return true;
-		if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		if (!waiting || IS_ENABLED(CONFIG_PREEMPT_RT))
 			break;
 		udelay(1);
 	}
@@ -533,7 +544,7 @@ void memreap_swap_vmstat(struct seq_file *m)
 		const atomic_long_t *value;
 	} lines[] = {
 		{ "swap_release_queued ", &swap_pages_queued },
-		{ "swap_release_released ", &swap_pages_released },
+		{ "swap_release_released ", &memreap_swap_released },
 		{ "swap_release_inline ", &swap_pages_inline },
 		{ "swap_release_flush ", &swap_flushes },
 		{ "swap_release_waiting ", &nr_swap_pages_waiting },

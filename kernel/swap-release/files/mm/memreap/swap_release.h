@@ -15,6 +15,8 @@ struct seq_file;
 DECLARE_STATIC_KEY_TRUE(memreap_swap_sync_key);
 DECLARE_STATIC_KEY_TRUE(memreap_swap_async_key);
 
+extern atomic_long_t memreap_swap_released;
+
 /**
  * struct swap_zap - swap entries taken out of a page table under its lock
  * @nr: of @runs
@@ -33,7 +35,7 @@ void memreap_swap_gathered(struct swap_zap *zap, struct mmu_gather *tlb);
 void memreap_swap_finish(struct mmu_gather *tlb);
 void memreap_swap_prepare(void);
 void memreap_swap_flush(void);
-bool memreap_swap_make_room(unsigned long pages);
+bool memreap_swap_make_room(unsigned long pages, long *released);
 void memreap_swap_help_out(void);
 void memreap_swap_vmstat(struct seq_file *m);
 
@@ -78,11 +80,10 @@ static inline void swap_release_overdue(void)
 		memreap_swap_help_out();
 }
 
-/* ...and if it, or a charge for swap, has failed: is another try worth it? */
-static inline bool swap_release_for(unsigned long pages)
+/* Before one looks for what memreap_swap_make_room() may be called to find. */
+static inline long memreap_swap_count(void)
 {
-	return atomic_long_read(&nr_swap_pages_waiting) &&
-	       memreap_swap_make_room(pages);
+	return atomic_long_read_acquire(&memreap_swap_released);
 }
 
 #else
@@ -126,7 +127,12 @@ static inline void swap_release_overdue(void)
 {
 }
 
-static inline bool swap_release_for(unsigned long pages)
+static inline long memreap_swap_count(void)
+{
+	return 0;
+}
+
+static inline bool memreap_swap_make_room(unsigned long pages, long *released)
 {
 	return false;
 }

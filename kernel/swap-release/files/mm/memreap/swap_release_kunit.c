@@ -15,6 +15,7 @@
 #include <linux/sched.h>
 
 #include "swap_queue.h"
+#include "swap_release.h"
 
 /* When the tests begin: 0 would hide that a time was forgotten. */
 #define START		1000
@@ -747,6 +748,47 @@ static void order_is_kept_for_one_taker(struct kunit *test)
 	run_crowd(test, 1);
 }
 
+/*
+ * Somebody needs slots and finds none in the kernel's own queue: all that waits
+ * others have taken, who are played by changes of what they count.
+ */
+#define TAKEN	5
+#define NEWER	1000
+
+static void others_have_released_all(struct kunit *test)
+{
+	long released = memreap_swap_count();
+
+	atomic_long_add(TAKEN, &memreap_swap_released);
+	KUNIT_EXPECT_TRUE(test, memreap_swap_make_room(1, &released));
+	/* That has been told once. */
+	KUNIT_EXPECT_FALSE(test, memreap_swap_make_room(1, &released));
+	atomic_long_sub(TAKEN, &memreap_swap_released);
+}
+
+static void others_release_less_than_is_added(struct kunit *test)
+{
+	long released = memreap_swap_count();
+
+	/* Theirs do not wait any more, but newer ones do. */
+	atomic_long_add(TAKEN, &memreap_swap_released);
+	atomic_long_add(NEWER, &nr_swap_pages_waiting);
+	KUNIT_EXPECT_TRUE(test, memreap_swap_make_room(1, &released));
+	atomic_long_sub(NEWER, &nr_swap_pages_waiting);
+	atomic_long_sub(TAKEN, &memreap_swap_released);
+}
+
+static void others_release_nothing(struct kunit *test)
+{
+	long released = memreap_swap_count();
+
+	KUNIT_EXPECT_FALSE(test, memreap_swap_make_room(1, &released));
+	/* They have been taken, and are not released in time. */
+	atomic_long_add(TAKEN, &nr_swap_pages_waiting);
+	KUNIT_EXPECT_FALSE(test, memreap_swap_make_room(1, &released));
+	atomic_long_sub(TAKEN, &nr_swap_pages_waiting);
+}
+
 static struct kunit_case swap_release_test_cases[] = {
 	KUNIT_CASE(neighbours_are_one_run),
 	KUNIT_CASE(batch_has_room_for_so_much),
@@ -754,6 +796,9 @@ static struct kunit_case swap_release_test_cases[] = {
 	KUNIT_CASE(oldest_come_first),
 	KUNIT_CASE(is_merged_with_the_last_of_its_owner),
 	KUNIT_CASE(last_used_is_spare_first),
+	KUNIT_CASE(others_have_released_all),
+	KUNIT_CASE(others_release_less_than_is_added),
+	KUNIT_CASE(others_release_nothing),
 	KUNIT_CASE_SLOW(all_comes_out_as_it_went_in),
 	KUNIT_CASE_SLOW(none_is_lost_in_a_crowd),
 	KUNIT_CASE_SLOW(order_is_kept_for_one_taker),
