@@ -14,6 +14,7 @@
 #include <linux/kernel_stat.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
+#include <linux/oom.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/stat.h>
@@ -457,7 +458,7 @@ void memreap_swap_flush(void)
 }
 
 /**
- * memreap_swap_make_room - swap has run out: release what waits
+ * memreap_swap_make_room - swap, or memory, has run out: release what waits
  * @pages: slots wanted
  * @released: memreap_swap_count() from before the caller looked in vain; is
  *	      brought up to date
@@ -626,6 +627,25 @@ static int swap_pm_event(struct notifier_block *nb, unsigned long event,
 	return NOTIFY_DONE;
 }
 
+/*
+ * Nobody is killed for memory that entries hold: zram's, or zswap's. What a
+ * cgroup lacks, mem_cgroup_out_of_memory() looks after.
+ */
+static int swap_oom_event(struct notifier_block *nb, unsigned long unused,
+			  void *freed)
+{
+	long released = memreap_swap_count();
+
+	if (memreap_swap_make_room(ULONG_MAX, &released))
+		(*(unsigned long *)freed)++;
+
+	return NOTIFY_OK;
+}
+
+static struct notifier_block swap_oom_nb = {
+	.notifier_call = swap_oom_event,
+};
+
 static int __init swap_release_init(void)
 {
 	swap_queue_init(&swap_queue);
@@ -639,6 +659,6 @@ static int __init swap_release_init(void)
 		return -ENOMEM;
 	pm_notifier(swap_pm_event, 0);
 
-	return 0;
+	return register_oom_notifier(&swap_oom_nb);
 }
 subsys_initcall(swap_release_init);

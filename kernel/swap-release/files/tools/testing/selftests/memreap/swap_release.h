@@ -595,7 +595,9 @@ static inline char *map_small(size_t size)
  * @seed: tells it from others
  * @cgroup: where to go first; NULL for none
  * @stripes: no two neighbours in memory are neighbours in swap
+ * @noise: half of it does not compress
  * @fifo: the process' priority as soon as it is set up; 0 for an ordinary one
+ * @score: its oom_score_adj; 0 to keep what it has
  * @mem: where it is
  */
 struct region {
@@ -603,7 +605,9 @@ struct region {
 	unsigned long seed;
 	const char *cgroup;
 	bool stripes;
+	bool noise;
 	int fifo;
+	int score;
 	char *mem;
 };
 
@@ -629,12 +633,34 @@ static inline bool swap_out_stripes(struct region *r)
 	return true;
 }
 
+static inline bool set_score(int score)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", score);
+
+	return write_file("/proc/self/oom_score_adj", text);
+}
+
+/* Leaves alone what fill() puts there. */
+static inline void add_noise(char *mem, size_t size, unsigned long long seed)
+{
+	for (size_t i = 0; i < size; i += PAGE) {
+		unsigned int *words = (unsigned int *)(mem + i);
+
+		for (size_t k = 2; k < PAGE / 2 / sizeof(*words); k++)
+			words[k] = rnd(&seed);
+	}
+}
+
 /* For victim_ops: all of the memory is in swap. */
 static inline enum verdict region_swap_out(void *arg)
 {
 	struct region *r = arg;
 
 	if (r->cgroup && !cgroup_enter(r->cgroup))
+		return BAD;
+	if (r->score && !set_score(r->score))
 		return BAD;
 	r->mem = map_small(r->size);
 	if (!r->mem)
@@ -644,6 +670,8 @@ static inline enum verdict region_swap_out(void *arg)
 			return BAD;
 	} else {
 		fill(r->mem, r->size, r->seed);
+		if (r->noise)
+			add_noise(r->mem, r->size, r->seed);
 		if (!page_out(r->mem, r->size, r->size / PAGE))
 			return BAD;
 	}

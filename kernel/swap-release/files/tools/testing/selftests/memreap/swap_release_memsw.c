@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Entries that wait are charged to cgroups of version 1, together with memory.
+ * In a program of its own: whoever gives the controller to version 2, as other
+ * tests do, does not get it back.
+ */
+#define _GNU_SOURCE
+#include "../kselftest_harness.h"
+#include "swap_release.h"
+#include "swap_release_oom.h"
+
+#define LIMIT_FILE	"memory.limit_in_bytes"
+#define MEMSW		"memory.memsw."
+
+/**
+ * struct v1 - what is set up for a test, and how it was before
+ * @root: where the controller is mounted
+ * @cgroup: one below it
+ * @limits: of hogs
+ * @mode: how entries were released
+ * @cluster: vm.page-cluster
+ * @swappiness: vm.swappiness
+ * @mounted: there is something at @root
+ * @on: there is swap on zram0
+ */
+struct v1 {
+	char root[32];
+	char cgroup[64];
+	struct limits limits;
+	char mode[16];
+	char cluster[16];
+	char swappiness[16];
+	bool mounted;
+	bool on;
+};
+
+static const char *v1_begin(struct v1 *v1)
+{
+	if (access(MODE, F_OK))
+		return "no memreap.swap_release in this kernel";
+	if (geteuid())
+		return "needs root, for swap and cgroups";
+	if (pages_of("SwapTotal:"))
+		return "there is swap in use, which the tests would disturb";
+	if (!read_file(MODE, v1->mode, 16) ||
+	    !read_file(PAGE_CLUSTER, v1->cluster, 16))
+		return "settings cannot be read";
+	mkdir("/tmp", 0700);
+	snprintf(v1->root, sizeof(v1->root), "/tmp/memswXXXXXX");
+	if (!mkdtemp(v1->root))
+		return "no folder can be made";
+	v1->mounted = !mount("memsw", v1->root, "cgroup", 0, "memory");
+	if (!v1->mounted)
+		return "no memory controller for cgroups of version 1";
+	snprintf(v1->cgroup, sizeof(v1->cgroup), "%s/group", v1->root);
+	if (!limits_lift(&v1->limits))
+		return "hogs cannot have all CPUs to themselves";
+	/* A cgroup of version 1 begins with this. */
+	if (!nothing_is_swapped(v1->swappiness, 16) ||
+	    mkdir(v1->cgroup, 0700))
+		return "no cgroup can be made";
+	if (cgroup_read(v1->cgroup, MEMSW "usage_in_bytes", NULL) < 0)
+		return "cgroups are not charged for swap";
+	v1->on = zram_on(0, SWAP_SIZE, 5);
+	if (!v1->on)
+		return "zram0 cannot be used for swap";
+	write_file(PAGE_CLUSTER, "0");
+	write_file(MODE, "async");
+
+	return NULL;
+}
+
+FIXTURE(memsw) {
+	struct v1 v1;
+};
+
+FIXTURE_SETUP(memsw)
+{
+	const char *missing = v1_begin(&self->v1);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	ASSERT_TRUE(hogs_start());
+	/* Whoever dies, not the test. */
+	ASSERT_TRUE(set_score(-1000));
+}
+
+FIXTURE_TEARDOWN_PARENT(memsw)
+{
+	struct v1 *v1 = &self->v1;
+
+	limits_restore(&v1->limits);
+	/* Those who died with the test are gone, or about to be. */
+	EXPECT_TRUE(within(PATIENCE, !rmdir(v1->cgroup) || errno == ENOENT));
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	if (v1->on)
+		EXPECT_TRUE(zram_off(0));
+	if (v1->mounted)
+		umount(v1->root);
+	rmdir(v1->root);
+	if (v1->swappiness[0])
+		write_file(SWAPPINESS, v1->swappiness);
+	if (v1->cluster[0])
+		write_file(PAGE_CLUSTER, v1->cluster);
+	if (v1->mode[0])
+		write_file(MODE, v1->mode);
+}
+
+/* Of memory and swap together, @more than what is in use. */
+static bool limit(const char *cgroup, long more)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%ld", more +
+		 cgroup_read(cgroup, MEMSW "usage_in_bytes", NULL));
+
+	return cgroup_write(cgroup, LIMIT_FILE, text) &&
+	       cgroup_write(cgroup, MEMSW "limit_in_bytes", text);
+}
+
+TEST_F_TIMEOUT(memsw, out_of_it, LIMIT)
+{
+	const size_t size = 16 * MIB;
+	struct need need;
+
+	ASSERT_TRUE(candidates_start(self->v1.cgroup, size));
+	ASSERT_TRUE(limit(self->v1.cgroup, 4 * MIB));
+	ASSERT_TRUE(cgroup_enter(self->v1.cgroup));
+	ASSERT_TRUE(need_begin(&need, 2 * size));
+	expect_one_victim(_metadata, &need, size / 2);
+	cgroup_enter(self->v1.root);
+}
+
+/* The limit is lowered as soon as the processes are gone. */
+TEST_F_TIMEOUT(memsw, resized, LIMIT)
+{
+	struct figures f;
+	char text[32];
+	int err;
+
+	memory = (struct region){
+		.size = SIZE, .seed = 1, .cgroup = self->v1.cgroup,
+		.fifo = VICTIM_PRIORITY
+	};
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	snprintf(text, sizeof(text), "%ld", (long)SIZE / 2);
+	ASSERT_TRUE(cgroup_write(self->v1.cgroup, LIMIT_FILE, text));
+	ASSERT_FALSE(cgroup_write(self->v1.cgroup, MEMSW "limit_in_bytes", text));
+	ASSERT_EQ(errno, EBUSY);
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	f = figures();
+	err = cgroup_write(self->v1.cgroup, MEMSW "limit_in_bytes", text) ? 0 :
+								      errno;
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_EQ(f.waiting, (long)(SIZE / PAGE));
+	EXPECT_EQ(err, 0);
+	victim_end(&victim);
+}
+
+static enum verdict sleeper_prepare(void *arg)
+{
+	struct region *r = arg;
+
+	return cgroup_enter(r->cgroup) && set_fifo(r->fifo) ? GOOD : BAD;
+}
+
+static void sleeper_run(void *arg)
+{
+	struct region *r = arg;
+	struct need need;
+
+	_exit(!need_begin(&need, r->size) || !need_more(&need, r->size));
+}
+
+/* Without an OOM killer they wait, until somebody else makes room. */
+TEST_F_TIMEOUT(memsw, out_of_it_without_kills, LIMIT)
+{
+	const size_t size = 16 * MIB;
+	struct region region = {
+		.size = size / 2, .cgroup = self->v1.cgroup,
+		.fifo = VICTIM_PRIORITY
+	};
+	struct victim_ops ops = { &region, sleeper_prepare, .run = sleeper_run };
+	struct victim sleeper;
+	struct figures f;
+
+	memory = (struct region){
+		.size = size, .seed = 1, .cgroup = self->v1.cgroup,
+		.fifo = VICTIM_PRIORITY
+	};
+	ASSERT_TRUE(cgroup_write(self->v1.cgroup, "memory.oom_control", "1"));
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(limit(self->v1.cgroup, MIB));
+	ASSERT_EQ(victim_start(&sleeper, &ops), GOOD);
+	ASSERT_TRUE(within(PATIENCE, cgroup_read(self->v1.cgroup,
+						 "memory.oom_control",
+						 "under_oom ") == 1));
+	ASSERT_TRUE(hogs_go());
+	kill(victim.pid, SIGKILL);
+	ends(victim.pidfd);
+	f = figures();
+	/* It looks whether there is room as soon as there could be. */
+	usleep(20000);
+	ASSERT_TRUE(hogs_rest());
+
+	EXPECT_GT(f.waiting, 0);
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	EXPECT_TRUE(ends(sleeper.pidfd));
+	victim_end(&victim);
+	victim_end(&sleeper);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Entries that wait hold memory, in zram or zswap, that somebody lacks. */
+#define _GNU_SOURCE
+#include "../kselftest_harness.h"
+#include "swap_release.h"
+#include "swap_release_oom.h"
+
+#define ZSWAP	"/sys/module/zswap/parameters/enabled"
+
+FIXTURE(oom) {
+	struct world world;
+	struct limits limits;
+	char swappiness[16];
+	char zswap[8];
+};
+
+FIXTURE_SETUP(oom)
+{
+	const char *missing = world_begin(&self->world, 2 * SWAP_SIZE);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	if (!limits_lift(&self->limits))
+		SKIP(return, "hogs cannot have all CPUs to themselves");
+	ASSERT_TRUE(nothing_is_swapped(self->swappiness, 16));
+	ASSERT_TRUE(hogs_start());
+	/* Whoever dies, not the test. */
+	ASSERT_TRUE(set_score(-1000));
+}
+
+FIXTURE_TEARDOWN_PARENT(oom)
+{
+	if (self->swappiness[0])
+		write_file(SWAPPINESS, self->swappiness);
+	if (self->zswap[0])
+		write_file(ZSWAP, self->zswap);
+	limits_restore(&self->limits);
+	world_end(_metadata, &self->world);
+}
+
+/*
+ * Where ordinary tasks are guaranteed some of each CPU, and that cannot be
+ * turned off, workers may have been in time.
+ */
+static void expect_released_by_need(struct __test_metadata *_metadata,
+				    const struct limits *limits, size_t size)
+{
+	struct told told;
+
+	hear(&told);
+	TH_LOG("pages by need %ld, deadline %ld, worker %ld",
+	       told.by[NEED].pages, told.by[OVERDUE].pages,
+	       told.by[WORKER].pages);
+	EXPECT_EQ(told.pages, (long)(size / PAGE));
+	if (limits->server[0][0])
+		EXPECT_GT(told.by[NEED].pages, 0);
+}
+
+/* What is to be had before the hogs begin, which have not much time. */
+#define LEFT	(48 * MIB)
+
+TEST_F_TIMEOUT(oom, of_the_machine, LIMIT)
+{
+	const size_t size = 64 * MIB;
+	struct need need;
+
+	ASSERT_TRUE(candidates_start(self->world.victims, size));
+	ASSERT_TRUE(need_begin(&need, pages_of("MemTotal:") * PAGE));
+	while (pages_of("MemAvailable:") * PAGE > LEFT)
+		ASSERT_TRUE(need_more(&need, MIB));
+	expect_one_victim(_metadata, &need, size / 4);
+	expect_released_by_need(_metadata, &self->limits, size);
+}
+
+/*
+ * What waits holds nothing of a cgroup's memory: so it is left alone. Before
+ * the test that enables zswap, which may have been of use from then on.
+ */
+TEST_F_TIMEOUT(oom, of_a_cgroup_without_zswap, LIMIT)
+{
+	struct region other = {
+		.size = SIZE, .seed = 3, .cgroup = self->world.others,
+		.fifo = VICTIM_PRIORITY
+	};
+	struct victim_ops ops = { &other, region_swap_out };
+	const char *cgroup = self->world.victims;
+	struct figures f, after;
+	struct victim first;
+	struct need need;
+	bool found;
+
+	if (read_file(ZSWAP, self->zswap, sizeof(self->zswap)) &&
+	    self->zswap[0] == 'Y')
+		SKIP(return, "zswap is in use");
+	ASSERT_EQ(victim_start(&first, &ops), GOOD);
+	ASSERT_TRUE(candidates_start(cgroup, SIZE));
+	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", "16M"));
+	ASSERT_TRUE(cgroup_enter(cgroup));
+	ASSERT_TRUE(need_begin(&need, 32 * MIB));
+	ASSERT_TRUE(hogs_go());
+	kill(first.pid, SIGKILL);
+	ends(first.pidfd);
+	f = figures();
+	found = need_until_gone(&need, &victim);
+	after = figures();
+	ASSERT_TRUE(hogs_rest());
+	munmap(need.mem, need.size);
+	EXPECT_TRUE(found);
+	EXPECT_EQ(f.waiting, (long)(SIZE / PAGE));
+	EXPECT_EQ(after.flush, f.flush);
+	victim_end(&first);
+	victim_end(&victim);
+	victim_end(&next);
+}
+
+/* What zswap keeps for a cgroup's processes is charged to it. */
+TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
+{
+	const char *cgroup = self->world.victims;
+	const size_t size = 32 * MIB;
+	struct need need;
+	char text[32];
+
+	if (!read_file(ZSWAP, self->zswap, sizeof(self->zswap)))
+		SKIP(return, "no zswap");
+	ASSERT_TRUE(write_file(ZSWAP, "Y"));
+	ASSERT_TRUE(candidates_start(cgroup, size));
+	ASSERT_GT(cgroup_read(cgroup, "memory.stat", "zswap "),
+		  (long)size / 4);
+	snprintf(text, sizeof(text), "%ld",
+		 cgroup_read(cgroup, "memory.current", NULL) + 4 * (long)MIB);
+	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", text));
+	ASSERT_TRUE(cgroup_enter(cgroup));
+	ASSERT_TRUE(need_begin(&need, 2 * size));
+	expect_one_victim(_metadata, &need, size / 4);
+	expect_released_by_need(_metadata, &self->limits, size);
+}
+
+TEST_HARNESS_MAIN
