@@ -192,7 +192,8 @@ forget() { # O targets
 analyse() { # TREE O targets
     local src=$1 out=$2
     shift 2
-    configure "$src" "$out" x86 "" || return 1
+    # mm/memcontrol-v1.c does not compile without it.
+    configure "$src" "$out" x86 "" MEMCG_V1=y || return 1
     forget "$out" "$@"
     # shellcheck disable=SC2086
     compile "$src" "$out" x86 "" -k W=1 C=1 "$@" 2>&1 >"$out/log"

@@ -151,12 +151,15 @@ FIXTURE_VARIANT(trace) {
 FIXTURE_VARIANT_ADD(trace, places) {
 	.prepare = fill_places, .chunks = NR_PLACES
 };
+
 FIXTURE_VARIANT_ADD(trace, thp) {
 	.prepare = fill_thp, .chunks = 1, .thp = true
 };
+
 FIXTURE_VARIANT_ADD(trace, mthp) {
 	.prepare = fill_mthp, .chunks = 1, .mthp = true
 };
+
 FIXTURE_VARIANT_ADD(trace, mthp_starved) {
 	.prepare = fill_mthp, .chunks = 1, .mthp = true, .starved = true
 };
