@@ -31,6 +31,8 @@
 #define LIMIT		300
 /* ms for what may take its time, as there. */
 #define PATIENCE	30000
+/* How often pages are tried to be swapped out, 1 ms apart. */
+#define PAGE_OUT_TRIES	5000
 /* ms for which entries wait before others than workers release them. */
 #define DEADLINE	100
 
@@ -571,11 +573,19 @@ static inline bool page_out_once(void *mem, size_t size)
 	return !madvise(mem, size, MADV_PAGEOUT);
 }
 
-/* A page may be busy: until @pages are in swap. */
+/*
+ * A page may be busy: until @pages are in swap. So many tries and not so much
+ * time, as on a slow machine the first one can take that long.
+ */
 static inline bool page_out(void *mem, size_t size, long pages)
 {
-	return within(PATIENCE, page_out_once(mem, size) &&
-		      swapped(mem, size) == pages);
+	for (int i = 0; i < PAGE_OUT_TRIES; i++) {
+		if (page_out_once(mem, size) && swapped(mem, size) == pages)
+			return true;
+		usleep(1000);
+	}
+
+	return false;
 }
 
 /* Memory without huge pages, whatever the system's setting. */
