@@ -47,7 +47,7 @@ killed_by() {
         -timeout=5 -artifact_prefix="$dir/" >"$dir/log" 2>&1 || { found_by fuzz $?; return; }
     "${build[@]}" "$dir/$code-tsan" >"$dir/log" 2>&1 || { echo "no tsan test" >&2; exit 1; }
     # A race shows when threads meet; on a busy machine that may take more than one go.
-    for _ in 1 2 3 4 5; do
+    for _ in {1..20}; do
         timeout 60 "$dir/$code-tsan" >"$dir/log" 2>&1 || { found_by tsan $?; return; }
     done
 }

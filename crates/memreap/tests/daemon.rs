@@ -390,7 +390,9 @@ fn dry_run() {
         let line = format!("<5>memreap: would kill {} ({name}), user ", victim.pid);
         wait_until("it has decided", || daemon.files.said().contains(&line));
         assert!(daemon.files.said().contains("; rule \"the one\""), "{}", daemon.files.said());
-        let entry = history::read(&daemon.files.path("state/history"), 1).unwrap().remove(0);
+        let path = daemon.files.path("state/history");
+        wait_until("it is in the history", || history::read(&path, 1).is_ok_and(|kills| !kills.is_empty()));
+        let entry = history::read(&path, 1).unwrap().remove(0);
         assert_eq!((entry.pid, entry.ending.as_str()), (victim.pid.get(), "dry-run"));
         assert_eq!(daemon.metric("memreap_choices_total"), 1.0);
         assert!(victim.is_alive());
