@@ -9,12 +9,12 @@
 //! Last, a victim that cannot help, as it may hardly use a CPU: how much faster are two threads in
 //! process_mrelease(2) than one?
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use linux::{Process, Root};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
@@ -200,7 +200,7 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
         anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
     })?;
     // Of the dying, as long as they have not begun to exit.
-    let left = resident(&victim)?;
+    let left = Process::open(&Root::system(), victim.pid().into())?.statm()?.resident;
     group.set("cpu.max", "max")?;
     if released.iter().any(|r| r.too_late) {
         return Ok(None);
@@ -214,14 +214,6 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     victim.wait_until_dead().context("wait for the victim")?;
     victim.reap().context("reap the victim")?;
     Ok(Some(took))
-}
-
-/// What is mapped of a victim's memory, in bytes.
-fn resident(victim: &Victim) -> Result<usize> {
-    let path = format!("/proc/{}/statm", victim.pid().as_raw_pid());
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let pages: Option<usize> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    Ok(pages.with_context(|| format!("{path}: {text}"))? << 12)
 }
 
 struct Options {
