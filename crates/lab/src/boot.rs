@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::accel::Accel;
 use crate::channel::{self, Decoder, Message, Outcome, Sample};
@@ -91,6 +92,8 @@ pub struct Job {
     /// Regular expressions for console lines that would fail the boot but are expected here;
     /// say why where you set one. Empty for all but tests that provoke complaints.
     pub allow: Vec<String>,
+    /// Whether the guest has `/bin/memreap`. Without it, what boots does not change with memreap.
+    pub memreap: bool,
 }
 
 impl Job {
@@ -106,6 +109,7 @@ impl Job {
             overlay: Vec::new(),
             interactive: false,
             allow: Vec::new(),
+            memreap: true,
         }
     }
 }
@@ -243,7 +247,7 @@ pub fn boot_with(
     }
     let logs = Logs::in_folder(&claim(log_dir)?);
     let initrd = image::build(ctx, job)?;
-    let mut qemu = command(accel, arm, job, &initrd, &logs)?;
+    let mut qemu = command(accel, arm, job, &initrd, &logs, host_tsc_khz())?;
     let shown = quoted(&qemu);
     fs::write(&logs.command, format!("{shown}\n")).with_context(|| logs.command.display().to_string())?;
     // QEMU makes these two, if it comes that far; what an earlier boot left must not be read.
@@ -310,6 +314,33 @@ pub fn boot_with(
         channel_log: logs.channel,
         elapsed,
     })
+}
+
+/// What a boot's outcome depends on, as 64 hexadecimal digits: the contents of the kernel and of the
+/// initramfs, QEMU's version and its arguments. Not the speed of the host, nor where files are.
+///
+/// # Errors
+/// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not tell its version.
+pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<String> {
+    let initrd = image::build(ctx, job)?;
+    let version = host::output(qemu().arg("--version"))?;
+    let named = Arm { bzimage: "bzImage".into(), ..arm.clone() };
+    let logs = Logs::in_folder(Path::new("logs"));
+    let command = command(accel, &named, job, Path::new("initrd"), &logs, 0)?;
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    };
+    add(version.as_bytes());
+    add(quoted(&command).as_bytes());
+    for allowed in &job.allow {
+        add(allowed.as_bytes());
+    }
+    for file in [&arm.bzimage, &initrd] {
+        add(&fs::read(file).with_context(|| format!("cannot read {}", file.display()))?);
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// How QEMU came to its end.
@@ -503,7 +534,14 @@ pub(crate) fn option_path(path: &Path) -> Result<String> {
     Ok(text.replace(',', ",,"))
 }
 
-fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Result<Command> {
+fn command(
+    accel: Accel,
+    arm: &Arm,
+    job: &Job,
+    initrd: &Path,
+    logs: &Logs,
+    host_tsc_khz: u64,
+) -> Result<Command> {
     let mut params = String::from("console=ttyS0 panic=-1 reboot=t printk.time=1 transparent_hugepage=never");
     let mut qemu = qemu();
     // microvm boots in a second because it has next to nothing to probe.
@@ -516,7 +554,7 @@ fn command(accel: Accel, arm: &Arm, job: &Job, initrd: &Path, logs: &Logs) -> Re
         }
         (_, mode) => {
             let (args, khz): (&[&str], u64) = match mode {
-                Mode::Multi => (&["-accel", "tcg,thread=multi"], host_tsc_khz()),
+                Mode::Multi => (&["-accel", "tcg,thread=multi"], host_tsc_khz),
                 Mode::Icount => (&["-accel", "tcg", "-icount", &icount], ICOUNT_TSC_KHZ),
             };
             qemu.args(args).args(["-cpu", TCG_CPU]);
@@ -660,7 +698,7 @@ mod tests {
     fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
         let job = Job { mode, ..Job::default() };
         let logs = Logs::in_folder(Path::new(dir));
-        quoted(&command(accel, &arm(), &job, Path::new("/i.cpio"), &logs).unwrap())
+        quoted(&command(accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
     }
 
     #[test]
@@ -681,7 +719,7 @@ mod tests {
         let logs = Logs::in_folder(Path::new("/l"));
         let icount = |cpus| {
             let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
-            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs).unwrap())
+            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
         };
         for (cpus, option) in [(1, "shift=0,"), (2, "shift=0,"), (16, "shift=2,"), (64, "shift=2,")] {
             assert!(icount(cpus).contains(option), "{cpus}");
@@ -693,7 +731,8 @@ mod tests {
     fn the_arms_parameters_come_last_and_win() {
         let job = Job { cmdline: "a=job numa=fake=2".into(), ..Job::default() };
         let logs = Logs::in_folder(Path::new("/l"));
-        let text = quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs).unwrap());
+        let text =
+            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap());
         assert!(text.contains(" a=job numa=fake=2 a=b'"), "{text}");
     }
 

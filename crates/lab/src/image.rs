@@ -31,8 +31,11 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// When the guest binary does not build, busybox is missing or not static, an overlay file
 /// cannot be read, or the file cannot be written.
 pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
-    let mut image = common(ctx)?;
+    let Common { mut image, memreap } = common(ctx)?;
     let mut cpio = Newc::default();
+    if job.memreap {
+        cpio.file("/bin/memreap", 0o755, &memreap)?;
+    }
     for (from, to) in &job.overlay {
         add_overlay(&mut cpio, from, to)?;
     }
@@ -70,13 +73,22 @@ fn remove_old(folder: &Path) {
     }
 }
 
-/// What all guests have. Made once per run of the lab: a comparison must not see a guest that
-/// changes under it because somebody edits its source meanwhile.
-fn common(ctx: &Context) -> Result<Vec<u8>> {
-    static MADE: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+/// What is the same for all guests.
+#[derive(Clone)]
+struct Common {
+    /// The archive with what every guest has.
+    image: Vec<u8>,
+    /// The program, for guests that have it.
+    memreap: Vec<u8>,
+}
+
+/// Made once per run of the lab: a comparison must not see a guest that changes under it because
+/// somebody edits its source meanwhile.
+fn common(ctx: &Context) -> Result<Common> {
+    static MADE: Mutex<Option<Common>> = Mutex::new(None);
     let mut made = unpoisoned(&MADE);
-    if let Some(image) = &*made {
-        return Ok(image.clone());
+    if let Some(common) = &*made {
+        return Ok(common.clone());
     }
     let built = build_guest(ctx)?;
     let mut cpio = Newc::default();
@@ -87,7 +99,6 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
     cpio.char_device("/dev/console", 0o600, 5, 1)?;
     cpio.char_device("/dev/null", 0o666, 1, 3)?;
     cpio.file("/init", 0o755, &read(&built.join("guest"))?)?;
-    cpio.file("/bin/memreap", 0o755, &read(&built.join("memreap"))?)?;
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
@@ -104,9 +115,9 @@ fn common(ctx: &Context) -> Result<Vec<u8>> {
             cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
         }
     }
-    let image = cpio.finish()?;
-    *made = Some(image.clone());
-    Ok(image)
+    let common = Common { image: cpio.finish()?, memreap: read(&built.join("memreap"))? };
+    *made = Some(common.clone());
+    Ok(common)
 }
 
 /// Builds the static programs for the guest, in a target folder of its own: they have their own

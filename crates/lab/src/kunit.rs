@@ -47,6 +47,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     let arm = Arm { name: Tree::Memreap.to_string(), bzimage: kernel.bzimage, cmdline };
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = LIMIT;
+    job.memreap = false;
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/kunit"))?;
 
     // What the tests said before a guest failed is worth showing; the failure counts more.

@@ -235,6 +235,7 @@ fn run_one(
     let script = format!("cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}");
     let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
     job.mem_mib = MEM_MIB;
+    job.memreap = false;
     if tests.folder != OURS {
         job.cpus = CPUS;
     }
