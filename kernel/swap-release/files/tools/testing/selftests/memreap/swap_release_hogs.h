@@ -7,15 +7,15 @@
 
 #define FAIR_SERVER	"/sys/kernel/debug/sched/fair_server"
 #define RT_RUNTIME	"/proc/sys/kernel/sched_rt_runtime_us"
+#define RCU_STALL	"/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout"
+/* Seconds, the longest there is: RCU's own thread does not get to run. */
+#define RCU_STALL_MAX	"300"
 
 /* Who runs before whom: the test, its victims, hogs, all others. */
 #define TEST_PRIORITY	90
 #define VICTIM_PRIORITY	80
 #define HOG_PRIORITY	50
-/*
- * ns after which a hog stops, should the test have got stuck: more than any
- * test needs, and less than what RCU takes for a stall in a debug kernel.
- */
+/* ns after which hogs stop if the test has got stuck: it feeds them else. */
 #define HOG_NS		40000000000ULL
 
 #define MAX_CPUS	64
@@ -26,12 +26,27 @@ static struct {
 	unsigned int nr;
 	unsigned int running;
 	bool go;
+	unsigned long long fed_ns;
 } hogs;
+
+/* The test has come further. */
+static inline void hogs_feed(void)
+{
+	__atomic_store_n(&hogs.fed_ns, now_ns(), __ATOMIC_SEQ_CST);
+}
+
+static inline bool hogs_are_fed(void)
+{
+	/* Read first: it may be fed after that, but not before. */
+	unsigned long long fed = __atomic_load_n(&hogs.fed_ns,
+						 __ATOMIC_SEQ_CST);
+
+	return now_ns() - fed < HOG_NS;
+}
 
 static inline void *hog_fn(void *arg)
 {
 	unsigned long cpu = (unsigned long)arg;
-	unsigned long long begin;
 	cpu_set_t set;
 
 	CPU_ZERO(&set);
@@ -45,9 +60,8 @@ static inline void *hog_fn(void *arg)
 			continue;
 		}
 		__atomic_add_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
-		begin = now_ns();
 		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED) &&
-		       now_ns() - begin < HOG_NS)
+		       hogs_are_fed())
 			;
 		__atomic_sub_fetch(&hogs.running, 1, __ATOMIC_SEQ_CST);
 		while (__atomic_load_n(&hogs.go, __ATOMIC_RELAXED))
@@ -87,6 +101,7 @@ static inline bool hogs_go(void)
 
 	if (!set_fifo(TEST_PRIORITY))
 		return false;
+	hogs_feed();
 	__atomic_store_n(&hogs.go, true, __ATOMIC_SEQ_CST);
 	all = within(PATIENCE, __atomic_load_n(&hogs.running,
 					       __ATOMIC_SEQ_CST) == hogs.nr);
@@ -109,10 +124,12 @@ static inline bool hogs_rest(void)
 /**
  * struct limits - what keeps hogs from having all CPUs to themselves
  * @rt: sched_rt_runtime_us
+ * @stall: after how many seconds RCU complains that it makes no progress
  * @server: what ordinary tasks are guaranteed on each CPU, ns in a second
  */
 struct limits {
 	char rt[16];
+	char stall[16];
 	char server[MAX_CPUS][16];
 };
 
@@ -130,6 +147,8 @@ static inline bool limits_lift(struct limits *l)
 	if (!read_file(RT_RUNTIME, l->rt, sizeof(l->rt)) ||
 	    !write_file(RT_RUNTIME, "-1"))
 		return false;
+	if (read_file(RCU_STALL, l->stall, sizeof(l->stall)))
+		write_file(RCU_STALL, RCU_STALL_MAX);
 	/* Without these files there is no such guarantee, or it cannot go. */
 	for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
 		server_path(path, sizeof(path), cpu);
@@ -149,6 +168,8 @@ static inline void limits_restore(struct limits *l)
 		if (l->server[cpu][0])
 			write_file(path, l->server[cpu]);
 	}
+	if (l->stall[0])
+		write_file(RCU_STALL, l->stall);
 	if (l->rt[0])
 		write_file(RT_RUNTIME, l->rt);
 }

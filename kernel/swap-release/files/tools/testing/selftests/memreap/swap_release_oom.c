@@ -60,10 +60,10 @@ static void expect_released_by_need(struct __test_metadata *_metadata,
 		EXPECT_GT(told.by[NEED].pages, 0);
 }
 
-/* What is to be had before the hogs begin, which have not much time. */
-#define LEFT	(48 * MIB)
-/* And what is taken of it in small pages: huge ones may not fit. */
-#define FILLED	(64 * MIB)
+/* What is to be had before the hogs begin. */
+#define LEFT	(16 * MIB)
+/* And what is taken before that in small pages: huge ones may not fit. */
+#define FILLED	(32 * MIB)
 
 /*
  * Without them, in a kernel full of checks, it would take as long as the test
@@ -83,7 +83,7 @@ static void take_hugepages(char *before, size_t size)
 
 TEST_F_TIMEOUT(oom, of_the_machine, LIMIT)
 {
-	const size_t size = 64 * MIB;
+	const size_t size = 16 * MIB;
 	struct need need;
 
 	ASSERT_TRUE(candidates_start(self->world.victims, size));
@@ -140,7 +140,7 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_without_zswap, LIMIT)
 TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
 {
 	const char *cgroup = self->world.victims;
-	const size_t size = 32 * MIB;
+	const size_t size = 8 * MIB;
 	struct need need;
 	char text[32];
 
@@ -151,7 +151,7 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
 	ASSERT_GT(cgroup_read(cgroup, "memory.stat", "zswap "),
 		  (long)size / 4);
 	snprintf(text, sizeof(text), "%ld",
-		 cgroup_read(cgroup, "memory.current", NULL) + 4 * (long)MIB);
+		 cgroup_read(cgroup, "memory.current", NULL) + (long)MIB);
 	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", text));
 	ASSERT_TRUE(cgroup_enter(cgroup));
 	ASSERT_TRUE(need_begin(&need, 2 * size));

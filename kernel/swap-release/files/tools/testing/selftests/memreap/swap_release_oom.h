@@ -99,6 +99,7 @@ static inline bool need_more(struct need *need, size_t size)
 		return false;
 	touch(need->mem + need->used, size / PAGE);
 	need->used += size;
+	hogs_feed();
 
 	return true;
 }
