@@ -613,27 +613,50 @@ oom_score_adj = "< x"
         }
     }
 
+    /// How much a process with so many bytes counts by the default rules, on a machine with so many.
+    fn score(total: u64, cgroup: &str, oom_score_adj: i16, bytes: u64) -> u64 {
+        let mut config = Config::default();
+        config.policy.set_total(total);
+        let verdict = config.policy.judge(&Subject {
+            pid: Pid::new(4711).unwrap(),
+            comm: b"app",
+            command_line: b"",
+            uid: 1000,
+            cgroup: cgroup.as_bytes(),
+            oom_score_adj,
+        });
+        verdict.score(bytes)
+    }
+
     #[test]
     fn a_leaking_best_effort_pod_comes_before_a_burstable_one_within_its_request() {
         const GIB: u64 = 1 << 30;
-        let mut config = Config::default();
-        config.policy.set_total(64 * GIB);
-        let score = |class: &str, oom_score_adj: i16, bytes: u64| {
-            let cgroup = format!("/kubepods.slice/kubepods-{class}.slice/cri-containerd-1.scope");
-            let verdict = config.policy.judge(&Subject {
-                pid: Pid::new(4711).unwrap(),
-                comm: b"app",
-                command_line: b"",
-                uid: 1000,
-                cgroup: cgroup.as_bytes(),
-                oom_score_adj,
-            });
-            verdict.score(bytes)
+        // As systemd and cgroupfs name them, and in a node that is a container itself.
+        for (folder, end) in [
+            ("/kubepods.slice/kubepods-", ".slice"),
+            ("/kubepods/", ""),
+            ("/kubelet.slice/kubepods-", ".slice"),
+        ] {
+            let score = |class: &str, oom_score_adj, bytes| {
+                let cgroup = format!("{folder}{class}{end}/cri-containerd-1.scope");
+                score(64 * GIB, &cgroup, oom_score_adj, bytes)
+            };
+            // What the kubelet gives: 1000 to best-effort pods, and 1000 less the share of memory that it
+            // requests to a burstable one, here 6 of 64 GiB; at most 999.
+            assert!(score("burstable", 906, 5 * GIB) < score("besteffort", 1000, 4 * GIB), "{folder}");
+            assert!(score("burstable", 999, 5 * GIB) < score("besteffort", 1000, 4 * GIB), "{folder}");
+        }
+    }
+
+    #[test]
+    fn apps_that_nobody_looks_at_come_before_the_one_in_front() {
+        const MIB: u64 = 1 << 20;
+        let app = |oom_score_adj, mib| {
+            score(3 << 30, "/user.slice/user-1000.slice/app.slice/app-1.scope", oom_score_adj, mib * MIB)
         };
-        // What the kubelet gives: 1000 to best-effort pods, and 1000 less the share of memory that it
-        // requests to a burstable one, here 6 of 64 GiB; at most 999.
-        assert!(score("burstable", 906, 5 * GIB) < score("besteffort", 1000, 4 * GIB));
-        assert!(score("burstable", 999, 5 * GIB) < score("besteffort", 1000, 4 * GIB));
+        assert!(app(900, 70) > app(200, 150) && app(900, 70) > app(0, 800));
+        // But not one that holds next to nothing before one that took all.
+        assert!(app(900, 8) < app(0, 800));
     }
 
     #[test]

@@ -217,6 +217,12 @@ impl Governor {
         }
     }
 
+    /// The same, and what will have been used after a time, in bytes.
+    pub fn missing_after(&self, reason: Reason, time: Duration) -> u64 {
+        let growth = self.outlook.rate.max(0.0) * time.as_secs_f64();
+        self.missing(reason).saturating_add(growth as u64)
+    }
+
     /// Whether it matters, and is not known, what swapping out gives back.
     pub fn wants_evidence(&self) -> bool {
         let Some(now) = self.samples.last() else { return false };

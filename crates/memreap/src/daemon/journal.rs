@@ -221,10 +221,12 @@ impl fmt::Display for Victim<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kill = self.0;
         write!(f, "{} ({}), user {}", kill.pid, kill.comm, kill.uid)?;
-        if kill.processes > 1 {
-            write!(f, ", and all of {}, {} processes", linux::escape(&kill.cgroup[..]), kill.processes)?;
+        let cgroup = linux::escape(&kill.cgroup[..]);
+        match kill.processes {
+            0 | 1 => Ok(()),
+            all if kill.whole => write!(f, ", and all of {cgroup}, {all} processes"),
+            some => write!(f, ", and {} more of {cgroup}", some - 1),
         }
-        Ok(())
     }
 }
 
@@ -384,11 +386,13 @@ mod tests {
         );
         kill.processes = 12;
         kill.ending = Ending::Back;
-        let all = Line(&kill).to_string();
-        assert!(
-            all.starts_with("killed 4711 (hog), user 1000, and all of /user.slice/a, 12 processes: "),
-            "{all}"
-        );
+        for (whole, words) in
+            [(false, "11 more of /user.slice/a"), (true, "all of /user.slice/a, 12 processes")]
+        {
+            kill.whole = whole;
+            let text = Line(&kill).to_string();
+            assert!(text.starts_with(&format!("killed 4711 (hog), user 1000, and {words}: ")), "{text}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::config::{Act, Config};
 
 /// After memory is back: the kernel's counters lag, and a rate needs some samples.
 const SETTLE: Duration = Duration::from_millis(100);
+/// From one kill to the next it takes about that, at least.
+const NEXT: Duration = Duration::from_millis(200);
 /// How often a victim is looked at, and memory meanwhile.
 const FOLLOW: Duration = Duration::from_millis(20);
 /// When there is nobody to kill: how long until the next search.
@@ -25,7 +27,8 @@ const LATER: u32 = 4;
 const LATEST: Duration = Duration::from_secs(60);
 /// But whoever would give back more than that by this part of it is killed at once.
 const LARGER: u64 = 2;
-/// And so is one of many in a cgroup that holds so many times as much, and has fewer processes each time.
+/// One of many is in a cgroup that holds so many times as much. As many of them die together as are missing, and
+/// the next ones at once if there are fewer each time.
 const CROWD: u64 = 8;
 /// After what would have been a kill in a dry run.
 const DRY: Duration = Duration::from_secs(10);
@@ -93,6 +96,10 @@ pub trait World {
     /// Kills the victim and begins to get its memory back.
     fn strike(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
 
+    /// Kills one more with the victim that was last struck for this memory, if both are in one cgroup; else
+    /// leaves it alone. Says whether it did.
+    fn strike_too(&mut self, memory: usize, victim: Self::Victim) -> bool;
+
     /// How it goes with the victim that was last struck for this memory.
     fn progress(&mut self, memory: usize) -> Progress;
 
@@ -118,7 +125,8 @@ enum State<V> {
 /// A kill of which is not known yet whether it has helped. Sizes in bytes.
 struct Attempt {
     at: Duration,
-    /// What was to come back, and what was missing.
+    /// What was to come back, of the first victim and of all, and what was missing.
+    bytes: u64,
     expected: u64,
     missing: u64,
     /// The headroom then, and at most since.
@@ -132,7 +140,7 @@ struct Attempt {
 #[derive(Clone, Copy, Default)]
 struct Vain {
     count: u32,
-    /// The most that one of them was to give back, in bytes.
+    /// The most that one process, or a whole cgroup, was to give back, in bytes.
     bytes: u64,
     /// How many processes there were in the cgroup of the last one.
     crowd: u32,
@@ -384,7 +392,8 @@ impl<V> Watch<V> {
             return Err(NOBODY.min(self.vain.until - now.at));
         }
         let (missing, headroom) = (self.governor.missing(reason), self.governor.outlook().headroom);
-        self.attempt = Some(Attempt { at: now.at, expected, missing, headroom, most: headroom, crowd });
+        self.attempt =
+            Some(Attempt { at: now.at, bytes: expected, expected, missing, headroom, most: headroom, crowd });
         Ok(victim)
     }
 
@@ -399,7 +408,7 @@ impl<V> Watch<V> {
         }
         let vain = &mut self.vain;
         vain.count = vain.count.saturating_add(1);
-        vain.bytes = vain.bytes.max(attempt.expected);
+        vain.bytes = vain.bytes.max(attempt.bytes);
         vain.crowd = attempt.crowd;
         let wait = SETTLE.saturating_mul(LATER.saturating_pow(vain.count)).min(LATEST);
         vain.until = attempt.at + wait;
@@ -419,8 +428,37 @@ impl<V> Watch<V> {
         kill: &crate::config::Kill,
         world: &mut impl World<Victim = V>,
     ) {
+        let (crowd, together) = world.crowd(&victim);
+        let bytes = world.benefit(&victim, &self.governor);
         world.strike(memory, victim, reason, &self.governor);
+        // Those who are started anew are not killed by the dozen.
+        if together / CROWD >= bytes && (self.vain.count == 0 || crowd < self.vain.crowd) {
+            self.strike_more(memory, bytes, reason, world);
+        }
         self.state = State::Struck { deadline: world.now() + kill.deadline };
+    }
+
+    /// One of many alone changes nothing, and the next one would die after a wait: so as many die with it as give
+    /// back what is missing. `struck` bytes have been struck.
+    fn strike_more(
+        &mut self,
+        memory: usize,
+        mut struck: u64,
+        reason: Reason,
+        world: &mut impl World<Victim = V>,
+    ) {
+        let (began, wanted) = (world.now(), self.governor.missing_after(reason, NEXT));
+        while struck < wanted && world.now().saturating_sub(began) < SETTLE {
+            let Some(victim) = world.choose(memory) else { break };
+            let bytes = world.benefit(&victim, &self.governor);
+            if !world.strike_too(memory, victim) {
+                break;
+            }
+            struck += bytes;
+        }
+        if let Some(attempt) = &mut self.attempt {
+            attempt.expected = struck;
+        }
     }
 
     /// Nobody waits any longer for the victim, if somebody was struck: every kill is told. `dying` is what

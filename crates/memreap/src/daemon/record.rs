@@ -59,8 +59,10 @@ pub struct Kill {
     pub uid: u32,
     /// Its cgroup; empty without one.
     pub cgroup: ArrayVec<u8, CGROUP>,
-    /// How many processes were killed: more than one when a cgroup was killed as a whole.
+    /// How many processes of the cgroup were killed together.
     pub processes: u32,
+    /// They are all that were in it.
+    pub whole: bool,
     /// What was expected to come back, in bytes.
     pub expected: u64,
     /// `expected` was exact.
@@ -98,6 +100,7 @@ pub(super) mod tests {
             uid: 1000,
             cgroup,
             processes: 1,
+            whole: false,
             expected: 1_288_490_188,
             exact: true,
             reason: Reason::Forecast,

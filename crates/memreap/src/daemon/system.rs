@@ -219,6 +219,25 @@ impl System {
         choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
+    /// Kills a victim, and begins to get its memory back; `whole` is for one whose cgroup is killed with it. Gives
+    /// the place of what is done about it, if there was one, or the errno of the refusal.
+    fn kill(&mut self, victim: Choice, whole: bool) -> Result<Option<usize>, i32> {
+        let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
+        let place = match self.reapers.strike(Held { pidfd, bytes, vm_size, core_dumping: false }) {
+            Ok(place) => Some(place),
+            // All places are taken by victims that are dying: then without help.
+            Err(pidfd) => {
+                let sent = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
+                sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
+                None
+            }
+        };
+        // Not before the signal, which would wait for it.
+        self.let_go_if(|hold| hold.is_of(pid) || whole && hold.cgroup() == &cgroup[..]);
+        lift::lift(&self.proc, self.cgroups.as_ref(), pid, &cgroup);
+        Ok(place)
+    }
+
     /// Kills the cgroup of a victim as a whole. Gives the cgroup.
     fn kill_group(&self, choice: &Choice) -> Option<OwnedFd> {
         let dir = cgroup::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
@@ -371,6 +390,7 @@ impl World for System {
             uid: victim.uid,
             cgroup: victim.cgroup.clone(),
             processes: 1,
+            whole: false,
             expected: victim.bytes,
             exact: victim.exact,
             reason,
@@ -398,30 +418,34 @@ impl World for System {
                 && let Some(dir) = self.kill_group(&victim)
             {
                 struck.group = Some(dir);
-                struck.kill.processes = group.processes;
+                (struck.kill.processes, struck.kill.whole) = (group.processes, true);
                 struck.kill.expected = group.bytes;
                 struck.kill.exact = false;
             }
-            let Choice { pidfd, bytes, vm_size, .. } = victim;
-            match self.reapers.strike(Held { pidfd, bytes, vm_size, core_dumping: false }) {
-                Ok(place) => struck.place = Some(place),
-                // All places are taken by victims that do not die: then without help.
-                Err(pidfd) => {
-                    struck.kill.means = Method::Plain;
-                    if let Err(e) = pidfd.send_signal(Signal::KILL, SignalFlags::empty()) {
-                        struck.refused = Some(e.raw_os_error().unwrap_or(libc::ESRCH));
-                    }
-                }
+            match self.kill(victim, struck.group.is_some()) {
+                Ok(place @ Some(_)) => struck.place = place,
+                Ok(None) => struck.kill.means = Method::Plain,
+                Err(errno) => struck.refused = Some(errno),
             }
-            let Kill { pid, cgroup, .. } = &struck.kill;
-            // Not before the signal, which would wait for it.
-            let whole = struck.group.is_some();
-            self.let_go_if(|hold| hold.is_of(*pid) || whole && hold.cgroup() == &cgroup[..]);
-            lift::lift(&self.proc, self.cgroups.as_ref(), *pid, cgroup);
         }
         if let Some(slot) = self.struck.get_mut(memory) {
             *slot = Some(struck);
         }
+    }
+
+    fn strike_too(&mut self, memory: usize, victim: Choice) -> bool {
+        let cgroup = |struck: &Struck| struck.kill.cgroup == victim.cgroup && struck.refused.is_none();
+        let together = self.struck.get(memory).and_then(Option::as_ref).is_some_and(cgroup);
+        let (bytes, exact) = (victim.bytes, victim.exact);
+        if self.dry_run || !together || victim.cgroup.is_empty() || self.kill(victim, false).is_err() {
+            return false;
+        }
+        if let Some(Some(struck)) = self.struck.get_mut(memory) {
+            struck.kill.processes += 1;
+            struck.kill.expected += bytes;
+            struck.kill.exact &= exact;
+        }
+        true
     }
 
     fn progress(&mut self, memory: usize) -> Progress {
