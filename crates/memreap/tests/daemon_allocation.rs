@@ -61,6 +61,7 @@ fn kill() -> Kill {
         uid: 1000,
         cgroup,
         processes: 2,
+        whole: false,
         expected: 1 << 30,
         exact: true,
         reason: Reason::Forecast,

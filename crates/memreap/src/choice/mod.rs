@@ -453,6 +453,39 @@ impl Chooser {
         })
     }
 
+    /// The next best of this cgroup among those that were considered in the last choice, by what it gives back at
+    /// most: nobody but itself is looked at for it. Each is given once.
+    pub fn another(&mut self, policy: &Policy, cgroup: &[u8]) -> Option<Choice> {
+        let began = Instant::now();
+        while !self.considered.is_empty() {
+            let pid = self.considered.remove(0).pid;
+            let Some(pidfd) = PidFd::open(pid).ok().filter(|pidfd| pidfd.check_permission().is_ok()) else {
+                continue;
+            };
+            // What was known of it has the verdict; its memory is read anew, and is its own as it is held.
+            let known = self.table.find(pid).and_then(|index| self.table.entries()[index].reading);
+            let look = self.eyes.look(pid, known.as_ref(), policy, &Counters::UNKNOWN, Look::All);
+            let Some(reading) = look.ok().filter(Reading::eligible) else { continue };
+            if self.eyes.cgroup[..] != *cgroup || !pidfd.is_alive().unwrap_or(false) {
+                continue;
+            }
+            return Some(Choice {
+                pidfd,
+                pid,
+                comm: reading.comm,
+                uid: reading.uid,
+                cgroup: self.eyes.cgroup.clone(),
+                bytes: reading.estimate(),
+                exact: false,
+                vm_size: reading.vm_size,
+                group: None,
+                rule: reading.verdict.rule,
+                cost: Cost { took: began.elapsed(), ..Cost::default() },
+            });
+        }
+        None
+    }
+
     /// Those that were considered in the last choice, by falling score: all that were read exactly, and
     /// the next ones. None after the last of them could have been chosen.
     pub fn explain(&self) -> impl Iterator<Item = &Considered> {

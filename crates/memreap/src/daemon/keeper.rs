@@ -14,6 +14,8 @@ use crate::config::{Act, Config};
 const SETTLE: Duration = Duration::from_millis(100);
 /// From one kill to the next it takes about that, at least.
 const NEXT: Duration = Duration::from_millis(200);
+/// After that time it is another shortage.
+const RELAPSE: Duration = Duration::from_secs(3);
 /// How often a victim is looked at, and memory meanwhile.
 const FOLLOW: Duration = Duration::from_millis(20);
 /// When there is nobody to kill: how long until the next search.
@@ -96,9 +98,9 @@ pub trait World {
     /// Kills the victim and begins to get its memory back.
     fn strike(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
 
-    /// Kills one more with the victim that was last struck for this memory, if both are in one cgroup; else
-    /// leaves it alone. Says whether it did.
-    fn strike_too(&mut self, memory: usize, victim: Self::Victim) -> bool;
+    /// Kills the next best of the cgroup of the victim that was last struck for this memory, and gives what comes
+    /// back of it, in bytes; `None` when there is none.
+    fn strike_another(&mut self, memory: usize) -> Option<u64>;
 
     /// How it goes with the victim that was last struck for this memory.
     fn progress(&mut self, memory: usize) -> Progress;
@@ -150,11 +152,23 @@ struct Vain {
     told: bool,
 }
 
+/// Some of many that died together. Sizes in bytes.
+#[derive(Clone, Copy)]
+struct Batch {
+    at: Duration,
+    /// What was struck, and what the others of their cgroup held.
+    struck: u64,
+    left: u64,
+    /// How often what was missing had been doubled.
+    doubled: u32,
+}
+
 struct Watch<V> {
     governor: Governor,
     state: State<V>,
     attempt: Option<Attempt>,
     vain: Vain,
+    batch: Option<Batch>,
     warned: Option<Duration>,
     probed: Option<Duration>,
     /// When somebody was last held back, and when that last had its reason.
@@ -268,6 +282,7 @@ impl<V> Watch<V> {
             state: State::Watching { from: Duration::ZERO },
             attempt: None,
             vain: Vain::default(),
+            batch: None,
             warned: None,
             probed: None,
             held: None,
@@ -433,32 +448,39 @@ impl<V> Watch<V> {
         world.strike(memory, victim, reason, &self.governor);
         // Those who are started anew are not killed by the dozen.
         if together / CROWD >= bytes && (self.vain.count == 0 || crowd < self.vain.crowd) {
-            self.strike_more(memory, bytes, reason, world);
+            let struck = self.strike_more(memory, bytes, together, reason, world);
+            if let Some(attempt) = &mut self.attempt {
+                attempt.expected = struck;
+            }
         }
         self.state = State::Struck { deadline: world.now() + kill.deadline };
     }
 
     /// One of many alone changes nothing, and the next one would die after a wait: so as many die with it as give
-    /// back what is missing. `struck` bytes have been struck.
+    /// back what is missing, and each time twice as much if the others of them have taken that at once. `struck`
+    /// bytes have been struck of those that they hold `together`; gives how many it is then.
     fn strike_more(
         &mut self,
         memory: usize,
         mut struck: u64,
+        together: u64,
         reason: Reason,
         world: &mut impl World<Victim = V>,
-    ) {
-        let (began, wanted) = (world.now(), self.governor.missing_after(reason, NEXT));
-        while struck < wanted && world.now().saturating_sub(began) < SETTLE {
-            let Some(victim) = world.choose(memory) else { break };
-            let bytes = world.benefit(&victim, &self.governor);
-            if !world.strike_too(memory, victim) {
-                break;
-            }
+    ) -> u64 {
+        let at = world.now();
+        let taken = |batch: &Batch| {
+            at.saturating_sub(batch.at) < RELAPSE && together >= batch.left.saturating_add(batch.struck / 2)
+        };
+        let doubled = self.batch.filter(taken).map_or(0, |batch| batch.doubled.saturating_add(1));
+        let wanted = self.governor.missing_after(reason, NEXT).saturating_mul(2_u64.saturating_pow(doubled));
+        while struck < wanted
+            && world.now().saturating_sub(at) < SETTLE
+            && let Some(bytes) = world.strike_another(memory)
+        {
             struck += bytes;
         }
-        if let Some(attempt) = &mut self.attempt {
-            attempt.expected = struck;
-        }
+        self.batch = Some(Batch { at, struck, left: together.saturating_sub(struck), doubled });
+        struck
     }
 
     /// Nobody waits any longer for the victim, if somebody was struck: every kill is told. `dying` is what

@@ -15,8 +15,9 @@ use crate::strike::{
     Epoch, Held, Method, Outcome, PAUSE, SIGNAL_ALL_WITHIN, SPIN_UP, STACK, Slot, WORTH, prefer_this_thread,
 };
 
-/// Victims that can be dying at the same time. More than one only when one does not die in time.
-pub const VICTIMS: usize = 8;
+/// Victims that can be dying at the same time. More than one only when one does not die in time, or some of many
+/// die together.
+pub const VICTIMS: usize = 32;
 /// Two on a victim, and two for the next one when those are stuck in the kernel.
 const THREADS: usize = 4;
 /// How often a thread looks whether the other one still works.
@@ -95,22 +96,34 @@ impl Reapers {
     /// # Errors
     /// The handle; nothing was sent.
     pub fn strike(&self, victim: Held) -> Result<usize, PidFd> {
-        let shared = &*self.shared;
         let large = victim.bytes >= WORTH;
-        let Some(place) = shared.free_place() else { return Err(victim.pidfd) };
-        match shared.slots[place].try_write() {
-            Ok(mut slot) => *slot = Some(Slot::new(victim, 0, false)),
-            Err(_) => return Err(victim.pidfd),
-        }
+        let place = self.shared.take_place(victim)?;
         if self.method == Method::Mrelease && large {
             self.let_threads(place);
         }
-        shared.with(place, |slot| {
+        self.send(place);
+        Ok(place)
+    }
+
+    /// The same for one more: it is killed at once, and its memory is freed when a thread has the time.
+    ///
+    /// # Errors
+    /// As [`Self::strike`].
+    pub fn strike_too(&self, victim: Held) -> Result<usize, PidFd> {
+        let place = self.shared.take_place(victim)?;
+        self.send(place);
+        if self.method == Method::Mrelease {
+            self.shared.post(Job::Strike(place));
+        }
+        Ok(place)
+    }
+
+    fn send(&self, place: usize) {
+        self.shared.with(place, |slot| {
             if slot.waits_for_signal() {
-                slot.send(shared.epoch, self.method);
+                slot.send(self.shared.epoch, self.method);
             }
         });
-        Ok(place)
     }
 
     fn let_threads(&self, place: usize) {
@@ -164,6 +177,16 @@ impl Shared {
     fn with<T>(&self, place: usize, f: impl FnOnce(&Slot) -> T) -> Option<T> {
         let slot = self.slots.get(place)?.read().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map(f)
+    }
+
+    /// Gives a victim a place.
+    fn take_place(&self, victim: Held) -> Result<usize, PidFd> {
+        let Some(place) = self.free_place() else { return Err(victim.pidfd) };
+        match self.slots[place].try_write() {
+            Ok(mut slot) => *slot = Some(Slot::new(victim, 0, false)),
+            Err(_) => return Err(victim.pidfd),
+        }
+        Ok(place)
     }
 
     /// A place whose victim is gone, and which no thread looks at.
@@ -247,11 +270,15 @@ mod tests {
 
     #[test]
     fn victims_die_one_after_the_other_and_places_are_used_again() {
-        for method in [Method::best(), Method::Plain] {
+        type Strike = fn(&Reapers, Held) -> Result<usize, PidFd>;
+        const STRIKES: [Strike; 2] = [Reapers::strike, Reapers::strike_too];
+        for (method, strike) in
+            [Method::best(), Method::Plain].into_iter().flat_map(|m| STRIKES.map(|s| (m, s)))
+        {
             let reapers = Reapers::new(method, false).unwrap();
             for _ in 0..2 * VICTIMS {
                 let (mut child, held) = sleeper();
-                let place = reapers.strike(held).unwrap();
+                let place = strike(&reapers, held).unwrap();
                 child.wait().unwrap();
                 let outcome = reapers.outcome(place).unwrap();
                 assert_eq!(outcome.fate, Fate::Killed, "{method:?}");

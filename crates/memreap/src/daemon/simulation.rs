@@ -390,13 +390,14 @@ impl World for Sim {
         }
     }
 
-    fn strike_too(&mut self, memory: usize, victim: Held) -> bool {
-        let (now, headroom) = (self.now, self.kills.last().map_or(0, |kill| kill.headroom));
-        let together = self.together && self.struck[memory].is_some() && self.end(victim);
-        if together && let Some(&Proc { id, rate, .. }) = self.held(victim) {
-            self.kills.push(Made { id, at: now, rate, headroom });
-        }
-        together
+    fn strike_another(&mut self, memory: usize) -> Option<u64> {
+        self.struck[memory].filter(|_| self.together)?;
+        let headroom = self.kills.last()?.headroom;
+        let victim = self.choose(memory)?;
+        self.end(victim);
+        let rate = self.held(victim)?.rate;
+        self.kills.push(Made { id: victim.id, at: self.now, rate, headroom });
+        Some(victim.bytes)
     }
 
     fn progress(&mut self, memory: usize) -> Progress {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Root;
 use linux::cgroup::Hierarchy;
-use linux::pidfd::{Signal, SignalFlags};
+use linux::pidfd::{PidFd, Signal, SignalFlags};
 
 use super::governor::{Governor, Sample};
 use super::hold::{self, Hold};
@@ -219,11 +219,16 @@ impl System {
         choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
-    /// Kills a victim, and begins to get its memory back; `whole` is for one whose cgroup is killed with it. Gives
-    /// the place of what is done about it, if there was one, or the errno of the refusal.
-    fn kill(&mut self, victim: Choice, whole: bool) -> Result<Option<usize>, i32> {
+    /// Kills a victim by `strike`, and begins to get its memory back; `whole` is for one whose cgroup is killed
+    /// with it. Gives the place of what is done about it, if there was one, or the errno of the refusal.
+    fn kill(
+        &mut self,
+        victim: Choice,
+        whole: bool,
+        strike: fn(&Reapers, Held) -> Result<usize, PidFd>,
+    ) -> Result<Option<usize>, i32> {
         let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
-        let place = match self.reapers.strike(Held { pidfd, bytes, vm_size, core_dumping: false }) {
+        let place = match strike(&self.reapers, Held { pidfd, bytes, vm_size, core_dumping: false }) {
             Ok(place) => Some(place),
             // All places are taken by victims that are dying: then without help.
             Err(pidfd) => {
@@ -422,7 +427,7 @@ impl World for System {
                 struck.kill.expected = group.bytes;
                 struck.kill.exact = false;
             }
-            match self.kill(victim, struck.group.is_some()) {
+            match self.kill(victim, struck.group.is_some(), Reapers::strike) {
                 Ok(place @ Some(_)) => struck.place = place,
                 Ok(None) => struck.kill.means = Method::Plain,
                 Err(errno) => struck.refused = Some(errno),
@@ -433,19 +438,20 @@ impl World for System {
         }
     }
 
-    fn strike_too(&mut self, memory: usize, victim: Choice) -> bool {
-        let cgroup = |struck: &Struck| struck.kill.cgroup == victim.cgroup && struck.refused.is_none();
-        let together = self.struck.get(memory).and_then(Option::as_ref).is_some_and(cgroup);
-        let (bytes, exact) = (victim.bytes, victim.exact);
-        if self.dry_run || !together || victim.cgroup.is_empty() || self.kill(victim, false).is_err() {
-            return false;
+    fn strike_another(&mut self, memory: usize) -> Option<u64> {
+        let struck = self.struck.get_mut(memory)?.as_mut()?;
+        // Outside of all cgroups nobody belongs together.
+        if self.dry_run || struck.refused.is_some() || struck.kill.cgroup.is_empty() {
+            return None;
         }
-        if let Some(Some(struck)) = self.struck.get_mut(memory) {
-            struck.kill.processes += 1;
-            struck.kill.expected += bytes;
-            struck.kill.exact &= exact;
-        }
-        true
+        let victim = self.chooser.another(&self.config.policy, &struck.kill.cgroup)?;
+        let bytes = victim.bytes;
+        self.kill(victim, false, Reapers::strike_too).ok()?;
+        let kill = &mut self.struck[memory].as_mut()?.kill;
+        kill.processes += 1;
+        kill.expected += bytes;
+        kill.exact = false;
+        Some(bytes)
     }
 
     fn progress(&mut self, memory: usize) -> Progress {
