@@ -7,7 +7,7 @@ use std::path::Path;
 
 use arrayvec::ArrayString;
 use linux::Pid;
-use linux::process::Stat;
+use linux::process::{Stat, Statm};
 use rustix::fs::{Mode, OFlags};
 
 /// What one read of a file below `dir` gives, as much of it as fits.
@@ -18,11 +18,18 @@ pub(super) fn read<'a>(dir: impl AsFd, name: &CStr, buffer: &'a mut [u8]) -> Opt
 
 /// The /proc/PID/stat of a process, below `proc`.
 pub(super) fn stat(proc: impl AsFd, pid: Pid) -> Option<Stat> {
+    Stat::parse(Path::new("stat"), of_process(proc, pid, "stat", &mut [0; 1024])?).ok()
+}
+
+/// The /proc/PID/statm of a process, below `proc`. All of it is 0 once the process has left its memory.
+pub(super) fn statm(proc: impl AsFd, pid: Pid) -> Option<Statm> {
+    Statm::parse(Path::new("statm"), of_process(proc, pid, "statm", &mut [0; 256])?).ok()
+}
+
+fn of_process<'a>(proc: impl AsFd, pid: Pid, name: &str, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = ArrayString::<32>::new();
-    write!(path, "{pid}/stat\0").ok()?;
-    let mut buffer = [0; 1024];
-    let text = read(proc, CStr::from_bytes_with_nul(path.as_bytes()).ok()?, &mut buffer)?;
-    Stat::parse(Path::new("stat"), text).ok()
+    write!(path, "{pid}/{name}\0").ok()?;
+    read(proc, CStr::from_bytes_with_nul(path.as_bytes()).ok()?, buffer)
 }
 
 /// Calls `each` with the lines of a file below `dir`, without their ends: those of the first `most` bytes and
@@ -58,6 +65,20 @@ fn open(dir: impl AsFd, name: &CStr) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_memory_until_it_is_dead() {
+        let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        assert!(statm(&proc, Pid::own()).unwrap().resident > 0);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::new(child.id().cast_signed()).unwrap();
+        child.kill().unwrap();
+        while statm(&proc, pid).unwrap().resident > 0 {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(statm(&proc, pid).is_none());
+    }
 
     #[test]
     fn lines_are_whole_wherever_reads_end() {

@@ -19,7 +19,7 @@ use super::reapers::Reapers;
 use super::record::{Ending, Kill, Reason};
 use super::sense::{self, Buffer, Limited, Memory};
 use super::voice::Voice;
-use super::{cgroup, lift, limits};
+use super::{cgroup, files, lift, limits};
 use crate::choice::{CGROUP, Choice, Chooser, Group, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::strike::{Fate, Held, Method};
@@ -31,6 +31,8 @@ pub const MEMORIES: usize = 16;
 const LINGER: Duration = Duration::from_millis(500);
 /// What is seen as soon as this was there when the process went.
 const SOON: Duration = Duration::from_millis(5);
+/// The memory of a process is back when no more than this part of it is left.
+const FREED: u64 = 8;
 /// Two searches for limits are at least so far apart: each walks the cgroup tree.
 const SEARCH: Duration = Duration::from_secs(2);
 /// The niceness of who frees memory as long as there is hardly any, and from then on.
@@ -74,6 +76,8 @@ struct Struck {
     group: Option<OwnedFd>,
     refused: Option<i32>,
     kill: Kill,
+    /// What comes back of the first victim, in bytes.
+    bytes: u64,
     at: Instant,
     /// What was free when it was killed: memory that was available, and swap.
     free: u64,
@@ -416,8 +420,9 @@ impl World for System {
             }
         }
         let (free, bearable) = (governor.last().map_or(0, free), governor.bearable());
+        let bytes = victim.bytes;
         let mut struck =
-            Struck { place: None, group: None, refused: None, kill, at, free, bearable, over: None };
+            Struck { place: None, group: None, refused: None, kill, bytes, at, free, bearable, over: None };
         if !self.dry_run {
             if let Some(group) = self.whole_group(&victim, governor)
                 && let Some(dir) = self.kill_group(&victim)
@@ -476,7 +481,13 @@ impl World for System {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
             Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),
             _ if !whole => return Progress::Dying,
-            Fate::Dying if outcome.back.is_none() => return Progress::Dying,
+            Fate::Dying if outcome.back.is_none() => {
+                // What the kernel frees is back long before a process has exited that waits for a CPU.
+                let left = files::statm(&self.proc, struck.kill.pid).map_or(0, |memory| memory.resident);
+                if outcome.means != Method::Expedite || left > struck.bytes / FREED {
+                    return Progress::Dying;
+                }
+            }
             _ => {}
         }
         // Whoever read its memory just then has it until that is done: the process can be gone and its
