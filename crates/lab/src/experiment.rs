@@ -14,6 +14,8 @@
 //!                                      with its CPUs if the scenario has several: icount-64
 //! previous/                           the same of the run before
 //! ```
+//!
+//! A lock beside that folder makes runs take turns in it.
 
 use std::fmt;
 use std::fs;
@@ -31,9 +33,9 @@ use crate::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::channel::{Outcome, Sample};
 use crate::context::Context;
 use crate::progress::{Step, elapsed};
-use crate::report;
 use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Results, RunMeta, Verdict};
 use crate::stats::{self, Comparison, Pairs, Rules};
+use crate::{host, report};
 
 /// How much of a failed guest's console an error shows.
 const TAIL_LINES: usize = 30;
@@ -228,6 +230,7 @@ fn run_with(
     if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
         bail!("two arms are called '{name}'; give them different names");
     }
+    let _turn = host::lock(ctx, &out)?;
     put_aside(&out)?;
 
     let runs: Vec<(&Scenario, &Run)> =
@@ -243,7 +246,7 @@ fn run_with(
         date: String::new(),
         min_effect: Some(plan.min_effect),
         alpha: Some(plan.alpha),
-        host: host(),
+        host: machine(),
         command: plan.command.clone(),
         arms: plan.arms.iter().chain(&plan.controls).map(arm_meta).collect(),
         runs: runs
@@ -619,7 +622,7 @@ fn file_name(arm: &str) -> String {
 }
 
 /// The machine the guests ran on; nothing if /proc does not tell.
-fn host() -> Option<String> {
+fn machine() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "))?.1;
     let cpus = std::thread::available_parallelism().ok()?;
@@ -804,6 +807,43 @@ mod tests {
         assert!(out.join("previous/results.json").is_file());
         assert!(out.join("previous/boots/synthetic-multi").is_dir());
         assert!(!out.join("results.json").exists());
+    }
+
+    #[test]
+    fn runs_in_one_folder_take_turns() {
+        let f = fixture();
+        let booted = Mutex::new(Vec::new());
+        let begun = std::sync::Barrier::new(2);
+        let run = |name: &'static str, ms: f64| {
+            let once = std::sync::Once::new();
+            run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &|_, _, logs| {
+                // The second run begins when the first one has a boot, and gets time to disturb it.
+                once.call_once(|| {
+                    if name == "first" {
+                        begun.wait();
+                        thread::sleep(Duration::from_millis(200));
+                    }
+                });
+                unpoisoned(&booted).push(name);
+                Ok(boot(logs, Outcome::Exit(0), vec![sample("c/time", ms)]))
+            })
+        };
+        let [first, second] = thread::scope(|scope| {
+            let first = scope.spawn(|| run("first", 10.0));
+            let second = scope.spawn(|| {
+                begun.wait();
+                run("second", 20.0)
+            });
+            [first, second].map(|run| run.join().unwrap().unwrap())
+        });
+        assert_eq!(booted.into_inner().unwrap(), [["first"; 36], ["second"; 36]].concat());
+        let out = &f.ctx.out;
+        for (results, folder, ms) in [(first, out.join("previous"), 10.0), (second, out.clone(), 20.0)] {
+            assert!(results.metrics.iter().all(|m| m.stock == [ms; 6] && m.memreap == [ms; 6]));
+            assert_eq!(Results::read(&folder.join("results.json")).unwrap(), results);
+            assert!(folder.join("boots/synthetic-icount/06-stock2/console.log").is_file());
+            assert!(!folder.join("results-partial.json").exists());
+        }
     }
 
     #[test]
