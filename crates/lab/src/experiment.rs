@@ -21,7 +21,7 @@ use std::fmt;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ use crate::context::Context;
 use crate::progress::{Step, elapsed};
 use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Results, RunMeta, Verdict};
 use crate::stats::{self, Comparison, Pairs, Rules};
-use crate::{host, report};
+use crate::{host, lanes, report};
 
 /// How much of a failed guest's console an error shows.
 const TAIL_LINES: usize = 30;
@@ -164,49 +164,6 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
 /// Boots one guest; tests pass something quicker.
 type Booter<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
 
-/// How many guests of one mode are booted at a time. Where time is counted in instructions, what
-/// else the host does makes no difference; anywhere else it does.
-fn lanes(mode: Mode) -> usize {
-    match mode {
-        Mode::Multi => 1,
-        Mode::Icount => thread::available_parallelism().map_or(1, NonZero::get),
-    }
-}
-
-/// Does `work` on all items, up to `lanes` of them at a time, and gives the results in the items'
-/// order. After the first error nothing more is begun, so the results may end with it.
-fn in_lanes<T: Sync, R: Send>(
-    lanes: usize,
-    items: &[T],
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Vec<Result<R>> {
-    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let lane = || {
-        let mut done = Vec::new();
-        while !failed.load(Ordering::Relaxed) {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(i) else { break };
-            let result = work(item);
-            failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            done.push((i, result));
-        }
-        done
-    };
-    let mut done = thread::scope(|scope| {
-        let others: Vec<_> = (1..lanes.min(items.len())).map(|_| scope.spawn(lane)).collect();
-        let mut done = lane();
-        for other in others {
-            match other.join() {
-                Ok(results) => done.extend(results),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|&(i, _)| i);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
 fn run_with(
     ctx: &Context,
     accelerator: &str,
@@ -275,13 +232,13 @@ fn run_with(
         let beside = plan.beside(scenario);
         groups.push(Group::new(scenario, run, beside.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
-        let lanes = lanes(run.mode);
+        let lanes = self::lanes(ctx, scenario, run);
         let pairs: Vec<usize> = (0..plan.pairs).collect();
         // So many pairs at a time that no lane waits for another.
         for pairs in pairs.chunks(lanes) {
             let of_pair = |&pair| order(pair, plan.aa, &beside).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
-            let booted = in_lanes(lanes, &boots, |&(pair, role)| {
+            let booted = lanes::work(lanes, &boots, |&(pair, role)| {
                 session.boot(scenario, run, pair, role).map(|boot| (role, boot))
             });
             for booted in booted {
@@ -310,6 +267,22 @@ fn run_with(
     remove(&out.join("results-partial.json"))?;
     session.step.done(&format!("{} metrics, {boots} boots", results.metrics.len()));
     Ok(results)
+}
+
+/// How many of the run's guests are booted at a time.
+fn lanes(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
+    let available = lanes::available_mib().unwrap_or(u64::MAX);
+    let fit = lanes::that_fit(run.mem_mib, available);
+    if fit == 0 {
+        ctx.progress.warn(&format!(
+            "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
+            scenario.name,
+            run_name(mode_name(run.mode), scenario.cpus_in_name(run)),
+            run.mem_mib
+        ));
+    }
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    lanes::at_a_time(run.mode, cpus, fit)
 }
 
 impl Plan {
@@ -740,31 +713,6 @@ mod tests {
     }
 
     #[test]
-    fn lanes_keep_the_order_and_stop_at_an_error() {
-        let items: Vec<usize> = (0..40).collect();
-        for lanes in [1, 2, 7, 100] {
-            let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            let results = in_lanes(lanes, &items, |&i| {
-                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                thread::sleep(Duration::from_micros(100 * (i % 7) as u64));
-                now.fetch_sub(1, Ordering::SeqCst);
-                Ok(i)
-            });
-            assert_eq!(results.into_iter().map(Result::unwrap).collect::<Vec<_>>(), items);
-            assert!(most.into_inner() <= lanes);
-
-            let begun = AtomicUsize::new(0);
-            let results = in_lanes(lanes, &items, |&i| {
-                begun.fetch_add(1, Ordering::SeqCst);
-                if i == 3 { bail!("no") } else { Ok(i) }
-            });
-            assert!(results[..3].iter().all(Result::is_ok) && results[3].is_err());
-            assert!(lanes > 1 || begun.into_inner() == 4);
-        }
-        assert!(in_lanes(2, &[] as &[u8], |_| Ok(())).is_empty());
-    }
-
-    #[test]
     fn whole_run_gives_verdicts_and_files() {
         let f = fixture();
         let mut boots = Vec::new();
@@ -844,6 +792,22 @@ mod tests {
             assert!(folder.join("boots/synthetic-icount/06-stock2/console.log").is_file());
             assert!(!folder.join("results-partial.json").exists());
         }
+    }
+
+    #[test]
+    fn guests_for_which_memory_is_short_are_booted_one_by_one() {
+        let f = fixture();
+        let runs = vec![Run { mem_mib: u32::MAX, ..RUNS[1] }];
+        let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        run_with(&f.ctx, "tcg", &f.plan, &[&scenario], &|_, _, logs| {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(2));
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(boot(logs, Outcome::Exit(0), vec![sample("c/time", 1.0)]))
+        })
+        .unwrap();
+        assert_eq!(most.into_inner(), 1);
     }
 
     #[test]

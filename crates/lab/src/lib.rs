@@ -20,6 +20,7 @@ pub mod host;
 pub mod image;
 pub mod kernel;
 pub mod kunit;
+mod lanes;
 pub mod progress;
 pub mod ranks;
 pub mod report;

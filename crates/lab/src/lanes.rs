@@ -1,0 +1,130 @@
+//! Guests beside each other: how many the host has room for, and the work of booting them.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::Result;
+
+use crate::boot::Mode;
+
+/// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
+const QEMU_MIB: u64 = 256;
+/// What is left to the host, in MiB.
+const RESERVE_MIB: u64 = 512;
+
+/// How many guests of `mem_mib` fit into a host that has `available` MiB to spare; 0 if none does.
+#[must_use]
+pub fn that_fit(mem_mib: u32, available: u64) -> usize {
+    let room = available.saturating_sub(RESERVE_MIB);
+    usize::try_from(room / (u64::from(mem_mib) + QEMU_MIB)).unwrap_or(usize::MAX)
+}
+
+/// How many guests are booted at a time on a host with so many CPUs, if `fit` have room; at least
+/// one. Where time is counted in instructions, what else the host does makes no difference;
+/// anywhere else it does.
+#[must_use]
+pub fn at_a_time(mode: Mode, cpus: usize, fit: usize) -> usize {
+    match mode {
+        Mode::Multi => 1,
+        Mode::Icount => cpus.min(fit).max(1),
+    }
+}
+
+/// The host's MemAvailable in MiB, if it says so.
+#[must_use]
+pub fn available_mib() -> Option<u64> {
+    mem_available(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib / 1024)
+}
+
+/// Does `work` on all items, up to `lanes` of them at a time, and gives the results in the items'
+/// order. After the first error nothing more is begun, so the results may end with it.
+pub fn work<T: Sync, R: Send>(
+    lanes: usize,
+    items: &[T],
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let lane = || {
+        let mut done = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(i) else { break };
+            let result = work(item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            done.push((i, result));
+        }
+        done
+    };
+    let mut done = thread::scope(|scope| {
+        let others: Vec<_> = (1..lanes.min(items.len())).map(|_| scope.spawn(lane)).collect();
+        let mut done = lane();
+        for other in others {
+            match other.join() {
+                Ok(results) => done.extend(results),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    });
+    done.sort_by_key(|&(i, _)| i);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn memory_and_cpus_limit_the_guests() {
+        // 2048 MiB and QEMU's 256 each, and the reserve of 512.
+        let fit = |available| that_fit(2048, available);
+        assert_eq!([0, 512, 2815, 2816, 5119, 5120, 24_000].map(fit), [0, 0, 0, 1, 1, 2, 10]);
+        assert_eq!([0, 1, 2, 3, 99].map(|fit| at_a_time(Mode::Icount, 3, fit)), [1, 1, 2, 3, 3]);
+        assert_eq!([0, 1, 99].map(|fit| at_a_time(Mode::Multi, 3, fit)), [1, 1, 1]);
+        assert!(that_fit(1, u64::MAX) > 1000);
+    }
+
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:       24683520 kB\nMemFree:          123 kB\nMemAvailable:    2097152 kB\n";
+        assert_eq!(mem_available(text), Some(2048));
+        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
+        assert!(available_mib().is_some());
+    }
+
+    #[test]
+    fn lanes_keep_the_order_and_stop_at_an_error() {
+        let items: Vec<usize> = (0..40).collect();
+        for lanes in [1, 2, 7, 100] {
+            let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let results = work(lanes, &items, |&i| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(100 * (i % 7) as u64));
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(i)
+            });
+            assert_eq!(results.into_iter().map(Result::unwrap).collect::<Vec<_>>(), items);
+            assert!(most.into_inner() <= lanes);
+
+            let begun = AtomicUsize::new(0);
+            let results = work(lanes, &items, |&i| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                if i == 3 { bail!("no") } else { Ok(i) }
+            });
+            assert!(results[..3].iter().all(Result::is_ok) && results[3].is_err());
+            assert!(lanes > 1 || begun.into_inner() == 4);
+        }
+        assert!(work(2, &[] as &[u8], |_| Ok(())).is_empty());
+    }
+}
