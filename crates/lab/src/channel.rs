@@ -8,7 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::results::Better;
 
@@ -43,7 +43,7 @@ pub enum Message {
 }
 
 /// One number per metric and boot.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     /// The case and the metric, for example `100-vmas/pte-lock-contended`.

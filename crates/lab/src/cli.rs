@@ -26,7 +26,8 @@ use lab::{doctor, expect, host, series, suite, table, topics};
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
 2 wrong usage; 3 trouble of the host (QEMU missing, apt impossible, a build that failed);
-4 a guest that failed (panic, splat, hang, no result, garbage); 130 interrupted.
+4 a guest that failed (panic, splat, hang, no result, garbage), also if the boot was made again
+and then ended well; 130 interrupted.
 
 Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memreap.";
 
@@ -77,6 +78,7 @@ enum Sub {
   lab ab                                  all scenarios, stock against memreap
   lab ab reap --pairs 12                  one scenario, more pairs
   lab ab reap --cmdline-memreap memreap.reap=0
+  lab ab --continue                       what a comparison that was broken off has left to do
   lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always")]
 struct AbArgs {
     /// Scenarios [default: all]
@@ -114,6 +116,10 @@ struct AbArgs {
     /// One quick pair that only shows that everything runs: no control, no verdicts
     #[arg(long)]
     smoke: bool,
+    /// Go on where an earlier one ended or was broken off: boots that it made of the same kernel,
+    /// guest and QEMU are taken, not made again
+    #[arg(long = "continue")]
+    resume: bool,
 }
 
 /// Compare low-memory killers in one Debian guest, each on the same loads
@@ -531,6 +537,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         min_effect: args.min_effect,
         alpha: 0.05,
         smoke: args.smoke,
+        resume: args.resume,
         source,
         accelerator_reason: Some(why),
         command: Some(command_line()),
@@ -549,7 +556,15 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     if !args.smoke {
         ctx.progress.note(&format!("report: {}", ctx.out.join("report.html").display()));
     }
-    Ok(finding_unless(good))
+    for repeated in &results.meta.repeated {
+        eprintln!("lab: failed: {repeated}");
+    }
+    Ok(ExitCode::from(ab_code(&results, good)))
+}
+
+/// The exit code of a comparison that is complete: a boot that failed counts more than a finding.
+fn ab_code(results: &Results, good: bool) -> u8 {
+    results.exit_code().unwrap_or(if good { 0 } else { FINDING })
 }
 
 /// Checks `kernel/<scenario>/expect.toml` of every scenario that has one.
@@ -710,6 +725,8 @@ fn clean_cache(ctx: &Context) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
+    use lab::results::Repeated;
+
     use super::*;
 
     #[test]
@@ -742,6 +759,18 @@ mod tests {
         for bad in ["/etc", "/etc:relative", "/no/such:/x"] {
             assert!(bad.parse::<CopySpec>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn boots_that_failed_decide_the_exit_code_of_ab() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/results.json");
+        let mut results = Results::read(&path).unwrap();
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [0, FINDING]);
+        let of = |exit_code| Repeated { boot: "b".into(), what: "w".into(), logs: "l".into(), exit_code };
+        results.meta.repeated.push(of(HOST));
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [HOST; 2]);
+        results.meta.repeated.push(of(GUEST));
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [GUEST; 2]);
     }
 
     #[test]

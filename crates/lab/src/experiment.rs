@@ -10,8 +10,9 @@
 //! ```text
 //! results.json   report.html          the whole run; written at its end
 //! results-partial.json                after each pair, until the run ends; no verdicts
-//! boots/<scenario>-<run>/<pair>-<arm>/   each boot's console and channel logs; a run is a mode,
-//!                                      with its CPUs if the scenario has several: icount-64
+//! boots/<scenario>-<run>/<pair>-<arm>/   each boot's logs, and what it delivered (boot.json); a run is a
+//!                                      mode, with its CPUs if the scenario has several: icount-64
+//! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be made again
 //! previous/                           the same of the run before
 //! ```
 //!
@@ -21,7 +22,7 @@ use std::fmt;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,8 +33,9 @@ use crate::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
 use crate::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::channel::{Outcome, Sample};
 use crate::context::Context;
+use crate::kept::{self, Kept};
 use crate::progress::{Step, elapsed};
-use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Results, RunMeta, Verdict};
+use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Repeated, Results, RunMeta, Verdict};
 use crate::stats::{self, Comparison, Pairs, Rules};
 use crate::{host, lanes, report};
 
@@ -63,6 +65,9 @@ pub struct Plan {
     /// Only checks that both arms deliver all metrics: one pair, no control, no verdicts; the
     /// output goes to the folder `smoke` and leaves that of a full run alone.
     pub smoke: bool,
+    /// Takes boots that an earlier run made of the same kernel, guest and QEMU instead of making them
+    /// again.
+    pub resume: bool,
     /// Where the kernel comes from, for the report.
     pub source: Option<String>,
     /// Why this accelerator was chosen, for the report.
@@ -105,14 +110,19 @@ impl Failure {
     }
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outcome(outcome) => write!(f, "{outcome}"),
+            Self::Metrics(what) => f.write_str(what),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.boot)?;
-        match &self.cause {
-            Cause::Outcome(outcome) => write!(f, "{outcome}")?,
-            Cause::Metrics(what) => f.write_str(what)?,
-        }
-        write!(f, "\n{}\nall logs of this boot: {}", self.tail.trim_end(), self.logs.display())
+        write!(f, "{}: {}\n{}\n", self.boot, self.cause, self.tail.trim_end())?;
+        write!(f, "all logs of this boot: {}", self.logs.display())
     }
 }
 
@@ -156,13 +166,23 @@ fn order(pair: usize, control: bool, beside: &[usize]) -> Vec<Role> {
 /// the host's trouble or a plan that makes no sense.
 pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
     let name = accel.to_string();
-    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &|arm, job, logs| {
-        boot::boot(ctx, accel, arm, job, logs)
-    })
+    let booter = Booter {
+        key: &|arm, job| boot::content_key(ctx, accel, arm, job),
+        boot: &|arm, job, logs| boot::boot(ctx, accel, arm, job, logs),
+    };
+    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &booter)
 }
 
-/// Boots one guest; tests pass something quicker.
-type Booter<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
+type KeyOf<'a> = dyn Fn(&Arm, &Job) -> Result<String> + Sync + 'a;
+type BootOne<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
+
+/// How guests are booted; tests pass something quicker.
+struct Booter<'a> {
+    /// What the outcome depends on, as [`boot::content_key`].
+    key: &'a KeyOf<'a>,
+    /// Boots one guest, as [`boot::boot`].
+    boot: &'a BootOne<'a>,
+}
 
 fn run_with(
     ctx: &Context,
@@ -188,7 +208,12 @@ fn run_with(
         bail!("two arms are called '{name}'; give them different names");
     }
     let _turn = host::lock(ctx, &out)?;
-    put_aside(&out)?;
+    if plan.resume {
+        // Results without a run that ended well would be taken for this one's.
+        ["results.json", "report.html"].iter().try_for_each(|name| remove(&out.join(name)))?;
+    } else {
+        put_aside(&out)?;
+    }
 
     let runs: Vec<(&Scenario, &Run)> =
         scenarios.iter().flat_map(|s| s.runs.iter().map(move |run| (*s, run))).collect();
@@ -220,13 +245,15 @@ fn run_with(
                 .to_owned(),
             })
             .collect(),
+        repeated: Vec::new(),
         partial: false,
     };
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.beside(scenario)).len();
     let boots = plan.pairs * runs.iter().map(boots_of).sum::<usize>();
-    let session = Session { plan: &plan, out: &out, step, clock: Clock::new(boots), booter };
+    let (clock, other) = (Clock::new(boots), AtomicBool::new(false));
+    let session = Session { ctx, plan: &plan, out: &out, step, clock, other, booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
         let beside = plan.beside(scenario);
@@ -243,6 +270,7 @@ fn run_with(
             });
             for booted in booted {
                 let (role, booted) = booted?;
+                meta.repeated.extend(booted.repeated.clone());
                 let place = |i| beside.iter().position(|&b| b == i).unwrap_or_default();
                 let to = if let Role::Beside(i) = role { Role::Beside(place(i)) } else { role };
                 let release = booted.deliver_to(&mut groups[current], to)?;
@@ -265,7 +293,7 @@ fn run_with(
     results.write(&out.join("results.json"))?;
     results::write_atomically(&out.join("report.html"), &report::html(&results))?;
     remove(&out.join("results-partial.json"))?;
-    session.step.done(&format!("{} metrics, {boots} boots", results.metrics.len()));
+    session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.clock));
     Ok(results)
 }
 
@@ -295,10 +323,13 @@ impl Plan {
 
 /// A run in progress.
 struct Session<'a> {
+    ctx: &'a Context,
     plan: &'a Plan,
     out: &'a Path,
     step: Step,
     clock: Clock,
+    /// Whether it has been said that an earlier run's boots are others than this one's.
+    other: AtomicBool,
     booter: &'a Booter<'a>,
 }
 
@@ -307,10 +338,13 @@ struct Booted {
     name: String,
     logs: PathBuf,
     boot: Boot,
+    /// The attempt before, if there was one.
+    repeated: Option<Repeated>,
 }
 
 impl Session<'_> {
-    /// Boots one guest.
+    /// Boots one guest, or takes what an earlier run kept of this boot. One that fails is made
+    /// again, once.
     fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
@@ -331,15 +365,71 @@ impl Session<'_> {
             .join("boots")
             .join(format!("{scenario}-{run_name}"))
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
-        fs::create_dir_all(&logs).with_context(|| format!("{}: cannot create", logs.display()))?;
         let job = job(scenario, run, &self.plan.args);
-        let boot = (self.booter)(arm, &job, &logs).with_context(|| name.clone())?;
+        let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
+        let repeated = kept::earlier_failure(&logs, &key)?;
+        if let Some(kept) = Kept::read(&logs) {
+            if kept.key == key {
+                self.clock.count_taken();
+                return Ok(Booted { boot: taken(kept, &logs), name, logs, repeated });
+            }
+            if !self.other.fetch_or(true, Ordering::Relaxed) {
+                let what = "is of another kernel, guest or QEMU; all such boots are made again";
+                self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
+            }
+            kept::forget(&logs)?;
+        }
+        let attempt = |name| self.attempt(arm, &job, name, &logs);
+        let booted = match attempt(name.clone())? {
+            Ok(booted) => Booted { repeated, ..booted },
+            Err(failure) => {
+                let repeated = self.set_aside(&failure, &key)?;
+                let booted = attempt(format!("{name}, second attempt"))??;
+                Booted { name, repeated: Some(repeated), ..booted }
+            }
+        };
+        let Boot { release, samples, .. } = booted.boot.clone();
+        Kept { key, release, samples }.write(&booted.logs)?;
+        Ok(booted)
+    }
+
+    fn attempt(&self, arm: &Arm, job: &Job, name: String, logs: &Path) -> Result<Result<Booted, Failure>> {
+        fs::create_dir_all(logs).with_context(|| format!("{}: cannot create", logs.display()))?;
+        let boot = (self.booter.boot)(arm, job, logs).with_context(|| name.clone())?;
         self.clock.count();
-        let booted = Booted { name, logs, boot };
-        match booted.boot.outcome {
+        let booted = Booted { name, logs: logs.to_owned(), boot, repeated: None };
+        Ok(match booted.boot.outcome {
             Outcome::Exit(0) => Ok(booted),
             ref outcome => Err(booted.failure(Cause::Outcome(outcome.clone()))),
-        }
+        })
+    }
+
+    /// Keeps the logs of an attempt that failed, and says that there will be another one.
+    fn set_aside(&self, failure: &Failure, key: &str) -> Result<Repeated> {
+        let to = kept::failed_folder(&failure.logs);
+        let repeated = Repeated {
+            boot: failure.boot.clone(),
+            what: failure.cause.to_string(),
+            logs: to.strip_prefix(self.out).unwrap_or(&to).display().to_string(),
+            exit_code: failure.exit_code(),
+        };
+        kept::set_aside(&failure.logs, key, &repeated)?;
+        let Repeated { boot, what, .. } = &repeated;
+        self.ctx.progress.warn(&format!("{boot}: {what}; it is made again; logs: {}", to.display()));
+        Ok(repeated)
+    }
+}
+
+/// A boot of an earlier run.
+fn taken(kept: Kept, logs: &Path) -> Boot {
+    Boot {
+        outcome: Outcome::Exit(0),
+        samples: kept.samples,
+        notes: Vec::new(),
+        release: kept.release,
+        console_log: logs.join("console.log"),
+        channel_log: logs.join("channel.jsonl"),
+        elapsed: Duration::ZERO,
     }
 }
 
@@ -348,13 +438,16 @@ impl Booted {
     fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
         match group.take(role, &self.boot.samples) {
             Ok(()) => Ok(self.boot.release),
-            Err(what) => Err(self.failure(Cause::Metrics(what))),
+            Err(what) => {
+                kept::forget(&self.logs)?;
+                Err(self.failure(Cause::Metrics(what)).into())
+            }
         }
     }
 
-    fn failure(&self, cause: Cause) -> anyhow::Error {
+    fn failure(&self, cause: Cause) -> Failure {
         let (boot, logs) = (self.name.clone(), self.logs.clone());
-        Failure { boot, cause, logs, tail: self.boot.tail(TAIL_LINES) }.into()
+        Failure { boot, cause, logs, tail: self.boot.tail(TAIL_LINES) }
     }
 }
 
@@ -523,27 +616,44 @@ fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Compariso
     }
 }
 
-/// How long the rest will take, from the boots so far.
+/// How many boots there are, and how long the rest of them will take.
 struct Clock {
     began: Instant,
-    boots: AtomicUsize,
+    made: AtomicUsize,
+    taken: AtomicUsize,
     all: usize,
 }
 
 impl Clock {
     fn new(all: usize) -> Self {
-        Self { began: Instant::now(), boots: AtomicUsize::new(0), all }
+        Self { began: Instant::now(), made: AtomicUsize::new(0), taken: AtomicUsize::new(0), all }
     }
 
     fn count(&self) {
-        self.boots.fetch_add(1, Ordering::Relaxed);
+        self.made.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts one of an earlier run.
+    fn count_taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Nothing while no boot tells how long one takes.
     fn left(&self) -> Option<Duration> {
-        let boots = self.boots.load(Ordering::Relaxed);
-        let rest = u32::try_from(self.all - boots).ok()?;
-        let boots = u32::try_from(boots).ok().filter(|&n| n > 0)?;
-        Some(self.began.elapsed() / boots * rest)
+        let made = self.made.load(Ordering::Relaxed);
+        let rest = self.all.saturating_sub(made + self.taken.load(Ordering::Relaxed));
+        let made = u32::try_from(made).ok().filter(|&n| n > 0)?;
+        Some(self.began.elapsed() / made * u32::try_from(rest).ok()?)
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} boots", self.all)?;
+        match self.taken.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            taken => write!(f, ", {taken} of them from an earlier run"),
+        }
     }
 }
 
@@ -671,6 +781,7 @@ mod tests {
             min_effect: 0.03,
             alpha: 0.05,
             smoke: false,
+            resume: false,
             source: None,
             accelerator_reason: None,
             command: None,
@@ -707,9 +818,12 @@ mod tests {
 
     fn run_fixture(f: &Fixture, booter: &mut TestBooter<'_>) -> Result<Results> {
         let booter = Mutex::new(booter);
-        run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &|arm, job, logs| {
-            (unpoisoned(&booter))(arm, job, logs)
-        })
+        compare_with(f, &[&SCENARIO], &|arm, job, logs| (unpoisoned(&booter))(arm, job, logs))
+    }
+
+    fn compare_with(f: &Fixture, scenarios: &[&Scenario], boot: &BootOne<'_>) -> Result<Results> {
+        let key = |arm: &Arm, job: &Job| Ok(format!("{arm:?} {job:?}"));
+        run_with(&f.ctx, "tcg", &f.plan, scenarios, &Booter { key: &key, boot })
     }
 
     #[test]
@@ -764,7 +878,7 @@ mod tests {
         let begun = std::sync::Barrier::new(2);
         let run = |name: &'static str, ms: f64| {
             let once = std::sync::Once::new();
-            run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &|_, _, logs| {
+            compare_with(&f, &[&SCENARIO], &|_, _, logs| {
                 // The second run begins when the first one has a boot, and gets time to disturb it.
                 once.call_once(|| {
                     if name == "first" {
@@ -800,7 +914,7 @@ mod tests {
         let runs = vec![Run { mem_mib: u32::MAX, ..RUNS[1] }];
         let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        run_with(&f.ctx, "tcg", &f.plan, &[&scenario], &|_, _, logs| {
+        compare_with(&f, &[&scenario], &|_, _, logs| {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(2));
             now.fetch_sub(1, Ordering::SeqCst);
@@ -816,7 +930,7 @@ mod tests {
         let run = |cpus| Run { cpus, ..RUNS[1] };
         let runs = vec![run(1), run(64), RUNS[0]];
         let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
-        let results = run_with(&f.ctx, "tcg", &f.plan, &[&scenario], &|_, job, logs| {
+        let results = compare_with(&f, &[&scenario], &|_, job, logs| {
             Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))]))
         })
         .unwrap();
@@ -843,7 +957,7 @@ mod tests {
         let named = ["first", "second", "absent"].map(control).to_vec().leak();
         let with = Scenario { name: "with", controls: named, ..SCENARIO };
         let booted = Mutex::new(Vec::new());
-        let results = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO, &with], &|arm, job, logs| {
+        let results = compare_with(&f, &[&SCENARIO, &with], &|arm, job, logs| {
             let GuestCommand::Scenario { name, .. } = &job.command else { panic!() };
             unpoisoned(&booted).push(format!("{name} {}", arm.name));
             let value = match arm.name.as_str() {
@@ -893,30 +1007,169 @@ mod tests {
         }
     }
 
+    fn panic() -> Outcome {
+        Outcome::Panic { line: "Kernel panic - not syncing: no".into() }
+    }
+
     #[test]
-    fn failed_boot_ends_the_run_and_says_all() {
+    fn boot_that_fails_twice_ends_the_run_and_says_all() {
         let mut f = fixture();
         f.plan.aa = false;
         let mut boots = 0;
         let error = run_fixture(&f, &mut |arm, _, logs| {
             boots += 1;
-            let panic = Outcome::Panic { line: "Kernel panic - not syncing: no".into() };
-            Ok(if boots == 3 { boot(logs, panic, vec![]) } else { healthy(arm, logs, boots) })
+            Ok(if boots >= 3 { boot(logs, panic(), vec![]) } else { healthy(arm, logs, boots) })
         })
         .unwrap_err();
-        assert_eq!(boots, 3);
+        assert_eq!(boots, 4);
         let failure = error.downcast_ref::<Failure>().unwrap();
         assert_eq!(failure.exit_code(), 4);
         let text = failure.to_string();
-        for part in ["pair 2/6, memreap, synthetic/multi", "not syncing: no", "Kernel panic", "02-memreap"] {
+        let boot = "pair 2/6, memreap, synthetic/multi, second attempt: the kernel panicked";
+        for part in [boot, "not syncing: no", "Kernel panic", "02-memreap"] {
             assert!(text.contains(part), "{part:?} is not in: {text}");
         }
+        let of_second = f.ctx.out.join("boots/synthetic-multi/02-memreap");
+        assert!(of_second.join("console.log").is_file() && !of_second.join("boot.json").exists());
+        assert!(kept::failed_folder(&of_second).join("console.log").is_file());
         // The first pair is kept, without verdicts.
         let partial = Results::read(&f.ctx.out.join("results-partial.json")).unwrap();
         assert!(partial.meta.partial);
         assert_eq!(partial.metrics[0].stock.len(), 1);
         assert!(partial.metrics.iter().all(|m| m.verdict == Verdict::None));
         assert!(!f.ctx.out.join("results.json").exists());
+    }
+
+    #[test]
+    fn boot_that_fails_is_made_again_and_never_forgotten() {
+        let f = fixture();
+        let mut boots = 0;
+        let results = run_fixture(&f, &mut |arm, _, logs| {
+            boots += 1;
+            let qemu = Outcome::Qemu { error: "gone".into() };
+            Ok(match boots {
+                6 => boot(logs, panic(), vec![sample("c/time", 1.0)]),
+                9 => boot(logs, qemu, vec![]),
+                _ => healthy(arm, logs, boots),
+            })
+        })
+        .unwrap();
+        assert_eq!(boots, 2 * 6 * 3 + 2);
+        assert!(results.metrics.iter().all(|m| m.stock.len() == 6 && m.verdict != Verdict::None));
+        let repeated = &results.meta.repeated;
+        let told: Vec<_> = repeated.iter().map(|r| (r.boot.as_str(), r.exit_code)).collect();
+        let of = |pair, arm| format!("pair {pair}/6, {arm}, synthetic/multi");
+        assert_eq!(told, [(of(2, "stock").as_str(), 4), (of(3, "stock2").as_str(), 3)]);
+        assert!(repeated[0].what.contains("not syncing: no") && repeated[1].what.contains("gone"));
+        assert_eq!(results.exit_code(), Some(4));
+        for repeated in repeated {
+            let logs = f.ctx.out.join(&repeated.logs);
+            assert!(logs.join("console.log").is_file(), "{logs:?}");
+            assert!(logs.with_extension("").join("console.log").is_file(), "{logs:?}");
+        }
+        assert_eq!(Results::read(&f.ctx.out.join("results.json")).unwrap(), results);
+    }
+
+    /// What the boot with these logs measures, whenever it is made.
+    fn steady(logs: &Path) -> Boot {
+        let name = logs.strip_prefix(logs.ancestors().nth(2).unwrap()).unwrap().display().to_string();
+        let ms = name.bytes().fold(0.1, |sum: f64, byte| (sum * 1.7 + f64::from(byte)) % 10.0) + 20.0 / 3.0;
+        boot(logs, Outcome::Exit(0), vec![sample("c/time", ms)])
+    }
+
+    /// The plan's kernels as files, and their contents as keys.
+    fn with_kernels(f: &mut Fixture) {
+        for arm in &mut f.plan.arms {
+            arm.bzimage = f.ctx.repo.join(&arm.name);
+            fs::write(&arm.bzimage, "a kernel").unwrap();
+        }
+    }
+
+    /// Runs the plan on these kernels until `limit` boots have been made, and says which were.
+    fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<String>) {
+        let made = Mutex::new(Vec::new());
+        let key = |arm: &Arm, job: &Job| {
+            Ok(format!("{} {} {job:?}", fs::read_to_string(&arm.bzimage)?, arm.cmdline))
+        };
+        let make = |_: &Arm, _: &Job, logs: &Path| {
+            let mut made = unpoisoned(&made);
+            if made.len() == limit {
+                bail!("broken off");
+            }
+            let name = logs.file_name().unwrap().to_string_lossy().into_owned();
+            let fails = name == fails && !made.contains(&name);
+            made.push(name);
+            Ok(if fails { boot(logs, panic(), vec![]) } else { steady(logs) })
+        };
+        let results = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &Booter { key: &key, boot: &make });
+        (results, made.into_inner().unwrap())
+    }
+
+    #[test]
+    fn continued_run_is_as_one_that_was_not_broken_off() {
+        let mut whole = fixture();
+        with_kernels(&mut whole);
+        let (expected, all) = run_some(&whole, usize::MAX, "");
+        let expected = expected.unwrap().metrics;
+        for limit in [0, 1, 17, 18, 19, 35, 36] {
+            let mut f = fixture();
+            with_kernels(&mut f);
+            f.plan.resume = true;
+            let (first, made) = run_some(&f, limit, "");
+            assert_eq!(first.is_ok(), limit == all.len());
+            assert_eq!(made.len(), limit);
+            let (results, rest) = run_some(&f, usize::MAX, "");
+            assert_eq!(rest.len(), all.len() - limit);
+            assert_eq!(results.unwrap().metrics, expected);
+            assert!(!f.ctx.out.join("previous").exists());
+            // Without it, all boots are made.
+            f.plan.resume = false;
+            assert_eq!(run_some(&f, usize::MAX, "").1.len(), all.len());
+            assert!(f.ctx.out.join("previous/boots/synthetic-multi").is_dir());
+        }
+    }
+
+    #[test]
+    fn boots_of_another_kernel_or_plan_are_made_again() {
+        let mut f = fixture();
+        with_kernels(&mut f);
+        f.plan.resume = true;
+        run_some(&f, usize::MAX, "").0.unwrap();
+        fs::write(&f.plan.arms[1].bzimage, "another kernel").unwrap();
+        let (results, made) = run_some(&f, usize::MAX, "");
+        results.unwrap();
+        assert_eq!(made.len(), 2 * 6);
+        assert!(made.iter().all(|name| name.ends_with("-memreap")), "{made:?}");
+        // More pairs: those that there are are taken.
+        f.plan.pairs = 7;
+        assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3);
+        f.plan.args = vec!["case=c".into()];
+        assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3 * 7);
+        // What cannot be read is not there.
+        fs::write(f.ctx.out.join("boots/synthetic-multi/01-stock/boot.json"), "{").unwrap();
+        assert_eq!(run_some(&f, 0, "").0.unwrap_err().to_string(), "pair 1/7, stock, synthetic/multi");
+        assert!(!f.ctx.out.join("results.json").exists() && !f.ctx.out.join("report.html").exists());
+    }
+
+    #[test]
+    fn continued_run_knows_what_failed_before() {
+        let mut f = fixture();
+        with_kernels(&mut f);
+        f.plan.resume = true;
+        // Broken off after the boot that failed, was made again and ended well.
+        run_some(&f, 9, "03-stock2").0.unwrap_err();
+        let (results, made) = run_some(&f, usize::MAX, "");
+        assert_eq!(made.len(), 2 * 6 * 3 - 8);
+        let repeated = results.unwrap().meta.repeated;
+        assert_eq!(repeated.len(), 1);
+        assert_eq!(
+            (repeated[0].boot.as_str(), repeated[0].exit_code),
+            ("pair 3/6, stock2, synthetic/multi", 4)
+        );
+        // It was another kernel's failure.
+        fs::write(&f.plan.arms[0].bzimage, "another kernel").unwrap();
+        assert!(run_some(&f, usize::MAX, "").0.unwrap().meta.repeated.is_empty());
+        assert!(!f.ctx.out.join(&repeated[0].logs).exists());
     }
 
     #[test]
@@ -951,6 +1204,10 @@ mod tests {
             let failure = error.downcast_ref::<Failure>().unwrap();
             assert_eq!(failure.exit_code(), 4);
             assert!(failure.to_string().contains(said), "{said:?} is not in: {failure}");
+            // Whoever continues makes this boot again.
+            let kept =
+                |boot: &str| f.ctx.out.join("boots/synthetic-multi").join(boot).join("boot.json").exists();
+            assert!(kept("01-stock") && !kept("01-memreap"));
         }
     }
 

@@ -18,6 +18,7 @@ pub mod experiment;
 pub mod faceoff;
 pub mod host;
 pub mod image;
+mod kept;
 pub mod kernel;
 pub mod kunit;
 mod lanes;

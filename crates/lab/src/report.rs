@@ -63,6 +63,9 @@ fn headline(results: &Results) -> String {
     } else if results.meta.pairs < MIN_PAIRS {
         out += &format!("<p class=\"alarm\">Verdicts need {MIN_PAIRS} pairs.</p>\n");
     }
+    for repeated in &results.meta.repeated {
+        out += &format!("<p class=\"alarm\">Failed: {}</p>\n", escape(&repeated.to_string()));
+    }
     if let Some(best) = extreme(results, Verdict::Better, f64::total_cmp) {
         out += &format!("<p class=\"lead\">Largest improvement: {}.</p>\n", mention(results, best));
     }
@@ -744,6 +747,13 @@ mod tests {
         assert_eq!(counts("precise &lt;1&gt;</th>"), [0, 1 + 3]);
         assert_eq!(counts("■ precise &lt;1&gt;"), [0, 1]);
         assert!(!pages[1].contains("precise <1>"));
+    }
+
+    #[test]
+    fn boots_that_were_made_again_are_shown() {
+        let page = html(&fixture::results_with_repeated());
+        let shown = "Failed: pair 2/8, memreap, reap/multi: the kernel panicked: &lt;no&gt;; made again";
+        assert!(page.contains(shown) && page.contains("QEMU failed"));
     }
 
     #[test]

@@ -116,6 +116,9 @@ pub struct Meta {
     /// The guests that were booted, each scenario's in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunMeta>,
+    /// Boots that failed and were made again. The results are complete, and from good boots only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeated: Vec<Repeated>,
     /// True when the run was cut short: fewer pairs than planned, no verdicts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -149,6 +152,25 @@ pub struct ArmMeta {
     /// The release that the kernel reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
+}
+
+/// A boot that failed and was made again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeated {
+    /// Which one: `pair 3/8, memreap, reap/multi`.
+    pub boot: String,
+    /// What went wrong the first time.
+    pub what: String,
+    /// The first attempt's logs: a folder within that of `results.json`.
+    pub logs: String,
+    /// The lab's exit code for it: 3 when the host's QEMU is at fault, 4 when the guest is.
+    pub exit_code: u8,
+}
+
+impl fmt::Display for Repeated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; made again, logs in {}", self.boot, self.what, self.logs)
+    }
 }
 
 /// One guest of a scenario.
@@ -273,6 +295,13 @@ impl Results {
         names
     }
 
+    /// The lab's exit code if boots failed and were made again: the guests' if any of them was one's
+    /// fault, else that for QEMU.
+    #[must_use]
+    pub fn exit_code(&self) -> Option<u8> {
+        self.meta.repeated.iter().map(|repeated| repeated.exit_code).max()
+    }
+
     /// Reads a `results.json`.
     ///
     /// # Errors
@@ -365,6 +394,19 @@ pub(crate) mod fixture {
         results
     }
 
+    /// The same, with boots that failed and were made again.
+    pub(crate) fn results_with_repeated() -> Results {
+        let mut results = results();
+        let of = |pair, what: &str, exit_code| Repeated {
+            boot: format!("pair {pair}/8, memreap, reap/multi"),
+            what: what.into(),
+            logs: "boots/x".into(),
+            exit_code,
+        };
+        results.meta.repeated = vec![of(2, "the kernel panicked: <no>", 4), of(3, "QEMU failed: x", 3)];
+        results
+    }
+
     /// Eight pairs, four metrics, one for each verdict; names that need escaping among them.
     pub(crate) fn results() -> Results {
         let arm = |name: &str, cmdline: &str| ArmMeta {
@@ -399,6 +441,7 @@ pub(crate) mod fixture {
                 command: Some("lab ab reap --pairs 8".into()),
                 arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
                 runs: vec![run("multi", 2), run("icount", 1)],
+                repeated: Vec::new(),
                 partial: false,
             },
             metrics: vec![
@@ -525,6 +568,15 @@ mod tests {
         results.write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
         assert_eq!(Results::read(&path).unwrap(), results);
+    }
+
+    #[test]
+    fn what_failed_decides_the_exit_code() {
+        let mut results = fixture::results_with_repeated();
+        assert_eq!(results.exit_code(), Some(4));
+        results.meta.repeated.remove(0);
+        assert_eq!(results.exit_code(), Some(3));
+        assert_eq!(fixture::results().exit_code(), None);
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
     let fits = width.is_none_or(|width| needed.unwrap_or(0) <= usize::from(width));
     let mut text = if fits { lines(&table) } else { list(results, width, colour) };
     text.push('\n');
-    for line in std::iter::once(summary(results)).chain(footer(results)) {
+    let repeated = results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}"));
+    for line in repeated.chain([summary(results)]).chain(footer(results)) {
         text.push_str(&wrapped(&line, 0, width));
     }
     text
@@ -388,6 +389,14 @@ mod tests {
     fn colours_only_when_asked_for() {
         assert!(!render(&fixture::results(), None, false).contains('\u{1b}'));
         assert!(render(&fixture::results(), Some(100), true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn boots_that_were_made_again_are_shown() {
+        let text = render(&fixture::results_with_repeated(), None, false);
+        let line =
+            "FAILED: pair 2/8, memreap, reap/multi: the kernel panicked: <no>; made again, logs in boots/x";
+        assert!(text.lines().any(|l| l == line), "{text}");
     }
 
     #[test]
