@@ -13,6 +13,7 @@ use lab::accel;
 use lab::boot::{self, Arm, GuestCommand, Job, Mode};
 use lab::catalog::{self, Control};
 use lab::context::Context;
+use lab::expect::{self, Terms};
 use lab::experiment::{self, Failure, Plan};
 use lab::faceoff;
 use lab::kernel::{self, Kernel, Tree, Variant};
@@ -21,7 +22,7 @@ use lab::progress::Progress;
 use lab::results::{Metric, Results, Verdict};
 use lab::selftests::{self, SelftestOptions};
 use lab::soak::{self, SoakOptions};
-use lab::{doctor, expect, host, series, suite, table, topics};
+use lab::{doctor, host, series, suite, table, topics};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -104,7 +105,8 @@ struct AbArgs {
     cmdline_memreap: String,
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     variant: Variant,
-    /// Judge by kernel/<scenario>/expect.toml: what must be shown, and what may get worse
+    /// Judge by kernel/<scenario>/expect.toml: what must be shown, and what may get worse; with
+    /// --smoke by what one pair can show
     #[arg(long)]
     expect: bool,
     /// Run only this case of a scenario, for example 100-vmas
@@ -113,7 +115,7 @@ struct AbArgs {
     /// The smallest effect that counts, as a fraction
     #[arg(long, default_value_t = 0.03)]
     min_effect: f64,
-    /// One quick pair that only shows that everything runs: no control, no verdicts
+    /// One quick pair that shows that everything runs: no control, no verdicts
     #[arg(long)]
     smoke: bool,
     /// Go on where an earlier one ended or was broken off: boots that it made of the same kernel,
@@ -549,7 +551,8 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         table::print(&results);
     }
     let good = if args.expect {
-        expectations(ctx, &results, &plan.scenarios, args.json)?
+        let terms = Terms { smoke: args.smoke, aa: !args.no_aa };
+        expectations(ctx, &results, &plan.scenarios, terms, args.json)?
     } else {
         !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)
     };
@@ -568,7 +571,13 @@ fn ab_code(results: &Results, good: bool) -> u8 {
 }
 
 /// Checks `kernel/<scenario>/expect.toml` of every scenario that has one.
-fn expectations(ctx: &Context, results: &Results, scenarios: &[String], quiet: bool) -> Result<bool> {
+fn expectations(
+    ctx: &Context,
+    results: &Results,
+    scenarios: &[String],
+    terms: Terms,
+    quiet: bool,
+) -> Result<bool> {
     let mut all_passed = true;
     for scenario in scenarios {
         let path = ctx.in_repo(format!("kernel/{scenario}/expect.toml"));
@@ -578,7 +587,7 @@ fn expectations(ctx: &Context, results: &Results, scenarios: &[String], quiet: b
             all_passed &= results.metrics.iter().find(worse).is_none();
             continue;
         }
-        let checked = expect::check(results, &path)?;
+        let checked = expect::check(results, &path, terms)?;
         let (width, colour) = table::stdout_style();
         let text = expect::render(&checked, width, colour);
         // With --json stdout is for the results alone.

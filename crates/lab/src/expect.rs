@@ -2,7 +2,10 @@
 //!
 //! ```toml
 //! aa_clean = true             # no A/A control of the scenario may see a difference
-//! known_worse = ["100-vmas/zone-lock-contended"]  # what may get worse; nothing else may
+//!
+//! [[known_worse]]             # what may get worse, but not below this ratio; nothing else may
+//! metric = "100-vmas/zone-lock-contended"
+//! at_least = 0.4              # 0.0 where the base arm has 0: then the ratio says nothing
 //!
 //! [[expect]]                  # one metric, changed arm against base arm
 //! metric = "100-vmas/pte-lock-contended"
@@ -30,8 +33,14 @@
 //! `scenario = "..."` in a table, or once at the top for all, tells metrics of the same name
 //! apart. A metric that the results do not have fails its expectation.
 //!
+//! `at_least` is a promise, a floor of `[[known_worse]]` as well: it is kept if the lower end of the
+//! ratio's 95 % interval is not below it. So it is kept by luck in one of forty runs at most, and a run
+//! that is too noisy, or has too few pairs for an interval, keeps no promise.
+//!
 //! `share_at_most` is for counts that go down to almost nothing: where one arm has zeros, a ratio
 //! depends on how they are treated ([`crate::stats`]), a share of a sum does not.
+//!
+//! [`Terms`] say what is left out where the results cannot show it.
 
 use std::fs;
 use std::ops::Range;
@@ -44,8 +53,8 @@ use toml::Spanned;
 
 use crate::catalog::run_name;
 use crate::results::{Better, Metric, Results, Verdict};
-use crate::stats::median;
-use crate::table::{self, number, percent, ratio};
+use crate::stats::{MIN_PAIRS, median};
+use crate::table::{self, interval, number, percent, ratio};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,13 +63,27 @@ struct File {
     #[serde(default)]
     aa_clean: bool,
     #[serde(default)]
-    known_worse: Vec<String>,
+    known_worse: Vec<KnownWorse>,
     #[serde(default)]
     expect: Vec<Expect>,
     #[serde(default)]
     compare: Vec<Compare>,
     #[serde(default)]
     bound: Vec<Bound>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for each metric that may get worse: [[known_worse]] with metric = \"...\" and \
+                 at_least = the ratio below which it must not fall"
+)]
+struct KnownWorse {
+    metric: String,
+    at_least: f64,
+    scenario: Option<String>,
+    mode: Option<String>,
+    cpus: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -106,6 +129,17 @@ struct Bound {
     cpus: Option<u32>,
 }
 
+/// What the results were to show.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Whether they are of a smoke run, one pair: then `at_least` is judged by the pair's own ratio, which
+    /// only has to show half of what is promised, and what needs more pairs is left out: verdicts, what
+    /// got worse, the A/A control.
+    pub smoke: bool,
+    /// Whether they have an A/A control. Without one, `aa_clean` is left out.
+    pub aa: bool,
+}
+
 /// One expectation and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
@@ -114,7 +148,24 @@ pub struct Checked {
     /// What was measured, or why nothing was.
     pub measured: String,
     /// Whether that is enough.
-    pub pass: bool,
+    pub state: State,
+}
+
+/// What became of an expectation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It was measured.
+    Met,
+    /// It was not.
+    Missed,
+    /// Nobody looked; see [`Terms`].
+    LeftOut,
+}
+
+impl State {
+    fn of(met: bool) -> Self {
+        if met { Self::Met } else { Self::Missed }
+    }
 }
 
 /// Checks `results` against an `expect.toml`.
@@ -122,12 +173,12 @@ pub struct Checked {
 /// # Errors
 /// When the file cannot be read, or is not of the form that the module describes; the error
 /// names file and line.
-pub fn check(results: &Results, path: &Path) -> Result<Vec<Checked>> {
+pub fn check(results: &Results, path: &Path, terms: Terms) -> Result<Vec<Checked>> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    check_text(results, &text, path)
+    check_text(results, &text, path, terms)
 }
 
-fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>> {
+fn check_text(results: &Results, text: &str, path: &Path, terms: Terms) -> Result<Vec<Checked>> {
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
     let file: File =
         toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
@@ -137,16 +188,19 @@ fn check_text(results: &Results, text: &str, path: &Path) -> Result<Vec<Checked>
     }
     let mut checked = Vec::new();
     if file.aa_clean {
-        checked.push(aa_clean(results, file.scenario.as_deref()));
+        checked.push(aa_clean(results, file.scenario.as_deref(), terms));
     }
-    checked.push(nothing_else_worse(results, &file));
+    for known in &file.known_worse {
+        checked.extend(Scope::of_known_worse(&file, known).known_worse(results, known, terms));
+    }
+    checked.push(nothing_else_worse(results, &file, terms));
     for expect in &file.expect {
         if expect.at_least.is_none() && expect.share_at_most.is_none() && expect.verdict.is_none() {
             let what = "give at_least, share_at_most or verdict, or nothing is expected of this metric";
             return Err(bad(expect.metric.span(), what.to_owned()));
         }
         let scope = Scope::new(&file, &expect.scenario, &expect.mode, expect.cpus);
-        checked.extend(scope.expect(results, expect));
+        checked.extend(scope.expect(results, expect, terms));
     }
     for compare in &file.compare {
         let scope = Scope::new(&file, &compare.scenario, &compare.mode, compare.cpus);
@@ -208,10 +262,10 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Whether everything passed.
+/// Whether nothing was missed.
 #[must_use]
 pub fn passed(checked: &[Checked]) -> bool {
-    checked.iter().all(|c| c.pass)
+    checked.iter().all(|c| c.state != State::Missed)
 }
 
 /// The expectations as a table for the terminal; `width` and `colour` as in [`table::render`].
@@ -220,54 +274,120 @@ pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let mut table = table::new_table(width, colour);
     table.set_header(["expected", "measured", ""]);
     for check in checked {
-        let (word, shade) = if check.pass { ("ok", Color::Green) } else { ("MISSED", Color::Red) };
+        let (word, shade) = match check.state {
+            State::Met => ("ok", Color::Green),
+            State::Missed => ("MISSED", Color::Red),
+            State::LeftOut => ("-", Color::Grey),
+        };
         table.add_row([
             Cell::new(&check.expected),
             Cell::new(&check.measured),
             Cell::new(word).fg(shade).add_attribute(Attribute::Bold),
         ]);
     }
-    let missed = checked.iter().filter(|c| !c.pass).count();
-    let met = checked.len() - missed;
-    table::lines(&table) + &format!("\n{} expectations: {met} met, {missed} missed\n", checked.len())
+    let count = |state| checked.iter().filter(|c| c.state == state).count();
+    let [met, missed, left_out] = [State::Met, State::Missed, State::LeftOut].map(count);
+    let left_out = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    table::lines(&table)
+        + &format!("\n{} expectations: {met} met, {missed} missed{left_out}\n", checked.len())
 }
 
-fn nothing_else_worse(results: &Results, file: &File) -> Checked {
+/// What is said of an expectation that more pairs could have met.
+const TOO_FEW: &str = "too few pairs";
+
+fn left_out(expected: String, why: &str) -> Checked {
+    Checked { expected, measured: format!("left out{why}"), state: State::LeftOut }
+}
+
+fn needs_pairs(expected: String) -> Checked {
+    left_out(expected, ": needs pairs")
+}
+
+fn nothing_else_worse(results: &Results, file: &File, terms: Terms) -> Checked {
     let expected = match file.known_worse.as_slice() {
         [] => "nothing got worse".to_owned(),
-        known => format!("nothing got worse but {}", known.join(", ")),
+        _ => "nothing else got worse".to_owned(),
     };
+    if terms.smoke {
+        return needs_pairs(expected);
+    }
     let scenario = file.scenario.as_deref();
+    let known = |m: &Metric| {
+        let of = |known: &&KnownWorse| Scope::of_known_worse(file, known).holds(m, &known.metric);
+        file.known_worse.iter().find(of).is_some()
+    };
     let worse: Vec<String> = results
         .metrics
         .iter()
         .filter(|m| m.verdict == Verdict::Worse && scenario.is_none_or(|s| m.scenario == s))
-        .filter(|m| !file.known_worse.contains(&m.metric))
+        .filter(|m| !known(m))
         .map(|m| format!("{}: {}", place(m), ratio(m.ratio)))
         .collect();
-    let pass = worse.is_empty();
-    let measured = if pass { "nothing".to_owned() } else { worse.join("; ") };
-    Checked { expected, measured, pass }
+    let (measured, met) = match worse.as_slice() {
+        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW.to_owned(), false),
+        [] => ("nothing".to_owned(), true),
+        worse => (worse.join("; "), false),
+    };
+    Checked { expected, measured, state: State::of(met) }
 }
 
-fn aa_clean(results: &Results, scenario: Option<&str>) -> Checked {
+fn aa_clean(results: &Results, scenario: Option<&str>, terms: Terms) -> Checked {
     let expected = "A/A control: no difference in any metric".to_owned();
+    if terms.smoke {
+        return needs_pairs(expected);
+    }
+    if !terms.aa {
+        return left_out(expected, " (--no-aa)");
+    }
     let metrics: Vec<&Metric> =
         results.metrics.iter().filter(|m| scenario.is_none_or(|s| m.scenario == s)).collect();
-    let Some(without) = metrics.iter().find(|m| m.aa.is_none()) else {
-        let alarms: Vec<String> = metrics
-            .iter()
-            .filter_map(|m| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (m, aa)))
-            .map(|(m, aa)| format!("{}: {} {}", place(m), ratio(aa.ratio), aa.verdict))
-            .collect();
-        let pass = alarms.is_empty() && !metrics.is_empty();
-        let measured = match pass {
-            true => format!("{} metrics, all same or no verdict", metrics.len()),
-            false => alarms.join("; "),
-        };
-        return Checked { expected, measured, pass };
+    let without = metrics.iter().find(|m| m.aa.is_none());
+    let alarms: Vec<String> = metrics
+        .iter()
+        .filter_map(|m| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (m, aa)))
+        .map(|(m, aa)| format!("{}: {} {}", place(m), ratio(aa.ratio), aa.verdict))
+        .collect();
+    let (measured, met) = match (without, alarms.as_slice()) {
+        (Some(without), _) => (format!("{} has no control", place(without)), false),
+        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW.to_owned(), false),
+        (None, []) => (format!("{} metrics, all same or no verdict", metrics.len()), !metrics.is_empty()),
+        (None, alarms) => (alarms.join("; "), false),
     };
-    Checked { expected, measured: format!("{} has no control", place(without)), pass: false }
+    Checked { expected, measured, state: State::of(met) }
+}
+
+/// Whether the metric's ratio is shown to be at least `least`.
+fn is_at_least(metric: &Metric, least: f64, terms: Terms) -> bool {
+    // A rounding error in exp(ln(x)) must not turn identical boots into a miss.
+    const ROUNDING: f64 = 1e-9;
+    let (shown, least) = match metric.ci95 {
+        _ if terms.smoke => (metric.ratio, by_one_pair(least)),
+        Some([lowest, _]) => (lowest, least),
+        None => return false,
+    };
+    shown >= least * (1.0 - ROUNDING)
+}
+
+/// What one pair has to show of a ratio that is promised: half of a gain, in logarithms. Where
+/// nothing is to be gained, it may be a fifth below.
+fn by_one_pair(least: f64) -> f64 {
+    if least > 1.0 { least.sqrt() } else { least * 0.8 }
+}
+
+/// A promised ratio in words.
+fn promise(least: f64, terms: Terms) -> String {
+    let by_one = |least| format!(" ({} by one pair)", ratio(by_one_pair(least)));
+    format!("at least {}{}", ratio(least), if terms.smoke { by_one(least) } else { String::new() })
+}
+
+/// The ratio, how sure it is, and the verdict.
+fn judged(metric: &Metric, terms: Terms) -> String {
+    let of = ratio(metric.ratio);
+    match metric.ci95 {
+        _ if terms.smoke => of,
+        Some(ends) => format!("{of} ({}), {}", interval(ends), metric.verdict),
+        None => format!("{of}, {TOO_FEW}"),
+    }
 }
 
 /// Which of the results' metrics an expectation is about.
@@ -287,42 +407,63 @@ impl<'a> Scope<'a> {
         Self { scenario: scenario.as_deref().or(file.scenario.as_deref()), mode: mode.as_deref(), cpus }
     }
 
-    fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
-        let wanted = |m: &&Metric| {
-            m.metric == name
-                && self.scenario.is_none_or(|s| m.scenario == s)
-                && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
-                && self.cpus.is_none_or(|cpus| m.cpus == Some(cpus))
-        };
-        results.metrics.iter().filter(wanted).collect()
+    fn of_known_worse(file: &'a File, known: &'a KnownWorse) -> Self {
+        Self::new(file, &known.scenario, &known.mode, known.cpus)
     }
 
-    fn expect(&self, results: &Results, expect: &Expect) -> Vec<Checked> {
-        let wanted = [
-            expect.at_least.map(|least| format!("at least {}", ratio(least))),
-            expect.share_at_most.map(|most| format!("at most {} of base", percent(most))),
-            expect.verdict.map(|verdict| verdict.to_string()),
-        ];
-        let wanted = wanted.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        let found = self.find(results, expect.metric.get_ref());
+    /// Whether it is the metric of that name, in a guest that is meant.
+    fn holds(&self, m: &Metric, name: &str) -> bool {
+        m.metric == name
+            && self.scenario.is_none_or(|s| m.scenario == s)
+            && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
+            && self.cpus.is_none_or(|cpus| m.cpus == Some(cpus))
+    }
+
+    fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
+        results.metrics.iter().filter(|m| self.holds(m, name)).collect()
+    }
+
+    fn known_worse(&self, results: &Results, known: &KnownWorse, terms: Terms) -> Vec<Checked> {
+        let floor = match known.at_least {
+            0.0 => String::new(),
+            least => format!(", {}", promise(least, terms)),
+        };
+        let wanted = |name: &str| format!("{name}: may get worse{floor}");
+        let found = self.find(results, &known.metric);
         if found.is_empty() {
-            return vec![missing(format!("{}: {wanted}", expect.metric.get_ref()), expect.metric.get_ref())];
+            return vec![missing(wanted(&known.metric), &known.metric)];
         }
-        let checked = found.into_iter().map(|m| {
-            let sums = [&m.memreap, &m.stock].map(|arm| arm.iter().sum::<f64>());
-            let mut measured = format!("{}, {}", ratio(m.ratio), m.verdict);
-            if expect.share_at_most.is_some() {
-                let [changed, base] = sums;
-                let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
-                measured =
-                    format!("{measured}, {share} ({} of {} {})", number(changed), number(base), m.unit);
-            }
-            let pass = expect.at_least.is_none_or(|least| m.ratio >= least)
-                && expect.share_at_most.is_none_or(|most| sums[0] <= most * sums[1])
-                && expect.verdict.is_none_or(|verdict| m.verdict == verdict);
-            Checked { expected: format!("{}: {wanted}", place(m)), measured, pass }
+        let checked = found.into_iter().map(|m| Checked {
+            expected: wanted(&place(m)),
+            measured: judged(m, terms),
+            state: State::of(is_at_least(m, known.at_least, terms)),
         });
         checked.collect()
+    }
+
+    fn expect(&self, results: &Results, expect: &Expect, terms: Terms) -> Vec<Checked> {
+        let name = expect.metric.get_ref();
+        let verdict = expect.verdict.map(|verdict| verdict.to_string());
+        let figures = [
+            expect.at_least.map(|least| promise(least, terms)),
+            expect.share_at_most.map(|most| format!("at most {} of base", percent(most))),
+            verdict.clone().filter(|_| !terms.smoke),
+        ];
+        let figures = figures.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let found = self.find(results, name);
+        if found.is_empty() {
+            let wanted = if figures.is_empty() { verdict.unwrap_or_default() } else { figures };
+            return vec![missing(format!("{name}: {wanted}"), name)];
+        }
+        let mut checked = Vec::new();
+        for m in found {
+            let of = |wanted: &str| format!("{}: {wanted}", place(m));
+            if !figures.is_empty() {
+                checked.push(figures_of(m, expect, of(&figures), terms));
+            }
+            checked.extend(verdict.iter().filter(|_| terms.smoke).map(|verdict| needs_pairs(of(verdict))));
+        }
+        checked
     }
 
     fn compare(
@@ -352,13 +493,13 @@ impl<'a> Scope<'a> {
             };
             let (value, limit) = (side.median(m), other_side.median(other));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
-            let pass = comparable
+            let met = comparable
                 && match m.better {
                     Better::Lower => value * times <= limit * (1.0 + tolerance),
                     Better::Higher => value * (1.0 + tolerance) >= limit * times,
                 };
             let measured = format!("{} {} against {} {}", number(value), m.unit, number(limit), other.unit);
-            Checked { expected: wanted.clone(), measured, pass }
+            Checked { expected: wanted.clone(), measured, state: State::of(met) }
         });
         checked.collect()
     }
@@ -373,17 +514,31 @@ impl<'a> Scope<'a> {
         let checked = found.into_iter().map(|m| {
             let value = side.median(m);
             let measured = format!("{} {}", number(value), m.unit);
-            Checked { expected: wanted(&place(m)), measured, pass: value <= bound.at_most }
+            Checked { expected: wanted(&place(m)), measured, state: State::of(value <= bound.at_most) }
         });
         checked.collect()
     }
+}
+
+/// The metric against what is expected of it, without the verdict in a smoke run.
+fn figures_of(m: &Metric, expect: &Expect, expected: String, terms: Terms) -> Checked {
+    let [changed, base] = [&m.memreap, &m.stock].map(|arm| arm.iter().sum::<f64>());
+    let mut measured = judged(m, terms);
+    if expect.share_at_most.is_some() {
+        let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
+        measured = format!("{measured}, {share} ({} of {} {})", number(changed), number(base), m.unit);
+    }
+    let met = expect.at_least.is_none_or(|least| is_at_least(m, least, terms))
+        && expect.share_at_most.is_none_or(|most| changed <= most * base)
+        && expect.verdict.is_none_or(|verdict| terms.smoke || m.verdict == verdict);
+    Checked { expected, measured, state: State::of(met) }
 }
 
 /// How it is said that an expectation is of a metric that was not measured.
 const MISSING: &str = "the results have no";
 
 fn missing(expected: String, metric: &str) -> Checked {
-    Checked { expected, measured: format!("{MISSING} {metric}"), pass: false }
+    Checked { expected, measured: format!("{MISSING} {metric}"), state: State::Missed }
 }
 
 /// What tells the guests apart in which metrics are measured.
@@ -413,17 +568,30 @@ mod tests {
     use crate::catalog::{self, Scenario, mode_name};
     use crate::results::{ArmMeta, Beside, fixture};
 
+    const ALL: Terms = Terms { smoke: false, aa: true };
+    const SMOKE: Terms = Terms { smoke: true, aa: false };
+
     fn check_fixture(text: &str) -> Result<Vec<Checked>> {
-        check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"))
+        check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
+    }
+
+    /// Results of a smoke run: one pair, no intervals, no verdicts, no control.
+    fn one_pair() -> Results {
+        let mut results = fixture::results();
+        results.meta.pairs = 1;
+        for metric in &mut results.metrics {
+            (metric.ci95, metric.aa, metric.verdict) = (None, None, Verdict::None);
+        }
+        results
     }
 
     /// Without the check that every file has, that nothing else got worse.
     fn own(checked: Vec<Checked>) -> Vec<Checked> {
-        checked.into_iter().filter(|c| !c.expected.starts_with("nothing got worse")).collect()
+        checked.into_iter().filter(|c| !c.expected.ends_with("got worse")).collect()
     }
 
     fn passes(text: &str) -> Vec<bool> {
-        own(check_fixture(text).unwrap()).iter().map(|c| c.pass).collect()
+        own(check_fixture(text).unwrap()).iter().map(|c| c.state == State::Met).collect()
     }
 
     /// Results with all that the scenario reports, in all its guests and on all its kernels.
@@ -450,12 +618,9 @@ mod tests {
 
     /// What the text names of which `results` have nothing.
     fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
-        let checked = check_text(results, text, path).unwrap();
+        let checked = check_text(results, text, path, ALL).unwrap();
         let missing = checked.into_iter().filter(|c| c.measured.starts_with(MISSING));
-        let file: File = toml::from_str(text).unwrap();
-        let scope = Scope::new(&file, &None, &None, None);
-        let known_worse = file.known_worse.iter().filter(|name| scope.find(results, name).is_empty());
-        missing.map(|c| c.expected).chain(known_worse.cloned()).collect()
+        missing.map(|c| c.expected).collect()
     }
 
     #[test]
@@ -485,7 +650,8 @@ mod tests {
         assert_eq!(unknown(&expect("1-vma/mrelease-91")), 1);
         // Reported, but not in this guest.
         assert_eq!(unknown(&format!("{}mode = 'icount'", expect("1-vma/mrelease-90"))), 1);
-        assert_eq!(unknown("known_worse = ['1-vma/kill-cpu', '1-vma/kill-cpus']"), 1);
+        let known = |metric: &str| format!("[[known_worse]]\nmetric = '{metric}'\nat_least = 0.5\n");
+        assert_eq!(unknown(&(known("1-vma/kill-cpu") + &known("1-vma/kill-cpus"))), 1);
         for (metric, other, missed) in
             [("kill-90", "kill-cpu", 0), ("kil-90", "kill-cpu", 1), ("kill-90", "cpu", 1)]
         {
@@ -495,18 +661,130 @@ mod tests {
         assert_eq!(unknown("[[bound]]\narm = 'memreap'\nmetric = '2-vmas/kill-90'\nat_most = 1"), 1);
     }
 
-    #[test]
-    fn what_gets_worse_must_be_known() {
+    /// Results in which one metric, of interval `[0.5, 0.7]`, is worse.
+    fn one_worse() -> Results {
         let mut results = fixture::results();
         results.metrics.iter_mut().for_each(|m| m.verdict = Verdict::Same);
-        results.metrics[1].verdict = Verdict::Worse;
-        let judge = |known: &str| {
-            let text =
-                format!("aa_clean = false\nknown_worse = [{known}]\n[[expect]]\nmetric = 'x'\nat_least = 1");
-            check_text(&results, &text, Path::new("x")).unwrap()[0].pass
+        let worse = &mut results.metrics[1];
+        (worse.verdict, worse.ratio, worse.ci95) = (Verdict::Worse, 0.6, Some([0.5, 0.7]));
+        results
+    }
+
+    #[test]
+    fn what_gets_worse_must_be_known_and_has_a_floor() {
+        let judge = |metric: &str, at_least: f64, more: &str| {
+            let text = format!("[[known_worse]]\nmetric = '{metric}'\nat_least = {at_least:?}\n{more}");
+            let checked = check_text(&one_worse(), &text, Path::new("x"), ALL).unwrap();
+            assert_eq!(checked.len(), 2);
+            assert_eq!(checked[1].expected, "nothing else got worse");
+            checked.iter().map(|c| c.state == State::Met).collect::<Vec<_>>()
         };
-        assert!(!judge(""));
-        assert!(judge("'100-vmas/mrelease-90'"));
+        let name = "100-vmas/mrelease-90";
+        assert_eq!(judge("100-vmas/pte-lock-contended", 0.5, ""), [true, false]);
+        assert_eq!(judge(name, 0.5, ""), [true, true]);
+        // A floor is a promise: the whole interval is above it.
+        assert_eq!(judge(name, 0.51, ""), [false, true]);
+        assert_eq!(judge(name, 0.5, "mode = 'multi'\nscenario = 'reap'"), [true, true]);
+        // Known in other guests only.
+        assert_eq!(judge(name, 0.5, "mode = 'icount'"), [false, false]);
+        assert_eq!(judge(name, 0.5, "cpus = 64"), [false, false]);
+        assert_eq!(judge(name, 0.5, "scenario = 'other'"), [false, false]);
+        let without = check_text(&one_worse(), "aa_clean = true", Path::new("x"), ALL).unwrap();
+        assert_eq!((without[1].expected.as_str(), without[1].state), ("nothing got worse", State::Missed));
+    }
+
+    #[test]
+    fn promises_are_kept_by_the_lower_end_of_the_interval() {
+        let mut results = fixture::results();
+        let state = |results: &Results, what: &str| {
+            let text = format!("[[expect]]\nmetric = '100-vmas/mrelease-90'\n{what}");
+            let checked = own(check_text(results, &text, Path::new("x"), ALL).unwrap());
+            (checked[0].state, checked[0].measured.clone())
+        };
+        let metric = &mut results.metrics[1];
+        (metric.ratio, metric.ci95, metric.verdict) = (1.5, Some([1.2, 1.9]), Verdict::Better);
+        let shown = "1.50x (1.20 - 1.90), better".to_owned();
+        assert_eq!(state(&results, "at_least = 1.2"), (State::Met, shown.clone()));
+        assert_eq!(state(&results, "at_least = 1.21"), (State::Missed, shown));
+        // Identical boots, but for the last digit.
+        results.metrics[1].ci95 = Some([1.0 - 1e-15, 1.0]);
+        assert_eq!(state(&results, "at_least = 1.0").0, State::Met);
+        results.metrics[1].ci95 = None;
+        let few = (State::Missed, "1.50x, too few pairs".to_owned());
+        assert_eq!(state(&results, "at_least = 1.0"), few);
+        let few = check_text(&one_pair(), "aa_clean = true", Path::new("x"), ALL).unwrap();
+        assert_eq!((few[1].state, few[1].measured.as_str()), (State::Missed, TOO_FEW));
+        let mut few = fixture::results();
+        few.meta.pairs = 5;
+        let few = check_text(&few, "aa_clean = true", Path::new("x"), ALL).unwrap();
+        assert_eq!((few[0].state, few[0].measured.as_str()), (State::Missed, TOO_FEW));
+    }
+
+    #[test]
+    fn one_pair_has_to_show_half_of_a_promise() {
+        let judge = |ratio: f64, least: f64, table: &str| {
+            let mut results = one_pair();
+            results.metrics[1].ratio = ratio;
+            let text = format!("[[{table}]]\nmetric = '100-vmas/mrelease-90'\nat_least = {least:?}");
+            own(check_text(&results, &text, Path::new("x"), SMOKE).unwrap())[0].state == State::Met
+        };
+        for table in ["expect", "known_worse"] {
+            for (least, enough, too_little) in [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9)] {
+                assert!(judge(enough, least, table) && !judge(too_little, least, table), "{least}");
+            }
+            for (least, enough, too_little) in [(1.0, 0.81, 0.79), (0.5, 0.41, 0.39)] {
+                assert!(judge(enough, least, table) && !judge(too_little, least, table), "{least}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_needs_pairs_is_left_out_of_a_smoke_run() {
+        let text = r#"
+            aa_clean = true
+            [[expect]]
+            metric = "100-vmas/pte-lock-contended"
+            at_least = 33.0
+            share_at_most = 0.03
+            verdict = "better"
+            [[expect]]
+            metric = "1-vma/kill-instructions"
+            verdict = "same"
+            [[expect]]
+            metric = "1-vma/freed-descending"
+            at_least = 0.5
+            share_at_most = 0.4
+            [[expect]]
+            metric = "gone/metric"
+            verdict = "better"
+            [[compare]]
+            arm = "memreap"
+            metric = "100-vmas/mrelease-90"
+            not_worse_than = "100-vmas/pte-lock-contended"
+            [[bound]]
+            arm = "memreap"
+            metric = "100-vmas/mrelease-90"
+            at_most = 30.0
+        "#;
+        let checked = check_text(&one_pair(), text, Path::new("x"), SMOKE).unwrap();
+        fixture::golden("expect-smoke.txt", &render(&checked, None, false));
+        assert!(!passed(&checked));
+        let left_out: Vec<Checked> = checked.into_iter().filter(|c| c.state == State::LeftOut).collect();
+        assert!(passed(&left_out) && left_out.len() == 4);
+    }
+
+    #[test]
+    fn without_a_control_aa_clean_is_left_out() {
+        let mut results = fixture::results();
+        results.metrics.iter_mut().for_each(|m| m.aa = None);
+        let terms = Terms { smoke: false, aa: false };
+        let judge = |terms| check_text(&results, "aa_clean = true", Path::new("x"), terms).unwrap();
+        assert_eq!(judge(ALL)[0].state, State::Missed);
+        let checked = &judge(terms)[..1];
+        assert!(passed(checked));
+        let text = render(checked, None, false);
+        assert!(text.contains("left out (--no-aa)"), "{text}");
+        assert!(text.ends_with("1 expectations: 0 met, 0 missed, 1 left out\n"), "{text}");
     }
 
     #[test]
@@ -551,11 +829,11 @@ mod tests {
     fn a_metric_in_two_modes_must_pass_in_both() {
         let mut results = fixture::results();
         let mut twin = results.metrics[0].clone();
-        (twin.mode, twin.ratio) = (Some("icount".into()), 2.0);
+        (twin.mode, twin.ci95) = (Some("icount".into()), Some([2.0, 200.0]));
         results.metrics.push(twin);
         let text = "[[expect]]\nmetric = '100-vmas/pte-lock-contended'\nat_least = 33.0";
-        let checked = check_text(&results, text, Path::new("x")).unwrap();
-        assert_eq!(own(checked).iter().map(|c| c.pass).collect::<Vec<_>>(), [true, false]);
+        let checked = check_text(&results, text, Path::new("x"), ALL).unwrap();
+        assert_eq!(own(checked).iter().map(|c| c.state == State::Met).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]
@@ -565,13 +843,13 @@ mod tests {
             for name in ["a", "b"] {
                 let mut metric = results.metrics[1].clone();
                 (metric.metric, metric.cpus) = (name.into(), Some(cpus));
-                (metric.ratio, metric.memreap) = (factor, vec![factor]);
+                (metric.ci95, metric.memreap) = (Some([factor; 2]), vec![factor]);
                 results.metrics.push(metric);
             }
         }
         let judge = |text: &str| {
-            let checked = own(check_text(&results, text, Path::new("x")).unwrap());
-            checked.iter().map(|c| (c.expected.contains("-64)"), c.pass)).collect::<Vec<_>>()
+            let checked = own(check_text(&results, text, Path::new("x"), ALL).unwrap());
+            checked.iter().map(|c| (c.expected.contains("-64)"), c.state == State::Met)).collect::<Vec<_>>()
         };
         let expect = "[[expect]]\nmetric = 'a'\nat_least = 5.0";
         assert_eq!(judge(expect), [(false, false), (true, true)]);
@@ -594,7 +872,7 @@ mod tests {
                 "[[compare]]\narm = 'memreap'\nmetric = '100-vmas/{first}'\n\
                  not_worse_than = '100-vmas/{second}'\ntolerance = {tolerance:?}"
             );
-            own(check_text(&results, &text, Path::new("x")).unwrap())[0].pass
+            own(check_text(&results, &text, Path::new("x"), ALL).unwrap())[0].state == State::Met
         };
         assert!(compare("mrelease2-90", "mrelease-90", 0.05));
         assert!(!compare("mrelease2-90", "mrelease-90", 0.03));
@@ -616,7 +894,8 @@ mod tests {
                 "[[compare]]\narm = '{arm}'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
                  than_arm = '{than}'\n{more}"
             );
-            check_text(&results, &text, Path::new("x")).map(|checked| own(checked)[0].pass)
+            check_text(&results, &text, Path::new("x"), ALL)
+                .map(|checked| own(checked)[0].state == State::Met)
         };
         assert!(compare("memreap", "third", "").unwrap());
         assert!(compare("memreap", "third", "times = 15.0").unwrap());
@@ -632,8 +911,9 @@ mod tests {
             "[[compare]]\narm = 'memreap'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
              than_arm = 'third'\ntimes = "
         );
-        let judge = |times| own(check_text(&results, &format!("{text}{times:?}"), Path::new("x")).unwrap());
-        assert!(judge(15.0)[0].pass && !judge(15.1)[0].pass);
+        let judge =
+            |times| own(check_text(&results, &format!("{text}{times:?}"), Path::new("x"), ALL).unwrap());
+        assert!(judge(15.0)[0].state == State::Met && judge(15.1)[0].state == State::Missed);
         assert!(judge(15.0)[0].expected.contains("at least 15.0x as good as"), "{}", judge(15.0)[0].expected);
     }
 
@@ -646,8 +926,8 @@ mod tests {
             let metric = "100-vmas/pte-lock-contended";
             let text =
                 format!("[[bound]]\narm = '{arm}'\nmetric = '{metric}'\nat_most = {at_most:?}\n{more}");
-            let checked = own(check_text(&results, &text, Path::new("x")).unwrap());
-            (checked[0].pass, checked[0].measured.clone())
+            let checked = own(check_text(&results, &text, Path::new("x"), ALL).unwrap());
+            (checked[0].state == State::Met, checked[0].measured.clone())
         };
         assert_eq!(bound("memreap", 2.0, ""), (true, "2 count".to_owned()));
         assert!(!bound("memreap", 1.9, "").0);
@@ -657,7 +937,8 @@ mod tests {
 
     #[test]
     fn aa_clean_needs_controls_that_see_nothing() {
-        let judge = |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x")).unwrap());
+        let judge =
+            |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x"), ALL).unwrap());
         let mut results = fixture::results();
         assert!(passed(&judge(&results)));
         results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
@@ -666,7 +947,7 @@ mod tests {
         // Another scenario's alarm is another topic's.
         let own_scenario = format!("scenario = '{}'\naa_clean = true", results.metrics[0].scenario);
         results.metrics[1].scenario = "another".into();
-        assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x")).unwrap())));
+        assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x"), ALL).unwrap())));
         results.metrics[2].aa = None;
         assert!(!passed(&judge(&results)));
     }
@@ -681,6 +962,12 @@ mod tests {
             ("\n[[bound]]\narm = 'x'\nmetric = 'a'\nat_most = 1", ":3: no arm 'x'"),
             ("[[bound]]\narm = 'stock'\nmetric = 'a'", ":1: missing field `at_most`"),
             ("a = = 1", ":1: "),
+            ("aa_clean = true\nknown_worse = [\n'a',\n'b']", ":3: "),
+            (
+                "known_worse = ['a']",
+                "invalid type: string \"a\", expected a table for each metric that may get worse: [[known_worse]] with metric = \"...\" and at_least = the ratio",
+            ),
+            ("[[known_worse]]\nmetric = 'a'", ":1: missing field `at_least`"),
             ("", "expects nothing"),
         ] {
             let error = format!("{:#}", check_fixture(text).unwrap_err());
