@@ -3,7 +3,7 @@
 //!
 //! Boots of a pair are back to back, and their order rotates so that neither a slow drift of
 //! the host nor a place within the pair favours an arm; [`order`] has the details. Guests whose
-//! clock counts instructions do not mind the host, and share it; see [`lanes`].
+//! clock counts instructions do not mind the host, and share it; see [`lanes_of`].
 //!
 //! A run leaves in the output folder:
 //!
@@ -259,7 +259,7 @@ fn run_with(
         let beside = plan.beside(scenario);
         groups.push(Group::new(scenario, run, beside.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
-        let lanes = self::lanes(ctx, scenario, run);
+        let lanes = lanes_of(ctx, scenario, run);
         let pairs: Vec<usize> = (0..plan.pairs).collect();
         // So many pairs at a time that no lane waits for another.
         for pairs in pairs.chunks(lanes) {
@@ -298,7 +298,7 @@ fn run_with(
 }
 
 /// How many of the run's guests are booted at a time.
-fn lanes(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
+fn lanes_of(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
     let available = lanes::available_mib().unwrap_or(u64::MAX);
     let fit = lanes::that_fit(run.mem_mib, available);
     if fit == 0 {
@@ -368,16 +368,9 @@ impl Session<'_> {
         let job = job(scenario, run, &self.plan.args);
         let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
         let repeated = kept::earlier_failure(&logs, &key)?;
-        if let Some(kept) = Kept::read(&logs) {
-            if kept.key == key {
-                self.clock.count_taken();
-                return Ok(Booted { boot: taken(kept, &logs), name, logs, repeated });
-            }
-            if !self.other.fetch_or(true, Ordering::Relaxed) {
-                let what = "is of another kernel, guest or QEMU; all such boots are made again";
-                self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
-            }
-            kept::forget(&logs)?;
+        if let Some(kept) = self.kept(&name, &logs, &key)? {
+            self.clock.count_taken();
+            return Ok(Booted { boot: taken(kept, &logs), name, logs, repeated });
         }
         let attempt = |name| self.attempt(arm, &job, name, &logs);
         let booted = match attempt(name.clone())? {
@@ -391,6 +384,21 @@ impl Session<'_> {
         let Boot { release, samples, .. } = booted.boot.clone();
         Kept { key, release, samples }.write(&booted.logs)?;
         Ok(booted)
+    }
+
+    /// What an earlier run kept of this boot, if it was the same by its key. What was not is forgotten.
+    fn kept(&self, name: &str, logs: &Path, key: &str) -> Result<Option<Kept>> {
+        match Kept::read(logs) {
+            Some(kept) if kept.key != key => {
+                if !self.other.fetch_or(true, Ordering::Relaxed) {
+                    let what = "is of another kernel, guest or QEMU; all such boots are made again";
+                    self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
+                }
+                kept::forget(logs)?;
+                Ok(None)
+            }
+            kept => Ok(kept),
+        }
     }
 
     fn attempt(&self, arm: &Arm, job: &Job, name: String, logs: &Path) -> Result<Result<Booted, Failure>> {
