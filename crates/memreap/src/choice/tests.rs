@@ -101,6 +101,31 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
 }
 
 #[test]
+fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
+    let [large, dead, middle, spared, small] = [140, 120, 100, 80, 60].map(Hog::start);
+    let pids = [large.pid, dead.pid, middle.pid, spared.pid, small.pid];
+    // Only so many are remembered, and others here may be as large.
+    let text =
+        "policy.defaults = false\nrule = [{ name = \"perl\", weight = 1 }, { name = \"*\", never = true }]";
+    let policy = crate::config::Config::parse("test", text).unwrap().policy;
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
+    assert_eq!(choice.pid, large.pid);
+    drop(dead);
+    chooser.eyes.line.push(spared.pid);
+    let others = |chooser: &mut Chooser, cgroup: &[u8]| -> Vec<Pid> {
+        let all = std::iter::from_fn(|| chooser.another(&policy, cgroup));
+        all.filter(|other| pids.contains(&other.pid) && other.bytes >= 60 << 20)
+            .map(|other| other.pid)
+            .collect()
+    };
+    assert_eq!(others(&mut chooser, &choice.cgroup), [large.pid, middle.pid, small.pid]);
+    assert_eq!(others(&mut chooser, &choice.cgroup), []);
+    choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
+    assert_eq!(others(&mut chooser, b"/another"), []);
+}
+
+#[test]
 fn no_weight_makes_up_for_too_little() {
     let [large, small] = [Hog::start(40), Hog::start(20)];
     let pids = [large.pid, small.pid];

@@ -449,7 +449,10 @@ impl World for System {
         if self.dry_run || struck.refused.is_some() || struck.kill.cgroup.is_empty() {
             return None;
         }
-        let victim = self.chooser.another(&self.config.policy, &struck.kill.cgroup)?;
+        // The first is the best of them, and may not look dead yet.
+        let (cgroup, first) = (&struck.kill.cgroup, struck.kill.pid);
+        let next = || self.chooser.another(&self.config.policy, cgroup);
+        let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
         self.kill(victim, false, Reapers::strike_too).ok()?;
         let kill = &mut self.struck[memory].as_mut()?.kill;
