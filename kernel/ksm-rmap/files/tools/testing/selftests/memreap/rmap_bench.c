@@ -141,7 +141,7 @@ static void fill_page(char *page, unsigned long nr)
 		word[i] = (nr + 1) * 2654435761UL + i;
 }
 
-static void touch(const struct bench *b)
+static void touch_slots(const struct bench *b)
 {
 	for (unsigned int i = 0; i < b->nr_slots; i++)
 		__atomic_load_n(b->slots[i], __ATOMIC_RELAXED);
@@ -228,7 +228,7 @@ static void other_main(const struct bench *b, int talk)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (read(talk, &byte, 1) == 1) {
-		touch(b);
+		touch_slots(b);
 		if (write(talk, &byte, 1) != 1)
 			break;
 	}
@@ -292,7 +292,7 @@ static void touch_everywhere(const struct bench *b)
 {
 	char byte = 0;
 
-	touch(b);
+	touch_slots(b);
 	for (unsigned int i = 0; i < b->nr_others; i++) {
 		if (write(b->talk[i], &byte, 1) != 1 ||
 		    read(b->talk[i], &byte, 1) != 1)
