@@ -485,9 +485,11 @@ impl World for System {
             Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),
             _ if !whole => return Progress::Dying,
             Fate::Dying if outcome.back.is_none() => {
-                // What the kernel frees is back long before a process has exited that waits for a CPU.
-                let left = files::statm(&self.proc, struck.kill.pid).map_or(0, |memory| memory.resident);
-                if outcome.means != Method::Expedite || left > struck.bytes / FREED {
+                // What the kernel frees is back long before a process has exited that waits for a CPU. One that does
+                // not is gone by then, and its swap with it.
+                let waits = outcome.means == Method::Expedite && struck.at.elapsed() >= LINGER;
+                let left = || files::statm(&self.proc, struck.kill.pid).map_or(0, |memory| memory.resident);
+                if !waits || left() > struck.bytes / FREED {
                     return Progress::Dying;
                 }
             }
