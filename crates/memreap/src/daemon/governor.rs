@@ -219,8 +219,12 @@ impl Governor {
 
     /// The same, and what will have been used after a time, in bytes.
     pub fn missing_after(&self, reason: Reason, time: Duration) -> u64 {
-        let growth = self.outlook.rate.max(0.0) * time.as_secs_f64();
-        self.missing(reason).saturating_add(growth as u64)
+        self.missing(reason).saturating_add(self.growth(time))
+    }
+
+    /// What is used within a time at the present rate, in bytes.
+    pub fn growth(&self, time: Duration) -> u64 {
+        (self.outlook.rate.max(0.0) * time.as_secs_f64()) as u64
     }
 
     /// Whether it matters, and is not known, what swapping out gives back.

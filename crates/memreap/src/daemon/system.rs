@@ -217,9 +217,9 @@ impl System {
     /// The cgroup of a victim, if it is to be killed as a whole.
     fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
         let available = governor.last().map_or(0, |s| s.available);
-        let growth = governor.outlook().rate.max(0.0) * self.config.act.horizon.as_secs_f64();
+        let growth = governor.growth(self.config.act.horizon);
         // It goes on like this until the memory is there.
-        let wanted = governor.well().saturating_sub(available).saturating_add(growth as u64);
+        let wanted = governor.well().saturating_sub(available).saturating_add(growth);
         choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
