@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
 use crate::accel::Accel;
 use crate::channel::{self, Decoder, Message, Outcome, Sample};
-use crate::console::Watch;
+use crate::console::{self, Watch};
+use crate::content::Content;
 use crate::context::Context;
 use crate::progress::unpoisoned;
 use crate::{host, image};
@@ -317,7 +317,7 @@ pub fn boot_with(
 }
 
 /// What a boot's outcome depends on, as 64 hexadecimal digits: the contents of the kernel and of the
-/// initramfs, QEMU's version and its arguments. Not the speed of the host, nor where files are.
+/// initramfs, QEMU's version and its arguments, what the console may not say. Not the speed of the host, nor where files are.
 ///
 /// # Errors
 /// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not tell its version.
@@ -327,20 +327,20 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
     let named = Arm { bzimage: "bzImage".into(), ..arm.clone() };
     let logs = Logs::in_folder(Path::new("logs"));
     let command = command(accel, &named, job, Path::new("initrd"), &logs, 0)?;
-    let mut hash = Sha256::new();
-    let mut add = |part: &[u8]| {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    };
-    add(version.as_bytes());
-    add(quoted(&command).as_bytes());
+    let mut content = Content::default();
+    content.add(version);
+    content.add(quoted(&command));
+    for (kind, pattern) in console::DENY {
+        content.add(kind);
+        content.add(pattern);
+    }
     for allowed in &job.allow {
-        add(allowed.as_bytes());
+        content.add(allowed);
     }
     for file in [&arm.bzimage, &initrd] {
-        add(&fs::read(file).with_context(|| format!("cannot read {}", file.display()))?);
+        content.add_file(file)?;
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(content.key())
 }
 
 /// How QEMU came to its end.

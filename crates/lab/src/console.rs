@@ -12,7 +12,7 @@ use regex::Regex;
 
 /// What a kernel under test must not print: the name used in reports, and what to look for.
 /// The first match gives the name, so the special comes before the general.
-const DENY: &[(&str, &str)] = &[
+pub(crate) const DENY: &[(&str, &str)] = &[
     ("KASAN", r"KASAN:"),
     ("KCSAN", r"KCSAN: (data-race|assert)"),
     ("UBSAN", r"UBSAN:"),

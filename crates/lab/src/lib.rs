@@ -11,6 +11,7 @@ pub mod boot;
 pub mod catalog;
 pub mod channel;
 pub mod console;
+pub mod content;
 pub mod context;
 pub mod doctor;
 pub mod expect;

@@ -1,0 +1,61 @@
+//! Keys by content: a SHA-256 over parts that do not run together.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use sha2::{Digest as _, Sha256};
+
+/// A key in the making.
+#[derive(Clone, Default)]
+pub struct Content(Sha256);
+
+impl Content {
+    /// Adds one part.
+    pub fn add(&mut self, part: impl AsRef<[u8]>) {
+        let part = part.as_ref();
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Adds what is in a file, not where it is.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn add_file(&mut self, path: &Path) -> Result<()> {
+        self.add(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?);
+        Ok(())
+    }
+
+    /// The key: 64 hexadecimal digits.
+    #[must_use]
+    pub fn key(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(parts: &[&str]) -> String {
+        let mut content = Content::default();
+        parts.iter().for_each(|part| content.add(part));
+        content.key()
+    }
+
+    #[test]
+    fn keys_differ_with_every_part() {
+        assert_eq!(key(&["a", "b"]).len(), 64);
+        assert_eq!(key(&["a", "b"]), key(&["a", "b"]));
+        assert_ne!(key(&["a", "b"]), key(&["a", "c"]));
+        assert_ne!(key(&["a", "b"]), key(&["ab"]), "parts do not run together");
+        assert_ne!(key(&["a", ""]), key(&["a"]));
+    }
+}
