@@ -8,14 +8,16 @@ SCENARIOS ?= reap
 # Rounds of `make faceoff`.
 RUNS ?= 5
 
-.PHONY: help demo faceoff test lint series clean
+.PHONY: help demo faceoff check test test-full lint series clean
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
 	@echo "              SCENARIOS=\"reap oom-select\" says what in; see lab ab --help"
 	@echo "make faceoff  compare low-memory killers in a Debian guest, write target/lab/faceoff.html"
 	@echo "              RUNS=5 says how often; some hours; needs root once, for the guest's image"
-	@echo "make test     every check: lints, unit tests, KUnit and selftests in guests, smoke run"
+	@echo "make check    for every edit, ten minutes: lints, unit tests, KUnit, selftests in the slim kernel"
+	@echo "make test     what a stranger needs: also selftests in the debug kernel, static checks, a comparison"
+	@echo "make test-full everything, and nothing from memory: KCSAN, stress-ng, a soak; some hours"
 	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"
 	@echo "make series   export the kernel topics as patches for git am to series/"
 	@echo "make clean    remove what was built here (the caches: cargo run -p lab -- clean-cache)"
@@ -28,8 +30,14 @@ faceoff:
 	$(LAB) host-setup
 	$(LAB) faceoff --runs $(RUNS)
 
+check:
+	@$(LAB) test --tier check
+
 test:
 	@$(LAB) test
+
+test-full:
+	@$(LAB) test --tier full
 
 lint:
 	@$(LAB) test fmt clippy topics static

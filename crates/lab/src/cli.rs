@@ -22,7 +22,8 @@ use lab::progress::Progress;
 use lab::results::{Metric, Results, Verdict};
 use lab::selftests::{self, SelftestOptions};
 use lab::soak::{self, SoakOptions};
-use lab::{doctor, host, series, suite, table, topics};
+use lab::suite::{self, SuiteOptions, Tier};
+use lab::{doctor, host, series, table, topics};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -221,6 +222,9 @@ struct KunitArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    /// Take it as passed if it passed before with the same kernel, guest and QEMU
+    #[arg(long)]
+    remembered: bool,
 }
 
 /// Run selftests in the changed kernel: ours, and the kernel's own compared with stock
@@ -237,6 +241,9 @@ struct SelftestArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    /// Take programs as passed that passed before with the same content, kernel, guest and QEMU
+    #[arg(long)]
+    remembered: bool,
 }
 
 /// Stress the changed kernel for a while: kill storms, fork races, memory pressure
@@ -279,11 +286,24 @@ struct TopicsArgs {
     check_all: bool,
 }
 
-/// Run every check of the project, or some by name
+/// Run the checks of the project, a tier of them or some by name
+///
+/// What passed before with the same content is not run again, and the report says what that was. Passes
+/// are kept in the cache for 30 days.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lab test                                what `make test` runs
+  lab test --tier check                   for every edit: ten minutes with warm caches
+  lab test kunit selftests --fresh        two checks, whatever passed before")]
 struct TestArgs {
-    /// Checks [default: all]
+    /// Checks by name [default: all of the tier]
     checks: Vec<String>,
+    /// How much; `full` takes nothing from memory
+    #[arg(long, value_enum, default_value_t = Tier::Test)]
+    tier: Tier,
+    /// Run everything, whatever passed before
+    #[arg(long)]
+    fresh: bool,
     /// Only list them
     #[arg(long)]
     list: bool,
@@ -413,11 +433,21 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Sub::Boot(args) => boot_one(&ctx, args),
         Sub::Build(args) => build(&ctx, &args),
         Sub::Kunit(args) => {
-            let options = KunitOptions { variant: args.variant, filter: args.filter, json: args.json };
+            let options = KunitOptions {
+                variant: args.variant,
+                filter: args.filter,
+                json: args.json,
+                remembered: args.remembered,
+            };
             Ok(finding_unless(kunit::run(&ctx, accelerator(&ctx)?, &options)?))
         }
         Sub::Selftests(args) => {
-            let options = SelftestOptions { names: args.names, variant: args.variant, json: args.json };
+            let options = SelftestOptions {
+                names: args.names,
+                variant: args.variant,
+                json: args.json,
+                remembered: args.remembered,
+            };
             Ok(finding_unless(selftests::run(&ctx, accelerator(&ctx)?, &options)?))
         }
         Sub::Soak(args) => {
@@ -440,10 +470,11 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Sub::Topics(args) => list_topics(&ctx, &args),
         Sub::Test(args) => {
             if args.list {
-                suite::checks().for_each(|(name, about)| println!("{name:<11}{about}"));
+                println!("{}", suite::list());
                 return Ok(ExitCode::SUCCESS);
             }
-            Ok(finding_unless(suite::run(&ctx, &args.checks)?))
+            let options = SuiteOptions { only: args.checks, tier: args.tier, fresh: args.fresh };
+            Ok(finding_unless(suite::run(&ctx, &options)?))
         }
         Sub::Doctor(args) => {
             let findings = doctor::examine(&ctx)?;
@@ -720,6 +751,8 @@ fn clean_cache(ctx: &Context) -> Result<ExitCode> {
         "static",
         "faceoff",
         "locks",
+        "passes",
+        "times.json",
         "ccache",
         "accel.json",
         "accel.json.lock",

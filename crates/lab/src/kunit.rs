@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::accel::Accel;
-use crate::boot::{Arm, GuestCommand, Job, boot};
+use crate::boot::{self, Arm, GuestCommand, Job, boot};
 use crate::context::Context;
 use crate::experiment::{Cause, Failure};
-use crate::host;
 use crate::kernel::{self, Tree, Variant};
+use crate::{host, passes};
 
 /// KASAN and lockdep under TCG take their time.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -27,6 +27,8 @@ pub struct KunitOptions {
     pub filter: Option<String>,
     /// Whether stdout gets the results as JSON (KCIDB format) instead of text.
     pub json: bool,
+    /// Whether a pass of an earlier run counts: see [`passes`].
+    pub remembered: bool,
 }
 
 /// Runs the suites and prints the results; gives whether all tests passed. No test at all is a
@@ -48,6 +50,14 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = LIMIT;
     job.memreap = false;
+    let key = boot::content_key(ctx, accel, &arm, &job)?;
+    if options.remembered
+        && let Some(tests) = passes::recall::<u64>(ctx, &key)
+    {
+        println!("{tests} tests passed");
+        eprintln!("{}", passes::summary(1, 1).unwrap_or_default());
+        return Ok(true);
+    }
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/kunit"))?;
 
     // What the tests said before a guest failed is worth showing; the failure counts more.
@@ -69,6 +79,9 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
             "this kernel has no KUnit tests built in (CONFIG_KUNIT and the topics' own symbols)"
         };
         eprintln!("kunit: no test ran: {why}");
+    }
+    if passed && tests > 0 {
+        passes::remember(ctx, &key, &tests)?;
     }
     Ok(passed && tests > 0)
 }

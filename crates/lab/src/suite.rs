@@ -1,5 +1,6 @@
-//! `lab test`: every check of the project, one after the other, with a count at the end. A
-//! failed step does not keep the later ones from running.
+//! `lab test`: the checks of the project in three tiers, one after the other, with a count at the end.
+//! A failed check does not keep the later ones from running. What passed before with the same content
+//! is not run again, and the report says so.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,19 +11,32 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
+use crate::content::Content;
 use crate::context::Context;
-use crate::host;
+use crate::host::{self, Pkg};
 use crate::progress::elapsed;
-use crate::series;
+use crate::{passes, series, source, times, topics};
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tier {
+    /// For every edit: what is found in ten minutes when the caches are warm.
+    Check,
+    /// What a stranger needs to trust the project.
+    Test,
+    /// Everything, and nothing from memory.
+    Full,
+}
 
 /// One check: a command, run in the checkout.
 struct Check {
     name: &'static str,
     about: &'static str,
+    tiers: &'static [Tier],
     program: Program,
     args: &'static [&'static str],
-    /// A folder of the checkout without which there is nothing to check.
-    needs: Option<&'static str>,
+    packages: &'static [&'static [Pkg]],
+    memory: Memory,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,75 +46,251 @@ enum Program {
     Lab,
 }
 
-const fn check(
-    name: &'static str,
-    about: &'static str,
-    program: Program,
-    args: &'static [&'static str],
-) -> Check {
-    Check { name, about, program, args, needs: None }
+/// What of earlier passes counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Nothing.
+    None,
+    /// The command itself knows, by `--remembered`, guest by guest.
+    Guests,
+    /// The check as a whole depends on nothing but these.
+    Content(Inputs),
 }
+
+/// What a check depends on besides its arguments and the kernel's source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Inputs {
+    /// Whether the topics' READMEs, which are their commit messages, count too.
+    readmes: bool,
+    /// Modules of the lab that do the work.
+    code: &'static [&'static str],
+    /// Programs that do it, by their versions.
+    tools: &'static [&'static str],
+}
+
+const ALWAYS: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
+const NOT_FOR_EVERY_EDIT: &[Tier] = &[Tier::Test, Tier::Full];
+const GUESTS: &[&[Pkg]] = &[host::BUILD, host::LAB, host::GIT];
+
+/// One for every tier that takes nothing from memory.
+const CHECK: Check = Check {
+    name: "",
+    about: "",
+    tiers: ALWAYS,
+    program: Program::Lab,
+    args: &[],
+    packages: &[],
+    memory: Memory::None,
+};
 
 /// Cheap ones first, so that a slip shows early.
 const CHECKS: &[Check] = &[
-    check("fmt", "formatting", Program::Tool("cargo"), &["fmt", "--all", "--check"]),
-    check(
-        "clippy",
-        "Rust lints",
-        Program::Tool("cargo"),
-        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-    ),
-    check(
-        "topics",
-        "the topics apply to the oldest and the newest kernel",
-        Program::Lab,
-        &["topics", "--check-all"],
-    ),
+    Check {
+        name: "fmt",
+        about: "formatting",
+        program: Program::Tool("cargo"),
+        args: &["fmt", "--all", "--check"],
+        ..CHECK
+    },
+    Check {
+        name: "clippy",
+        about: "Rust lints",
+        program: Program::Tool("cargo"),
+        args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        ..CHECK
+    },
+    Check {
+        name: "units",
+        about: "Rust tests that need no guest",
+        program: Program::Tool("cargo"),
+        args: &["test", "--workspace", "--exclude", "lab", "--no-fail-fast"],
+        ..CHECK
+    },
+    Check {
+        name: "lab",
+        about: "Rust tests of the lab, all expect.toml and skips.toml among them",
+        program: Program::Tool("cargo"),
+        args: &["test", "--package", "lab", "--lib", "--bins", "--no-fail-fast"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "topics",
+        about: "the topics apply to the oldest and the newest kernel",
+        tiers: NOT_FOR_EVERY_EDIT,
+        args: &["topics", "--check-all"],
+        packages: GUESTS,
+        ..CHECK
+    },
     Check {
         name: "hosted",
         about: "kernel code natively, under the sanitizers",
         program: Program::Tool("make"),
         args: &["-C", "kernel/hosted", "test"],
-        needs: Some("kernel/hosted"),
+        packages: &[host::HOSTED],
+        memory: Memory::Content(Inputs { readmes: false, code: &[], tools: &["clang-19"] }),
+        ..CHECK
     },
     // Before the tests that boot them, which show no progress of a build.
-    check("build", "the stock and the changed kernel build", Program::Lab, &["build"]),
-    check(
-        "rust",
-        "Rust unit and integration tests, guests that fail on purpose or run out of memory",
-        Program::Tool("cargo"),
-        &["test", "--workspace", "--no-fail-fast"],
-    ),
-    check(
-        "series",
-        "the exported patches apply and build one by one",
-        Program::Lab,
-        &["series", "--check", "--out", "target/lab/series"],
-    ),
+    Check {
+        name: "build",
+        about: "the stock and the changed kernel build",
+        args: &["build"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "guests",
+        about: "guests that fail on purpose, and ones that run out of memory under the daemon",
+        tiers: NOT_FOR_EVERY_EDIT,
+        program: Program::Tool("cargo"),
+        args: &["test", "--package", "lab", "--no-fail-fast", "--test", "*"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "series",
+        about: "the exported patches apply and build one by one",
+        tiers: NOT_FOR_EVERY_EDIT,
+        args: &["series", "--check", "--out", "target/lab/series"],
+        packages: GUESTS,
+        memory: Memory::Content(Inputs {
+            readmes: true,
+            code: &["series.rs", "topics.rs", "kernel.rs", "source.rs"],
+            tools: &["gcc", "git"],
+        }),
+        ..CHECK
+    },
     Check {
         name: "static",
         about: "the topics' code: checkpatch, sparse, W=1",
-        program: Program::Lab,
+        tiers: &[Tier::Test],
         args: &["static"],
-        needs: Some("kernel/checks"),
+        packages: &[host::BUILD, host::LAB, host::GIT, host::LINT],
+        memory: Memory::Content(STATIC),
+        ..CHECK
     },
-    check("kunit", "KUnit in the changed debug kernel", Program::Lab, &["kunit", "--variant", "debug"]),
-    check(
-        "selftests",
-        "our selftests and the kernel's mrelease_test in the changed debug kernel",
-        Program::Lab,
-        &["selftests", "--variant", "debug", "ours", "mm/mrelease_test"],
-    ),
-    check("smoke", "a comparison with one pair", Program::Lab, &["ab", "reap", "--pairs", "1", "--smoke"]),
+    Check {
+        name: "configs",
+        about: "the same, and in configurations that people forget",
+        tiers: &[Tier::Full],
+        args: &["static", "--configs"],
+        packages: &[host::BUILD, host::LAB, host::GIT, host::LINT],
+        memory: Memory::Content(STATIC),
+        ..CHECK
+    },
+    Check {
+        name: "kunit",
+        about: "KUnit in the changed debug kernel",
+        args: &["kunit", "--variant", "debug"],
+        packages: GUESTS,
+        memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "slim",
+        about: "our selftests in the kernel that is measured",
+        tiers: &[Tier::Check, Tier::Full],
+        args: &["selftests", "--variant", "slim", "--stress-seconds", "2", "ours", "mm/mrelease_test"],
+        packages: GUESTS,
+        memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "selftests",
+        about: "our selftests in the changed debug kernel",
+        tiers: NOT_FOR_EVERY_EDIT,
+        args: &["selftests", "--variant", "debug", "ours"],
+        packages: GUESTS,
+        memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "mrelease",
+        about: "the kernel's own mrelease_test, stock beside ours",
+        tiers: &[Tier::Test],
+        args: &["selftests", "--variant", "slim", "mm/mrelease_test"],
+        packages: GUESTS,
+        memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "smoke",
+        about: "a comparison with one pair, judged by what one pair can show",
+        tiers: &[Tier::Test],
+        args: &["ab", "reap", "--smoke", "--expect"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "scenarios",
+        about: "all comparisons with one pair, judged by what one pair can show",
+        tiers: &[Tier::Full],
+        args: &["ab", "--smoke", "--expect"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "stress",
+        about: "stress-ng in the debug kernel, stock beside ours",
+        tiers: &[Tier::Full],
+        args: &["stress"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "soak",
+        about: "kill storms in the changed debug kernel",
+        tiers: &[Tier::Full],
+        args: &["soak", "--minutes", "10"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "kcsan",
+        about: "KUnit in the changed kernel with the data-race detector",
+        tiers: &[Tier::Full],
+        args: &["kunit", "--variant", "kcsan"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
+        name: "races",
+        about: "our selftests in the changed kernel with the data-race detector",
+        tiers: &[Tier::Full],
+        args: &["selftests", "--variant", "kcsan", "ours"],
+        packages: GUESTS,
+        ..CHECK
+    },
 ];
 
-/// The names of the checks and what each is about, in order.
-pub fn checks() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CHECKS.iter().map(|c| (c.name, c.about))
+const STATIC: Inputs =
+    Inputs { readmes: false, code: &["topics.rs", "kernel.rs", "source.rs"], tools: &["gcc", "sparse"] };
+
+/// A line about each check, in order: its name, the tiers that it is part of, what it is about.
+pub fn list() -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "check", "test", "test-full", "what"]);
+    for check in CHECKS {
+        let [first, second, third] = [Tier::Check, Tier::Test, Tier::Full]
+            .map(|tier| if check.tiers.contains(&tier) { "x" } else { "" });
+        table.add_row([check.name, first, second, third, check.about]);
+    }
+    table.to_string()
 }
 
 /// How much of the log of a check that failed is shown, in lines.
 const TAIL: usize = 60;
+
+/// What to run.
+pub struct SuiteOptions {
+    /// Checks by their names; none: those of the tier.
+    pub only: Vec<String>,
+    /// How much, if none is named.
+    pub tier: Tier,
+    /// Whether everything is run, whatever passed before.
+    pub fresh: bool,
+}
 
 /// How one check went.
 struct Done {
@@ -108,72 +298,76 @@ struct Done {
     about: &'static str,
     /// Why it failed: the end of its log, or that it could not be run. `None` if it passed.
     failure: Option<String>,
+    /// What of it had passed in an earlier run and was not run again.
+    remembered: Option<String>,
     took: Duration,
+    /// How long it took last time.
+    last: Option<Duration>,
 }
 
-/// Runs the checks called `only`, or all, prints the summary and returns whether all passed.
+/// Runs the checks that the options name, prints the summary and returns whether all passed.
 ///
 /// # Errors
 /// When a name is unknown, or a package is missing and cannot be installed.
-pub fn run(ctx: &Context, only: &[String]) -> Result<bool> {
+pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
+    let only = &options.only;
     if let Some(unknown) = only.iter().find(|o| CHECKS.iter().all(|c| c.name != **o)) {
         let names: Vec<&str> = CHECKS.iter().map(|c| c.name).collect();
         bail!("no check is called \"{unknown}\"; there are: {}", names.join(" "));
     }
-    let chosen: Vec<&Check> = CHECKS
-        .iter()
-        .filter(|c| only.is_empty() || only.iter().any(|o| o == c.name))
-        .filter(|c| c.needs.is_none_or(|folder| ctx.in_repo(folder).is_dir()))
-        .collect();
-    let mut packages = Vec::new();
-    if chosen.iter().any(|c| c.program == Program::Lab || c.name == "rust") {
-        packages.extend([host::BUILD, host::LAB, host::GIT].concat());
-    }
-    if chosen.iter().any(|c| c.name == "hosted") {
-        packages.extend_from_slice(host::HOSTED);
-    }
-    if chosen.iter().any(|c| c.name == "static") {
-        packages.extend_from_slice(host::LINT);
-    }
-    host::ensure_packages(ctx, &packages)?;
+    let named = |check: &&Check| only.iter().any(|o| o == check.name);
+    let of_tier = |check: &&Check| check.tiers.contains(&options.tier);
+    let chosen: Vec<&Check> =
+        CHECKS.iter().filter(|c| if only.is_empty() { of_tier(c) } else { named(c) }).collect();
+    host::ensure_packages(ctx, &chosen.iter().flat_map(|c| c.packages.concat()).collect::<Vec<_>>())?;
 
+    let fresh = options.fresh || options.tier == Tier::Full;
+    let began = Instant::now();
     let mut done = Vec::new();
     for (i, check) in chosen.iter().enumerate() {
-        done.push(run_one(ctx, check, i + 1, chosen.len())?);
+        done.push(run_one(ctx, check, fresh, i + 1, chosen.len())?);
     }
-    let text = summary(&done);
+    let text = summary(&done, began.elapsed());
     let path = ctx.out.join("test-summary.txt");
     fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     print!("{text}");
     Ok(done.iter().all(|d| d.failure.is_none()))
 }
 
-fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Done> {
-    let program = match check.program {
-        Program::Tool(tool) => PathBuf::from(tool),
-        Program::Lab => std::env::current_exe().context("cannot find this program's own file")?,
-    };
-    let mut command = Command::new(program);
-    command.args(check.args).current_dir(&ctx.repo);
-    // The outer make's job server is not open to us.
-    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
-        command.env_remove(name);
-    }
-    // These patches go nowhere: a fresh machine without a git identity can check them as well.
-    if check.name == "series" && !series::author_known(&ctx.repo) {
-        command.envs([
-            ("GIT_CONFIG_COUNT", "2"),
-            ("GIT_CONFIG_KEY_0", "user.name"),
-            ("GIT_CONFIG_VALUE_0", "memreap test"),
-            ("GIT_CONFIG_KEY_1", "user.email"),
-            ("GIT_CONFIG_VALUE_1", "test@localhost"),
-        ]);
-    }
-    let log = ctx.out.join(format!("logs/test-{}.log", check.name));
-    let step = ctx.progress.step(&format!("test {number}/{of} {}: {}", check.name, check.about));
+fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) -> Result<Done> {
+    let name = format!("test {}", check.name);
+    let last = times::last(ctx, &name);
     let began = Instant::now();
-    let result = host::run_logged(&mut command, &log, |line| step.detail(line));
-    let took = began.elapsed();
+    let done = |failure, remembered| Done {
+        name: check.name,
+        about: check.about,
+        failure,
+        remembered,
+        took: began.elapsed(),
+        last,
+    };
+    let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
+    let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
+    let key = match check.memory {
+        Memory::Content(inputs) => Some(content(ctx, check, inputs)?),
+        Memory::None | Memory::Guests => None,
+    };
+    if let Some(key) = &key
+        && !fresh
+        && passes::recall::<()>(ctx, key).is_some()
+    {
+        step.done("passed earlier");
+        return Ok(done(None, Some("all".into())));
+    }
+
+    let log = ctx.out.join(format!("logs/test-{}.log", check.name));
+    let mut remembered = None;
+    let result = host::run_logged(&mut command(ctx, check, fresh)?, &log, |line| {
+        if let Some(what) = line.strip_prefix(passes::SUMMARY) {
+            remembered = Some(what.to_owned());
+        }
+        step.detail(line);
+    });
     let failure = match result {
         Ok(status) if status.success() => {
             step.done("passed");
@@ -189,19 +383,91 @@ fn run_one(ctx: &Context, check: &Check, number: usize, of: usize) -> Result<Don
     };
     if let Some(failure) = &failure {
         ctx.progress.note(failure);
+    } else {
+        if let Some(key) = key {
+            passes::remember(ctx, &key, &())?;
+        }
+        // How long it takes to find what is remembered is no help to whoever waits for the rest.
+        if remembered.is_none() {
+            times::keep(ctx, &name, began.elapsed())?;
+        }
     }
-    Ok(Done { name: check.name, about: check.about, failure, took })
+    Ok(done(failure, remembered))
+}
+
+fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
+    let program = match check.program {
+        Program::Tool(tool) => PathBuf::from(tool),
+        Program::Lab => std::env::current_exe().context("cannot find this program's own file")?,
+    };
+    let mut command = Command::new(program);
+    command.args(check.args).current_dir(&ctx.repo);
+    if check.memory == Memory::Guests && !fresh {
+        command.arg("--remembered");
+    }
+    // The outer make's job server is not open to us.
+    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+        command.env_remove(name);
+    }
+    // These patches go nowhere: a fresh machine without a git identity can check them as well.
+    if check.name == "series" && !series::author_known(&ctx.repo) {
+        command.envs([
+            ("GIT_CONFIG_COUNT", "2"),
+            ("GIT_CONFIG_KEY_0", "user.name"),
+            ("GIT_CONFIG_VALUE_0", "memreap test"),
+            ("GIT_CONFIG_KEY_1", "user.email"),
+            ("GIT_CONFIG_VALUE_1", "test@localhost"),
+        ]);
+    }
+    Ok(command)
+}
+
+/// The key of a check as a whole: its command, all of `kernel/` that can matter, the kernel's source, the
+/// modules of the lab and the programs that do the work.
+fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
+    let mut content = Content::default();
+    check.args.iter().for_each(|arg| content.add(arg));
+    content.add(source::get(ctx)?.version.full);
+    let kernel = ctx.in_repo("kernel");
+    for file in topics::files_below(&kernel)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let read = match &*name {
+            "expect.toml" | "skips.toml" => false,
+            name => inputs.readmes || !name.ends_with(".md"),
+        };
+        if read {
+            content.add(file.strip_prefix(&kernel).unwrap_or(&file).as_os_str().as_encoded_bytes());
+            content.add_file(&file)?;
+        }
+    }
+    for code in inputs.code {
+        content.add_file(&ctx.in_repo("crates/lab/src").join(code))?;
+    }
+    for tool in inputs.tools {
+        content.add(host::output(Command::new(tool).arg("--version"))?);
+    }
+    Ok(content.key())
 }
 
 /// The table, why the failed ones failed, which may be an hour further up by then, and, alone on the last line,
 /// the counts.
-fn summary(done: &[Done]) -> String {
+fn summary(done: &[Done], took: Duration) -> String {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "what", "result", "took"]);
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
+        "check",
+        "what",
+        "result",
+        "remembered",
+        "took",
+        "last time",
+    ]);
     for d in done {
         let result = if d.failure.is_none() { "passed" } else { "FAILED" };
-        table.add_row([d.name, d.about, result, &elapsed(d.took)]);
+        let last = d.last.map(elapsed).unwrap_or_default();
+        let remembered = d.remembered.as_deref().unwrap_or_default();
+        table.add_row([d.name, d.about, result, remembered, &elapsed(d.took), &last]);
     }
+    table.add_row(["", "", "", "", &elapsed(took), ""]);
     let failures: Vec<&str> = done.iter().filter_map(|d| d.failure.as_deref()).collect();
     let mut text = format!("{table}\n");
     for failure in &failures {
@@ -215,33 +481,80 @@ mod tests {
     use super::*;
     use crate::progress::Progress;
 
+    fn context(root: &std::path::Path) -> Context {
+        Context {
+            repo: root.to_path_buf(),
+            cache: root.join("cache"),
+            out: root.join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        }
+    }
+
     #[test]
     fn the_last_line_counts() {
-        let done = |failure: Option<&str>| {
-            let failure = failure.map(String::from);
-            Done { name: "n", about: "a", failure, took: Duration::from_secs(61) }
+        let done = |failure: Option<&str>, remembered: Option<&str>| Done {
+            name: "n",
+            about: "a",
+            failure: failure.map(String::from),
+            remembered: remembered.map(String::from),
+            took: Duration::from_secs(61),
+            last: Some(Duration::from_secs(125)),
         };
-        let text = summary(&[done(None), done(Some("n: it broke\n")), done(None)]);
+        let all = [done(None, None), done(Some("n: it broke\n"), None), done(None, Some("3 of 4"))];
+        let text = summary(&all, Duration::from_secs(200));
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
-        assert!(text.contains("FAILED") && text.contains("1m01s"), "{text}");
+        for what in ["FAILED", "1m01s", "2m05s", "3m20s", "3 of 4"] {
+            assert!(text.contains(what), "{text}");
+        }
         assert!(text.ends_with("\nn: it broke\n\n2 passed, 1 failed\n"), "{text}");
     }
 
     #[test]
     fn a_failing_check_is_counted_and_does_not_stop_the_run() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = Context {
-            repo: dir.path().to_path_buf(),
-            cache: dir.path().join("cache"),
-            out: dir.path().join("out"),
-            kernel: None,
-            progress: Progress::quiet(),
-        };
+        let ctx = context(dir.path());
         for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
-            let check = check("n", "a", Program::Tool(tool), &[]);
-            assert_eq!(run_one(&ctx, &check, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
+            let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..CHECK };
+            assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
         }
-        let error = run(&ctx, &["nonsense".to_owned()]).unwrap_err().to_string();
+        let options = SuiteOptions { only: vec!["nonsense".into()], tier: Tier::Test, fresh: false };
+        let error = run(&ctx, &options).unwrap_err().to_string();
         assert!(error.starts_with("no check is called \"nonsense\"; there are: fmt clippy"), "{error}");
+    }
+
+    #[test]
+    fn what_a_check_took_from_memory_and_took_last_time_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = context(dir.path());
+        let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..CHECK };
+        let first = run_one(&ctx, &echo(&["fine"]), false, 1, 1).unwrap();
+        assert_eq!((first.remembered, first.last), (None, None));
+        let second = run_one(&ctx, &echo(&["remembered: 3 of 4"]), false, 1, 1).unwrap();
+        assert_eq!(second.remembered.as_deref(), Some("3 of 4"));
+        assert_eq!(second.last, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_larger_tier_leaves_nothing_out_of_a_smaller_one() {
+        // What replaces a check of a smaller tier does its work and more.
+        let replaced = |name| match name {
+            "static" => "configs",
+            "smoke" => "scenarios",
+            "mrelease" => "slim",
+            "slim" => "selftests",
+            name => name,
+        };
+        let part_of = |name, tier| CHECKS.iter().any(|c| c.name == name && c.tiers.contains(&tier));
+        for (tier, larger) in [(Tier::Check, Tier::Test), (Tier::Test, Tier::Full)] {
+            for check in CHECKS.iter().filter(|c| c.tiers.contains(&tier)) {
+                let there = part_of(check.name, larger) || part_of(replaced(check.name), larger);
+                assert!(there, "{} of {tier:?} is not in {larger:?}", check.name);
+            }
+        }
+        let mut names: Vec<&str> = CHECKS.iter().map(|c| c.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CHECKS.len());
     }
 }

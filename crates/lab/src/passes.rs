@@ -1,0 +1,95 @@
+//! Passes of earlier runs. What was run has a key by its content ([`crate::content`]): the same
+//! kernel, program, guest, QEMU and arguments need not pass twice. Failures are never remembered.
+//!
+//! A pass counts for [`KEPT`], so that what is new only outside of the key (the host, its kernel)
+//! comes to light as well. Passes are in the cache, outside of the checkout.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::context::Context;
+use crate::results;
+
+/// For how long a pass counts.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How the line begins in which a check says that it made use of earlier passes.
+pub const SUMMARY: &str = "remembered: ";
+
+/// What an earlier run kept of its pass, if there was one and it still counts.
+pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
+    let path = path(ctx, key);
+    let age = path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
+    if age > KEPT {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Remembers a pass, and forgets those that count no more.
+///
+/// # Errors
+/// When the cache cannot be written.
+pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> {
+    let path = path(ctx, key);
+    results::write_atomically(&path, &serde_json::to_string(pass)?)?;
+    for entry in fs::read_dir(ctx.cache.join("passes")).into_iter().flatten().flatten() {
+        let made = entry.metadata().and_then(|meta| meta.modified());
+        if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+            // One that stays costs space and nothing else.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// What to say of a check in which `remembered` of `all` passes were of earlier runs, if any.
+pub fn summary(remembered: usize, all: usize) -> Option<String> {
+    (remembered > 0).then(|| format!("{SUMMARY}{remembered} of {all}"))
+}
+
+fn path(ctx: &Context, key: &str) -> PathBuf {
+    ctx.cache.join("passes").join(format!("{key}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::progress::Progress;
+
+    #[test]
+    fn a_pass_counts_by_its_key_and_for_a_month() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: dir.path().join("cache"),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        };
+        assert_eq!(recall::<u32>(&ctx, "a"), None);
+        remember(&ctx, "a", &7).unwrap();
+        assert_eq!(recall(&ctx, "a"), Some(7));
+        assert_eq!(recall::<u32>(&ctx, "b"), None);
+        assert_eq!(recall::<String>(&ctx, "a"), None, "of another form");
+
+        let age = |days: u64| {
+            let at = SystemTime::now() - Duration::from_secs(days * 24 * 3600);
+            File::options().append(true).open(path(&ctx, "a")).unwrap().set_modified(at).unwrap();
+        };
+        age(29);
+        assert_eq!(recall(&ctx, "a"), Some(7));
+        age(31);
+        assert_eq!(recall::<u32>(&ctx, "a"), None);
+        remember(&ctx, "b", &8).unwrap();
+        assert!(!path(&ctx, "a").exists());
+    }
+}

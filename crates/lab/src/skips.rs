@@ -1,0 +1,165 @@
+//! What our selftests may leave out: `kernel/<topic>/skips.toml`, read beside a run's reports. A
+//! program that skips for any other reason fails, so no test stops running unnoticed.
+//!
+//! ```toml
+//! [[skip]]
+//! program = "expedite"                                # of this topic's selftests
+//! reason = "no transparent huge pages in this kernel" # in the words of the program
+//! variants = ["slim", "kcsan"]                        # the kernels in which it may say so
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::ValueEnum as _;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::kernel::Variant;
+use crate::tap::Report;
+
+/// Where the lists are, beside the topics.
+const FILE: &str = "skips.toml";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    #[serde(default)]
+    skip: Vec<Skip>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Skip {
+    program: String,
+    reason: String,
+    variants: Vec<Spanned<String>>,
+}
+
+/// The lists of all topics.
+pub struct Skips(Vec<Skip>);
+
+impl Skips {
+    /// Reads the lists of a checkout.
+    ///
+    /// # Errors
+    /// When one is not of this form; names file and line.
+    pub fn load(repo: &Path) -> Result<Self> {
+        let mut all = Vec::new();
+        let topics = repo.join("kernel");
+        for entry in fs::read_dir(&topics).with_context(|| format!("cannot read {}", topics.display()))? {
+            let path = entry.with_context(|| topics.display().to_string())?.path().join(FILE);
+            if path.is_file() {
+                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                all.extend(parse(&text, &path)?);
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// What a program skipped in this kernel although no list allows it, one line each.
+    pub fn unlisted(&self, program: &str, variant: Variant, report: &Report) -> Vec<String> {
+        let program = program.split(' ').next().unwrap_or(program);
+        let variant = variant.to_string();
+        let listed = |reason: &str| {
+            self.0.iter().any(|skip| {
+                skip.program == program
+                    && skip.reason == reason
+                    && skip.variants.iter().any(|v| *v.get_ref() == variant)
+            })
+        };
+        let skips = report.skips.iter().filter(|(_, reason)| !listed(reason));
+        skips
+            .map(|(case, reason)| {
+                let what = if case.is_empty() { "all of it" } else { case };
+                format!("{what}: skipped, which no {FILE} allows: {reason}")
+            })
+            .collect()
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<Vec<Skip>> {
+    let bad = |span: std::ops::Range<usize>, what: &str| {
+        let line = text[..span.start].lines().count().max(1);
+        anyhow!("{}:{line}: {what}", path.display())
+    };
+    let list: List = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message()))?;
+    for variant in list.skip.iter().flat_map(|skip| &skip.variants) {
+        if Variant::from_str(variant.get_ref(), false).is_err() {
+            return Err(bad(variant.span(), "no such variant; there are slim, debug, kcsan and faceoff"));
+        }
+    }
+    Ok(list.skip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Outcome;
+
+    const LIST: &str = r#"
+        [[skip]]
+        program = "expedite"
+        reason = "no huge pages"
+        variants = ["slim"]
+    "#;
+
+    fn unlisted(program: &str, variant: Variant, text: &str) -> Vec<String> {
+        let skips = Skips(parse(LIST, Path::new("x")).unwrap());
+        skips.unlisted(program, variant, &Report::new(&Outcome::Exit(0), text, true, String::new))
+    }
+
+    #[test]
+    fn only_what_is_listed_may_be_skipped() {
+        let text = "TAP version 13\n1..2\nok 1 one\nok 2 two # SKIP no huge pages\n";
+        let none: [&str; 0] = [];
+        assert_eq!(unlisted("expedite", Variant::Slim, text), none);
+        assert_eq!(unlisted("expedite -t two", Variant::Slim, text), none);
+        let refused = ["two: skipped, which no skips.toml allows: no huge pages"];
+        assert_eq!(unlisted("expedite", Variant::Debug, text), refused);
+        assert_eq!(unlisted("reap_race", Variant::Slim, text), refused);
+        let other = text.replace("huge", "small");
+        let refused = ["two: skipped, which no skips.toml allows: no small pages"];
+        assert_eq!(unlisted("expedite", Variant::Slim, &other), refused);
+        let whole = unlisted("expedite", Variant::Slim, "1..0 # SKIP needs root\n");
+        assert_eq!(whole, ["all of it: skipped, which no skips.toml allows: needs root"]);
+    }
+
+    #[test]
+    fn bad_lists_are_named_by_line() {
+        let error = |text| parse(text, Path::new("skips.toml")).err().unwrap().to_string();
+        assert!(error("[[skip]]\nprogram = 1\n").starts_with("skips.toml:2: invalid type"));
+        assert!(error("[[skip]]\nwhy = \"\"\n").contains("unknown field `why`"));
+        let variant = LIST.replace("slim", "slow");
+        assert!(error(&variant).starts_with("skips.toml:5: no such variant"), "{}", error(&variant));
+    }
+
+    /// A list that names what no program says any more would hide the next skip of that name.
+    #[test]
+    fn lists_name_programs_and_reasons_that_there_are() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut listed = 0;
+        for topic in fs::read_dir(repo.join("kernel")).unwrap() {
+            let topic = topic.unwrap().path();
+            let list = topic.join(FILE);
+            if !list.is_file() {
+                continue;
+            }
+            let tests = topic.join("files/tools/testing/selftests/memreap");
+            let base = repo.join("kernel/base/files/tools/testing/selftests/memreap");
+            let sources: String = [&tests, &base]
+                .iter()
+                .flat_map(|folder| fs::read_dir(folder).unwrap())
+                .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+                .collect();
+            for skip in parse(&fs::read_to_string(&list).unwrap(), &list).unwrap() {
+                listed += 1;
+                let Skip { program, reason, .. } = &skip;
+                assert!(tests.join(format!("{program}.c")).is_file(), "{}: {program}", list.display());
+                assert!(sources.contains(&format!("\"{reason}\"")), "{}: {reason}", list.display());
+            }
+        }
+        assert!(listed > 0 && Skips::load(&repo).unwrap().0.len() == listed);
+    }
+}
