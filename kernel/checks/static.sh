@@ -117,6 +117,12 @@ check_style() {
 
 # --- sparse and warnings ---
 
+# Make takes each variable that it finds in the environment for one of its own. What somebody has
+# set for other kernels (LLVM, KCFLAGS, W, KBUILD_...) must not decide what is found here.
+clean_make() {
+    env -i PATH="$PATH" HOME="${HOME-}" TMPDIR="${TMPDIR:-/tmp}" LC_ALL=C make "$@"
+}
+
 # Stock, from hard links: patch and rm replace names and leave the files behind them alone.
 make_stock() {
     rm -rf "$work/stock"
@@ -155,7 +161,7 @@ configure() { # TREE O ARCH CROSS_COMPILE, overrides as arguments behind
     } >"$out/fragment"
     # The later of two lines counts, and kconfig would complain about each.
     tac "$out/fragment" | awk -F= '/^CONFIG_/ && !seen[$1]++' >"$out/all.config"
-    make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" \
+    clean_make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" \
         KCONFIG_ALLCONFIG="$out/all.config" allnoconfig >/dev/null 2>&1
     local set
     for set in "$@"; do
@@ -169,7 +175,7 @@ configure() { # TREE O ARCH CROSS_COMPILE, overrides as arguments behind
 compile() { # TREE O ARCH CROSS_COMPILE, targets and variables as arguments behind
     local src=$1 out=$2 arch=$3 cross=$4
     shift 4
-    make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" -j"$jobs" "$@"
+    clean_make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" -j"$jobs" "$@"
 }
 
 # Warnings without what changes when lines move. By which way a header was included is no finding;

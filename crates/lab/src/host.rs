@@ -4,6 +4,7 @@
 //! made under a [`Staging`] name; an interrupt kills the children and removes the stagings, so
 //! a later run finds either a finished thing or nothing.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::fd::OwnedFd;
@@ -212,6 +213,36 @@ impl Drop for Child {
             self.forget();
         }
     }
+}
+
+/// What a program needs of the user's environment to run at all and to reach the network. Nothing
+/// by which a compiler, a linker, ccache or a kernel's makefile can be told to work differently,
+/// and nothing that changes the language of messages.
+const PASSED_ON: &[&str] = &[
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "USER",
+    "LOGNAME",
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+
+/// A program of whose result the lab believes that its inputs alone decide, as a build that is
+/// found again by their contents: it sees little of the user's environment. Make takes every
+/// variable that it finds there for one of its own, and a shell that works on kernels may well
+/// have `LLVM`, `KCFLAGS` or `W` set. A list of those to keep out would never be complete, so
+/// this is a list of those to let in.
+pub fn tool(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let passed = PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(passed).env("LC_ALL", "C");
+    command
 }
 
 /// Runs `command` with nothing on stdin and returns its stdout.

@@ -27,7 +27,7 @@ use crate::source::{self, Source};
 use crate::topics::{self, Topic};
 
 /// Part of every key: raise it when the way kernels are built changes.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 /// How many builds of a variant stay in the cache.
 const KEPT_BUILDS: usize = 6;
 
@@ -468,18 +468,13 @@ pub(crate) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let mut output = std::ffi::OsString::from("O=");
     output.push(out);
-    let mut command = Command::new("make");
-    // An outer make's job server and a user's own kernel settings do not belong here.
-    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "KBUILD_OUTPUT", "CROSS_COMPILE"] {
-        command.env_remove(name);
-    }
+    let mut command = host::tool("make");
     command
         .arg("-C")
         .arg(tree)
         .arg(output)
         .arg(format!("-j{jobs}"))
         .args(["ARCH=x86_64", "CC=ccache gcc", "HOSTCC=ccache gcc", "LOCALVERSION="])
-        .env("LC_ALL", "C")
         .env("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970")
         .env("KBUILD_BUILD_USER", "memreap")
         .env("KBUILD_BUILD_HOST", "lab")
@@ -634,7 +629,7 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
 
 fn compiler_version() -> Result<String> {
     let first_line = |tool: &str| -> Result<String> {
-        let text = host::output(Command::new(tool).arg("--version"))?;
+        let text = host::output(host::tool(tool).arg("--version"))?;
         Ok(text.lines().next().unwrap_or_default().to_owned())
     };
     Ok(format!("{}\n{}", first_line("gcc")?, first_line("ld")?))
@@ -773,6 +768,55 @@ mod tests {
         assert_eq!(kbuild_step("   12 | int x"), None);
         assert!(is_error("../mm/a.c:3:1: error: unknown type"));
         assert!(!is_error("  CC      lib/error.o"));
+    }
+
+    /// Set for the process in which a test finds an environment of its own.
+    const INSIDE: &str = "LAB_TEST_ENVIRONMENT";
+
+    #[test]
+    fn the_users_settings_reach_no_build() {
+        if std::env::var_os(INSIDE).is_some() {
+            return what_a_build_sees();
+        }
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "kernel::tests::the_users_settings_reach_no_build", "--nocapture"])
+            .env(INSIDE, "1")
+            .env("TMPDIR", "/tmp")
+            .envs(["LLVM", "LLVM_IAS", "KCFLAGS", "KCPPFLAGS", "KAFLAGS", "KBUILD_CFLAGS_KERNEL"].map(dirty))
+            .envs(["CC", "LD", "CFLAGS", "CPATH", "GCC_EXEC_PREFIX", "W", "C", "V", "O"].map(dirty))
+            .envs(["CCACHE_DISABLE", "CCACHE_DIR", "INSTALL_MOD_PATH", "KCONFIG_CONFIG"].map(dirty))
+            .envs(["MAKEFILES", "SOURCE_DATE_EPOCH", "LANG", "LC_MESSAGES"].map(dirty))
+            .env("KBUILD_BUILD_USER", "dirty")
+            .env("MAKEFLAGS", "-n")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let (_, seen) = text.split_once("<<").unwrap();
+        let (seen, _) = seen.split_once(">>").unwrap();
+        assert!(seen.contains("PATH=/") && seen.contains("TMPDIR=/tmp\n"), "{seen}");
+        for ours in ["KBUILD_BUILD_USER=memreap\n", "CCACHE_DIR=/nowhere/ccache\n", "LC_ALL=C\n"] {
+            assert!(seen.contains(ours), "no {ours} in {seen}");
+        }
+        assert!(!seen.contains("dirty") && !seen.contains(INSIDE), "{seen}");
+    }
+
+    fn dirty(name: &str) -> (&str, &str) {
+        (name, "dirty")
+    }
+
+    /// Prints the environment of a command in a makefile that is run as the kernel's is.
+    fn what_a_build_sees() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("Makefile"), "all:\n\t@env; echo '$(LLVM) $(KCFLAGS)'\n").unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: "/nowhere".into(),
+            out: dir.path().into(),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        println!("<<{}>>", host::output(&mut make(&ctx, dir.path(), Path::new("out"))).unwrap());
     }
 
     #[test]

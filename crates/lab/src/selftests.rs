@@ -8,7 +8,6 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -241,9 +240,8 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     }
     let built = scratch.path().join(IN_TREE).join(&folder);
     let make = || {
-        let mut make = Command::new("make");
+        let mut make = host::tool("make");
         make.arg("-C").arg(&built).arg(format!("KHDR_INCLUDES=-isystem {}", headers.display()));
-        make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         make
     };
     let log = ctx.out.join(format!("logs/selftests/{}/make.log", folder.replace('/', "-")));

@@ -3,7 +3,6 @@
 //! is not run again, and the report says so.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -396,11 +395,12 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
 }
 
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
-    let program = match check.program {
-        Program::Tool(tool) => PathBuf::from(tool),
-        Program::Lab => std::env::current_exe().context("cannot find this program's own file")?,
+    let mut command = match check.program {
+        // Its makefiles are what is checked, not what the user has set for others.
+        Program::Tool("make") => host::tool("make"),
+        Program::Tool(tool) => Command::new(tool),
+        Program::Lab => Command::new(std::env::current_exe().context("cannot find this program's own file")?),
     };
-    let mut command = Command::new(program);
     command.args(check.args).current_dir(&ctx.repo);
     if check.memory == Memory::Guests && !fresh {
         command.arg("--remembered");

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use regex::Regex;
@@ -262,13 +261,12 @@ impl Topic {
     /// GNU patch writes a new file and renames it over the old one, so a hard-linked tree's
     /// other names keep the old content.
     fn patch(&self, tree: &Path, dry_run: bool) -> Result<()> {
-        let mut command = Command::new("patch");
+        let mut command = host::tool("patch");
         command.args(["-p1", "--fuzz=0", "--forward", "--no-backup-if-mismatch", "--reject-file=-"]);
         if dry_run {
             command.arg("--dry-run");
         }
         command.arg("-d").arg(tree).arg("-i").arg(&self.patch);
-        command.env("LC_ALL", "C").env_remove("POSIXLY_CORRECT");
         let log = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
         let status = host::run_logged(&mut command, log.path(), |_| {})?;
         if status.success() {
