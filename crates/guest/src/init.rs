@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::counters;
 use crate::exec;
+use crate::leaks;
 use crate::report::Reporter;
 use crate::{PANICKED, report_panics};
 
@@ -53,7 +54,7 @@ pub fn run() -> ! {
         out.exit(PANICKED.into());
         power_off();
     });
-    let status = match booted.and_then(|()| hello(&mut out)).and_then(|()| work(&mut out)) {
+    let mut status = match booted.and_then(|()| hello(&mut out)).and_then(|()| work(&mut out)) {
         Ok(status) => status,
         Err(e) => {
             out.note(&format!("guest: {e:#}"));
@@ -62,6 +63,10 @@ pub fn run() -> ! {
     };
     // Nobody may write behind the exit line: whatever the job left running ends here.
     exec::kill_all();
+    if let Err(e) = leaks::look() {
+        out.note(&format!("guest: {e:#}"));
+        status = status.max(1);
+    }
     out.exit(status);
     power_off();
 }

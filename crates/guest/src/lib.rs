@@ -19,6 +19,7 @@ mod hogs;
 mod init;
 mod kmsg;
 mod ksm;
+mod leaks;
 mod locktrace;
 mod population;
 mod ptelock;

@@ -16,6 +16,12 @@ pub(crate) const DENY: &[(&str, &str)] = &[
     ("KASAN", r"KASAN:"),
     ("KCSAN", r"KCSAN: (data-race|assert)"),
     ("UBSAN", r"UBSAN:"),
+    ("memory leak", r"kmemleak: (\d+ new suspected memory leaks|unreferenced object )"),
+    // From then on it finds nothing, or not everything.
+    (
+        "kmemleak",
+        r"kmemleak: (Kernel memory leak detector disabled|Memory pool empty|Cannot (allocate a kmemleak_object|insert)|.* unknown object at )",
+    ),
     (
         "lockdep",
         r"possible (circular|recursive|irq lock inversion|irq nesting)|inconsistent lock state|bad unlock balance|held lock freed|lock held when returning|nested lock was not taken|possible unsafe locking|trying to register non-static key|Invalid wait context|DEBUG_LOCKS_WARN_ON",
@@ -156,6 +162,19 @@ mod tests {
             ("Oops: general protection fault, KASAN: null-ptr-deref in range", "KASAN"),
             ("BUG: KCSAN: data-race in reap_chunk / exit_mmap", "KCSAN"),
             ("UBSAN: shift-out-of-bounds in mm/reap.c:12:3", "UBSAN"),
+            ("kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)", "memory leak"),
+            ("kmemleak: unreferenced object 0xffff888003d2a1c0 (size 64):", "memory leak"),
+            ("kmemleak: Kernel memory leak detector disabled", "kmemleak"),
+            (
+                "kmemleak: Memory pool empty, consider increasing CONFIG_DEBUG_KMEMLEAK_MEM_POOL_SIZE",
+                "kmemleak",
+            ),
+            ("kmemleak: Cannot allocate a kmemleak_object structure", "kmemleak"),
+            (
+                "kmemleak: Cannot insert 0xffff8880 into the object search tree (overlaps existing)",
+                "kmemleak",
+            ),
+            ("kmemleak: Freeing unknown object at 0xffff8880", "kmemleak"),
             ("BUG: sleeping function called from invalid context at mm/reap.c:1", "sleep in atomic"),
             ("BUG: Bad rss-counter state mm:00000000 type:MM_ANONPAGES val:1", "rss counter"),
             ("BUG: Bad page state in process x  pfn:12345", "page state"),
@@ -204,6 +223,7 @@ mod tests {
             "[    0.000000] Lock dependency validator: Copyright (c) 2006 Red Hat, Inc.",
             "[    0.000000] kasan: KernelAddressSanitizer initialized",
             "[    0.000000] kcsan: enabled early",
+            "[    1.000000] kmemleak: Kernel memory leak detector initialized (mem pool available: 31415)",
             "[    2.000000] lkdtm: Performing direct entry WARNING",
             "[    2.000000] Out of memory: Killed process 12 (victim)",
             "WARNING: printed by a program, not the kernel",

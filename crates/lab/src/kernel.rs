@@ -46,7 +46,7 @@ const MARKER: &str = "memreap-build.json";
 pub enum Variant {
     /// What the lab measures: no debug code.
     Slim,
-    /// lockdep, KASAN, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
+    /// lockdep, KASAN, UBSAN, kmemleak, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
     Debug,
     /// KCSAN, the data-race detector.
     Kcsan,

@@ -139,6 +139,13 @@ const CHECKS: &[Check] = &[
         ..CHECK
     },
     Check {
+        name: "debug",
+        about: "the changed debug kernel builds",
+        args: &["build", "--variant", "debug", "--arm", "memreap"],
+        packages: GUESTS,
+        ..CHECK
+    },
+    Check {
         name: "guests",
         about: "guests that fail on purpose, and ones that run out of memory under the daemon",
         tiers: NOT_FOR_EVERY_EDIT,

@@ -1,7 +1,9 @@
 //! Breaks guests on purpose, in real QEMU boots, and checks that each failure is reported for
 //! what it is: the outcome, the exit code, and evidence at the end of the log.
 //!
-//! The kernel is the lab's own stock build (cached); `LAB_TEST_BZIMAGE=path` takes another.
+//! The kernel is the lab's own stock build (cached); `LAB_TEST_BZIMAGE=path` takes another. What it
+//! takes a sanitizer to see is tried on the changed debug build, which other tests need as well, or on
+//! `LAB_TEST_DEBUG_BZIMAGE`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -21,17 +23,24 @@ fn context() -> Context {
     Context::discover(Progress::quiet()).unwrap()
 }
 
-/// One kernel for all tests of this file.
+/// One kernel for most tests of this file.
 fn arm(ctx: &Context) -> Arm {
     static ARM: OnceLock<Arm> = OnceLock::new();
-    ARM.get_or_init(|| {
-        let bzimage = match std::env::var_os("LAB_TEST_BZIMAGE") {
-            Some(path) => path.into(),
-            None => kernel::build(ctx, Tree::Stock, Variant::Slim).unwrap().bzimage,
-        };
-        Arm { name: "stock".into(), bzimage, cmdline: String::new() }
-    })
-    .clone()
+    ARM.get_or_init(|| built(ctx, Tree::Stock, Variant::Slim, "LAB_TEST_BZIMAGE")).clone()
+}
+
+/// One that has the sanitizers.
+fn debug_arm(ctx: &Context) -> Arm {
+    static ARM: OnceLock<Arm> = OnceLock::new();
+    ARM.get_or_init(|| built(ctx, Tree::Memreap, Variant::Debug, "LAB_TEST_DEBUG_BZIMAGE")).clone()
+}
+
+fn built(ctx: &Context, tree: Tree, variant: Variant, other: &str) -> Arm {
+    let bzimage = match std::env::var_os(other) {
+        Some(path) => path.into(),
+        None => kernel::build(ctx, tree, variant).unwrap().bzimage,
+    };
+    Arm { name: tree.to_string(), bzimage, cmdline: String::new() }
 }
 
 /// Boots with `job`; what the guest's command prints comes back as text.
@@ -84,6 +93,59 @@ fn an_expected_warning_can_be_allowed() {
     job.allow = vec![r"WARNING: .*lkdtm".into()];
     let (boot, _) = run("allowed", &arm(&context()), &job);
     assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
+}
+
+/// As [`fault`], for the debug kernel: it is slower and takes more memory for itself.
+fn debug_fault(args: &[&str]) -> Job {
+    Job { mem_mib: 512, timeout: Duration::from_secs(180), ..fault(args) }
+}
+
+/// The guest was content with its run, whatever its kernel said.
+fn content(name: &str) -> bool {
+    let log = context().out.join("logs/faults").join(name).join("channel.jsonl");
+    std::fs::read_to_string(log).unwrap().ends_with("{\"exit\":0}\n")
+}
+
+#[test]
+fn a_green_run_of_a_sound_debug_kernel_stays_green() {
+    let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
+    let (boot, _) = run("debug", &debug_arm(&context()), &job);
+    assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
+}
+
+#[test]
+fn undefined_behaviour_fails_a_green_run() {
+    let (boot, _) = run("ub", &debug_arm(&context()), &debug_fault(&["ub"]));
+    assert!(matches!(boot.outcome, Outcome::Splat { kind: "UBSAN", .. }), "{:?}", boot.outcome);
+    let tail = boot.tail(30);
+    assert!(tail.contains("array-index-out-of-bounds in ") && tail.contains("lkdtm_ARRAY_BOUNDS+"), "{tail}");
+    assert!(content("ub"), "{}", boot.tail(40));
+}
+
+#[test]
+fn a_leak_fails_a_green_run() {
+    let mut job = debug_fault(&["leak"]);
+    // How it comes about; see the scenario.
+    job.allow =
+        ["BUG: unable to handle page fault", "Oops: ", "still has locks held"].map(String::from).into();
+    let (boot, _) = run("leak", &debug_arm(&context()), &job);
+    assert!(matches!(boot.outcome, Outcome::Splat { kind: "memory leak", .. }), "{:?}", boot.outcome);
+    // With who has allocated it.
+    let tail = boot.tail(30);
+    assert!(tail.contains("kmemleak: unreferenced object 0x"), "{tail}");
+    assert!(tail.contains("lkdtm_EXEC_KMALLOC+"), "{tail}");
+    assert!(content("leak"), "{}", boot.tail(40));
+}
+
+#[test]
+fn a_leak_detector_that_is_off_fails_a_green_run() {
+    let mut off = debug_arm(&context());
+    off.cmdline = "kmemleak=off".into();
+    let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
+    let (boot, _) = run("leaks-off", &off, &job);
+    assert!(matches!(boot.outcome, Outcome::Splat { kind: "kmemleak", .. }), "{:?}", boot.outcome);
+    // PID 1 has noticed as well.
+    assert!(boot.notes.iter().any(|n| n.contains("kmemleak has turned itself off")), "{:?}", boot.notes);
 }
 
 #[test]

@@ -3,16 +3,17 @@
 
 use std::{fs, thread, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::Scenario;
+use crate::child::Child;
 use crate::init;
 use crate::report::Reporter;
 
 /// The kernel's own crash test module: the name of a crash point written here runs it.
 const LKDTM: &str = "/sys/kernel/debug/provoke-crash/DIRECT";
 
-/// `fault warn|oops|panic|hang|garbage|silent|rust-panic|exit N`
+/// `fault warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N`
 pub struct Fault;
 
 impl Scenario for Fault {
@@ -28,6 +29,9 @@ impl Scenario for Fault {
             ["warn"] => lkdtm("WARNING"),
             ["oops"] => lkdtm("EXCEPTION"),
             ["panic"] => lkdtm("PANIC"),
+            // Neither keeps the guest from ending well.
+            ["ub"] => lkdtm("ARRAY_BOUNDS"),
+            ["leak"] => leak(),
             ["hang"] => loop {
                 thread::sleep(Duration::from_secs(3600));
             },
@@ -38,11 +42,22 @@ impl Scenario for Fault {
             ["silent"] => init::power_off(),
             ["rust-panic"] => panic!("a panic on request"),
             ["exit", status] => std::process::exit(status.parse().with_context(|| format!("exit {status}"))?),
-            _ => bail!("fault: warn|oops|panic|hang|garbage|silent|rust-panic|exit N, not {args:?}"),
+            _ => bail!("fault: warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N, not {args:?}"),
         }
     }
 }
 
 fn lkdtm(point: &str) -> Result<()> {
     fs::write(LKDTM, point).with_context(|| format!("{LKDTM} (CONFIG_LKDTM)"))
+}
+
+/// Has the kernel allocate memory and jump into it. Nothing in there may be executed, so it ends the
+/// process in the middle of the system call, and nobody is left who knows of that memory.
+fn leak() -> Result<()> {
+    // More than once, as a stale pointer somewhere may keep one from being noticed.
+    for _ in 0..4 {
+        let status = Child::fork(|| lkdtm("EXEC_KMALLOC"))?.wait()?;
+        ensure!(status.terminating_signal().is_some(), "lkdtm came back from data ({status:?})");
+    }
+    Ok(())
 }
