@@ -48,7 +48,7 @@ pub enum Variant {
     Slim,
     /// lockdep, KASAN, UBSAN, kmemleak, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
     Debug,
-    /// KCSAN, the data-race detector.
+    /// KCSAN, the data-race detector, and the topics' KUnit tests.
     Kcsan,
     /// Slim, with what Debian's userland needs: for the face-off.
     Faceoff,
@@ -333,11 +333,11 @@ impl Plan {
     }
 }
 
-/// The topics' symbols, and their KUnit tests in the debug variant.
+/// The topics' symbols, and their KUnit tests in the variants that look for faults.
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
-        Variant::Debug => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
-        Variant::Slim | Variant::Kcsan | Variant::Faceoff => Vec::new(),
+        Variant::Debug | Variant::Kcsan => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
+        Variant::Slim | Variant::Faceoff => Vec::new(),
     };
     topics
         .iter()
@@ -737,6 +737,33 @@ mod tests {
         let debug = requests("CONFIG_A=n\nCONFIG_N=64\n");
         let merged = merge(slim.into_iter().chain(debug).collect());
         assert_eq!(fragment_text(&merged), "CONFIG_A=n\nCONFIG_S=\"a=b\"\nCONFIG_B=n\nCONFIG_N=64\n");
+    }
+
+    #[test]
+    fn the_kernels_that_look_for_faults_have_the_topics_tests() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let ctx = Context {
+            repo: repo.clone(),
+            cache: "/nowhere".into(),
+            out: "/nowhere".into(),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        let topics = topics::load(&repo).unwrap();
+        for (variant, has_them) in [
+            (Variant::Slim, false),
+            (Variant::Debug, true),
+            (Variant::Kcsan, true),
+            (Variant::Faceoff, false),
+        ] {
+            let mut requests = fragment_requests(&ctx, variant).unwrap();
+            requests.extend(topic_requests(&topics, variant));
+            let wanted = |symbol: &str| requests.iter().any(|r| r.symbol == symbol && r.value == "y");
+            assert_eq!(wanted("KUNIT"), has_them, "{variant}");
+            for test in topics.iter().filter_map(|t| t.kunit.as_deref()) {
+                assert_eq!(wanted(test), has_them, "{variant}: {test}");
+            }
+        }
     }
 
     #[test]
