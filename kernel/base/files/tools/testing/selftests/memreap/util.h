@@ -3,6 +3,7 @@
 #ifndef _SELFTESTS_MEMREAP_UTIL_H
 #define _SELFTESTS_MEMREAP_UTIL_H
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -110,6 +111,66 @@ static inline unsigned long long now_ns(void)
 		usleep(1000);						\
 	_done;								\
 })
+
+/* How long a storm or a race goes on, in seconds; and what it is told by. */
+#define STRESS_SECONDS		15
+#define STRESS_VARIABLE		"MEMREAP_STRESS_SECONDS"
+/* More is more than the limits of tests leave room for. */
+#define STRESS_MOST		120
+
+static inline unsigned long long stress_ns(void)
+{
+	const char *text = getenv(STRESS_VARIABLE);
+	unsigned long seconds = STRESS_SECONDS;
+	char *end;
+
+	if (text) {
+		seconds = strtoul(text, &end, 10);
+		if (!isdigit(text[0]) || *end || seconds > STRESS_MOST)
+			ksft_exit_fail_msg("%s='%s' is no number from 0 to %d\n",
+					   STRESS_VARIABLE, text, STRESS_MOST);
+	}
+
+	return seconds * 1000000000ULL;
+}
+
+/**
+ * struct stress - the rounds of a storm or of a race
+ * @least: those without which it means nothing, however long they take
+ * @most: those of which more are of no use; 0: there is no such number
+ * @sharers: variants of the test that share its time; 0: it is not shared
+ * @begin: of the first one
+ * @ns: the time for all of them
+ * @rounds: done so far, so that in the first one it is 0
+ */
+struct stress {
+	unsigned int least;
+	unsigned int most;
+	unsigned int sharers;
+	unsigned long long begin;
+	unsigned long long ns;
+	unsigned int rounds;
+};
+
+/* Another one? It says how many there were when there is none. */
+static inline bool stress_goes_on(struct stress *s)
+{
+	unsigned long long now = now_ns();
+
+	if (!s->begin) {
+		s->begin = now;
+		s->ns = stress_ns() / (s->sharers ? s->sharers : 1);
+	} else {
+		s->rounds++;
+	}
+	if (s->rounds < s->least ||
+	    ((!s->most || s->rounds < s->most) && now - s->begin < s->ns))
+		return true;
+	ksft_print_msg("%u rounds in %llu ms\n", s->rounds,
+		       (now - s->begin) / 1000000);
+
+	return false;
+}
 
 /* Where cgroup2 is mounted; false if it is not. */
 static inline bool cgroup2_mount(char *path, size_t size)
