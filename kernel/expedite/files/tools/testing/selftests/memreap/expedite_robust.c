@@ -18,9 +18,10 @@
 #define WAIT_LIMIT	20
 /* Little: how long it takes to free it is not to matter. */
 #define OWNER_SIZE	(2 * MIB)
-/* Rounds in which the victim may run, and in which it does all the time. */
-#define ROUNDS		10
-#define BUSY_ROUNDS	20
+/* Rounds in which the victim runs, however long they take. */
+#define FEW_ROUNDS	4
+/* The ways to own, which share the time of those rounds. */
+#define NR_WAYS		6
 #define NR_BUSY		2
 
 #define ZRAM_SIZE	(16 * MIB)
@@ -354,12 +355,13 @@ TEST_F_TIMEOUT(owner, held_up, LIMIT)
 /* It runs, and the workers with it. */
 TEST_F_TIMEOUT(owner, runs, LIMIT)
 {
+	struct stress stress = { .least = FEW_ROUNDS, .sharers = NR_WAYS };
 	struct victim_ops ops = { .prepare = variant->prepare };
 	unsigned long long seed = 1;
 	enum verdict verdict;
 
 	TH_LOG("seed %llu", seed);
-	for (int i = 0; i < ROUNDS; i++) {
+	while (stress_goes_on(&stress)) {
 		struct waiters waiters;
 
 		ASSERT_TRUE(waiters_start(&waiters));
@@ -368,10 +370,16 @@ TEST_F_TIMEOUT(owner, runs, LIMIT)
 		ASSERT_EQ(kill_expedited(&victim), 0);
 		EXPECT_TRUE(dies(&victim));
 		expect_told(_metadata, &waiters, variant->raw);
+		munmap(locks, PAGE);
 		ASSERT_TRUE(make_locks());
 		verdict = victim_start(&victim, &ops);
-		if (verdict == UNSUPPORTED)
-			SKIP(return, "no swap any more, after %d rounds", i + 1);
+		if (verdict == UNSUPPORTED) {
+			TH_LOG("no swap any more, after %u rounds",
+			       stress.rounds + 1);
+			if (stress.rounds + 1 >= stress.least)
+				break;
+			SKIP(return, "no swap any more");
+		}
 		ASSERT_EQ(verdict, GOOD);
 	}
 }
@@ -507,11 +515,13 @@ static enum verdict own_now_and_then(void *arg)
 TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 {
 	struct victim_ops ops = { .prepare = own_now_and_then };
+	struct stress stress = { .least = FEW_ROUNDS };
 	unsigned long long seed = 2;
 	unsigned int owned = 0;
 
 	TH_LOG("seed %llu", seed);
-	for (int i = 0; i < BUSY_ROUNDS; i++) {
+	while (stress_goes_on(&stress)) {
+		munmap(locks, PAGE);
 		ASSERT_TRUE(make_locks());
 		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 		usleep(1000 + rnd(&seed) % 4000);
@@ -521,12 +531,13 @@ TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 			int err = wait_for_mutex(k);
 
 			ASSERT_TRUE(!err || err == EOWNERDEAD) {
-				TH_LOG("round %d: %s", i, strerror(err));
+				TH_LOG("round %u: %s", stress.rounds,
+				       strerror(err));
 			}
 			owned += !!err;
 		}
 	}
-	TH_LOG("%u of %u were owned", owned, BUSY_ROUNDS * NR_BUSY);
+	TH_LOG("%u of %u were owned", owned, stress.rounds * NR_BUSY);
 }
 
 /* --- Victims that own nothing --- */

@@ -25,10 +25,12 @@
 
 #define NR_KILLERS	3
 
-/* Rounds of a race: all of them, or as many as fit into some time. */
-#define ROUNDS		8
+/* Rounds of a race, however long they take. */
 #define FEW_ROUNDS	2
-#define ROUNDS_NS	1500000000ULL
+/* And those after which the kernel has said enough about OOMs. */
+#define MANY_OOMS	100
+/* The variants of a race, which share its time. */
+#define NR_RACES	6
 
 /* --- Storms --- */
 
@@ -277,11 +279,12 @@ TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
 		.size = 2 * MIB, .seed = 2, .cgroup = self->cgroups.top
 	};
 	struct victim_ops ops = { &region, region_fill, .run = forker_run };
+	struct stress stress = { .least = FEW_ROUNDS };
 	unsigned long long seed = 1;
 	struct victim forkers[4];
 
 	TH_LOG("seed %llu", seed);
-	for (int round = 0; round < 3; round++) {
+	while (stress_goes_on(&stress)) {
 		for (size_t i = 0; i < ARRAY_SIZE(forkers); i++) {
 			ASSERT_EQ(victim_start(&forkers[i], &ops), GOOD) {
 				TH_LOG("forker %zu", i);
@@ -306,14 +309,6 @@ TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
 }
 
 /* --- What victims do meanwhile --- */
-
-/* After @round rounds of @rounds, since @begin: another one? */
-static bool go_on(unsigned int round, unsigned int rounds,
-		  unsigned long long begin)
-{
-	return round < FEW_ROUNDS ||
-	       (round < rounds && now_ns() - begin < ROUNDS_NS);
-}
 
 static unsigned long long victim_seed;
 
@@ -579,11 +574,11 @@ static void race(struct __test_metadata *_metadata, const char *cgroup,
 	struct region region = {
 		.size = 3 * MIB, .seed = 4, .cgroup = cgroup, .threads = 1
 	};
+	struct stress stress = { .least = FEW_ROUNDS, .sharers = NR_RACES };
 	struct victim_ops ops = { &region, region_fill, .run = run };
-	unsigned long long begin = now_ns();
 
 	TH_LOG("seed %llu", seed);
-	for (unsigned int i = 0; go_on(i, ROUNDS, begin); i++) {
+	while (stress_goes_on(&stress)) {
 		struct attack a = {
 			.v = &victim,
 			.cgroup = cgroup,
@@ -709,15 +704,16 @@ TEST_F_TIMEOUT(beside, vfork_and_exec, LIMIT)
 {
 	struct launcher *l = map(PAGE, MAP_SHARED);
 	struct victim_ops ops = { l, launcher_prepare, launcher_launch };
-	unsigned long long seed = 5, begin = now_ns();
-	unsigned int killed = 0, rounds = 0;
+	struct stress stress = { .least = FEW_ROUNDS };
+	unsigned long long seed = 5;
+	unsigned int killed = 0;
 	char byte = 0;
 
 	TH_LOG("seed %llu", seed);
 	ASSERT_NE(l, NULL);
 	l->region = (struct region){ .size = 4 * MIB, .seed = 5 };
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
-	for (; go_on(rounds, 4 * ROUNDS, begin); rounds++) {
+	while (stress_goes_on(&stress)) {
 		struct victim child = {};
 
 		l->child = 0;
@@ -738,7 +734,7 @@ TEST_F_TIMEOUT(beside, vfork_and_exec, LIMIT)
 	/* Until the last of what was taken on would have been freed. */
 	usleep(2500000);
 	EXPECT_EQ(victim_check(&victim), GOOD);
-	TH_LOG("%u of %u killed", killed, rounds);
+	TH_LOG("%u of %u killed", killed, stress.rounds);
 }
 
 static void sharers_run(void *arg)
@@ -764,12 +760,13 @@ TEST_F_TIMEOUT(beside, new_sharers, LIMIT)
 	struct victim_ops ops = {
 		s, sharers_prepare, .run = sharers_run
 	};
-	unsigned long long seed = 6, begin = now_ns();
-	unsigned int shared = 0, rounds = 0;
+	struct stress stress = { .least = FEW_ROUNDS };
+	unsigned long long seed = 6;
+	unsigned int shared = 0;
 
 	TH_LOG("seed %llu", seed);
 	ASSERT_NE(s, NULL);
-	for (; go_on(rounds, 2 * ROUNDS, begin); rounds++) {
+	while (stress_goes_on(&stress)) {
 		memset(s, 0, sizeof(*s));
 		s->region = (struct region){ .size = 2 * MIB, .seed = 6 };
 		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
@@ -783,7 +780,7 @@ TEST_F_TIMEOUT(beside, new_sharers, LIMIT)
 		expect_children_well(_metadata, false);
 		ASSERT_EQ(s->spoiled, 0);
 	}
-	TH_LOG("%u of %u victims had sharers", shared, rounds);
+	TH_LOG("%u of %u victims had sharers", shared, stress.rounds);
 }
 
 static int by_oom(struct attack *a)
@@ -798,12 +795,13 @@ TEST_F_TIMEOUT(beside, out_of_memory, LIMIT)
 		.size = 16 * MIB, .seed = 7, .cgroup = self->cgroups.top
 	};
 	struct victim_ops ops = { &region, region_fill };
+	struct stress stress = { .least = FEW_ROUNDS, .most = MANY_OOMS };
 	unsigned long long seed = 7;
 
 	if (missing)
 		SKIP(return, "%s", missing);
 	TH_LOG("seed %llu", seed);
-	for (int i = 0; i < 4; i++) {
+	while (stress_goes_on(&stress)) {
 		struct attack a = {
 			.v = &victim,
 			.cgroup = self->cgroups.top,
