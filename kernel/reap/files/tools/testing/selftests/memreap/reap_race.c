@@ -646,17 +646,19 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 		.size = 600 * PAGE, .seed = 1, .stripes = 6
 	};
 	struct victim_ops ops = { &region, region_fill_stripes };
-	unsigned int won = 0, rounds = 12;
+	struct stress stress = { .least = 4 };
 	unsigned long long seed = 1;
+	unsigned int won = 0;
 
 	ASSERT_EQ(region_fill(&cow), GOOD);
-	for (unsigned int i = 0; i < rounds; i++) {
+	while (stress_goes_on(&stress)) {
+		int nr = 1 + stress.rounds % 2;
 		struct reapers reapers;
-		int nr = 1 + i % 2;
 
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 		reapers_prepare(&reapers, &self->victim, nr);
-		kill_and_reap(&reapers, &self->victim, i % 4, &seed);
+		kill_and_reap(&reapers, &self->victim, stress.rounds % 4,
+			      &seed);
 		for (int k = 0; k < nr; k++) {
 			ASSERT_TRUE(!reapers.result[k] ||
 				    reapers.result[k] == ESRCH) {
@@ -673,14 +675,16 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
+	struct stress stress = { .least = 2 };
 	unsigned long long seed = 2;
 
-	for (int i = 0; i < 4; i++) {
+	while (stress_goes_on(&stress)) {
 		struct reapers reapers;
 
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 		reapers_prepare(&reapers, &self->victim, NR_THREADS);
-		kill_and_reap(&reapers, &self->victim, i % 2, &seed);
+		kill_and_reap(&reapers, &self->victim, stress.rounds % 2,
+			      &seed);
 		for (int k = 0; k < NR_THREADS; k++) {
 			ASSERT_TRUE(!reapers.result[k] ||
 				    reapers.result[k] == ESRCH);
@@ -711,16 +715,18 @@ TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
 		.prepare = region_fill,
 		.run = fork_run,
 	};
+	struct stress stress = { .least = 2 };
 	unsigned long long seed = 3;
 
-	for (int i = 0; i < 8; i++) {
+	while (stress_goes_on(&stress)) {
 		struct reapers reapers;
 		int status;
 
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 		reapers_prepare(&reapers, &self->victim, 2);
 		usleep(500 + rnd(&seed) % 8000);
-		kill_and_reap(&reapers, &self->victim, i % 2, &seed);
+		kill_and_reap(&reapers, &self->victim, stress.rounds % 2,
+			      &seed);
 		for (int k = 0; k < 2; k++) {
 			ASSERT_TRUE(!reapers.result[k] ||
 				    reapers.result[k] == ESRCH);
@@ -751,11 +757,12 @@ TEST_F_TIMEOUT(reap, clone_vm, RACE_LIMIT)
 		.prepare = sharer_prepare,
 		.run = clone_run,
 	};
-	unsigned int shared = 0;
+	struct stress stress = { .least = 4 };
 	unsigned long long seed = 4;
+	unsigned int shared = 0;
 
 	ASSERT_NE(s, NULL);
-	for (int i = 0; i < 12; i++) {
+	while (stress_goes_on(&stress)) {
 		int result, status;
 
 		memset(s, 0, sizeof(*s));
@@ -809,35 +816,40 @@ static void *pest_fn(void *arg)
 TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
+	struct stress stress = { .least = 2 };
+	unsigned long long times = 0;
 	struct reapers reapers;
 	struct pest pest = {};
 	pthread_t thread;
 
-	for (int round = 0; round < 2; round++) {
+	while (stress_goes_on(&stress)) {
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 		ASSERT_TRUE(victim_park(&self->victim));
 		pest = (struct pest){ .pid = self->victim.pid };
 		ASSERT_EQ(pthread_create(&thread, NULL, pest_fn, &pest), 0);
-		reapers_run(&reapers, &self->victim, 1 + 2 * round);
+		reapers_run(&reapers, &self->victim,
+			    1 + 2 * (stress.rounds % 2));
 		__atomic_store_n(&pest.stop, 1, __ATOMIC_RELAXED);
 		pthread_join(thread, NULL);
 		for (unsigned int i = 0; i < reapers.nr; i++) {
 			EXPECT_EQ(reapers.result[i], 0);
 			EXPECT_EQ(reapers.left[i], 0);
 		}
-		TH_LOG("lock taken %u times meanwhile", pest.times);
+		times += pest.times;
 		victim_end(&self->victim);
 	}
+	TH_LOG("lock taken %llu times meanwhile", times);
 }
 
 /* What a killed reaper had taken on, the others must not report as done. */
 TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	unsigned int early = 0;
+	struct stress stress = { .least = 4 };
 	unsigned long long seed = 5;
+	unsigned int early = 0;
 
-	for (int i = 0; i < 6; i++) {
+	while (stress_goes_on(&stress)) {
 		struct reapers reapers;
 		struct pest pest = {};
 		pthread_t thread;
@@ -854,7 +866,7 @@ TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			_exit(mrelease(self->victim.pidfd));
 		}
-		reapers_prepare(&reapers, &self->victim, i % 4);
+		reapers_prepare(&reapers, &self->victim, stress.rounds % 4);
 		reapers_go(&reapers);
 		short_wait(&seed);
 		kill(self->other, SIGKILL);
