@@ -489,9 +489,9 @@ TEST_F_TIMEOUT(exhausted, entries_do_not_wait, LIMIT)
 /* --- Storms --- */
 
 #define NR_VICTIMS	3
-#define STORM_NS	8000000000ULL
+/* Rounds of a storm; and until it has been one. */
 #define FEW_ROUNDS	3
-#define MAX_ROUNDS	60
+#define MANY_ROUNDS	60
 
 /**
  * struct storm - shared with all that take part
@@ -720,20 +720,16 @@ static void storm_kill(const char *cgroup, const pid_t *pids, const int *pidfds,
 
 TEST_F_TIMEOUT(storm, kills, LIMIT)
 {
-	unsigned long long seed = 1, begin = now_ns();
+	struct stress stress = { .least = MANY_ROUNDS };
 	const char *cgroup = self->world.victims;
+	unsigned long long seed = 1;
 	struct figures f;
 	pthread_t thread;
-	int rounds;
 
 	TH_LOG("seed %llu", seed);
 	ASSERT_EQ(pthread_create(&thread, NULL, variant->disturb,
 				 (void *)cgroup), 0);
-	for (rounds = 0; rounds < FEW_ROUNDS ||
-	     (rounds < MAX_ROUNDS && (now_ns() - begin < STORM_NS ||
-				      !storm->looks ||
-				      figures().queued == BEGIN.queued));
-	     rounds++) {
+	while (stress_goes_on(&stress)) {
 		int pidfds[NR_VICTIMS];
 		pid_t pids[NR_VICTIMS];
 
@@ -747,7 +743,7 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 			pidfds[i] = pidfd_of(pids[i]);
 		}
 		/* Until one of them has come so far as to look. */
-		nap(&seed, storm->looks ? 200000 : 200000 * (rounds + 1));
+		nap(&seed, 200000 * (storm->looks ? 1 : stress.rounds + 1));
 		storm_kill(cgroup, pids, pidfds, &seed);
 		for (int i = 0; i < NR_VICTIMS; i++) {
 			EXPECT_TRUE(ends(pidfds[i]));
@@ -756,15 +752,16 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 		while (waitpid(-1, NULL, 0) > 0)
 			;
 		ASSERT_EQ(storm->spoiled, 0) {
-			TH_LOG("round %d", rounds);
+			TH_LOG("round %u", stress.rounds);
 		}
+		if (storm->looks && figures().queued != BEGIN.queued)
+			stress.least = FEW_ROUNDS;
 	}
 	__atomic_store_n(&storm->stop, 1, __ATOMIC_SEQ_CST);
 	ASSERT_EQ(pthread_join(thread, NULL), 0);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
 	f = figures();
-	TH_LOG("%d rounds, %u looks, %u disturbances", rounds, storm->looks,
-	       storm->times);
+	TH_LOG("%u looks, %u disturbances", storm->looks, storm->times);
 	TH_LOG("%ld queued, %ld not, %ld flushes, at most %ld us",
 	       f.queued - BEGIN.queued, f.unqueued - BEGIN.unqueued,
 	       f.flush - BEGIN.flush, f.wait_max_us);
