@@ -672,6 +672,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	struct victim_ops ops = {
 		.arg = &t, .prepare = toucher_prepare, .run = touch_for_ever
 	};
+	struct stress stress = { .least = 16 };
 	unsigned long long seed = 3 + threads;
 	long swapped = 0, least = LONG_MAX;
 	struct victim v;
@@ -680,22 +681,23 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	t.mem = map(t.nr * PAGE, MAP_PRIVATE);
 	ASSERT_NE(t.mem, NULL);
 	ASSERT_EQ(victim_start(&v, &ops), GOOD);
-	for (int round = 0; round < 16; round++) {
+	while (stress_goes_on(&stress)) {
 		unsigned long long end = now_ns() + 250000000;
+		bool frozen = stress.rounds % 4 == 3;
 
 		/* While it runs, and now and then when it does not. */
-		if (round % 4 == 3)
+		if (frozen)
 			ASSERT_TRUE(freeze(v.pid));
 		do {
 			size_t first = rnd(&seed) % t.nr;
 
 			ASSERT_TRUE(page_out(v.pidfd, t.mem + first * PAGE,
 					     (t.nr - first) * PAGE));
-		} while (round % 4 != 3 && now_ns() < end);
-		if (round % 4 != 3)
+		} while (!frozen && now_ns() < end);
+		if (!frozen)
 			ASSERT_TRUE(freeze(v.pid));
 		ASSERT_TRUE(exact_soon(v.pid, &rss)) {
-			TH_LOG("round %d: %s", round, rss_text(&rss));
+			TH_LOG("round %u: %s", stress.rounds, rss_text(&rss));
 		}
 		swapped = rss.swap > swapped ? rss.swap : swapped;
 		least = rss.anon < least ? rss.anon : least;

@@ -13,6 +13,9 @@
 #define NR_THREADS	4
 /* What a process of a storm has at most, for each of its threads. */
 #define STORM_PAGES	100
+/* Rounds until any number of threads has had any time, and other rounds. */
+#define MANY_ROUNDS	(3 * NR_THREADS)
+#define FEW_ROUNDS	3
 
 FIXTURE(storm) {
 	bool swap;
@@ -119,16 +122,17 @@ static bool ends_well(pid_t pid)
 
 TEST_F_TIMEOUT(storm, exit_with_threads_at_work, LIMIT)
 {
+	struct stress stress = { .least = MANY_ROUNDS };
 	unsigned long long seed = 1;
 
-	for (int i = 0; i < 20; i++) {
+	while (stress_goes_on(&stress)) {
 		pid_t pid = fork();
 
 		ASSERT_GE(pid, 0);
 		if (!pid) {
-			if (!start_threads(1 + i % NR_THREADS))
+			if (!start_threads(1 + stress.rounds % NR_THREADS))
 				_exit(1);
-			usleep(rnd(&seed) % 5000 * (i % 3));
+			usleep(rnd(&seed) % 5000 * (stress.rounds % 3));
 			_exit(0);
 		}
 		rnd(&seed);
@@ -138,16 +142,17 @@ TEST_F_TIMEOUT(storm, exit_with_threads_at_work, LIMIT)
 
 TEST_F_TIMEOUT(storm, exec_with_threads_at_work, LIMIT)
 {
+	struct stress stress = { .least = MANY_ROUNDS };
 	unsigned long long seed = 2;
 
-	for (int i = 0; i < 20; i++) {
+	while (stress_goes_on(&stress)) {
 		pid_t pid = fork();
 
 		ASSERT_GE(pid, 0);
 		if (!pid) {
-			if (!start_threads(1 + i % NR_THREADS))
+			if (!start_threads(1 + stress.rounds % NR_THREADS))
 				_exit(1);
-			usleep(rnd(&seed) % 5000 * (i % 3));
+			usleep(rnd(&seed) % 5000 * (stress.rounds % 3));
 			exec_self();
 		}
 		rnd(&seed);
@@ -223,13 +228,14 @@ static void everything(void *arg)
 
 TEST_F_TIMEOUT(storm, killed_in_the_middle_of_everything, LIMIT)
 {
+	struct stress stress = { .least = FEW_ROUNDS };
 	struct victim_ops ops = { .run = everything };
 	unsigned long long seed = 3;
 	struct victim v[2];
 
 	/* Children of victims become ours, to be waited for. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	for (int i = 0; i < 15; i++) {
+	while (stress_goes_on(&stress)) {
 		for (int k = 0; k < 2; k++)
 			ASSERT_EQ(victim_start(&v[k], &ops), GOOD);
 		usleep(rnd(&seed) % 100000);
@@ -292,6 +298,7 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 {
 	struct beginner b = { .nr = 500 };
 	struct victim_ops ops = { &b, beginner_prepare, beginner_begin };
+	struct stress stress = { .least = FEW_ROUNDS };
 	struct victim v;
 	struct rss rss;
 	char byte = 0;
@@ -301,7 +308,7 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 		SKIP(return, "no zram to swap to");
 	b.mem = map(b.nr * PAGE, MAP_PRIVATE);
 	ASSERT_NE(b.mem, NULL);
-	for (int i = 0; i < 10; i++) {
+	while (stress_goes_on(&stress)) {
 		ASSERT_EQ(victim_start(&v, &ops), GOOD);
 		ASSERT_EQ(write(v.talk, &byte, 1), 1);
 		for (int k = 0; k < 20; k++)
@@ -309,7 +316,7 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 		ASSERT_EQ(read(v.talk, &byte, 1), 1);
 		ASSERT_EQ(byte, GOOD);
 		ASSERT_TRUE(within(2000, rss_read(v.pid, &rss) && rss_exact(&rss))) {
-			TH_LOG("round %d: %s", i, rss_text(&rss));
+			TH_LOG("round %u: %s", stress.rounds, rss_text(&rss));
 		}
 		victim_end(&v);
 	}
@@ -335,13 +342,14 @@ static void *vfork_fn(void *arg)
 /* A parent that waits for its vforked child, and threads that do not. */
 TEST_F_TIMEOUT(storm, vforked_children_beside_threads, LIMIT)
 {
+	struct stress stress = { .least = FEW_ROUNDS };
 	pthread_t forker, threads[2];
 	struct rss rss;
 	char *mem;
 
 	mem = map(16 * PAGE, MAP_PRIVATE);
 	ASSERT_NE(mem, NULL);
-	for (int round = 0; round < 3; round++) {
+	while (stress_goes_on(&stress)) {
 		ASSERT_EQ(pthread_create(&forker, NULL, vfork_fn, mem), 0);
 		for (int i = 0; i < 2; i++)
 			ASSERT_EQ(pthread_create(&threads[i], NULL, short_fn,
@@ -544,12 +552,13 @@ static void *churn_fn(void *arg)
 
 TEST_F_TIMEOUT(hotplug, goes_while_threads_work, LIMIT)
 {
+	struct stress stress = { .least = 2 };
 	pthread_t threads[NR_THREADS];
-	struct rss first, now;
+	struct rss first = {}, now;
 	int stop = 1;
 
-	/* For practice, with nothing to do. */
-	for (int round = 0; round < 2; round++) {
+	/* First for practice, with nothing to do. */
+	while (stress_goes_on(&stress)) {
 		for (int i = 0; i < NR_THREADS; i++)
 			ASSERT_EQ(pthread_create(&threads[i], NULL, churn_fn,
 						 &stop), 0);
@@ -563,10 +572,11 @@ TEST_F_TIMEOUT(hotplug, goes_while_threads_work, LIMIT)
 		for (int i = 0; i < NR_THREADS; i++)
 			pthread_join(threads[i], NULL);
 		ASSERT_TRUE(rss_read(getpid(), &now));
-		if (round)
+		if (stress.rounds)
 			ASSERT_RSS(getpid(), &now);
+		else
+			first = now;
 		stop = 0;
-		first = now;
 	}
 	ASSERT_EQ(now.shmem, first.shmem);
 }
