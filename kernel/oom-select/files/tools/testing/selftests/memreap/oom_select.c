@@ -26,6 +26,12 @@
 #define LIMIT		600
 #define NR_CONTENDERS	8
 #define NR_ROUNDS	12
+/*
+ * Of a storm, however long they take, and those after which the kernel has said
+ * enough about OOMs.
+ */
+#define FEW_ROUNDS	4
+#define MANY_ROUNDS	100
 /* Pages that a CPU keeps to itself, and pages that all have. */
 #define KEPT		31
 #define COMMON		1024UL
@@ -482,6 +488,7 @@ TEST_F_TIMEOUT(oom, event_tells, LIMIT)
  */
 TEST_F_TIMEOUT(oom, others_come_and_go, LIMIT)
 {
+	struct stress stress = { .least = FEW_ROUNDS, .most = MANY_ROUNDS };
 	pid_t storm = fork();
 
 	ASSERT_GE(storm, 0);
@@ -506,7 +513,7 @@ TEST_F_TIMEOUT(oom, others_come_and_go, LIMIT)
 			waitpid(pid, NULL, 0);
 		}
 	}
-	for (int round = 0; round < NR_ROUNDS; round++) {
+	while (stress_goes_on(&stress)) {
 		long before = kills(self->cgroup);
 		int victim;
 
