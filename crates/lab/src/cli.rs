@@ -238,6 +238,9 @@ struct SelftestArgs {
     names: Vec<String>,
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     variant: Variant,
+    /// How long each storm and race of ours goes on, in seconds
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
+    stress_seconds: u64,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -445,6 +448,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let options = SelftestOptions {
                 names: args.names,
                 variant: args.variant,
+                stress_seconds: args.stress_seconds,
                 json: args.json,
                 remembered: args.remembered,
             };

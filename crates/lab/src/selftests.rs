@@ -64,6 +64,8 @@ pub struct SelftestOptions {
     pub names: Vec<String>,
     /// The kernels' build.
     pub variant: Variant,
+    /// How long each storm and race of ours goes on, in seconds.
+    pub stress_seconds: u64,
     /// Whether stdout gets the results as JSON instead of a table.
     pub json: bool,
     /// Whether passes of earlier runs count: see [`passes`].
@@ -304,7 +306,7 @@ impl Run<'_> {
         if !self.tests.built.join(self.file()).is_file() {
             return Ok((Report::not_run("not built"), false));
         }
-        let (arm, job) = (self.arm(), self.job()?);
+        let (arm, job) = (self.arm(), self.job(options.stress_seconds)?);
         let mut content = Content::default();
         content.add(boot::content_key(ctx, accel, &arm, &job)?);
         // What reads the program's output is as much part of a pass as the program.
@@ -327,10 +329,13 @@ impl Run<'_> {
         Arm { name: self.tree.to_string(), bzimage, cmdline: CMDLINE.into() }
     }
 
-    fn job(&self) -> Result<Job> {
+    fn job(&self, stress_seconds: u64) -> Result<Job> {
         let (file, program) = (self.file(), self.program);
         let home = format!("{IN_GUEST}/{}", self.tests.folder);
-        let script = format!("cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}");
+        let script = format!(
+            "export MEMREAP_STRESS_SECONDS={stress_seconds}; \
+             cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}"
+        );
         let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
         job.mem_mib = MEM_MIB;
         job.memreap = false;
