@@ -22,6 +22,7 @@ use lab::progress::Progress;
 use lab::results::{Metric, Results, Verdict};
 use lab::selftests::{self, SelftestOptions};
 use lab::soak::{self, SoakOptions};
+use lab::stress::{self, StressOptions};
 use lab::suite::{self, SuiteOptions, Tier};
 use lab::{doctor, host, series, table, topics};
 
@@ -61,6 +62,7 @@ enum Sub {
     Kunit(KunitArgs),
     Selftests(SelftestArgs),
     Soak(SoakArgs),
+    Stress(StressArgs),
     Series(SeriesArgs),
     Static(StaticArgs),
     Topics(TopicsArgs),
@@ -262,6 +264,31 @@ struct SoakArgs {
     seed: Option<u64>,
 }
 
+/// Run stress-ng in guests, stock beside the changed kernel
+///
+/// A guest for each class of stressors and kernel. Finding (exit code 1): a failure that stock does
+/// not have, or a class in which nothing was done.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab stress                              all classes in both debug kernels
+  lab stress oom swap --seconds 300       two of them, longer
+  lab stress --variant slim --seconds 10  a quick look")]
+struct StressArgs {
+    /// Classes [default: all]
+    classes: Vec<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    variant: Variant,
+    /// For how long, per class and kernel
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Only list the classes
+    #[arg(long)]
+    list: bool,
+}
+
 /// Export the topics as patches for git am
 #[derive(Args)]
 struct SeriesArgs {
@@ -458,6 +485,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let options = SoakOptions { minutes: args.minutes, variant: args.variant, seed: args.seed };
             Ok(finding_unless(soak::run(&ctx, accelerator(&ctx)?, &options)?))
         }
+        Sub::Stress(args) => stress_ng(&ctx, args),
         Sub::Series(args) => {
             // git runs in folders of its own.
             let out = std::path::absolute(&args.out).with_context(|| args.out.display().to_string())?;
@@ -714,6 +742,27 @@ fn build(ctx: &Context, args: &BuildArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn stress_ng(ctx: &Context, args: StressArgs) -> Result<ExitCode> {
+    if args.list {
+        for (name, about, stressors) in stress::classes() {
+            println!("{name:<12} {about} ({stressors})");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options =
+        StressOptions { names: args.classes, variant: args.variant, seconds: args.seconds, json: args.json };
+    stress::check(&options).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    Ok(ExitCode::from(stress_code(stress::run(ctx, accelerator(ctx)?, &options)?)))
+}
+
+fn stress_code(verdict: stress::Verdict) -> u8 {
+    match verdict {
+        stress::Verdict::Ok => 0,
+        stress::Verdict::Finding => FINDING,
+        stress::Verdict::Guest => GUEST,
+    }
+}
+
 fn static_checks(ctx: &Context, args: &StaticArgs) -> Result<ExitCode> {
     host::ensure_packages(ctx, host::LINT)?;
     let kernel = kernel::build(ctx, Tree::Memreap, Variant::Slim)?;
@@ -817,6 +866,12 @@ mod tests {
         assert_eq!([true, false].map(|good| ab_code(&results, good)), [HOST; 2]);
         results.meta.repeated.push(of(GUEST));
         assert_eq!([true, false].map(|good| ab_code(&results, good)), [GUEST; 2]);
+    }
+
+    #[test]
+    fn verdicts_of_stress_map_to_exit_codes() {
+        use stress::Verdict::{Finding, Guest, Ok};
+        assert_eq!([Ok, Finding, Guest].map(stress_code), [0, 1, 4]);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod skips;
 pub mod soak;
 pub mod source;
 pub mod stats;
+pub mod stress;
 pub mod suite;
 pub mod table;
 mod tap;

@@ -1,0 +1,752 @@
+//! `lab stress`: stress-ng in guests, stock beside ours.
+//!
+//! stress-ng knows more ways to abuse memory management than our own scenarios, and was written by
+//! others. Each class of its stressors gets a guest of its own in each kernel. What the kernel
+//! complains about fails a guest as everywhere; what stress-ng complains about is held against the
+//! changed kernel unless the stock kernel has it too. How much was done is shown, but guests run
+//! beside each other, so that it is no measurement; only nothing at all is a failure: a class
+//! whose stressors were skipped, or whose OOM killer never killed, has tested nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use comfy_table::Table;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use serde::Serialize;
+
+use crate::accel::Accel;
+use crate::boot::{Arm, Boot, GuestCommand, Job, boot_with};
+use crate::channel::{Message, Outcome};
+use crate::context::Context;
+use crate::experiment::{Cause, Failure};
+use crate::host::{self, Pkg};
+use crate::kernel::{self, Tree, Variant};
+use crate::lanes;
+
+/// What is run.
+const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
+const IN_GUEST: &str = "/usr/bin/stress-ng";
+/// The most that is asked of one guest, in seconds.
+const MAX_SECONDS: u64 = 24 * 60 * 60;
+/// What a guest gets for its boot, and for stressors that notice late that their time is up:
+/// under TCG and with debug checks a single round of some takes a minute.
+const GRACE: Duration = Duration::from_secs(300);
+/// What the guest's script puts before its own lines, to tell them from those of stress-ng.
+const MARK: &str = "lab: ";
+
+/// Stressors that belong together, and what they need.
+#[derive(Debug)]
+struct Class {
+    name: &'static str,
+    about: &'static str,
+    /// stress-ng's stressors, with the number of instances of each.
+    stressors: &'static [(&'static str, u32)],
+    /// Options of theirs.
+    options: &'static [&'static str],
+    mem_mib: u32,
+    /// Shell commands before, as root; any that fails fails the class.
+    setup: &'static str,
+    /// Shell commands in the process that becomes stress-ng.
+    enter: &'static str,
+    /// Counters of /proc/vmstat that must not be zero in the end: what the class is for.
+    must_count: &'static [&'static str],
+    /// What stress-ng complains of by chance in any kernel, as parts of [`complaint`]'s text.
+    known: &'static [&'static str],
+}
+
+/// A class that needs nothing special.
+const PLAIN: Class = Class {
+    name: "",
+    about: "",
+    stressors: &[],
+    options: &[],
+    mem_mib: 1024,
+    setup: "",
+    enter: "",
+    must_count: &[],
+    known: &[],
+};
+
+const CLASSES: &[Class] = &[
+    Class {
+        name: "vm",
+        about: "memory is filled with patterns that are read back; pages move between address spaces",
+        stressors: &[("vm", 2), ("vm-rw", 1), ("vm-splice", 1), ("vm-segv", 1)],
+        options: &["--vm-bytes", "64M", "--vm-rw-bytes", "16M"],
+        ..PLAIN
+    },
+    Class {
+        name: "mmap",
+        about: "mappings come and go, many at a time, at fixed and at random addresses",
+        stressors: &[("mmap", 1), ("mmapmany", 1), ("mmapfixed", 1), ("mmapaddr", 1), ("munmap", 1)],
+        options: &["--mmap-bytes", "64M", "--mmap-mprotect"],
+        ..PLAIN
+    },
+    Class {
+        name: "madvise",
+        about: "every advice of madvise() on anonymous and on file pages",
+        stressors: &[("madvise", 2)],
+        ..PLAIN
+    },
+    Class {
+        name: "mremap",
+        about: "mappings grow, shrink and move",
+        stressors: &[("mremap", 2)],
+        options: &["--mremap-bytes", "32M"],
+        ..PLAIN
+    },
+    Class {
+        name: "ksm",
+        about: "KSM merges pages that are written to again, while their mappings are walked",
+        stressors: &[("vm", 2), ("rmap", 1)],
+        options: &["--vm-bytes", "32M", "--vm-madvise", "mergeable", "--vm-method", "zero-one", "--vm-keep"],
+        setup: "cd /sys/kernel/mm/ksm
+echo 10000 >pages_to_scan
+echo 10 >sleep_millisecs
+echo 1 >run",
+        // A merged page that was written to: so there were merged ones.
+        must_count: &["cow_ksm"],
+        ..PLAIN
+    },
+    Class {
+        name: "swap",
+        about: "a cgroup that is too small for its processes, and MADV_PAGEOUT, with swap on zram",
+        // Not stress-ng's own `swap`: it wants a file on a file system that the guest lacks.
+        stressors: &[("vm", 2), ("pageswap", 1)],
+        options: &["--vm-bytes", "192M"],
+        // A limit gives the same pressure in all kernels, whatever they take themselves. What does
+        // not compress needs its size in zram: both together have room in the guest.
+        setup: "echo 536870912 >/sys/block/zram0/disksize
+mkswap /dev/zram0
+swapon /dev/zram0
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+mkdir /sys/fs/cgroup/small
+echo 134217728 >/sys/fs/cgroup/small/memory.max",
+        enter: "echo 0 >/sys/fs/cgroup/small/cgroup.procs",
+        must_count: &["pswpout", "pswpin"],
+        ..PLAIN
+    },
+    Class {
+        name: "userfaultfd",
+        about: "page faults that a process handles for another",
+        stressors: &[("userfaultfd", 2)],
+        options: &["--userfaultfd-bytes", "16M"],
+        ..PLAIN
+    },
+    Class {
+        name: "oom",
+        about: "heaps, stacks and mappings that outgrow memory and swap until the OOM killer kills",
+        // stress-ng begins again what was killed, until the time is up.
+        stressors: &[("bigheap", 2), ("brk", 1), ("stack", 1)],
+        options: &["--bigheap-growth", "4M", "--stack-fill"],
+        // What is full sooner is killed more often.
+        mem_mib: 512,
+        setup: "echo 67108864 >/sys/block/zram0/disksize
+mkswap /dev/zram0
+swapon /dev/zram0",
+        must_count: &["oom_kill"],
+        ..PLAIN
+    },
+];
+
+/// What to run.
+pub struct StressOptions {
+    /// Classes; none: all.
+    pub names: Vec<String>,
+    /// The kernels' build.
+    pub variant: Variant,
+    /// For how long, per class and kernel.
+    pub seconds: u64,
+    /// Whether stdout gets the results as JSON instead of a table.
+    pub json: bool,
+}
+
+/// How it ended, the worse the later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing fails in the changed kernel that does not in stock, and all did something.
+    Ok,
+    /// stress-ng failed in the changed kernel alone, or did not do what it was to do.
+    Finding,
+    /// A guest did not end well.
+    Guest,
+}
+
+/// The classes: name, what it does, stressors.
+pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
+    CLASSES.iter().map(|class| (class.name, class.about, class.shown()))
+}
+
+/// Whether these are options that can be run.
+///
+/// # Errors
+/// When there is no such class, or the time is out of range.
+pub fn check(options: &StressOptions) -> Result<()> {
+    ensure!((1..=MAX_SECONDS).contains(&options.seconds), "a class takes 1 to {MAX_SECONDS} seconds");
+    select(&options.names).map(|_| ())
+}
+
+fn select(names: &[String]) -> Result<Vec<&'static Class>> {
+    if names.is_empty() {
+        return Ok(CLASSES.iter().collect());
+    }
+    let find = |name: &String| match CLASSES.iter().find(|class| class.name == *name) {
+        Some(class) => Ok(class),
+        None => {
+            let known: Vec<_> = CLASSES.iter().map(|class| class.name).collect();
+            bail!("no class '{name}': there are {}", known.join(", "))
+        }
+    };
+    names.iter().map(find).collect()
+}
+
+/// Runs the classes in both kernels, prints the results and gives the worst verdict.
+///
+/// # Errors
+/// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. A guest that panics,
+/// hangs or complains does not keep the other classes from running.
+pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdict> {
+    check(options)?;
+    let classes = select(&options.names)?;
+    host::ensure_packages(ctx, PACKAGES)?;
+    let program = host::find_tool("stress-ng").context("no stress-ng in PATH")?;
+    let arms = [Tree::Stock, Tree::Memreap]
+        .map(|tree| -> Result<Arm> {
+            let bzimage = kernel::build(ctx, tree, options.variant)?.bzimage;
+            Ok(Arm { name: tree.to_string(), bzimage, cmdline: String::new() })
+        })
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    let boots: Vec<(&Class, &Arm)> =
+        classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
+    // Nothing is measured, so guests may disturb each other.
+    let most = classes.iter().map(|class| class.mem_mib).max().unwrap_or(0);
+    let fit = lanes::that_fit(most, lanes::available_mib().unwrap_or(u64::MAX));
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let lanes = cpus.min(fit).max(1);
+    let mut done = lanes::work(lanes, &boots, |&(class, arm)| {
+        run_one(ctx, accel, arm, class, options.seconds, program.clone())
+    })
+    .into_iter();
+
+    // What was found out before something went wrong is still worth showing.
+    let mut rows = Vec::new();
+    let mut error = None;
+    for class in classes {
+        match (done.next(), done.next()) {
+            (Some(Ok(stock)), Some(Ok(memreap))) => {
+                rows.push(Row::new(class, options.seconds, stock, memreap));
+            }
+            (Some(Err(e)), _) | (_, Some(Err(e))) => error = error.or(Some(e)),
+            _ => {}
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else if !rows.is_empty() {
+        print!("{}", render(&rows));
+    }
+    if let Some(error) = error {
+        return Err(error);
+    }
+    Ok(rows.iter().map(|row| row.verdict).max().unwrap_or(Verdict::Ok))
+}
+
+impl Class {
+    /// `2 vm, 1 rmap`.
+    fn shown(&self) -> String {
+        let each: Vec<_> = self.stressors.iter().map(|(name, n)| format!("{n} {name}")).collect();
+        each.join(", ")
+    }
+
+    /// What the guest's shell does.
+    fn script(&self, seconds: u64) -> String {
+        let mut command = format!(
+            "stress-ng --verify --metrics --yaml /run/stress.yaml --temp-path /tmp --timeout {seconds}s"
+        );
+        for (name, instances) in self.stressors {
+            // A String takes every write.
+            let _ = write!(command, " --{name} {instances}");
+        }
+        for option in self.options {
+            let _ = write!(command, " {option}");
+        }
+        // The shell must live to tell the end; stress-ng decides itself which of its processes the
+        // OOM killer may take. One pipe for all keeps the lines in their order.
+        format!(
+            "exec 2>&1
+set -e
+{setup}
+echo -1000 >/proc/self/oom_score_adj
+cd /tmp
+set +e
+(
+	set -e
+	echo 0 >/proc/self/oom_score_adj
+	{enter}
+	exec {command}
+)
+echo \"{MARK}status $?\"
+while read -r name value; do echo \"{MARK}vmstat $name $value\"; done </proc/vmstat
+cat /run/stress.yaml
+echo \"{MARK}end\"
+",
+            setup = self.setup,
+            enter = self.enter,
+        )
+    }
+}
+
+/// Runs one class in one kernel.
+fn run_one(
+    ctx: &Context,
+    accel: Accel,
+    arm: &Arm,
+    class: &Class,
+    seconds: u64,
+    program: PathBuf,
+) -> Result<Report> {
+    let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &class.script(seconds)].map(String::from).into()));
+    job.mem_mib = class.mem_mib;
+    job.memreap = false;
+    job.timeout = Duration::from_secs(seconds) + GRACE;
+    job.overlay = vec![(program, IN_GUEST.into())];
+    let folder = ctx.out.join("logs/stress").join(format!("{}-{}", class.name, arm.name));
+    let mut text = String::new();
+    let boot = boot_with(ctx, accel, arm, &job, &folder, &mut |message| {
+        if let Message::Out(piece) | Message::Err(piece) = message {
+            text.push_str(piece);
+        }
+    })?;
+    let logs = boot.logs().to_path_buf();
+    fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
+    if let Outcome::Qemu { .. } = boot.outcome {
+        let boot_name = format!("{}, {}", class.name, arm.name);
+        let cause = Cause::Outcome(boot.outcome.clone());
+        return Err(Failure { boot: boot_name, cause, tail: boot.tail(20), logs }.into());
+    }
+    Ok(Report::new(class, &boot, &text))
+}
+
+/// One class in one kernel.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Why the guest failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest: Option<String>,
+    /// stress-ng's exit status; `None` if it did not come so far.
+    status: Option<i32>,
+    /// What it failed at, without figures.
+    failures: BTreeSet<String>,
+    /// What was to be done and was not.
+    idle: Vec<String>,
+    /// The bogo operations by stressor.
+    ops: BTreeMap<String, u64>,
+    oom_kills: u64,
+    /// Where all of it is.
+    logs: PathBuf,
+    /// The end of what was printed, where something was wrong.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    output: String,
+}
+
+impl Report {
+    fn new(class: &Class, boot: &Boot, text: &str) -> Self {
+        let Parsed { status, ops, vmstat, complaints, complete } = Parsed::new(text);
+        let guest = (!boot.outcome.is_healthy()).then(|| boot.outcome.to_string());
+        let mut failures = BTreeSet::new();
+        let mut idle = Vec::new();
+        // A guest that failed has not come to its end: nothing can be missing in it.
+        if guest.is_none() {
+            let known = |text: &String| class.known.iter().any(|known| text.contains(known));
+            failures.extend(complaints.into_iter().filter(|text| !known(text)));
+            match status {
+                Some(0) => {}
+                Some(status) => {
+                    let text = meaning(status);
+                    failures.extend(Some(text).filter(|text| !known(text)));
+                }
+                None => idle.push("stress-ng was not run".to_owned()),
+            }
+            let silent = |name: &&str| ops.get(*name).is_none_or(|&n| n == 0);
+            let names = class.stressors.iter().map(|(name, _)| *name);
+            idle.extend(names.filter(silent).map(|name| format!("{name}: 0 bogo ops")));
+            let zero = |name: &&&str| vmstat.get(**name).is_none_or(|&n| n == 0);
+            idle.extend(class.must_count.iter().filter(zero).map(|name| format!("vmstat: 0 {name}")));
+            if !complete || boot.outcome != Outcome::Exit(0) {
+                idle.push(format!("its script did not come to its end ({})", boot.outcome));
+            }
+        }
+        let mut output = String::new();
+        if guest.is_some() || !failures.is_empty() || !idle.is_empty() {
+            const LINES: usize = 30;
+            let said: Vec<_> = text.lines().take_while(|line| !line.starts_with(MARK)).collect();
+            for line in &said[said.len().saturating_sub(LINES)..] {
+                let _ = writeln!(output, "  {line}");
+            }
+            if guest.is_some() {
+                output.push_str(&boot.tail(LINES));
+            }
+        }
+        let oom_kills = vmstat.get("oom_kill").copied().unwrap_or_default();
+        Self { guest, status, failures, idle, ops, oom_kills, logs: boot.logs().to_path_buf(), output }
+    }
+
+    /// `ok`, `exit status 2; vm: detected N bit errors`.
+    fn outcome(&self) -> String {
+        let all: Vec<&str> =
+            self.guest.iter().chain(&self.failures).chain(&self.idle).map(String::as_str).collect();
+        if all.is_empty() { "ok".into() } else { all.join("; ") }
+    }
+}
+
+/// What stress-ng's exit status says; from its manual.
+fn meaning(status: i32) -> String {
+    let what = match status {
+        1 => "wrong options, or no resources",
+        2 => "a stressor failed",
+        3 => "a stressor lacked resources",
+        4 => "a stressor is not implemented here",
+        5 => "a stressor was killed",
+        6 => "a stressor exited unexpectedly",
+        7 => "untrustworthy metrics",
+        _ => "unknown",
+    };
+    format!("exit status {status} ({what})")
+}
+
+/// What the guest printed.
+#[derive(Debug, Default)]
+struct Parsed {
+    status: Option<i32>,
+    ops: BTreeMap<String, u64>,
+    vmstat: BTreeMap<String, u64>,
+    complaints: BTreeSet<String>,
+    /// Whether the script came to its end.
+    complete: bool,
+}
+
+impl Parsed {
+    fn new(text: &str) -> Self {
+        let mut parsed = Self::default();
+        let mut stressor = None;
+        for line in text.lines() {
+            if let Some(ours) = line.strip_prefix(MARK) {
+                let words: Vec<&str> = ours.split_whitespace().collect();
+                match words[..] {
+                    ["status", status] => parsed.status = status.parse().ok(),
+                    ["vmstat", name, value] => {
+                        parsed.vmstat.extend(value.parse().map(|value| (name.to_owned(), value)));
+                    }
+                    ["end"] => parsed.complete = true,
+                    _ => {}
+                }
+            } else if let Some(rest) = line.strip_prefix("stress-ng: ") {
+                parsed.complaints.extend(complaint(rest));
+            } else if let Some(name) = line.trim_start().strip_prefix("- stressor: ") {
+                stressor = Some(name.trim());
+            } else if let (Some(name), Some(ops)) = (stressor, line.trim_start().strip_prefix("bogo-ops: ")) {
+                // A stressor comes once, with all its instances.
+                parsed.ops.extend(ops.trim().parse().map(|ops| (name.to_owned(), ops)));
+                stressor = None;
+            }
+        }
+        parsed
+    }
+}
+
+/// A failure in a line of stress-ng's log, behind its name: `fail:  [123] vm: detected 3 bit errors`
+/// becomes `vm: detected N bit errors`. Without figures, which differ from run to run, so that the
+/// same failure of two kernels looks the same. `None` for lines that are no failure.
+fn complaint(line: &str) -> Option<String> {
+    let text = line.strip_prefix("fail:").or_else(|| line.strip_prefix("error:"))?.trim_start();
+    let text = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((_, text)) => text.trim(),
+        None => text.trim(),
+    };
+    let figure = |word: &str| {
+        let hex = word.strip_prefix("0x").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit()));
+        hex || word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let mut out = String::new();
+    for piece in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        out.push_str(if figure(word) { "N" } else { word });
+        out.push_str(&piece[word.len()..]);
+    }
+    Some(out)
+}
+
+/// One class, compared.
+#[derive(Debug, Serialize)]
+struct Row {
+    class: &'static str,
+    stressors: String,
+    seconds: u64,
+    stock: Report,
+    memreap: Report,
+    verdict: Verdict,
+    /// What is wrong.
+    findings: Vec<String>,
+}
+
+impl Row {
+    fn new(class: &Class, seconds: u64, stock: Report, memreap: Report) -> Self {
+        let mut findings = Vec::new();
+        for (name, report) in [("stock", &stock), ("memreap", &memreap)] {
+            findings.extend(report.guest.iter().map(|why| format!("{name}: {why}")));
+        }
+        let failed = !findings.is_empty();
+        // If stock's guest failed, there is nothing to be compared with.
+        if stock.guest.is_none() {
+            let new = memreap.failures.difference(&stock.failures);
+            findings.extend(new.map(|why| format!("memreap: {why}, not so on stock")));
+        }
+        // In either: a test that tests nothing on stock has nothing to say of ours.
+        for (name, report) in [("stock", &stock), ("memreap", &memreap)] {
+            findings.extend(report.idle.iter().map(|what| format!("{name}: {what}")));
+        }
+        let verdict = match (failed, findings.is_empty()) {
+            (true, _) => Verdict::Guest,
+            (false, false) => Verdict::Finding,
+            (false, true) => Verdict::Ok,
+        };
+        Self { class: class.name, stressors: class.shown(), seconds, stock, memreap, verdict, findings }
+    }
+
+    fn word(&self) -> &'static str {
+        match self.verdict {
+            Verdict::Guest => "GUEST FAILED",
+            Verdict::Finding => "FAILED",
+            Verdict::Ok if !self.memreap.failures.is_empty() => "fails as on stock",
+            Verdict::Ok => "ok",
+        }
+    }
+}
+
+fn render(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
+        "class",
+        "stressors",
+        "s",
+        "bogo ops\nstock / memreap",
+        "OOM kills\nstock / memreap",
+        "stock",
+        "memreap",
+        "verdict",
+    ]);
+    for row in rows {
+        let ops = row.stressors.split(", ").filter_map(|one| one.split_once(' ')).map(|(_, name)| {
+            let of = |report: &Report| report.ops.get(name).map_or("-".to_owned(), u64::to_string);
+            format!("{} / {}", of(&row.stock), of(&row.memreap))
+        });
+        table.add_row([
+            row.class.to_owned(),
+            row.stressors.replace(", ", "\n"),
+            row.seconds.to_string(),
+            ops.collect::<Vec<_>>().join("\n"),
+            format!("{} / {}", row.stock.oom_kills, row.memreap.oom_kills),
+            row.stock.outcome(),
+            row.memreap.outcome(),
+            row.word().to_owned(),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    for row in rows.iter().filter(|row| row.verdict != Verdict::Ok) {
+        let _ = writeln!(text, "\n{}: {}", row.class, row.findings.join("; "));
+        for report in [&row.stock, &row.memreap].into_iter().filter(|report| !report.output.is_empty()) {
+            let _ = writeln!(text, "{}\n  (logs: {})", report.output.trim_end(), report.logs.display());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Captured from a guest: `vm` alone, for 3 s.
+    const GOOD: &str = include_str!("../testdata/stress-ng-good.txt");
+    /// Captured: `apparmor` is skipped for want of a kernel with AppArmor, and all ends in success.
+    const SKIPPED: &str = include_str!("../testdata/stress-ng-skipped.txt");
+
+    fn class(name: &str) -> &'static Class {
+        CLASSES.iter().find(|class| class.name == name).unwrap()
+    }
+
+    const ONE: Class = Class { name: "one", stressors: &[("vm", 2)], ..PLAIN };
+
+    fn report(class: &Class, outcome: Outcome, text: &str) -> Report {
+        let boot = Boot {
+            outcome,
+            samples: Vec::new(),
+            notes: Vec::new(),
+            release: None,
+            console_log: PathBuf::from("/none/console.log"),
+            channel_log: PathBuf::from("/none/channel.jsonl"),
+            elapsed: Duration::ZERO,
+        };
+        Report::new(class, &boot, text)
+    }
+
+    fn row(class: &Class, stock: &str, memreap: &str) -> Row {
+        let report = |text| report(class, Outcome::Exit(0), text);
+        Row::new(class, 1, report(stock), report(memreap))
+    }
+
+    /// The good output with this line of stress-ng's and this exit status.
+    fn failed(line: &str, status: i32) -> String {
+        format!("{line}\n{}", GOOD.replace("lab: status 0", &format!("lab: status {status}")))
+    }
+
+    #[test]
+    fn real_output_is_read() {
+        let parsed = Parsed::new(GOOD);
+        assert_eq!(parsed.status, Some(0));
+        assert_eq!(parsed.ops, BTreeMap::from([("vm".to_owned(), 5804)]));
+        assert_eq!(parsed.vmstat["oom_kill"], 0);
+        assert!(parsed.complete && parsed.complaints.is_empty());
+        let row = row(&ONE, GOOD, GOOD);
+        assert_eq!((row.verdict, row.word(), row.memreap.outcome().as_str()), (Verdict::Ok, "ok", "ok"));
+        assert!(row.memreap.output.is_empty());
+    }
+
+    #[test]
+    fn complaints_lose_their_figures() {
+        let of = |line| complaint(line).unwrap_or_default();
+        assert_eq!(
+            of("fail:  [123] vm: detected 17 bit errors while stressing memory"),
+            "vm: detected N bit errors while stressing memory"
+        );
+        assert_eq!(of("error: [99] at 0x7f00ab12, 12MB (3.5%)"), "at N, N (N.N%)");
+        assert_eq!(of("fail:  no process number"), "no process number");
+        for fine in ["info:  [5] dispatching hogs: 2 vm", "metrc: [5] vm 3 4", "warn:  [5] x", "debug: [1] y"] {
+            assert_eq!(complaint(fine), None);
+        }
+    }
+
+    #[test]
+    fn what_fails_in_ours_alone_is_a_finding() {
+        let bits = failed("stress-ng: fail:  [12] vm: detected 3 bit errors while stressing memory", 2);
+        let more = failed("stress-ng: fail:  [77] vm: detected 8192 bit errors while stressing memory", 2);
+        let new = row(&ONE, GOOD, &bits);
+        assert_eq!(new.verdict, Verdict::Finding);
+        assert_eq!(
+            new.findings,
+            [
+                "memreap: exit status 2 (a stressor failed), not so on stock",
+                "memreap: vm: detected N bit errors while stressing memory, not so on stock"
+            ]
+        );
+        // The same on stock, if with other figures.
+        let same = row(&ONE, &more, &bits);
+        assert_eq!((same.verdict, same.word()), (Verdict::Ok, "fails as on stock"));
+        assert_eq!(row(&ONE, &bits, GOOD).verdict, Verdict::Ok);
+        // A status that stock does not have, and nothing else.
+        assert_eq!(row(&ONE, GOOD, &failed("", 5)).verdict, Verdict::Finding);
+        assert_eq!(row(&ONE, &failed("", 3), &failed("", 5)).verdict, Verdict::Finding);
+        assert!(render(&[new]).contains("detected 3 bit errors"));
+    }
+
+    #[test]
+    fn what_any_kernel_has_by_chance_is_known() {
+        let known = Class { known: &["untrustworthy"], ..ONE };
+        assert_eq!(row(&known, GOOD, &failed("", 7)).verdict, Verdict::Ok);
+        assert_eq!(row(&known, GOOD, &failed("", 6)).verdict, Verdict::Finding);
+        assert_eq!(row(&ONE, GOOD, &failed("", 7)).verdict, Verdict::Finding);
+    }
+
+    #[test]
+    fn a_stressor_that_does_nothing_is_a_finding_in_either_kernel() {
+        // stress-ng itself calls it a success.
+        assert_eq!(Parsed::new(SKIPPED).status, Some(0));
+        let class = Class { stressors: &[("pci", 1), ("apparmor", 1)], ..ONE };
+        let row = row(&class, SKIPPED, SKIPPED);
+        assert_eq!(row.verdict, Verdict::Finding);
+        assert_eq!(row.findings, ["stock: apparmor: 0 bogo ops", "memreap: apparmor: 0 bogo ops"]);
+
+        let zero = GOOD.replace("bogo-ops: 5804", "bogo-ops: 0");
+        assert_ne!(zero, GOOD);
+        for (stock, memreap) in [(GOOD, zero.as_str()), (&zero, GOOD)] {
+            let row = self::row(&ONE, stock, memreap);
+            assert_eq!((row.verdict, row.word()), (Verdict::Finding, "FAILED"));
+            assert!(row.findings[0].ends_with("vm: 0 bogo ops"), "{:?}", row.findings);
+        }
+    }
+
+    #[test]
+    fn a_class_must_do_what_it_is_for() {
+        for (name, counter) in [("oom", "oom_kill"), ("swap", "pswpout"), ("ksm", "cow_ksm")] {
+            let class = Class { must_count: class(name).must_count, ..ONE };
+            let row = row(&class, GOOD, GOOD);
+            assert_eq!(row.verdict, Verdict::Finding, "{name}");
+            assert!(row.findings.contains(&format!("memreap: vmstat: 0 {counter}")), "{:?}", row.findings);
+        }
+        let class = Class { must_count: &["oom_kill"], ..ONE };
+        let killed = GOOD.replace("lab: vmstat oom_kill 0", "lab: vmstat oom_kill 7");
+        let row = row(&class, &killed, &killed);
+        assert_eq!((row.verdict, row.memreap.oom_kills), (Verdict::Ok, 7));
+        assert!(render(&[row]).contains("7 / 7"));
+    }
+
+    #[test]
+    fn output_that_is_cut_off_is_a_finding() {
+        // Nothing, the preparation alone, and without the end.
+        for text in ["", "mkswap: /dev/zram0: No such file\n", GOOD.strip_suffix("lab: end\n").unwrap()] {
+            let row = row(&ONE, GOOD, text);
+            assert_eq!(row.verdict, Verdict::Finding, "{text}");
+            assert!(row.findings.iter().all(|what| what.starts_with("memreap: ")), "{:?}", row.findings);
+        }
+        // The shell's own end counts too.
+        assert!(!report(&ONE, Outcome::Exit(1), GOOD).idle.is_empty());
+    }
+
+    #[test]
+    fn a_guest_that_fails_counts_more_than_findings() {
+        let splat = Outcome::Splat { kind: "WARN", line: "WARNING: x".into() };
+        let hang = Outcome::Hang { after: Duration::from_secs(9) };
+        let panic = Outcome::Panic { line: "Kernel panic".into() };
+        for outcome in [splat, hang, panic, Outcome::NoResult, Outcome::Garbage { line: "x".into() }] {
+            let good = || report(&ONE, Outcome::Exit(0), GOOD);
+            let bad = || report(&ONE, outcome.clone(), "");
+            for (stock, memreap) in [(good(), bad()), (bad(), good()), (bad(), bad())] {
+                let row = Row::new(&ONE, 1, stock, memreap);
+                assert_eq!((row.verdict, row.word()), (Verdict::Guest, "GUEST FAILED"));
+                assert!(row.findings.iter().all(|what| what.contains(&outcome.to_string())));
+            }
+        }
+        assert!(Verdict::Guest > Verdict::Finding && Verdict::Finding > Verdict::Ok);
+    }
+
+    #[test]
+    fn classes_are_picked_by_name() {
+        let names = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            select(&names).map(|classes| classes.iter().map(|class| class.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap().len(), CLASSES.len());
+        assert_eq!(names(&["oom", "vm"]).unwrap(), ["oom", "vm"]);
+        assert!(names(&["cpu"]).unwrap_err().to_string().starts_with("no class 'cpu': there are vm, "));
+        let options = |seconds| StressOptions { names: vec![], variant: Variant::Slim, seconds, json: false };
+        assert!(check(&options(60)).is_ok());
+        assert!(check(&options(0)).is_err() && check(&options(u64::MAX)).is_err());
+    }
+
+    #[test]
+    fn the_guest_s_shell_understands_the_scripts() {
+        for class in CLASSES {
+            let script = class.script(7);
+            let mut sh = std::process::Command::new("sh");
+            assert!(sh.args(["-n", "-c", &script]).status().unwrap().success(), "{script}");
+            assert!(script.contains("--timeout 7s"));
+            assert!(class.stressors.iter().all(|(name, n)| script.contains(&format!(" --{name} {n}"))));
+        }
+    }
+}
