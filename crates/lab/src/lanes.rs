@@ -31,6 +31,14 @@ pub fn at_a_time(mode: Mode, cpus: usize, fit: usize) -> usize {
     }
 }
 
+/// How many guests of `mem_mib` are booted at a time if nothing is measured in them: as many as there
+/// are CPUs and room; at least one.
+#[must_use]
+pub fn unmeasured(mem_mib: u32) -> usize {
+    let fit = available_mib().map_or(usize::MAX, |available| that_fit(mem_mib, available));
+    thread::available_parallelism().map_or(1, usize::from).min(fit).max(1)
+}
+
 /// The host's MemAvailable in MiB, if it says so.
 #[must_use]
 pub fn available_mib() -> Option<u64> {

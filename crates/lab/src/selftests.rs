@@ -8,7 +8,6 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -123,7 +122,7 @@ fn run_all(
     }
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by_key(|&i| runs[i].rank());
-    let done = lanes::work(lanes(), &order, |&i| runs[i].report(ctx, accel, options));
+    let done = lanes::work(lanes::unmeasured(MEM_MIB), &order, |&i| runs[i].report(ctx, accel, options));
 
     let mut reports: Vec<Option<Report>> = vec![None; runs.len()];
     let (mut error, mut remembered) = (None, 0);
@@ -155,13 +154,6 @@ fn run_all(
         eprintln!("{remembered}");
     }
     error.map_or(Ok(()), Err)
-}
-
-/// How many guests at a time: what they do is not measured.
-fn lanes() -> usize {
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let fit = lanes::available_mib().map_or(1, |available| lanes::that_fit(MEM_MIB, available));
-    cpus.min(fit).max(1)
 }
 
 /// A test's name as the user gives it.

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -227,10 +226,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
     // Nothing is measured, so guests may disturb each other.
     let most = classes.iter().map(|class| class.mem_mib).max().unwrap_or(0);
-    let fit = lanes::that_fit(most, lanes::available_mib().unwrap_or(u64::MAX));
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let lanes = cpus.min(fit).max(1);
-    let mut done = lanes::work(lanes, &boots, |&(class, arm)| {
+    let mut done = lanes::work(lanes::unmeasured(most), &boots, |&(class, arm)| {
         run_one(ctx, accel, arm, class, options.seconds, program.clone())
     })
     .into_iter();
@@ -627,7 +623,8 @@ mod tests {
         );
         assert_eq!(of("error: [99] at 0x7f00ab12, 12MB (3.5%)"), "at N, N (N.N%)");
         assert_eq!(of("fail:  no process number"), "no process number");
-        for fine in ["info:  [5] dispatching hogs: 2 vm", "metrc: [5] vm 3 4", "warn:  [5] x", "debug: [1] y"] {
+        for fine in ["info:  [5] dispatching hogs: 2 vm", "metrc: [5] vm 3 4", "warn:  [5] x", "debug: [1] y"]
+        {
             assert_eq!(complaint(fine), None);
         }
     }
