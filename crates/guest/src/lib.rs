@@ -1,30 +1,22 @@
-//! PID 1 of the lab's guests, and the workloads ("scenarios") that run in them.
+//! The workloads ("scenarios") that run in the lab's guests, and what the face-off runs in its own.
 //!
-//! The host puts this one static binary into the initramfs as `/init` beside `/job.json`. As
-//! PID 1 it mounts the usual file systems, opens the result channel, does the job, reports the
-//! exit status and restarts the machine, which ends QEMU. A scenario runs in a second process
-//! of the same binary (`/init scenario NAME ARGS...`), so that whatever happens to it, PID 1
-//! lives to report it.
+//! PID 1 (crates/init) starts a scenario as `/bin/guest scenario NAME ARGS...`.
 
 mod cgroup;
 mod child;
 mod comeback;
 mod counters;
 mod dice;
-mod exec;
 mod faceoff;
 mod foreground;
 mod freemem;
 mod hogs;
-mod init;
 mod kmsg;
 mod ksm;
-mod leaks;
 mod locktrace;
 mod population;
 mod ptelock;
 mod region;
-mod report;
 mod rmaptrace;
 mod scenario;
 mod swap;
@@ -37,17 +29,12 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 
-use report::Reporter;
-
-/// What a Rust program that panics exits with; kept, although the release profile aborts.
-const PANICKED: u8 = 101;
+use init::report::Reporter;
+use init::{PANICKED, report_panics};
 
 /// The program.
 pub fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
-    if rustix::process::getpid().is_init() {
-        init::run()
-    }
     match args.next().as_deref() {
         // What a scenario runs to see what it costs to run something.
         Some("true") => ExitCode::SUCCESS,
@@ -55,7 +42,7 @@ pub fn main() -> ExitCode {
         Some("faceoff") => faceoff::run(),
         Some("faceoff-role") => faceoff::play(&args.collect::<Vec<_>>()),
         _ => {
-            eprintln!("guest: this is PID 1 of a lab guest, or 'guest scenario NAME ARGS...' in one");
+            eprintln!("guest: this runs in a lab guest, as 'guest scenario NAME ARGS...'");
             ExitCode::from(2)
         }
     }
@@ -96,18 +83,4 @@ fn run_scenario(args: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A panic of this program goes to the host as a note, then `end` decides how to end: the
-/// process for a scenario, the machine for PID 1.
-fn report_panics(out: &Reporter, end: impl Fn(&mut Reporter) + Send + Sync + 'static) {
-    let Ok(out) = out.try_clone() else { return };
-    let out = std::sync::Mutex::new(out);
-    std::panic::set_hook(Box::new(move |info| {
-        eprintln!("guest: {info}");
-        if let Ok(mut out) = out.lock() {
-            out.note(&format!("the guest program panicked: {info}"));
-            end(&mut out);
-        }
-    }));
 }

@@ -120,7 +120,7 @@ impl Default for Job {
     }
 }
 
-/// The work; the guest reads it as JSON (`crates/guest/src/init.rs` is the other end).
+/// The work; the guest reads it as JSON (`crates/init/src/boot.rs` is the other end).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestCommand {

@@ -1,6 +1,6 @@
 //! The host's end of the result channel, and the verdict on one boot.
 //!
-//! The guest writes JSON lines to a virtio-serial port (`crates/guest/src/report.rs` is the
+//! The guest writes JSON lines to a virtio-serial port (`crates/init/src/report.rs` is the
 //! other end); QEMU writes what comes out into `channel.jsonl`. The stream of a healthy guest
 //! starts with `hello` and ends with `exit`. Whatever does not fit is garbage and fails the
 //! boot: a number from a guest that also sends nonsense is not to be trusted.

@@ -1,4 +1,4 @@
-//! The initramfs: the static guest binary as `/init`, `memreap`, busybox, and the job.
+//! The initramfs: `/init`, busybox and the job, and for those that need them the scenarios and `memreap`.
 //!
 //! The kernel takes several cpio archives in a row, later ones on top. The first holds what is
 //! the same for all boots, the second the job's overlay and `/job.json`. Both are written here
@@ -16,23 +16,26 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::boot::Job;
+use crate::boot::{GuestCommand, Job};
 use crate::context::Context;
 use crate::host;
 use crate::progress::unpoisoned;
 
-/// What the guest binary is built for: every kernel the lab boots is x86-64.
+/// What the guest's programs are built for: every kernel the lab boots is x86-64.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The initramfs for `job`: a file in the output folder, named by its content, so that a boot's
 /// command stays repeatable and equal jobs share one file.
 ///
 /// # Errors
-/// When the guest binary does not build, busybox is missing or not static, an overlay file
+/// When the guest's programs do not build, busybox is missing or not static, an overlay file
 /// cannot be read, or the file cannot be written.
 pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
-    let Common { mut image, memreap } = common(ctx)?;
+    let Common { mut image, guest, memreap } = common(ctx)?;
     let mut cpio = Newc::default();
+    if let GuestCommand::Scenario { .. } = job.command {
+        cpio.file("/bin/guest", 0o755, &guest)?;
+    }
     if job.memreap {
         cpio.file("/bin/memreap", 0o755, &memreap)?;
     }
@@ -81,7 +84,9 @@ fn remove_old(folder: &Path) {
 struct Common {
     /// The archive with what every guest has.
     image: Vec<u8>,
-    /// The program, for guests that have it.
+    /// The program with the scenarios, for guests that run one.
+    guest: Vec<u8>,
+    /// memreap, for guests that have it.
     memreap: Vec<u8>,
 }
 
@@ -101,7 +106,7 @@ fn common(ctx: &Context) -> Result<Common> {
     // The kernel opens the console before PID 1 can mount devtmpfs.
     cpio.char_device("/dev/console", 0o600, 5, 1)?;
     cpio.char_device("/dev/null", 0o666, 1, 3)?;
-    cpio.file("/init", 0o755, &read(&built.join("guest"))?)?;
+    cpio.file("/init", 0o755, &read(&built.join("init"))?)?;
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
@@ -118,7 +123,8 @@ fn common(ctx: &Context) -> Result<Common> {
             cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
         }
     }
-    let common = Common { image: cpio.finish()?, memreap: read(&built.join("memreap"))? };
+    let program = |name| read(&built.join(name));
+    let common = Common { image: cpio.finish()?, guest: program("guest")?, memreap: program("memreap")? };
     *made = Some(common.clone());
     Ok(common)
 }
@@ -127,7 +133,7 @@ fn common(ctx: &Context) -> Result<Common> {
 /// flags, and cargo may be waiting for this very lab with the usual folder locked. Gives the folder
 /// that they are in.
 pub(crate) fn build_guest(ctx: &Context) -> Result<PathBuf> {
-    build_static(ctx, "release", &["guest", "memreap"], "building the guest")
+    build_static(ctx, "release", &["init", "guest", "memreap"], "building the guest's programs")
 }
 
 /// Builds memreap as it is packaged, but static: optimised for what it takes in memory.

@@ -15,8 +15,8 @@ use super::Scenario;
 use crate::cgroup::Cgroup;
 use crate::child::{Board, Child, set_name};
 use crate::dice::Dice;
-use crate::report::Reporter;
 use crate::{counters, swap};
+use init::report::Reporter;
 
 const CONFIG: &str = "/run/memreap.toml";
 const HISTORY: &str = "/run/history.jsonl";

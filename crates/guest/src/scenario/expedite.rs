@@ -27,8 +27,8 @@ use crate::cgroup::Cgroup;
 use crate::counters::value;
 use crate::freemem::{self, Reading, Recorder, ShortFreeLists};
 use crate::hogs::Hogs;
-use crate::report::Reporter;
 use crate::victim::{self, Layout, Victim};
+use init::report::Reporter;
 
 /// What the victims of a case have to put up with.
 struct Case {

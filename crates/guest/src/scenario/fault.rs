@@ -7,8 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::Scenario;
 use crate::child::Child;
-use crate::init;
-use crate::report::Reporter;
+use init::report::Reporter;
 
 /// The kernel's own crash test module: the name of a crash point written here runs it.
 const LKDTM: &str = "/sys/kernel/debug/provoke-crash/DIRECT";

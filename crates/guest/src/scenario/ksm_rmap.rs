@@ -19,11 +19,11 @@ use super::{Better, Figure, Scenario, median, metric};
 use crate::cgroup::Cgroup;
 use crate::freemem;
 use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
-use crate::report::Reporter;
 use crate::rmaptrace::{self, Kind, Walk, WalkTrace};
 use crate::swap;
 use crate::tracefs::Lost;
 use crate::victim;
+use init::report::Reporter;
 
 /// How a case differs from the others, and how much of it is enough.
 struct Case {

@@ -15,14 +15,14 @@ mod swap_release;
 
 use anyhow::{Result, bail};
 
-use crate::report::Reporter;
+use init::report::Reporter;
 
-pub use crate::report::Better;
+pub use init::report::Better;
 
 /// One workload, run as root inside a freshly booted guest.
 ///
 /// The guest is idle when `run` starts: /proc, /sys, /dev, /tmp, cgroup2, tracefs and debugfs
-/// are mounted (see [`crate::init`]), loopback is up, and nothing else runs but PID 1. The
+/// are mounted (see crates/init), loopback is up, and nothing else runs but PID 1. The
 /// scenario runs in a child of PID 1, so it may fork, exit or be killed without taking the
 /// guest down; orphans are reaped by PID 1.
 pub trait Scenario: Sync {

@@ -20,9 +20,9 @@ use crate::cgroup::Cgroup;
 use crate::dice::Dice;
 use crate::freemem;
 use crate::population::{self, Changes, Contender, HOME, PAGE, Pool, Shape};
-use crate::report::Reporter;
 use crate::tracefs::{self, Clock, Probe, Trace, events, text_field};
 use crate::victim;
+use init::report::Reporter;
 
 /// Pages of the common file that a process of median size has mapped.
 const MEDIAN: f64 = 1024.0;

@@ -22,8 +22,8 @@ use crate::cgroup::Cgroup;
 use crate::counters::value;
 use crate::freemem::{self, Recorder, ShortFreeLists};
 use crate::locktrace::{Kind, LockTrace, Lost, Recording};
-use crate::report::Reporter;
 use crate::victim::{self, Layout, Released, Victim};
+use init::report::Reporter;
 
 /// Name and number of VMAs.
 const CASES: [(&str, usize); 3] = [("100-vmas", 100), ("1000-vmas", 1000), ("1-vma", 1)];

@@ -18,8 +18,8 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::Scenario;
 use super::arguments::Arguments;
-use crate::report::Reporter;
 use crate::victim;
+use init::report::Reporter;
 
 /// Names what it reports in a guest of so many CPUs.
 type Metrics = fn(usize) -> Vec<String>;

@@ -25,9 +25,9 @@ use super::arguments::Arguments;
 use crate::counters;
 use crate::dice::Dice;
 use crate::freemem::set_policy;
-use crate::report::Reporter;
 use crate::swap;
 use crate::victim::mrelease;
+use init::report::Reporter;
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;

@@ -20,10 +20,10 @@ use crate::counters;
 use crate::foreground::{self, Steps, Worker};
 use crate::freemem::{self, ShortFreeLists};
 use crate::ptelock;
-use crate::report::Reporter;
 use crate::swap::{self, Area};
 use crate::swapped::{Flock, Layout, PAGE};
 use crate::tracefs::Lost;
+use init::report::Reporter;
 
 /// `swap-release [icount] [case=NAME] [rounds=N]`
 pub struct SwapRelease;

@@ -17,9 +17,9 @@ use crate::cgroup::Cgroup;
 use crate::child::{self, Board, Child};
 use crate::kmsg::Kmsg;
 use crate::region::{PAGE, Region, TABLE};
-use crate::report::{Better, Reporter};
 use crate::scenario::Figure;
 use crate::victim;
+use init::report::{Better, Reporter};
 
 /// How many processes hop over the CPUs, each in its own way.
 const HOPPERS: u64 = 4;

@@ -9,8 +9,8 @@ use super::{Options, Program};
 use crate::child::{self, Board, Child};
 use crate::freemem::now;
 use crate::region::Region;
-use crate::report::{Better, Reporter};
 use crate::scenario::{median, metric};
+use init::report::{Better, Reporter};
 
 /// Rounds that do not count, because what runs for the first time is slow: of page faults, and of
 /// what is short.

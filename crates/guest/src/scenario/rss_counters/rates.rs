@@ -9,9 +9,9 @@ use super::{Options, Program, cpus};
 use crate::child::{Board, Child};
 use crate::freemem::now;
 use crate::region::Region;
-use crate::report::{Better, Reporter};
 use crate::scenario::{median, metric};
 use crate::victim;
+use init::report::{Better, Reporter};
 
 /// How often, and how long each time, it is counted what gets done.
 const WINDOWS: u32 = 5;

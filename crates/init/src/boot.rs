@@ -8,7 +8,6 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 use serde::Deserialize;
 
-use crate::counters;
 use crate::exec;
 use crate::leaks;
 use crate::report::Reporter;
@@ -25,7 +24,7 @@ struct Job {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Command {
-    /// A scenario of this binary.
+    /// A scenario of the program beside this one.
     Scenario { name: String, args: Vec<String> },
     /// A program and its arguments; its output and exit status go to the host.
     Exec(Vec<String>),
@@ -84,7 +83,8 @@ fn work(out: &mut Reporter) -> Result<i32> {
 
 fn hello(out: &mut Reporter) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
-    let mem_kib = counters::meminfo("MemTotal:")?;
+    let memory = rustix::system::sysinfo();
+    let mem_kib = memory.totalram * u64::from(memory.mem_unit) / 1024;
     let cpus = thread::available_parallelism()?.get();
     out.hello(release.trim_end(), cpus, mem_kib);
     Ok(())
