@@ -23,7 +23,7 @@ use crate::boot::{Arm, Boot, GuestCommand, Job, boot_with};
 use crate::channel::{Message, Outcome};
 use crate::context::Context;
 use crate::experiment::{Cause, Failure};
-use crate::host::{self, Pkg};
+use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
 use crate::lanes;
 
@@ -74,22 +74,27 @@ const PLAIN: Class = Class {
 const CLASSES: &[Class] = &[
     Class {
         name: "vm",
-        about: "memory is filled with patterns that are read back; pages move between address spaces",
-        stressors: &[("vm", 2), ("vm-rw", 1), ("vm-splice", 1), ("vm-segv", 1)],
-        options: &["--vm-bytes", "64M", "--vm-rw-bytes", "16M"],
+        about: "memory is filled with patterns that are read back, spliced, unmapped under its user",
+        // Not vm-rw: the kernels are built without process_vm_readv().
+        stressors: &[("vm", 2), ("vm-splice", 1), ("vm-segv", 1)],
+        options: &["--vm-bytes", "64M"],
         ..PLAIN
     },
     Class {
         name: "mmap",
         about: "mappings come and go, many at a time, at fixed and at random addresses",
         stressors: &[("mmap", 1), ("mmapmany", 1), ("mmapfixed", 1), ("mmapaddr", 1), ("munmap", 1)],
-        options: &["--mmap-bytes", "64M", "--mmap-mprotect"],
+        // Each round is many passes over all pages: with more of them TCG ends none in 10 s.
+        options: &["--mmap-bytes", "4M", "--mmap-mprotect"],
         ..PLAIN
     },
     Class {
         name: "madvise",
         about: "every advice of madvise() on anonymous and on file pages",
         stressors: &[("madvise", 2)],
+        // As root it has pages of its own poisoned (MADV_HWPOISON), and ends without success, on
+        // stock too, but says no word of it. What it finds wrong with an advice it does say.
+        known: &["exit status 2"],
         ..PLAIN
     },
     Class {
@@ -117,7 +122,8 @@ echo 1 >run",
         about: "a cgroup that is too small for its processes, and MADV_PAGEOUT, with swap on zram",
         // Not stress-ng's own `swap`: it wants a file on a file system that the guest lacks.
         stressors: &[("vm", 2), ("pageswap", 1)],
-        options: &["--vm-bytes", "192M"],
+        // For both of them together. Of all methods together no round would end in time.
+        options: &["--vm-bytes", "96M", "--vm-method", "rand-set"],
         // A limit gives the same pressure in all kernels, whatever they take themselves. What does
         // not compress needs its size in zram: both together have room in the guest.
         setup: "echo 536870912 >/sys/block/zram0/disksize
@@ -125,7 +131,7 @@ mkswap /dev/zram0
 swapon /dev/zram0
 echo +memory >/sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/small
-echo 134217728 >/sys/fs/cgroup/small/memory.max",
+echo 67108864 >/sys/fs/cgroup/small/memory.max",
         enter: "echo 0 >/sys/fs/cgroup/small/cgroup.procs",
         must_count: &["pswpout", "pswpin"],
         ..PLAIN
@@ -142,10 +148,16 @@ echo 134217728 >/sys/fs/cgroup/small/memory.max",
         about: "heaps, stacks and mappings that outgrow memory and swap until the OOM killer kills",
         // stress-ng begins again what was killed, until the time is up.
         stressors: &[("bigheap", 2), ("brk", 1), ("stack", 1)],
-        options: &["--bigheap-growth", "4M", "--stack-fill"],
-        // What is full sooner is killed more often.
+        // A heap is read back after every step: with small ones it fills no memory in 10 s.
+        options: &["--bigheap-growth", "16M", "--stack-fill"],
         mem_mib: 512,
-        setup: "echo 67108864 >/sys/block/zram0/disksize
+        // A ramfs, which is never reclaimed, takes all but 96 MiB: what is left is full soon however
+        // slow the guest, and is the same whatever the kernel takes itself.
+        setup: "mkdir /ballast
+mount -t ramfs ramfs /ballast
+available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
+head -c $(( (available - 98304) * 1024 )) /dev/zero >/ballast/file
+echo 67108864 >/sys/block/zram0/disksize
 mkswap /dev/zram0
 swapon /dev/zram0",
         must_count: &["oom_kill"],
@@ -308,11 +320,16 @@ fn run_one(
     seconds: u64,
     program: PathBuf,
 ) -> Result<Report> {
-    let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &class.script(seconds)].map(String::from).into()));
+    // In a file, since the command is shown. Of its own for every run, removed when it is over.
+    let name = format!("stress-{}-{}-{}", class.name, arm.name, std::process::id());
+    let script = Staging::begin(&ctx.out.join(name))?;
+    fs::write(script.path(), class.script(seconds)).with_context(|| script.path().display().to_string())?;
+    let in_guest = format!("/stress/{}", class.name);
+    let mut job = Job::new(GuestCommand::Exec(vec!["sh".into(), in_guest.clone()]));
     job.mem_mib = class.mem_mib;
     job.memreap = false;
     job.timeout = Duration::from_secs(seconds) + GRACE;
-    job.overlay = vec![(program, IN_GUEST.into())];
+    job.overlay = vec![(program, IN_GUEST.into()), (script.path().to_path_buf(), in_guest)];
     let folder = ctx.out.join("logs/stress").join(format!("{}-{}", class.name, arm.name));
     let mut text = String::new();
     let boot = boot_with(ctx, accel, arm, &job, &folder, &mut |message| {
@@ -568,16 +585,17 @@ fn render(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    /// Captured from a guest: `vm` alone, for 3 s.
+    /// Captured from a guest: two userfaultfd, for 10 s.
     const GOOD: &str = include_str!("../testdata/stress-ng-good.txt");
-    /// Captured: `apparmor` is skipped for want of a kernel with AppArmor, and all ends in success.
-    const SKIPPED: &str = include_str!("../testdata/stress-ng-skipped.txt");
+    /// Captured from a guest whose kernel has no process_vm_readv(): vm-rw does nothing, and
+    /// stress-ng ends in success.
+    const NOTHING_DONE: &str = include_str!("../testdata/stress-ng-nothing-done.txt");
 
     fn class(name: &str) -> &'static Class {
         CLASSES.iter().find(|class| class.name == name).unwrap()
     }
 
-    const ONE: Class = Class { name: "one", stressors: &[("vm", 2)], ..PLAIN };
+    const ONE: Class = Class { name: "one", stressors: &[("userfaultfd", 2)], ..PLAIN };
 
     fn report(class: &Class, outcome: Outcome, text: &str) -> Report {
         let boot = Boot {
@@ -606,7 +624,7 @@ mod tests {
     fn real_output_is_read() {
         let parsed = Parsed::new(GOOD);
         assert_eq!(parsed.status, Some(0));
-        assert_eq!(parsed.ops, BTreeMap::from([("vm".to_owned(), 5804)]));
+        assert_eq!(parsed.ops, BTreeMap::from([("userfaultfd".to_owned(), 48953)]));
         assert_eq!(parsed.vmstat["oom_kill"], 0);
         assert!(parsed.complete && parsed.complaints.is_empty());
         let row = row(&ONE, GOOD, GOOD);
@@ -663,18 +681,26 @@ mod tests {
     #[test]
     fn a_stressor_that_does_nothing_is_a_finding_in_either_kernel() {
         // stress-ng itself calls it a success.
-        assert_eq!(Parsed::new(SKIPPED).status, Some(0));
-        let class = Class { stressors: &[("pci", 1), ("apparmor", 1)], ..ONE };
-        let row = row(&class, SKIPPED, SKIPPED);
+        assert_eq!(Parsed::new(NOTHING_DONE).status, Some(0));
+        let class = Class { stressors: &[("vm", 2), ("vm-rw", 1), ("vm-splice", 1), ("mremap", 1)], ..ONE };
+        let row = row(&class, NOTHING_DONE, NOTHING_DONE);
         assert_eq!(row.verdict, Verdict::Finding);
-        assert_eq!(row.findings, ["stock: apparmor: 0 bogo ops", "memreap: apparmor: 0 bogo ops"]);
+        let idle = ["vm-rw: 0 bogo ops", "mremap: 0 bogo ops"];
+        assert_eq!(
+            (&row.stock.idle[..], &row.memreap.idle[..]),
+            (&idle.map(String::from)[..], &idle.map(String::from)[..])
+        );
+        assert_eq!(row.findings[0], "stock: vm-rw: 0 bogo ops");
+        // What it said of it is no news, since stock has it too.
+        let said = "vm-rw: process_vm_readv failed, errno=N (Function not implemented)";
+        assert!(row.memreap.failures.contains(said) && row.findings.len() == 4);
 
-        let zero = GOOD.replace("bogo-ops: 5804", "bogo-ops: 0");
+        let zero = GOOD.replace("bogo-ops: 48953", "bogo-ops: 0");
         assert_ne!(zero, GOOD);
         for (stock, memreap) in [(GOOD, zero.as_str()), (&zero, GOOD)] {
             let row = self::row(&ONE, stock, memreap);
             assert_eq!((row.verdict, row.word()), (Verdict::Finding, "FAILED"));
-            assert!(row.findings[0].ends_with("vm: 0 bogo ops"), "{:?}", row.findings);
+            assert!(row.findings[0].ends_with("userfaultfd: 0 bogo ops"), "{:?}", row.findings);
         }
     }
 
