@@ -511,4 +511,15 @@ mod tests {
         assert_eq!(new(two, "ok 1 page 1\n"), ["page 2 (not run)"]);
         assert_eq!(new(two, "ok 1 page 1\nok 2 sheet 2\n"), ["page 2 (not run)"]);
     }
+
+    /// A program that was renamed would lose its CPUs and its place without a word.
+    #[test]
+    fn programs_that_are_named_here_exist() {
+        let kernel = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");
+        let topics: Vec<_> = fs::read_dir(kernel).unwrap().map(|entry| entry.unwrap().path()).collect();
+        for name in LONGEST.iter().chain(CPUS_OF_OURS.iter().map(|(name, _)| name)) {
+            let source = format!("files/{IN_TREE}/{OURS}/{name}.c");
+            assert!(topics.iter().any(|topic| topic.join(&source).is_file()), "{name}");
+        }
+    }
 }
