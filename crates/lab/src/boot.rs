@@ -74,6 +74,8 @@ pub enum Mode {
 pub struct Job {
     /// The work.
     pub command: GuestCommand,
+    /// What progress calls it, if the command itself says little.
+    pub name: Option<String>,
     /// Number of CPUs.
     pub cpus: u32,
     /// Memory in MiB.
@@ -101,6 +103,7 @@ impl Job {
     pub fn new(command: GuestCommand) -> Self {
         Self {
             command,
+            name: None,
             cpus: 2,
             mem_mib: 1024,
             mode: Mode::Multi,
@@ -263,7 +266,8 @@ pub fn boot_with(
     }
 
     // Nothing else may draw on a terminal that belongs to the guest.
-    let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {}", arm.name, job.command)));
+    let name = job.name.clone().unwrap_or_else(|| job.command.to_string());
+    let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {name}", arm.name)));
     let mut run = Run {
         console: Follower::new(&logs.console)?,
         channel: Follower::new(&logs.channel)?,

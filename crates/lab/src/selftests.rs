@@ -329,6 +329,7 @@ impl Run<'_> {
              cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}"
         );
         let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
+        job.name = Some(format!("{}/{program}", self.tests.folder));
         job.mem_mib = MEM_MIB;
         job.memreap = false;
         job.cpus = if self.tests.folder != OURS { CPUS } else { cpus_of_ours(file) };

@@ -326,6 +326,7 @@ fn run_one(
     fs::write(script.path(), class.script(seconds)).with_context(|| script.path().display().to_string())?;
     let in_guest = format!("/stress/{}", class.name);
     let mut job = Job::new(GuestCommand::Exec(vec!["sh".into(), in_guest.clone()]));
+    job.name = Some(format!("stress-ng {}", class.name));
     job.mem_mib = class.mem_mib;
     job.memreap = false;
     job.timeout = Duration::from_secs(seconds) + GRACE;
