@@ -38,8 +38,8 @@ pub fn look() -> Result<()> {
     if report.is_empty() {
         return Ok(());
     }
-    // Else the kernel takes ten lines of a program, and leaves out the rest.
-    fs::write("/proc/sys/kernel/printk_devkmsg", "on").context("printk_devkmsg")?;
+    // Else the kernel takes ten lines of a program, and leaves out the rest. It insists on the newline.
+    fs::write("/proc/sys/kernel/printk_devkmsg", "on\n").context("printk_devkmsg")?;
     let mut kmsg = File::options().write(true).open(KMSG).context(KMSG)?;
     for line in lines(&report) {
         // One line is one write. By its level it is an error.
