@@ -243,6 +243,9 @@ struct SelftestArgs {
     /// How long each storm and race of ours goes on, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
     stress_seconds: u64,
+    /// Look for leaks of the kernel's memory too (kmemleak), which takes longer; debug only
+    #[arg(long)]
+    leaks: bool,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -476,6 +479,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 names: args.names,
                 variant: args.variant,
                 stress_seconds: args.stress_seconds,
+                leaks: args.leaks,
                 json: args.json,
                 remembered: args.remembered,
             };

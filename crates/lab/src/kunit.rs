@@ -40,6 +40,9 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
     // The kernels have KUnit switched off until asked, so that other boots do not run the tests.
     let mut cmdline = String::from("kunit.enable=1");
+    if options.variant == Variant::Debug {
+        cmdline.push_str(" kmemleak=on");
+    }
     if let Some(glob) = &options.filter {
         let fits = !glob.contains(|c: char| c.is_whitespace() || c == '"');
         ensure!(fits, "the filter '{glob}' cannot be passed on a kernel command line");

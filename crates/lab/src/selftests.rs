@@ -34,9 +34,12 @@ const IN_TREE: &str = "tools/testing/selftests";
 const IN_GUEST: &str = "/selftests";
 
 /// One program's limit in the guest, in seconds: the kernel's usual 45 s, with room for TCG and
-/// debug checks. The guest's own limit leaves room for its boot.
-const PROGRAM_LIMIT: u64 = 1200;
-const GUEST_LIMIT: Duration = Duration::from_secs(PROGRAM_LIMIT + 120);
+/// debug checks, among which kmemleak takes most.
+fn program_limit(leaks: bool) -> u64 {
+    if leaks { 4800 } else { 1200 }
+}
+/// What the guest has for its boot and its end.
+const GRACE: Duration = Duration::from_secs(240);
 /// mrelease_test takes up to 1 GiB.
 const MEM_MIB: u32 = 2048;
 /// Tests of migration need a second node; both get half of the memory.
@@ -65,6 +68,8 @@ pub struct SelftestOptions {
     pub variant: Variant,
     /// How long each storm and race of ours goes on, in seconds.
     pub stress_seconds: u64,
+    /// Whether guests look for what their programs leaked of the kernel's memory; debug only.
+    pub leaks: bool,
     /// Whether stdout gets the results as JSON instead of a table.
     pub json: bool,
     /// Whether passes of earlier runs count: see [`passes`].
@@ -100,6 +105,7 @@ fn run_all(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     let names = names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
+    ensure!(!options.leaks || options.variant == Variant::Debug, "only the debug kernels look for leaks");
     let skips = Skips::load(&ctx.repo)?;
     let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
     let stock = if names.iter().any(|name| !name.is_ours()) {
@@ -298,7 +304,7 @@ impl Run<'_> {
         if !self.tests.built.join(self.file()).is_file() {
             return Ok((Report::not_run("not built"), false));
         }
-        let (arm, job) = (self.arm(), self.job(options.stress_seconds)?);
+        let (arm, job) = (self.arm(), self.job(options)?);
         let mut content = Content::default();
         content.add(boot::content_key(ctx, accel, &arm, &job)?);
         // What reads the program's output is as much part of a pass as the program.
@@ -321,19 +327,23 @@ impl Run<'_> {
         Arm { name: self.tree.to_string(), bzimage, cmdline: CMDLINE.into() }
     }
 
-    fn job(&self, stress_seconds: u64) -> Result<Job> {
+    fn job(&self, options: &SelftestOptions) -> Result<Job> {
+        let (seconds, limit) = (options.stress_seconds, program_limit(options.leaks));
         let (file, program) = (self.file(), self.program);
         let home = format!("{IN_GUEST}/{}", self.tests.folder);
         let script = format!(
-            "export MEMREAP_STRESS_SECONDS={stress_seconds}; \
-             cd {home} && exec timeout -s KILL {PROGRAM_LIMIT} ./{program}"
+            "export MEMREAP_STRESS_SECONDS={seconds}; \
+             cd {home} && exec timeout -s KILL {limit} ./{program}"
         );
         let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
         job.name = Some(format!("{}/{program}", self.tests.folder));
         job.mem_mib = MEM_MIB;
         job.memreap = false;
         job.cpus = if self.tests.folder != OURS { CPUS } else { cpus_of_ours(file) };
-        job.timeout = GUEST_LIMIT;
+        job.timeout = Duration::from_secs(limit) + GRACE;
+        if options.leaks {
+            job.cmdline = "kmemleak=on".into();
+        }
         let path = self.tests.built.join(file);
         let content = fs::read(&path).with_context(|| path.display().to_string())?;
         job.overlay = vec![(path, format!("{home}/{file}"))];
@@ -367,7 +377,7 @@ impl Run<'_> {
         let must_be_tap = self.tests.folder == OURS;
         let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));
         if boot.outcome == Outcome::Exit(TIMED_OUT) {
-            report.why = Some(format!("killed, or longer than {PROGRAM_LIMIT} s"));
+            report.why = Some("killed, or longer than its limit".into());
         }
         Ok(report)
     }

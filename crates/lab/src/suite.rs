@@ -187,7 +187,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "kunit",
-        about: "KUnit in the changed debug kernel",
+        about: "KUnit in the changed debug kernel, with kmemleak",
         args: &["kunit", "--variant", "debug"],
         packages: GUESTS,
         memory: Memory::Guests,
@@ -207,6 +207,15 @@ const CHECKS: &[Check] = &[
         about: "our selftests in the changed debug kernel",
         tiers: NOT_FOR_EVERY_EDIT,
         args: &["selftests", "--variant", "debug", "ours"],
+        packages: GUESTS,
+        memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "leaks",
+        about: "our selftests in the changed debug kernel, with kmemleak",
+        tiers: &[Tier::Full],
+        args: &["selftests", "--variant", "debug", "--leaks", "--stress-seconds", "2", "ours"],
         packages: GUESTS,
         memory: Memory::Guests,
         ..CHECK

@@ -122,12 +122,17 @@ fn undefined_behaviour_fails_a_green_run() {
     assert!(content("ub"), "{}", boot.tail(40));
 }
 
+/// The debug kernel, asked to look for leaks.
+fn looking() -> Arm {
+    Arm { cmdline: "kmemleak=on".into(), ..debug_arm(&context()) }
+}
+
 #[test]
 fn a_leak_fails_a_green_run() {
     let mut job = debug_fault(&["leak"]);
     // How it comes about; see the scenario.
     job.allow = ["BUG: unable to handle page fault", "Oops: "].map(String::from).into();
-    let (boot, _) = run("leak", &debug_arm(&context()), &job);
+    let (boot, _) = run("leak", &looking(), &job);
     assert!(matches!(boot.outcome, Outcome::Splat { kind: "memory leak", .. }), "{:?}", boot.outcome);
     // With who has allocated it.
     let tail = boot.tail(30);
@@ -137,15 +142,26 @@ fn a_leak_fails_a_green_run() {
 }
 
 #[test]
+fn who_leaks_nothing_stays_green() {
+    let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
+    let (boot, _) = run("no-leak", &looking(), &job);
+    assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
+}
+
+#[test]
 fn a_leak_detector_that_is_off_is_no_proof() {
-    let mut off = debug_arm(&context());
-    off.cmdline = "kmemleak=off".into();
-    let mut job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
-    // The console says so as well, which would be enough; this is about PID 1.
-    job.allow = vec!["kmemleak: Kernel memory leak detector disabled".into()];
-    let (boot, _) = run("leaks-off", &off, &job);
-    assert_eq!(boot.outcome, Outcome::Exit(1), "{}", boot.tail(40));
-    assert!(boot.notes.iter().any(|n| n.contains("kmemleak has turned itself off")), "{:?}", boot.notes);
+    let mut turned_off = looking();
+    turned_off.cmdline += " kmemleak=off";
+    let without = Arm { cmdline: "kmemleak=on".into(), ..arm(&context()) };
+    for (name, arm, why) in [
+        ("leaks-off", turned_off, "kmemleak has turned itself off"),
+        ("leaks-none", without, "CONFIG_DEBUG_KMEMLEAK"),
+    ] {
+        let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
+        let (boot, _) = run(name, &arm, &job);
+        assert_eq!(boot.outcome, Outcome::Exit(1), "{}", boot.tail(40));
+        assert!(boot.notes.iter().any(|n| n.contains(why)), "{:?}", boot.notes);
+    }
 }
 
 #[test]
