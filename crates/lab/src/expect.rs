@@ -132,9 +132,10 @@ struct Bound {
 /// What the results were to show.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Whether they are of a smoke run, one pair: then `at_least` is judged by the pair's own ratio, which
-    /// only has to show half of what is promised, and what needs more pairs is left out: verdicts, what
-    /// got worse, the A/A control.
+    /// Whether they are of a smoke run, one pair: then `at_least` and `share_at_most` are judged by the
+    /// pair's own figures, which only have to show half of what is promised, and what needs more pairs is
+    /// left out: verdicts, what got worse, the A/A control, and in guests that run in real time all but
+    /// large ratios.
     pub smoke: bool,
     /// Whether they have an A/A control. Without one, `aa_clean` is left out.
     pub aa: bool,
@@ -356,28 +357,51 @@ fn aa_clean(results: &Results, scenario: Option<&str>, terms: Terms) -> Checked 
     Checked { expected, measured, state: State::of(met) }
 }
 
-/// Whether the metric's ratio is shown to be at least `least`.
-fn is_at_least(metric: &Metric, least: f64, terms: Terms) -> bool {
+/// A promise about one metric in words, and whether it is kept: `None` if the run cannot tell.
+type Promise = (String, Option<bool>);
+
+fn at_least(metric: &Metric, least: f64, terms: Terms) -> Promise {
     // A rounding error in exp(ln(x)) must not turn identical boots into a miss.
     const ROUNDING: f64 = 1e-9;
-    let (shown, least) = match metric.ci95 {
-        _ if terms.smoke => (metric.ratio, by_one_pair(least)),
-        Some([lowest, _]) => (lowest, least),
-        None => return false,
-    };
-    shown >= least * (1.0 - ROUNDING)
+    let reaches = |shown: f64, least: f64| shown >= least * (1.0 - ROUNDING);
+    let words = format!("at least {}", ratio(least));
+    if !terms.smoke {
+        return (words, Some(metric.ci95.is_some_and(|[lowest, _]| reaches(lowest, least))));
+    }
+    match by_one_pair(metric, least) {
+        Some(part) => (format!("{words} ({} by one pair)", ratio(part)), Some(reaches(metric.ratio, part))),
+        None => (words, None),
+    }
 }
 
-/// What one pair has to show of a ratio that is promised: half of a gain, in logarithms. Where
-/// nothing is to be gained, it may be a fifth below.
-fn by_one_pair(least: f64) -> f64 {
-    if least > 1.0 { least.sqrt() } else { least * 0.8 }
+/// What one pair has to show of a ratio that is promised: half of a gain, in logarithms; where nothing
+/// is to be gained, it may be a fifth below. Guests in real time share the host with whatever else runs
+/// there, and beside two compilers a pair showed 0.77x of a promised 1.25x: they have to show what is
+/// far beyond that, and nothing else.
+fn by_one_pair(metric: &Metric, least: f64) -> Option<f64> {
+    const FAR: f64 = 10.0;
+    let virtual_time = metric.mode.as_deref() == Some("icount");
+    match least {
+        _ if !virtual_time && least < FAR => None,
+        _ if least > 1.0 => Some(least.sqrt()),
+        _ => Some(least * 0.8),
+    }
 }
 
-/// A promised ratio in words.
-fn promise(least: f64, terms: Terms) -> String {
-    let by_one = |least| format!(" ({} by one pair)", ratio(by_one_pair(least)));
-    format!("at least {}{}", ratio(least), if terms.smoke { by_one(least) } else { String::new() })
+/// `share_at_most`, of which one pair has to show half as well.
+fn at_most_a_share(metric: &Metric, most: f64, terms: Terms) -> Promise {
+    let [changed, base] = sums(metric);
+    let words = format!("at most {} of base", percent(most));
+    if terms.smoke {
+        let part = most.sqrt();
+        return (format!("{words} ({} by one pair)", percent(part)), Some(changed <= part * base));
+    }
+    (words, Some(changed <= most * base))
+}
+
+/// All that was measured on the changed kernel, and on the base.
+fn sums(metric: &Metric) -> [f64; 2] {
+    [&metric.memreap, &metric.stock].map(|arm| arm.iter().sum())
 }
 
 /// The ratio, how sure it is, and the verdict.
@@ -424,46 +448,33 @@ impl<'a> Scope<'a> {
     }
 
     fn known_worse(&self, results: &Results, known: &KnownWorse, terms: Terms) -> Vec<Checked> {
-        let floor = match known.at_least {
-            0.0 => String::new(),
-            least => format!(", {}", promise(least, terms)),
-        };
-        let wanted = |name: &str| format!("{name}: may get worse{floor}");
+        let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
             return vec![missing(wanted(&known.metric), &known.metric)];
         }
-        let checked = found.into_iter().map(|m| Checked {
-            expected: wanted(&place(m)),
-            measured: judged(m, terms),
-            state: State::of(is_at_least(m, known.at_least, terms)),
+        let checked = found.into_iter().map(|m| {
+            let (floor, kept) = match known.at_least {
+                0.0 => (String::new(), Some(true)),
+                least => at_least(m, least, terms),
+            };
+            let separator = if floor.is_empty() { "" } else { ", " };
+            let expected = wanted(&place(m)) + separator + &floor;
+            match kept {
+                Some(kept) => Checked { expected, measured: judged(m, terms), state: State::of(kept) },
+                None => needs_pairs(expected),
+            }
         });
         checked.collect()
     }
 
     fn expect(&self, results: &Results, expect: &Expect, terms: Terms) -> Vec<Checked> {
         let name = expect.metric.get_ref();
-        let verdict = expect.verdict.map(|verdict| verdict.to_string());
-        let figures = [
-            expect.at_least.map(|least| promise(least, terms)),
-            expect.share_at_most.map(|most| format!("at most {} of base", percent(most))),
-            verdict.clone().filter(|_| !terms.smoke),
-        ];
-        let figures = figures.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let found = self.find(results, name);
         if found.is_empty() {
-            let wanted = if figures.is_empty() { verdict.unwrap_or_default() } else { figures };
-            return vec![missing(format!("{name}: {wanted}"), name)];
+            return vec![missing(name.clone(), name)];
         }
-        let mut checked = Vec::new();
-        for m in found {
-            let of = |wanted: &str| format!("{}: {wanted}", place(m));
-            if !figures.is_empty() {
-                checked.push(figures_of(m, expect, of(&figures), terms));
-            }
-            checked.extend(verdict.iter().filter(|_| terms.smoke).map(|verdict| needs_pairs(of(verdict))));
-        }
-        checked
+        found.into_iter().flat_map(|m| expected_of(m, expect, terms)).collect()
     }
 
     fn compare(
@@ -520,18 +531,34 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The metric against what is expected of it, without the verdict in a smoke run.
-fn figures_of(m: &Metric, expect: &Expect, expected: String, terms: Terms) -> Checked {
-    let [changed, base] = [&m.memreap, &m.stock].map(|arm| arm.iter().sum::<f64>());
-    let mut measured = judged(m, terms);
-    if expect.share_at_most.is_some() {
-        let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
-        measured = format!("{measured}, {share} ({} of {} {})", number(changed), number(base), m.unit);
+/// The metric against what is expected of it, and apart from it what needs more pairs.
+fn expected_of(m: &Metric, expect: &Expect, terms: Terms) -> Vec<Checked> {
+    let promises = [
+        expect.at_least.map(|least| at_least(m, least, terms)),
+        expect.share_at_most.map(|most| at_most_a_share(m, most, terms)),
+        expect.verdict.map(|verdict| (verdict.to_string(), (!terms.smoke).then_some(m.verdict == verdict))),
+    ];
+    let (told, untold): (Vec<Promise>, Vec<Promise>) =
+        promises.into_iter().flatten().partition(|(_, kept)| kept.is_some());
+    let of = |promises: &[Promise]| {
+        let words: Vec<&str> = promises.iter().map(|(words, _)| words.as_str()).collect();
+        format!("{}: {}", place(m), words.join(", "))
+    };
+    let mut checked = Vec::new();
+    if !told.is_empty() {
+        let mut measured = judged(m, terms);
+        if expect.share_at_most.is_some() {
+            let [changed, base] = sums(m);
+            let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
+            measured = format!("{measured}, {share} ({} of {} {})", number(changed), number(base), m.unit);
+        }
+        let met = told.iter().all(|(_, kept)| *kept == Some(true));
+        checked.push(Checked { expected: of(&told), measured, state: State::of(met) });
     }
-    let met = expect.at_least.is_none_or(|least| is_at_least(m, least, terms))
-        && expect.share_at_most.is_none_or(|most| changed <= most * base)
-        && expect.verdict.is_none_or(|verdict| terms.smoke || m.verdict == verdict);
-    Checked { expected, measured, state: State::of(met) }
+    if !untold.is_empty() {
+        checked.push(needs_pairs(of(&untold)));
+    }
+    checked
 }
 
 /// How it is said that an expectation is of a metric that was not measured.
@@ -722,18 +749,26 @@ mod tests {
 
     #[test]
     fn one_pair_has_to_show_half_of_a_promise() {
-        let judge = |ratio: f64, least: f64, table: &str| {
+        let judge = |metric: usize, ratio: f64, least: f64, table: &str| {
             let mut results = one_pair();
-            results.metrics[1].ratio = ratio;
-            let text = format!("[[{table}]]\nmetric = '100-vmas/mrelease-90'\nat_least = {least:?}");
-            own(check_text(&results, &text, Path::new("x"), SMOKE).unwrap())[0].state == State::Met
+            results.metrics[metric].ratio = ratio;
+            let name = &results.metrics[metric].metric;
+            let text = format!("[[{table}]]\nmetric = '{name}'\nat_least = {least:?}");
+            own(check_text(&results, &text, Path::new("x"), SMOKE).unwrap())[0].state
         };
+        let of_mode = |mode| one_pair().metrics.iter().position(|m| m.mode.as_deref() == Some(mode)).unwrap();
+        let (virtual_time, real_time) = (of_mode("icount"), of_mode("multi"));
         for table in ["expect", "known_worse"] {
-            for (least, enough, too_little) in [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9)] {
-                assert!(judge(enough, least, table) && !judge(too_little, least, table), "{least}");
+            let promises = [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9), (1.0, 0.81, 0.79), (0.5, 0.41, 0.39)];
+            for (least, enough, too_little) in promises {
+                assert_eq!(judge(virtual_time, enough, least, table), State::Met, "{least}");
+                assert_eq!(judge(virtual_time, too_little, least, table), State::Missed, "{least}");
             }
-            for (least, enough, too_little) in [(1.0, 0.81, 0.79), (0.5, 0.41, 0.39)] {
-                assert!(judge(enough, least, table) && !judge(too_little, least, table), "{least}");
+            // Others on the host decide in real time, unless it is far off.
+            assert_eq!(judge(real_time, 10.1, 100.0, table), State::Met);
+            assert_eq!(judge(real_time, 9.9, 100.0, table), State::Missed);
+            for least in [0.5, 1.0, 1.25, 9.9] {
+                assert_eq!(judge(real_time, 0.1, least, table), State::LeftOut, "{least}");
             }
         }
     }
@@ -770,7 +805,7 @@ mod tests {
         fixture::golden("expect-smoke.txt", &render(&checked, None, false));
         assert!(!passed(&checked));
         let left_out: Vec<Checked> = checked.into_iter().filter(|c| c.state == State::LeftOut).collect();
-        assert!(passed(&left_out) && left_out.len() == 4);
+        assert!(passed(&left_out) && left_out.len() == 5);
     }
 
     #[test]
