@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use comfy_table::Table;
@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::experiment::{Cause, Failure};
 use crate::host::{self, Pkg, Probe, Staging};
 use crate::kernel::{self, Kernel, Tree, Variant};
+use crate::progress::elapsed;
 use crate::skips::Skips;
 use crate::tap::{Report, Status};
 use crate::{lanes, passes};
@@ -48,8 +49,17 @@ const CMDLINE: &str = "numa=fake=2";
 const CPUS: u32 = 3;
 /// A victim, what kills it and its reapers each on a CPU of their own.
 const CPUS_OF_OURS: &[(&str, u32)] = &[("expedite", 4)];
-/// Of those that take longest, by name: begun first, so that none of them is alone at the end.
-const LONGEST: &[&str] = &[];
+/// Those that take longest, from six minutes to one and a half in the debug kernel: begun first, so that none of them is alone at the end.
+const LONGEST: &[&str] = &[
+    "expedite_storm",
+    "swap_release",
+    "expedite_sysctl",
+    "expedite_cgroup",
+    "oom_select",
+    "swap_release_memsw",
+    "expedite",
+    "rss_counters",
+];
 
 /// What busybox's `timeout -s KILL` leaves.
 const TIMED_OUT: i32 = 128 + 9;
@@ -362,6 +372,7 @@ impl Run<'_> {
         let folder = self.tests.folder.replace('/', "-");
         let logs = ctx.out.join("logs/selftests").join(folder).join(format!("{}-{}", self.file(), self.tree));
         let mut text = String::new();
+        let begun = Instant::now();
         let boot = boot_with(ctx, accel, arm, job, &logs, &mut |message| {
             if let Message::Out(piece) | Message::Err(piece) = message {
                 text.push_str(piece);
@@ -376,6 +387,7 @@ impl Run<'_> {
         // Ours speak TAP by the house's rules; of the kernel's own, not all do.
         let must_be_tap = self.tests.folder == OURS;
         let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));
+        report.seconds = begun.elapsed().as_secs();
         if boot.outcome == Outcome::Exit(TIMED_OUT) {
             report.why = Some("killed, or longer than its limit".into());
         }
@@ -450,10 +462,11 @@ impl Row {
 
 fn print_table(rows: &[Row]) {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["test", "stock", "memreap", "verdict"]);
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["test", "stock", "memreap", "took", "verdict"]);
     for row in rows {
         let stock = row.stock.as_ref().map_or_else(|| "-".to_owned(), Report::summary);
-        table.add_row([row.test.clone(), stock, row.memreap.summary(), row.verdict().to_owned()]);
+        let took = elapsed(Duration::from_secs(row.memreap.seconds));
+        table.add_row([row.test.clone(), stock, row.memreap.summary(), took, row.verdict().to_owned()]);
     }
     println!("{table}");
     for row in rows.iter().filter(|r| !r.new_failures.is_empty()) {

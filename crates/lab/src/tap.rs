@@ -33,6 +33,9 @@ pub struct Report {
     /// The reasons that skipped cases gave, by name; that of the program as a whole has the name "".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub skips: BTreeMap<String, String>,
+    /// For how long its guest ran, in seconds.
+    #[serde(default)]
+    pub seconds: u64,
     /// What it printed, if it did not pass.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
@@ -72,7 +75,7 @@ impl Report {
         if !outcome.is_healthy() {
             output.push_str(&evidence());
         }
-        Self { status, why, cases: tap.cases, skips, output }
+        Self { status, why, cases: tap.cases, skips, seconds: 0, output }
     }
 
     /// Of a program that could not even be started.
