@@ -205,10 +205,18 @@ const CHECKS: &[Check] = &[
     Check {
         name: "selftests",
         about: "our selftests in the changed debug kernel",
-        tiers: NOT_FOR_EVERY_EDIT,
-        args: &["selftests", "--variant", "debug", "ours"],
+        tiers: &[Tier::Test],
+        args: &["selftests", "--variant", "debug", "--stress-seconds", "4", "ours"],
         packages: GUESTS,
         memory: Memory::Guests,
+        ..CHECK
+    },
+    Check {
+        name: "storms",
+        about: "our selftests in the changed debug kernel, with longer storms and races",
+        tiers: &[Tier::Full],
+        args: &["selftests", "--variant", "debug", "ours"],
+        packages: GUESTS,
         ..CHECK
     },
     Check {
@@ -559,6 +567,7 @@ mod tests {
             "smoke" => "scenarios",
             "mrelease" => "slim",
             "slim" => "selftests",
+            "selftests" => "storms",
             name => name,
         };
         let part_of = |name, tier| CHECKS.iter().any(|c| c.name == name && c.tiers.contains(&tier));
