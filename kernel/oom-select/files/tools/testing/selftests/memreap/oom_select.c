@@ -397,42 +397,44 @@ static long largest(struct _test_data_oom *self)
 	return most;
 }
 
-/*
- * In how many rounds somebody else than the largest was killed; -1 if nothing
- * can be said.
- */
-static int count_misses(struct _test_data_oom *self, int rounds)
+/* The round, from 1, in which somebody else than the largest is killed, if any. */
+static bool first_miss(struct _test_data_oom *self, int *miss)
 {
-	int misses = 0;
-
-	while (rounds--) {
+	*miss = 0;
+	for (int round = 1; !*miss && round <= NR_ROUNDS; round++) {
 		int victim;
 
 		if (!fill_up(self))
-			return -1;
+			return false;
 		victim = run_out(self);
 		if (victim < 0)
-			return -1;
-		misses += self->contender[victim].size < largest(self);
+			return false;
+		if (self->contender[victim].size < largest(self))
+			*miss = round;
 	}
 
-	return misses;
+	return true;
 }
 
 TEST_F_TIMEOUT(oom, the_largest_is_killed, LIMIT)
 {
-	EXPECT_EQ(count_misses(self, NR_ROUNDS), 0);
+	int miss;
+
+	ASSERT_TRUE(first_miss(self, &miss));
+	EXPECT_EQ(miss, 0);
 }
 
 /* That these are populations in which approximate sizes mislead. */
 TEST_F_TIMEOUT(oom, without_it_others_are, LIMIT)
 {
-	int misses;
+	bool done;
+	int miss;
 
 	ASSERT_TRUE(write_file(SWITCH, "0"));
-	misses = count_misses(self, NR_ROUNDS);
+	done = first_miss(self, &miss);
 	ASSERT_TRUE(write_file(SWITCH, "1"));
-	EXPECT_GT(misses, 0);
+	ASSERT_TRUE(done);
+	EXPECT_GT(miss, 0);
 }
 
 TEST_F_TIMEOUT(oom, adjustments_count, LIMIT)
