@@ -52,7 +52,8 @@ pub fn look() -> Result<()> {
 }
 
 fn scan() -> Result<()> {
-    // Not created, which debugfs refuses as kmemleak does what it is off for.
+    // Without O_CREAT, which debugfs refuses as kmemleak refuses what it is off for: a kernel that has
+    // none is to be told from one whose kmemleak is off.
     let scan = File::options().write(true).open(KMEMLEAK).and_then(|mut f| f.write_all(b"scan"));
     match scan {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {

@@ -321,7 +321,8 @@ pub fn boot_with(
 }
 
 /// What a boot's outcome depends on, as 64 hexadecimal digits: the contents of the kernel and of the
-/// initramfs, QEMU's version and its arguments, what the console may not say. Not the speed of the host, nor where files are.
+/// initramfs, QEMU's version and its arguments, what the console may not say. Not the speed of the
+/// host, nor where files are.
 ///
 /// # Errors
 /// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not tell its version.
