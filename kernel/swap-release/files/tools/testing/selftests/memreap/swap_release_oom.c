@@ -7,6 +7,7 @@
 
 #define ZSWAP		"/sys/module/zswap/parameters/enabled"
 #define NR_HUGEPAGES	"/proc/sys/vm/nr_hugepages"
+#define BOOST		"/proc/sys/vm/watermark_boost_factor"
 
 FIXTURE(oom) {
 	struct world world;
@@ -14,6 +15,7 @@ FIXTURE(oom) {
 	char swappiness[16];
 	char zswap[8];
 	char hugepages[32];
+	char boost[16];
 };
 
 FIXTURE_SETUP(oom)
@@ -25,6 +27,9 @@ FIXTURE_SETUP(oom)
 	if (!limits_lift(&self->limits))
 		SKIP(return, "hogs cannot have all CPUs to themselves");
 	ASSERT_TRUE(nothing_is_swapped(self->swappiness, 16));
+	/* kswapd, which takes it back, does not get to run. */
+	if (read_file(BOOST, self->boost, sizeof(self->boost)))
+		ASSERT_TRUE(write_file(BOOST, "0"));
 	ASSERT_TRUE(hogs_start());
 	/* Whoever dies, not the test. */
 	ASSERT_TRUE(set_score(-1000));
@@ -38,6 +43,8 @@ FIXTURE_TEARDOWN_PARENT(oom)
 		write_file(ZSWAP, self->zswap);
 	if (self->hugepages[0])
 		write_file(NR_HUGEPAGES, self->hugepages);
+	if (self->boost[0])
+		write_file(BOOST, self->boost);
 	limits_restore(&self->limits);
 	world_end(_metadata, &self->world);
 }

@@ -135,8 +135,9 @@ static inline void expect_one_victim(struct __test_metadata *_metadata,
 	one = need_until_gone(need, &victim);
 	enough = need_more(need, more);
 	none = !gone(&next);
-	all = hogs_rest();
+	/* Before anybody else can lack it. */
 	munmap(need->mem, need->size);
+	all = hogs_rest();
 
 	EXPECT_TRUE(all);
 	ASSERT_TRUE(one);
