@@ -157,7 +157,7 @@ const CHECKS: &[Check] = &[
     Check {
         name: "series",
         about: "the exported patches apply and build one by one",
-        tiers: NOT_FOR_EVERY_EDIT,
+        tiers: &[Tier::Full],
         args: &["series", "--check", "--out", "target/lab/series"],
         packages: GUESTS,
         memory: Memory::Content(Inputs {
@@ -426,6 +426,10 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
         Program::Lab => Command::new(std::env::current_exe().context("cannot find this program's own file")?),
     };
     command.args(check.args).current_dir(&ctx.repo);
+    if check.program == Program::Tool("make") {
+        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+        command.arg(format!("-j{jobs}"));
+    }
     if check.memory == Memory::Guests && !fresh {
         command.arg("--remembered");
     }
