@@ -26,13 +26,14 @@
 #define EVENTS		"/events/memreap_swap"
 #define MODE		"/sys/module/memreap/parameters/swap_release"
 #define PAGE_CLUSTER	"/proc/sys/vm/page-cluster"
+#define DROP_CACHES	"/proc/sys/vm/drop_caches"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300
 /* ms for what may take its time, as there. */
 #define PATIENCE	30000
 /* How often pages are tried to be swapped out, 1 ms apart. */
-#define PAGE_OUT_TRIES	5000
+#define PAGE_OUT_TRIES	1000
 /* ms for which entries wait before others than workers release them. */
 #define DEADLINE	100
 
@@ -575,13 +576,16 @@ static inline bool page_out_once(void *mem, size_t size)
 
 /*
  * A page may be busy: until @pages are in swap. So many tries and not so much
- * time, as on a slow machine the first one can take that long.
+ * time, as on a slow machine the first one can take that long. Pages that this
+ * task touched on a CPU where it ran before may not be on the lists of reclaim
+ * yet: dropping caches, here in silence, has all CPUs put theirs there.
  */
 static inline bool page_out(void *mem, size_t size, long pages)
 {
 	for (int i = 0; i < PAGE_OUT_TRIES; i++) {
 		if (page_out_once(mem, size) && swapped(mem, size) == pages)
 			return true;
+		write_file(DROP_CACHES, "5");
 		usleep(1000);
 	}
 
