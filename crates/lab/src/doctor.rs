@@ -93,7 +93,7 @@ fn machine() -> Finding {
 }
 
 fn cores() -> Finding {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = host::cpus();
     if cores >= 2 {
         return Finding::ok("cores", cores.to_string());
     }

@@ -20,10 +20,8 @@
 
 use std::fmt;
 use std::fs;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
@@ -309,8 +307,7 @@ fn lanes_of(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
             run.mem_mib
         ));
     }
-    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    lanes::at_a_time(run.mode, cpus, fit)
+    lanes::at_a_time(run.mode, host::cpus(), fit)
 }
 
 impl Plan {
@@ -747,6 +744,7 @@ mod tests {
 
     use std::collections::HashMap;
     use std::sync::Mutex;
+    use std::thread;
 
     use super::*;
     use crate::progress::{Progress, unpoisoned};

@@ -233,6 +233,12 @@ const PASSED_ON: &[&str] = &[
     "NO_PROXY",
 ];
 
+/// How many CPUs the lab may use; 1 where the system does not say.
+#[must_use]
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// A program of whose result the lab believes that its inputs alone decide, as a build that is
 /// found again by their contents: it sees little of the user's environment. Make takes every
 /// variable that it finds there for one of its own, and a shell that works on kernels may well

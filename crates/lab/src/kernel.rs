@@ -465,7 +465,6 @@ pub(crate) fn configure(
 /// A `make` for `tree` with its output in `out`, which must lie directly below `tree`: all that
 /// could make two builds of one content differ is fixed.
 pub(crate) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let mut output = std::ffi::OsString::from("O=");
     output.push(out);
     let mut command = host::tool("make");
@@ -473,7 +472,7 @@ pub(crate) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
         .arg("-C")
         .arg(tree)
         .arg(output)
-        .arg(format!("-j{jobs}"))
+        .arg(format!("-j{}", host::cpus()))
         .args(["ARCH=x86_64", "CC=ccache gcc", "HOSTCC=ccache gcc", "LOCALVERSION="])
         .env("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970")
         .env("KBUILD_BUILD_USER", "memreap")

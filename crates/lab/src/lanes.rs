@@ -7,6 +7,7 @@ use std::thread;
 use anyhow::Result;
 
 use crate::boot::Mode;
+use crate::host;
 
 /// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
 const QEMU_MIB: u64 = 256;
@@ -36,7 +37,7 @@ pub fn at_a_time(mode: Mode, cpus: usize, fit: usize) -> usize {
 #[must_use]
 pub fn unmeasured(mem_mib: u32) -> usize {
     let fit = available_mib().map_or(usize::MAX, |available| that_fit(mem_mib, available));
-    thread::available_parallelism().map_or(1, usize::from).min(fit).max(1)
+    host::cpus().min(fit).max(1)
 }
 
 /// The host's MemAvailable in MiB, if it says so.

@@ -427,8 +427,7 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
     };
     command.args(check.args).current_dir(&ctx.repo);
     if check.program == Program::Tool("make") {
-        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-        command.arg(format!("-j{jobs}"));
+        command.arg(format!("-j{}", host::cpus()));
     }
     if check.memory == Memory::Guests && !fresh {
         command.arg("--remembered");
