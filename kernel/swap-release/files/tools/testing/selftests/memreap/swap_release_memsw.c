@@ -127,7 +127,7 @@ TEST_F_TIMEOUT(memsw, out_of_it, LIMIT)
 	ASSERT_TRUE(limit(self->v1.cgroup, 4 * MIB));
 	ASSERT_TRUE(cgroup_enter(self->v1.cgroup));
 	ASSERT_TRUE(need_begin(&need, 2 * size));
-	expect_one_victim(_metadata, &need, size / 2);
+	expect_one_victim(_metadata, &need, size / 2, size / 2);
 	cgroup_enter(self->v1.root);
 }
 

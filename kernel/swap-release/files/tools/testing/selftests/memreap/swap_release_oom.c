@@ -98,7 +98,7 @@ TEST_F_TIMEOUT(oom, of_the_machine, LIMIT)
 	ASSERT_TRUE(need_begin(&need, pages_of("MemTotal:") * PAGE));
 	while (pages_of("MemAvailable:") * PAGE > LEFT)
 		ASSERT_TRUE(need_more(&need, MIB));
-	expect_one_victim(_metadata, &need, size / 4);
+	expect_one_victim(_metadata, &need, size / 4, size / 2);
 	expect_released_by_need(_metadata, &self->limits, size);
 }
 
@@ -162,7 +162,7 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
 	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", text));
 	ASSERT_TRUE(cgroup_enter(cgroup));
 	ASSERT_TRUE(need_begin(&need, 2 * size));
-	expect_one_victim(_metadata, &need, size / 4);
+	expect_one_victim(_metadata, &need, size / 4, size / 2);
 	expect_released_by_need(_metadata, &self->limits, size);
 }
 

@@ -125,17 +125,18 @@ static inline bool nothing_is_swapped(char *before, size_t size)
 }
 
 /*
- * @more, and up to twice that until somebody in need has released what waits:
- * what the OOM killer left, in lists of other CPUs, may be used first.
+ * @least, and up to @most until somebody in need, which @flush counts, has
+ * released what waits: what the OOM killer left, in lists of other CPUs, may be
+ * used first.
  */
-static inline bool need_until_released(struct need *need, size_t more,
-				       const struct figures *before)
+static inline bool need_until_released(struct need *need, size_t least,
+				       size_t most, long flush)
 {
-	size_t end = need->used + 2 * more;
+	size_t end = need->used + most;
 
-	if (!need_more(need, more))
+	if (!need_more(need, least))
 		return false;
-	while (need->used < end && figures().flush == before->flush) {
+	while (need->used < end && figures().flush == flush) {
 		if (!need_more(need, 16 * PAGE))
 			return false;
 	}
@@ -143,17 +144,18 @@ static inline bool need_until_released(struct need *need, size_t more,
 	return true;
 }
 
-/* Until there is too little for the victim, and then at least @more. */
+/* Until there is too little for the victim, and then @least, up to @most. */
 static inline void expect_one_victim(struct __test_metadata *_metadata,
-				     struct need *need, size_t more)
+				     struct need *need, size_t least,
+				     size_t most)
 {
-	struct figures before = figures();
 	bool one, enough, none, all;
+	long flush = figures().flush;
 
 	ASSERT_FALSE(gone(&victim));
 	ASSERT_TRUE(hogs_go());
 	one = need_until_gone(need, &victim);
-	enough = need_until_released(need, more, &before);
+	enough = need_until_released(need, least, most, flush);
 	none = !gone(&next);
 	/* Before anybody else can lack it. */
 	munmap(need->mem, need->size);
