@@ -9,22 +9,24 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use lab::accel;
-use lab::boot::{self, Arm, GuestCommand, Job, Mode};
-use lab::catalog::{self, Control};
+use lab::ab::catalog::{self, Control};
+use lab::ab::expect::{self, Terms};
+use lab::ab::experiment::{self, Failure, Plan};
+use lab::ab::results::{Metric, Results, Verdict};
+use lab::ab::table;
+use lab::checks::kunit::{self, KunitOptions};
+use lab::checks::selftests::{self, SelftestOptions};
+use lab::checks::soak::{self, SoakOptions};
+use lab::checks::stress::{self, StressOptions};
+use lab::checks::suite::{self, SuiteOptions, Tier};
 use lab::context::Context;
-use lab::expect::{self, Terms};
-use lab::experiment::{self, Failure, Plan};
 use lab::faceoff;
 use lab::kernel::{self, Kernel, Tree, Variant};
-use lab::kunit::{self, KunitOptions};
+use lab::kernel::{series, topics};
 use lab::progress::Progress;
-use lab::results::{Metric, Results, Verdict};
-use lab::selftests::{self, SelftestOptions};
-use lab::soak::{self, SoakOptions};
-use lab::stress::{self, StressOptions};
-use lab::suite::{self, SuiteOptions, Tier};
-use lab::{doctor, host, series, table, topics};
+use lab::vm::accel;
+use lab::vm::boot::{self, Arm, GuestCommand, Job, Mode};
+use lab::{doctor, host};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -824,7 +826,7 @@ fn clean_cache(ctx: &Context) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use lab::results::Repeated;
+    use lab::ab::results::Repeated;
 
     use super::*;
 
@@ -882,7 +884,7 @@ mod tests {
     fn errors_map_to_exit_codes() {
         assert_eq!(error_code(&WrongUsage("x".into()).into()), 2);
         assert_eq!(error_code(&anyhow::anyhow!("apt")), 3);
-        let cause = experiment::Cause::Outcome(lab::channel::Outcome::NoResult);
+        let cause = experiment::Cause::Outcome(lab::vm::channel::Outcome::NoResult);
         let failure = Failure { boot: "b".into(), cause, logs: "l".into(), tail: "t".into() };
         assert_eq!(error_code(&anyhow::Error::from(failure).context("more")), 4);
     }

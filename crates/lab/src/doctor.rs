@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::accel;
 use crate::context::Context;
 use crate::faceoff::rootfs;
 use crate::host::{self, Pkg};
 use crate::kernel;
-use crate::source;
+use crate::kernel::source;
+use crate::vm::accel;
 
 /// A source tree, a stock and a changed build of two variants, ccache.
 const DISK_GIB: u64 = 8;

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use lab::accel::Accel;
-use lab::boot::{self, Arm, GuestCommand, Job};
-use lab::channel::Outcome;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
+use lab::vm::accel::Accel;
+use lab::vm::boot::{self, Arm, GuestCommand, Job};
+use lab::vm::channel::Outcome;
 
 /// Boots a kernel and lets a hog of one or many processes loose in it.
 fn defend(tree: Tree, hog: &str, means: &str) {

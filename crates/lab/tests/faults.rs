@@ -12,12 +12,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use lab::accel::Accel;
-use lab::boot::{Arm, Boot, GuestCommand, Job, Mode, boot_with};
-use lab::channel::{Message, Outcome};
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
+use lab::vm::accel::Accel;
+use lab::vm::boot::{Arm, Boot, GuestCommand, Job, Mode, boot_with};
+use lab::vm::channel::{Message, Outcome};
 
 fn context() -> Context {
     Context::discover(Progress::quiet()).unwrap()

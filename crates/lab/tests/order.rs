@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use lab::accel::Accel;
-use lab::boot::{self, Arm, GuestCommand, Job};
-use lab::channel::Outcome;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
+use lab::vm::accel::Accel;
+use lab::vm::boot::{self, Arm, GuestCommand, Job};
+use lab::vm::channel::Outcome;
 
 /// `100-vmas/freed-descending` with these boot parameters, in per cent.
 fn descending(cmdline: &str) -> f64 {

@@ -9,9 +9,9 @@ use super::IDLE;
 use super::contestant::Contestant;
 use super::record::{Outcome, Run};
 use super::stolen::is_disturbed;
-use crate::ranks::against_all;
-use crate::results::Verdict;
-use crate::stats::median;
+use crate::ab::ranks::against_all;
+use crate::ab::results::Verdict;
+use crate::ab::stats::median;
 
 /// A frame is planned every 10 ms: what is shorter is not told apart.
 const STALL_FLOOR_MS: f64 = 10.0;

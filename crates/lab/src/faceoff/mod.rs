@@ -32,13 +32,14 @@ use record::{Event, Run};
 use stolen::Times;
 use vm::{GuestFailure, Snapshot};
 
-use crate::accel;
-use crate::boot::Arm;
+use crate::ab::results::write_atomically;
 use crate::context::Context;
+use crate::host;
 use crate::kernel::{self, Tree, Variant};
 use crate::progress::elapsed;
-use crate::results::write_atomically;
-use crate::{host, image};
+use crate::vm::accel;
+use crate::vm::boot::Arm;
+use crate::vm::image;
 
 /// What is done to the guest, in the order of the tables. `crates/guest/src/faceoff` is the other
 /// end.

@@ -1,5 +1,5 @@
 //! `faceoff.html`: one file without scripts, fonts or links to anywhere else, in the style of
-//! [`crate::report`]; and its plots as SVG files of their own.
+//! [`crate::ab::report`]; and its plots as SVG files of their own.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result};
 use super::IDLE;
 use super::figures::{Entry, Figures, Spread, Who, typical};
 use super::record::{Run, Sample};
-use crate::report::{STYLE, Scale, escape, factor};
-use crate::results::{Verdict, write_atomically};
-use crate::table::{number, round};
+use crate::ab::report::{STYLE, Scale, escape, factor};
+use crate::ab::results::{Verdict, write_atomically};
+use crate::ab::table::{number, round};
 
 const PAGE_STYLE: &str = include_str!("page.css");
 const PLOT_STYLE: &str = include_str!("plot.css");

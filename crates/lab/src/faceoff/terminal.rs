@@ -5,8 +5,8 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, Table};
 use super::IDLE;
 use super::figures::{Entry, Figures};
 use super::page::{metric, ms, spread, wrong};
-use crate::results::Verdict;
-use crate::table::{lines, new_table, ratio};
+use crate::ab::results::Verdict;
+use crate::ab::table::{lines, new_table, ratio};
 
 /// All figures as text: the loads, the idle costs, ours against the best of the others.
 #[must_use]

@@ -20,13 +20,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::record::{self, Event};
 use super::rootfs::Image;
-use crate::accel::Accel;
-use crate::boot::{Follower, TCG_CPU, host_tsc_khz, option_path, qemu};
-use crate::console::Watch;
 use crate::context::Context;
 use crate::host::{self, Child, Staging};
 use crate::kernel::Kernel;
 use crate::progress::Step;
+use crate::vm::accel::Accel;
+use crate::vm::boot::{Follower, TCG_CPU, host_tsc_khz, option_path, qemu};
+use crate::vm::console::Watch;
 
 /// The machine that the figures are for.
 pub const CPUS: u32 = 2;

@@ -16,10 +16,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::boot::{GuestCommand, Job};
 use crate::context::Context;
 use crate::host;
 use crate::progress::unpoisoned;
+use crate::vm::boot::{GuestCommand, Job};
 
 /// What the guest's programs are built for: every kernel the lab boots is x86-64.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -31,7 +31,7 @@ impl fmt::Display for Better {
     }
 }
 
-/// What a comparison may say about a metric; [`crate::stats`] has the rules.
+/// What a comparison may say about a metric; [`crate::ab::stats`] has the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// The changed arm improves the metric, beyond chance and beyond the minimum effect.
@@ -247,7 +247,7 @@ impl Metric {
     /// The median of a kernel beside the two, if the metric was measured there.
     #[must_use]
     pub fn beside(&self, arm: &str) -> Option<f64> {
-        self.beside.iter().find(|b| b.arm == arm).map(|b| crate::stats::median(&b.values))
+        self.beside.iter().find(|b| b.arm == arm).map(|b| crate::ab::stats::median(&b.values))
     }
 
     /// The name without its case.

@@ -5,9 +5,9 @@ use std::io::IsTerminal as _;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
 
-use crate::catalog::run_name;
-use crate::results::{Metric, Results, Verdict};
-use crate::stats::{MIN_PAIRS, median};
+use crate::ab::catalog::run_name;
+use crate::ab::results::{Metric, Results, Verdict};
+use crate::ab::stats::{MIN_PAIRS, median};
 
 /// Prints the table to stdout: in colour and fitted to the width if that is a terminal, else
 /// plain and as wide as it needs to be.
@@ -357,7 +357,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::results::fixture;
+    use crate::ab::results::fixture;
 
     #[test]
     fn golden_table() {

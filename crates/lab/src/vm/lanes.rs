@@ -6,8 +6,8 @@ use std::thread;
 
 use anyhow::Result;
 
-use crate::boot::Mode;
 use crate::host;
+use crate::vm::boot::Mode;
 
 /// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
 const QEMU_MIB: u64 = 256;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::channel::Outcome;
+use crate::vm::channel::Outcome;
 
 /// The exit status by which a kernel selftest says that it cannot run here (KSFT_SKIP).
 const SKIPPED: i32 = 4;

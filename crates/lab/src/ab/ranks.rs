@@ -1,10 +1,10 @@
 //! Whether one group's values are smaller than another's: the exact rank-sum test.
 //!
-//! For groups of runs that are not pairs; [`crate::stats`] compares pairs. Nothing is assumed about the
+//! For groups of runs that are not pairs; [`crate::ab::stats`] compares pairs. Nothing is assumed about the
 //! shape of the noise, only that without a difference each run could as well have been any other's. That
 //! also holds if conditions drift, as long as the groups take turns; then the test claims rather too little.
 
-use crate::results::Verdict;
+use crate::ab::results::Verdict;
 
 /// The chance of a false claim, per comparison.
 const ALPHA: f64 = 0.05;
@@ -127,7 +127,7 @@ mod tests {
                     (0..rest.len()).filter(its).map(|i| f64::from(rest[i])).collect::<Vec<_>>()
                 };
                 let theirs = [of(true), of(false)];
-                let median = |v: &[f64]| crate::stats::median(v);
+                let median = |v: &[f64]| crate::ab::stats::median(v);
                 let best = usize::from(median(&theirs[1]) < median(&theirs[0]));
                 deals += 1;
                 match against_all(&ours, &theirs, best) {

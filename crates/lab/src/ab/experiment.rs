@@ -26,16 +26,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::accel::Accel;
-use crate::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
-use crate::catalog::{self, Run, Scenario, mode_name, run_name};
-use crate::channel::{Outcome, Sample};
+use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
+use crate::ab::kept::{self, Kept};
+use crate::ab::report;
+use crate::ab::results::{self, ArmMeta, Beside, Control, Meta, Metric, Repeated, Results, RunMeta, Verdict};
+use crate::ab::stats::{self, Comparison, Pairs, Rules};
 use crate::context::Context;
-use crate::kept::{self, Kept};
+use crate::host;
 use crate::progress::{Step, elapsed};
-use crate::results::{self, ArmMeta, Beside, Control, Meta, Metric, Repeated, Results, RunMeta, Verdict};
-use crate::stats::{self, Comparison, Pairs, Rules};
-use crate::{host, lanes, report};
+use crate::vm::accel::Accel;
+use crate::vm::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
+use crate::vm::channel::{Outcome, Sample};
+use crate::vm::lanes;
 
 /// How much of a failed guest's console an error shows.
 const TAIL_LINES: usize = 30;
@@ -747,8 +749,8 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::ab::results::Better;
     use crate::progress::{Progress, unpoisoned};
-    use crate::results::Better;
 
     const SECOND: Duration = Duration::from_secs(1);
     const RUNS: [Run; 2] = [

@@ -1,6 +1,6 @@
 //! What a boot leaves beside its logs for whoever continues the comparison: `boot.json` if it ended
 //! well, and for an attempt that did not a folder of its own, `<logs>.failed`, with `failed.json`.
-//! Both hold the boot's content key ([`crate::boot::content_key`]): with another kernel, guest or
+//! Both hold the boot's content key ([`crate::vm::boot::content_key`]): with another kernel, guest or
 //! QEMU they mean nothing.
 
 use std::fs;
@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::channel::Sample;
+use crate::ab::results::{self, Repeated};
 use crate::host::{self, Staging};
-use crate::results::{self, Repeated};
+use crate::vm::channel::Sample;
 
 /// A boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

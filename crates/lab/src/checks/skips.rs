@@ -16,8 +16,8 @@ use clap::ValueEnum as _;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::checks::tap::Report;
 use crate::kernel::Variant;
-use crate::tap::Report;
 
 /// Where the lists are, beside the topics.
 const FILE: &str = "skips.toml";
@@ -96,7 +96,7 @@ fn parse(text: &str, path: &Path) -> Result<Vec<Skip>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::Outcome;
+    use crate::vm::channel::Outcome;
 
     const LIST: &str = r#"
         [[skip]]

@@ -6,9 +6,9 @@
 
 use std::fmt::Write as _;
 
-use crate::results::{Control, Metric, Results, RunMeta, Verdict};
-use crate::stats::{MIN_PAIRS, median};
-use crate::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
+use crate::ab::results::{Control, Metric, Results, RunMeta, Verdict};
+use crate::ab::stats::{MIN_PAIRS, median};
+use crate::ab::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
 
 pub(crate) const STYLE: &str = include_str!("report.css");
 
@@ -719,7 +719,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::results::fixture;
+    use crate::ab::results::fixture;
 
     #[test]
     fn every_boot_is_shown() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::ab::results;
 use crate::context::Context;
-use crate::results;
 
 const FILE: &str = "times.json";
 

@@ -18,14 +18,14 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
-use crate::accel::Accel;
-use crate::boot::{Arm, Boot, GuestCommand, Job, boot_with};
-use crate::channel::{Message, Outcome};
+use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
-use crate::experiment::{Cause, Failure};
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
-use crate::lanes;
+use crate::vm::accel::Accel;
+use crate::vm::boot::{Arm, Boot, GuestCommand, Job, boot_with};
+use crate::vm::channel::{Message, Outcome};
+use crate::vm::lanes;
 
 /// What is run.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
@@ -587,10 +587,10 @@ mod tests {
     use super::*;
 
     /// Captured from a guest: two userfaultfd, for 10 s.
-    const GOOD: &str = include_str!("../testdata/stress-ng-good.txt");
+    const GOOD: &str = include_str!("../../testdata/stress-ng-good.txt");
     /// Captured from a guest whose kernel has no process_vm_readv(): vm-rw does nothing, and
     /// stress-ng ends in success.
-    const NOTHING_DONE: &str = include_str!("../testdata/stress-ng-nothing-done.txt");
+    const NOTHING_DONE: &str = include_str!("../../testdata/stress-ng-nothing-done.txt");
 
     fn class(name: &str) -> &'static Class {
         CLASSES.iter().find(|class| class.name == name).unwrap()

@@ -16,8 +16,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use toml::Spanned;
 
+use crate::ab::catalog;
 use crate::context::Context;
-use crate::{catalog, host, source};
+use crate::host;
+use crate::kernel::source;
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]

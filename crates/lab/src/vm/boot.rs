@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 
-use crate::accel::Accel;
-use crate::channel::{self, Decoder, Message, Outcome, Sample};
-use crate::console::{self, Watch};
 use crate::content::Content;
 use crate::context::Context;
+use crate::host;
 use crate::progress::unpoisoned;
-use crate::{host, image};
+use crate::vm::accel::Accel;
+use crate::vm::channel::{self, Decoder, Message, Outcome, Sample};
+use crate::vm::console::{self, Watch};
+use crate::vm::image;
 
 /// How often the console, the channel and QEMU are looked at.
 const POLL: Duration = Duration::from_millis(10);

@@ -38,7 +38,7 @@
 //! that is too noisy, or has too few pairs for an interval, keeps no promise.
 //!
 //! `share_at_most` is for counts that go down to almost nothing: where one arm has zeros, a ratio
-//! depends on how they are treated ([`crate::stats`]), a share of a sum does not.
+//! depends on how they are treated ([`crate::ab::stats`]), a share of a sum does not.
 //!
 //! [`Terms`] say what is left out where the results cannot show it.
 
@@ -51,10 +51,10 @@ use comfy_table::{Attribute, Cell, Color};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::catalog::run_name;
-use crate::results::{Better, Metric, Results, Verdict};
-use crate::stats::{MIN_PAIRS, median};
-use crate::table::{self, interval, number, percent, ratio};
+use crate::ab::catalog::run_name;
+use crate::ab::results::{Better, Metric, Results, Verdict};
+use crate::ab::stats::{MIN_PAIRS, median};
+use crate::ab::table::{self, interval, number, percent, ratio};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -592,8 +592,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::catalog::{self, Scenario, mode_name};
-    use crate::results::{ArmMeta, Beside, fixture};
+    use crate::ab::catalog::{self, Scenario, mode_name};
+    use crate::ab::results::{ArmMeta, Beside, fixture};
 
     const ALL: Terms = Terms { smoke: false, aa: true };
     const SMOKE: Terms = Terms { smoke: true, aa: false };

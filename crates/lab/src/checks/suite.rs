@@ -10,11 +10,12 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
+use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Pkg};
+use crate::kernel::{series, source, topics};
 use crate::progress::elapsed;
-use crate::{passes, series, source, times, topics};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -61,7 +62,7 @@ enum Memory {
 struct Inputs {
     /// Whether the topics' READMEs, which are their commit messages, count too.
     readmes: bool,
-    /// Modules of the lab that do the work.
+    /// Files in `crates/lab/src/kernel` that do the work.
     code: &'static [&'static str],
     /// Programs that do it, by their versions.
     tools: &'static [&'static str],
@@ -162,7 +163,7 @@ const CHECKS: &[Check] = &[
         packages: GUESTS,
         memory: Memory::Content(Inputs {
             readmes: true,
-            code: &["series.rs", "topics.rs", "kernel.rs", "source.rs"],
+            code: &["series.rs", "topics.rs", "mod.rs", "source.rs"],
             tools: &["gcc", "git"],
         }),
         ..CHECK
@@ -288,7 +289,7 @@ const CHECKS: &[Check] = &[
 ];
 
 const STATIC: Inputs =
-    Inputs { readmes: false, code: &["topics.rs", "kernel.rs", "source.rs"], tools: &["gcc", "sparse"] };
+    Inputs { readmes: false, code: &["topics.rs", "mod.rs", "source.rs"], tools: &["gcc", "sparse"] };
 
 /// A line about each check, in order: its name, the tiers that it is part of, what it is about.
 pub fn list() -> String {
@@ -468,7 +469,7 @@ fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
         }
     }
     for code in inputs.code {
-        content.add_file(&ctx.in_repo("crates/lab/src").join(code))?;
+        content.add_file(&ctx.in_repo("crates/lab/src/kernel").join(code))?;
     }
     for tool in inputs.tools {
         content.add(host::output(Command::new(tool).arg("--version"))?);

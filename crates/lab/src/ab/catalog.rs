@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::boot::Mode;
+use crate::vm::boot::Mode;
 
 /// One scenario and the guests it is run in.
 #[derive(Clone, Copy, Debug)]

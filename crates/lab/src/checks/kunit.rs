@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::accel::Accel;
-use crate::boot::{self, Arm, GuestCommand, Job, boot};
+use crate::ab::experiment::{Cause, Failure};
+use crate::checks::passes;
 use crate::context::Context;
-use crate::experiment::{Cause, Failure};
+use crate::host;
 use crate::kernel::{self, Tree, Variant};
-use crate::{host, passes};
+use crate::vm::accel::Accel;
+use crate::vm::boot::{self, Arm, GuestCommand, Job, boot};
 
 /// KASAN and lockdep under TCG take their time.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -10,9 +10,9 @@ use std::{fmt, thread};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::boot::{Arm, GuestCommand, Job, boot_with, qemu};
 use crate::context::Context;
 use crate::host;
+use crate::vm::boot::{Arm, GuestCommand, Job, boot_with, qemu};
 
 /// The tiny guest takes 0.1 s under TCG.
 const STUB_LIMIT: Duration = Duration::from_secs(5);

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 
-use crate::accel::Accel;
-use crate::boot::{Arm, GuestCommand, Job, boot};
+use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
-use crate::experiment::{Cause, Failure};
 use crate::kernel::{self, Tree, Variant};
+use crate::vm::accel::Accel;
+use crate::vm::boot::{Arm, GuestCommand, Job, boot};
 
 /// What the guest gets for its boot and for its last round beyond the time asked for.
 const GRACE: Duration = Duration::from_secs(180);

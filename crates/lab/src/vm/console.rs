@@ -3,7 +3,7 @@
 //! Only lines that carry the kernel's time stamp are judged (the lab boots every kernel with
 //! `printk.time=1`), so a program that prints `WARNING:` on the console is not taken for the
 //! kernel. A job that expects a complaint allows it by a regular expression in
-//! [`crate::boot::Job::allow`]; nothing is allowed by default, and nothing allows a panic.
+//! [`crate::vm::boot::Job::allow`]; nothing is allowed by default, and nothing allows a panic.
 
 use std::sync::LazyLock;
 

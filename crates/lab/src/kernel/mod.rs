@@ -6,6 +6,10 @@
 //! source keeps every path that the compiler sees relative (`../mm/mmap.c`), so that ccache
 //! knows a file again in any tree.
 
+pub mod series;
+pub mod source;
+pub mod topics;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
@@ -19,12 +23,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::catalog;
+use crate::ab::catalog;
 use crate::context::Context;
 use crate::host::{self, Staging};
+use crate::kernel::source::Source;
+use crate::kernel::topics::Topic;
 use crate::progress::Step;
-use crate::source::{self, Source};
-use crate::topics::{self, Topic};
 
 /// Part of every key: raise it when the way kernels are built changes.
 const RECIPE: &str = "2";

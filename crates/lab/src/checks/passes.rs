@@ -12,8 +12,8 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::ab::results;
 use crate::context::Context;
-use crate::results;
 
 /// For how long a pass counts.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -15,18 +15,19 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
-use crate::accel::Accel;
-use crate::boot::{self, Arm, GuestCommand, Job, boot_with};
-use crate::channel::{Message, Outcome};
+use crate::ab::experiment::{Cause, Failure};
+use crate::checks::passes;
+use crate::checks::skips::Skips;
+use crate::checks::tap::{Report, Status};
 use crate::content::Content;
 use crate::context::Context;
-use crate::experiment::{Cause, Failure};
 use crate::host::{self, Pkg, Probe, Staging};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::progress::elapsed;
-use crate::skips::Skips;
-use crate::tap::{Report, Status};
-use crate::{lanes, passes};
+use crate::vm::accel::Accel;
+use crate::vm::boot::{self, Arm, GuestCommand, Job, boot_with};
+use crate::vm::channel::{Message, Outcome};
+use crate::vm::lanes;
 
 /// The folder of our own tests.
 const OURS: &str = "memreap";

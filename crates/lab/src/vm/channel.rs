@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::results::Better;
+use crate::ab::results::Better;
 
 /// The port's name in the guest.
 pub const PORT: &str = "memreap.results";
@@ -136,7 +136,7 @@ pub enum Outcome {
         /// The console line that says so.
         line: String,
     },
-    /// The kernel printed something from the denylist in [`crate::console`].
+    /// The kernel printed something from the denylist in [`crate::vm::console`].
     Splat {
         /// The denylist entry, for example `lockdep`.
         kind: &'static str,

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
+use crate::kernel::source::{self, Source};
+use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
-use crate::source::{self, Source};
-use crate::topics::{self, Topic};
 
 /// Writes the series to `out`, replacing the patches of an earlier export there, and returns
 /// the patches in order. Equal topics yield equal patches.
@@ -280,7 +280,7 @@ fn patches_in(folder: &Path) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::PackageVersion;
+    use crate::kernel::source::PackageVersion;
 
     #[test]
     fn a_readme_becomes_a_commit_message() {

@@ -1,0 +1,13 @@
+//! `lab ab`: two arms compared. [`catalog`] has the scenarios and their guests, [`experiment`] boots the
+//! pairs, [`stats`] compares them, [`results`] is what was found; [`table`] and [`report`] show it, and
+//! [`expect`] holds it against what a topic promises.
+
+pub mod catalog;
+pub mod expect;
+pub mod experiment;
+mod kept;
+pub mod ranks;
+pub mod report;
+pub mod results;
+pub mod stats;
+pub mod table;

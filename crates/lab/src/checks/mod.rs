@@ -1,0 +1,11 @@
+//! `lab test` and what it runs in guests: [`kunit`], [`selftests`], [`stress`], [`soak`].
+
+pub mod kunit;
+mod passes;
+pub mod selftests;
+mod skips;
+pub mod soak;
+pub mod stress;
+pub mod suite;
+mod tap;
+mod times;
