@@ -4,16 +4,17 @@
 //! It runs as root in a service of the guest's systemd; the other processes are started from it,
 //! and are the same program with a role for arguments.
 
+mod channel;
 mod contestant;
 mod idle;
 mod load;
-mod message;
 mod recorder;
 mod role;
 mod sheet;
 mod stage;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -24,11 +25,12 @@ use rustix::mm::MlockAllFlags;
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 
+use protocol::faceoff::{Death, EndedBy, Event, Job, Outcome, Sample, Variant, Who};
+
 use crate::tracefs::{Clock, Trace};
+use channel::Channel;
 use load::Load;
-use message::{Channel, Event, Job, Kills, Outcome, Variant};
 use recorder::{Recording, Until, Watched};
-use role::Who;
 use stage::Stage;
 use verdict::{Ending, Frame, Usage, ms};
 
@@ -85,17 +87,12 @@ fn face_off(channel: &mut Channel) -> Result<()> {
     let stage = Stage::set(STAGE_SEED)?;
     rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).context("mlockall")?;
     channel.send(&Event::Ready)?;
-    let job = message::wait_for_job()?;
+    let job = channel::wait_for_job()?;
     let pid = contestant::start(&job).with_context(|| format!("contestant {}", job.contestant))?;
     channel.send(&Event::Started { pid })?;
     if job.variant == Variant::Idle {
         let idle = idle::measure(job.unit.as_deref(), Duration::from_secs(job.limit_s))?;
-        channel.send(&Event::Idle {
-            seconds: job.limit_s as f64,
-            pss_kib: idle.pss_kib,
-            cpu_ms: idle.cpu_ms,
-            wakeups: idle.wakeups,
-        })?;
+        channel.send(&Event::Idle(idle))?;
     } else {
         Run::measure(&stage, &job, &trace)?.report(channel)?;
     }
@@ -117,7 +114,7 @@ fn is_about_oom(line: &str) -> bool {
 /// A load that is over.
 struct Run {
     recording: Recording,
-    deaths: Vec<Event>,
+    deaths: Vec<Death>,
     outcome: Outcome,
     /// The frames of the app in front.
     frames: Vec<Frame>,
@@ -176,7 +173,7 @@ impl Run {
             timed_out: recording.timed_out,
             camera_ms: camera.flatten().map(since_start),
         };
-        Ok(Self { recording, deaths: bill.events, outcome, frames })
+        Ok(Self { recording, deaths: bill.deaths, outcome, frames })
     }
 
     /// Tells the host.
@@ -184,7 +181,7 @@ impl Run {
         let start = self.recording.start;
         let mut before = start;
         for sample in &self.recording.samples {
-            let event = Event::Sample {
+            let event = Event::Sample(Sample {
                 // The first one is from just before.
                 t: ms(sample.at.saturating_sub(start)),
                 avail: sample.available,
@@ -193,11 +190,11 @@ impl Run {
                 some_us: sample.some,
                 full_us: sample.full,
                 fg_gap_ms: verdict::worst_gap(&self.frames, before, sample.at),
-            };
+            });
             channel.send(&event)?;
             before = sample.at.max(start);
         }
-        self.deaths.iter().try_for_each(|death| channel.send(death))?;
+        self.deaths.iter().try_for_each(|death| channel.send(&Event::Death(death.clone())))?;
         channel.send(&Event::Result(self.outcome.clone()))
     }
 }
@@ -205,8 +202,8 @@ impl Run {
 /// Who died during a load.
 #[derive(Debug, Default, PartialEq)]
 struct Bill {
-    events: Vec<Event>,
-    kills: Kills,
+    deaths: Vec<Death>,
+    kills: BTreeMap<Who, u64>,
     /// When the first signal was sent, and after how many milliseconds its memory was back.
     first_signal: Option<(u64, Option<f64>)>,
 }
@@ -228,23 +225,23 @@ impl Bill {
                 },
             };
             if let Some(at) = signal {
-                bill.kills.add(who);
+                *bill.kills.entry(who).or_default() += 1;
                 if bill.first_signal.is_none_or(|(first, _)| at < first) {
                     bill.first_signal = Some((at, back));
                 }
             }
-            bill.events.push(Event::Death {
+            bill.deaths.push(Death {
                 t: since_start(ending.ended.unwrap_or(end)),
                 who,
                 name: ending.name,
                 pid: ending.pid,
                 by: match (signal, ending.killed) {
-                    (None, _) => "exit",
-                    (_, true) => "SIGKILL",
-                    (_, false) => "SIGTERM",
+                    (None, _) => EndedBy::Exit,
+                    (_, true) => EndedBy::Kill,
+                    (_, false) => EndedBy::Term,
                 },
                 signal_t: signal.map(since_start),
-                from: ending.sender,
+                sender: ending.sender,
                 rss_kib: had,
                 back_ms: back,
             });
@@ -276,24 +273,16 @@ mod tests {
         let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Usage { at: at * 1_000_000, kib });
         let of_pid = |pid| if pid == 1 { &usage[..] } else { &[] };
         let bill = Bill::of(deaths, 100_000_000, 200_000_000, of_pid);
-        assert_eq!(bill.kills, Kills { hog: 1, system: 1, innocent: 1, ..Kills::default() });
+        assert_eq!(bill.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));
         // The first signal is not that of the first death in the list.
         assert_eq!(bill.first_signal, Some((120_000_000, Some(30.0))));
-        let shown: Vec<_> = bill
-            .events
-            .iter()
-            .map(|event| match event {
-                Event::Death { t, by, signal_t, rss_kib, back_ms, .. } => {
-                    (*t, *by, *signal_t, *rss_kib, *back_ms)
-                }
-                other => panic!("{other:?}"),
-            })
-            .collect();
+        let shown: Vec<_> =
+            bill.deaths.iter().map(|d| (d.t, d.by, d.signal_t, d.rss_kib, d.back_ms)).collect();
         let expected = [
-            (80.0, "SIGKILL", Some(30.0), Some(900), Some(40.0)),
-            (50.0, "SIGTERM", Some(20.0), None, Some(30.0)),
-            (40.0, "exit", None, None, None),
-            (100.0, "SIGKILL", Some(60.0), None, None),
+            (80.0, EndedBy::Kill, Some(30.0), Some(900), Some(40.0)),
+            (50.0, EndedBy::Term, Some(20.0), None, Some(30.0)),
+            (40.0, EndedBy::Exit, None, None, None),
+            (100.0, EndedBy::Kill, Some(60.0), None, None),
         ];
         assert_eq!(shown, expected);
     }

@@ -6,31 +6,13 @@ use std::{fs, thread, time::Duration};
 use anyhow::{Context as _, Result};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
-use serde::Deserialize;
+
+use protocol::job::{self, Command, Job};
 
 use crate::exec;
 use crate::leaks;
 use crate::report::Reporter;
 use crate::{PANICKED, report_panics};
-
-/// What the host wants done: `/job.json`, written by the lab's `image` module.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Job {
-    command: Command,
-}
-
-/// The kinds of jobs.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Command {
-    /// A scenario of the program beside this one.
-    Scenario { name: String, args: Vec<String> },
-    /// A program and its arguments; its output and exit status go to the host.
-    Exec(Vec<String>),
-    /// A shell on the serial console.
-    Shell,
-}
 
 /// Does the job and ends the machine. Without a result channel there is nobody to tell, so
 /// that is said on the console and the host finds that no result came.
@@ -70,10 +52,10 @@ pub fn run() -> ! {
     power_off();
 }
 
-/// Reads the job and does it; gives the exit status for the host.
+/// Reads the job and does it; returns the exit status for the lab.
 fn work(out: &mut Reporter) -> Result<i32> {
-    let text = fs::read_to_string("/job.json").context("cannot read /job.json")?;
-    let job: Job = serde_json::from_str(&text).context("/job.json")?;
+    let text = fs::read_to_string(job::PATH).with_context(|| format!("cannot read {}", job::PATH))?;
+    let job: Job = serde_json::from_str(&text).context(job::PATH)?;
     match job.command {
         Command::Scenario { name, args } => exec::scenario(&name, &args, out),
         Command::Exec(argv) => exec::command(&argv, out),
@@ -85,7 +67,7 @@ fn hello(out: &mut Reporter) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
     let memory = rustix::system::sysinfo();
     let mem_kib = memory.totalram * u64::from(memory.mem_unit) / 1024;
-    let cpus = thread::available_parallelism()?.get();
+    let cpus = u32::try_from(thread::available_parallelism()?.get())?;
     out.hello(release.trim_end(), cpus, mem_kib);
     Ok(())
 }

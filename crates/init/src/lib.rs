@@ -11,6 +11,7 @@
 mod boot;
 mod exec;
 mod leaks;
+pub mod port;
 pub mod report;
 
 use std::process::ExitCode;

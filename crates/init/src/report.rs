@@ -1,43 +1,23 @@
-//! The guest's end of the result channel: JSON lines on a virtio-serial port. The host's end is
-//! `lab::channel`; a line that does not parse there fails the boot as garbage.
+//! The guest's end of the result channel: sends the messages of [`protocol::results`].
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
 
-/// The port's name, given by QEMU's `virtserialport,name=`.
-const PORT: &str = "memreap.results";
-/// The port shows up a moment after PID 1 starts; this is how long it is waited for.
+use protocol::line;
+use protocol::results::{Message, PORT, Sample};
+
+use crate::port;
+
+pub use protocol::results::Better;
+
+/// The port appears a moment after PID 1 starts: how often it is looked for, and how long is waited
+/// after each time.
 const PORT_TRIES: u32 = 200;
-const PORT_PAUSE: Duration = Duration::from_millis(10);
-
-/// Which direction of a metric is an improvement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Times, counts of work done, contention.
-    Lower,
-    /// Throughput.
-    Higher,
-}
-
-/// One line on the channel.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Message<'a> {
-    Hello { release: &'a str, cpus: usize, mem_kib: u64 },
-    Sample { metric: &'a str, unit: &'a str, better: Better, value: f64 },
-    Note(&'a str),
-    Progress(&'a str),
-    Out(&'a str),
-    Err(&'a str),
-    Exit(i32),
-}
+const PORT_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A handle may become a child's standard input, which is how a scenario gets the channel.
 impl From<Reporter> for std::process::Stdio {
@@ -61,16 +41,16 @@ impl Reporter {
     /// When no such port appears within two seconds, or it cannot be opened.
     pub fn open() -> Result<Self> {
         for _ in 0..PORT_TRIES {
-            if let Some(dev) = find_port() {
+            if let Some(dev) = port::find(PORT)? {
                 let port = File::options()
                     .write(true)
                     .open(&dev)
                     .with_context(|| format!("cannot open the result channel {}", dev.display()))?;
                 return Ok(Self { port, metrics: Vec::new() });
             }
-            thread::sleep(PORT_PAUSE);
+            thread::sleep(PORT_RETRY_INTERVAL);
         }
-        bail!("no virtio port named {PORT} under /sys/class/virtio-ports")
+        bail!("no virtio port named {PORT} under {}", port::FOLDER)
     }
 
     /// Takes over the channel that PID 1 passed on as standard input.
@@ -91,8 +71,8 @@ impl Reporter {
     }
 
     /// The first line: which kernel booted, on how many CPUs and how much memory.
-    pub fn hello(&mut self, release: &str, cpus: usize, mem_kib: u64) {
-        self.send(&Message::Hello { release, cpus, mem_kib });
+    pub fn hello(&mut self, release: &str, cpus: u32, mem_kib: u64) {
+        self.send(&Message::Hello { release: release.to_owned(), cpus, mem_kib });
     }
 
     /// Names the metrics of which numbers will come.
@@ -109,7 +89,8 @@ impl Reporter {
     pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
         assert!(self.metrics.iter().any(|m| m == metric), "{metric} is not one of the scenario's metrics");
         if value.is_finite() {
-            self.send(&Message::Sample { metric, unit, better, value });
+            let (metric, unit) = (metric.to_owned(), unit.to_owned());
+            self.send(&Message::Sample(Sample { metric, unit, better, value }));
         } else {
             self.note(&format!("{metric}: not a finite number ({value}), not reported"));
         }
@@ -117,22 +98,22 @@ impl Reporter {
 
     /// A remark for the reader of the results.
     pub fn note(&mut self, text: &str) {
-        self.send(&Message::Note(text));
+        self.send(&Message::Note(text.to_owned()));
     }
 
     /// What is being done now; shown live, not kept in the results.
     pub fn progress(&mut self, text: &str) {
-        self.send(&Message::Progress(text));
+        self.send(&Message::Progress(text.to_owned()));
     }
 
     /// A piece of a command's standard output.
     pub fn out(&mut self, text: &str) {
-        self.send(&Message::Out(text));
+        self.send(&Message::Out(text.to_owned()));
     }
 
     /// A piece of a command's standard error.
     pub fn err(&mut self, text: &str) {
-        self.send(&Message::Err(text));
+        self.send(&Message::Err(text.to_owned()));
     }
 
     /// The last line: the job's exit status.
@@ -145,12 +126,9 @@ impl Reporter {
         self.write(bytes);
     }
 
-    fn send(&mut self, message: &Message<'_>) {
-        match serde_json::to_vec(message) {
-            Ok(mut line) => {
-                line.push(b'\n');
-                self.write(&line);
-            }
+    fn send(&mut self, message: &Message) {
+        match line::encode(message) {
+            Ok(line) => self.write(&line),
             Err(e) => eprintln!("guest: cannot encode {message:?}: {e}"),
         }
     }
@@ -162,16 +140,6 @@ impl Reporter {
             eprintln!("guest: cannot write to the result channel: {e}");
         }
     }
-}
-
-fn find_port() -> Option<PathBuf> {
-    for entry in fs::read_dir("/sys/class/virtio-ports").ok()?.flatten() {
-        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-        if name.trim_end() == PORT {
-            return Some(PathBuf::from("/dev").join(entry.file_name()));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

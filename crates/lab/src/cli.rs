@@ -12,8 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::ab::catalog::{self, Control};
 use lab::ab::expect::{self, Terms};
 use lab::ab::experiment::{self, Failure, Plan};
-use lab::ab::results::{Metric, Results, Verdict};
+use lab::ab::results::{Metric, Results};
 use lab::ab::table;
+use lab::ab::verdict::Verdict;
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
@@ -24,8 +25,10 @@ use lab::faceoff;
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::kernel::{series, topics};
 use lab::progress::Progress;
-use lab::vm::accel;
-use lab::vm::boot::{self, Arm, GuestCommand, Job, Mode};
+use lab::vm::accel::Accel;
+use lab::vm::boot;
+use lab::vm::job::{Arm, GuestCommand, Job, Mode};
+use lab::vm::probe;
 use lab::{doctor, host};
 
 const EXIT_CODES: &str = "\
@@ -450,7 +453,7 @@ fn error_code(error: &anyhow::Error) -> u8 {
         failure.exit_code()
     } else if error.is::<WrongUsage>() {
         USAGE
-    } else if error.is::<faceoff::vm::GuestFailure>() {
+    } else if error.is::<faceoff::snapshot::GuestFailure>() {
         GUEST
     } else {
         HOST
@@ -536,9 +539,9 @@ fn finding_unless(good: bool) -> ExitCode {
     ExitCode::from(if good { 0 } else { FINDING })
 }
 
-fn accelerator(ctx: &Context) -> Result<accel::Accel> {
+fn accelerator(ctx: &Context) -> Result<Accel> {
     host::ensure_packages(ctx, host::LAB)?;
-    Ok(accel::probe(ctx)?.0)
+    Ok(probe::probe(ctx)?.0)
 }
 
 /// The arm of a kernel that the lab builds.
@@ -596,7 +599,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         arms.push(arm);
     }
     let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
-    let (accel, why) = accel::probe_with(ctx, &arms[0])?;
+    let (accel, why) = probe::probe_with(ctx, &arms[0])?;
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
@@ -692,22 +695,22 @@ fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
     faceoff::check(ctx, &options).map_err(|e| WrongUsage(format!("{e:#}")))?;
     let result = faceoff::run(ctx, &options)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&result.figures)?);
+        println!("{}", serde_json::to_string_pretty(&result.summary)?);
     } else {
-        print!("{}", faceoff::terminal::render(&result.figures, table::stdout_style().1));
+        print!("{}", faceoff::terminal::render(&result.summary, table::stdout_style().1));
     }
     if let Some(folder) = args.svg {
-        for file in faceoff::page::write_svgs(&result.figures, &result.runs, &folder)? {
+        for file in faceoff::page::write_svgs(&result.summary, &result.runs, &folder)? {
             ctx.progress.note(&format!("plot: {}", file.display()));
         }
     }
     ctx.progress.note(&format!("report: {}", ctx.out.join("faceoff.html").display()));
-    let failed: usize = result.figures.entries.iter().map(|entry| entry.failures.len()).sum();
+    let failed: usize = result.summary.entries.iter().map(|entry| entry.failures.len()).sum();
     if failed > 0 {
         eprintln!("lab: {failed} of the runs failed");
         return Ok(ExitCode::from(GUEST));
     }
-    let finding = result.figures.finding();
+    let finding = result.summary.finding();
     if let Some(finding) = &finding {
         eprintln!("lab: {finding}");
     }
@@ -722,7 +725,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
         ArmSpec::With(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
     };
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
-    let (accel, _) = accel::probe_with(ctx, &arm)?;
+    let (accel, _) = probe::probe_with(ctx, &arm)?;
     let interactive = args.command.is_empty();
     let job = Job {
         cpus: args.cpus,

@@ -12,7 +12,8 @@ use crate::faceoff::rootfs;
 use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::kernel::source;
-use crate::vm::accel;
+use crate::vm::accel::Accel;
+use crate::vm::probe;
 
 /// A source tree, a stock and a changed build of two variants, ccache.
 const DISK_GIB: u64 = 8;
@@ -171,10 +172,10 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
         let remedy = "install qemu first";
         return Ok(Finding::bad("accelerator", State::Missing, "no QEMU to try KVM with", remedy));
     }
-    let (accel, why) = accel::probe(ctx)?;
+    let (accel, why) = probe::probe(ctx)?;
     Ok(match accel {
-        accel::Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
-        accel::Accel::Tcg => {
+        Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
+        Accel::Tcg => {
             let remedy =
                 "guests run emulated: slower, but the comparisons hold. For KVM give this user /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)

@@ -392,6 +392,24 @@ impl Drop for Staging {
     }
 }
 
+/// Replaces `path` by `text` in one step, so no reader ever sees half a file.
+///
+/// # Errors
+/// When the folder cannot be created or written.
+pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let failed = || format!("{}: cannot write", path.display());
+    fs::create_dir_all(dir).with_context(failed)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".writing-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(dir)
+        .with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
+}
+
 /// Takes the exclusive lock `<target>.lock`, waiting for another lab that holds it. Released
 /// when the returned file is dropped.
 ///

@@ -13,6 +13,7 @@ pub mod context;
 pub mod doctor;
 pub mod faceoff;
 pub mod host;
+mod html;
 pub mod kernel;
 pub mod progress;
 pub mod vm;

@@ -9,8 +9,9 @@ use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
 use lab::vm::accel::Accel;
-use lab::vm::boot::{self, Arm, GuestCommand, Job};
+use lab::vm::boot;
 use lab::vm::channel::Outcome;
+use lab::vm::job::{Arm, GuestCommand, Job};
 
 /// Boots a kernel and lets a hog of one or many processes loose in it.
 fn defend(tree: Tree, hog: &str, means: &str) {

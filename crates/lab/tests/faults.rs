@@ -16,8 +16,10 @@ use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
 use lab::vm::accel::Accel;
-use lab::vm::boot::{Arm, Boot, GuestCommand, Job, Mode, boot_with};
-use lab::vm::channel::{Message, Outcome};
+use lab::vm::boot::{Boot, boot_with};
+use lab::vm::channel::Outcome;
+use lab::vm::job::{Arm, GuestCommand, Job, Mode};
+use protocol::results::Message;
 
 fn context() -> Context {
     Context::discover(Progress::quiet()).unwrap()

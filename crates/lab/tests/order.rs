@@ -9,8 +9,9 @@ use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
 use lab::vm::accel::Accel;
-use lab::vm::boot::{self, Arm, GuestCommand, Job};
+use lab::vm::boot;
 use lab::vm::channel::Outcome;
+use lab::vm::job::{Arm, GuestCommand, Job};
 
 /// `100-vmas/freed-descending` with these boot parameters, in per cent.
 fn descending(cmdline: &str) -> f64 {

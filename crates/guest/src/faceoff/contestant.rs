@@ -8,7 +8,8 @@ use std::{io, thread};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::message::Job;
+use protocol::faceoff::Job;
+
 use super::stage::{output, run};
 
 /// A raw tar.

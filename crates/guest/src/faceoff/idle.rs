@@ -6,28 +6,19 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result};
 
+use protocol::faceoff::Idle;
+
 use super::contestant;
 use crate::counters::value;
 
-/// The costs of a time without events.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Idle {
-    /// Proportional set size of all its processes at the end, in KiB.
-    pub pss_kib: f64,
-    /// CPU time in that time, in milliseconds.
-    pub cpu_ms: f64,
-    /// How often any of its threads was switched away from: each is a wake-up before.
-    pub wakeups: u64,
-}
-
-/// Watches a unit for so long; without one there are no costs.
+/// Watches the processes of a unit for `time`; without a unit all costs are 0.
 ///
 /// # Errors
 /// When the unit does not run, or a file of the kernel's is not what it should be.
 pub fn measure(unit: Option<&str>, time: Duration) -> Result<Idle> {
     let Some(unit) = unit else {
         thread::sleep(time);
-        return Ok(Idle::default());
+        return Ok(Idle { seconds: time.as_secs_f64(), pss_kib: 0.0, cpu_ms: 0.0, wakeups: 0 });
     };
     let group = Path::new("/sys/fs/cgroup").join(contestant::group(unit)?);
     let (cpu, switches) = (cpu_us(&group)?, switches(&group)?);
@@ -35,7 +26,7 @@ pub fn measure(unit: Option<&str>, time: Duration) -> Result<Idle> {
     let wakeups = self::switches(&group)?.saturating_sub(switches);
     let cpu_ms = (cpu_us(&group)? - cpu) as f64 / 1e3;
     // Last, because looking costs the process nothing but may wake what swapped it out.
-    Ok(Idle { pss_kib: pss_kib(&group)?, cpu_ms, wakeups })
+    Ok(Idle { seconds: time.as_secs_f64(), pss_kib: pss_kib(&group)?, cpu_ms, wakeups })
 }
 
 fn cpu_us(group: &Path) -> Result<u64> {

@@ -7,9 +7,10 @@ use std::{io, thread};
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::message::Variant;
+use protocol::faceoff::{Variant, Who};
+
 use super::recorder::{BoxFiles, has_ended};
-use super::role::{MIB, Role, Who};
+use super::role::{MIB, Role};
 use super::stage::{ADJ, APP_FILE, Actor, Scope};
 use super::verdict::CALM;
 use crate::region::PAGE;

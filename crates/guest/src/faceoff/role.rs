@@ -38,24 +38,6 @@ const POOL_PAGES: usize = 64;
 /// More than a guest has.
 const NO_END: usize = 16 << 30;
 
-/// Who somebody is to the one who judges deaths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Who {
-    /// Who takes the memory.
-    Hog,
-    /// Who does no harm.
-    Innocent,
-    /// Who the user looks at.
-    Foreground,
-    /// What the machine itself needs.
-    System,
-    /// Apps that nobody looks at, which may be killed.
-    Background,
-    /// Who asks for memory, and should get it.
-    Camera,
-}
-
 /// A role's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {

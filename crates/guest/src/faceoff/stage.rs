@@ -14,7 +14,9 @@ use std::{io, ptr, thread};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::role::{Role, Who};
+use protocol::faceoff::Who;
+
+use super::role::Role;
 use super::sheet::Sheet;
 use crate::dice::Dice;
 use crate::region::PAGE;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 
-use super::role::Who;
+use protocol::faceoff::Who;
+
 use crate::tracefs;
 
 /// A frame that is later than that is a stall.

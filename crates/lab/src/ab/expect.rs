@@ -52,9 +52,11 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::ab::catalog::run_name;
-use crate::ab::results::{Better, Metric, Results, Verdict};
+use crate::ab::results::{Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::{self, interval, number, percent, ratio};
+use crate::ab::verdict::Verdict;
+use protocol::results::Better;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -29,15 +29,19 @@ use anyhow::{Context as _, Result, bail};
 use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::ab::kept::{self, Kept};
 use crate::ab::report;
-use crate::ab::results::{self, ArmMeta, Beside, Control, Meta, Metric, Repeated, Results, RunMeta, Verdict};
+use crate::ab::results::{ArmMeta, Beside, Control, Meta, Metric, Repeated, Results, RunMeta};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
+use crate::ab::verdict::Verdict;
 use crate::context::Context;
 use crate::host;
+use crate::host::write_atomically;
 use crate::progress::{Step, elapsed};
 use crate::vm::accel::Accel;
-use crate::vm::boot::{self, Arm, Boot, GuestCommand, Job, Mode};
-use crate::vm::channel::{Outcome, Sample};
+use crate::vm::boot::{self, Boot};
+use crate::vm::channel::Outcome;
+use crate::vm::job::{Arm, GuestCommand, Job, Mode};
 use crate::vm::lanes;
+use protocol::results::Sample;
 
 /// How much of a failed guest's console an error shows.
 const TAIL_LINES: usize = 30;
@@ -291,7 +295,7 @@ fn run_with(
     }
     let results = conclude(&meta, &groups, rules, false)?;
     results.write(&out.join("results.json"))?;
-    results::write_atomically(&out.join("report.html"), &report::html(&results))?;
+    write_atomically(&out.join("report.html"), &report::html(&results))?;
     remove(&out.join("results-partial.json"))?;
     session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.clock));
     Ok(results)
@@ -749,8 +753,8 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::ab::results::Better;
     use crate::progress::{Progress, unpoisoned};
+    use protocol::results::Better;
 
     const SECOND: Duration = Duration::from_secs(1);
     const RUNS: [Run; 2] = [

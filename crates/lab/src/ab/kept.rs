@@ -10,9 +10,10 @@ use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::ab::results::{self, Repeated};
+use crate::ab::results::Repeated;
+use crate::host::write_atomically;
 use crate::host::{self, Staging};
-use crate::vm::channel::Sample;
+use protocol::results::Sample;
 
 /// A boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ impl Kept {
     /// # Errors
     /// When the folder cannot be written.
     pub fn write(&self, logs: &Path) -> Result<()> {
-        results::write_atomically(&file(logs), &serde_json::to_string(self)?)
+        write_atomically(&file(logs), &serde_json::to_string(self)?)
     }
 }
 
@@ -77,7 +78,7 @@ pub fn set_aside(logs: &Path, key: &str, repeated: &Repeated) -> Result<()> {
     let failed = Failed { key: key.to_owned(), repeated: repeated.clone() };
     let staging = Staging::begin(&target)?;
     fs::rename(logs, staging.path()).with_context(|| format!("cannot move {}", logs.display()))?;
-    results::write_atomically(&staging.path().join("failed.json"), &serde_json::to_string(&failed)?)?;
+    write_atomically(&staging.path().join("failed.json"), &serde_json::to_string(&failed)?)?;
     staging.publish(&target)
 }
 

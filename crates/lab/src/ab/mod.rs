@@ -11,3 +11,4 @@ pub mod report;
 pub mod results;
 pub mod stats;
 pub mod table;
+pub mod verdict;

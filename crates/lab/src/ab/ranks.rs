@@ -2,11 +2,11 @@
 //!
 //! For groups of runs that are not pairs; [`crate::ab::stats`] compares pairs. Nothing is assumed about the
 //! shape of the noise, only that without a difference each run could as well have been any other's. That
-//! also holds if conditions drift, as long as the groups take turns; then the test claims rather too little.
+//! also holds if conditions drift, as long as the groups alternate; the test then claims too little.
 
-use crate::ab::results::Verdict;
+use crate::ab::verdict::Verdict;
 
-/// The chance of a false claim, per comparison.
+/// The chance of a false claim, in either direction, per comparison.
 const ALPHA: f64 = 0.05;
 
 /// The chance that `values` have ranks as small as these among `values` and `others` if nothing but luck
@@ -40,15 +40,16 @@ pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
     ways[values.len()].iter().sum::<f64>() / choices[values.len()]
 }
 
-/// Compares `ours` with the best of several others, `theirs[best]`; smaller is better. `Better`: than every
-/// one of them. `Worse`: than the best, although that was chosen for being it. Never `Same`.
+/// Compares `ours` with the best of several others, `others[best]`; smaller is better. Both directions are
+/// judged by the same test at the same level: two-sided, and divided by the number of others, of which the
+/// best was chosen after the fact. Never `Same`.
 #[must_use]
-pub fn against_all(ours: &[f64], theirs: &[Vec<f64>], best: usize) -> Verdict {
-    let better = !theirs.is_empty() && theirs.iter().all(|other| p_smaller(ours, other) <= ALPHA);
-    let worse = || theirs.get(best).is_some_and(|t| p_smaller(t, ours) * theirs.len() as f64 <= ALPHA);
-    if better {
+pub fn against_best(ours: &[f64], others: &[Vec<f64>], best: usize) -> Verdict {
+    let Some(theirs) = others.get(best) else { return Verdict::None };
+    let level = ALPHA / 2.0 / others.len() as f64;
+    if p_smaller(ours, theirs) <= level {
         Verdict::Better
-    } else if worse() {
+    } else if p_smaller(theirs, ours) <= level {
         Verdict::Worse
     } else {
         Verdict::None
@@ -58,6 +59,7 @@ pub fn against_all(ours: &[f64], theirs: &[Vec<f64>], best: usize) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ab::stats::median;
 
     /// By trying all ways to choose who is whose.
     fn by_trying(values: &[f64], others: &[f64]) -> f64 {
@@ -101,36 +103,58 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_needs_enough_runs_and_all_of_the_others() {
-        let (low, mid, high) = (vec![1.0, 2.0, 3.0], vec![4.0, 5.0, 6.0], vec![7.0, 8.0, 9.0]);
-        let both = [high.clone(), mid.clone()];
-        assert_eq!(against_all(&low, &both, 1), Verdict::Better);
-        assert_eq!(against_all(&low[..2], &both, 1), Verdict::None, "two runs can be luck");
-        assert_eq!(against_all(&mid, &[high.clone(), low.clone()], 1), Verdict::None, "luck in two tries");
-        let five = |v: f64| (0..5).map(|i| v + f64::from(i)).collect::<Vec<_>>();
-        assert_eq!(against_all(&five(20.0), &[five(30.0), five(10.0)], 1), Verdict::Worse);
-        assert_eq!(against_all(&five(20.0), &[five(30.0), five(18.0)], 1), Verdict::None);
-        assert_eq!(against_all(&low, &[], 0), Verdict::None);
+    fn a_claim_needs_enough_runs() {
+        let runs = |n: u8, from: f64| (0..n).map(|i| from + f64::from(i)).collect::<Vec<_>>();
+        let both = |n| [runs(n, 30.0), runs(n, 20.0)];
+        assert_eq!(against_best(&runs(5, 10.0), &both(5), 1), Verdict::Better);
+        assert_eq!(against_best(&runs(4, 10.0), &both(4), 1), Verdict::None, "luck in two tries");
+        assert_eq!(against_best(&runs(4, 10.0), &both(4)[1..], 0), Verdict::Better);
+        assert_eq!(against_best(&runs(3, 10.0), &both(3)[1..], 0), Verdict::None, "three runs can be luck");
+        assert_eq!(against_best(&runs(5, 25.0), &both(5), 1), Verdict::Worse);
+        assert_eq!(against_best(&runs(5, 22.0), &both(5), 1), Verdict::None);
+        assert_eq!(against_best(&runs(5, 10.0), &[], 0), Verdict::None);
     }
 
-    /// If there is no difference, a claim is made as seldom as promised: in all ways in which luck can deal.
+    /// Exchanging the two groups exchanges the verdicts.
+    #[test]
+    fn better_and_worse_are_judged_alike() {
+        let swapped = |verdict| match verdict {
+            Verdict::Better => Verdict::Worse,
+            Verdict::Worse => Verdict::Better,
+            other => other,
+        };
+        let mut claims = 0;
+        for set in (0_u32..1 << 10).filter(|set| set.count_ones() == 5) {
+            let group = |own: u32| -> Vec<f64> {
+                (0..10_u8).filter(|i| set >> i & 1 == own).map(f64::from).collect()
+            };
+            let verdict = against_best(&group(1), &[group(0)], 0);
+            claims += usize::from(verdict.is_difference());
+            assert_eq!(against_best(&group(0), &[group(1)], 0), swapped(verdict), "{set:b}");
+        }
+        assert!(claims > 0);
+    }
+
+    /// If there is no difference, a claim is made no more often than promised, however the runs fall.
     #[test]
     fn luck_alone_makes_few_claims() {
-        let runs = 4;
+        const OURS: u32 = 5;
+        const THEIRS: u32 = 4;
         let (mut better, mut worse, mut deals) = (0, 0, 0);
-        for set in (0_u32..1 << (3 * runs)).filter(|set| set.count_ones() == runs) {
-            let rest: Vec<u32> = (0..3 * runs).filter(|i| set >> i & 1 == 0).collect();
-            let ours: Vec<f64> = (0..3 * runs).filter(|i| set >> i & 1 == 1).map(f64::from).collect();
-            for other in (0_u32..1 << (2 * runs)).filter(|set| set.count_ones() == runs) {
-                let of = |own: bool| {
-                    let its = |i: &usize| (other >> i & 1 == 1) == own;
+        for set in (0_u32..1 << (OURS + 2 * THEIRS)).filter(|set| set.count_ones() == OURS) {
+            let (ours, rest): (Vec<u32>, Vec<u32>) = (0..OURS + 2 * THEIRS).partition(|i| set >> i & 1 == 1);
+            let ours: Vec<f64> = ours.into_iter().map(f64::from).collect();
+            // The two others are interchangeable: the smallest of their runs is the first one's.
+            let is_half = |other: &u32| other.count_ones() == THEIRS && other & 1 == 1;
+            for other in (0_u32..1 << (2 * THEIRS)).filter(is_half) {
+                let of = |own: u32| {
+                    let its = |i: &usize| other >> i & 1 == own;
                     (0..rest.len()).filter(its).map(|i| f64::from(rest[i])).collect::<Vec<_>>()
                 };
-                let theirs = [of(true), of(false)];
-                let median = |v: &[f64]| crate::ab::stats::median(v);
+                let theirs = [of(1), of(0)];
                 let best = usize::from(median(&theirs[1]) < median(&theirs[0]));
                 deals += 1;
-                match against_all(&ours, &theirs, best) {
+                match against_best(&ours, &theirs, best) {
                     Verdict::Better => better += 1,
                     Verdict::Worse => worse += 1,
                     _ => (),
@@ -138,7 +162,6 @@ mod tests {
             }
         }
         assert!(better > 0 && worse > 0, "{better} {worse} of {deals}");
-        assert!(f64::from(better) / f64::from(deals) <= ALPHA, "{better} of {deals}");
-        assert!(f64::from(worse) / f64::from(deals) <= ALPHA, "{worse} of {deals}");
+        assert!(f64::from(better + worse) / f64::from(deals) <= ALPHA, "{better} {worse} of {deals}");
     }
 }

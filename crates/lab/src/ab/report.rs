@@ -6,11 +6,11 @@
 
 use std::fmt::Write as _;
 
-use crate::ab::results::{Control, Metric, Results, RunMeta, Verdict};
+use crate::ab::results::{Control, Metric, Results, RunMeta};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
-
-pub(crate) const STYLE: &str = include_str!("report.css");
+use crate::ab::verdict::Verdict;
+use crate::html::{self, Scale, escape, factor};
 
 /// Width of a plot in its own units, which are CSS pixels at a card's usual width.
 const WIDTH: f64 = 380.0;
@@ -29,15 +29,7 @@ const OVERVIEW_END: f64 = 4.0;
 pub fn html(results: &Results) -> String {
     let meta = &results.meta;
     let title = format!("{} against {}", meta.changed(), meta.base());
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{0}: Linux {1}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n\
-         <h1>{0}</h1>\n",
-        escape(&title),
-        escape(&meta.kernel)
-    );
+    let mut page = html::begin(&format!("{title}: Linux {}", meta.kernel), &title, "");
     page += &format!(
         "<p class=\"soft\">Linux {} · QEMU {} · {}{} of boots · {}</p>\n",
         escape(&meta.kernel),
@@ -51,8 +43,7 @@ pub fn html(results: &Results) -> String {
     page += &overview(results);
     page += &plots(results);
     page += &method(results);
-    page += "</main>\n</body>\n</html>\n";
-    page
+    page + html::END
 }
 
 fn headline(results: &Results) -> String {
@@ -395,7 +386,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
         escape(&description(results, metric))
     );
 
-    let scale = Scale::of_values(rows.iter().flat_map(|row| row.values));
+    let scale = Scale::of_values(rows.iter().flat_map(|row| row.values), LEFT, RIGHT);
     svg += &axis(&scale, floor);
     let _ = writeln!(
         svg,
@@ -540,69 +531,6 @@ fn axis(scale: &Scale, y: f64) -> String {
     svg
 }
 
-/// From a value to its place in a plot.
-pub(crate) struct Scale {
-    lo: f64,
-    hi: f64,
-    left: f64,
-    right: f64,
-    is_log: bool,
-}
-
-impl Scale {
-    pub(crate) fn log(lo: f64, hi: f64, left: f64, right: f64) -> Self {
-        Self { lo, hi, left, right, is_log: true }
-    }
-
-    pub(crate) fn linear(lo: f64, hi: f64, left: f64, right: f64) -> Self {
-        Self { lo, hi, left, right, is_log: false }
-    }
-
-    /// A linear scale that holds all values, and 0 too unless that would waste half of it.
-    fn of_values<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> Self {
-        let lo = values.clone().copied().fold(f64::INFINITY, f64::min);
-        let hi = values.copied().fold(f64::NEG_INFINITY, f64::max);
-        let (lo, hi) = match (lo, hi) {
-            _ if !lo.is_finite() || !hi.is_finite() => (0.0, 1.0),
-            _ if hi <= 0.0 => (0.0, 1.0),
-            _ if lo < hi / 2.0 => (0.0, hi * 1.03),
-            // Values that are all alike stand in the middle.
-            _ => {
-                let margin = ((hi - lo) * 0.06).max(hi * 1e-6);
-                (lo - margin, hi + margin)
-            }
-        };
-        Self { lo, hi, left: LEFT, right: RIGHT, is_log: false }
-    }
-
-    pub(crate) fn at(&self, value: f64) -> f64 {
-        let place = if self.is_log {
-            (value / self.lo).ln() / (self.hi / self.lo).ln()
-        } else {
-            (value - self.lo) / (self.hi - self.lo)
-        };
-        self.left + place * (self.right - self.left)
-    }
-
-    /// A few round values on the scale.
-    pub(crate) fn ticks(&self) -> Vec<f64> {
-        if self.is_log && self.hi / self.lo > 4.0 {
-            let steps: &[f64] = if self.hi / self.lo > 100.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-            let decades = self.lo.log10().floor() as i32..=self.hi.log10().ceil() as i32;
-            return decades
-                .flat_map(|e| steps.iter().map(move |s| s * 10_f64.powi(e)))
-                .filter(|t| (self.lo..=self.hi).contains(t))
-                .collect();
-        }
-        let rough = (self.hi - self.lo) / 5.0;
-        let power = 10_f64.powf(rough.log10().floor());
-        let step = power * [1.0, 2.0, 5.0, 10.0].into_iter().find(|s| s * power >= rough).unwrap_or(10.0);
-        let first = (self.lo / step).ceil() as i64;
-        let last = (self.hi / step).floor() as i64;
-        (first..=last).map(|i| i as f64 * step).collect()
-    }
-}
-
 /// How it was measured and judged.
 fn method(results: &Results) -> String {
     let meta = &results.meta;
@@ -683,11 +611,6 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// As [`table::ratio`], with a proper times sign.
-pub(crate) fn factor(value: f64) -> String {
-    table::ratio(value).replace('x', "×")
-}
-
 /// A name that fits beside its row.
 fn shortened(name: &str) -> String {
     const MOST: usize = 11;
@@ -695,23 +618,6 @@ fn shortened(name: &str) -> String {
         return name.to_owned();
     }
     name.chars().take(MOST - 1).chain(['…']).collect()
-}
-
-pub(crate) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // Control characters are not allowed in HTML, however they are written.
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -818,18 +724,5 @@ mod tests {
         assert!(!page.contains("NaN") && page.contains("Verdicts need 6 pairs"));
         results.metrics.clear();
         assert!(html(&results).contains("All metrics"));
-    }
-
-    #[test]
-    fn ticks_are_few_and_round() {
-        let of = |values: &[f64]| Scale::of_values(values.iter()).ticks();
-        assert_eq!(of(&[3.0, 612.0]), [0.0, 200.0, 400.0, 600.0]);
-        assert_eq!(of(&[28.2, 33.1]), [28.0, 30.0, 32.0]);
-        assert_eq!(Scale::log(0.9, 150.0, 0.0, 1.0).ticks(), [1.0, 10.0, 100.0]);
-        assert_eq!(Scale::log(0.4, 6.0, 0.0, 1.0).ticks(), [0.5, 1.0, 2.0, 5.0]);
-        for values in [[0.0, 0.0], [7.0, 7.0], [48_209_000.0, 48_210_000.0]] {
-            let ticks = of(&values);
-            assert!((1..=7).contains(&ticks.len()), "{values:?}: {ticks:?}");
-        }
     }
 }

@@ -6,66 +6,15 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Which direction of a metric is an improvement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Less is better: times, counts of contended locks.
-    Lower,
-    /// More is better: throughput.
-    Higher,
-}
+use protocol::results::Better;
 
-impl fmt::Display for Better {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Lower => "lower",
-            Self::Higher => "higher",
-        })
-    }
-}
-
-/// What a comparison may say about a metric; [`crate::ab::stats`] has the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Verdict {
-    /// The changed arm improves the metric, beyond chance and beyond the minimum effect.
-    #[serde(rename = "better")]
-    Better,
-    /// The changed arm makes the metric worse, beyond chance and beyond the minimum effect.
-    #[serde(rename = "worse")]
-    Worse,
-    /// The whole interval lies within the minimum effect: no difference worth the name.
-    #[serde(rename = "same")]
-    Same,
-    /// The boots do not support any of the three statements above.
-    #[serde(rename = "no verdict")]
-    None,
-}
-
-impl Verdict {
-    /// Whether this verdict claims a difference between the arms.
-    #[must_use]
-    pub fn is_difference(self) -> bool {
-        matches!(self, Self::Better | Self::Worse)
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Better => "better",
-            Self::Worse => "worse",
-            Self::Same => "same",
-            Self::None => "no verdict",
-        })
-    }
-}
+use crate::ab::verdict::Verdict;
+use crate::host::write_atomically;
 
 /// Everything one run of `lab ab` found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -331,24 +280,6 @@ impl Results {
     pub fn write(&self, path: &Path) -> Result<()> {
         write_atomically(path, &self.to_json()?)
     }
-}
-
-/// Replaces `path` by `text` in one step, so no reader ever sees half a file.
-///
-/// # Errors
-/// When the folder cannot be created or written.
-pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let failed = || format!("{}: cannot write", path.display());
-    fs::create_dir_all(dir).with_context(failed)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".writing-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(dir)
-        .with_context(failed)?;
-    file.write_all(text.as_bytes()).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
-    Ok(())
 }
 
 /// Joins the lines of arrays of plain numbers, so that a metric reads as one paragraph and a

@@ -50,7 +50,8 @@
 //! within the minimum effect, and the control claims no difference. Otherwise, and always with
 //! fewer than six pairs, there is no verdict.
 
-use crate::ab::results::{Better, Verdict};
+use crate::ab::verdict::Verdict;
+use protocol::results::Better;
 
 /// Fewer pairs never give a verdict: five could not fall below p = 0.05 (2/2^5 = 0.06).
 pub const MIN_PAIRS: usize = 6;

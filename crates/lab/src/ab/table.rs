@@ -6,8 +6,9 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
 
 use crate::ab::catalog::run_name;
-use crate::ab::results::{Metric, Results, Verdict};
+use crate::ab::results::{Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
+use crate::ab::verdict::Verdict;
 
 /// Prints the table to stdout: in colour and fitted to the width if that is a terminal, else
 /// plain and as wide as it needs to be.

@@ -15,7 +15,8 @@ use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
-use crate::vm::boot::{self, Arm, GuestCommand, Job, boot};
+use crate::vm::boot::{self, boot};
+use crate::vm::job::{Arm, GuestCommand, Job};
 
 /// KASAN and lockdep under TCG take their time.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -12,8 +12,8 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ab::results;
 use crate::context::Context;
+use crate::host::write_atomically;
 
 /// For how long a pass counts.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -37,7 +37,7 @@ pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
 /// When the cache cannot be written.
 pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> {
     let path = path(ctx, key);
-    results::write_atomically(&path, &serde_json::to_string(pass)?)?;
+    write_atomically(&path, &serde_json::to_string(pass)?)?;
     for entry in fs::read_dir(ctx.cache.join("passes")).into_iter().flatten().flatten() {
         let made = entry.metadata().and_then(|meta| meta.modified());
         if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {

@@ -25,9 +25,11 @@ use crate::host::{self, Pkg, Probe, Staging};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::progress::elapsed;
 use crate::vm::accel::Accel;
-use crate::vm::boot::{self, Arm, GuestCommand, Job, boot_with};
-use crate::vm::channel::{Message, Outcome};
+use crate::vm::boot::{self, boot_with};
+use crate::vm::channel::Outcome;
+use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::lanes;
+use protocol::results::Message;
 
 /// The folder of our own tests.
 const OURS: &str = "memreap";

@@ -11,7 +11,8 @@ use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
-use crate::vm::boot::{Arm, GuestCommand, Job, boot};
+use crate::vm::boot::boot;
+use crate::vm::job::{Arm, GuestCommand, Job};
 
 /// What the guest gets for its boot and for its last round beyond the time asked for.
 const GRACE: Duration = Duration::from_secs(180);

@@ -23,9 +23,11 @@ use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
-use crate::vm::boot::{Arm, Boot, GuestCommand, Job, boot_with};
-use crate::vm::channel::{Message, Outcome};
+use crate::vm::boot::{Boot, boot_with};
+use crate::vm::channel::Outcome;
+use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::lanes;
+use protocol::results::Message;
 
 /// What is run.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];

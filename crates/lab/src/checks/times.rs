@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::ab::results;
 use crate::context::Context;
+use crate::host::write_atomically;
 
 const FILE: &str = "times.json";
 
@@ -24,7 +24,7 @@ pub fn last(ctx: &Context, name: &str) -> Option<Duration> {
 pub fn keep(ctx: &Context, name: &str, took: Duration) -> Result<()> {
     let mut times = read(ctx);
     times.insert(name.to_owned(), took.as_secs());
-    results::write_atomically(&ctx.cache.join(FILE), &serde_json::to_string_pretty(&times)?)
+    write_atomically(&ctx.cache.join(FILE), &serde_json::to_string_pretty(&times)?)
 }
 
 /// What cannot be read is as good as not there.

@@ -1,19 +1,19 @@
-//! The face-off: one Debian guest, one load, and everybody who promises to keep a machine short
-//! of memory usable.
+//! The face-off: low-memory killers compared in one Debian guest under the same loads.
 //!
-//! [`contestant`] reads who competes, [`rootfs`] makes the guest's disk, [`vm`] boots it once,
-//! freezes it warm and brings it back for every run, [`record`] reads what the guest says,
-//! [`figures`] puts the runs together, [`page`] shows them. The guest's own side is
+//! [`contestant`] reads who competes, [`rootfs`] makes the guest's disk, [`snapshot`] boots it once,
+//! freezes it warm and restores it for every run, [`record`] collects what the guest says,
+//! [`summary`] puts the runs together, [`page`] and [`terminal`] show them. The guest's own side is
 //! `guest faceoff` in `crates/guest`.
 
 pub mod contestant;
-pub mod figures;
 pub mod page;
 pub mod record;
 pub mod rootfs;
+pub mod snapshot;
 pub mod stolen;
+pub mod summary;
+mod tables;
 pub mod terminal;
-pub mod vm;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,29 +23,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use sha2::{Digest as _, Sha256};
+
+use protocol::faceoff::{Event, Job, Variant};
 
 use contestant::{Contestant, From};
-use figures::{Figures, Meta};
-use record::{Event, Run};
+use record::Run;
+use snapshot::{GuestFailure, Snapshot};
 use stolen::Times;
-use vm::{GuestFailure, Snapshot};
+use summary::{Meta, Summary};
 
-use crate::ab::results::write_atomically;
+use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::{self, Tree, Variant};
+use crate::host::write_atomically;
+use crate::kernel::{self, Tree};
 use crate::progress::elapsed;
-use crate::vm::accel;
-use crate::vm::boot::Arm;
 use crate::vm::image;
-
-/// What is done to the guest, in the order of the tables. `crates/guest/src/faceoff` is the other
-/// end.
-pub const VARIANTS: [&str; 8] = ["hog", "compressible", "leak", "forks", "limit", "innocent", "apps", IDLE];
-/// Nothing: what the contestant itself costs.
-pub const IDLE: &str = "idle";
+use crate::vm::job::Arm;
+use crate::vm::probe;
 
 /// How long nothing is done.
 const IDLE_S: u64 = 60;
@@ -83,8 +78,8 @@ pub struct Options {
 /// What came of it.
 #[derive(Debug)]
 pub struct FaceOff {
-    /// The figures, as in `faceoff.json`.
-    pub figures: Figures,
+    /// The summary, as in `faceoff.json`.
+    pub summary: Summary,
     /// All runs, as in `faceoff.jsonl`.
     pub runs: Vec<Run>,
 }
@@ -159,43 +154,42 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         }
         let round_over = todo.get(done + 1).is_none_or(|next| next.0 != round);
         if round_over {
-            write(ctx, &Figures::of(book.meta.clone(), &all, &book.runs), &book.runs)?;
+            write(ctx, &Summary::of(book.meta.clone(), &all, &book.runs), &book.runs)?;
         }
     }
     step.done(&format!("{} runs", book.runs.len()));
-    let figures = Figures::of(book.meta.clone(), &all, &book.runs);
-    write(ctx, &figures, &book.runs)?;
-    Ok(FaceOff { figures, runs: book.runs })
+    let summary = Summary::of(book.meta.clone(), &all, &book.runs);
+    write(ctx, &summary, &book.runs)?;
+    Ok(FaceOff { summary, runs: book.runs })
 }
 
-fn write(ctx: &Context, figures: &Figures, runs: &[Run]) -> Result<()> {
-    let json = serde_json::to_string_pretty(figures)? + "\n";
+fn write(ctx: &Context, summary: &Summary, runs: &[Run]) -> Result<()> {
+    let json = serde_json::to_string_pretty(summary)? + "\n";
     write_atomically(&ctx.out.join("faceoff.json"), &json)?;
-    write_atomically(&ctx.out.join("faceoff.html"), &page::html(figures, runs))
+    write_atomically(&ctx.out.join("faceoff.html"), &page::html(summary, runs))
 }
 
-fn variants(names: &[String]) -> Result<Vec<&'static str>> {
-    for name in names {
-        ensure!(VARIANTS.contains(&name.as_str()), "no variant '{name}'; there are: {}", VARIANTS.join(", "));
-    }
-    Ok(VARIANTS.into_iter().filter(|v| names.is_empty() || names.iter().any(|n| n == v)).collect())
+fn variants(names: &[String]) -> Result<Vec<Variant>> {
+    let chosen: Vec<Variant> =
+        names.iter().map(|name| name.parse().map_err(anyhow::Error::msg)).collect::<Result<_>>()?;
+    Ok(Variant::ALL.into_iter().filter(|v| chosen.is_empty() || chosen.contains(v)).collect())
 }
 
 /// What is still to do, in order: in every round every variant, in every variant all contestants
 /// back to back, of which another one is the first in each round.
 fn plan<'a>(
     contestants: &'a [Contestant],
-    variants: &[&'static str],
+    variants: &[Variant],
     rounds: usize,
     done: &[Run],
-) -> Vec<(usize, &'static str, &'a Contestant)> {
+) -> Vec<(usize, Variant, &'a Contestant)> {
     let mut todo = Vec::new();
     for round in 0..rounds {
         for &variant in variants {
             for place in 0..contestants.len() {
                 let contestant = &contestants[(place + round) % contestants.len()];
                 let is_it = |run: &Run| {
-                    (run.round, run.variant.as_str(), &run.contestant) == (round, variant, &contestant.name)
+                    (run.round, run.variant, &run.contestant) == (round, variant, &contestant.name)
                         && run.failure.is_none()
                 };
                 if !done.iter().any(is_it) {
@@ -221,12 +215,12 @@ impl Ground {
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
             if chosen.iter().any(|contestant| contestant.kernel == tree) {
-                kernels.insert(tree.to_string(), kernel::build(ctx, tree, Variant::Faceoff)?);
+                kernels.insert(tree.to_string(), kernel::build(ctx, tree, kernel::Variant::Faceoff)?);
             }
         }
         let Some((name, first)) = kernels.iter().next() else { bail!("there are no contestants") };
         let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
-        let (accel, why) = accel::probe_with(ctx, &arm)?;
+        let (accel, why) = probe::probe_with(ctx, &arm)?;
         ctx.progress.note(&format!("accelerator: {accel} ({why})"));
         // Of all contestants: leaving one out for a while must not mean another image.
         let image = rootfs::get(ctx, all)?;
@@ -234,17 +228,19 @@ impl Ground {
         let payload = pack(ctx, all, &built, &image::build_packaged(ctx)?)?;
         let mut snapshots = BTreeMap::new();
         for (tree, kernel) in &kernels {
-            let snapshot = vm::snapshot(ctx, accel, kernel, &image, &built.join("guest"), &payload)?;
+            let snapshot = snapshot::make(ctx, accel, kernel, &image, &built.join("guest"), &payload)?;
             snapshots.insert(tree.clone(), snapshot);
         }
-        let content = image.key.clone() + &vm::sha256(&payload)?;
-        let fingerprint = Sha256::digest(content).iter().take(16).map(|b| format!("{b:02x}")).collect();
+        let mut content = Content::default();
+        content.add(&image.key);
+        content.add_file(&payload)?;
+        let fingerprint = content.key();
         let packages = all.iter().flat_map(|c| &c.packages);
         let meta = Meta {
             date: host::output(std::process::Command::new("date").arg("+%F %T %z"))?.trim().to_owned(),
             accelerator: accel.to_string(),
-            cpus: vm::CPUS,
-            memory_mib: vm::MEMORY,
+            cpus: snapshot::CPUS,
+            memory_mib: snapshot::MEMORY_MIB,
             seed: options.seed,
             limit_s: options.limit_s,
             kernels: kernels.iter().map(|(tree, kernel)| (tree.clone(), kernel.release.clone())).collect(),
@@ -264,34 +260,28 @@ impl Ground {
         ctx: &Context,
         options: &Options,
         contestant: &Contestant,
-        variant: &str,
+        variant: Variant,
         round: usize,
     ) -> Result<Run> {
         let snapshot = self.snapshot(contestant)?;
         let seed = self.meta.seed + round as u64;
-        let seconds = if variant == IDLE { IDLE_S } else { self.meta.limit_s };
-        let job = json!({
-            "contestant": contestant.name,
-            "unit": contestant.unit,
-            "files": files_dir(ctx, contestant),
-            "variant": variant,
-            "seed": seed,
-            "limit_s": seconds,
-            "settle_s": SETTLE_S,
-            "setup": contestant.setup,
-        });
-        let mut run = Run {
+        let limit_s = if variant == Variant::Idle { IDLE_S } else { self.meta.limit_s };
+        let job = Job {
             contestant: contestant.name.clone(),
-            variant: variant.to_owned(),
-            round,
+            unit: contestant.unit.clone(),
+            files: files_dir(ctx, contestant),
+            variant,
             seed,
-            snapshot: snapshot.key.clone(),
-            ..Run::default()
+            limit_s,
+            settle_s: SETTLE_S,
+            setup: contestant.setup.clone(),
         };
+        let mut run = Run::new(&contestant.name, variant, round, seed);
+        run.snapshot.clone_from(&snapshot.key);
         let step = ctx.progress.step(&format!("{variant}: {}", contestant.name));
         let folder = ctx.out.join("logs/faceoff");
         let logs = folder.join(format!("{variant}-{}-{}", contestant.name, round + 1));
-        let limit = Duration::from_secs(SETTLE_S + seconds + GRACE_S);
+        let limit = Duration::from_secs(SETTLE_S + limit_s + GRACE_S);
         let began = Instant::now();
         let mut before = None;
         let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| {
@@ -310,7 +300,7 @@ impl Ground {
             Ok(()) => Some("the guest ended without a result".to_owned()),
             Err(e) => Some(format!("{e:#}")),
         };
-        step.done(&summary(&run));
+        step.done(&in_one_line(&run));
         if run.failure.is_none() && !options.keep {
             host::remove_any(&logs).with_context(|| format!("cannot remove {}", logs.display()))?;
         }
@@ -336,8 +326,8 @@ fn undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Resu
     Ok(best)
 }
 
-/// A run in one line.
-fn summary(run: &Run) -> String {
+/// A run in one line, for the terminal.
+fn in_one_line(run: &Run) -> String {
     if run.failure.is_some() {
         return "failed".to_owned();
     }
@@ -393,7 +383,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         }
     }
     let disk = ctx.out.join("faceoff/payload.tar");
-    vm::payload(&folder, &disk)?;
+    snapshot::pack_payload(&folder, &disk)?;
     Ok(disk)
 }
 
@@ -460,29 +450,29 @@ fn read(text: &str) -> Result<(Header, Vec<Run>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::figures::tests::{contestant, run};
+    use super::summary::tests::{contestant, run};
     use super::*;
 
     #[test]
     fn another_contestant_is_first_in_each_round() {
         let who = ["a", "b", "c"].map(|name| contestant(name, name));
         let order = |done: &[Run]| -> String {
-            plan(&who, &["hog", "leak"], 2, done)
+            plan(&who, &[Variant::Hog, Variant::Leak], 2, done)
                 .iter()
-                .map(|(round, variant, who)| format!("{round}{}{} ", &variant[..1], who.name))
+                .map(|(round, variant, who)| format!("{round}{}{} ", &variant.name()[..1], who.name))
                 .collect()
         };
         assert_eq!(order(&[]), "0ha 0hb 0hc 0la 0lb 0lc 1hb 1hc 1ha 1lb 1lc 1la ");
-        let mut failed = run("c", "leak", 0, 1.0, None);
+        let mut failed = run("c", Variant::Leak, 0, 1.0, None);
         failed.failure = Some("panic".into());
-        let done = [run("a", "hog", 0, 1.0, None), run("b", "hog", 1, 1.0, None), failed];
+        let done = [run("a", Variant::Hog, 0, 1.0, None), run("b", Variant::Hog, 1, 1.0, None), failed];
         assert_eq!(order(&done), "0hb 0hc 0la 0lb 0lc 1hc 1ha 1lb 1lc 1la ");
     }
 
     #[test]
     fn variants_are_chosen_by_name() {
-        assert_eq!(variants(&[]).unwrap(), VARIANTS);
-        assert_eq!(variants(&["leak".into(), "hog".into()]).unwrap(), ["hog", "leak"]);
+        assert_eq!(variants(&[]).unwrap(), Variant::ALL);
+        assert_eq!(variants(&["leak".into(), "hog".into()]).unwrap(), [Variant::Hog, Variant::Leak]);
         assert!(
             variants(&["hug".into()]).unwrap_err().to_string().contains("no variant 'hug'; there are: hog,")
         );
@@ -497,8 +487,8 @@ mod tests {
             Book::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
         );
         let mut book = Book::open(&path, meta("1"), false).unwrap();
-        book.add(run("a", "hog", 0, 1.0, None)).unwrap();
-        let mut failed = run("b", "hog", 0, 1.0, None);
+        book.add(run("a", Variant::Hog, 0, 1.0, None)).unwrap();
+        let mut failed = run("b", Variant::Hog, 0, 1.0, None);
         failed.failure = Some("panic".into());
         book.add(failed).unwrap();
         book.file.write_all(b"{\"contestant\":\"c").unwrap();
@@ -506,7 +496,7 @@ mod tests {
 
         let mut book = Book::open(&path, meta("1"), true).unwrap();
         assert_eq!(book.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
-        book.add(run("b", "hog", 0, 2.0, None)).unwrap();
+        book.add(run("b", Variant::Hog, 0, 2.0, None)).unwrap();
         drop(book);
         let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
         let book = Book::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();

@@ -23,7 +23,6 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::ab::catalog;
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::source::Source;
@@ -44,6 +43,9 @@ const RELEASE: &str = "include/config/kernel.release";
 const PRODUCTS: [&str; 6] = [BZIMAGE, RELEASE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
 /// Written last into a finished build.
 const MARKER: &str = "memreap-build.json";
+
+/// The kernels to compare with beside stock and the changed one: stock with `kernel/controls/<name>.patch`.
+pub const CONTROLS: &[&str] = &["stock-precise"];
 
 /// Which checks are compiled into a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -88,15 +90,14 @@ pub enum Tree {
     Stock,
     /// The same with the topics applied and turned on.
     Memreap,
-    /// Debian's source with one small patch, `kernel/controls/<name>.patch`: what some scenario
-    /// needs besides the two to compare with, see [`catalog::patches`].
+    /// Debian's source with one small patch, one of [`CONTROLS`].
     Control(&'static str),
 }
 
 impl Tree {
     /// All trees, stock first.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Stock, Self::Memreap].into_iter().chain(catalog::patches().map(Self::Control))
+        [Self::Stock, Self::Memreap].into_iter().chain(CONTROLS.iter().copied().map(Self::Control))
     }
 
     /// What is applied to Debian's source, in order.
@@ -729,7 +730,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         patches.sort();
-        let named: Vec<String> = catalog::patches().map(|name| format!("{name}.patch")).collect();
+        let named: Vec<String> = CONTROLS.iter().map(|name| format!("{name}.patch")).collect();
         assert_eq!(patches, named);
     }
 

@@ -16,10 +16,9 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use toml::Spanned;
 
-use crate::ab::catalog;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::source;
+use crate::kernel::{CONTROLS, source};
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
@@ -396,7 +395,7 @@ pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::GIT)?;
     let mut series = vec![load(&ctx.repo)?];
-    for name in catalog::patches() {
+    for name in CONTROLS {
         series.push(vec![control(&ctx.repo, name)?]);
     }
     let mut versions = source::offered(ctx)?;

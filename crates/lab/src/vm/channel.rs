@@ -1,65 +1,20 @@
-//! The host's end of the result channel, and the verdict on one boot.
+//! The lab's end of the result channel, and the verdict on one boot.
 //!
 //! The guest writes JSON lines to a virtio-serial port (`crates/init/src/report.rs` is the
-//! other end); QEMU writes what comes out into `channel.jsonl`. The stream of a healthy guest
+//! other end, `crates/protocol` has what is said); QEMU writes what comes out into `channel.jsonl`. The stream of a healthy guest
 //! starts with `hello` and ends with `exit`. Whatever does not fit is garbage and fails the
 //! boot: a number from a guest that also sends nonsense is not to be trusted.
 
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::ab::results::Better;
-
-/// The port's name in the guest.
-pub const PORT: &str = "memreap.results";
-
-/// One line from the guest.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Message {
-    /// First: what booted.
-    Hello {
-        /// The kernel's release, for example `6.12.117`.
-        release: String,
-        /// CPUs that came up.
-        cpus: u32,
-        /// The guest's MemTotal.
-        mem_kib: u64,
-    },
-    /// One metric's number for this boot.
-    Sample(Sample),
-    /// A remark for the reader of the results.
-    Note(String),
-    /// What the guest is doing now.
-    Progress(String),
-    /// A piece of a command's standard output.
-    Out(String),
-    /// A piece of a command's standard error.
-    Err(String),
-    /// Last: the job's exit status.
-    Exit(i32),
-}
-
-/// One number per metric and boot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sample {
-    /// The case and the metric, for example `100-vmas/pte-lock-contended`.
-    pub metric: String,
-    /// The value's unit, for example `ms`.
-    pub unit: String,
-    /// Which direction is an improvement.
-    pub better: Better,
-    /// The value in `unit`.
-    pub value: f64,
-}
+use protocol::line::Lines;
+use protocol::results::Message;
 
 /// Takes the stream apart into messages and judges it.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    partial: Vec<u8>,
+    lines: Lines,
     began: bool,
     exit: Option<i32>,
     garbage: Option<String>,
@@ -68,19 +23,13 @@ pub struct Decoder {
 impl Decoder {
     /// Takes the next bytes of the stream and gives the messages that are now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Message> {
-        self.partial.extend_from_slice(bytes);
-        let mut messages = Vec::new();
-        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
-            messages.extend(self.line(&line[..end]));
-        }
-        messages
+        let lines = self.lines.feed(bytes);
+        lines.iter().filter_map(|line| self.line(line)).collect()
     }
 
     /// The stream is over because the guest ended: a line without an end is garbage.
     pub fn finish(&mut self) {
-        let rest = std::mem::take(&mut self.partial);
-        if !rest.is_empty() {
+        if let Some(rest) = self.lines.finish() {
             self.reject(&rest, "the last line has no end");
         }
     }

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use crate::context::Context;
 use crate::host;
 use crate::progress::unpoisoned;
-use crate::vm::boot::{GuestCommand, Job};
+use crate::vm::job::{GuestCommand, Job};
 
 /// What the guest's programs are built for: every kernel the lab boots is x86-64.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -42,8 +42,8 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     for (from, to) in &job.overlay {
         add_overlay(&mut cpio, from, to)?;
     }
-    let json = serde_json::to_vec(&serde_json::json!({ "command": job.command }))?;
-    cpio.file("/job.json", 0o644, &json)?;
+    let request = protocol::job::Job { command: job.command.clone() };
+    cpio.file(protocol::job::PATH, 0o644, &serde_json::to_vec(&request)?)?;
     image.extend(cpio.finish()?);
 
     let folder = ctx.out.join("initrd");

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::Result;
 
 use crate::host;
-use crate::vm::boot::Mode;
+use crate::vm::job::Mode;
 
 /// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
 const QEMU_MIB: u64 = 256;

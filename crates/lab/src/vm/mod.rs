@@ -1,8 +1,15 @@
-//! Guests: initramfs, QEMU, console, channel, and one boot from start to verdict.
+//! Guests: what is booted ([`job`]), from which initramfs ([`image`]), under which accelerator
+//! ([`probe`]), by which QEMU command line ([`qemu`]); what it said ([`logs`], [`console`], [`channel`]);
+//! and one boot from start to verdict ([`boot`]).
 
 pub mod accel;
 pub mod boot;
 pub mod channel;
 pub mod console;
 pub mod image;
+pub mod job;
 pub(crate) mod lanes;
+pub(crate) mod logs;
+pub mod probe;
+pub(crate) mod qemu;
+mod terminal;

@@ -1,19 +1,20 @@
-//! Runs put together: medians and worst cases per contestant and variant, and this project's own
-//! contestants against the best of the others.
+//! All runs put together: medians and worst cases per contestant and variant, and this project's own
+//! contestants compared with the best of the others.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::IDLE;
-use super::contestant::Contestant;
-use super::record::{Outcome, Run};
-use super::stolen::is_disturbed;
-use crate::ab::ranks::against_all;
-use crate::ab::results::Verdict;
-use crate::ab::stats::median;
+use protocol::faceoff::{Idle, Outcome, Variant, Who};
 
-/// A frame is planned every 10 ms: what is shorter is not told apart.
+use super::contestant::Contestant;
+use super::record::Run;
+use super::stolen::is_disturbed;
+use crate::ab::ranks::against_best;
+use crate::ab::stats::median;
+use crate::ab::verdict::Verdict;
+
+/// A frame is planned every 10 ms: shorter delays are not distinguished.
 const STALL_FLOOR_MS: f64 = 10.0;
 /// Memory is read every 50 ms.
 const RECOVERY_FLOOR_MS: f64 = 50.0;
@@ -41,9 +42,9 @@ pub struct Meta {
     pub fingerprint: String,
 }
 
-/// A contestant, as the reader of the figures needs it.
+/// A contestant, as the reader of the summary needs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Who {
+pub struct Participant {
     /// Its folder.
     pub name: String,
     /// What it is called.
@@ -52,7 +53,7 @@ pub struct Who {
     pub ours: bool,
 }
 
-impl From<&Contestant> for Who {
+impl From<&Contestant> for Participant {
     fn from(contestant: &Contestant) -> Self {
         Self { name: contestant.name.clone(), title: contestant.title.clone(), ours: contestant.is_ours() }
     }
@@ -88,12 +89,12 @@ impl Spread {
 }
 
 /// All runs of one contestant in one variant.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Who.
     pub contestant: String,
     /// The load.
-    pub variant: String,
+    pub variant: Variant,
     /// How many runs delivered figures.
     pub runs: usize,
     /// Those that did not, and why.
@@ -115,11 +116,13 @@ pub struct Entry {
     pub signal_to_back_ms: Spread,
     /// From the load's start to the first signal.
     pub first_signal_ms: Spread,
-    /// Deaths by a signal, by role, over all runs.
-    pub kills: BTreeMap<String, u64>,
+    /// With a camera: how long it waited for its memory.
+    pub camera_ms: Spread,
+    /// Deaths by a signal, by what died, over all runs.
+    pub kills: BTreeMap<Who, u64>,
     /// Those of them that the kernel chose.
     pub kernel_oom_kills: u64,
-    /// Wrong victims by role, over all runs.
+    /// Wrong victims, by what they were, over all runs.
     pub wrong: BTreeMap<String, u64>,
     /// Runs with a wrong victim.
     pub wrong_runs: usize,
@@ -137,7 +140,7 @@ pub struct Comparison {
     /// Ours.
     pub contestant: String,
     /// The load.
-    pub variant: String,
+    pub variant: Variant,
     /// `longest_stall_ms` or `low_to_recovered_ms`.
     pub metric: String,
     /// Our median; none: not recovered within the limit.
@@ -148,7 +151,7 @@ pub struct Comparison {
     pub theirs: Option<f64>,
     /// Theirs by ours: above 1 we are better.
     pub ratio: f64,
-    /// What the runs support: that ours is better than every other, worse than the best of them, or neither.
+    /// What the runs support about ours and the best of the others.
     pub verdict: Verdict,
 }
 
@@ -164,16 +167,16 @@ pub struct Middle {
     /// The smallest, and where.
     pub worst_ratio: f64,
     /// The variant that has it.
-    pub worst_variant: String,
+    pub worst_variant: Variant,
 }
 
 /// `faceoff.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct Summary {
     /// The conditions.
     pub meta: Meta,
     /// Those who took part, in their order.
-    pub contestants: Vec<Who>,
+    pub contestants: Vec<Participant>,
     /// By variant, then contestant.
     pub entries: Vec<Entry>,
     /// By contestant of ours, metric, variant.
@@ -182,13 +185,13 @@ pub struct Figures {
     pub middle: Vec<Middle>,
 }
 
-impl Figures {
+impl Summary {
     /// Puts the runs together.
     #[must_use]
     pub fn of(meta: Meta, contestants: &[Contestant], runs: &[Run]) -> Self {
-        let contestants: Vec<Who> = contestants.iter().map(Who::from).collect();
+        let contestants: Vec<Participant> = contestants.iter().map(Participant::from).collect();
         let mut entries = Vec::new();
-        for variant in super::VARIANTS {
+        for variant in Variant::ALL {
             for who in &contestants {
                 let of = |run: &&Run| run.variant == variant && run.contestant == who.name;
                 let mut own: Vec<&Run> = runs.iter().filter(of).collect();
@@ -198,28 +201,28 @@ impl Figures {
                 }
             }
         }
-        let mut figures = Self { meta, contestants, entries, ..Self::default() };
-        (figures.comparison, figures.middle) = figures.compared();
-        figures
+        let mut summary = Self { meta, contestants, entries, ..Self::default() };
+        (summary.comparison, summary.middle) = summary.compared();
+        summary
     }
 
     /// The variants that were run, in order.
     #[must_use]
-    pub fn variants(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self.entries.iter().map(|e| e.variant.as_str()).collect();
+    pub fn variants(&self) -> Vec<Variant> {
+        let mut all: Vec<Variant> = self.entries.iter().map(|entry| entry.variant).collect();
         all.dedup();
         all
     }
 
-    /// Those of one variant, in the contestants' order.
-    pub fn of_variant<'a>(&'a self, variant: &'a str) -> impl Iterator<Item = (&'a Who, &'a Entry)> {
+    /// The entries of one variant, in the contestants' order.
+    pub fn of_variant(&self, variant: Variant) -> impl Iterator<Item = (&Participant, &Entry)> {
         let of = move |entry: &&Entry| entry.variant == variant;
         self.entries.iter().filter(of).filter_map(|entry| Some((self.who(&entry.contestant)?, entry)))
     }
 
     /// A contestant by its name.
     #[must_use]
-    pub fn who(&self, name: &str) -> Option<&Who> {
+    pub fn who(&self, name: &str) -> Option<&Participant> {
         self.contestants.iter().find(|who| who.name == name)
     }
 
@@ -256,7 +259,7 @@ impl Figures {
             for (metric, get, floor) in metrics {
                 let value = |entry: &Entry| get(entry).median.unwrap_or(limit).max(floor);
                 let mut ratios = Vec::new();
-                for variant in self.variants().into_iter().filter(|v| *v != IDLE) {
+                for variant in self.variants().into_iter().filter(|v| *v != Variant::Idle) {
                     let with_figures = || self.of_variant(variant).filter(|(_, e)| e.runs > 0);
                     let Some((_, ours)) = with_figures().find(|(who, _)| who.name == own.name) else {
                         continue;
@@ -271,16 +274,16 @@ impl Figures {
                     };
                     let of_peers: Vec<_> = peers.iter().map(|(_, entry)| runs(entry)).collect();
                     let ratio = value(theirs) / value(ours);
-                    ratios.push((ratio, variant.to_owned()));
+                    ratios.push((ratio, variant));
                     comparison.push(Comparison {
                         contestant: own.name.clone(),
-                        variant: variant.to_owned(),
+                        variant,
                         metric: metric.to_owned(),
                         ours: get(ours).median,
                         best_peer: peer.name.clone(),
                         theirs: get(theirs).median,
                         ratio,
-                        verdict: against_all(&runs(ours), &of_peers, best),
+                        verdict: against_best(&runs(ours), &of_peers, best),
                     });
                 }
                 let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
@@ -299,16 +302,17 @@ impl Figures {
     }
 }
 
-fn entry(contestant: &str, variant: &str, runs: &[&Run]) -> Entry {
+fn entry(contestant: &str, variant: Variant, runs: &[&Run]) -> Entry {
     let good: Vec<&&Run> = runs.iter().filter(|run| run.failure.is_none() && run.is_complete()).collect();
     let results: Vec<&Outcome> = good.iter().filter_map(|run| run.result.as_ref()).collect();
     let each = |get: fn(&Outcome) -> Option<f64>| results.iter().map(|r| get(r)).collect::<Vec<_>>();
-    let idle = |get: fn(&super::record::Idle) -> f64| {
+    let idle = |get: fn(&Idle) -> f64| {
         Spread::of_those(good.iter().filter_map(|run| run.idle.as_ref()).map(|i| Some(get(i))).collect())
     };
-    let mut entry = Entry {
+    let wrong: Vec<BTreeMap<String, u64>> = good.iter().map(|run| run.wrong()).collect();
+    Entry {
         contestant: contestant.to_owned(),
-        variant: variant.to_owned(),
+        variant,
         runs: good.len(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
         disturbed: good.iter().filter(|run| run.stolen.is_some_and(is_disturbed)).count(),
@@ -319,32 +323,32 @@ fn entry(contestant: &str, variant: &str, runs: &[&Run]) -> Entry {
         low_to_recovered_ms: Spread::until(each(|r| r.low_to_recovered_ms)),
         signal_to_back_ms: Spread::of_those(each(|r| r.signal_to_back_ms)),
         first_signal_ms: Spread::of_those(each(|r| r.first_signal_ms)),
+        camera_ms: match variant {
+            Variant::Apps => Spread::until(each(|r| r.camera_ms)),
+            _ => Spread::default(),
+        },
+        kills: sum(results.iter().map(|r| &r.kills)),
         kernel_oom_kills: results.iter().map(|r| r.kernel_oom_kills).sum(),
+        wrong_runs: wrong.iter().filter(|wrong| !wrong.is_empty()).count(),
+        wrong: sum(wrong.iter()),
         pss_kib: idle(|i| i.pss_kib),
         cpu_ms: idle(|i| i.cpu_ms),
-        wakeups: idle(|i| i.wakeups),
-        ..Entry::default()
-    };
-    for run in good {
-        let wrong = run.wrong();
-        entry.wrong_runs += usize::from(!wrong.is_empty());
-        add(&mut entry.wrong, &wrong);
-        if let Some(result) = &run.result {
-            add(&mut entry.kills, &result.kills);
-        }
+        wakeups: idle(|i| i.wakeups as f64),
     }
-    entry
 }
 
-fn add(sum: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
-    for (who, n) in more.iter().filter(|(_, n)| **n > 0) {
-        *sum.entry(who.clone()).or_default() += n;
+/// Adds up the counts of several runs.
+fn sum<'a, K: Ord + Clone + 'a>(counts: impl Iterator<Item = &'a BTreeMap<K, u64>>) -> BTreeMap<K, u64> {
+    let mut sum = BTreeMap::new();
+    for (key, n) in counts.flatten().filter(|(_, n)| **n > 0) {
+        *sum.entry(key.clone()).or_default() += n;
     }
+    sum
 }
 
 /// The run to draw: the one whose longest stall is the middle one.
 #[must_use]
-pub fn typical<'a>(runs: &'a [Run], contestant: &str, variant: &str) -> Option<&'a Run> {
+pub fn typical<'a>(runs: &'a [Run], contestant: &str, variant: Variant) -> Option<&'a Run> {
     let mut own: Vec<(f64, &Run)> = runs
         .iter()
         .filter(|run| run.contestant == contestant && run.variant == variant && run.failure.is_none())
@@ -356,6 +360,7 @@ pub fn typical<'a>(runs: &'a [Run], contestant: &str, variant: &str) -> Option<&
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::record::tests::outcome;
     use super::*;
     use crate::kernel::Tree;
 
@@ -375,34 +380,17 @@ pub(super) mod tests {
 
     pub(in crate::faceoff) fn run(
         who: &str,
-        variant: &str,
+        variant: Variant,
         round: usize,
         stall: f64,
         back: Option<f64>,
     ) -> Run {
-        Run {
-            contestant: who.into(),
-            variant: variant.into(),
-            round,
-            result: Some(Outcome {
-                longest_stall_ms: stall,
-                total_stall_ms: stall,
-                low_to_recovered_ms: back,
-                signal_to_back_ms: None,
-                kills: BTreeMap::from([("hog".to_owned(), 1)]),
-                kernel_oom_kills: 0,
-                first_signal_ms: Some(5.0),
-                needed_kills: Some(1),
-                served: true,
-                timed_out: false,
-            }),
-            ..Run::default()
-        }
+        Run { result: Some(outcome(stall, back)), ..Run::new(who, variant, round, 1) }
     }
 
-    fn figures(runs: &[Run]) -> Figures {
+    fn summary(runs: &[Run]) -> Summary {
         let who = [contestant("none", "none"), contestant("peer", "peer"), contestant("memreap", "memreap")];
-        Figures::of(Meta { limit_s: 40, ..Meta::default() }, &who, runs)
+        Summary::of(Meta { limit_s: 40, ..Meta::default() }, &who, runs)
     }
 
     #[test]
@@ -418,45 +406,45 @@ pub(super) mod tests {
 
     #[test]
     fn runs_are_put_together_by_contestant_and_variant() {
-        let mut failed = run("peer", "hog", 2, 9e9, None);
+        let mut failed = run("peer", Variant::Hog, 2, 9e9, None);
         failed.failure = Some("panic".into());
-        let mut bad = run("peer", "hog", 1, 300.0, Some(500.0));
-        bad.result.as_mut().unwrap().kills.insert("innocent".into(), 2);
-        let figures = figures(&[bad, run("peer", "hog", 0, 100.0, Some(700.0)), failed]);
-        assert_eq!(figures.entries.len(), 1);
-        let entry = &figures.entries[0];
+        let mut bad = run("peer", Variant::Hog, 1, 300.0, Some(500.0));
+        bad.result.as_mut().unwrap().kills.insert(Who::Innocent, 2);
+        let summary = summary(&[bad, run("peer", Variant::Hog, 0, 100.0, Some(700.0)), failed]);
+        assert_eq!(summary.entries.len(), 1);
+        let entry = &summary.entries[0];
         assert_eq!((entry.runs, entry.failures.len(), entry.wrong_runs), (2, 1, 1));
         assert_eq!(entry.longest_stall_ms.values, [Some(100.0), Some(300.0)], "in the order of rounds");
         assert_eq!((entry.longest_stall_ms.median, entry.longest_stall_ms.worst), (Some(200.0), Some(300.0)));
-        assert_eq!((entry.kills["hog"], entry.wrong["innocent"]), (2, 2));
-        assert!(figures.comparison.is_empty(), "none of ours took part");
-        assert_eq!(figures.finding(), None, "a peer's mistakes are no finding");
+        assert_eq!((entry.kills[&Who::Hog], entry.wrong["innocent"]), (2, 2));
+        assert!(summary.comparison.is_empty(), "none of ours took part");
+        assert_eq!(summary.finding(), None, "a peer's mistakes are no finding");
     }
 
     #[test]
     fn ours_are_compared_with_the_best_of_the_others() {
         let runs = [
-            run("none", "hog", 0, 5000.0, None),
-            run("peer", "hog", 0, 300.0, Some(800.0)),
-            run("memreap", "hog", 0, 100.0, Some(400.0)),
-            run("none", "leak", 0, 20.0, Some(0.0)),
-            run("peer", "leak", 0, 30.0, None),
-            run("memreap", "leak", 0, 4.0, Some(10.0)),
+            run("none", Variant::Hog, 0, 5000.0, None),
+            run("peer", Variant::Hog, 0, 300.0, Some(800.0)),
+            run("memreap", Variant::Hog, 0, 100.0, Some(400.0)),
+            run("none", Variant::Leak, 0, 20.0, Some(0.0)),
+            run("peer", Variant::Leak, 0, 30.0, None),
+            run("memreap", Variant::Leak, 0, 4.0, Some(10.0)),
         ];
-        let compared = figures(&runs);
-        let ratio = |metric: &str, variant: &str| {
+        let compared = summary(&runs);
+        let ratio = |metric: &str, variant: Variant| {
             let found =
                 compared.comparison.iter().find(|c| c.metric == metric && c.variant == variant).unwrap();
             (found.best_peer.as_str(), found.ratio)
         };
-        assert_eq!(ratio("longest_stall_ms", "hog"), ("peer", 3.0));
-        assert_eq!(ratio("low_to_recovered_ms", "hog"), ("peer", 2.0));
-        assert_eq!(ratio("longest_stall_ms", "leak"), ("none", 2.0), "4 ms is not told apart from 10");
-        assert_eq!(ratio("low_to_recovered_ms", "leak"), ("none", 1.0));
+        assert_eq!(ratio("longest_stall_ms", Variant::Hog), ("peer", 3.0));
+        assert_eq!(ratio("low_to_recovered_ms", Variant::Hog), ("peer", 2.0));
+        assert_eq!(ratio("longest_stall_ms", Variant::Leak), ("none", 2.0), "4 ms counts as 10");
+        assert_eq!(ratio("low_to_recovered_ms", Variant::Leak), ("none", 1.0));
         let middle = &compared.middle[0];
         assert_eq!(
-            (middle.median_ratio, middle.worst_ratio, middle.worst_variant.as_str()),
-            (2.5, 2.0, "leak")
+            (middle.median_ratio, middle.worst_ratio, middle.worst_variant),
+            (2.5, 2.0, Variant::Leak)
         );
     }
 
@@ -466,35 +454,37 @@ pub(super) mod tests {
             let of = |round| {
                 let stall = |base: usize| (base + round) as f64;
                 [
-                    run("none", "leak", round, stall(20), Some(0.0)),
-                    run("peer", "leak", round, stall(60), None),
-                    run("memreap", "leak", round, stall(40), Some(10.0)),
-                    run("memreap", "hog", round, 10.0, Some(400.0)),
-                    run("peer", "hog", round, stall(90), Some(400.0)),
+                    run("none", Variant::Leak, round, stall(20), Some(0.0)),
+                    run("peer", Variant::Leak, round, stall(60), None),
+                    run("memreap", Variant::Leak, round, stall(40), Some(10.0)),
+                    run("memreap", Variant::Hog, round, 10.0, Some(400.0)),
+                    run("peer", Variant::Hog, round, stall(90), Some(400.0)),
                 ]
             };
             (0..n).flat_map(of).collect()
         };
-        let verdicts = |figures: &Figures| {
-            figures.comparison.iter().map(|c| (c.variant.clone(), c.verdict)).collect::<Vec<_>>()
-        };
-        let leak = |verdict| ("leak".to_owned(), verdict);
-        let hog = |verdict| ("hog".to_owned(), verdict);
-        let (few, many) = (figures(&rounds(2)), figures(&rounds(4)));
+        let verdicts =
+            |summary: &Summary| summary.comparison.iter().map(|c| (c.variant, c.verdict)).collect::<Vec<_>>();
+        let leak = |verdict| (Variant::Leak, verdict);
+        let hog = |verdict| (Variant::Hog, verdict);
+        let (few, many) = (summary(&rounds(2)), summary(&rounds(5)));
         assert!(verdicts(&few).iter().all(|(_, v)| *v == Verdict::None), "{few:?}");
         assert_eq!(few.finding(), None);
         let expected = [hog(Verdict::Better), leak(Verdict::Worse), hog(Verdict::None), leak(Verdict::None)];
         assert_eq!(verdicts(&many), expected);
         assert!(many.finding().unwrap().contains("memreap, leak: none is better in longest_stall_ms"));
         let mut runs = rounds(2);
-        runs[2].result.as_mut().unwrap().kills.insert("system".into(), 1);
-        assert!(figures(&runs).finding().unwrap().contains("wrong victims: 1 system"));
+        runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
+        assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
     }
 
     #[test]
     fn the_typical_run_is_the_middle_one() {
-        let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", "hog", 0, stall, None));
-        assert_eq!(typical(&runs, "peer", "hog").unwrap().result.as_ref().unwrap().longest_stall_ms, 20.0);
-        assert!(typical(&runs, "peer", "leak").is_none());
+        let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", Variant::Hog, 0, stall, None));
+        assert_eq!(
+            typical(&runs, "peer", Variant::Hog).unwrap().result.as_ref().unwrap().longest_stall_ms,
+            20.0
+        );
+        assert!(typical(&runs, "peer", Variant::Leak).is_none());
     }
 }

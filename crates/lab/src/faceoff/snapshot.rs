@@ -1,12 +1,12 @@
-//! The guest's machine: booted once and frozen when it says that it is warm, then brought back
-//! from there for every run.
+//! The face-off's guest: booted once, frozen when it says that it is warm, and restored from there for
+//! every run.
 //!
 //! Freezing is QEMU's migration into a file. The guest's second channel is a file that the lab
 //! follows, its jobs come through a FIFO that is open from the start: a port without a listener
 //! reads as closed in the guest.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -14,29 +14,33 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, Mode as FileMode};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
-use super::record::{self, Event};
+use protocol::faceoff::{EVENT_PORT, Event, JOB_PORT, Job};
+use protocol::line::{self, Lines};
+
+use super::record;
 use super::rootfs::Image;
+use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Child, Staging};
 use crate::kernel::Kernel;
 use crate::progress::Step;
 use crate::vm::accel::Accel;
-use crate::vm::boot::{Follower, TCG_CPU, host_tsc_khz, option_path, qemu};
-use crate::vm::console::Watch;
+use crate::vm::job::Mode;
+use crate::vm::logs::{Logs, Output, append_excerpt};
+use crate::vm::qemu::{self, host_tsc_khz, option_path};
 
-/// The machine that the issue's figures are for.
+/// The guest's virtual CPUs.
 pub const CPUS: u32 = 2;
-/// MiB.
-pub const MEMORY: u32 = 2048;
-/// Of the payload disk: as the snapshot's, it may not change its size.
+/// The guest's memory.
+pub const MEMORY_MIB: u32 = 2048;
+/// The size of the payload disk. The snapshot depends on it, so it does not follow the content.
 pub const PAYLOAD_BYTES: u64 = 64 << 20;
 
 /// Part of every snapshot's key: raise it when the machine or the boot changes.
-const RECIPE: &str = "2";
+const RECIPE: &str = "3";
 const OVERLAY: &str = "overlay.qcow2";
 const MACHINE: &str = "machine";
 /// Written last into a finished snapshot.
@@ -80,7 +84,7 @@ pub struct Snapshot {
 ///
 /// # Errors
 /// When QEMU cannot be run, or, as a [`GuestFailure`], when the guest does not come up.
-pub fn snapshot(
+pub fn make(
     ctx: &Context,
     accel: Accel,
     kernel: &Kernel,
@@ -113,13 +117,13 @@ pub fn snapshot(
     let mut machine = Machine::start(accel, &there.kernel, work, payload, &logs, false)?;
     machine.follow(&step, BOOT_LIMIT, &mut |event| matches!(event, Event::Ready))?;
     step.detail("freezing");
-    machine.qmp.execute("stop", json!({}))?;
-    machine.qmp.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
+    machine.monitor.execute("stop", json!({}))?;
+    machine.monitor.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
     // Relative to the working folder, so that no path needs the shell's quoting.
-    machine.qmp.execute("migrate", json!({ "uri": format!("exec:cat >{MACHINE}") }))?;
+    machine.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{MACHINE}") }))?;
     let began = Instant::now();
     loop {
-        let state = machine.qmp.execute("query-migrate", json!({}))?;
+        let state = machine.monitor.execute("query-migrate", json!({}))?;
         match state["status"].as_str() {
             Some("completed") => break,
             Some("failed" | "cancelled") => bail!("QEMU could not write its state: {state}"),
@@ -127,7 +131,7 @@ pub fn snapshot(
             _ => thread::sleep(POLL),
         }
     }
-    machine.qmp.execute("quit", json!({}))?;
+    machine.monitor.execute("quit", json!({}))?;
     machine.child.wait()?;
     drop(machine);
     let marker = work.join(MARKER);
@@ -163,25 +167,25 @@ impl Snapshot {
     pub fn run(
         &self,
         payload: &Path,
-        job: &Value,
+        job: &Job,
         logs: &Path,
         limit: Duration,
         step: &Step,
         sink: &mut dyn FnMut(Event),
     ) -> Result<()> {
         let mut machine = Machine::start(self.accel, &self.kernel, &self.folder, payload, logs, true)?;
-        machine.qmp.execute("migrate-incoming", json!({ "uri": format!("exec:cat {MACHINE}") }))?;
+        machine.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {MACHINE}") }))?;
         let began = Instant::now();
         loop {
-            let state = machine.qmp.execute("query-status", json!({}))?;
+            let state = machine.monitor.execute("query-status", json!({}))?;
             match state["status"].as_str() {
                 Some("inmigrate") if began.elapsed() < QMP_LIMIT => thread::sleep(POLL),
                 Some("paused" | "running") => break,
                 _ => bail!("QEMU could not read its state: {state}\n{}", machine.evidence(10)),
             }
         }
-        machine.qmp.execute("cont", json!({}))?;
-        machine.job.write_all(format!("{job}\n").as_bytes()).context("giving the guest its job")?;
+        machine.monitor.execute("cont", json!({}))?;
+        machine.job.write_all(&line::encode(job)?).context("giving the guest its job")?;
         machine.follow(step, limit, &mut |event| {
             let over = matches!(event, Event::End);
             sink(event);
@@ -191,12 +195,14 @@ impl Snapshot {
 }
 
 fn key(accel: Accel, kernel: &Kernel, image: &Image, guest: &Path) -> Result<String> {
-    let program = fs::read(guest).with_context(|| format!("cannot read {}", guest.display()))?;
-    let version = host::output(qemu().arg("--version"))?;
-    let mut hash = Sha256::new();
-    hash.update(format!("{RECIPE} {accel} {} {} {version}", kernel.key, image.key));
-    hash.update(program);
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    let mut content = Content::default();
+    content.add(RECIPE);
+    content.add(accel.to_string());
+    content.add(&kernel.key);
+    content.add(&image.key);
+    content.add(host::output(qemu::program().arg("--version"))?);
+    content.add_file(guest)?;
+    Ok(content.key())
 }
 
 /// Removes the snapshots that were not used for longest.
@@ -212,67 +218,60 @@ fn prune(parent: &Path) {
     }
 }
 
-/// A running QEMU.
+/// A running guest of the face-off.
 struct Machine {
     child: Child,
-    qmp: Qmp,
+    monitor: Monitor,
     job: File,
-    channel: Follower,
-    console: Follower,
-    watch: Watch,
-    /// A line of the channel that has not ended yet.
-    partial: Vec<u8>,
-    logs: PathBuf,
+    output: Output,
+    events: Lines,
+    logs: Logs,
+    folder: PathBuf,
 }
 
+/// The pair of FIFOs of QEMU's `pipe` character device, without its suffixes.
+const JOB_PIPE: &str = "job";
+
 impl Machine {
-    /// Starts QEMU in the folder that has the overlay. `incoming`: it waits for its state, and
-    /// what it writes to the disk is lost in the end.
+    /// Starts QEMU in the folder that has the overlay. With `incoming` it waits for its state, and what it
+    /// writes to the disk is discarded.
     fn start(
         accel: Accel,
         kernel: &Path,
         folder: &Path,
         payload: &Path,
-        logs: &Path,
+        log_folder: &Path,
         incoming: bool,
     ) -> Result<Self> {
-        host::remove_any(logs).with_context(|| format!("cannot remove {}", logs.display()))?;
-        fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
-        for log in ["console.log", "channel.jsonl"] {
-            File::create(logs.join(log))
-                .with_context(|| format!("cannot write {log} in {}", logs.display()))?;
+        host::remove_any(log_folder).with_context(|| format!("cannot remove {}", log_folder.display()))?;
+        fs::create_dir_all(log_folder).with_context(|| format!("cannot make {}", log_folder.display()))?;
+        // The guest writes nothing into the second one.
+        for fifo in fifos(log_folder) {
+            rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, FileMode::from_raw_mode(0o600), 0)
+                .with_context(|| format!("cannot make {}", fifo.display()))?;
         }
-        // QEMU's pipe is a pair of FIFOs; the guest writes nothing into the second.
-        for fifo in ["job.in", "job.out"] {
-            rustix::fs::mknodat(CWD, logs.join(fifo), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
-                .with_context(|| format!("cannot make {fifo} in {}", logs.display()))?;
-        }
-        let job = File::options().read(true).write(true).open(logs.join("job.in"))?;
-        let mut qemu = command(accel, kernel, payload, logs, incoming)?;
-        fs::write(logs.join("qemu.cmd"), format!("cd {}; {}\n", folder.display(), host::shown(&qemu)))?;
-        qemu.current_dir(folder).stderr(File::create(logs.join("qemu.log"))?);
+        let job = File::options().read(true).write(true).open(&fifos(log_folder)[0])?;
+        let logs = Logs::in_folder(log_folder);
+        let mut qemu = command(accel, kernel, payload, &logs, &log_folder.join(JOB_PIPE), incoming)?;
+        qemu.current_dir(folder);
+        logs.begin(&mut qemu)?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = host::spawn(&mut qemu)?;
         let pipes = child.pipes();
         let (Some(stdin), Some(stdout)) = (pipes.stdin.take(), pipes.stdout.take()) else {
             bail!("QEMU has no pipes");
         };
-        let console = Follower::new(&logs.join("console.log"))?;
-        let channel = Follower::new(&logs.join("channel.jsonl"))?;
         let allowed: Vec<String> = ALLOWED.iter().map(|&a| a.to_owned()).collect();
-        let watch = Watch::new(&allowed)?;
-        let logs = logs.to_owned();
         let mut machine = Self {
             child,
-            qmp: Qmp::new(stdin, stdout),
+            monitor: Monitor::new(stdin, stdout),
             job,
-            channel,
-            console,
-            watch,
-            partial: Vec::new(),
+            output: Output::follow(&logs, &allowed)?,
+            events: Lines::default(),
             logs,
+            folder: log_folder.to_owned(),
         };
-        if let Err(e) = machine.qmp.greet() {
+        if let Err(e) = machine.monitor.greet() {
             bail!("{e:#}\n{}", machine.evidence(10));
         }
         Ok(machine)
@@ -284,30 +283,30 @@ impl Machine {
         loop {
             // Looked at before the logs, so that the logs are complete once QEMU is gone.
             let ended = self.child.try_wait()?;
-            self.watch.feed(&self.console.read()?);
-            self.partial.extend(self.channel.read()?);
-            while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
-                let line: Vec<u8> = self.partial.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                match record::parse(line.trim()) {
+            let bytes = self.output.read()?;
+            for line in self.events.feed(&bytes) {
+                match serde_json::from_slice(&line) {
                     Ok(Event::Error { text }) => {
                         return Err(self.failure(&format!("the guest reports: {text}")));
                     }
                     Ok(event) => {
-                        if let Some(said) = event.progress() {
+                        if let Some(said) = record::progress(&event) {
                             step.detail(&said);
                         }
                         if over(event) {
                             return Ok(());
                         }
                     }
-                    Err(e) => return Err(self.failure(&format!("the guest's channel: {e:#}"))),
+                    Err(e) => {
+                        let shown: String = String::from_utf8_lossy(&line).chars().take(200).collect();
+                        return Err(self.failure(&format!("garbage on the channel: {shown} ({e})")));
+                    }
                 }
             }
-            if let Some(line) = self.watch.panic() {
+            if let Some(line) = self.output.watch.panic() {
                 return Err(self.failure(&format!("the guest panicked: {line}")));
             }
-            if let Some((kind, line)) = self.watch.splat() {
+            if let Some((kind, line)) = self.output.watch.splat() {
                 return Err(self.failure(&format!("the guest's kernel complains ({kind}): {line}")));
             }
             if let Some(status) = ended {
@@ -326,13 +325,9 @@ impl Machine {
 
     fn evidence(&self, lines: usize) -> String {
         let mut text = String::new();
-        for (log, lines) in [("qemu.log", 5), ("console.log", lines), ("channel.jsonl", 5)] {
-            let end = host::tail(&self.logs.join(log), lines);
-            let short: Vec<String> = end.lines().map(|line| line.chars().take(300).collect()).collect();
-            if !short.is_empty() {
-                text += &format!("--- {}\n{}\n", self.logs.join(log).display(), short.join("\n"));
-            }
-        }
+        append_excerpt(&mut text, &self.logs.qemu, None, 5);
+        append_excerpt(&mut text, &self.logs.console, None, lines);
+        append_excerpt(&mut text, &self.logs.channel, None, 5);
         text
     }
 }
@@ -340,13 +335,25 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         // They would be taken for logs.
-        for fifo in ["job.in", "job.out"] {
-            let _ = fs::remove_file(self.logs.join(fifo));
+        for fifo in fifos(&self.folder) {
+            let _ = fs::remove_file(fifo);
         }
     }
 }
 
-fn command(accel: Accel, kernel: &Path, payload: &Path, logs: &Path, incoming: bool) -> Result<Command> {
+/// What QEMU reads from and writes to, in this order.
+fn fifos(folder: &Path) -> [PathBuf; 2] {
+    ["in", "out"].map(|end| folder.join(format!("{JOB_PIPE}.{end}")))
+}
+
+fn command(
+    accel: Accel,
+    kernel: &Path,
+    payload: &Path,
+    logs: &Logs,
+    job: &Path,
+    incoming: bool,
+) -> Result<Command> {
     // Warnings (level 4) must reach the console, where they are watched for. What has no level of its
     // own gets one that does not: the stack and the list of zones in each report of a shortage, some
     // KB, would delay the kill whose time is measured.
@@ -355,17 +362,9 @@ fn command(accel: Accel, kernel: &Path, payload: &Path, logs: &Path, incoming: b
          sysctl.kernel.printk=\"5 6\" \
          transparent_hugepage=never net.ifnames=0 fsck.mode=skip systemd.gpt_auto=0",
     );
-    let mut qemu = qemu();
     // microvm boots faster, but cannot be migrated.
-    qemu.args(["-M", "pc", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-    qemu.args(["-m", &MEMORY.to_string(), "-smp", &CPUS.to_string()]);
-    match accel {
-        Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host,migratable=on"]),
-        Accel::Tcg => {
-            params += &format!(" tsc=reliable tsc_early_khz={} idle=halt", host_tsc_khz());
-            qemu.args(["-accel", "tcg,thread=multi", "-cpu", TCG_CPU])
-        }
-    };
+    let mut qemu = qemu::machine("pc", CPUS, MEMORY_MIB);
+    qemu::accelerate(&mut qemu, accel, Mode::Multi, CPUS, "host,migratable=on", host_tsc_khz(), &mut params);
     qemu.arg("-kernel").arg(kernel).args(["-append", &params]);
     let throwaway = if incoming { "on" } else { "off" };
     qemu.args([
@@ -376,13 +375,12 @@ fn command(accel: Accel, kernel: &Path, payload: &Path, logs: &Path, incoming: b
     let payload = option_path(payload)?;
     qemu.args(["-drive", &format!("file={payload},format=raw,if=none,id=payload,readonly=on")]);
     qemu.args(["-device", "virtio-blk-pci,drive=payload"]);
-    qemu.args(["-serial", &format!("file:{}", logs.join("console.log").display())]);
+    qemu.args(["-chardev", &format!("file,id=console,path={}", option_path(&logs.console)?)]);
+    qemu.args(["-serial", "chardev:console"]);
     qemu.args(["-device", "virtio-serial-pci"]);
-    let file = |name: &str| option_path(&logs.join(name));
-    qemu.args(["-chardev", &format!("file,id=channel,path={}", file("channel.jsonl")?)]);
-    qemu.args(["-device", "virtserialport,chardev=channel,name=memreap.channel"]);
-    qemu.args(["-chardev", &format!("pipe,id=job,path={}", file("job")?)]);
-    qemu.args(["-device", "virtserialport,chardev=job,name=memreap.job"]);
+    let events = format!("file,id=channel,path={}", option_path(&logs.channel)?);
+    qemu::serial_port(&mut qemu, "channel", &events, EVENT_PORT);
+    qemu::serial_port(&mut qemu, "job", &format!("pipe,id=job,path={}", option_path(job)?), JOB_PORT);
     qemu.args(["-chardev", "stdio,id=qmp,signal=off", "-mon", "chardev=qmp,mode=control"]);
     if incoming {
         qemu.args(["-incoming", "defer"]);
@@ -390,13 +388,13 @@ fn command(accel: Accel, kernel: &Path, payload: &Path, logs: &Path, incoming: b
     Ok(qemu)
 }
 
-/// QEMU's monitor, a conversation in JSON lines.
-struct Qmp {
+/// QEMU's monitor (QMP): commands and answers, a JSON value per line.
+struct Monitor {
     to: ChildStdin,
     from: Receiver<String>,
 }
 
-impl Qmp {
+impl Monitor {
     fn new(to: ChildStdin, stdout: std::process::ChildStdout) -> Self {
         let (send, from) = mpsc::channel();
         // Ends with QEMU, or with whoever listens.
@@ -446,7 +444,7 @@ impl Qmp {
 ///
 /// # Errors
 /// When it is larger than the disk.
-pub fn payload(folder: &Path, disk: &Path) -> Result<()> {
+pub fn pack_payload(folder: &Path, disk: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--format=gnu", "--owner=0", "--group=0", "--sort=name", "--mtime=@0", "-cf"]).arg(disk);
     host::output(tar.arg("-C").arg(folder).arg("."))?;
@@ -455,15 +453,6 @@ pub fn payload(folder: &Path, disk: &Path) -> Result<()> {
     ensure!(size <= PAYLOAD_BYTES, "{}: {size} bytes do not fit the payload disk", disk.display());
     file.set_len(PAYLOAD_BYTES)?;
     Ok(())
-}
-
-/// The payload disk's content, for its key.
-pub fn sha256(path: &Path) -> Result<String> {
-    let mut content = Vec::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_end(&mut content))
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect())
 }
 
 #[cfg(test)]
@@ -477,15 +466,15 @@ mod tests {
         fs::create_dir_all(folder.join("contestants/x")).unwrap();
         fs::write(folder.join("guest"), "program").unwrap();
         let disk = dir.path().join("payload.tar");
-        payload(&folder, &disk).unwrap();
+        pack_payload(&folder, &disk).unwrap();
         assert_eq!(fs::metadata(&disk).unwrap().len(), PAYLOAD_BYTES);
         let listing = host::output(Command::new("tar").arg("-tf").arg(&disk)).unwrap();
         assert!(listing.contains("./guest\n") && listing.contains("./contestants/x/\n"), "{listing}");
-        let first = sha256(&disk).unwrap();
-        payload(&folder, &disk).unwrap();
-        assert_eq!(first, sha256(&disk).unwrap(), "same content, same disk");
+        let first = fs::read(&disk).unwrap();
+        pack_payload(&folder, &disk).unwrap();
+        assert!(first == fs::read(&disk).unwrap(), "same content, same disk");
         fs::write(folder.join("large"), vec![1; usize::try_from(PAYLOAD_BYTES).unwrap()]).unwrap();
-        assert!(payload(&folder, &disk).unwrap_err().to_string().contains("do not fit"));
+        assert!(pack_payload(&folder, &disk).unwrap_err().to_string().contains("do not fit"));
     }
 
     #[test]
@@ -493,9 +482,10 @@ mod tests {
         // As include/linux/kern_levels.h has it; a message is printed if its level is lower than
         // the console's.
         const KERN_WARNING: u32 = 4;
-        let paths = [Path::new("/kernel"), Path::new("/payload"), Path::new("/logs")];
+        let (kernel, payload, job) = (Path::new("/kernel"), Path::new("/payload"), Path::new("/job"));
+        let logs = Logs::in_folder(Path::new("/logs"));
         for accel in [Accel::Kvm, Accel::Tcg] {
-            let qemu = command(accel, paths[0], paths[1], paths[2], false).unwrap();
+            let qemu = command(accel, kernel, payload, &logs, job, false).unwrap();
             let parameters = qemu.get_args().skip_while(|&a| a != "-append").nth(1).unwrap();
             let parameters = parameters.to_str().unwrap();
             let at_boot = parameters.split(' ').find_map(|p| p.strip_prefix("loglevel=")).unwrap();

@@ -1,0 +1,41 @@
+//! What may be said about a metric.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a comparison may say about a metric; [`crate::ab::stats`] has the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The changed arm improves the metric, beyond chance and beyond the minimum effect.
+    #[serde(rename = "better")]
+    Better,
+    /// The changed arm makes the metric worse, beyond chance and beyond the minimum effect.
+    #[serde(rename = "worse")]
+    Worse,
+    /// The whole interval lies within the minimum effect: no difference worth the name.
+    #[serde(rename = "same")]
+    Same,
+    /// The boots do not support any of the three statements above.
+    #[serde(rename = "no verdict")]
+    None,
+}
+
+impl Verdict {
+    /// Whether this verdict claims a difference between the arms.
+    #[must_use]
+    pub fn is_difference(self) -> bool {
+        matches!(self, Self::Better | Self::Worse)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Same => "same",
+            Self::None => "no verdict",
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! QEMU's command line, as far as all of the lab's guests share it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::vm::accel::Accel;
+use crate::vm::job::Mode;
+
+/// The CPU under TCG. `max` offers `rep stosb` as the fast way to clear a page, but TCG
+/// emulates it byte by byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.
+const TCG_CPU: &str = "max,-erms";
+/// With `-icount` the TSC ticks once in a nanosecond of guest time.
+const ICOUNT_TSC_KHZ: u64 = 1_000_000;
+
+/// An instruction takes 2^shift nanoseconds of guest time under `-icount`: one, unless there are
+/// many CPUs. Then whoever waits for time to pass makes all of them take their turn, and the 100 ms
+/// for which the kernel measures its timer would take minutes. With much more than four, 64 CPUs'
+/// timer interrupts take all the time that there is.
+fn icount_shift(cpus: u32) -> u32 {
+    if cpus <= 8 { 0 } else { 2 }
+}
+
+/// The QEMU to run: `$LAB_QEMU`, else the one in PATH.
+pub(crate) fn program() -> Command {
+    Command::new(std::env::var_os("LAB_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into()))
+}
+
+/// A machine of this kind (`-M`) with no devices, that ends instead of rebooting.
+pub(crate) fn machine(kind: &str, cpus: u32, mem_mib: u32) -> Command {
+    let mut qemu = program();
+    qemu.args(["-M", kind, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    qemu.args(["-m", &mem_mib.to_string(), "-smp", &cpus.to_string()]);
+    qemu
+}
+
+/// Sets the accelerator and the CPU, and appends to `params` what the guest's kernel must be told about
+/// its clock. `kvm_cpu` is the CPU under KVM; `host_tsc_khz` the rate of the host's TSC.
+pub(crate) fn accelerate(
+    qemu: &mut Command,
+    accel: Accel,
+    mode: Mode,
+    cpus: u32,
+    kvm_cpu: &str,
+    host_tsc_khz: u64,
+    params: &mut String,
+) {
+    let icount = format!("shift={},sleep=off", icount_shift(cpus));
+    let (args, khz): (&[&str], u64) = match (accel, mode) {
+        (Accel::Kvm, Mode::Multi) => {
+            qemu.args(["-accel", "kvm", "-cpu", kvm_cpu]);
+            return;
+        }
+        (Accel::Tcg, Mode::Multi) => (&["-accel", "tcg,thread=multi"], host_tsc_khz),
+        (_, Mode::Icount) => (&["-accel", "tcg", "-icount", &icount], ICOUNT_TSC_KHZ),
+    };
+    qemu.args(args).args(["-cpu", TCG_CPU]);
+    // microvm has no timer to calibrate the TSC against, and on a loaded host any calibration fails, so
+    // the guest is told; idle=halt because MWAIT is emulated as a busy loop.
+    let _ = write!(params, " tsc=reliable tsc_early_khz={khz} idle=halt");
+}
+
+/// Connects the virtio-serial port that the guest finds as `name` to this character device, which has
+/// the id `id`. The machine needs a virtio-serial controller before its first port.
+pub(crate) fn serial_port(qemu: &mut Command, id: &str, chardev: &str, name: &str) {
+    qemu.args(["-chardev", chardev, "-device", &format!("virtserialport,chardev={id},name={name}")]);
+}
+
+/// A path as the value of a QEMU option, where a comma ends the value unless doubled.
+pub(crate) fn option_path(path: &Path) -> Result<String> {
+    let Some(text) = path.to_str() else { bail!("{}: QEMU needs paths in UTF-8", path.display()) };
+    Ok(text.replace(',', ",,"))
+}
+
+/// The rate of the host's time stamp counter in kHz, which is also the guest's under TCG.
+/// Measured over 50 ms, once.
+pub(crate) fn host_tsc_khz() -> u64 {
+    static KHZ: OnceLock<u64> = OnceLock::new();
+    *KHZ.get_or_init(|| {
+        let (began, first) = (Instant::now(), tsc());
+        thread::sleep(Duration::from_millis(50));
+        let (last, elapsed) = (tsc(), began.elapsed());
+        let ticks = u128::from(last.wrapping_sub(first));
+        u64::try_from(ticks * 1_000_000 / elapsed.as_nanos().max(1)).unwrap_or(ICOUNT_TSC_KHZ)
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tsc() -> u64 {
+    // SAFETY: RDTSC exists on every x86-64 CPU and has no side effects; Linux allows it to
+    // user programs.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// TCG serves the guest's RDTSC from the virtual clock in ns where it knows no host counter.
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or_default()
+}
+
+/// A command, quoted for a shell.
+pub(crate) fn quoted(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| {
+            let word = word.to_string_lossy();
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+".contains(c);
+            if !word.is_empty() && word.chars().all(plain) {
+                word.into_owned()
+            } else {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_clock_is_plausible() {
+        assert!((500_000..10_000_000).contains(&host_tsc_khz()), "{}", host_tsc_khz());
+    }
+
+    #[test]
+    fn a_comma_in_a_path_does_not_end_the_option() {
+        assert_eq!(option_path(Path::new("/a,b/c")).unwrap(), "/a,,b/c");
+    }
+}

@@ -1,0 +1,68 @@
+//! The lab's terminal as the console of an interactive guest.
+
+use std::io::{Read as _, Write as _};
+use std::thread;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::host;
+
+/// The lab's terminal, connected to the guest's console and in raw mode until dropped.
+///
+/// QEMU does not get the terminal itself: it runs in a process group of its own, which may not
+/// read from the terminal, and if it were killed the terminal would stay raw.
+pub(super) struct Terminal {
+    before: rustix::termios::Termios,
+}
+
+impl Terminal {
+    /// Ctrl-] ends the guest, as in telnet.
+    const ESCAPE: u8 = 0x1d;
+
+    pub(super) fn join(qemu: &mut host::Child) -> Result<Self> {
+        let group = qemu.id();
+        let (to, from) = (qemu.pipes().stdin.take(), qemu.pipes().stdout.take());
+        let (Some(mut to), Some(mut from)) = (to, from) else { bail!("QEMU has no console pipes") };
+        eprintln!("console of the guest; `exit` or Ctrl-] ends it");
+        let before = rustix::termios::tcgetattr(std::io::stdin()).context("the terminal's settings")?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &raw)
+            .context("cannot make the terminal raw")?;
+        let terminal = Self { before };
+        // Both threads end with the console; the first at the latest with the lab, for a read
+        // from the terminal cannot be called off.
+        thread::spawn(move || {
+            let mut keys = [0; 256];
+            while let Ok(n @ 1..) = std::io::stdin().read(&mut keys) {
+                if keys[..n].contains(&Self::ESCAPE) {
+                    if let Some(pid) = i32::try_from(group).ok().and_then(rustix::process::Pid::from_raw) {
+                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                    }
+                    return;
+                }
+                if to.write_all(&keys[..n]).is_err() {
+                    return;
+                }
+            }
+        });
+        thread::spawn(move || {
+            let mut text = [0; 4096];
+            while let Ok(n @ 1..) = from.read(&mut text) {
+                let mut out = std::io::stdout();
+                if out.write_all(&text[..n]).and_then(|()| out.flush()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(terminal)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // There is no more that could be done about a terminal that does not take it.
+        let _ =
+            rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &self.before);
+    }
+}

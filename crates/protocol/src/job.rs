@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the lab asks of PID 1: the file [`PATH`] in the guest's initramfs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where PID 1 finds its [`Job`].
+pub const PATH: &str = "/job.json";
+
+/// The job of one boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// What to run.
+    pub command: Command,
+}
+
+/// What a guest runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Command {
+    /// A workload of `/bin/guest`.
+    Scenario {
+        /// Its name.
+        name: String,
+        /// Its arguments, usually `KEY=VALUE`.
+        args: Vec<String>,
+    },
+    /// A program with its arguments; its output and exit status go to the lab.
+    Exec(Vec<String>),
+    /// An interactive shell on the serial console.
+    Shell,
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scenario { name, args } if args.is_empty() => f.write_str(name),
+            Self::Scenario { name, args } => write!(f, "{name} {}", args.join(" ")),
+            Self::Exec(argv) => f.write_str(&argv.join(" ")),
+            Self::Shell => f.write_str("shell"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        for (command, text) in [
+            (
+                Command::Scenario { name: "reap".into(), args: vec!["rounds=1".into()] },
+                r#"{"command":{"scenario":{"name":"reap","args":["rounds=1"]}}}"#,
+            ),
+            (Command::Exec(vec!["/bin/true".into()]), r#"{"command":{"exec":["/bin/true"]}}"#),
+            (Command::Shell, r#"{"command":"shell"}"#),
+        ] {
+            let job = Job { command };
+            assert_eq!(serde_json::to_string(&job).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Job>(text).unwrap(), job);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for bad in [
+            r#"{"command":"shell","cpus":2}"#,
+            r#"{"command":{"scenario":{"name":"reap","args":[],"rounds":1}}}"#,
+            r#"{"command":"reboot"}"#,
+            "{}",
+        ] {
+            assert!(serde_json::from_str::<Job>(bad).is_err(), "{bad}");
+        }
+    }
+}
