@@ -1,6 +1,7 @@
 //! Arguments and exit codes.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
@@ -21,7 +22,8 @@ use lab::checks::soak::{self, SoakOptions};
 use lab::checks::stress::{self, StressOptions};
 use lab::checks::suite::{self, SuiteOptions, Tier};
 use lab::context::Context;
-use lab::faceoff;
+use lab::documents;
+use lab::faceoff::{self, summary::Summary};
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::kernel::{series, topics};
 use lab::progress::Progress;
@@ -62,6 +64,7 @@ struct Cli {
 enum Sub {
     Ab(AbArgs),
     Faceoff(FaceoffArgs),
+    Report(ReportArgs),
     Boot(BootArgs),
     Build(BuildArgs),
     Kunit(KunitArgs),
@@ -169,6 +172,26 @@ struct FaceoffArgs {
     /// Print faceoff.json on stdout instead of the tables
     #[arg(long)]
     json: bool,
+}
+
+/// Show the results of earlier comparisons
+///
+/// Takes a results.json of `lab ab` or a faceoff.json of `lab faceoff`, for example one of docs/results/.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab report docs/results/reap.json
+  lab report docs/results/*.json --html /tmp/pages
+  lab report --documents                  fill the tables of README.md and docs/results.md")]
+struct ReportArgs {
+    /// The files
+    #[arg(value_name = "FILE", required_unless_present = "documents")]
+    files: Vec<PathBuf>,
+    /// Write a page per file into this folder instead of tables to stdout
+    #[arg(long, value_name = "FOLDER")]
+    html: Option<PathBuf>,
+    /// Write the tables of README.md and docs/results.md anew from docs/results/
+    #[arg(long, conflicts_with_all = ["files", "html"])]
+    documents: bool,
 }
 
 /// Boot one guest: a shell, or one command with its own exit code
@@ -468,6 +491,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Sub::Ab(args) => ab(&ctx, args),
         Sub::Faceoff(args) => face_off(&ctx, args),
+        Sub::Report(args) => report(&ctx, &args),
         Sub::Boot(args) => boot_one(&ctx, args),
         Sub::Build(args) => build(&ctx, &args),
         Sub::Kunit(args) => {
@@ -715,6 +739,68 @@ fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
         eprintln!("lab: {finding}");
     }
     Ok(finding_unless(finding.is_none()))
+}
+
+fn report(ctx: &Context, args: &ReportArgs) -> Result<ExitCode> {
+    if args.documents {
+        for document in documents::outdated(&ctx.repo)? {
+            host::write_atomically(&document.path, &document.text)?;
+            println!("{}", document.path.display());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (i, file) in args.files.iter().enumerate() {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let shown = Shown::read(file, &text)?;
+        match &args.html {
+            Some(folder) => {
+                let name = Path::new(file.file_name().unwrap_or(file.as_os_str())).with_extension("html");
+                let page = folder.join(name);
+                host::write_atomically(&page, &shown.html())?;
+                println!("{}", page.display());
+            }
+            None => {
+                let gap = if i == 0 { "" } else { "\n" };
+                let title =
+                    if args.files.len() > 1 { format!("{gap}{}:\n", file.display()) } else { String::new() };
+                print!("{title}{}", shown.text());
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `lab report` can show.
+enum Shown {
+    Comparison(Box<Results>),
+    FaceOff(Box<Summary>),
+}
+
+impl Shown {
+    fn read(path: &Path, text: &str) -> Result<Self> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).with_context(|| format!("{}: not JSON", path.display()))?;
+        if value.get("entries").is_some() {
+            let summary = serde_json::from_value(value);
+            return Ok(Self::FaceOff(Box::new(summary.with_context(|| path.display().to_string())?)));
+        }
+        Ok(Self::Comparison(Box::new(Results::read(path)?)))
+    }
+
+    fn html(&self) -> String {
+        match self {
+            Self::Comparison(results) => lab::ab::report::html(results),
+            Self::FaceOff(summary) => faceoff::page::html(summary, &[]),
+        }
+    }
+
+    fn text(&self) -> String {
+        let (width, colour) = table::stdout_style();
+        match self {
+            Self::Comparison(results) => table::render(results, width, colour),
+            Self::FaceOff(summary) => faceoff::terminal::render(summary, colour),
+        }
+    }
 }
 
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! What the lab's pages have in common: one file without scripts, fonts or links to anywhere else.
 
-use crate::ab::table;
+use crate::format;
 
 const STYLE: &str = include_str!("html.css");
 
@@ -38,9 +38,9 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// As [`table::ratio`], with a multiplication sign.
+/// As [`format::ratio`], with a multiplication sign.
 pub(crate) fn factor(value: f64) -> String {
-    table::ratio(value).replace('x', "×")
+    format::ratio(value).replace('x', "×")
 }
 
 /// From a value to its place in a plot.

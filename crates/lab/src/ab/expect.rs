@@ -54,8 +54,9 @@ use toml::Spanned;
 use crate::ab::catalog::run_name;
 use crate::ab::results::{Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
-use crate::ab::table::{self, interval, number, percent, ratio};
+use crate::ab::table;
 use crate::ab::verdict::Verdict;
+use crate::format::{interval, number, percent, ratio};
 use protocol::results::Better;
 
 #[derive(Deserialize)]

@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 
 use crate::ab::results::{Control, Metric, Results, RunMeta};
 use crate::ab::stats::{MIN_PAIRS, median};
-use crate::ab::table::{self, counted, explanation, group_name, interval, number, p_value, percent};
+use crate::ab::table::{explanation, group_name};
 use crate::ab::verdict::Verdict;
+use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, Scale, escape, factor};
 
 /// Width of a plot in its own units, which are CSS pixels at a card's usual width.
@@ -100,8 +101,8 @@ fn mention(results: &Results, metric: &Metric) -> String {
     format!(
         "<a href=\"#m{index}\"><code>{}</code></a>, {} to {} {}, <strong>{}</strong>",
         escape(&metric.metric),
-        number(median(&metric.stock)),
-        number(median(&metric.memreap)),
+        number(metric.base_median()),
+        number(metric.changed_median()),
         escape(&metric.unit),
         factor(metric.ratio),
     )
@@ -160,8 +161,8 @@ fn overview(results: &Results) -> String {
              <td class=\"bar\">{}</td><td class=\"n\">{}</td><td class=\"n wide\">{}</td>\
              <td class=\"n wide\">{}</td><td>{}</td>",
             escape(metric.short_name()),
-            number(median(&metric.stock)),
-            number(median(&metric.memreap)),
+            number(metric.base_median()),
+            number(metric.changed_median()),
             beside.iter().map(|arm| cell(metric, arm)).collect::<String>(),
             escape(&metric.unit),
             overview_bar(metric, reach, meta.min_effect),
@@ -264,8 +265,8 @@ fn guest(results: &Results, metric: &Metric) -> String {
 fn card(results: &Results, metric: &Metric, index: usize) -> String {
     let figures = format!(
         "{} → {} {}, <strong>{}</strong>{}, p\u{a0}{}",
-        number(median(&metric.stock)),
-        number(median(&metric.memreap)),
+        number(metric.base_median()),
+        number(metric.changed_median()),
         escape(&metric.unit),
         factor(metric.ratio),
         metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends))),
@@ -445,11 +446,11 @@ fn description(results: &Results, metric: &Metric) -> String {
     format!(
         "{}: median {} {} over {} boots; {}: median {} {}{}; {} is better. Ratio {}{}; {}.",
         meta.base(),
-        number(median(&metric.stock)),
+        number(metric.base_median()),
         metric.unit,
         metric.stock.len(),
         meta.changed(),
-        number(median(&metric.memreap)),
+        number(metric.changed_median()),
         metric.unit,
         beside.collect::<String>(),
         metric.better,
@@ -525,7 +526,7 @@ fn axis(scale: &Scale, y: f64) -> String {
             svg,
             "<path class=\"axis\" d=\"M{x:.1} {y:.1}v4\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             y + 14.0,
-            table::round(tick)
+            format::round(tick)
         );
     }
     svg

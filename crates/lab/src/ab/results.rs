@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use protocol::results::Better;
 
+use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 use crate::host::write_atomically;
 
@@ -193,10 +194,22 @@ impl Metric {
         self.metric.split_once('/').map_or("", |(case, _)| case)
     }
 
+    /// The median of the base arm's boots.
+    #[must_use]
+    pub fn base_median(&self) -> f64 {
+        median(&self.stock)
+    }
+
+    /// The median of the changed arm's boots.
+    #[must_use]
+    pub fn changed_median(&self) -> f64 {
+        median(&self.memreap)
+    }
+
     /// The median of a kernel beside the two, if the metric was measured there.
     #[must_use]
     pub fn beside(&self, arm: &str) -> Option<f64> {
-        self.beside.iter().find(|b| b.arm == arm).map(|b| crate::ab::stats::median(&b.values))
+        self.beside.iter().find(|b| b.arm == arm).map(|b| median(&b.values))
     }
 
     /// The name without its case.

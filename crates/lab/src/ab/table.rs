@@ -1,4 +1,4 @@
-//! The terminal's view of a comparison, and how numbers are written everywhere.
+//! A comparison on the terminal.
 
 use std::io::IsTerminal as _;
 
@@ -9,6 +9,7 @@ use crate::ab::catalog::run_name;
 use crate::ab::results::{Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::verdict::Verdict;
+use crate::format::{counted, interval, number, p_value, percent, ratio};
 
 /// Prints the table to stdout: in colour and fitted to the width if that is a terminal, else
 /// plain and as wide as it needs to be.
@@ -91,8 +92,8 @@ fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
         text.push_str(&format!("  {}: {verdict}\n", metric.metric));
         let line = format!(
             "{} -> {} {}, {}{}, p {}{}",
-            number(median(&metric.stock)),
-            number(median(&metric.memreap)),
+            number(metric.base_median()),
+            number(metric.changed_median()),
             metric.unit,
             ratio(metric.ratio),
             metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends))),
@@ -113,8 +114,8 @@ fn row(metric: &Metric, group: String, controlled: bool) -> Vec<Cell> {
         Cell::new(group),
         Cell::new(&metric.metric),
         Cell::new(&metric.unit),
-        Cell::new(number(median(&metric.stock))),
-        Cell::new(number(median(&metric.memreap))),
+        Cell::new(number(metric.base_median())),
+        Cell::new(number(metric.changed_median())),
         Cell::new(ratio(metric.ratio)),
         Cell::new(interval),
         Cell::new(p_value(metric.p)),
@@ -272,87 +273,6 @@ fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
     out + "\n"
 }
 
-/// A measured value: three significant digits, thousands apart; whole numbers as they are.
-#[must_use]
-pub fn number(value: f64) -> String {
-    if value.is_finite() && value.fract() == 0.0 { thousands(value) } else { digits(value) }
-}
-
-/// A round value, as on an axis: like [`number`], but no zeros behind the point for the sake of
-/// the next value's digits.
-#[must_use]
-pub fn round(value: f64) -> String {
-    let text = digits(value);
-    if text.contains('.') && !text.contains('e') {
-        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
-    }
-    text
-}
-
-fn digits(value: f64) -> String {
-    match value.abs() {
-        _ if !value.is_finite() => "-".to_owned(),
-        0.0 => "0".to_owned(),
-        // 99.95 rounds to 100.0, which would have four digits.
-        99.95.. => thousands(value),
-        9.995.. => format!("{value:.1}"),
-        0.9995.. => format!("{value:.2}"),
-        0.001.. => format!("{value:.3}"),
-        _ => format!("{value:.1e}"),
-    }
-}
-
-/// `1.32x`; three significant digits.
-#[must_use]
-pub fn ratio(ratio: f64) -> String {
-    match ratio {
-        99.95.. => thousands(ratio) + "x",
-        9.995.. => format!("{ratio:.1}x"),
-        0.0995.. => format!("{ratio:.2}x"),
-        _ => format!("{ratio:.4}x"),
-    }
-}
-
-/// `1.25 - 1.41`
-pub(crate) fn interval([lo, hi]: [f64; 2]) -> String {
-    let plain = |r| ratio(r).trim_end_matches('x').to_owned();
-    format!("{} - {}", plain(lo), plain(hi))
-}
-
-/// A probability: never shown as 0, never with more digits than it is worth.
-#[must_use]
-pub fn p_value(p: f64) -> String {
-    match p {
-        0.995.. => "1".to_owned(),
-        0.0995.. => format!("{p:.2}"),
-        0.001.. => format!("{p:.3}"),
-        _ => "<0.001".to_owned(),
-    }
-}
-
-/// `1 pair`, `2 pairs`
-pub(crate) fn counted(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
-/// `3 %`
-#[must_use]
-pub fn percent(fraction: f64) -> String {
-    format!("{} %", round(fraction * 100.0))
-}
-
-fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::from(if value < 0.0 { "-" } else { "" });
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -409,21 +329,5 @@ mod tests {
         }
         let text = render(&results, None, false);
         assert!(text.contains("need 6 pairs") && text.contains("no A/A control"), "{text}");
-    }
-
-    #[test]
-    fn numbers() {
-        let shown = [0.0, 0.00012, 0.1234, 1.0, 1.234, 12.34, 99.96, 123.4, 1_234_567.8].map(number);
-        assert_eq!(shown, ["0", "1.2e-4", "0.123", "1", "1.23", "12.3", "100", "123", "1,234,568"]);
-        assert_eq!([0.6000000000000001, 20.0, 0.0, 1000.0].map(round), ["0.6", "20", "0", "1,000"]);
-        assert_eq!(
-            [0.004, 0.5, 1.3217, 33.14, 1000.7].map(ratio),
-            ["0.0040x", "0.50x", "1.32x", "33.1x", "1,001x"]
-        );
-        assert_eq!(
-            [1.0, 0.25, 0.03125, 0.0078125, 0.0001].map(p_value),
-            ["1", "0.25", "0.031", "0.008", "<0.001"]
-        );
-        assert_eq!([0.03, 0.025].map(percent), ["3 %", "2.5 %"]);
     }
 }

@@ -12,7 +12,7 @@ use protocol::faceoff::{Sample, Variant};
 use super::record::Run;
 use super::summary::{Participant, Summary, typical};
 use super::tables::{self, Table, metric};
-use crate::ab::table::round;
+use crate::format::round;
 use crate::host::write_atomically;
 use crate::html::{self, Scale, escape, factor};
 

@@ -3,8 +3,8 @@
 use protocol::faceoff::Variant;
 
 use super::summary::{Entry, Spread, Summary};
-use crate::ab::table::{number, ratio};
 use crate::ab::verdict::Verdict;
+use crate::format::{number, ratio};
 
 /// One table: text, except for the leading columns right-aligned numbers.
 pub(super) struct Table {

@@ -6,7 +6,8 @@ use protocol::faceoff::Variant;
 
 use super::summary::Summary;
 use super::tables::{self, Table, metric};
-use crate::ab::table::{lines, new_table, ratio};
+use crate::ab::table::{lines, new_table};
+use crate::format::ratio;
 
 /// The summary as text: the loads, the idle costs, ours against the best of the others.
 #[must_use]

@@ -1,0 +1,282 @@
+//! The tables of the documents, made from the raw results that are kept beside them.
+//!
+//! `docs/results/tables.toml` says which metric of which `results.json` in that folder is a row of which table:
+//!
+//! ```toml
+//! [[table]]
+//! name = "reap"                  # the table stands between `<!-- table: reap -->` and `<!-- end of table -->`
+//! file = "reap.json"
+//! [[table.row]]
+//! label = "SIGKILL, 90 % back, 100 VMAs"
+//! scenario = "reap"
+//! metric = "100-vmas/kill-90"
+//! cpus = 64                      # if the scenario has several guests that report the metric
+//! file = "other.json"            # if the row is of another file than the table
+//! ```
+//!
+//! `lab report --documents` writes the tables, a test of the lab finds those that are not what the files say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::ab::results::{Metric, Results};
+use crate::format::{interval, number, ratio};
+
+/// The documents that have such tables.
+const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
+/// Where the raw results are.
+const FOLDER: &str = "docs/results";
+const BEGIN: &str = "<!-- table: ";
+const END: &str = "<!-- end of table -->";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    table: Vec<Table>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    file: Option<String>,
+    row: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    label: String,
+    scenario: String,
+    metric: String,
+    cpus: Option<u32>,
+    file: Option<String>,
+}
+
+/// A document whose tables are not those of the raw results.
+#[derive(Debug)]
+pub struct Outdated {
+    /// Its path in the checkout.
+    pub path: PathBuf,
+    /// What it should say.
+    pub text: String,
+}
+
+/// Makes the tables of all documents below `repo` and returns those documents that have others.
+///
+/// # Errors
+/// When a file cannot be read; when `tables.toml` names a file or a metric that is not there, or a table that no
+/// document has; when a document has a table that is not in `tables.toml`; when a file is in no table.
+pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
+    let path = repo.join(FOLDER).join("tables.toml");
+    let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
+    let mut files = BTreeMap::new();
+    let mut tables = BTreeMap::new();
+    for table in &manifest.table {
+        let text = markdown(table, repo, &mut files)
+            .with_context(|| format!("{}: table {}", path.display(), table.name))?;
+        ensure!(
+            tables.insert(table.name.as_str(), text).is_none(),
+            "{}: two tables are called {}",
+            path.display(),
+            table.name
+        );
+    }
+    for entry in fs::read_dir(repo.join(FOLDER)).with_context(|| repo.join(FOLDER).display().to_string())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        ensure!(
+            !name.ends_with(".json") || files.contains_key(&name),
+            "{FOLDER}/{name}: no table is made of it"
+        );
+    }
+    let mut outdated = Vec::new();
+    let mut used = BTreeSet::new();
+    for document in DOCUMENTS {
+        let path = repo.join(document);
+        let before = read(&path)?;
+        let text = filled(&before, &tables, &mut used).with_context(|| document.to_owned())?;
+        if text != before {
+            outdated.push(Outdated { path, text });
+        }
+    }
+    if let Some(unused) = tables.keys().find(|name| !used.contains(**name)) {
+        bail!("{}: no document has the table {unused}: a line `{BEGIN}{unused} -->`", path.display());
+    }
+    Ok(outdated)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The table in Markdown. `files` keeps what was read.
+fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
+    let mut text = String::new();
+    let mut arms = None;
+    for row in &table.row {
+        let name = row.file.as_ref().or(table.file.as_ref());
+        let name =
+            name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))?;
+        if !files.contains_key(name) {
+            files.insert(name.clone(), Results::read(&repo.join(FOLDER).join(name))?);
+        }
+        let results = &files[name];
+        let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
+        match &arms {
+            None => {
+                let _ = writeln!(
+                    text,
+                    "| | {} {} | {} | ratio (95 %) | verdict |",
+                    these.0, results.meta.kernel, these.1
+                );
+                text += "|---|---|---|---|---|\n";
+                arms = Some(these);
+            }
+            Some(arms) => ensure!(*arms == these, "{name} compares other arms than the rows before"),
+        }
+        let metric = find(results, row).with_context(|| format!("{FOLDER}/{name}"))?;
+        let _ = writeln!(text, "| {} | {} |", row.label, cells(metric).join(" | "));
+    }
+    Ok(text)
+}
+
+fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
+    let is_it = |m: &&Metric| {
+        m.scenario == row.scenario && m.metric == row.metric && (row.cpus.is_none() || m.cpus == row.cpus)
+    };
+    let mut found = results.metrics.iter().filter(is_it);
+    match (found.next(), found.next()) {
+        (Some(metric), None) => Ok(metric),
+        (Some(_), Some(_)) => bail!("several guests report {} of {}: say `cpus`", row.metric, row.scenario),
+        (None, _) => bail!("there is no {} of {}", row.metric, row.scenario),
+    }
+}
+
+fn cells(metric: &Metric) -> [String; 4] {
+    let value = |value: f64| match metric.unit.as_str() {
+        "count" => number(value),
+        unit => format!("{} {unit}", number(value)),
+    };
+    let interval = metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends)));
+    [
+        value(metric.base_median()),
+        value(metric.changed_median()),
+        format!("{}{interval}", ratio(metric.ratio)),
+        metric.verdict.to_string(),
+    ]
+}
+
+/// The document with the tables in their places; notes in `used` which those were.
+fn filled<'t>(
+    document: &str,
+    tables: &BTreeMap<&'t str, String>,
+    used: &mut BTreeSet<&'t str>,
+) -> Result<String> {
+    let mut text = String::with_capacity(document.len());
+    let mut inside = false;
+    for (number, line) in document.split_inclusive('\n').enumerate() {
+        let place = || format!("line {}", number + 1);
+        let trimmed = line.trim_end();
+        if trimmed == END {
+            ensure!(inside, "{}: no table begins before this end", place());
+            inside = false;
+        } else if let Some(name) = trimmed.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(" -->")) {
+            ensure!(!inside, "{}: the table before has no `{END}`", place());
+            let (&name, table) = tables
+                .get_key_value(name)
+                .with_context(|| format!("{}: the table {name} is not in {FOLDER}/tables.toml", place()))?;
+            used.insert(name);
+            text += line;
+            text += table;
+            inside = true;
+            continue;
+        }
+        if !inside {
+            text += line;
+        }
+    }
+    ensure!(!inside, "the last table has no `{END}`");
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::ab::results::fixture;
+
+    const TABLES: &str = r#"
+        [[table]]
+        name = "small"
+        file = "a.json"
+        [[table.row]]
+        label = "locks"
+        scenario = "reap"
+        metric = "100-vmas/pte-lock-contended"
+        [[table.row]]
+        label = "time"
+        scenario = "reap"
+        metric = "100-vmas/mrelease-90"
+    "#;
+
+    /// A checkout with these files and two documents.
+    fn checkout(tables: &str, readme: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("tables.toml"), tables).unwrap();
+        fixture::results().write(&folder.join("a.json")).unwrap();
+        fs::write(dir.path().join("README.md"), readme).unwrap();
+        fs::write(dir.path().join("docs/results.md"), "nothing\n").unwrap();
+        dir
+    }
+
+    const EMPTY: &str = "before\n<!-- table: small -->\nold\n<!-- end of table -->\nafter\n";
+
+    #[test]
+    fn a_table_says_what_the_file_says() {
+        let dir = checkout(TABLES, EMPTY);
+        let found = outdated(dir.path()).unwrap();
+        assert_eq!(found.len(), 1);
+        let expected = "before\n<!-- table: small -->\n\
+            | | stock 6.12.117 | memreap | ratio (95 %) | verdict |\n|---|---|---|---|---|\n\
+            | locks | 606 | 4.50 | 140x (96.5 - 310) | better |\n\
+            | time | 30.5 ms | 29.9 ms | 1.03x (0.99 - 1.07) | no verdict |\n\
+            <!-- end of table -->\nafter\n";
+        assert_eq!(found[0].text, expected);
+        fs::write(&found[0].path, &found[0].text).unwrap();
+        assert!(outdated(dir.path()).unwrap().is_empty());
+        fs::write(&found[0].path, expected.replace("606", "607")).unwrap();
+        assert_eq!(outdated(dir.path()).unwrap().len(), 1, "a figure that the file does not have");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let error = |tables: &str, readme: &str| {
+            let dir = checkout(tables, readme);
+            format!("{:#}", outdated(dir.path()).unwrap_err())
+        };
+        let wrong = TABLES.replace("mrelease-90", "mrelease-91");
+        assert!(error(&wrong, EMPTY).contains("there is no 100-vmas/mrelease-91 of reap"));
+        assert!(error(TABLES, "x\n").contains("no document has the table small"));
+        assert!(
+            error(TABLES, &EMPTY.replace("small", "large")).contains("line 2: the table large is not in")
+        );
+        assert!(error(TABLES, &EMPTY.replace(END, "")).contains("the last table has no"));
+        assert!(error(&TABLES.replace("a.json", "b.json"), EMPTY).contains("b.json: cannot read"));
+        assert!(error("table = []", "x\n").contains("a.json: no table is made of it"));
+    }
+
+    #[test]
+    fn the_documents_say_what_was_measured() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let paths: Vec<PathBuf> = outdated(&repo).unwrap().into_iter().map(|o| o.path).collect();
+        assert!(paths.is_empty(), "{paths:?}: run `cargo run -p lab -- report --documents`");
+    }
+}
