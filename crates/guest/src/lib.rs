@@ -2,27 +2,14 @@
 //!
 //! PID 1 (crates/init) starts a scenario as `/bin/guest scenario NAME ARGS...`.
 
-mod cgroup;
-mod child;
-mod comeback;
-mod counters;
-mod dice;
 mod faceoff;
-mod foreground;
-mod freemem;
-mod hogs;
-mod kmsg;
-mod ksm;
-mod locktrace;
-mod population;
-mod ptelock;
-mod region;
-mod rmaptrace;
+mod measure;
+mod memory;
+mod process;
+mod rng;
 mod scenario;
-mod swap;
-mod swapped;
-mod tracefs;
-mod victim;
+mod system;
+mod trace;
 
 use std::process::ExitCode;
 use std::thread;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use protocol::faceoff::Job;
 
-use super::stage::{output, run};
+use super::desktop::{output, run};
 
 /// A raw tar.
 const PAYLOAD: &str = "/dev/vdb";

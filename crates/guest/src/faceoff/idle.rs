@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use protocol::faceoff::Idle;
 
 use super::contestant;
-use crate::counters::value;
+use crate::system::counters::value;
 
 /// Watches the processes of a unit for `time`; without a unit all costs are 0.
 ///

@@ -9,11 +9,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use protocol::faceoff::{Variant, Who};
 
+use super::desktop::{ADJ, APP_FILE, Actor, Scope};
 use super::recorder::{BoxFiles, has_ended};
-use super::role::{MIB, Role};
-use super::stage::{ADJ, APP_FILE, Actor, Scope};
 use super::verdict::CALM;
-use crate::region::PAGE;
+use super::workload::{MIB, Role};
+use crate::memory::region::PAGE;
 
 /// How much of the compressible hog's pages is random, in thousandths.
 const THIRD: usize = 333;

@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-use super::stage::{Actor, Scope};
+use super::desktop::{Actor, Scope};
 use super::verdict::{CALM, Level, RECOVERED, Usage};
-use crate::counters::value;
-use crate::freemem;
+use crate::measure::free_memory;
+use crate::system::counters::value;
 
 /// How often memory in use is read, and who ended is waited for.
 const TICK: u64 = 5_000_000;
@@ -130,7 +130,7 @@ pub fn record(
     until: &Until<'_>,
 ) -> Result<Recording> {
     let record = || {
-        freemem::set_policy(libc::SCHED_FIFO, PRIORITY).context("SCHED_FIFO for the recorder")?;
+        free_memory::set_policy(libc::SCHED_FIFO, PRIORITY).context("SCHED_FIFO for the recorder")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         Recorder::new(watched, boxed, until)?.run(go)
     };
@@ -193,16 +193,16 @@ impl<'a> Recorder<'a> {
         self.sample()?;
         self.watch_groups();
         let oom_kills = self.oom_kills()?;
-        self.recording.start = freemem::now();
+        self.recording.start = free_memory::now();
         go();
         let (mut next, mut next_sample) = (self.recording.start, self.recording.start + SAMPLE);
         let (mut over_since, mut calm_since) = (None, None);
         loop {
-            next = (next + TICK).max(freemem::now());
-            freemem::sleep_until(next)?;
+            next = (next + TICK).max(free_memory::now());
+            free_memory::sleep_until(next)?;
             self.watch_groups();
             self.wait_for_children();
-            let now = freemem::now();
+            let now = free_memory::now();
             if now < next_sample {
                 continue;
             }
@@ -223,7 +223,7 @@ impl<'a> Recorder<'a> {
                 break;
             }
         }
-        self.recording.end = freemem::now();
+        self.recording.end = free_memory::now();
         self.recording.oom_kills = self.oom_kills()? - oom_kills;
         self.recording.is_over = over_since.is_some() || (self.until.is_over)();
         (self.until.clear)()?;
@@ -237,7 +237,7 @@ impl<'a> Recorder<'a> {
 
     /// Notes the machine as it is; says whether there is memory enough for the load.
     fn sample(&mut self) -> Result<bool> {
-        let at = freemem::now();
+        let at = free_memory::now();
         let text = read(&self.meminfo, &mut self.buffer)?;
         let number = |key| value(text, key).context("/proc/meminfo");
         let mut sample = Sample {
@@ -271,7 +271,7 @@ impl<'a> Recorder<'a> {
             // A group that is gone has nothing any more.
             let bytes = number_in(group, &mut self.buffer).unwrap_or(0);
             if usage.len() < usage.capacity() {
-                usage.push(Usage { at: freemem::now(), kib: bytes / 1024 });
+                usage.push(Usage { at: free_memory::now(), kib: bytes / 1024 });
             }
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use protocol::faceoff::Who;
 
-use crate::tracefs;
+use crate::trace::tracefs;
 
 /// A frame that is later than that is a stall.
 const STALL_MS: f64 = 50.0;

@@ -12,10 +12,11 @@ use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
 use super::Scenario;
-use crate::cgroup::Cgroup;
-use crate::child::{Board, Child, set_name};
-use crate::dice::Dice;
-use crate::{counters, swap};
+use crate::memory::swap;
+use crate::process::child::{Board, Child, set_name};
+use crate::rng::Dice;
+use crate::system::cgroup::Cgroup;
+use crate::system::counters;
 use init::report::Reporter;
 
 const CONFIG: &str = "/run/memreap.toml";

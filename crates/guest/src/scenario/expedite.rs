@@ -23,11 +23,11 @@ use serde::Deserialize;
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median, metric};
-use crate::cgroup::Cgroup;
-use crate::counters::value;
-use crate::freemem::{self, Reading, Recorder, ShortFreeLists};
-use crate::hogs::Hogs;
-use crate::victim::{self, Layout, Victim};
+use crate::measure::free_memory::{self, Reading, Recorder, ShortFreeLists};
+use crate::process::hogs::Hogs;
+use crate::process::victim::{self, Layout, Victim};
+use crate::system::cgroup::Cgroup;
+use crate::system::counters::value;
 use init::report::Reporter;
 
 /// What the victims of a case have to put up with.
@@ -67,7 +67,7 @@ const FREE: Case = Case {
     limited: false,
     stopped: false,
     rounds: [3, 1],
-    step: freemem::STEP,
+    step: free_memory::STEP,
 };
 const CASES: [Case; 6] = [
     FREE,
@@ -297,7 +297,7 @@ impl<'a> Run<'a> {
         let hogs = Hogs::start(case.hogs[usize::from(options.icount)])?;
         let limit = case.limited.then(Limit::new).transpose()?;
         let run = Self { case, cpus, expedites, options, hogs, limit };
-        let free = freemem::free();
+        let free = free_memory::free();
         ensure!(
             free >= run.bytes() + HEADROOM,
             "{} MiB free are too few for {} MiB of victims; give the guest more memory",
@@ -378,7 +378,7 @@ impl<'a> Run<'a> {
             .map(|_| self.victim(way))
             .collect::<Result<Vec<_>>>()
             .context("victims")?;
-        let before = freemem::settled()?;
+        let before = free_memory::settled()?;
         if self.has_hogs() {
             self.hogs.work(true);
             thread::sleep(WARM_UP);
@@ -396,9 +396,9 @@ impl<'a> Run<'a> {
             };
             let done = done.and_then(|()| self.strike(&victims, way, out)).inspect(|_| {
                 // What frees the memory may still be at it when the victim is dead.
-                let due = freemem::now() + FORGOTTEN.as_nanos() as u64;
-                while freemem::free() < before + self.plausible()
-                    && freemem::now() < due
+                let due = free_memory::now() + FORGOTTEN.as_nanos() as u64;
+                while free_memory::free() < before + self.plausible()
+                    && free_memory::now() < due
                     && !recorder.is_finished()
                 {
                     thread::sleep(LINGER);
@@ -410,7 +410,7 @@ impl<'a> Run<'a> {
             anyhow::Ok((done?, readings?))
         })?;
         self.hogs.work(false);
-        let after = freemem::settled()?;
+        let after = free_memory::settled()?;
         for victim in victims {
             victim.reap().context("reap a victim")?;
         }
@@ -473,7 +473,7 @@ impl<'a> Run<'a> {
         let mut too_late = false;
         let mut command = None;
         let work = self.hogs.done();
-        let start = freemem::now();
+        let start = free_memory::now();
         match way {
             Way::Kill if self.expedites => {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
@@ -502,10 +502,10 @@ impl<'a> Run<'a> {
     /// The hogs' work per millisecond since `start`, when it was `before`, until the window's end.
     fn foreground(&self, start: u64, before: u64) -> Result<f64> {
         // On time although the hogs leave no CPU idle.
-        freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to look at the hogs")?;
-        freemem::sleep_until(start + self.window().as_nanos() as u64)?;
-        let (done, now) = (self.hogs.done(), freemem::now());
-        freemem::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to look at the hogs")?;
+        free_memory::sleep_until(start + self.window().as_nanos() as u64)?;
+        let (done, now) = (self.hogs.done(), free_memory::now());
+        free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
     }
 
@@ -537,7 +537,7 @@ fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64
     let first = Reading { at: start, free: before };
     let later = readings.iter().copied().filter(|r| r.at > start);
     let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
-    freemem::reached(&readings, start, level)
+    free_memory::reached(&readings, start, level)
 }
 
 /// A cgroup with a tenth of a CPU.
@@ -554,10 +554,10 @@ impl Limit {
         // The kernel lets a group's periods begin at a random time and then keeps to it. In the
         // group, whoever does not sleep is stopped until the next period.
         group.join()?;
-        let began = freemem::now();
+        let began = free_memory::now();
         let mut last = began;
         let origin = loop {
-            let now = freemem::now();
+            let now = free_memory::now();
             if u128::from(now - last) > PERIOD.as_nanos() / 2 {
                 break now;
             }
@@ -570,7 +570,7 @@ impl Limit {
 
     /// Sleeps until one of the next periods is so old.
     fn wait_for(&self, phase: Duration) -> Result<()> {
-        freemem::sleep_until(next(self.origin, freemem::now(), phase))
+        free_memory::sleep_until(next(self.origin, free_memory::now(), phase))
     }
 }
 
@@ -678,18 +678,18 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
         let mut at = [0; 8];
         // Whoever cannot read or sleep exits at once, and the race is over when it is looked at.
         if File::from(reader).read_exact(&mut at).is_ok() {
-            let _ = freemem::sleep_until(u64::from_ne_bytes(at));
+            let _ = free_memory::sleep_until(u64::from_ne_bytes(at));
         }
     })?;
     victim.set_free(cpus)?;
     ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
     let mut vmstat = Vmstat::open()?;
     let before = vmstat.read()?;
-    let at = freemem::now() + AHEAD.as_nanos() as u64;
+    let at = free_memory::now() + AHEAD.as_nanos() as u64;
     if let Some(lead) = lead {
         order.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
     }
-    freemem::sleep_until(at)?;
+    free_memory::sleep_until(at)?;
     let freed = match expedites {
         true => victim.kill_expedited().context("expedited kill").map(|()| None)?,
         false => {

@@ -6,7 +6,7 @@ use std::{fs, thread, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::Scenario;
-use crate::child::Child;
+use crate::process::child::Child;
 use init::report::Reporter;
 
 /// The kernel's own crash test module: the name of a crash point written here runs it.

@@ -16,13 +16,13 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
-use crate::cgroup::Cgroup;
-use crate::freemem;
-use crate::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
-use crate::rmaptrace::{self, Kind, Walk, WalkTrace};
-use crate::swap;
-use crate::tracefs::Lost;
-use crate::victim;
+use crate::measure::free_memory;
+use crate::memory::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
+use crate::memory::swap;
+use crate::process::victim;
+use crate::system::cgroup::Cgroup;
+use crate::trace::rmap::{self, Kind, Walk, WalkTrace};
+use crate::trace::tracefs::Lost;
 use init::report::Reporter;
 
 /// How a case differs from the others, and how much of it is enough.
@@ -284,7 +284,7 @@ impl Run<'_> {
 
     /// VMAs visited by a walk, per mapping of the page.
     fn visits(&self, mover: &mut Mover, out: &mut Reporter) -> Result<f64> {
-        let visits = self.again("visits", out, || Ok(rmaptrace::count_visits(|| mover.each())?.1))?;
+        let visits = self.again("visits", out, || Ok(rmap::count_visits(|| mover.each())?.1))?;
         ensure!(visits.walks > 0, "no walk was seen");
         Ok(visits.vmas as f64 / visits.walks as f64 / self.case.maps as f64)
     }
@@ -309,7 +309,7 @@ impl Run<'_> {
     fn first_touches(&self, crowd: &Crowd, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: first touches", self.case.name));
         let samples = crowd.freshen(2)?;
-        let ((), joined) = rmaptrace::joined(|| {
+        let ((), joined) = rmap::joined(|| {
             samples.iter().for_each(|&vma| crowd.write(vma));
             Ok(())
         })?;
@@ -326,7 +326,7 @@ impl Run<'_> {
                     // On the CPU that walks it gets in where a walk lets it, and then waits for the
                     // lock. Elsewhere it is what most tasks are: a real-time task is handed the
                     // lock, where others see it taken by the walk again and again.
-                    freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
+                    free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
                 }
                 while !running.load(Ordering::Acquire) {
                     thread::sleep(LOOK);
@@ -335,9 +335,9 @@ impl Run<'_> {
                 for (i, &vma) in fresh.iter().enumerate() {
                     thread::sleep(pause(i));
                     longest = longest.max(pass(LOOK));
-                    let began = freemem::now();
+                    let began = free_memory::now();
                     crowd.write(vma);
-                    waits.push(freemem::now() - began);
+                    waits.push(free_memory::now() - began);
                 }
                 anyhow::Ok((waits, longest))
             });
@@ -368,10 +368,10 @@ impl Run<'_> {
                 while !over.load(Ordering::Acquire) {
                     let Some(last) = moving.load(Ordering::Acquire).checked_sub(1) else { continue };
                     let faults = faults()?;
-                    let began = freemem::now();
+                    let began = free_memory::now();
                     // Another place each time: they are not migrated at the same time.
                     crowd.read(last % pages, last * 7 % crowd.shape.maps);
-                    let took = freemem::now() - began;
+                    let took = free_memory::now() - began;
                     if self::faults()? > faults {
                         waits.push(took);
                         met.store(waits.len(), Ordering::Release);
@@ -531,10 +531,10 @@ fn pause(i: usize) -> Duration {
 /// Passes the time on the CPU. Gives the longest stretch in nanoseconds in which the thread did
 /// not run.
 fn pass(time: Duration) -> u64 {
-    let began = freemem::now();
+    let began = free_memory::now();
     let (mut last, mut longest) = (began, 0);
     while u128::from(last - began) < time.as_nanos() {
-        let now = freemem::now();
+        let now = free_memory::now();
         longest = longest.max(now - last);
         last = now;
     }
@@ -609,9 +609,9 @@ mod tests {
         let mean = all.iter().sum::<Duration>() / 170;
         assert!(mean > PAUSE * 9 / 10 && mean < PAUSE * 11 / 10, "{mean:?}");
         assert!(all.iter().all(|p| *p >= PAUSE / 2 && *p <= PAUSE * 3 / 2));
-        let began = freemem::now();
+        let began = free_memory::now();
         assert!(pass(Duration::from_millis(2)) > 0);
-        assert!(freemem::now() - began >= 2_000_000);
+        assert!(free_memory::now() - began >= 2_000_000);
     }
 
     #[test]

@@ -16,12 +16,12 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median, metric};
-use crate::cgroup::Cgroup;
-use crate::dice::Dice;
-use crate::freemem;
-use crate::population::{self, Changes, Contender, HOME, PAGE, Pool, Shape};
-use crate::tracefs::{self, Clock, Probe, Trace, events, text_field};
-use crate::victim;
+use crate::measure::free_memory;
+use crate::process::population::{self, Changes, Contender, HOME, PAGE, Pool, Shape};
+use crate::process::victim;
+use crate::rng::Dice;
+use crate::system::cgroup::Cgroup;
+use crate::trace::tracefs::{self, Clock, Probe, Trace, events, text_field};
 use init::report::Reporter;
 
 /// Pages of the common file that a process of median size has mapped.
@@ -345,12 +345,12 @@ impl Arena {
         for _ in 0..TRIES {
             let usage: u64 = self.group.get("memory.current")?.trim().parse().context("memory.current")?;
             let limit = usage.saturating_sub(PAGE as u64);
-            freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
+            free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
             alarm::set(self.patience)?;
             let written = self.group.set("memory.max", &limit.to_string());
             alarm::set(Duration::ZERO)?;
             self.group.set("memory.max", "max")?;
-            freemem::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+            free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
             written?;
             if self.kills()? > before {
                 return Ok(());

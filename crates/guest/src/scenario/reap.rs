@@ -18,11 +18,11 @@ use linux::{Process, Root};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
-use crate::cgroup::Cgroup;
-use crate::counters::value;
-use crate::freemem::{self, Recorder, ShortFreeLists};
-use crate::locktrace::{Kind, LockTrace, Lost, Recording};
-use crate::victim::{self, Layout, Released, Victim};
+use crate::measure::free_memory::{self, Recorder, ShortFreeLists};
+use crate::process::victim::{self, Layout, Released, Victim};
+use crate::system::cgroup::Cgroup;
+use crate::system::counters::value;
+use crate::trace::locks::{Kind, LockTrace, Lost, Recording};
 use init::report::Reporter;
 
 /// Name and number of VMAs.
@@ -96,7 +96,7 @@ impl Scenario for Reap {
             options.icount || cpus.killer != cpus.victim,
             "needs two CPUs (or the argument 'icount' for what can be measured on one)"
         );
-        let free = freemem::free();
+        let free = free_memory::free();
         ensure!(
             free >= options.bytes() + HEADROOM,
             "{} MiB free are too few for a victim of {} MiB; give the guest more memory",
@@ -163,10 +163,10 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     let throttled = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
     // Just out of CPU time, it has none for most of a second.
     let wait_throttled = || {
-        let (began, before) = (freemem::now(), throttled()?);
+        let (began, before) = (free_memory::now(), throttled()?);
         while throttled()? == before {
             ensure!(
-                u128::from(freemem::now() - began) < LIMITED.as_nanos(),
+                u128::from(free_memory::now() - began) < LIMITED.as_nanos(),
                 "cpu.max does not limit anything"
             );
             thread::sleep(MOMENT);
@@ -189,14 +189,14 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
             })
             .collect();
         let throttled = wait_throttled();
-        let start = freemem::now();
+        let start = free_memory::now();
         let killed = victim.kill().context("pidfd_send_signal(SIGKILL)");
         go.store(true, Ordering::Release);
         let mut released = vec![throttled.and(killed).and_then(|()| release())];
         for helper in helpers {
             released.push(helper.join().map_err(|_| anyhow!("the second reaper died"))?);
         }
-        let took = (freemem::now() - start) as f64 / 1e6;
+        let took = (free_memory::now() - start) as f64 / 1e6;
         anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
     })?;
     // Of the dying, as long as they have not begun to exit.
@@ -455,7 +455,7 @@ impl Run<'_> {
 
     /// One round against the clock.
     fn timed(&self, way: Way) -> Result<(Cost, Timed)> {
-        let mut recorder = Recorder::new(freemem::STEP);
+        let mut recorder = Recorder::new(free_memory::STEP);
         let (cost, readings) = self.cost(way, |work| {
             let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
             thread::scope(|scope| {
@@ -473,7 +473,7 @@ impl Run<'_> {
         })?;
         let (before, after) = cost.free;
         let level = before + ((after - before) as f64 * SHARE) as u64;
-        let back = freemem::reached(&readings, cost.strike.start, level)
+        let back = free_memory::reached(&readings, cost.strike.start, level)
             .context("90 % of the memory was never seen to be back")?;
         let timed = Timed { back: back / 1e6, cpu: cost.cpu as f64 / 1e6 };
         Ok((cost, timed))
@@ -486,10 +486,10 @@ impl Run<'_> {
         observe: impl FnOnce(&mut dyn FnMut() -> Result<Strike>) -> Result<(Strike, T)>,
     ) -> Result<(Cost, T)> {
         let victim = Victim::spawn(self.layout, self.cpus.killer..self.cpus.victim + 1)?;
-        let before = freemem::settled()?;
+        let before = free_memory::settled()?;
         let cpu_before = victim.cpu_time()?;
         let (strike, observed) = observe(&mut || self.strike(&victim, way))?;
-        let after = freemem::settled()?;
+        let after = free_memory::settled()?;
         // The zombie has left its CPU by now, so its CPU time is complete.
         let cpu = victim.cpu_time()? - cpu_before + strike.cpu();
         victim.reap().context("reap the victim")?;
@@ -515,7 +515,7 @@ impl Run<'_> {
             while helper.as_ref().is_some_and(|h| !h.is_finished() && !ready.load(Ordering::Acquire)) {
                 thread::sleep(MOMENT);
             }
-            let start = freemem::now();
+            let start = free_memory::now();
             let mine = victim.kill().context("pidfd_send_signal(SIGKILL)").and_then(|()| {
                 let mine = if way == Way::Kill { None } else { mrelease(victim)? };
                 ensure!(way == Way::Kill || mine.is_some(), "a killed victim is not dying");

@@ -22,11 +22,11 @@ use rustix::process::{
 
 use super::Scenario;
 use super::arguments::Arguments;
-use crate::counters;
-use crate::dice::Dice;
-use crate::freemem::set_policy;
-use crate::swap;
-use crate::victim::mrelease;
+use crate::measure::free_memory::set_policy;
+use crate::memory::swap;
+use crate::process::victim::mrelease;
+use crate::rng::Dice;
+use crate::system::counters;
 use init::report::Reporter;
 
 const PAGE: usize = 4096;
@@ -519,7 +519,7 @@ fn hop(dice: &mut Dice) {
 }
 
 impl Counts {
-    fn take(&mut self, done: Option<crate::victim::Released>) {
+    fn take(&mut self, done: Option<crate::process::victim::Released>) {
         match done {
             None => self.refused += 1,
             Some(done) => {

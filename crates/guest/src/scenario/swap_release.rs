@@ -3,7 +3,7 @@
 //! How long is a page table locked, how much waits to be released, and what do others feel who go on
 //! with their work meanwhile?
 //!
-//! All victims are 64 MiB large; see [`swapped`](crate::swapped) for what is in them and how it gets
+//! All victims are 64 MiB large; see [`swapped`](crate::process::swapped) for what is in them and how it gets
 //! to swap. What comes back is watched in rounds of their own, page table locks and the others' work
 //! in others: each of these would change the rest.
 
@@ -15,14 +15,14 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
-use crate::comeback::{self, Gauge, Moment, Recorder};
-use crate::counters;
-use crate::foreground::{self, Steps, Worker};
-use crate::freemem::{self, ShortFreeLists};
-use crate::ptelock;
-use crate::swap::{self, Area};
-use crate::swapped::{Flock, Layout, PAGE};
-use crate::tracefs::Lost;
+use crate::measure::free_memory::{self, ShortFreeLists};
+use crate::measure::recovery::{self, Gauge, Moment, Recorder};
+use crate::memory::swap::{self, Area};
+use crate::process::foreground::{self, Steps, Worker};
+use crate::process::swapped::{Flock, Layout, PAGE};
+use crate::system::counters;
+use crate::trace::pte_lock;
+use crate::trace::tracefs::Lost;
 use init::report::Reporter;
 
 /// `swap-release [icount] [case=NAME] [rounds=N]`
@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
         let idle = gauge()?.read()?;
         let flock = self.victims()?;
         reset_backlog()?;
-        freemem::settled()?;
+        free_memory::settled()?;
         let (own, before, cpu) = (gauge()?, gauge()?.read()?, Cpu::read(&flock.pids())?);
         let mut recorder = Recorder::new(gauge()?);
         let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -304,7 +304,7 @@ impl<'a> Run<'a> {
         ));
         let reached = |what: fn(&Moment) -> u64, came: u64| {
             let amount = (came as f64 * SHARE) as u64;
-            comeback::reached(&moments, strike.start, what, what(&before), amount)
+            recovery::reached(&moments, strike.start, what, what(&before), amount)
         };
         // All of it is known by number, but a little may hide, and is not waited for.
         let came = |what: fn(&Moment) -> u64, had: u64| -> Result<u64> {
@@ -336,8 +336,8 @@ impl<'a> Run<'a> {
     /// Sleeps until so much swap is free, but for what the CPUs keep.
     fn wait_for_swap(&self, gauge: &Gauge, all: u64) -> Result<()> {
         let kept = (SLOTS_KEPT * self.cpus * PAGE) as u64;
-        let due = freemem::now() + FORGOTTEN.as_nanos() as u64;
-        while gauge.read()?.swap + kept < all && freemem::now() < due {
+        let due = free_memory::now() + FORGOTTEN.as_nanos() as u64;
+        while gauge.read()?.swap + kept < all && free_memory::now() < due {
             thread::sleep(LOOK);
         }
         thread::sleep(LINGER);
@@ -348,8 +348,8 @@ impl<'a> Run<'a> {
     fn longest_lock(&self, out: &mut Reporter) -> Result<u64> {
         for _ in 0..TRIES {
             let flock = self.victims()?;
-            freemem::settled()?;
-            match ptelock::longest(&flock.pids(), || strike(&flock).map(drop)) {
+            free_memory::settled()?;
+            match pte_lock::longest(&flock.pids(), || strike(&flock).map(drop)) {
                 Err(e) if e.is::<Lost>() => out.note(&format!("{}: {e}; round repeated", self.case.name)),
                 longest => return longest,
             }
@@ -360,7 +360,7 @@ impl<'a> Run<'a> {
     /// Kills victims while others work; gives how long their steps took.
     fn foreground(&self, window: Duration, out: &mut Reporter) -> Result<Vec<Steps>> {
         let flock = self.victims()?;
-        freemem::settled()?;
+        free_memory::settled()?;
         let workers = foreground::Work::ALL.into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
         thread::sleep(WARM_UP);
         let strike = strike(&flock)?;
@@ -368,7 +368,7 @@ impl<'a> Run<'a> {
         if strike.gone > end {
             out.note(&format!("{}: victims died when the others' work no longer counted", self.case.name));
         }
-        freemem::sleep_until(end)?;
+        free_memory::sleep_until(end)?;
         // The steps under way have to end.
         thread::sleep(WARM_UP * 10);
         workers.into_iter().map(|w| Steps::of(w.end(strike.start, end)?)).collect()
@@ -378,11 +378,11 @@ impl<'a> Run<'a> {
 /// Kills all, and waits until they are dead, as a real-time task: neither does any of them run before
 /// the last one is killed (with one CPU), nor is the end seen late.
 fn strike(flock: &Flock) -> Result<Strike> {
-    freemem::set_policy(libc::SCHED_FIFO, 2).context("SCHED_FIFO")?;
-    let start = freemem::now();
+    free_memory::set_policy(libc::SCHED_FIFO, 2).context("SCHED_FIFO")?;
+    let start = free_memory::now();
     let done = flock.kill().and_then(|()| flock.wait_until_dead());
-    let gone = freemem::now();
-    freemem::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    let gone = free_memory::now();
+    free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
     done.map(|()| Strike { start, gone })
 }
 
@@ -481,7 +481,7 @@ mod tests {
         let all = Cpu::read(&[]).unwrap();
         // Of our own no time is read, not even if asked for.
         assert_eq!(Cpu::read(&[own]).unwrap().victims, 0);
-        let child = crate::child::Child::fork(|| {
+        let child = crate::process::child::Child::fork(|| {
             loop {
                 std::hint::black_box(());
             }

@@ -13,12 +13,12 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
 
 use super::{Options, cpus};
-use crate::cgroup::Cgroup;
-use crate::child::{self, Board, Child};
-use crate::kmsg::Kmsg;
-use crate::region::{PAGE, Region, TABLE};
+use crate::memory::region::{PAGE, Region, TABLE};
+use crate::process::child::{self, Board, Child};
+use crate::process::victim;
 use crate::scenario::Figure;
-use crate::victim;
+use crate::system::cgroup::Cgroup;
+use crate::trace::kmsg::Kmsg;
 use init::report::{Better, Reporter};
 
 /// How many processes hop over the CPUs, each in its own way.

@@ -6,9 +6,9 @@ use std::{io, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::{Options, Program};
-use crate::child::{self, Board, Child};
-use crate::freemem::now;
-use crate::region::Region;
+use crate::measure::free_memory::now;
+use crate::memory::region::Region;
+use crate::process::child::{self, Board, Child};
 use crate::scenario::{median, metric};
 use init::report::{Better, Reporter};
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{Options, Program, cpus};
-use crate::child::{Board, Child};
-use crate::freemem::now;
-use crate::region::Region;
+use crate::measure::free_memory::now;
+use crate::memory::region::Region;
+use crate::process::child::{Board, Child};
+use crate::process::victim;
 use crate::scenario::{median, metric};
-use crate::victim;
 use init::report::{Better, Reporter};
 
 /// How often, and how long each time, it is counted what gets done.

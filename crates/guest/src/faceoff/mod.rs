@@ -6,13 +6,13 @@
 
 mod channel;
 mod contestant;
+mod desktop;
 mod idle;
 mod load;
 mod recorder;
-mod role;
-mod sheet;
-mod stage;
+mod shared_page;
 mod verdict;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,11 +27,11 @@ use rustix::system::{RebootCommand, reboot};
 
 use protocol::faceoff::{Death, EndedBy, Event, Job, Outcome, Sample, Variant, Who};
 
-use crate::tracefs::{Clock, Trace};
+use crate::trace::tracefs::{Clock, Trace};
 use channel::Channel;
+use desktop::Stage;
 use load::Load;
 use recorder::{Recording, Until, Watched};
-use stage::Stage;
 use verdict::{Ending, Frame, Usage, ms};
 
 /// What the stage is filled from; the load has the job's seed.
@@ -67,7 +67,7 @@ pub fn run() -> ExitCode {
 
 /// Plays a role in it.
 pub fn play(args: &[String]) -> ExitCode {
-    match role::play(args) {
+    match workload::play(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("guest: {}: {e:#}", args.join(" "));
@@ -99,7 +99,7 @@ fn face_off(channel: &mut Channel) -> Result<()> {
     if let Some(unit) = &job.unit {
         channel.send(&Event::Log { text: contestant::journal(unit)? })?;
     }
-    let log = stage::output("dmesg", &[])?;
+    let log = desktop::output("dmesg", &[])?;
     let lines: Vec<&str> = log.lines().filter(|line| is_about_oom(line)).collect();
     if !lines.is_empty() {
         channel.send(&Event::Log { text: lines.join("\n") })?;
@@ -138,7 +138,7 @@ impl Run {
         let camera = load.camera().map(|actor| actor.sheet.served().filter(in_time));
         let foreground = load.foreground().unwrap_or(&stage.actors[0]);
         let frames = foreground.sheet.frames(recording.end);
-        let deaths = verdict::deaths(verdict::endings(&text, recording.end)?, &stage::cast(everybody()));
+        let deaths = verdict::deaths(verdict::endings(&text, recording.end)?, &desktop::cast(everybody()));
         let start = recording.start;
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
         // Who is dead draws nothing any more, which is no stall.

@@ -13,7 +13,7 @@ use rustix::process::{
 };
 use rustix::thread::CpuSet;
 
-use crate::freemem;
+use crate::measure::free_memory;
 
 const PAGE: usize = 4096;
 
@@ -135,7 +135,7 @@ impl Victim {
     /// # Errors
     /// What sched_setscheduler(2) and sched_setaffinity(2) say.
     pub fn set_free(&self, cpus: usize) -> Result<()> {
-        freemem::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        free_memory::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         let mut all = CpuSet::new();
         (0..cpus).for_each(|cpu| all.set(cpu));
         rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run anywhere")
@@ -313,7 +313,7 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
     pin(cpus.end - 1)?;
-    freemem::set_policy(libc::SCHED_BATCH, 0).context("SCHED_BATCH")?;
+    free_memory::set_policy(libc::SCHED_BATCH, 0).context("SCHED_BATCH")?;
     Ok(base)
 }
 
@@ -362,7 +362,7 @@ pub struct Released {
 /// # Errors
 /// What process_mrelease(2) says, except for "not dying", "too late" and "try again".
 pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
-    let started = freemem::thread_cpu();
+    let started = free_memory::thread_cpu();
     let mut again = 0;
     let too_late = loop {
         // SAFETY: takes a descriptor and flags, no memory.
@@ -378,7 +378,7 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
             _ => return Err(error),
         }
     };
-    Ok(Some(Released { too_late, cpu: freemem::thread_cpu() - started, again }))
+    Ok(Some(Released { too_late, cpu: free_memory::thread_cpu() - started, again }))
 }
 
 /// The highest bit of the flags of pidfd_send_signal(2), which the topic `expedite` adds.

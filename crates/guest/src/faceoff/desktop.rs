@@ -16,11 +16,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use protocol::faceoff::Who;
 
-use super::role::Role;
-use super::sheet::Sheet;
-use crate::dice::Dice;
-use crate::region::PAGE;
-use crate::swap;
+use super::shared_page::Sheet;
+use super::workload::Role;
+use crate::memory::region::PAGE;
+use crate::memory::swap;
+use crate::rng::Dice;
 
 const CGROUP: &str = "/sys/fs/cgroup";
 /// The user's own manager, whose service all of the session's programs are under.

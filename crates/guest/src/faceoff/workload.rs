@@ -13,11 +13,11 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Signal;
 
-use super::sheet::{HANDS, Sheet};
-use crate::child::set_name;
-use crate::dice::Dice;
-use crate::freemem;
-use crate::region::{PAGE, Region};
+use super::shared_page::{HANDS, Sheet};
+use crate::measure::free_memory;
+use crate::memory::region::{PAGE, Region};
+use crate::process::child::set_name;
+use crate::rng::Dice;
 
 /// How long a frame may take.
 pub const FRAME: u64 = 10_000_000;
@@ -135,7 +135,7 @@ pub fn play(args: &[String]) -> Result<()> {
             sheet.set_ready();
             sheet.wait_for_go();
             grow(&pool, mib, rate)?;
-            sheet.set_served(freemem::now());
+            sheet.set_served(free_memory::now());
             rest()
         }
         Role::Fork { count, mib } => fork_hands(&sheet, seed, count, mib),
@@ -217,7 +217,7 @@ fn draw(sheet: &Sheet, seed: u64, mib: usize, file: &Path) -> Result<()> {
     let (mut at, mut text_at, text_pages) = (0, 0, text.len() / PAGE);
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
     sheet.set_ready();
-    let mut due = freemem::now() + FRAME;
+    let mut due = free_memory::now() + FRAME;
     loop {
         sheet.begin_frame(due);
         at = touch(own, at, FRAME_PAGES.min(own.len() / PAGE));
@@ -227,10 +227,10 @@ fn draw(sheet: &Sheet, seed: u64, mib: usize, file: &Path) -> Result<()> {
         text_at = (text_at + FRAME_FILE_PAGES) % text_pages;
         fresh.touch(0..FRAME_FRESH_PAGES);
         fresh.free(0..FRAME_FRESH_PAGES)?;
-        let ended = freemem::now();
+        let ended = free_memory::now();
         sheet.end_frame(ended);
         if ended < due {
-            freemem::sleep_until(due)?;
+            free_memory::sleep_until(due)?;
         }
         // A frame that was late does not make the next one late.
         due = due.max(ended) + FRAME;
@@ -267,12 +267,12 @@ fn keep(sheet: &Sheet, seed: u64, mib: usize, random: usize, touched: usize) -> 
 fn grow(pool: &Pool, mib: usize, rate: usize) -> Result<()> {
     let pages = if mib == 0 { NO_END / PAGE } else { mib * MIB };
     let per_tick = rate * 1_000_000 / 100 / PAGE;
-    let mut next = freemem::now();
+    let mut next = free_memory::now();
     for (n, page) in memory(pages)?.chunks_exact_mut(PAGE).enumerate() {
         pool.fill(page, n);
         if per_tick > 0 && n % per_tick == per_tick - 1 {
             next += GROW_TICK;
-            freemem::sleep_until(next)?;
+            free_memory::sleep_until(next)?;
         }
     }
     Ok(())
@@ -393,9 +393,9 @@ mod tests {
     #[test]
     fn growing_at_a_rate_takes_its_time() {
         let pool = Pool::new(1, 1000);
-        let begun = freemem::now();
+        let begun = free_memory::now();
         grow(&pool, 4, 100).unwrap();
         // 4 MiB at 100 MB/s are 42 ms.
-        assert!(freemem::now() - begun > 35_000_000);
+        assert!(free_memory::now() - begun > 35_000_000);
     }
 }

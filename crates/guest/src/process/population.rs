@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::dice::Dice;
-use crate::victim::pin;
+use crate::process::victim::pin;
+use crate::rng::Dice;
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;

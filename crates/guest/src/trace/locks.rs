@@ -14,9 +14,9 @@ use std::io::{BufRead as _, BufReader};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::tracefs::{Clock, Probe, Trace, events, field};
+use crate::trace::tracefs::{Clock, Probe, Trace, events, field};
 
-pub use crate::tracefs::Lost;
+pub use crate::trace::tracefs::Lost;
 
 const SLOW_PATH: &str = "queued_spin_lock_slowpath";
 /// Words kept from the stack of a contended acquisition: more than any lock wrapper pushes.

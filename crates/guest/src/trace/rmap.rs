@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::freemem;
-use crate::tracefs::{Clock, Event, Lost, Probe, Trace, events, field, text_field};
+use crate::measure::free_memory;
+use crate::trace::tracefs::{Clock, Event, Lost, Probe, Trace, events, field, text_field};
 
 /// The events.
 const ENTER: &str = "walk_enter";
@@ -104,7 +104,7 @@ impl WalkTrace {
     /// The walks while `work` runs.
     ///
     /// # Errors
-    /// When `work` fails, when an event was lost ([`crate::tracefs::Lost`]), or when the trace
+    /// When `work` fails, when an event was lost ([`crate::trace::tracefs::Lost`]), or when the trace
     /// makes no sense.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Vec<Walk>)> {
         let (done, trace) = self.trace.record(work)?;
@@ -123,7 +123,7 @@ impl WalkTrace {
 ///
 /// # Errors
 /// When `work` fails, or when an event was lost or others used such a tree meanwhile
-/// ([`crate::tracefs::Lost`]).
+/// ([`crate::trace::tracefs::Lost`]).
 pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> {
     let counter =
         Trace::new("memreap-count", Clock::Tsc, &[probe(NEXT, "p", "anon_vma_interval_tree_iter_next")])?;
@@ -141,7 +141,7 @@ pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> 
 /// The anon_vmas that `work`'s first touches found to join, by address; 0 where one found none.
 ///
 /// # Errors
-/// When `work` fails, or an event was lost ([`crate::tracefs::Lost`]).
+/// When `work` fails, or an event was lost ([`crate::trace::tracefs::Lost`]).
 pub fn joined<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Vec<u64>)> {
     let found = probe(FOUND, "r", "find_mergeable_anon_vma found=$retval:x64");
     let trace = Trace::new("memreap", Clock::Tsc, &[found])?;
@@ -164,9 +164,9 @@ fn walk_probes() -> [Probe; 2] {
 
 /// Nanoseconds per tick of [`Clock::Tsc`].
 fn tick() -> Result<f64> {
-    let (began, first) = (freemem::now(), ticks()?);
+    let (began, first) = (free_memory::now(), ticks()?);
     thread::sleep(Duration::from_millis(50));
-    let (ended, last) = (freemem::now(), ticks()?);
+    let (ended, last) = (free_memory::now(), ticks()?);
     ensure!(last > first, "the time stamp counter stands still");
     Ok((ended - began) as f64 / (last - first) as f64)
 }

@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
-use crate::cgroup::Cgroup;
-use crate::child::{Board, Child};
-use crate::counters::{meminfo, value};
-use crate::dice::Dice;
+use crate::process::child::{Board, Child};
+use crate::rng::Dice;
+use crate::system::cgroup::Cgroup;
+use crate::system::counters::{meminfo, value};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

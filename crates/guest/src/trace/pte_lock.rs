@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, Result};
 
-use crate::tracefs::{Clock, Probe, Trace, events};
+use crate::trace::tracefs::{Clock, Probe, Trace, events};
 
 const LOCKED: &str = "pte_locked";
 const COUNTED: &str = "rss_stat";
@@ -17,7 +17,7 @@ const COUNTED: &str = "rss_stat";
 /// Records while `work` runs; gives the longest hold by one of these threads, in microseconds.
 ///
 /// # Errors
-/// When `work` fails, when an event was lost ([`crate::tracefs::Lost`]), or when nothing was held.
+/// When `work` fails, when an event was lost ([`crate::trace::tracefs::Lost`]), or when nothing was held.
 pub fn longest(tids: &[i32], work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let locked = Probe { name: LOCKED, kind: "r", what: "__pte_offset_map_lock".to_owned() };
     let mut trace = Trace::new("pte_lock", Clock::Mono, &[locked])?;

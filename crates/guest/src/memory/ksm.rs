@@ -9,7 +9,7 @@ use std::{io, ptr, thread};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::freemem;
+use crate::measure::free_memory;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -72,16 +72,16 @@ impl Ksm {
     /// When it takes too long.
     pub fn merge(&self, done: impl Fn() -> Result<bool>) -> Result<Merged> {
         let (cpu, scans) = (self.cpu()?, number("full_scans")?);
-        let began = freemem::now();
+        let began = free_memory::now();
         set("run", "1")?;
         let merged = loop {
             let seen = number("full_scans")?;
             match done() {
-                Ok(false) if freemem::now() - began < MERGE_LIMIT => {}
+                Ok(false) if free_memory::now() - began < MERGE_LIMIT => {}
                 Ok(false) => break Err(anyhow::anyhow!("not merged after {} scans", seen - scans)),
                 other => break other,
             }
-            while number("full_scans")? == seen && freemem::now() - began < MERGE_LIMIT {
+            while number("full_scans")? == seen && free_memory::now() - began < MERGE_LIMIT {
                 thread::sleep(LOOK);
             }
         };

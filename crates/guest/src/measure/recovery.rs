@@ -1,6 +1,6 @@
 //! What comes back after a kill, over time: free memory, free swap, and what zram's pool takes.
 //!
-//! As in [`freemem`], a real-time thread that mostly sleeps reads the kernel's own counters.
+//! As in [`free_memory`], a real-time thread that mostly sleeps reads the kernel's own counters.
 //! Memory that was not in swap comes back as free memory too, so what the pool gives back at the
 //! same moment is subtracted: see [`Moment::ram`]. Counting the anonymous pages that are mapped would
 //! not do: a dying process unmaps thousands of them before it frees the first.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::freemem::{self, Reading};
+use crate::measure::free_memory::{self, Reading};
 
 /// How often all is read. With its timer interrupt and its wake-up a reading costs some 50 us under
 /// `icount`: 5 % of that CPU, whatever the kernel.
@@ -26,7 +26,7 @@ const MOMENTS: usize = 15_000;
 pub struct Moment {
     /// Nanoseconds on the monotonic clock.
     pub at: u64,
-    /// Free memory, see [`freemem::free`] for what per-CPU counters may hide of it.
+    /// Free memory, see [`free_memory::free`] for what per-CPU counters may hide of it.
     pub free: u64,
     /// Free swap space. Slots that wait to be released, or that a CPU keeps for its next use, are
     /// not in it.
@@ -81,7 +81,7 @@ impl Gauge {
         };
         let info = rustix::system::sysinfo();
         let unit = u64::from(info.mem_unit);
-        Ok(Moment { at: freemem::now(), free: info.freeram * unit, swap: info.freeswap * unit, zram })
+        Ok(Moment { at: free_memory::now(), free: info.freeram * unit, swap: info.freeswap * unit, zram })
     }
 }
 
@@ -109,17 +109,17 @@ impl Recorder {
     /// # Errors
     /// When the thread cannot get its priority, a reading fails, or the room for readings ran out.
     pub fn record(&mut self, running: &AtomicBool, stop: &AtomicBool) -> Result<&[Moment]> {
-        freemem::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader")?;
+        free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         let mut taken = 0;
-        let mut next = freemem::now();
+        let mut next = free_memory::now();
         while !stop.load(Ordering::Acquire) {
             ensure!(taken < MOMENTS, "not all came back within {:?}", STEP * u32::try_from(MOMENTS)?);
             self.moments[taken] = self.gauge.read()?;
             taken += 1;
             running.store(true, Ordering::Release);
-            next = (next + STEP.as_nanos() as u64).max(freemem::now());
-            freemem::sleep_until(next)?;
+            next = (next + STEP.as_nanos() as u64).max(free_memory::now());
+            free_memory::sleep_until(next)?;
         }
         Ok(&self.moments[..taken])
     }
@@ -138,7 +138,7 @@ pub fn reached(
     let first = Reading { at: start, free: before };
     let later = moments.iter().filter(|m| m.at > start).map(|m| Reading { at: m.at, free: what(m) });
     let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
-    freemem::reached(&readings, start, before + amount)
+    free_memory::reached(&readings, start, before + amount)
 }
 
 #[cfg(test)]

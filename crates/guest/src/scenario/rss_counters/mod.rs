@@ -18,7 +18,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::Scenario;
 use super::arguments::Arguments;
-use crate::victim;
+use crate::process::victim;
 use init::report::Reporter;
 
 /// Names what it reports in a guest of so many CPUs.

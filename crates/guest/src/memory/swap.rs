@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::ksm::PAGE;
+use crate::memory::ksm::PAGE;
 
 const ZRAM: &str = "zram0";
 const LOOP: &str = "/dev/loop0";

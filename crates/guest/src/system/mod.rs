@@ -1,0 +1,4 @@
+//! The kernel's interfaces that several scenarios use. Nothing here depends on the rest of the crate.
+
+pub mod cgroup;
+pub mod counters;
