@@ -1,4 +1,4 @@
-//! The workloads ("scenarios") that run in the lab's guests, and what the face-off runs in its own.
+//! The workloads ("scenarios") that run in the lab's guests, and the guest's side of the face-off.
 //!
 //! PID 1 (crates/init) starts a scenario as `/bin/guest scenario NAME ARGS...`.
 
@@ -23,11 +23,11 @@ use init::{PANICKED, report_panics};
 pub fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        // What a scenario runs to see what it costs to run something.
+        // A scenario measures what it costs to run a program: this one.
         Some("true") => ExitCode::SUCCESS,
         Some("scenario") => run_scenario(&args.collect::<Vec<_>>()),
         Some("faceoff") => faceoff::run(),
-        Some("faceoff-role") => faceoff::play(&args.collect::<Vec<_>>()),
+        Some("faceoff-workload") => faceoff::run_workload(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("guest: this runs in a lab guest, as 'guest scenario NAME ARGS...'");
             ExitCode::from(2)
@@ -35,16 +35,16 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The metrics that a scenario with these arguments reports in a guest of so many CPUs.
+/// The metrics that a scenario reports with these arguments in a guest of `cpus` CPUs.
 ///
 /// # Errors
-/// When there is no such scenario, or it does not know these arguments.
+/// When there is no such scenario, or it does not accept these arguments.
 pub fn metrics(scenario: &str, args: &[String], cpus: usize) -> Result<Vec<String>> {
     scenario::find(scenario)?.metrics(args, cpus)
 }
 
-/// Runs one scenario in the process that PID 1 started for it. The result channel is standard
-/// input: a virtio port can be opened only once, so it must be inherited.
+/// Runs one scenario in the process that PID 1 started for it. Standard input is the result channel: a
+/// virtio port can be opened only once, so it must be inherited.
 fn run_scenario(args: &[String]) -> ExitCode {
     let mut out = match Reporter::from_stdin() {
         Ok(out) => out,

@@ -2,11 +2,11 @@
 
 /// splitmix64: the same seed gives the same numbers.
 #[derive(Clone)]
-pub struct Dice(pub u64);
+pub struct Rng(pub u64);
 
-impl Dice {
+impl Rng {
     /// 64 random bits.
-    pub fn roll(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ impl Dice {
 
     /// A number from 0 to `end - 1`.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.roll() % end as u64) as usize
+        (self.bits() % end as u64) as usize
     }
 
     /// Whether something happens that happens once in `n` times.
@@ -26,7 +26,7 @@ impl Dice {
 
     /// Uniform in the open interval from 0 to 1.
     pub fn unit(&mut self) -> f64 {
-        ((self.roll() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
+        ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
 
     /// Normal, with mean 0 and deviation 1 (Box-Muller).
@@ -43,8 +43,8 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_numbers() {
         let rolls = |seed| {
-            let mut dice = Dice(seed);
-            [(); 4].map(|()| dice.below(1000))
+            let mut rng = Rng(seed);
+            [(); 4].map(|()| rng.below(1000))
         };
         assert_eq!(rolls(7), rolls(7));
         assert_ne!(rolls(7), rolls(8));
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn normal_numbers_have_mean_and_deviation() {
-        let mut dice = Dice(1);
-        let numbers: Vec<f64> = (0..10_000).map(|_| dice.normal()).collect();
+        let mut rng = Rng(1);
+        let numbers: Vec<f64> = (0..10_000).map(|_| rng.normal()).collect();
         let mean = numbers.iter().sum::<f64>() / 1e4;
         let variance = numbers.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 1e4;
         assert!(mean.abs() < 0.05 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");

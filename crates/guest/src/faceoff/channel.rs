@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result};
 use protocol::faceoff::{EVENT_PORT, Event, JOB_PORT, Job};
 use protocol::line::{self, Lines};
 
-/// How often the lab is looked for: it is not there while the guest is frozen in a file.
+/// How often the port is polled for a job: no lab has it open while the guest is kept in a file.
 const JOB_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The way to the lab.
+/// The connection to the lab.
 pub struct Channel(File);
 
 impl Channel {
     /// Opens the port for events.
     ///
     /// # Errors
-    /// When the guest has no such port.
+    /// When there is no such port.
     pub fn open() -> Result<Self> {
         let path = port(EVENT_PORT)?;
         let file = File::options().write(true).open(&path).with_context(|| path.display().to_string())?;
@@ -37,10 +37,10 @@ impl Channel {
     }
 }
 
-/// Waits for the lab's job, without a limit.
+/// Waits for the lab's job, without a time limit.
 ///
 /// # Errors
-/// When there is no such port, or the line on it is no job.
+/// When there is no such port, or it does not receive a valid job.
 pub fn wait_for_job() -> Result<Job> {
     let path = port(JOB_PORT)?;
     let mut file = File::open(&path).with_context(|| path.display().to_string())?;
@@ -48,7 +48,7 @@ pub fn wait_for_job() -> Result<Job> {
     let mut piece = [0; 4096];
     loop {
         match file.read(&mut piece).context(JOB_PORT)? {
-            // Nobody has opened the other end.
+            // The other end is not open.
             0 => thread::sleep(JOB_POLL_INTERVAL),
             n => {
                 if let Some(line) = lines.feed(&piece[..n]).first() {

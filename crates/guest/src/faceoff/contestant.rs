@@ -1,4 +1,5 @@
-//! Who defends the machine: installed from the payload disk, started, and asked what it did.
+//! The contestant, which defends the desktop: installs it from the payload disk, starts it, and reads its
+//! journal.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -10,16 +11,17 @@ use anyhow::{Context as _, Result, ensure};
 
 use protocol::faceoff::Job;
 
-use super::desktop::{output, run};
+use super::command::{output, run};
 
-/// A raw tar.
+/// The payload disk: a tar file without a file system.
 const PAYLOAD: &str = "/dev/vdb";
 /// Where the payload is unpacked.
 const FOLDER: &str = "/var/lib/faceoff";
-/// BLKFLSBUF: forget what was read of a device.
+/// The ioctl that drops what is cached of a block device.
 const BLKFLSBUF: libc::Ioctl = 0x1261;
 
-/// Installs and starts the contestant and lets it settle; gives its main process, if it has one.
+/// Installs and starts the contestant, and waits until it has settled. Returns the PID of its main process, if
+/// it has one.
 ///
 /// # Errors
 /// When the payload lacks it, its setup fails, or it does not start.
@@ -43,24 +45,24 @@ pub fn start(job: &Job) -> Result<Option<u32>> {
     };
     thread::sleep(Duration::from_secs(job.settle_s));
     if let Some(unit) = &job.unit {
-        // One that gave up meanwhile would count as one that does nothing.
+        // A contestant that gave up meanwhile would look like one that does nothing.
         let state = output("systemctl", &["show", "--property=ActiveState", "--value", unit])?;
         ensure!(state.trim() == "active", "{unit} is {} after {} s", state.trim(), job.settle_s);
     }
     Ok(pid)
 }
 
-/// The payload may have changed since the snapshot, so what was read of it then does not count.
+/// The payload may have changed since the snapshot, so what is cached of it is dropped.
 fn unpack() -> Result<()> {
-    forget()?;
-    // This program is running, and need not be replaced.
+    drop_cache()?;
+    // This program runs, and need not be replaced.
     run("tar", &["-xf", PAYLOAD, "-C", FOLDER, "--no-same-owner", "--exclude=guest"])?;
-    forget()
+    drop_cache()
 }
 
-fn forget() -> Result<()> {
+fn drop_cache() -> Result<()> {
     let device = File::open(PAYLOAD).context(PAYLOAD)?;
-    // SAFETY: takes no memory.
+    // SAFETY: the call takes no memory.
     let ret = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) };
     ensure!(ret == 0, "{PAYLOAD}: BLKFLSBUF: {}", io::Error::last_os_error());
     Ok(())
@@ -71,7 +73,7 @@ fn main_pid(unit: &str) -> Result<u32> {
     text.trim().parse().with_context(|| format!("{unit} has no main process: '{}'", text.trim()))
 }
 
-/// The last lines that a unit wrote.
+/// Returns the last lines of a unit's journal.
 ///
 /// # Errors
 /// When journald does not answer in time.
@@ -79,11 +81,11 @@ pub fn journal(unit: &str) -> Result<String> {
     output("timeout", &["20", "journalctl", "--unit", unit, "--output=cat", "--lines=50", "--no-pager"])
 }
 
-/// The control group of a unit, below the root of all.
+/// Returns the control group of a unit, relative to the root of the hierarchy.
 ///
 /// # Errors
-/// When it is not running.
-pub fn group(unit: &str) -> Result<String> {
+/// When the unit is not running.
+pub fn cgroup(unit: &str) -> Result<String> {
     let text = output("systemctl", &["show", "--property=ControlGroup", "--value", unit])?;
     ensure!(!text.trim().is_empty(), "{unit} has no control group");
     Ok(text.trim().trim_start_matches('/').to_owned())

@@ -1,4 +1,4 @@
-//! What a contestant costs while nothing happens.
+//! The cost of a contestant while nothing happens.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,21 +11,21 @@ use protocol::faceoff::Idle;
 use super::contestant;
 use crate::system::counters::value;
 
-/// Watches the processes of a unit for `time`; without a unit all costs are 0.
+/// Measures the processes of a unit for `time`. Without a unit all costs are 0.
 ///
 /// # Errors
-/// When the unit does not run, or a file of the kernel's is not what it should be.
+/// When the unit does not run, or one of the kernel's files cannot be read or parsed.
 pub fn measure(unit: Option<&str>, time: Duration) -> Result<Idle> {
     let Some(unit) = unit else {
         thread::sleep(time);
         return Ok(Idle { seconds: time.as_secs_f64(), pss_kib: 0.0, cpu_ms: 0.0, wakeups: 0 });
     };
-    let group = Path::new("/sys/fs/cgroup").join(contestant::group(unit)?);
+    let group = Path::new("/sys/fs/cgroup").join(contestant::cgroup(unit)?);
     let (cpu, switches) = (cpu_us(&group)?, switches(&group)?);
     thread::sleep(time);
     let wakeups = self::switches(&group)?.saturating_sub(switches);
     let cpu_ms = (cpu_us(&group)? - cpu) as f64 / 1e3;
-    // Last, because looking costs the process nothing but may wake what swapped it out.
+    // Last, because reading it walks the page tables of the processes.
     Ok(Idle { seconds: time.as_secs_f64(), pss_kib: pss_kib(&group)?, cpu_ms, wakeups })
 }
 
@@ -59,7 +59,7 @@ fn pss_kib(group: &Path) -> Result<f64> {
     Ok(sum as f64)
 }
 
-/// All processes of a group and of those below it.
+/// Returns the PIDs of a cgroup and of those below it.
 fn pids(group: &Path) -> Result<Vec<u32>> {
     let mut pids = Vec::new();
     for line in read(&group.join("cgroup.procs"))?.lines() {

@@ -1,197 +1,189 @@
-//! The variants: who appears, and when the load is over.
+//! The loads of all variants: which processes take part, and when the load is over.
 
 use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::Duration;
-use std::{io, thread};
 
-use anyhow::{Context as _, Result};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use anyhow::Result;
 
 use protocol::faceoff::{Variant, Who};
 
-use super::desktop::{ADJ, APP_FILE, Actor, Scope};
-use super::recorder::{BoxFiles, has_ended};
-use super::verdict::CALM;
-use super::workload::{MIB, Role};
-use crate::memory::region::PAGE;
+use super::desktop::{APP_FILE, app_cgroup, nested_app_cgroup};
+use super::levels::RECOVERED_FOR_NS;
+use super::process::{OOM_SCORE_ADJ, Process, has_ended, open_pidfd};
+use super::recorder::LimitedCgroup;
+use super::workload::{MIB_PAGES, Workload};
+use crate::memory::PAGE_BYTES;
+use crate::system::cgroup::Cgroup;
 
-/// How much of the compressible hog's pages is random, in thousandths.
-const THIRD: usize = 333;
-/// The leak: 1:1.3.
-const LEAK_RANDOM: usize = 770;
-const LEAK_RATE: usize = 50;
+/// A page of random bytes, which does not compress.
+const INCOMPRESSIBLE_PERMILLE: usize = 1000;
+/// A third of each page is random: it compresses 3:1.
+const COMPRESSIBLE_PERMILLE: usize = 333;
+/// The leak's memory compresses 1.3:1.
+const LEAK_PERMILLE: usize = 770;
+const LEAK_MB_PER_S: usize = 50;
 const FORKS: usize = 200;
 const FORK_MIB: usize = 24;
-/// What the limited group may have in memory and in swap, in MiB.
-const BOX_MIB: u64 = 512;
-const BOX_SWAP_MIB: u64 = 256;
-/// The innocent process, in MiB: shared with another one, and its own.
-const SHARED_MIB: usize = 600;
-const OWN_MIB: usize = 100;
+/// What the limited cgroup may have in memory and in swap.
+const LIMIT_MIB: u64 = 512;
+const LIMIT_SWAP_MIB: u64 = 256;
+/// What the innocent process shares with another one, and what it has of its own.
+const INNOCENT_SHARED_MIB: usize = 600;
+const INNOCENT_OWN_MIB: usize = 100;
 const APPS: usize = 15;
 const APP_MIB: usize = 70;
 /// Apps compress 4:3, so that all of them and the camera do not fit.
-const APP_RANDOM: usize = 750;
-/// What a phone gives apps that nobody looks at.
-const APP_ADJ: i32 = 900;
+const APP_PERMILLE: usize = 750;
+/// What a phone sets for apps in the background.
+const APP_OOM_SCORE_ADJ: i32 = 900;
 const CAMERA_MIB: usize = 800;
-/// How long a machine is watched after the camera has its memory.
-const CAMERA_AFTER: u64 = 3 * CALM;
+/// How long the recording continues after the camera has its memory.
+const CAMERA_CONTINUE_NS: u64 = 3 * RECOVERED_FOR_NS;
 
-/// The processes of a variant, ready to begin.
+/// The processes of a load, ready to begin.
 pub struct Load {
     variant: Variant,
-    /// The last one is who begins.
-    pub actors: Vec<Actor>,
-    /// The processes that the last one started, in order.
-    hands: Vec<OwnedFd>,
-    /// The group that the load is limited to.
-    pub boxed: Option<BoxFiles>,
+    /// The last one is the leader: the process that begins.
+    pub processes: Vec<Process>,
+    /// The processes that the leader started, in order.
+    children: Vec<OwnedFd>,
+    /// The cgroup that limits the load, if one does.
+    pub limited: Option<LimitedCgroup>,
 }
 
 impl Load {
-    /// Brings everybody in. The calling thread must outlive them.
+    /// Starts all processes. They are killed when the calling thread ends.
     ///
     /// # Errors
-    /// When there is no memory for somebody, or a control group refuses them.
+    /// When a process does not get its memory, or a cgroup cannot be set up.
     pub fn prepare(variant: Variant, seed: u64) -> Result<Self> {
         let seed = |n: u64| seed.wrapping_mul(1000) + n;
-        let hog = |random, rate| {
-            let role = Role::Grow { mib: 0, random, rate };
-            Actor::start(Who::Hog, "hog", &Scope::app("hog")?, ADJ, seed(0), &role)
+        let start_hog = |workload: &Workload| {
+            Process::start(Who::Hog, "hog", &app_cgroup("hog")?, OOM_SCORE_ADJ, seed(0), workload)
         };
-        let mut boxed = None;
-        let actors = match variant {
-            Variant::Hog => vec![hog(1000, 0)?],
-            Variant::Compressible => vec![hog(THIRD, 0)?],
-            Variant::Leak => vec![hog(LEAK_RANDOM, LEAK_RATE)?],
-            Variant::Forks => {
-                let role = Role::Fork { count: FORKS, mib: FORK_MIB };
-                vec![Actor::start(Who::Hog, "hog", &Scope::app("hog")?, ADJ, seed(0), &role)?]
-            }
+        let hog =
+            |random_permille, mb_per_s| start_hog(&Workload::Grow { mib: 0, random_permille, mb_per_s });
+        let mut limited = None;
+        let processes = match variant {
+            Variant::Hog => vec![hog(INCOMPRESSIBLE_PERMILLE, 0)?],
+            Variant::Compressible => vec![hog(COMPRESSIBLE_PERMILLE, 0)?],
+            Variant::Leak => vec![hog(LEAK_PERMILLE, LEAK_MB_PER_S)?],
+            Variant::Forks => vec![start_hog(&Workload::Fork { count: FORKS, mib: FORK_MIB })?],
             Variant::Limit => {
-                let scope = Scope::boxed("box", "boxapp")?;
-                let group = scope.parent();
-                group.set("memory.max", &(BOX_MIB << 20).to_string())?;
-                group.set("memory.swap.max", &(BOX_SWAP_MIB << 20).to_string())?;
-                boxed = Some(BoxFiles::open(&group, BOX_MIB << 10)?);
-                let app = Role::Frames { mib: 120, file: APP_FILE.into() };
-                let hog = Role::Grow { mib: 0, random: 1000, rate: 0 };
+                let cgroup = nested_app_cgroup("box", "boxapp")?;
+                let parent = cgroup.parent();
+                parent.set("memory.max", &(LIMIT_MIB << 20).to_string())?;
+                parent.set("memory.swap.max", &(LIMIT_SWAP_MIB << 20).to_string())?;
+                limited = Some(LimitedCgroup::open(&parent, LIMIT_MIB << 10)?);
+                let app = Workload::Frames { mib: 120, file: APP_FILE.into() };
+                let hog = Workload::Grow { mib: 0, random_permille: INCOMPRESSIBLE_PERMILLE, mb_per_s: 0 };
+                let adj = OOM_SCORE_ADJ;
                 vec![
-                    Actor::start(Who::Foreground, "boxapp", &scope, ADJ, seed(1), &app)?,
-                    Actor::start(Who::Hog, "hog", &Scope::boxed("box", "hog")?, ADJ, seed(0), &hog)?,
+                    Process::start(Who::Foreground, "boxapp", &cgroup, adj, seed(1), &app)?,
+                    Process::start(Who::Hog, "hog", &nested_app_cgroup("box", "hog")?, adj, seed(0), &hog)?,
                 ]
             }
             Variant::Innocent => {
-                let role = Role::Share { shared: SHARED_MIB, mib: OWN_MIB };
-                let scope = Scope::app("innocent")?;
-                let innocent = Actor::start(Who::Innocent, "innocent", &scope, ADJ, seed(1), &role)?;
-                vec![innocent, hog(1000, 0)?]
+                let workload = Workload::Share { shared_mib: INNOCENT_SHARED_MIB, mib: INNOCENT_OWN_MIB };
+                let cgroup = app_cgroup("innocent")?;
+                let innocent =
+                    Process::start(Who::Innocent, "innocent", &cgroup, OOM_SCORE_ADJ, seed(1), &workload)?;
+                vec![innocent, hog(INCOMPRESSIBLE_PERMILLE, 0)?]
             }
             Variant::Apps => {
-                let mut actors =
+                let mut processes =
                     (1..=APPS).map(|n| start_app(n, seed(n as u64))).collect::<Result<Vec<_>>>()?;
-                let camera = Role::Grow { mib: CAMERA_MIB, random: 1000, rate: 0 };
-                actors.push(Actor::start(
-                    Who::Camera,
-                    "camera",
-                    &Scope::app("camera")?,
-                    0,
-                    seed(0),
-                    &camera,
-                )?);
-                actors
+                let workload =
+                    Workload::Grow { mib: CAMERA_MIB, random_permille: INCOMPRESSIBLE_PERMILLE, mb_per_s: 0 };
+                let cgroup = app_cgroup("camera")?;
+                processes.push(Process::start(Who::Camera, "camera", &cgroup, 0, seed(0), &workload)?);
+                processes
             }
             Variant::Idle => Vec::new(),
         };
-        let hands = match variant {
-            Variant::Forks => actors[0].sheet.hands().map(hand).collect::<Result<_>>()?,
+        let children = match variant {
+            Variant::Forks => processes[0].shared.children().map(open_pidfd).collect::<Result<_>>()?,
             _ => Vec::new(),
         };
-        Ok(Self { variant, actors, hands, boxed })
+        Ok(Self { variant, processes, children, limited })
     }
 
-    /// Who begins.
-    fn lead(&self) -> Option<&Actor> {
-        self.actors.last()
+    fn leader(&self) -> Option<&Process> {
+        self.processes.last()
     }
 
-    /// Lets it begin.
-    pub fn go(&self) {
-        if let Some(lead) = self.lead() {
-            lead.sheet.go();
+    /// Lets the leader begin.
+    pub fn start(&self) {
+        if let Some(leader) = self.leader() {
+            leader.shared.start();
         }
     }
 
-    /// Whether nobody wants more memory: hogs are dead or have grown, the camera has all or is dead.
+    /// Whether no process allocates any more: hogs are dead or have grown to their size, the camera is dead
+    /// or has its memory.
     pub fn is_over(&self) -> bool {
-        let Some(lead) = self.lead() else { return true };
+        let Some(leader) = self.leader() else { return true };
         match self.variant {
-            Variant::Forks => {
-                self.hands.iter().enumerate().all(|(i, pidfd)| lead.sheet.is_grown(i) || has_ended(pidfd))
-            }
-            _ => lead.sheet.served().is_some() || has_ended(&lead.pidfd),
+            Variant::Forks => self
+                .children
+                .iter()
+                .enumerate()
+                .all(|(i, pidfd)| leader.shared.is_grown(i) || has_ended(pidfd)),
+            _ => leader.shared.allocated().is_some() || has_ended(&leader.pidfd),
         }
     }
 
-    /// How long to go on when the load is over, where that is not until memory has recovered: the
-    /// camera keeps what it has.
-    pub fn after(&self) -> Option<u64> {
-        (self.variant == Variant::Apps).then_some(CAMERA_AFTER)
+    /// For how many nanoseconds the recording continues when the load is over; `None` if until memory has
+    /// recovered, which it need not do when the camera keeps what it has.
+    pub fn continue_ns(&self) -> Option<u64> {
+        (self.variant == Variant::Apps).then_some(CAMERA_CONTINUE_NS)
     }
 
-    /// The app whose frames count, if it is one of the load's.
-    pub fn foreground(&self) -> Option<&Actor> {
-        self.actors.iter().find(|actor| actor.who == Who::Foreground)
+    /// The foreground app, if the load has its own.
+    pub fn foreground(&self) -> Option<&Process> {
+        self.processes.iter().find(|process| process.who == Who::Foreground)
     }
 
-    /// The app that waits for its memory.
-    pub fn camera(&self) -> Option<&Actor> {
-        self.actors.iter().find(|actor| actor.who == Who::Camera)
+    /// The app that waits for its memory, if there is one.
+    pub fn camera(&self) -> Option<&Process> {
+        self.processes.iter().find(|process| process.who == Who::Camera)
     }
 
-    /// How many kills it takes, where that is known: one hog, one kill.
+    /// How many kills are needed, where that is known: one for one hog.
     pub fn needed_kills(&self) -> Option<u64> {
         (!matches!(self.variant, Variant::Forks | Variant::Apps | Variant::Idle)).then_some(1)
     }
 
-    /// Ends everybody who is left, so that there is memory for what follows.
+    /// Kills all processes that are left, so that there is memory for what follows.
     ///
     /// # Errors
-    /// When a control group refuses that.
-    pub fn clear(&self) -> Result<()> {
-        self.actors.iter().try_for_each(|actor| actor.scope.set("cgroup.kill", "1"))
+    /// When a cgroup refuses that.
+    pub fn clean_up(&self) -> Result<()> {
+        self.processes.iter().try_for_each(|process| process.cgroup.set("cgroup.kill", "1"))
     }
 }
 
-fn hand(pid: i32) -> Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).context("a pid that is none")?;
-    pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")
+/// Starts an app that was used once and has been swapped out since.
+fn start_app(n: usize, seed: u64) -> Result<Process> {
+    let name = format!("bgapp{n}");
+    let cgroup = app_cgroup(&name)?;
+    let workload = Workload::Keep { mib: APP_MIB, random_permille: APP_PERMILLE, touched_pages: 0 };
+    let process = Process::start(Who::Background, &name, &cgroup, APP_OOM_SCORE_ADJ, seed, &workload)?;
+    swap_out(&cgroup)?;
+    Ok(process)
 }
 
-/// An app that was used once, and has been swapped out since.
-fn start_app(n: usize, seed: u64) -> Result<Actor> {
-    let scope = Scope::app(&format!("bgapp{n}"))?;
-    let role = Role::Keep { mib: APP_MIB, random: APP_RANDOM, touched: 0 };
-    let actor = Actor::start(Who::Background, &format!("bgapp{n}"), &scope, APP_ADJ, seed, &role)?;
-    swap_out(&scope)?;
-    Ok(actor)
-}
-
-/// Has the kernel take back what it can of a group's memory.
-fn swap_out(scope: &Scope) -> Result<()> {
+/// Has the kernel reclaim what it can of an app's memory. That is never all of it: a living process needs
+/// some.
+fn swap_out(cgroup: &Cgroup) -> Result<()> {
     const TRIES: usize = 5;
-    const PAUSE: Duration = Duration::from_millis(10);
-    let bytes = (APP_MIB * MIB * PAGE).to_string();
+    const RETRY_INTERVAL: Duration = Duration::from_millis(10);
     for _ in 0..TRIES {
-        match scope.set("memory.reclaim", &bytes) {
-            Ok(()) => break,
-            // It took back less than that, as it must: the process needs some to live.
-            Err(e)
-                if e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EAGAIN) => {}
-            Err(e) => return Err(e),
+        if cgroup.reclaim(APP_MIB * MIB_PAGES * PAGE_BYTES)? {
+            break;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Watches the machine while it is out of memory, without needing any itself: a real-time thread
-//! that allocates nothing and opens nothing.
+//! Records memory and the ends of processes while the guest is out of memory. To need no memory itself, the
+//! recorder is a real-time thread that allocates nothing and opens nothing.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -7,132 +7,134 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-use super::desktop::{Actor, Scope};
-use super::verdict::{CALM, Level, RECOVERED, Usage};
-use crate::measure::free_memory;
+use super::levels::{Level, RECOVERED_FOR_NS, RECOVERED_SHARE, Usage};
+use super::process::Process;
+use crate::system::cgroup::Cgroup;
 use crate::system::counters::value;
+use crate::system::{clock, sched};
 
-/// How often memory in use is read, and who ended is waited for.
-const TICK: u64 = 5_000_000;
+/// How often memory in use is read and processes that ended are reaped.
+const TICK_NS: u64 = 5_000_000;
 /// How often a sample is taken.
-const SAMPLE: u64 = 50_000_000;
+const SAMPLE_INTERVAL_NS: u64 = 50_000_000;
 /// Room for the longest file, /proc/vmstat.
-const BUFFER: usize = 16 << 10;
-/// Above all daemons that use a real-time priority of their own.
-const PRIORITY: i32 = 50;
+const BUFFER_BYTES: usize = 16 << 10;
+/// Above all contestants that set a real-time priority themselves.
+const REALTIME_PRIORITY: i32 = 50;
 
-/// The machine at one moment.
+/// The guest's memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// On the monotonic clock, in nanoseconds.
     pub at: u64,
-    /// In KiB, as /proc/meminfo has them.
+    /// In KiB, as in /proc/meminfo.
     pub available: u64,
     pub free: u64,
     pub swap_free: u64,
-    /// Microseconds since the boot that some and all tasks waited for memory.
-    pub some: u64,
-    pub full: u64,
-    /// What the box still has, in KiB, where the load is in one.
-    pub room: u64,
+    /// Microseconds since boot in which some tasks, and all tasks, were stalled on memory (PSI).
+    pub some_us: u64,
+    pub full_us: u64,
+    /// What the limited cgroup has left, in KiB; 0 if there is none.
+    pub left_in_limit: u64,
 }
 
-/// A group with a limit that the load is in.
-pub struct BoxFiles {
+/// The cgroup that limits a load.
+pub struct LimitedCgroup {
+    /// Its memory.current.
     current: File,
-    /// In KiB.
-    limit: u64,
+    limit_kib: u64,
 }
 
-impl BoxFiles {
-    /// Of a group whose limit is so many KiB.
+impl LimitedCgroup {
+    /// Opens a cgroup whose limit is `limit_kib`.
     ///
     /// # Errors
-    /// When the group has no memory controller.
-    pub fn open(scope: &Scope, limit: u64) -> Result<Self> {
-        Ok(Self { current: scope.open("memory.current")?, limit })
+    /// When the cgroup has no memory controller.
+    pub fn open(cgroup: &Cgroup, limit_kib: u64) -> Result<Self> {
+        Ok(Self { current: cgroup.open("memory.current")?, limit_kib })
     }
 }
 
-/// Whose end to wait for, and which memory to watch.
+/// The processes that the recorder reaps, and their memory.
 pub struct Watched {
-    /// Children of this process; waited for.
+    /// Children of this process.
     children: Vec<OwnedFd>,
-    /// One per group that has a process of its own.
-    groups: Vec<File>,
+    /// The file memory.current of each process's cgroup.
+    usage_files: Vec<File>,
 }
 
 impl Watched {
-    /// All these actors. Group number n is that of actor number n.
+    /// Opens what is needed of all these processes, in their order.
     ///
     /// # Errors
-    /// When a group has no memory controller.
-    pub fn of<'a>(actors: impl Iterator<Item = &'a Actor>) -> Result<Self> {
-        let mut watched = Self { children: Vec::new(), groups: Vec::new() };
-        for actor in actors {
-            watched.children.push(actor.pidfd.try_clone().context("duplicate a pidfd")?);
-            watched.groups.push(actor.scope.open("memory.current")?);
+    /// When a cgroup has no memory controller.
+    pub fn new<'a>(processes: impl Iterator<Item = &'a Process>) -> Result<Self> {
+        let mut watched = Self { children: Vec::new(), usage_files: Vec::new() };
+        for process in processes {
+            watched.children.push(process.pidfd.try_clone().context("duplicate a pidfd")?);
+            watched.usage_files.push(process.cgroup.open("memory.current")?);
         }
         Ok(watched)
     }
 }
 
-/// What was seen.
+/// What was recorded.
 pub struct Recording {
-    /// The start of the load, and when it was over.
+    /// When the load began and when the recording ended, in nanoseconds on the monotonic clock.
     pub start: u64,
     pub end: u64,
     pub samples: Vec<Sample>,
-    /// One list per group.
+    /// The memory of each process's cgroup over time, in the order of [`Watched`].
     pub usage: Vec<Vec<Usage>>,
     /// Whether the load ended by itself.
     pub is_over: bool,
-    /// Whether that, and what should follow, took longer than it might.
+    /// Whether the load and the recovery took longer than the limit.
     pub timed_out: bool,
-    /// All memory, in KiB.
-    pub total: u64,
-    /// How many processes the kernel killed for want of memory.
+    pub total_kib: u64,
+    /// How many processes the kernel's OOM killer killed.
     pub oom_kills: u64,
 }
 
 impl Recording {
-    /// What there was for the load, of how much: in its box if it has one.
-    pub fn levels(&self, boxed: Option<&BoxFiles>) -> (Vec<Level>, u64) {
-        let available = |s: &Sample| if boxed.is_some() { s.room } else { s.available };
+    /// Returns the memory that was available to the load, and the total, in KiB: of the limited cgroup if
+    /// there is one, of the guest otherwise.
+    pub fn levels(&self, limited: Option<&LimitedCgroup>) -> (Vec<Level>, u64) {
+        let available = |s: &Sample| if limited.is_some() { s.left_in_limit } else { s.available };
         let levels = self.samples.iter().map(|s| Level { at: s.at, available: available(s) }).collect();
-        (levels, boxed.map_or(self.total, |b| b.limit))
+        (levels, limited.map_or(self.total_kib, |group| group.limit_kib))
     }
 }
 
 /// When a recording ends.
-pub struct Until<'a> {
-    /// Nanoseconds that it takes at most.
-    pub limit: u64,
+pub struct EndCondition<'a> {
+    /// The longest that it may take.
+    pub limit_ns: u64,
     /// Whether the load has ended.
     pub is_over: &'a (dyn Fn() -> bool + Sync),
-    /// How long to go on then; without it, until memory has recovered.
-    pub after: Option<u64>,
-    /// What is left of the load is ended before anything else is done, which might take for ever.
-    pub clear: &'a (dyn Fn() -> Result<()> + Sync),
+    /// How long to continue then; `None` is until memory has recovered.
+    pub continue_ns: Option<u64>,
+    /// Ends what is left of the load. It is called before anything else, which might never end without
+    /// memory.
+    pub clean_up: &'a (dyn Fn() -> Result<()> + Sync),
 }
 
-/// Starts the load by `go` and records until it is over. The caller must have locked its memory.
+/// Starts the load by calling `start`, and records until `end_condition`. The caller must have locked its
+/// memory.
 ///
 /// # Errors
 /// When a file cannot be read, or the thread gets no real-time priority.
 pub fn record(
     watched: &Watched,
-    boxed: Option<&BoxFiles>,
-    go: impl FnOnce() + Send,
-    until: &Until<'_>,
+    limited: Option<&LimitedCgroup>,
+    start: impl FnOnce() + Send,
+    end_condition: &EndCondition<'_>,
 ) -> Result<Recording> {
     let record = || {
-        free_memory::set_policy(libc::SCHED_FIFO, PRIORITY).context("SCHED_FIFO for the recorder")?;
+        sched::set_policy(libc::SCHED_FIFO, REALTIME_PRIORITY).context("SCHED_FIFO for the recorder")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
-        Recorder::new(watched, boxed, until)?.run(go)
+        Recorder::new(watched, limited, end_condition)?.run(start)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, record);
@@ -145,32 +147,36 @@ pub fn record(
 
 struct Recorder<'a> {
     watched: &'a Watched,
-    boxed: Option<&'a BoxFiles>,
-    until: &'a Until<'a>,
+    limited: Option<&'a LimitedCgroup>,
+    end_condition: &'a EndCondition<'a>,
     meminfo: File,
     pressure: File,
     vmstat: File,
-    buffer: [u8; BUFFER],
+    buffer: [u8; BUFFER_BYTES],
     recording: Recording,
     ended: Vec<bool>,
 }
 
 impl<'a> Recorder<'a> {
-    fn new(watched: &'a Watched, boxed: Option<&'a BoxFiles>, until: &'a Until<'a>) -> Result<Self> {
+    fn new(
+        watched: &'a Watched,
+        limited: Option<&'a LimitedCgroup>,
+        end_condition: &'a EndCondition<'a>,
+    ) -> Result<Self> {
         const MEMINFO: &str = "/proc/meminfo";
         const PRESSURE: &str = "/proc/pressure/memory";
         const VMSTAT: &str = "/proc/vmstat";
         let meminfo = File::open(MEMINFO).context(MEMINFO)?;
-        let mut buffer = [0; BUFFER];
-        let total = value(read(&meminfo, &mut buffer)?, "MemTotal:").context(MEMINFO)?;
-        // A tick that comes late leaves one out, so there are at most so many, and the first.
-        let ticks = usize::try_from(until.limit / TICK)? + 2;
-        let samples = Vec::with_capacity(usize::try_from(until.limit / SAMPLE)? + 3);
-        let usage = watched.groups.iter().map(|_| Vec::with_capacity(ticks)).collect();
+        let mut buffer = [0; BUFFER_BYTES];
+        let total_kib = value(read(&meminfo, &mut buffer)?, "MemTotal:").context(MEMINFO)?;
+        // Late ticks are not made up for, so there are never more than these.
+        let ticks = usize::try_from(end_condition.limit_ns / TICK_NS)? + 2;
+        let samples = Vec::with_capacity(usize::try_from(end_condition.limit_ns / SAMPLE_INTERVAL_NS)? + 3);
+        let usage = watched.usage_files.iter().map(|_| Vec::with_capacity(ticks)).collect();
         Ok(Self {
             watched,
-            boxed,
-            until,
+            limited,
+            end_condition,
             meminfo,
             pressure: File::open(PRESSURE).context("no pressure-stall information (CONFIG_PSI, psi=1)")?,
             vmstat: File::open(VMSTAT).context(VMSTAT)?,
@@ -182,51 +188,52 @@ impl<'a> Recorder<'a> {
                 usage,
                 is_over: false,
                 timed_out: false,
-                total,
+                total_kib,
                 oom_kills: 0,
             },
             ended: vec![false; watched.children.len()],
         })
     }
 
-    fn run(mut self, go: impl FnOnce()) -> Result<Recording> {
+    fn run(mut self, start: impl FnOnce()) -> Result<Recording> {
         self.sample()?;
-        self.watch_groups();
+        self.read_usage();
         let oom_kills = self.oom_kills()?;
-        self.recording.start = free_memory::now();
-        go();
-        let (mut next, mut next_sample) = (self.recording.start, self.recording.start + SAMPLE);
-        let (mut over_since, mut calm_since) = (None, None);
+        self.recording.start = clock::now();
+        start();
+        let (mut next, mut next_sample) = (self.recording.start, self.recording.start + SAMPLE_INTERVAL_NS);
+        let (mut over_since, mut recovered_since) = (None, None);
         loop {
-            next = (next + TICK).max(free_memory::now());
-            free_memory::sleep_until(next)?;
-            self.watch_groups();
-            self.wait_for_children();
-            let now = free_memory::now();
+            next = (next + TICK_NS).max(clock::now());
+            clock::sleep_until(next)?;
+            self.read_usage();
+            self.reap();
+            let now = clock::now();
             if now < next_sample {
                 continue;
             }
-            next_sample = (next_sample + SAMPLE).max(now);
+            next_sample = (next_sample + SAMPLE_INTERVAL_NS).max(now);
             let recovered = self.sample()?;
-            if now - self.recording.start >= self.until.limit {
+            if now - self.recording.start >= self.end_condition.limit_ns {
                 self.recording.timed_out = true;
                 break;
             }
-            if !(self.until.is_over)() {
+            if !(self.end_condition.is_over)() {
                 continue;
             }
             let over = *over_since.get_or_insert(now);
-            calm_since = if recovered { calm_since.or(Some(now)) } else { None };
-            // Somewhat longer than what counts as calm, so that it is seen to be.
-            let calm = |since: u64| now - since >= CALM + CALM / 10;
-            if self.until.after.map_or(calm_since.is_some_and(calm), |after| now - over >= after) {
+            recovered_since = if recovered { recovered_since.or(Some(now)) } else { None };
+            // Somewhat longer than needed, so that the samples show it.
+            let for_long = |since: u64| now - since >= RECOVERED_FOR_NS + RECOVERED_FOR_NS / 10;
+            let has_recovered = recovered_since.is_some_and(for_long);
+            if self.end_condition.continue_ns.map_or(has_recovered, |ns| now - over >= ns) {
                 break;
             }
         }
-        self.recording.end = free_memory::now();
+        self.recording.end = clock::now();
         self.recording.oom_kills = self.oom_kills()? - oom_kills;
-        self.recording.is_over = over_since.is_some() || (self.until.is_over)();
-        (self.until.clear)()?;
+        self.recording.is_over = over_since.is_some() || (self.end_condition.is_over)();
+        (self.end_condition.clean_up)()?;
         Ok(self.recording)
     }
 
@@ -235,9 +242,9 @@ impl<'a> Recorder<'a> {
         value(text, "oom_kill ").context("/proc/vmstat has no oom_kill")
     }
 
-    /// Notes the machine as it is; says whether there is memory enough for the load.
+    /// Takes a sample. Returns whether memory has recovered, for now.
     fn sample(&mut self) -> Result<bool> {
-        let at = free_memory::now();
+        let at = clock::now();
         let text = read(&self.meminfo, &mut self.buffer)?;
         let number = |key| value(text, key).context("/proc/meminfo");
         let mut sample = Sample {
@@ -249,35 +256,36 @@ impl<'a> Recorder<'a> {
         };
         let text = read(&self.pressure, &mut self.buffer)?;
         let stalled = |kind| total(text, kind).context("/proc/pressure/memory");
-        (sample.some, sample.full) = (stalled("some ")?, stalled("full ")?);
-        let (available, all) = match self.boxed {
-            None => (sample.available, self.recording.total),
-            Some(boxed) => {
-                let used = number_in(&boxed.current, &mut self.buffer).unwrap_or(0) / 1024;
-                sample.room = boxed.limit.saturating_sub(used);
-                (sample.room, boxed.limit)
+        (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
+        let (available, all) = match self.limited {
+            None => (sample.available, self.recording.total_kib),
+            Some(group) => {
+                let used_kib = number_in(&group.current, &mut self.buffer).unwrap_or(0) / 1024;
+                sample.left_in_limit = group.limit_kib.saturating_sub(used_kib);
+                (sample.left_in_limit, group.limit_kib)
             }
         };
         let samples = &mut self.recording.samples;
         ensure!(samples.len() < samples.capacity(), "more samples than there is room for");
         samples.push(sample);
-        Ok(available as f64 >= RECOVERED * all as f64)
+        Ok(available as f64 >= RECOVERED_SHARE * all as f64)
     }
 
-    /// Notes how much memory each group has. The group's counter, unlike a process's, can be read
-    /// without holding on to that memory while the process ends.
-    fn watch_groups(&mut self) {
-        for (group, usage) in self.watched.groups.iter().zip(&mut self.recording.usage) {
-            // A group that is gone has nothing any more.
-            let bytes = number_in(group, &mut self.buffer).unwrap_or(0);
+    /// Reads how much memory each cgroup has. Unlike a process's counters, those of a cgroup can be read
+    /// without a reference to the memory of a process that ends.
+    fn read_usage(&mut self) {
+        for (file, usage) in self.watched.usage_files.iter().zip(&mut self.recording.usage) {
+            // A cgroup that is gone has no memory any more.
+            let bytes = number_in(file, &mut self.buffer).unwrap_or(0);
             if usage.len() < usage.capacity() {
-                usage.push(Usage { at: free_memory::now(), kib: bytes / 1024 });
+                usage.push(Usage { at: clock::now(), kib: bytes / 1024 });
             }
         }
     }
 
-    /// Reaps who ended at once, as a desktop does: some daemons take a zombie for a living process.
-    fn wait_for_children(&mut self) {
+    /// Reaps processes as soon as they end, as a desktop does: some contestants take a zombie for a living
+    /// process.
+    fn reap(&mut self) {
         for (pidfd, ended) in self.watched.children.iter().zip(&mut self.ended) {
             if !*ended {
                 let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -287,13 +295,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Whether a process has ended, be it reaped or not.
-pub fn has_ended(pidfd: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
-/// The whole of a file in /proc or /sys, as far as it fits.
+/// Reads a file in /proc or /sys, as far as it fits.
 fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str> {
     let n = file.read_at(buffer, 0).context("read from /proc or /sys")?;
     Ok(std::str::from_utf8(&buffer[..n])?)
@@ -303,7 +305,7 @@ fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
     read(file, buffer).ok()?.trim_end().parse().ok()
 }
 
-/// The total of a line of /proc/pressure/memory.
+/// Returns the total of a line of /proc/pressure/memory, in microseconds.
 fn total(text: &str, kind: &str) -> Option<u64> {
     text.lines().find(|line| line.starts_with(kind))?.rsplit_once("total=")?.1.trim_end().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Memory that a process of the face-off shares with the one that started it, across an exec.
+//! Memory that a workload shares with the process that started it, across an exec.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,68 +10,68 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
-use super::verdict::Frame;
+use super::frames::Frame;
 
-/// Processes that one process may start of its own.
-pub const HANDS: usize = 256;
+/// The most processes that one workload starts.
+pub const MAX_CHILDREN: usize = 256;
 
-/// What is on the sheet before the frames. All zeroes at first.
+/// What precedes the frames. All zeroes at first.
 #[repr(C)]
-struct Head {
-    /// 1 when the process may begin with what it is there for.
-    go: AtomicU32,
-    /// 1 when the process is prepared.
+struct Header {
+    /// 1 when the workload may begin.
+    started: AtomicU32,
+    /// 1 when the workload is prepared.
     ready: AtomicU32,
-    /// When the process had all the memory it wanted, on the monotonic clock.
-    served: AtomicU64,
+    /// When the workload had allocated all its memory, in nanoseconds on the monotonic clock.
+    allocated: AtomicU64,
     /// Frames that have ended.
     ended: AtomicU64,
-    /// When the frame under way should end.
+    /// When the current frame should end.
     due: AtomicU64,
-    hands: [Hand; HANDS],
+    children: [Child; MAX_CHILDREN],
 }
 
-/// A process that the sheet's process started.
+/// A process that the workload started.
 #[repr(C)]
-struct Hand {
+struct Child {
     pid: AtomicU64,
     grown: AtomicU32,
 }
 
-/// A frame that has ended.
+/// A frame that has ended, in nanoseconds on the monotonic clock.
 #[repr(C)]
 struct Slot {
     due: AtomicU64,
     ended: AtomicU64,
 }
 
-/// One process's sheet. Its memory is never given back: there is one per process, and both sides
+/// The memory that one workload shares. It is never unmapped: there is one per workload, and both sides
 /// need it as long as they live.
-pub struct Sheet {
-    head: &'static Head,
-    /// A ring: the latest frames.
+pub struct SharedPage {
+    header: &'static Header,
+    /// A ring of the latest frames.
     slots: &'static [Slot],
 }
 
-impl Sheet {
-    /// A sheet with room for so many frames, and the file that makes it the other process's too.
+impl SharedPage {
+    /// Creates one with room for so many frames. Returns also the file from which the workload opens it.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When there is not enough memory.
     pub fn create(frames: usize) -> Result<(Self, OwnedFd)> {
-        let fd = rustix::fs::memfd_create("sheet", MemfdFlags::CLOEXEC).context("memfd_create")?;
-        let size = size_of::<Head>() + frames * size_of::<Slot>();
-        rustix::fs::ftruncate(&fd, size as u64).context("size of a sheet")?;
+        let fd = rustix::fs::memfd_create("shared-page", MemfdFlags::CLOEXEC).context("memfd_create")?;
+        let size = size_of::<Header>() + frames * size_of::<Slot>();
+        rustix::fs::ftruncate(&fd, size as u64).context("size of the shared page")?;
         Ok((Self::map(&fd, size)?, fd))
     }
 
-    /// The sheet in a file that the process was given.
+    /// Opens the one in a file that the workload inherited.
     ///
     /// # Errors
-    /// When it is no sheet.
+    /// When the file is too small.
     pub fn open(file: &File) -> Result<Self> {
-        let size = usize::try_from(file.metadata().context("a sheet's size")?.len())?;
-        ensure!(size >= size_of::<Head>(), "a sheet of {size} bytes is none");
+        let size = usize::try_from(file.metadata().context("size of the shared page")?.len())?;
+        ensure!(size >= size_of::<Header>(), "{size} bytes are too few for a shared page");
         Self::map(file, size)
     }
 
@@ -87,104 +87,104 @@ impl Sheet {
                 0,
             )
         }
-        .context("map a sheet")?;
-        let frames = (size - size_of::<Head>()) / size_of::<Slot>();
-        // SAFETY: the mapping has room for the head and the slots behind it, both aligned to eight
+        .context("map the shared page")?;
+        let frames = (size - size_of::<Header>()) / size_of::<Slot>();
+        // SAFETY: the mapping has room for the header and the slots behind it, both aligned to eight
         // bytes and made of atomics for which all zeroes are valid, and is never unmapped.
         unsafe {
-            let head = &*at.cast::<Head>();
-            let slots = at.cast::<u8>().add(size_of::<Head>()).cast::<Slot>();
-            Ok(Self { head, slots: slice::from_raw_parts(slots, frames) })
+            let header = &*at.cast::<Header>();
+            let slots = at.cast::<u8>().add(size_of::<Header>()).cast::<Slot>();
+            Ok(Self { header, slots: slice::from_raw_parts(slots, frames) })
         }
     }
 
-    /// The process is prepared.
+    /// Marks the workload as prepared.
     pub fn set_ready(&self) {
-        self.head.ready.store(1, Ordering::Release);
+        self.header.ready.store(1, Ordering::Release);
     }
 
-    /// Whether the process is prepared.
+    /// Whether the workload is prepared.
     pub fn is_ready(&self) -> bool {
-        self.head.ready.load(Ordering::Acquire) == 1
+        self.header.ready.load(Ordering::Acquire) == 1
     }
 
-    /// Lets the process, and those that it started, begin.
-    pub fn go(&self) {
-        self.head.go.store(1, Ordering::Release);
-        // Who is not waiting yet will see the 1; that is the only way for the call to fail.
-        let _ = futex::wake(&self.head.go, futex::Flags::empty(), i32::MAX as u32);
+    /// Lets the workload, and the processes that it started, begin.
+    pub fn start(&self) {
+        self.header.started.store(1, Ordering::Release);
+        // A process that does not wait yet will read the 1.
+        let _ = futex::wake(&self.header.started, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Sleeps until told to begin.
-    pub fn wait_for_go(&self) {
-        while self.head.go.load(Ordering::Acquire) == 0 {
-            // Whether it was a wake-up, a signal or too late to sleep: the word says.
-            let _ = futex::wait(&self.head.go, futex::Flags::empty(), 0, None);
+    /// Sleeps until the workload may begin.
+    pub fn wait_for_start(&self) {
+        while self.header.started.load(Ordering::Acquire) == 0 {
+            // The word tells a wake-up from a signal and from a call that came too late to sleep.
+            let _ = futex::wait(&self.header.started, futex::Flags::empty(), 0, None);
         }
     }
 
-    /// The process has all the memory it wanted.
-    pub fn set_served(&self, at: u64) {
-        self.head.served.store(at, Ordering::Release);
+    /// Notes when the workload had allocated all its memory.
+    pub fn set_allocated(&self, at: u64) {
+        self.header.allocated.store(at, Ordering::Release);
     }
 
-    /// When the process had all the memory it wanted.
-    pub fn served(&self) -> Option<u64> {
-        Some(self.head.served.load(Ordering::Acquire)).filter(|&at| at > 0)
+    /// When the workload had allocated all its memory.
+    pub fn allocated(&self) -> Option<u64> {
+        Some(self.header.allocated.load(Ordering::Acquire)).filter(|&at| at > 0)
     }
 
-    /// Notes a process that the sheet's process started.
-    pub fn set_hand(&self, i: usize, pid: i32) {
-        self.head.hands[i].pid.store(u64::from(pid.unsigned_abs()), Ordering::Release);
+    /// Notes a process that the workload started.
+    pub fn set_child(&self, i: usize, pid: i32) {
+        self.header.children[i].pid.store(u64::from(pid.unsigned_abs()), Ordering::Release);
     }
 
-    /// The processes that the sheet's process started, in order.
-    pub fn hands(&self) -> impl Iterator<Item = i32> {
-        let pids = self.head.hands.iter().map(|hand| hand.pid.load(Ordering::Acquire));
+    /// The processes that the workload started, in order.
+    pub fn children(&self) -> impl Iterator<Item = i32> {
+        let pids = self.header.children.iter().map(|child| child.pid.load(Ordering::Acquire));
         pids.take_while(|&pid| pid != 0).map(|pid| pid as i32)
     }
 
-    /// One of those processes has grown to its size.
+    /// Marks one of those processes as grown to its size.
     pub fn set_grown(&self, i: usize) {
-        self.head.hands[i].grown.store(1, Ordering::Release);
+        self.header.children[i].grown.store(1, Ordering::Release);
     }
 
     /// Whether that process has grown to its size.
     pub fn is_grown(&self, i: usize) -> bool {
-        self.head.hands[i].grown.load(Ordering::Acquire) == 1
+        self.header.children[i].grown.load(Ordering::Acquire) == 1
     }
 
-    /// The next frame should end then.
+    /// Begins a frame that should end at `due`.
     pub fn begin_frame(&self, due: u64) {
-        self.head.due.store(due, Ordering::Release);
+        self.header.due.store(due, Ordering::Release);
     }
 
-    /// The frame under way has ended.
+    /// Ends the current frame.
     pub fn end_frame(&self, at: u64) {
-        let n = self.head.ended.load(Ordering::Acquire);
+        let n = self.header.ended.load(Ordering::Acquire);
         let slot = &self.slots[(n % self.slots.len() as u64) as usize];
-        slot.due.store(self.head.due.load(Ordering::Acquire), Ordering::Release);
+        slot.due.store(self.header.due.load(Ordering::Acquire), Ordering::Release);
         slot.ended.store(at, Ordering::Release);
-        self.head.ended.store(n + 1, Ordering::Release);
+        self.header.ended.store(n + 1, Ordering::Release);
     }
 
     /// How many frames have ended.
     pub fn frame_count(&self) -> u64 {
-        self.head.ended.load(Ordering::Acquire)
+        self.header.ended.load(Ordering::Acquire)
     }
 
-    /// The latest frames, in order; the last one is under way and counts as ended at `now`.
+    /// The latest frames, in order. The last one is the current frame, which counts as ended at `now`.
     pub fn frames(&self, now: u64) -> Vec<Frame> {
         let ended = self.frame_count();
         let room = self.slots.len() as u64;
-        // The oldest one may be being overwritten.
+        // The oldest one may just be overwritten.
         let first = (ended + 1).saturating_sub(room);
         let frame = |n: u64| {
             let slot = &self.slots[(n % room) as usize];
             Frame { due: slot.due.load(Ordering::Acquire), ended: slot.ended.load(Ordering::Acquire) }
         };
         let mut frames: Vec<Frame> = (first..ended).map(frame).collect();
-        let due = self.head.due.load(Ordering::Acquire);
+        let due = self.header.due.load(Ordering::Acquire);
         if frames.last().is_some_and(|last| last.due < due) {
             frames.push(Frame { due, ended: now });
         }
@@ -197,38 +197,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_see_the_same_sheet() {
-        let (ours, fd) = Sheet::create(4).unwrap();
-        let theirs = Sheet::open(&File::from(fd)).unwrap();
-        assert!(!ours.is_ready() && ours.served().is_none() && ours.hands().next().is_none());
+    fn both_sides_share_all_values() {
+        let (ours, fd) = SharedPage::create(4).unwrap();
+        let theirs = SharedPage::open(&File::from(fd)).unwrap();
+        assert!(!ours.is_ready() && ours.allocated().is_none() && ours.children().next().is_none());
         theirs.set_ready();
-        theirs.set_served(9);
-        theirs.set_hand(0, 77);
-        theirs.set_hand(1, 78);
+        theirs.set_allocated(9);
+        theirs.set_child(0, 77);
+        theirs.set_child(1, 78);
         theirs.set_grown(1);
-        ours.go();
-        theirs.wait_for_go();
+        ours.start();
+        theirs.wait_for_start();
         assert!(ours.is_ready() && !ours.is_grown(0) && ours.is_grown(1));
-        assert_eq!((ours.served(), ours.hands().collect::<Vec<_>>()), (Some(9), vec![77, 78]));
+        assert_eq!((ours.allocated(), ours.children().collect::<Vec<_>>()), (Some(9), vec![77, 78]));
     }
 
     #[test]
-    fn the_latest_frames_are_kept_and_the_one_under_way() {
-        let (sheet, _) = Sheet::create(4).unwrap();
-        assert_eq!(sheet.frames(5), []);
+    fn the_latest_frames_are_kept_and_the_current_one() {
+        let (page, _) = SharedPage::create(4).unwrap();
+        assert_eq!(page.frames(5), []);
         let frame = |due, ended| Frame { due, ended };
         for n in 1..=6 {
-            sheet.begin_frame(10 * n);
-            sheet.end_frame(10 * n + n);
+            page.begin_frame(10 * n);
+            page.end_frame(10 * n + n);
         }
-        assert_eq!(sheet.frames(99), [frame(40, 44), frame(50, 55), frame(60, 66)]);
-        sheet.begin_frame(70);
-        assert_eq!(sheet.frames(99).last(), Some(&frame(70, 99)));
+        assert_eq!(page.frames(99), [frame(40, 44), frame(50, 55), frame(60, 66)]);
+        page.begin_frame(70);
+        assert_eq!(page.frames(99).last(), Some(&frame(70, 99)));
     }
 
     #[test]
-    fn what_is_too_small_is_no_sheet() {
+    fn a_file_that_is_too_small_is_refused() {
         let fd = rustix::fs::memfd_create("small", MemfdFlags::CLOEXEC).unwrap();
-        assert!(Sheet::open(&File::from(fd)).is_err());
+        assert!(SharedPage::open(&File::from(fd)).is_err());
     }
 }

@@ -3,11 +3,11 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::thread::ClockId;
-use rustix::time::Timespec;
+
+use crate::system::{clock, sched};
 
 /// How often free memory is read where nothing else is said. One reading costs some 20 µs under emulation and the reader
 /// shares its CPU with a reaper, so this is a compromise: 5 % of that CPU, on both arms alike.
@@ -31,21 +31,6 @@ pub struct Reading {
     pub at: u64,
     /// The zones' free pages, without those on per-CPU lists.
     pub free: u64,
-}
-
-/// Nanoseconds on the monotonic clock.
-pub fn now() -> u64 {
-    nanoseconds(rustix::time::clock_gettime(ClockId::Monotonic))
-}
-
-/// CPU time of the calling thread in nanoseconds.
-pub fn thread_cpu() -> u64 {
-    nanoseconds(rustix::time::clock_gettime(ClockId::ThreadCPUTime))
-}
-
-fn nanoseconds(t: Timespec) -> u64 {
-    // Neither clock is ever negative.
-    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
 }
 
 /// Free memory in bytes. sysinfo(2) reads the zones' counters and takes no lock; what the
@@ -114,49 +99,24 @@ impl Recorder {
     /// # Errors
     /// When the thread cannot get its priority, or the room for readings ran out.
     pub fn record(&mut self, running: &AtomicBool, stop: &AtomicBool) -> Result<&[Reading]> {
-        set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader of free memory")?;
+        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader of free memory")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         let mut taken = 0;
-        let mut next = now();
+        let mut next = clock::now();
         while !stop.load(Ordering::Acquire) {
             ensure!(
                 taken < self.readings.len(),
                 "memory did not come back within {:?}",
                 self.step * u32::try_from(READINGS)?
             );
-            self.readings[taken] = Reading { free: free(), at: now() };
+            self.readings[taken] = Reading { free: free(), at: clock::now() };
             taken += 1;
             running.store(true, Ordering::Release);
-            next = (next + self.step.as_nanos() as u64).max(now());
-            sleep_until(next)?;
+            next = (next + self.step.as_nanos() as u64).max(clock::now());
+            clock::sleep_until(next)?;
         }
         Ok(&self.readings[..taken])
     }
-}
-
-/// Sleeps until a moment on the monotonic clock, given in nanoseconds.
-///
-/// # Errors
-/// What clock_nanosleep(2) says.
-pub fn sleep_until(at: u64) -> Result<()> {
-    let until = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
-    rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until).context("clock_nanosleep")
-}
-
-/// Gives the calling thread a scheduling policy.
-///
-/// # Errors
-/// What sched_setscheduler(2) says.
-pub fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
-    set_policy_of(0, policy, priority)
-}
-
-/// Gives a thread a scheduling policy, the calling one if `tid` is 0.
-///
-/// # Errors
-/// What sched_setscheduler(2) says.
-pub fn set_policy_of(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
-    Ok(linux::sched::set_policy(tid, policy, priority)?)
 }
 
 /// Nanoseconds from `start` until free memory first reached `level`, on a straight line between

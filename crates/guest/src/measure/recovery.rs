@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::measure::free_memory::{self, Reading};
+use crate::system::{clock, sched};
 
 /// How often all is read. With its timer interrupt and its wake-up a reading costs some 50 us under
 /// `icount`: 5 % of that CPU, whatever the kernel.
@@ -81,7 +82,7 @@ impl Gauge {
         };
         let info = rustix::system::sysinfo();
         let unit = u64::from(info.mem_unit);
-        Ok(Moment { at: free_memory::now(), free: info.freeram * unit, swap: info.freeswap * unit, zram })
+        Ok(Moment { at: clock::now(), free: info.freeram * unit, swap: info.freeswap * unit, zram })
     }
 }
 
@@ -109,17 +110,17 @@ impl Recorder {
     /// # Errors
     /// When the thread cannot get its priority, a reading fails, or the room for readings ran out.
     pub fn record(&mut self, running: &AtomicBool, stop: &AtomicBool) -> Result<&[Moment]> {
-        free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader")?;
+        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         let mut taken = 0;
-        let mut next = free_memory::now();
+        let mut next = clock::now();
         while !stop.load(Ordering::Acquire) {
             ensure!(taken < MOMENTS, "not all came back within {:?}", STEP * u32::try_from(MOMENTS)?);
             self.moments[taken] = self.gauge.read()?;
             taken += 1;
             running.store(true, Ordering::Release);
-            next = (next + STEP.as_nanos() as u64).max(free_memory::now());
-            free_memory::sleep_until(next)?;
+            next = (next + STEP.as_nanos() as u64).max(clock::now());
+            clock::sleep_until(next)?;
         }
         Ok(&self.moments[..taken])
     }

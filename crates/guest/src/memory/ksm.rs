@@ -9,10 +9,8 @@ use std::{io, ptr, thread};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::measure::free_memory;
-
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
+use super::PAGE_BYTES;
+use crate::system::clock;
 
 const SYSFS: &str = "/sys/kernel/mm/ksm";
 /// Every wake-up of ksmd is one full scan, and between two there is time to stop it: that way a
@@ -72,16 +70,16 @@ impl Ksm {
     /// When it takes too long.
     pub fn merge(&self, done: impl Fn() -> Result<bool>) -> Result<Merged> {
         let (cpu, scans) = (self.cpu()?, number("full_scans")?);
-        let began = free_memory::now();
+        let began = clock::now();
         set("run", "1")?;
         let merged = loop {
             let seen = number("full_scans")?;
             match done() {
-                Ok(false) if free_memory::now() - began < MERGE_LIMIT => {}
+                Ok(false) if clock::now() - began < MERGE_LIMIT => {}
                 Ok(false) => break Err(anyhow::anyhow!("not merged after {} scans", seen - scans)),
                 other => break other,
             }
-            while number("full_scans")? == seen && free_memory::now() - began < MERGE_LIMIT {
+            while number("full_scans")? == seen && clock::now() - began < MERGE_LIMIT {
                 thread::sleep(LOOK);
             }
         };
@@ -132,10 +130,10 @@ impl Area {
     /// # Errors
     /// What mmap(2) says.
     pub fn new(pages: usize) -> Result<Self> {
-        let (span, none) = ((pages + 2) * PAGE, ProtFlags::empty());
+        let (span, none) = ((pages + 2) * PAGE_BYTES, ProtFlags::empty());
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), span, none, MapFlags::PRIVATE) };
-        let base = at.context("mmap")?.expose_provenance() + PAGE;
+        let base = at.context("mmap")?.expose_provenance() + PAGE_BYTES;
         let area = Self { base, pages };
         area.map(0, pages)?;
         Ok(area)
@@ -149,7 +147,7 @@ impl Area {
         let (read_write, fixed) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         let at = self.pointer(first);
         // SAFETY: replaces pages of the area, into which no reference points.
-        unsafe { rustix::mm::mmap_anonymous(at.cast(), pages * PAGE, read_write, fixed) }
+        unsafe { rustix::mm::mmap_anonymous(at.cast(), pages * PAGE_BYTES, read_write, fixed) }
             .context("mmap over pages of the area")?;
         Ok(())
     }
@@ -161,14 +159,14 @@ impl Area {
     pub fn mergeable(&self, first: usize, pages: usize) -> Result<()> {
         let at = self.pointer(first);
         // SAFETY: pages of the area; merging does not change what they hold.
-        unsafe { rustix::mm::madvise(at.cast(), pages * PAGE, Advice::LinuxMergeable) }
+        unsafe { rustix::mm::madvise(at.cast(), pages * PAGE_BYTES, Advice::LinuxMergeable) }
             .context("madvise(MADV_MERGEABLE), which needs CONFIG_KSM")
     }
 
     /// Where a page is.
     pub fn address(&self, page: usize) -> usize {
         assert!(page < self.pages, "page {page} of {}", self.pages);
-        self.base + page * PAGE
+        self.base + page * PAGE_BYTES
     }
 
     fn pointer(&self, page: usize) -> *mut u64 {
@@ -178,7 +176,7 @@ impl Area {
     /// Fills a page with what only this `content` has.
     pub fn fill(&self, page: usize, content: u64) {
         let at = self.pointer(page);
-        for word in 0..PAGE / size_of::<u64>() {
+        for word in 0..PAGE_BYTES / size_of::<u64>() {
             // SAFETY: a word of a page of the area, which is writable until it is split.
             unsafe { at.add(word).write_volatile(word_of(content, word)) };
         }
@@ -188,7 +186,7 @@ impl Area {
     pub fn holds(&self, page: usize, content: u64) -> bool {
         let at = self.pointer(page);
         // SAFETY: a word of a page of the area, which is always readable.
-        (0..PAGE / size_of::<u64>())
+        (0..PAGE_BYTES / size_of::<u64>())
             .all(|word| unsafe { at.add(word).read_volatile() } == word_of(content, word))
     }
 
@@ -211,7 +209,7 @@ impl Area {
     pub fn split(&self) -> Result<()> {
         for page in (1..self.pages).step_by(2) {
             // SAFETY: a page of the area, to which nobody writes any more.
-            unsafe { rustix::mm::mprotect(self.pointer(page).cast(), PAGE, MprotectFlags::READ) }
+            unsafe { rustix::mm::mprotect(self.pointer(page).cast(), PAGE_BYTES, MprotectFlags::READ) }
                 .with_context(|| format!("mprotect of page {page}"))?;
         }
         Ok(())
@@ -224,7 +222,7 @@ impl Area {
     pub fn vmas(&self) -> Result<usize> {
         const MAPS: &str = "/proc/self/maps";
         let maps = fs::read_to_string(MAPS).context(MAPS)?;
-        let range = self.base..self.base + self.pages * PAGE;
+        let range = self.base..self.base + self.pages * PAGE_BYTES;
         let starts = maps.lines().map(|l| usize::from_str_radix(l.split_once('-')?.0, 16).ok());
         let starts: Option<Vec<usize>> = starts.collect();
         let starts = starts.with_context(|| format!("{MAPS}: cannot parse"))?;
@@ -234,10 +232,10 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        let at = ptr::with_exposed_provenance_mut(self.base - PAGE);
+        let at = ptr::with_exposed_provenance_mut(self.base - PAGE_BYTES);
         // SAFETY: the mapping made in `new`, with its margins; nothing points into it any more.
         // A failure leaves it mapped.
-        let _ = unsafe { rustix::mm::munmap(at, (self.pages + 2) * PAGE) };
+        let _ = unsafe { rustix::mm::munmap(at, (self.pages + 2) * PAGE_BYTES) };
     }
 }
 
@@ -420,7 +418,7 @@ impl Pagemap {
     }
 
     fn entry(&self, address: usize) -> Result<Entry> {
-        Ok(Entry(read_u64(&self.0, address / PAGE).context("/proc/self/pagemap")?))
+        Ok(Entry(read_u64(&self.0, address / PAGE_BYTES).context("/proc/self/pagemap")?))
     }
 }
 

@@ -3,3 +3,6 @@
 pub mod ksm;
 pub mod region;
 pub mod swap;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;

@@ -6,8 +6,8 @@ use std::ptr;
 use anyhow::{Context as _, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
+use super::PAGE_BYTES;
+
 /// Pages of a page table.
 pub const TABLE: usize = 512;
 
@@ -38,7 +38,7 @@ impl Region {
     }
 
     fn map(pages: usize, kind: MapFlags) -> Result<Self> {
-        let size = (pages + TABLE) * PAGE;
+        let size = (pages + TABLE) * PAGE_BYTES;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
@@ -50,7 +50,7 @@ impl Region {
         }
         .context("mmap")?
         .cast::<u8>();
-        let at = start.wrapping_add(start.align_offset(TABLE * PAGE));
+        let at = start.wrapping_add(start.align_offset(TABLE * PAGE_BYTES));
         Ok(Self { mapping: (start, size), at, pages })
     }
 
@@ -62,7 +62,7 @@ impl Region {
         assert!(pages.end <= self.pages);
         for page in pages {
             // SAFETY: the page is within the mapping, see above, which nobody refers to.
-            unsafe { self.at.add(page * PAGE).write_volatile(1) };
+            unsafe { self.at.add(page * PAGE_BYTES).write_volatile(1) };
         }
     }
 
@@ -75,9 +75,9 @@ impl Region {
     /// When the region has no such page.
     pub fn free(&self, pages: Range<usize>) -> Result<()> {
         assert!(pages.end <= self.pages);
-        let at = self.at.wrapping_add(pages.start * PAGE).cast();
+        let at = self.at.wrapping_add(pages.start * PAGE_BYTES).cast();
         // SAFETY: the pages are within the mapping, see above, which nobody refers to.
-        unsafe { rustix::mm::madvise(at, pages.len() * PAGE, Advice::LinuxDontNeed) }
+        unsafe { rustix::mm::madvise(at, pages.len() * PAGE_BYTES, Advice::LinuxDontNeed) }
             .context("madvise(MADV_DONTNEED)")
     }
 }
@@ -97,7 +97,7 @@ mod tests {
     fn there(region: &Region, pages: usize) -> Vec<bool> {
         let mut flags = vec![0u8; pages];
         // SAFETY: the pages are mapped, and there is a byte for each.
-        let ret = unsafe { libc::mincore(region.at.cast(), pages * PAGE, flags.as_mut_ptr()) };
+        let ret = unsafe { libc::mincore(region.at.cast(), pages * PAGE_BYTES, flags.as_mut_ptr()) };
         assert_eq!(ret, 0);
         flags.iter().map(|f| f & 1 == 1).collect()
     }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn only_what_is_touched_and_not_freed_is_there() {
         let region = Region::new(8).unwrap();
-        assert_eq!(region.at.addr() % (TABLE * PAGE), 0);
+        assert_eq!(region.at.addr() % (TABLE * PAGE_BYTES), 0);
         assert_eq!(there(&region, 8), [false; 8]);
         region.touch(1..6);
         region.free(2..4).unwrap();

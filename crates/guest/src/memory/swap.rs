@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::memory::ksm::PAGE;
+use super::PAGE_BYTES;
 
 const ZRAM: &str = "zram0";
 const LOOP: &str = "/dev/loop0";
@@ -108,7 +108,7 @@ impl Area {
     fn switch_on(&self, bytes: u64) -> Result<()> {
         let path = self.device();
         let device = File::options().write(true).open(&path).with_context(|| path.clone())?;
-        device.write_all_at(&header(bytes / PAGE as u64)?, 0).with_context(|| path.clone())?;
+        device.write_all_at(&header(bytes / PAGE_BYTES as u64)?, 0).with_context(|| path.clone())?;
         drop(device);
         let name = std::ffi::CString::new(path.as_str())?;
         // SAFETY: the path is a C string that outlives the call.
@@ -151,10 +151,10 @@ impl Drop for Area {
 fn header(pages: u64) -> Result<Vec<u8>> {
     const SIGNATURE: &[u8] = b"SWAPSPACE2";
     let last = u32::try_from(pages.saturating_sub(1)).context("so much swap space has no number")?;
-    let mut page = vec![0; PAGE];
+    let mut page = vec![0; PAGE_BYTES];
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());
-    page[PAGE - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
+    page[PAGE_BYTES - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
     Ok(page)
 }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_header_is_that_of_mkswap() {
         let page = header(64).unwrap();
-        assert_eq!(page.len(), PAGE);
+        assert_eq!(page.len(), PAGE_BYTES);
         assert_eq!(&page[4086..], b"SWAPSPACE2");
         assert_eq!((page[1024], page[1028]), (1, 63));
         assert!(header(1 << 40).is_err());

@@ -4,9 +4,9 @@ use std::hint;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::measure::free_memory;
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
+use crate::system::clock;
 
 /// Pages that an allocating step touches for the first time, and gives back.
 const PAGES: usize = 256;
@@ -63,7 +63,7 @@ impl Worker {
                         hint::black_box(i);
                     }),
                 }
-                noted.set(1 + step, free_memory::now());
+                noted.set(1 + step, clock::now());
                 noted.set(0, step as u64 + 1);
             }
             anyhow::bail!("no room for more than {STEPS} steps")
@@ -145,7 +145,7 @@ mod tests {
     fn workers_work() {
         for work in Work::ALL {
             let worker = Worker::start(work).unwrap();
-            let from = free_memory::now();
+            let from = clock::now();
             worker.child.wait_until(|| worker.noted.get(0) > 30).unwrap();
             let to = worker.noted.get(30);
             assert!(worker.end(from.min(to), to).unwrap().iter().all(|&ns| ns > 0), "{work:?}");

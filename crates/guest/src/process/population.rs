@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::process::victim::pin;
-use crate::rng::Dice;
+use crate::memory::PAGE_BYTES;
+use crate::rng::Rng;
+use crate::system::counters::value;
+use crate::system::sched::pin;
 
-/// Bytes in a page.
-pub const PAGE: usize = 4096;
 /// Where a process stays once it has its memory.
 pub const HOME: usize = 0;
 /// Pages of its own that every process has: what its death gives back.
@@ -36,7 +36,7 @@ impl Pool {
     pub fn new(pages: usize) -> Result<Self> {
         use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
         let file = memfd_create("pool", MemfdFlags::CLOEXEC).context("memfd_create")?;
-        let bytes = (pages * PAGE) as u64;
+        let bytes = (pages * PAGE_BYTES) as u64;
         ftruncate(&file, bytes).context("ftruncate")?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes).with_context(|| format!("{pages} pages"))?;
         Ok(Self { file, pages })
@@ -46,7 +46,7 @@ impl Pool {
     fn map(&self, from: usize, pages: usize) -> Result<Area> {
         ensure!(from + pages <= self.pages, "the pool has {} pages, not {}", self.pages, from + pages);
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        let (length, offset) = (pages * PAGE, (from * PAGE) as u64);
+        let (length, offset) = (pages * PAGE_BYTES, (from * PAGE_BYTES) as u64);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe {
             rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, flags, self.file.as_fd(), offset)
@@ -64,7 +64,7 @@ struct Area {
 impl Area {
     /// New pages of one's own, all of them present.
     fn own(pages: usize) -> Result<Self> {
-        let (length, prot) = (pages * PAGE, ProtFlags::READ | ProtFlags::WRITE);
+        let (length, prot) = (pages * PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), length, prot, flags) };
@@ -92,10 +92,10 @@ pub struct Shape {
 impl Shape {
     /// One of so many pages; half of all have two threads, and a third has been on up to eight of
     /// the `cpus` CPUs.
-    pub fn new(shared: usize, cpus: usize, dice: &mut Dice) -> Self {
-        let threaded = dice.one_in(2);
-        let stops = if dice.one_in(3) { 1 + dice.below(8) } else { 0 };
-        let stops = (0..stops).map(|_| dice.below(cpus));
+    pub fn new(shared: usize, cpus: usize, rng: &mut Rng) -> Self {
+        let threaded = rng.one_in(2);
+        let stops = if rng.one_in(3) { 1 + rng.below(8) } else { 0 };
+        let stops = (0..stops).map(|_| rng.below(cpus));
         Self { shared, threaded, cpus: stops.chain([HOME]).collect() }
     }
 
@@ -167,7 +167,7 @@ impl Contender {
             loop {
                 said.write_all(READY).context("pipe")?;
                 orders.read_exact(&mut seed).context("pipe")?;
-                change(&mut areas, changes, &mut Dice(u64::from_ne_bytes(seed)), pool)?;
+                change(&mut areas, changes, &mut Rng(u64::from_ne_bytes(seed)), pool)?;
             }
         })?;
         first_ready(pid, &mut reply).context("a contender")?;
@@ -186,15 +186,15 @@ impl Contender {
 
 /// Gives up all `areas` and makes new ones: a random size, and on random CPUs random amounts that
 /// are too small for a CPU to hand them on to the common count.
-fn change(areas: &mut Vec<Area>, changes: Changes, dice: &mut Dice, pool: &Pool) -> Result<()> {
-    pin(dice.below(changes.cpus))?;
+fn change(areas: &mut Vec<Area>, changes: Changes, rng: &mut Rng, pool: &Pool) -> Result<()> {
+    pin(rng.below(changes.cpus))?;
     areas.drain(..).try_for_each(Area::unmap)?;
-    areas.push(pool.map(0, 1 + dice.below(changes.spread))?);
+    areas.push(pool.map(0, 1 + rng.below(changes.spread))?);
     let mut cpus: Vec<usize> = (0..changes.cpus).collect();
-    for _ in 0..dice.below(changes.cpus + 1) {
-        pin(cpus.swap_remove(dice.below(cpus.len())))?;
-        let pages = 1 + dice.below(changes.residue);
-        areas.push(if dice.one_in(4) { Area::own(pages)? } else { pool.map(0, pages)? });
+    for _ in 0..rng.below(changes.cpus + 1) {
+        pin(cpus.swap_remove(rng.below(cpus.len())))?;
+        let pages = 1 + rng.below(changes.residue);
+        areas.push(if rng.one_in(4) { Area::own(pages)? } else { pool.map(0, pages)? });
     }
     pin(HOME)
 }
@@ -204,20 +204,15 @@ fn change(areas: &mut Vec<Area>, changes: Changes, dice: &mut Dice, pool: &Pool)
 /// # Errors
 /// When there is no such process, or /proc shows something else.
 pub fn badness(pid: Pid) -> Result<u64> {
-    let read = |file| {
-        let path = format!("/proc/{pid}/{file}");
-        fs::read_to_string(&path).context(path)
-    };
-    parse_badness(&read("statm")?, &read("status")?).with_context(|| format!("/proc/{pid}: cannot parse"))
+    let resident = super::resident_bytes(pid)? / PAGE_BYTES as u64;
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| path.clone())?;
+    Ok(resident + unmapped_pages(&status).with_context(|| format!("{path}: cannot parse"))?)
 }
 
-fn parse_badness(statm: &str, status: &str) -> Option<u64> {
-    let kib = |name: &str| -> Option<u64> {
-        let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix(" kB")?.parse().ok()
-    };
-    let resident: u64 = statm.split(' ').nth(1)?.parse().ok()?;
-    Some(resident + (kib("VmPTE")? + kib("VmSwap")?) / (PAGE as u64 >> 10))
+/// Pages of page tables and in swap, from /proc/PID/status.
+fn unmapped_pages(status: &str) -> Option<u64> {
+    Some((value(status, "VmPTE:")? + value(status, "VmSwap:")?) / (PAGE_BYTES as u64 >> 10))
 }
 
 /// What a process says when it has done what it was told.
@@ -325,16 +320,15 @@ mod tests {
     #[test]
     fn all_that_counts_is_added_up() {
         let status = "Name:\tx\nVmPTE:\t      48 kB\nVmSwap:\t       8 kB\n";
-        assert_eq!(parse_badness("900 500 1 1 0 1 0\n", status), Some(500 + 12 + 2));
-        assert_eq!(parse_badness("900 500 1 1 0 1 0\n", "Name:\tx\nVmSwap:\t8 kB\n"), None);
-        assert_eq!(parse_badness("", status), None);
+        assert_eq!(unmapped_pages(status), Some(12 + 2));
+        assert_eq!(unmapped_pages("Name:\tx\nVmSwap:\t8 kB\n"), None);
     }
 
     #[test]
     fn shapes_repeat_and_end_at_home() {
         let shapes = |seed| {
-            let mut dice = Dice(seed);
-            (0..300).map(|_| Shape::new(9, 64, &mut dice)).collect::<Vec<_>>()
+            let mut rng = Rng(seed);
+            (0..300).map(|_| Shape::new(9, 64, &mut rng)).collect::<Vec<_>>()
         };
         let all = shapes(1);
         assert_eq!(all, shapes(1));

@@ -7,13 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
+use crate::memory::PAGE_BYTES;
 use crate::process::child::{Board, Child};
-use crate::rng::Dice;
-use crate::system::cgroup::Cgroup;
+use crate::rng::Rng;
+use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::{meminfo, value};
 
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
 /// Pages of a process: 64 MiB.
 pub const PAGES: usize = 16 << 10;
 /// Of each page so many bytes are random and the rest are zeroes, so that it is compressed to a third
@@ -37,7 +36,7 @@ struct Member {
     // Dropped before its cgroup is, which has to be empty then.
     child: Child,
     pidfd: OwnedFd,
-    group: Cgroup,
+    group: TemporaryCgroup,
 }
 
 /// Which pages go to swap.
@@ -77,7 +76,7 @@ impl Flock {
         let ready = Board::new(size)?;
         let mut members = Vec::new();
         for i in 0..size {
-            let group = Cgroup::new(&format!("swapped-{i}"), "memory")?;
+            let group = TemporaryCgroup::new(&format!("swapped-{i}"), "memory")?;
             group.join()?;
             let child = Child::fork(|| {
                 memory.fill(i as u64)?;
@@ -103,7 +102,7 @@ impl Flock {
         flock.drop_copies()?;
         for member in &flock.members {
             let swap = member.swap()?;
-            let share = 100.0 * swap as f64 / (PAGES * PAGE) as f64;
+            let share = 100.0 * swap as f64 / (PAGES * PAGE_BYTES) as f64;
             ensure!(
                 (share - layout.share as f64).abs() <= TOLERANCE,
                 "{share:.1} % of a victim are in swap, not {} %",
@@ -121,7 +120,7 @@ impl Flock {
 
     /// Bytes that are in memory.
     pub fn ram(&self) -> u64 {
-        (self.members.len() * PAGES * PAGE) as u64 - self.swap
+        (self.members.len() * PAGES * PAGE_BYTES) as u64 - self.swap
     }
 
     /// The processes' IDs.
@@ -169,8 +168,8 @@ impl Flock {
 impl Member {
     fn page_out(&self, memory: &Memory, pages: &[Range<usize>]) -> Result<()> {
         let part = |pages: &Range<usize>| libc::iovec {
-            iov_base: memory.at.wrapping_add(pages.start * PAGE).cast(),
-            iov_len: pages.len() * PAGE,
+            iov_base: memory.at.wrapping_add(pages.start * PAGE_BYTES).cast(),
+            iov_len: pages.len() * PAGE_BYTES,
         };
         let parts: Vec<libc::iovec> = pages.iter().map(part).collect();
         // SAFETY: reads as many iovecs as there are. What they describe is memory of another process,
@@ -214,7 +213,7 @@ impl Memory {
         let at = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
-                PAGES * PAGE,
+                PAGES * PAGE_BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
@@ -228,13 +227,13 @@ impl Memory {
     fn fill(&self, seed: u64) -> Result<()> {
         // Less work than a fault for each page.
         // SAFETY: populating changes nothing in what the memory holds.
-        unsafe { rustix::mm::madvise(self.at.cast(), PAGES * PAGE, Advice::LinuxPopulateWrite) }
+        unsafe { rustix::mm::madvise(self.at.cast(), PAGES * PAGE_BYTES, Advice::LinuxPopulateWrite) }
             .context("madvise(MADV_POPULATE_WRITE)")?;
-        let mut dice = Dice(seed << 32);
+        let mut rng = Rng(seed << 32);
         for page in 0..PAGES {
             for word in 0..RANDOM / 8 {
                 // SAFETY: within the mapping, and aligned as that is; nobody refers to it.
-                unsafe { self.at.add(page * PAGE + word * 8).cast::<u64>().write(dice.roll()) };
+                unsafe { self.at.add(page * PAGE_BYTES + word * 8).cast::<u64>().write(rng.bits()) };
             }
         }
         Ok(())
@@ -244,7 +243,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: nobody refers to the mapping.
-        let _ = unsafe { rustix::mm::munmap(self.at.cast(), PAGES * PAGE) };
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), PAGES * PAGE_BYTES) };
     }
 }
 
@@ -290,9 +289,9 @@ mod tests {
         let memory = Memory::new().unwrap();
         memory.fill(1).unwrap();
         // SAFETY: the mapping is so long, and nobody writes to it any more.
-        let bytes = unsafe { std::slice::from_raw_parts(memory.at, PAGES * PAGE) };
+        let bytes = unsafe { std::slice::from_raw_parts(memory.at, PAGES * PAGE_BYTES) };
         let mut heads: Vec<u64> = Vec::new();
-        for page in bytes.chunks(PAGE) {
+        for page in bytes.chunks(PAGE_BYTES) {
             heads.push(u64::from_ne_bytes(page[..8].try_into().unwrap()));
             assert!(page[RANDOM..].iter().all(|&b| b == 0));
         }

@@ -13,9 +13,9 @@ use rustix::process::{
 };
 use rustix::thread::CpuSet;
 
-use crate::measure::free_memory;
-
-const PAGE: usize = 4096;
+use crate::memory::PAGE_BYTES;
+use crate::system::counters::value;
+use crate::system::{clock, sched};
 
 /// How a victim's memory is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub struct Layout {
 impl Layout {
     /// Bytes of memory, without the holes.
     pub fn bytes(self) -> usize {
-        self.pages * PAGE
+        self.pages * PAGE_BYTES
     }
 
     /// The address range that holds all VMAs and the holes between them.
     fn span(self) -> usize {
-        (self.pages + self.vmas) * PAGE
+        (self.pages + self.vmas) * PAGE_BYTES
     }
 
     /// The pages of VMA `i`, counted through all VMAs.
@@ -44,7 +44,7 @@ impl Layout {
 
     /// Where pages of VMA `i` are in the span, in bytes.
     fn offsets(i: usize, pages: Range<usize>) -> Range<usize> {
-        (pages.start + i) * PAGE..(pages.end + i) * PAGE
+        (pages.start + i) * PAGE_BYTES..(pages.end + i) * PAGE_BYTES
     }
 }
 
@@ -135,7 +135,7 @@ impl Victim {
     /// # Errors
     /// What sched_setscheduler(2) and sched_setaffinity(2) say.
     pub fn set_free(&self, cpus: usize) -> Result<()> {
-        free_memory::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        sched::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         let mut all = CpuSet::new();
         (0..cpus).for_each(|cpu| all.set(cpu));
         rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run anywhere")
@@ -199,13 +199,10 @@ impl Victim {
         );
         let path = format!("/proc/{}/status", self.pid);
         let status = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let kib: usize = status
-            .lines()
-            .find_map(|l| l.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok())
-            .with_context(|| format!("{path}: no RssAnon"))?;
+        let kib = value(&status, "RssAnon:").with_context(|| format!("{path}: no RssAnon"))?;
         // The counter may lag by a batch per CPU.
         ensure!(
-            (kib << 10) >= layout.bytes() / 100 * 99,
+            (kib << 10) >= layout.bytes() as u64 / 100 * 99,
             "{path}: only {kib} KiB of {} KiB are there",
             layout.bytes() >> 10
         );
@@ -295,7 +292,7 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
         let hole = base + Layout::offsets(i, layout.pages_of(i)).end;
         // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one
         // per VMA), and nothing points into that mapping.
-        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE) }
+        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE_BYTES) }
             .context("munmap a hole")?;
     }
     // Most of a round goes into getting the memory, so all CPUs take part.
@@ -306,14 +303,14 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
             .enumerate()
             .map(|(i, cpu)| {
                 let pages = i * share..layout.pages.min((i + 1) * share);
-                scope.spawn(move || pin(cpu).and_then(|()| populate(base, layout, pages)))
+                scope.spawn(move || sched::pin(cpu).and_then(|()| populate(base, layout, pages)))
             })
             .collect();
         // Joined one by one: the scope's own end may come before a thread is gone.
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
-    pin(cpus.end - 1)?;
-    free_memory::set_policy(libc::SCHED_BATCH, 0).context("SCHED_BATCH")?;
+    sched::pin(cpus.end - 1)?;
+    sched::set_policy(libc::SCHED_BATCH, 0).context("SCHED_BATCH")?;
     Ok(base)
 }
 
@@ -335,16 +332,6 @@ fn populate(base: usize, layout: Layout, pages: Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Ties the calling thread to one CPU.
-///
-/// # Errors
-/// When there is no such CPU.
-pub fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
-}
-
 /// What became of one process_mrelease(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
@@ -362,7 +349,7 @@ pub struct Released {
 /// # Errors
 /// What process_mrelease(2) says, except for "not dying", "too late" and "try again".
 pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
-    let started = free_memory::thread_cpu();
+    let started = clock::thread_cpu();
     let mut again = 0;
     let too_late = loop {
         // SAFETY: takes a descriptor and flags, no memory.
@@ -378,7 +365,7 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
             _ => return Err(error),
         }
     };
-    Ok(Some(Released { too_late, cpu: free_memory::thread_cpu() - started, again }))
+    Ok(Some(Released { too_late, cpu: clock::thread_cpu() - started, again }))
 }
 
 /// The highest bit of the flags of pidfd_send_signal(2), which the topic `expedite` adds.
@@ -410,8 +397,8 @@ mod tests {
             let all: Vec<_> = (0..vmas).map(|i| Layout::offsets(i, layout.pages_of(i))).collect();
             assert_eq!(all[0].start, 0);
             assert_eq!(all.iter().map(Range::len).sum::<usize>(), layout.bytes());
-            assert!(all.windows(2).all(|w| w[0].end + PAGE == w[1].start));
-            assert_eq!(all[vmas - 1].end + PAGE, layout.span());
+            assert!(all.windows(2).all(|w| w[0].end + PAGE_BYTES == w[1].start));
+            assert_eq!(all[vmas - 1].end + PAGE_BYTES, layout.span());
         }
     }
 

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use super::Scenario;
 use crate::memory::swap;
 use crate::process::child::{Board, Child, set_name};
-use crate::rng::Dice;
-use crate::system::cgroup::Cgroup;
+use crate::rng::Rng;
+use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters;
 use init::report::Reporter;
 
@@ -73,7 +73,7 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
         }
     })?;
     spared.wait_until(|| board.get(0) == 1)?;
-    let group = Cgroup::new("app", "memory")?;
+    let group = TemporaryCgroup::new("app", "memory")?;
     // Those who are many are to die as one.
     group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
     let daemon = Running::start()?;
@@ -186,10 +186,10 @@ impl Drop for Running {
 /// Takes so many bytes that cannot be compressed, under this name, with a pause after each bite.
 fn play(name: &str, seed: u64, bytes: usize, pause: Duration) -> Result<()> {
     set_name(name)?;
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut taken = 0;
     while taken < bytes {
-        let bite: Vec<u64> = (0..BITE / size_of::<u64>()).map(|_| dice.roll()).collect();
+        let bite: Vec<u64> = (0..BITE / size_of::<u64>()).map(|_| rng.bits()).collect();
         // Until the process ends; the compiler must not find out that nobody reads it.
         std::mem::forget(hint::black_box(bite));
         taken += BITE;

@@ -26,8 +26,9 @@ use super::{Better, Scenario, median, metric};
 use crate::measure::free_memory::{self, Reading, Recorder, ShortFreeLists};
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Layout, Victim};
-use crate::system::cgroup::Cgroup;
+use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
+use crate::system::{clock, sched};
 use init::report::Reporter;
 
 /// What the victims of a case have to put up with.
@@ -396,9 +397,9 @@ impl<'a> Run<'a> {
             };
             let done = done.and_then(|()| self.strike(&victims, way, out)).inspect(|_| {
                 // What frees the memory may still be at it when the victim is dead.
-                let due = free_memory::now() + FORGOTTEN.as_nanos() as u64;
+                let due = clock::now() + FORGOTTEN.as_nanos() as u64;
                 while free_memory::free() < before + self.plausible()
-                    && free_memory::now() < due
+                    && clock::now() < due
                     && !recorder.is_finished()
                 {
                     thread::sleep(LINGER);
@@ -473,7 +474,7 @@ impl<'a> Run<'a> {
         let mut too_late = false;
         let mut command = None;
         let work = self.hogs.done();
-        let start = free_memory::now();
+        let start = clock::now();
         match way {
             Way::Kill if self.expedites => {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
@@ -502,10 +503,10 @@ impl<'a> Run<'a> {
     /// The hogs' work per millisecond since `start`, when it was `before`, until the window's end.
     fn foreground(&self, start: u64, before: u64) -> Result<f64> {
         // On time although the hogs leave no CPU idle.
-        free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to look at the hogs")?;
-        free_memory::sleep_until(start + self.window().as_nanos() as u64)?;
-        let (done, now) = (self.hogs.done(), free_memory::now());
-        free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to look at the hogs")?;
+        clock::sleep_until(start + self.window().as_nanos() as u64)?;
+        let (done, now) = (self.hogs.done(), clock::now());
+        sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
     }
 
@@ -542,22 +543,22 @@ fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64
 
 /// A cgroup with a tenth of a CPU.
 struct Limit {
-    group: Cgroup,
+    group: TemporaryCgroup,
     /// The beginning of one of its periods, in nanoseconds on the monotonic clock.
     origin: u64,
 }
 
 impl Limit {
     fn new() -> Result<Self> {
-        let group = Cgroup::new("expedite", "cpu")?;
+        let group = TemporaryCgroup::new("expedite", "cpu")?;
         group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
         // The kernel lets a group's periods begin at a random time and then keeps to it. In the
         // group, whoever does not sleep is stopped until the next period.
         group.join()?;
-        let began = free_memory::now();
+        let began = clock::now();
         let mut last = began;
         let origin = loop {
-            let now = free_memory::now();
+            let now = clock::now();
             if u128::from(now - last) > PERIOD.as_nanos() / 2 {
                 break now;
             }
@@ -570,7 +571,7 @@ impl Limit {
 
     /// Sleeps until one of the next periods is so old.
     fn wait_for(&self, phase: Duration) -> Result<()> {
-        free_memory::sleep_until(next(self.origin, free_memory::now(), phase))
+        clock::sleep_until(next(self.origin, clock::now(), phase))
     }
 }
 
@@ -678,18 +679,18 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
         let mut at = [0; 8];
         // Whoever cannot read or sleep exits at once, and the race is over when it is looked at.
         if File::from(reader).read_exact(&mut at).is_ok() {
-            let _ = free_memory::sleep_until(u64::from_ne_bytes(at));
+            let _ = clock::sleep_until(u64::from_ne_bytes(at));
         }
     })?;
     victim.set_free(cpus)?;
     ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
     let mut vmstat = Vmstat::open()?;
     let before = vmstat.read()?;
-    let at = free_memory::now() + AHEAD.as_nanos() as u64;
+    let at = clock::now() + AHEAD.as_nanos() as u64;
     if let Some(lead) = lead {
         order.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
     }
-    free_memory::sleep_until(at)?;
+    clock::sleep_until(at)?;
     let freed = match expedites {
         true => victim.kill_expedited().context("expedited kill").map(|()| None)?,
         false => {

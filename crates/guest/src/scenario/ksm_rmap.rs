@@ -16,11 +16,11 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
-use crate::measure::free_memory;
-use crate::memory::ksm::{self, Area, Crowd, Ksm, Merged, PAGE, Shape};
+use crate::memory::PAGE_BYTES;
+use crate::memory::ksm::{self, Area, Crowd, Ksm, Merged, Shape};
 use crate::memory::swap;
-use crate::process::victim;
-use crate::system::cgroup::Cgroup;
+use crate::system::cgroup::{Cgroup, TemporaryCgroup};
+use crate::system::{clock, sched};
 use crate::trace::rmap::{self, Kind, Walk, WalkTrace};
 use crate::trace::tracefs::Lost;
 use init::report::Reporter;
@@ -136,14 +136,14 @@ impl Scenario for KsmRmap {
             options.icount || last > 0,
             "needs two CPUs (or the argument 'icount' for what can be measured on one)"
         );
-        victim::pin(0)?;
+        sched::pin(0)?;
         rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
         let ksm = Ksm::set_up()?;
         if options.merges() {
             out.progress("merging");
             merge_cost(&ksm, out)?;
         }
-        let group = Cgroup::new("ksm-rmap", "memory")?;
+        let group = TemporaryCgroup::new("ksm-rmap", "memory")?;
         group.join()?;
         if options.icount {
             swap::on(SWAP)?;
@@ -295,7 +295,7 @@ impl Run<'_> {
         let trace = WalkTrace::of_times()?;
         let ((), walks) = trace.record(|| {
             for _ in 0..RECLAIM_TRIES {
-                self.group.reclaim(crowd.shape.pages * PAGE)?;
+                self.group.reclaim(crowd.shape.pages * PAGE_BYTES)?;
                 if crowd.swapped()? {
                     return Ok(());
                 }
@@ -321,12 +321,12 @@ impl Run<'_> {
         let running = AtomicBool::new(false);
         let (waits, gap) = thread::scope(|scope| {
             let faulter = scope.spawn(|| {
-                victim::pin(self.faulter)?;
+                sched::pin(self.faulter)?;
                 if self.options.icount {
                     // On the CPU that walks it gets in where a walk lets it, and then waits for the
                     // lock. Elsewhere it is what most tasks are: a real-time task is handed the
                     // lock, where others see it taken by the walk again and again.
-                    free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
+                    sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
                 }
                 while !running.load(Ordering::Acquire) {
                     thread::sleep(LOOK);
@@ -335,9 +335,9 @@ impl Run<'_> {
                 for (i, &vma) in fresh.iter().enumerate() {
                     thread::sleep(pause(i));
                     longest = longest.max(pass(LOOK));
-                    let began = free_memory::now();
+                    let began = clock::now();
                     crowd.write(vma);
-                    waits.push(free_memory::now() - began);
+                    waits.push(clock::now() - began);
                 }
                 anyhow::Ok((waits, longest))
             });
@@ -363,15 +363,15 @@ impl Run<'_> {
         let pages = crowd.shape.pages;
         let (waits, gap) = thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                victim::pin(self.faulter)?;
+                sched::pin(self.faulter)?;
                 let (mut waits, mut longest) = (Vec::new(), 0);
                 while !over.load(Ordering::Acquire) {
                     let Some(last) = moving.load(Ordering::Acquire).checked_sub(1) else { continue };
                     let faults = faults()?;
-                    let began = free_memory::now();
+                    let began = clock::now();
                     // Another place each time: they are not migrated at the same time.
                     crowd.read(last % pages, last * 7 % crowd.shape.maps);
-                    let took = free_memory::now() - began;
+                    let took = clock::now() - began;
                     if self::faults()? > faults {
                         waits.push(took);
                         met.store(waits.len(), Ordering::Release);
@@ -531,10 +531,10 @@ fn pause(i: usize) -> Duration {
 /// Passes the time on the CPU. Gives the longest stretch in nanoseconds in which the thread did
 /// not run.
 fn pass(time: Duration) -> u64 {
-    let began = free_memory::now();
+    let began = clock::now();
     let (mut last, mut longest) = (began, 0);
     while u128::from(last - began) < time.as_nanos() {
-        let now = free_memory::now();
+        let now = clock::now();
         longest = longest.max(now - last);
         last = now;
     }
@@ -609,9 +609,9 @@ mod tests {
         let mean = all.iter().sum::<Duration>() / 170;
         assert!(mean > PAUSE * 9 / 10 && mean < PAUSE * 11 / 10, "{mean:?}");
         assert!(all.iter().all(|p| *p >= PAUSE / 2 && *p <= PAUSE * 3 / 2));
-        let began = free_memory::now();
+        let began = clock::now();
         assert!(pass(Duration::from_millis(2)) > 0);
-        assert!(free_memory::now() - began >= 2_000_000);
+        assert!(clock::now() - began >= 2_000_000);
     }
 
     #[test]

@@ -16,11 +16,12 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Scenario, median, metric};
-use crate::measure::free_memory;
-use crate::process::population::{self, Changes, Contender, HOME, PAGE, Pool, Shape};
-use crate::process::victim;
-use crate::rng::Dice;
-use crate::system::cgroup::Cgroup;
+use crate::memory::PAGE_BYTES;
+use crate::process::population::{self, Changes, Contender, HOME, Pool, Shape};
+use crate::rng::Rng;
+use crate::system::cgroup::TemporaryCgroup;
+use crate::system::counters::value;
+use crate::system::sched;
 use crate::trace::tracefs::{self, Clock, Probe, Trace, events, text_field};
 use init::report::Reporter;
 
@@ -57,7 +58,7 @@ struct Case {
     name: &'static str,
     processes: usize,
     /// Pages of the common file for one process.
-    size: fn(&mut Dice) -> usize,
+    size: fn(&mut Rng) -> usize,
     /// Whether the same processes stay, and the next case adds to them.
     grows: bool,
     /// Whether a selection among all processes of the system is timed, too.
@@ -79,17 +80,17 @@ const SHORT: &str = "short-mb";
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
 
-fn lognormal(dice: &mut Dice) -> usize {
+fn lognormal(rng: &mut Rng) -> usize {
     loop {
-        let pages = MEDIAN * (SIGMA * dice.normal()).exp();
+        let pages = MEDIAN * (SIGMA * rng.normal()).exp();
         if pages < LARGEST as f64 {
             return pages as usize;
         }
     }
 }
 
-fn nearly_equal(dice: &mut Dice) -> usize {
-    MEDIAN as usize - NEARLY + dice.below(2 * NEARLY + 1)
+fn nearly_equal(rng: &mut Rng) -> usize {
+    MEDIAN as usize - NEARLY + rng.below(2 * NEARLY + 1)
 }
 
 impl Case {
@@ -118,7 +119,7 @@ impl Scenario for OomSelect {
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
-        victim::pin(HOME)?;
+        sched::pin(HOME)?;
         fs::write("/proc/sys/vm/oom_dump_tasks", "0").context("vm.oom_dump_tasks")?;
         alarm::install()?;
         let mut arena = Arena::new()?;
@@ -130,7 +131,7 @@ impl Scenario for OomSelect {
             if case.name == VICTIM_AMONG && options.case.wants(VICTIM) {
                 let seed = options.seed.map_or_else(random, Ok)?;
                 out.note(&format!("{VICTIM}: seed {seed}"));
-                arena.victims(options.rounds, &mut Dice(seed), out).context("case victim")?;
+                arena.victims(options.rounds, &mut Rng(seed), out).context("case victim")?;
             }
         }
         arena.clear()
@@ -187,22 +188,22 @@ enum Shortage {
 
 /// The cgroup that the processes live in.
 struct Arena {
-    group: Cgroup,
+    group: TemporaryCgroup,
     pool: Pool,
     cpus: usize,
     population: Vec<Pid>,
-    dice: Dice,
+    rng: Rng,
     patience: Duration,
 }
 
 impl Arena {
     fn new() -> Result<Self> {
         Ok(Self {
-            group: Cgroup::new("oom", "memory")?,
+            group: TemporaryCgroup::new("oom", "memory")?,
             pool: Pool::new(LARGEST)?,
-            cpus: cpus()?,
+            cpus: sched::online_cpus()?,
             population: Vec::new(),
-            dice: Dice(SEED),
+            rng: Rng(SEED),
             patience: PATIENCE,
         })
     }
@@ -219,7 +220,7 @@ impl Arena {
             if made.is_multiple_of(100) {
                 out.progress(&format!("{}: {made} processes", case.name));
             }
-            let shape = Shape::new((case.size)(&mut self.dice), self.cpus, &mut self.dice);
+            let shape = Shape::new((case.size)(&mut self.rng), self.cpus, &mut self.rng);
             self.population.push(population::spawn(&shape, &self.pool)?);
         }
         self.group.leave()
@@ -263,7 +264,7 @@ impl Arena {
         let tells = tracefs::has_event(SELECTED);
         let mut trace = selection_trace(if tells { &[] } else { std::slice::from_ref(&sums) })?;
         if tells {
-            trace.also(SELECTED);
+            trace.add_event(SELECTED);
         }
         let among = self.population.len() as f64;
         let (_, text) = trace.record_outermost(|| self.provoke(Shortage::Memcg))?;
@@ -280,7 +281,7 @@ impl Arena {
     }
 
     /// Lets the kernel choose among contenders whose approximate order is wrong.
-    fn victims(&mut self, rounds: u32, dice: &mut Dice, out: &mut Reporter) -> Result<()> {
+    fn victims(&mut self, rounds: u32, rng: &mut Rng, out: &mut Reporter) -> Result<()> {
         let changes = Changes {
             cpus: self.cpus,
             base: LARGEST,
@@ -298,13 +299,13 @@ impl Arena {
             out.progress(&format!("{VICTIM}: round {} of {rounds}", round + 1));
             self.group.join()?;
             while contenders.len() < CONTENDERS {
-                let contender = Contender::spawn(changes, dice.one_in(2), &self.pool)?;
+                let contender = Contender::spawn(changes, rng.one_in(2), &self.pool)?;
                 self.population.push(contender.pid);
                 contenders.push(contender);
             }
             self.group.leave()?;
             for contender in &mut contenders {
-                contender.change(dice.roll())?;
+                contender.change(rng.bits())?;
                 sizes.insert(contender.pid, population::badness(contender.pid)?);
             }
             let killed = self.provoke(Shortage::Memcg)?;
@@ -314,7 +315,7 @@ impl Arena {
             short += best - size;
             contenders.retain(|c| c.pid != killed);
         }
-        let mean = short as f64 * PAGE as f64 / 1e6 / f64::from(rounds);
+        let mean = short as f64 * PAGE_BYTES as f64 / 1e6 / f64::from(rounds);
         out.sample(&metric(VICTIM, MISSES), "count", Better::Lower, misses.into());
         out.sample(&metric(VICTIM, SHORT), "MB", Better::Lower, mean);
         // They end with the others.
@@ -343,21 +344,19 @@ impl Arena {
     /// there, and no second one is chosen.
     fn exceed(&mut self, before: u64) -> Result<()> {
         for _ in 0..TRIES {
-            let usage: u64 = self.group.get("memory.current")?.trim().parse().context("memory.current")?;
-            let limit = usage.saturating_sub(PAGE as u64);
-            free_memory::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
+            let usage = self.group.number("memory.current")?;
+            let limit = usage.saturating_sub(PAGE_BYTES as u64);
+            sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
             alarm::set(self.patience)?;
             let written = self.group.set("memory.max", &limit.to_string());
             alarm::set(Duration::ZERO)?;
             self.group.set("memory.max", "max")?;
-            free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+            sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
             written?;
             if self.kills()? > before {
                 return Ok(());
             }
-            let usage_now: u64 =
-                self.group.get("memory.current")?.trim().parse().context("memory.current")?;
-            if usage_now > limit {
+            if self.group.number("memory.current")? > limit {
                 // It was the signal that came first.
                 self.patience *= 2;
             }
@@ -367,17 +366,8 @@ impl Arena {
 
     /// How many of the group's processes the OOM killer has killed.
     fn kills(&self) -> Result<u64> {
-        let events = self.group.get("memory.events")?;
-        let kills = events.lines().find_map(|l| l.strip_prefix("oom_kill ")?.parse().ok());
-        kills.context("no oom_kill in memory.events")
+        value(&self.group.get("memory.events")?, "oom_kill ").context("no oom_kill in memory.events")
     }
-}
-
-fn cpus() -> Result<usize> {
-    // Not those that this process may use, which is pinned.
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").context("CPUs online")?;
-    let last = online.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok());
-    Ok(last.context("CPUs online")? + 1)
 }
 
 /// Records where the choice begins and where it is made, and what else is given.
@@ -385,7 +375,7 @@ fn selection_trace(more: &[Probe]) -> Result<Trace> {
     let probe = |name, function: &str| Probe { name, kind: "p", what: function.to_owned() };
     let probes = [probe("oom_kill", "oom_kill_process"), probe("oom_enter", "out_of_memory")];
     let trace = Trace::new("oom_select", Clock::Mono, &[&probes, more].concat())?;
-    trace.set_room(ROOM)?;
+    trace.set_buffer_size(ROOM)?;
     Ok(trace)
 }
 
@@ -480,15 +470,15 @@ mod tests {
 
     #[test]
     fn sizes_are_what_they_are_called() {
-        let mut dice = Dice(SEED);
-        let mut sizes: Vec<usize> = (0..2000).map(|_| lognormal(&mut dice)).collect();
+        let mut rng = Rng(SEED);
+        let mut sizes: Vec<usize> = (0..2000).map(|_| lognormal(&mut rng)).collect();
         sizes.sort_unstable();
         assert!((900..1150).contains(&sizes[1000]), "{}", sizes[1000]);
         // A sixth is beyond one deviation.
         let beyond = sizes.iter().filter(|&&s| s as f64 > MEDIAN * SIGMA.exp()).count();
         assert!((260..380).contains(&beyond), "{beyond}");
         assert!(sizes[1999] < LARGEST);
-        let sizes: Vec<usize> = (0..2000).map(|_| nearly_equal(&mut dice)).collect();
+        let sizes: Vec<usize> = (0..2000).map(|_| nearly_equal(&mut rng)).collect();
         assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&1014), Some(&1034)));
     }
 

@@ -14,14 +14,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use linux::{Process, Root};
 
 use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
 use crate::measure::free_memory::{self, Recorder, ShortFreeLists};
+use crate::process;
 use crate::process::victim::{self, Layout, Released, Victim};
-use crate::system::cgroup::Cgroup;
+use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
+use crate::system::{clock, sched};
 use crate::trace::locks::{Kind, LockTrace, Lost, Recording};
 use init::report::Reporter;
 
@@ -151,7 +152,7 @@ fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
 
 /// One round of [`held_back`], in milliseconds; `None` if the victim was not held back.
 fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Option<f64>> {
-    let group = Cgroup::new("reap", "cpu")?;
+    let group = TemporaryCgroup::new("reap", "cpu")?;
     // It has to want the CPU when it is killed, or it would have some left to begin its exit with.
     let victim = Victim::spawn_to(layout, cpus.killer..cpus.victim + 1, || {
         loop {
@@ -163,12 +164,9 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     let throttled = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
     // Just out of CPU time, it has none for most of a second.
     let wait_throttled = || {
-        let (began, before) = (free_memory::now(), throttled()?);
+        let (began, before) = (clock::now(), throttled()?);
         while throttled()? == before {
-            ensure!(
-                u128::from(free_memory::now() - began) < LIMITED.as_nanos(),
-                "cpu.max does not limit anything"
-            );
+            ensure!(u128::from(clock::now() - began) < LIMITED.as_nanos(), "cpu.max does not limit anything");
             thread::sleep(MOMENT);
         }
         Ok(())
@@ -180,7 +178,7 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
         let helpers: Vec<_> = (0..helpers)
             .map(|_| {
                 scope.spawn(|| {
-                    victim::pin(cpus.victim)?;
+                    sched::pin(cpus.victim)?;
                     while !go.load(Ordering::Acquire) {
                         thread::sleep(MOMENT);
                     }
@@ -189,18 +187,18 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
             })
             .collect();
         let throttled = wait_throttled();
-        let start = free_memory::now();
+        let start = clock::now();
         let killed = victim.kill().context("pidfd_send_signal(SIGKILL)");
         go.store(true, Ordering::Release);
         let mut released = vec![throttled.and(killed).and_then(|()| release())];
         for helper in helpers {
             released.push(helper.join().map_err(|_| anyhow!("the second reaper died"))?);
         }
-        let took = (free_memory::now() - start) as f64 / 1e6;
+        let took = (clock::now() - start) as f64 / 1e6;
         anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
     })?;
     // Of the dying, as long as they have not begun to exit.
-    let left = Process::open(&Root::system(), victim.pid().into())?.statm()?.resident;
+    let left = process::resident_bytes(victim.pid())?;
     group.set("cpu.max", "max")?;
     if released.iter().any(|r| r.too_late) {
         return Ok(None);
@@ -267,7 +265,7 @@ impl Cpus {
     /// The first CPU kills, the last one dies. Pins the caller to the first.
     fn pin() -> Result<Self> {
         let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
-        victim::pin(0)?;
+        sched::pin(0)?;
         Ok(Self { killer: 0, victim: last })
     }
 }
@@ -515,7 +513,7 @@ impl Run<'_> {
             while helper.as_ref().is_some_and(|h| !h.is_finished() && !ready.load(Ordering::Acquire)) {
                 thread::sleep(MOMENT);
             }
-            let start = free_memory::now();
+            let start = clock::now();
             let mine = victim.kill().context("pidfd_send_signal(SIGKILL)").and_then(|()| {
                 let mine = if way == Way::Kill { None } else { mrelease(victim)? };
                 ensure!(way == Way::Kill || mine.is_some(), "a killed victim is not dying");
@@ -540,7 +538,7 @@ impl Run<'_> {
         ready: &AtomicBool,
         over: &AtomicBool,
     ) -> Result<Option<Released>> {
-        victim::pin(self.cpus.victim)?;
+        sched::pin(self.cpus.victim)?;
         while !over.load(Ordering::Acquire) {
             if let Some(released) = mrelease(victim)? {
                 return Ok(Some(released));

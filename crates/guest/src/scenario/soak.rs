@@ -22,14 +22,14 @@ use rustix::process::{
 
 use super::Scenario;
 use super::arguments::Arguments;
-use crate::measure::free_memory::set_policy;
+use crate::memory::PAGE_BYTES;
 use crate::memory::swap;
 use crate::process::victim::mrelease;
-use crate::rng::Dice;
+use crate::rng::Rng;
 use crate::system::counters;
+use crate::system::sched::set_policy;
 use init::report::Reporter;
 
-const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 /// What one victim takes at most, about.
 const VICTIM: usize = 40 * MIB;
@@ -64,7 +64,7 @@ impl Scenario for Soak {
         let args = Arguments::new(args, &[], &["seconds", "seed"])?;
         let length = Duration::from_secs(args.get("seconds", 60)?);
         let seed = args.get("seed", 1)?;
-        let mut dice = Dice(seed);
+        let mut rng = Rng(seed);
         // Huge pages on request; a kernel without them has nothing to request.
         let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
         fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
@@ -74,17 +74,17 @@ impl Scenario for Soak {
         lift_limits()?;
 
         let before = available()?;
-        let switcher = switcher(Dice(dice.roll()))?;
-        let reclaimer = reclaimer(Dice(dice.roll()))?;
-        let swapper = swapper(Dice(dice.roll()), &second)?;
-        let hogs = hogs(Dice(dice.roll()))?;
+        let switcher = switcher(Rng(rng.bits()))?;
+        let reclaimer = reclaimer(Rng(rng.bits()))?;
+        let swapper = swapper(Rng(rng.bits()), &second)?;
+        let hogs = hogs(Rng(rng.bits()))?;
         let (began, mut counts) = (Instant::now(), Counts::default());
         let mut told = began;
         while began.elapsed() < length {
-            if dice.one_in(4) {
-                oom(&mut dice, &mut counts)?;
+            if rng.one_in(4) {
+                oom(&mut rng, &mut counts)?;
             } else {
-                storm(&mut dice, &mut counts)?;
+                storm(&mut rng, &mut counts)?;
             }
             counts.rounds += 1;
             if told.elapsed() > Duration::from_secs(1) {
@@ -147,26 +147,26 @@ impl Counts {
 }
 
 /// A random time, shorter than so many microseconds.
-fn micros(dice: &mut Dice, end: usize) -> Duration {
-    Duration::from_micros(dice.below(end) as u64)
+fn micros(rng: &mut Rng, end: usize) -> Duration {
+    Duration::from_micros(rng.below(end) as u64)
 }
 
 /// A few victims at once, killed while they grow or after, each beset by up to four threads.
-fn storm(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
+fn storm(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     let mut victims = Vec::new();
-    for _ in 0..=dice.below(4) {
-        let own = Dice(dice.roll());
+    for _ in 0..=rng.below(4) {
+        let own = Rng(rng.bits());
         victims.push(Doomed::fork(|| grow(own))?);
     }
-    let longest = if dice.one_in(2) { 20_000 } else { 400_000 };
-    thread::sleep(micros(dice, longest));
+    let longest = if rng.one_in(2) { 20_000 } else { 400_000 };
+    thread::sleep(micros(rng, longest));
     for victim in victims {
         // Now and then before the kill: refused, and no harm done.
-        if dice.one_in(8) {
+        if rng.one_in(8) {
             counts.take(mrelease(victim.pidfd.as_fd())?);
         }
-        let delays: Vec<_> = (0..dice.below(5)).map(|_| micros(dice, 2_000)).collect();
-        let kill = micros(dice, 2_000);
+        let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 2_000)).collect();
+        let kill = micros(rng, 2_000);
         victim.release(&delays, Some(kill), counts)?;
         victim.end()?;
         counts.victims += 1;
@@ -175,23 +175,23 @@ fn storm(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
 }
 
 /// A victim that outgrows its cgroup, so that the OOM reaper and we are after it together.
-fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
+fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     let group = format!("/sys/fs/cgroup/soak-{}", counts.rounds);
     fs::create_dir(&group).with_context(|| group.clone())?;
     let set = |file: &str, value: String| {
         fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
     };
-    set("memory.max", ((8 + dice.below(16)) * MIB).to_string())?;
+    set("memory.max", ((8 + rng.below(16)) * MIB).to_string())?;
     // None or a little: what there is has to run out.
-    set("memory.swap.max", (dice.below(3) * 2 * MIB).to_string())?;
-    set("memory.oom.group", dice.below(2).to_string())?;
-    let (procs, mut own) = (format!("{group}/cgroup.procs"), Dice(dice.roll()));
+    set("memory.swap.max", (rng.below(3) * 2 * MIB).to_string())?;
+    set("memory.oom.group", rng.below(2).to_string())?;
+    let (procs, mut own) = (format!("{group}/cgroup.procs"), Rng(rng.bits()));
     let victim = Doomed::fork(move || {
         if fs::write(&procs, "0").is_err() {
             return;
         }
         for _ in 0..own.below(3) {
-            let mut own = Dice(own.roll());
+            let mut own = Rng(own.bits());
             thread::spawn(move || {
                 loop {
                     gobble(&mut own);
@@ -202,12 +202,12 @@ fn oom(dice: &mut Dice, counts: &mut Counts) -> Result<()> {
             gobble(&mut own);
         }
     })?;
-    let delays: Vec<_> = (0..dice.below(5)).map(|_| micros(dice, 3_000)).collect();
+    let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 3_000)).collect();
     victim.release(&delays, None, counts)?;
     victim.end()?;
     counts.victims += 1;
     let events = fs::read_to_string(format!("{group}/memory.events")).context("memory.events")?;
-    let kills = events.lines().find_map(|l| l.strip_prefix("oom_kill ")?.parse::<u64>().ok());
+    let kills = counters::value(&events, "oom_kill ");
     ensure!(kills.unwrap_or_default() > 0, "{group}: over its limit and not OOM-killed: {events}");
     counts.oom_kills += kills.unwrap_or_default();
     // The last task's exit may not be over yet.
@@ -334,16 +334,16 @@ impl Pest {
 }
 
 /// Takes CPUs offline and brings them back; `None` where that cannot be done.
-fn switcher(mut dice: Dice) -> Result<Option<Pest>> {
+fn switcher(mut rng: Rng) -> Result<Option<Pest>> {
     let cpus = other_cpus()?;
     if cpus.is_empty() {
         return Ok(None);
     }
     Pest::fork(move || {
-        thread::sleep(micros(&mut dice, 200_000));
-        let online = if dice.one_in(2) { "1" } else { "0" };
+        thread::sleep(micros(&mut rng, 200_000));
+        let online = if rng.one_in(2) { "1" } else { "0" };
         // Refused if it is that already.
-        fs::write(online_file(cpus[dice.below(cpus.len())]), online).is_ok()
+        fs::write(online_file(cpus[rng.below(cpus.len())]), online).is_ok()
     })
     .map(Some)
 }
@@ -365,10 +365,10 @@ fn online_file(cpu: usize) -> String {
 }
 
 /// Has memory of all victims paged out, by a process to which none of it belongs.
-fn reclaimer(mut dice: Dice) -> Result<Pest> {
+fn reclaimer(mut rng: Rng) -> Result<Pest> {
     Pest::fork(move || {
-        thread::sleep(micros(&mut dice, 100_000));
-        let bytes = (1 + dice.below(12)) * MIB;
+        thread::sleep(micros(&mut rng, 100_000));
+        let bytes = (1 + rng.below(12)) * MIB;
         match fs::write(RECLAIM, bytes.to_string()) {
             Ok(()) => true,
             // Less than that could be had.
@@ -386,7 +386,7 @@ fn second_swap() -> Result<String> {
     let size = format!("/sys/block/{name}/disksize");
     fs::write(&size, SWAP.to_string()).context(size)?;
     // Being of the same size, it has the same header.
-    let mut header = vec![0; PAGE];
+    let mut header = vec![0; PAGE_BYTES];
     let (from, to) = (format!("/dev/{FIRST_SWAP}"), format!("/dev/{name}"));
     File::open(&from).and_then(|file| file.read_exact_at(&mut header, 0)).context(from)?;
     File::options().write(true).open(&to).and_then(|file| file.write_all_at(&header, 0)).context(to)?;
@@ -404,14 +404,14 @@ fn swap_off(path: &CString) -> bool {
 }
 
 /// Turns a device for swap on and off again.
-fn swapper(mut dice: Dice, device: &str) -> Result<Pest> {
+fn swapper(mut rng: Rng, device: &str) -> Result<Pest> {
     let path = device_path(device)?;
     Pest::fork(move || {
-        thread::sleep(micros(&mut dice, 50_000));
+        thread::sleep(micros(&mut rng, 50_000));
         // It is on already if what is in it found no room elsewhere.
         // SAFETY: the path is a C string that outlives the call.
         unsafe { libc::swapon(path.as_ptr(), PREFERRED) };
-        thread::sleep(micros(&mut dice, 200_000));
+        thread::sleep(micros(&mut rng, 200_000));
         swap_off(&path)
     })
 }
@@ -431,13 +431,13 @@ fn lift_limits() -> Result<()> {
 }
 
 /// Keeps all ordinary tasks from running, for a while: no worker gets to run, no daemon, nor we.
-fn hogs(mut dice: Dice) -> Result<Pest> {
+fn hogs(mut rng: Rng) -> Result<Pest> {
     let cpus = other_cpus()?.len() + 1;
     Pest::fork(move || {
-        thread::sleep(Duration::from_millis(500) + micros(&mut dice, 1_000_000));
+        thread::sleep(Duration::from_millis(500) + micros(&mut rng, 1_000_000));
         // Later, so that all of them are there before the first one keeps the others away.
         let begin = Instant::now() + Duration::from_millis(20);
-        let end = begin + micros(&mut dice, HOGS_US);
+        let end = begin + micros(&mut rng, HOGS_US);
         let hogs: Vec<_> = (0..cpus).map(|_| thread::spawn(move || hog(begin, end))).collect();
         // Each of them, also after one that failed.
         let failed = hogs.into_iter().filter_map(|hog| (!matches!(hog.join(), Ok(Ok(())))).then_some(()));
@@ -503,7 +503,7 @@ fn swap_comes_back(devices: &[&str]) -> Result<()> {
         // The header stays, and what was being read or written when its slot was freed.
         let (left, missed) = (number("mm_stat", 0, 0)?, number("debug_stat", 1, 1)?);
         ensure!(
-            left <= (1 + missed) * PAGE as u64,
+            left <= (1 + missed) * PAGE_BYTES as u64,
             "{name}: {left} bytes are stored in no slot ({missed} could not be freed in time)"
         );
     }
@@ -511,9 +511,9 @@ fn swap_comes_back(devices: &[&str]) -> Result<()> {
 }
 
 /// The calling thread goes on on any CPU that is there, now and then.
-fn hop(dice: &mut Dice) {
+fn hop(rng: &mut Rng) {
     let mut set = rustix::thread::CpuSet::new();
-    set.set(dice.below(8));
+    set.set(rng.below(8));
     // Refused if there is no such CPU now.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
@@ -543,39 +543,39 @@ fn within(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// A victim's life: memory of all kinds, then unrest until the end.
-fn grow(mut dice: Dice) {
+fn grow(mut rng: Rng) {
     let mut left = VICTIM;
     while left > 0 {
-        let size = (16 + dice.below(2048)) * PAGE;
+        let size = (16 + rng.below(2048)) * PAGE_BYTES;
         left = left.saturating_sub(size);
         // What the kernel refuses (no memory, no huge page) is no loss: the next one may do.
-        let _ = map(&mut dice, size);
-        if dice.one_in(8) {
-            company(&mut dice);
+        let _ = map(&mut rng, size);
+        if rng.one_in(8) {
+            company(&mut rng);
         }
     }
     loop {
-        let size = (1 + dice.below(64)) * PAGE;
-        hop(&mut dice);
+        let size = (1 + rng.below(64)) * PAGE_BYTES;
+        hop(&mut rng);
         if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
             area.touch();
-            if dice.one_in(4) {
+            if rng.one_in(4) {
                 area.page_out();
                 area.look(1);
             }
             area.unmap();
         }
-        thread::sleep(micros(&mut dice, 500));
+        thread::sleep(micros(&mut rng, 500));
     }
 }
 
 /// Somebody who works on the same memory: a thread, a process that shares it, a fork.
-fn company(dice: &mut Dice) {
-    let mut own = Dice(dice.roll());
-    match dice.below(3) {
+fn company(rng: &mut Rng) {
+    let mut own = Rng(rng.bits());
+    match rng.below(3) {
         0 => drop(thread::spawn(move || {
             loop {
-                let size = (1 + own.below(256)) * PAGE;
+                let size = (1 + own.below(256)) * PAGE_BYTES;
                 hop(&mut own);
                 if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
                     area.touch();
@@ -599,7 +599,7 @@ fn company(dice: &mut Dice) {
                 loop {
                     // SAFETY: usleep takes a number.
                     unsafe { libc::usleep(200) };
-                    if let Ok(area) = Area::anonymous(16 * PAGE, MapFlags::PRIVATE) {
+                    if let Ok(area) = Area::anonymous(16 * PAGE_BYTES, MapFlags::PRIVATE) {
                         area.touch();
                         area.unmap();
                     }
@@ -619,7 +619,7 @@ fn share() {
             unsafe { libc::pause() };
         }
     }
-    let size = 16 * PAGE;
+    let size = 16 * PAGE_BYTES;
     let Ok(stack) = Area::anonymous(size, MapFlags::PRIVATE) else { return };
     // SAFETY: the stack is a mapping of its own that is never unmapped, its top is aligned, and
     // `wait` neither returns nor touches anything else.
@@ -650,7 +650,7 @@ impl Area {
 
     /// Writes to every page.
     fn touch(&self) {
-        for offset in (0..self.size).step_by(PAGE) {
+        for offset in (0..self.size).step_by(PAGE_BYTES) {
             // SAFETY: inside a writable mapping that only this function accesses.
             unsafe { self.at.add(offset).write_volatile(1) };
         }
@@ -658,7 +658,7 @@ impl Area {
 
     /// Reads every `step`th page.
     fn look(&self, step: usize) {
-        for offset in (0..self.size).step_by(step * PAGE) {
+        for offset in (0..self.size).step_by(step * PAGE_BYTES) {
             // SAFETY: inside a readable mapping.
             let _ = unsafe { self.at.add(offset).read_volatile() };
         }
@@ -677,8 +677,8 @@ impl Area {
 }
 
 /// Maps and fills one area of a random kind, which stays.
-fn map(dice: &mut Dice, size: usize) -> Result<(), Errno> {
-    match dice.below(6) {
+fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
+    match rng.below(6) {
         0 => Area::anonymous(size, MapFlags::PRIVATE)?.touch(),
         1 => Area::anonymous(size, MapFlags::SHARED)?.touch(),
         2 => {
@@ -708,10 +708,10 @@ fn map(dice: &mut Dice, size: usize) -> Result<(), Errno> {
             // SAFETY: advice on a mapping that is ours; the contents do not matter.
             unsafe { rustix::mm::madvise(area.at.cast(), size, Advice::LinuxHugepage) }?;
             area.touch();
-            if dice.one_in(2) {
-                let page = dice.below(size / PAGE) * PAGE;
+            if rng.one_in(2) {
+                let page = rng.below(size / PAGE_BYTES) * PAGE_BYTES;
                 // SAFETY: one page inside the mapping, whose contents do not matter.
-                unsafe { rustix::mm::madvise(area.at.add(page).cast(), PAGE, Advice::LinuxDontNeed) }?;
+                unsafe { rustix::mm::madvise(area.at.add(page).cast(), PAGE_BYTES, Advice::LinuxDontNeed) }?;
             }
         }
         4 => {
@@ -724,9 +724,9 @@ fn map(dice: &mut Dice, size: usize) -> Result<(), Errno> {
             // Many VMAs: pages that may be written between pages that may not.
             let area = Area::anonymous(size, MapFlags::PRIVATE)?;
             area.touch();
-            for offset in (0..size).step_by(2 * PAGE) {
+            for offset in (0..size).step_by(2 * PAGE_BYTES) {
                 // SAFETY: one page inside the mapping; nobody writes to it any more.
-                unsafe { rustix::mm::mprotect(area.at.add(offset).cast(), PAGE, MprotectFlags::READ) }?;
+                unsafe { rustix::mm::mprotect(area.at.add(offset).cast(), PAGE_BYTES, MprotectFlags::READ) }?;
             }
         }
     }
@@ -734,9 +734,9 @@ fn map(dice: &mut Dice, size: usize) -> Result<(), Errno> {
 }
 
 /// Takes memory and keeps it.
-fn gobble(dice: &mut Dice) {
-    let flags = if dice.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    if let Ok(area) = Area::anonymous((1 + dice.below(256)) * PAGE, flags) {
+fn gobble(rng: &mut Rng) {
+    let flags = if rng.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    if let Ok(area) = Area::anonymous((1 + rng.below(256)) * PAGE_BYTES, flags) {
         area.touch();
     }
 }
@@ -752,10 +752,10 @@ mod tests {
 
     #[test]
     fn every_kind_of_memory_can_be_mapped() {
-        let mut dice = Dice(3);
+        let mut rng = Rng(3);
         for _ in 0..24 {
             // Locking may be beyond the limit here; nothing else may fail.
-            match map(&mut dice, 16 * PAGE) {
+            match map(&mut rng, 16 * PAGE_BYTES) {
                 Ok(()) | Err(Errno::NOMEM | Errno::PERM | Errno::INVAL) => {}
                 Err(e) => panic!("{e}"),
             }

@@ -17,10 +17,12 @@ use super::arguments::{Arguments, Only};
 use super::{Better, Figure, Scenario, median, metric};
 use crate::measure::free_memory::{self, ShortFreeLists};
 use crate::measure::recovery::{self, Gauge, Moment, Recorder};
+use crate::memory::PAGE_BYTES;
 use crate::memory::swap::{self, Area};
 use crate::process::foreground::{self, Steps, Worker};
-use crate::process::swapped::{Flock, Layout, PAGE};
+use crate::process::swapped::{Flock, Layout};
 use crate::system::counters;
+use crate::system::{clock, sched};
 use crate::trace::pte_lock;
 use crate::trace::tracefs::Lost;
 use init::report::Reporter;
@@ -335,9 +337,9 @@ impl<'a> Run<'a> {
 
     /// Sleeps until so much swap is free, but for what the CPUs keep.
     fn wait_for_swap(&self, gauge: &Gauge, all: u64) -> Result<()> {
-        let kept = (SLOTS_KEPT * self.cpus * PAGE) as u64;
-        let due = free_memory::now() + FORGOTTEN.as_nanos() as u64;
-        while gauge.read()?.swap + kept < all && free_memory::now() < due {
+        let kept = (SLOTS_KEPT * self.cpus * PAGE_BYTES) as u64;
+        let due = clock::now() + FORGOTTEN.as_nanos() as u64;
+        while gauge.read()?.swap + kept < all && clock::now() < due {
             thread::sleep(LOOK);
         }
         thread::sleep(LINGER);
@@ -368,7 +370,7 @@ impl<'a> Run<'a> {
         if strike.gone > end {
             out.note(&format!("{}: victims died when the others' work no longer counted", self.case.name));
         }
-        free_memory::sleep_until(end)?;
+        clock::sleep_until(end)?;
         // The steps under way have to end.
         thread::sleep(WARM_UP * 10);
         workers.into_iter().map(|w| Steps::of(w.end(strike.start, end)?)).collect()
@@ -378,11 +380,11 @@ impl<'a> Run<'a> {
 /// Kills all, and waits until they are dead, as a real-time task: neither does any of them run before
 /// the last one is killed (with one CPU), nor is the end seen late.
 fn strike(flock: &Flock) -> Result<Strike> {
-    free_memory::set_policy(libc::SCHED_FIFO, 2).context("SCHED_FIFO")?;
-    let start = free_memory::now();
+    sched::set_policy(libc::SCHED_FIFO, 2).context("SCHED_FIFO")?;
+    let start = clock::now();
     let done = flock.kill().and_then(|()| flock.wait_until_dead());
-    let gone = free_memory::now();
-    free_memory::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    let gone = clock::now();
+    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
     done.map(|()| Strike { start, gone })
 }
 
@@ -432,7 +434,7 @@ fn reset_backlog() -> Result<()> {
 /// Bytes of swap that waited to be released, at most; 0 where none ever does.
 fn backlog() -> Result<u64> {
     let pages = counters::value(&counters::vmstat()?, "swap_release_waiting_max ");
-    Ok(pages.unwrap_or_default() * PAGE as u64)
+    Ok(pages.unwrap_or_default() * PAGE_BYTES as u64)
 }
 
 #[cfg(test)]

@@ -1,59 +1,86 @@
-//! Control groups: made, filled, limited, and removed when no longer needed.
+//! Control groups (v2): create, fill, limit and remove them.
 
-use std::{fs, process};
+use std::fs::{self, File};
+use std::ops::Deref;
+use std::{io, process};
 
 use anyhow::{Context as _, Result};
 use rustix::process::Pid;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// A cgroup below the root, until dropped.
+/// A cgroup. It stays when this is dropped.
+#[derive(Clone)]
 pub struct Cgroup {
     path: String,
 }
 
 impl Cgroup {
-    /// An empty group with one controller, such as `memory`.
+    /// Creates a cgroup and those above it, where they are missing, each with one controller, such as
+    /// `memory`. `path` is relative to the root.
     ///
     /// # Errors
-    /// When cgroup v2 or the controller is missing, or there is such a group.
-    pub fn new(name: &str, controller: &str) -> Result<Self> {
-        let control = format!("{ROOT}/cgroup.subtree_control");
-        fs::write(&control, format!("+{controller}"))
-            .with_context(|| format!("{control}: +{controller} (CONFIG_MEMCG, CONFIG_CFS_BANDWIDTH)"))?;
-        let path = format!("{ROOT}/{name}");
-        fs::create_dir(&path).with_context(|| path.clone())?;
-        Ok(Self { path })
+    /// When cgroup v2 or the controller is missing.
+    pub fn create_all(path: &str, controller: &str) -> Result<Self> {
+        let mut at = ROOT.to_owned();
+        for name in path.split('/') {
+            enable(&at, controller)?;
+            at = format!("{at}/{name}");
+            match fs::create_dir(&at) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).context(at),
+                _ => {}
+            }
+        }
+        Ok(Self { path: at })
     }
 
-    /// Writes to one of the group's files.
+    /// The cgroup above.
+    pub fn parent(&self) -> Self {
+        Self { path: self.path.rsplit_once('/').map_or("", |(above, _)| above).to_owned() }
+    }
+
+    /// The path of one of the cgroup's files.
+    pub fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Writes to one of the cgroup's files.
     ///
     /// # Errors
     /// When there is no such file, or the kernel refuses the value.
     pub fn set(&self, file: &str, value: &str) -> Result<()> {
-        let path = format!("{}/{file}", self.path);
+        let path = self.file(file);
         fs::write(&path, value).with_context(|| format!("{path}: {value}"))
     }
 
-    /// The number in one of the group's files.
-    ///
-    /// # Errors
-    /// When there is no such file, or something else in it.
-    pub fn number(&self, file: &str) -> Result<u64> {
-        let text = self.get(file)?;
-        text.trim_end().parse().with_context(|| format!("{}/{file}: {text}", self.path))
-    }
-
-    /// Reads one of the group's files.
+    /// Reads one of the cgroup's files.
     ///
     /// # Errors
     /// When there is no such file.
     pub fn get(&self, file: &str) -> Result<String> {
-        let path = format!("{}/{file}", self.path);
+        let path = self.file(file);
         fs::read_to_string(&path).context(path)
     }
 
-    /// Moves a process into the group.
+    /// Reads the number in one of the cgroup's files.
+    ///
+    /// # Errors
+    /// When there is no such file, or it holds something else.
+    pub fn number(&self, file: &str) -> Result<u64> {
+        let text = self.get(file)?;
+        text.trim_end().parse().with_context(|| format!("{}: {text}", self.file(file)))
+    }
+
+    /// Opens one of the cgroup's files for reading.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn open(&self, file: &str) -> Result<File> {
+        let path = self.file(file);
+        File::open(&path).context(path)
+    }
+
+    /// Moves a process into the cgroup.
     ///
     /// # Errors
     /// When the kernel refuses that.
@@ -61,7 +88,7 @@ impl Cgroup {
         self.set("cgroup.procs", &pid.as_raw_pid().to_string())
     }
 
-    /// Moves this process into the group.
+    /// Moves this process into the cgroup.
     ///
     /// # Errors
     /// When the kernel refuses that.
@@ -78,22 +105,55 @@ impl Cgroup {
         fs::write(&procs, process::id().to_string()).context(procs)
     }
 
-    /// Has the kernel try to reclaim so many bytes of the group's memory.
+    /// Asks the kernel to reclaim so many bytes of the cgroup's memory. Returns whether it reclaimed all
+    /// of them.
     ///
     /// # Errors
-    /// What memory.reclaim says, but for "not as much as that".
-    pub fn reclaim(&self, bytes: usize) -> Result<()> {
-        let path = format!("{}/memory.reclaim", self.path);
+    /// Those of memory.reclaim, except for "less than that" (EAGAIN).
+    pub fn reclaim(&self, bytes: usize) -> Result<bool> {
+        let path = self.file("memory.reclaim");
         match fs::write(&path, bytes.to_string()) {
-            Err(e) if e.raw_os_error() != Some(libc::EAGAIN) => Err(e).context(path),
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            Err(e) => Err(e).context(path),
         }
     }
 }
 
-impl Drop for Cgroup {
+/// Lets the cgroups directly below `path` use a controller.
+fn enable(path: &str, controller: &str) -> Result<()> {
+    let control = format!("{path}/cgroup.subtree_control");
+    fs::write(&control, format!("+{controller}"))
+        .with_context(|| format!("{control}: +{controller} (CONFIG_MEMCG, CONFIG_CFS_BANDWIDTH)"))
+}
+
+/// A cgroup below the root. When this is dropped, this process leaves it and it is removed.
+pub struct TemporaryCgroup(Cgroup);
+
+impl TemporaryCgroup {
+    /// Creates an empty cgroup with one controller, such as `memory`.
+    ///
+    /// # Errors
+    /// When cgroup v2 or the controller is missing, or there already is such a cgroup.
+    pub fn new(name: &str, controller: &str) -> Result<Self> {
+        enable(ROOT, controller)?;
+        let path = format!("{ROOT}/{name}");
+        fs::create_dir(&path).with_context(|| path.clone())?;
+        Ok(Self(Cgroup { path }))
+    }
+}
+
+impl Deref for TemporaryCgroup {
+    type Target = Cgroup;
+
+    fn deref(&self) -> &Cgroup {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryCgroup {
     fn drop(&mut self) {
-        // An empty group that stays costs nothing.
+        // An empty cgroup that stays costs nothing.
         let _ = self.leave();
         let _ = fs::remove_dir(&self.path);
     }

@@ -1,4 +1,6 @@
 //! The kernel's interfaces that several scenarios use. Nothing here depends on the rest of the crate.
 
 pub mod cgroup;
+pub mod clock;
 pub mod counters;
+pub mod sched;

@@ -21,7 +21,7 @@ const COUNTED: &str = "rss_stat";
 pub fn longest(tids: &[i32], work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let locked = Probe { name: LOCKED, kind: "r", what: "__pte_offset_map_lock".to_owned() };
     let mut trace = Trace::new("pte_lock", Clock::Mono, &[locked])?;
-    trace.also("kmem/rss_stat");
+    trace.add_event("kmem/rss_stat");
     let ((), text) = trace.record(work)?;
     longest_in(&text, tids)?.context("no page table's lock was held")
 }

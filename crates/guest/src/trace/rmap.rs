@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::measure::free_memory;
+use crate::system::clock;
 use crate::trace::tracefs::{Clock, Event, Lost, Probe, Trace, events, field, text_field};
 
 /// The events.
@@ -97,7 +97,7 @@ impl WalkTrace {
         ];
         probes.extend(walk_probes());
         let trace = Trace::new("memreap", Clock::Tsc, &probes)?;
-        trace.only(rustix::thread::gettid().as_raw_pid())?;
+        trace.filter_thread(rustix::thread::gettid().as_raw_pid())?;
         Ok(Self { trace, tick: tick()? })
     }
 
@@ -145,7 +145,7 @@ pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> 
 pub fn joined<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Vec<u64>)> {
     let found = probe(FOUND, "r", "find_mergeable_anon_vma found=$retval:x64");
     let trace = Trace::new("memreap", Clock::Tsc, &[found])?;
-    trace.only(rustix::thread::gettid().as_raw_pid())?;
+    trace.filter_thread(rustix::thread::gettid().as_raw_pid())?;
     let (done, text) = trace.record(work)?;
     let found = events(&text).map(|e| field(e?.1.fields, "found").context("no value"));
     let found = found.collect::<Result<_>>().with_context(|| trace.file().display().to_string())?;
@@ -164,9 +164,9 @@ fn walk_probes() -> [Probe; 2] {
 
 /// Nanoseconds per tick of [`Clock::Tsc`].
 fn tick() -> Result<f64> {
-    let (began, first) = (free_memory::now(), ticks()?);
+    let (began, first) = (clock::now(), ticks()?);
     thread::sleep(Duration::from_millis(50));
-    let (ended, last) = (free_memory::now(), ticks()?);
+    let (ended, last) = (clock::now(), ticks()?);
     ensure!(last > first, "the time stamp counter stands still");
     Ok((ended - began) as f64 / (last - first) as f64)
 }

@@ -111,12 +111,12 @@ impl Trace {
     ///
     /// # Errors
     /// When the kernel does not take the size.
-    pub fn set_room(&self, kib: u32) -> Result<()> {
+    pub fn set_buffer_size(&self, kib: u32) -> Result<()> {
         self.set("buffer_size_kb", &kib.to_string())
     }
 
     /// Also records an event that the kernel has ([`has_event`]).
-    pub fn also(&mut self, event: &'static str) {
+    pub fn add_event(&mut self, event: &'static str) {
         self.others.push(event);
     }
 
@@ -124,7 +124,7 @@ impl Trace {
     ///
     /// # Errors
     /// When the kernel does not take the filter.
-    pub fn only(&self, tid: i32) -> Result<()> {
+    pub fn filter_thread(&self, tid: i32) -> Result<()> {
         let filter = format!("common_pid == {tid}");
         self.events.iter().try_for_each(|event| self.set(&format!("events/{GROUP}/{event}/filter"), &filter))
     }

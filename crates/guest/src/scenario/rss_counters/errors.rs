@@ -12,12 +12,14 @@ use std::{fs, iter};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
 
-use super::{Options, cpus};
-use crate::memory::region::{PAGE, Region, TABLE};
+use super::Options;
+use crate::memory::PAGE_BYTES;
+use crate::memory::region::{Region, TABLE};
+use crate::process;
 use crate::process::child::{self, Board, Child};
-use crate::process::victim;
 use crate::scenario::Figure;
-use crate::system::cgroup::Cgroup;
+use crate::system::cgroup::{Cgroup, TemporaryCgroup};
+use crate::system::{counters, sched};
 use crate::trace::kmsg::Kmsg;
 use init::report::{Better, Reporter};
 
@@ -48,11 +50,11 @@ pub fn metrics(cpus: usize) -> Vec<String> {
 
 /// All of it.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
-    let group = Cgroup::new("rss-counters", "memory")?;
+    let group = TemporaryCgroup::new("rss-counters", "memory")?;
     let mut kinds = Vec::new();
     // All that they get is the group's.
     group.join()?;
-    for case in cases(cpus()?) {
+    for case in cases(sched::online_cpus()?) {
         for (threaded, prefix) in KINDS {
             let name = case.kind(prefix);
             out.progress(&name);
@@ -66,7 +68,7 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
         let errors: Vec<Errors> =
             processes.iter().map(|p| p.errors(&seen)).collect::<Result<_>>().with_context(|| name.clone())?;
         for (what, error) in SEEN {
-            let bytes = errors.iter().map(error).sum::<f64>() * PAGE as f64;
+            let bytes = errors.iter().map(error).sum::<f64>() * PAGE_BYTES as f64;
             let mean = bytes / errors.len() as f64 / 1e6;
             out.sample(&format!("{name}{what}"), "MB", Better::Lower, mean);
         }
@@ -125,13 +127,13 @@ fn spread(cpus: usize, batch: usize) -> Plan {
 
 /// Hops from CPU to CPU, and gets or gives up to a batch on each.
 fn hop(cpus: usize, batch: usize, seed: u64) -> Plan {
-    let mut dice = Dice::new(seed);
+    let mut rng = XorShift::new(seed);
     let mut have = 0;
     let hops = 64 + 4 * cpus;
     let hop = || {
-        let (cpu, pages) = (dice.below(cpus), 1 + dice.below(batch));
+        let (cpu, pages) = (rng.below(cpus), 1 + rng.below(batch));
         // Somewhat more often up than down.
-        let up = dice.below(5) < 3;
+        let up = rng.below(5) < 3;
         Some(if have < pages || (up && have + pages <= HOPPERS_MOST) {
             have += pages;
             Step { cpu, free: false, pages: have - pages..have }
@@ -152,9 +154,9 @@ fn held(plan: &[Step]) -> usize {
 }
 
 /// Numbers that look random; those of one seed are always the same (xorshift64*).
-struct Dice(u64);
+struct XorShift(u64);
 
-impl Dice {
+impl XorShift {
     fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -200,7 +202,7 @@ impl Process {
             if threaded {
                 child::start_sleeper()?;
             }
-            victim::pin(0)?;
+            sched::pin(0)?;
             // What runs for the first time gets pages for that, too.
             state.set(0, 0);
             thread::sleep(MOMENT);
@@ -211,7 +213,7 @@ impl Process {
                 thread::sleep(MOMENT);
             }
             for step in plan {
-                victim::pin(step.cpu)?;
+                sched::pin(step.cpu)?;
                 match step.free {
                     false => region.touch(step.pages.clone()),
                     true => region.free(step.pages.clone())?,
@@ -256,11 +258,11 @@ fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
     // Rather this one than any other.
     let glutton = Child::fork(|| {
         fs::write("/proc/self/oom_score_adj", "1000").context("oom_score_adj")?;
-        let region = Region::new(TOO_MUCH / PAGE)?;
+        let region = Region::new(TOO_MUCH / PAGE_BYTES)?;
         while state.get(0) == 0 {
             thread::sleep(MOMENT);
         }
-        region.touch(0..TOO_MUCH / PAGE);
+        region.touch(0..TOO_MUCH / PAGE_BYTES);
         Ok(())
     })?;
     group.add(glutton.pid())?;
@@ -292,12 +294,9 @@ fn dumped(lines: &[String]) -> Option<Vec<(Pid, u64)>> {
     Some(tasks.collect())
 }
 
-/// A process's RSS in pages, exactly, as the kernel counts it.
+/// A process's exact RSS in pages, as the kernel counts it.
 fn statm(pid: Pid) -> Result<u64> {
-    let path = format!("/proc/{pid}/statm");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let rss = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
-    rss.with_context(|| format!("{path}: {text}"))
+    Ok(process::resident_bytes(pid)? / PAGE_BYTES as u64)
 }
 
 /// The same as whoever wants it quickly sees it.
@@ -314,9 +313,8 @@ fn stat(pid: Pid) -> Result<u64> {
 fn walked(pid: Pid) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let kib =
-        text.lines().find_map(|l| l.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("{path}: no Rss in {text}"))? / (PAGE as u64 >> 10))
+    let kib = counters::value(&text, "Rss:");
+    Ok(kib.with_context(|| format!("{path}: no Rss in {text}"))? / (PAGE_BYTES as u64 >> 10))
 }
 
 #[cfg(test)]
@@ -386,11 +384,14 @@ mod tests {
 
     #[test]
     fn the_ways_to_ask_agree_on_a_process_that_stays_on_one_cpu() {
-        let process = Process::start(&spread(1, batch(cpus().unwrap())), true).unwrap();
+        let process = Process::start(&spread(1, batch(sched::online_cpus().unwrap())), true).unwrap();
         let pid = process.child.pid();
         assert_eq!(statm(pid).unwrap(), walked(pid).unwrap());
         // Off by less than a batch for each of the kinds of pages.
-        assert!(stat(pid).unwrap().abs_diff(statm(pid).unwrap()) < 3 * batch(cpus().unwrap()) as u64);
+        assert!(
+            stat(pid).unwrap().abs_diff(statm(pid).unwrap())
+                < 3 * batch(sched::online_cpus().unwrap()) as u64
+        );
         assert!(process.errors(&[]).is_err());
         let errors = process.errors(&[(pid, statm(pid).unwrap() + 5)]).unwrap();
         assert_eq!(errors.oom, 5);

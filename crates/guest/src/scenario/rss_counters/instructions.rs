@@ -6,10 +6,10 @@ use std::{io, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::{Options, Program};
-use crate::measure::free_memory::now;
 use crate::memory::region::Region;
 use crate::process::child::{self, Board, Child};
 use crate::scenario::{median, metric};
+use crate::system::clock::now;
 use init::report::{Better, Reporter};
 
 /// Rounds that do not count, because what runs for the first time is slow: of page faults, and of

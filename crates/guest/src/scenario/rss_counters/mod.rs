@@ -11,14 +11,14 @@ mod instructions;
 mod rates;
 
 use std::ffi::CString;
-use std::{fs, io, ptr};
+use std::{io, ptr};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::Scenario;
 use super::arguments::Arguments;
-use crate::process::victim;
+use crate::system::sched;
 use init::report::Reporter;
 
 /// Names what it reports in a guest of so many CPUs.
@@ -32,8 +32,6 @@ const PARTS: [(&str, Metrics, Part); 3] = [
     ("rates", rates::metrics, rates::measure),
     ("errors", errors::metrics, errors::measure),
 ];
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// `rss-counters [instructions] [rates] [errors] [mib=MIB] [rounds=N]`
 pub struct RssCounters;
@@ -51,7 +49,7 @@ impl Scenario for RssCounters {
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
-        victim::pin(0)?;
+        sched::pin(0)?;
         for (part, _, measure) in PARTS.iter().filter(|(part, ..)| args.iter().any(|a| a == part)) {
             measure(&options, out).with_context(|| format!("part {part}"))?;
         }
@@ -86,14 +84,6 @@ impl Options {
     fn many(&self) -> usize {
         80 * self.rounds
     }
-}
-
-/// CPUs of the guest.
-fn cpus() -> Result<usize> {
-    // Not those of this process, which is tied to one.
-    let text = fs::read_to_string(ONLINE).context(ONLINE)?;
-    let last = text.trim_end().rsplit_once('-').map_or("0", |(_, last)| last);
-    Ok(last.parse::<usize>().with_context(|| format!("{ONLINE}: {text}"))? + 1)
 }
 
 /// This program, made to do nothing.

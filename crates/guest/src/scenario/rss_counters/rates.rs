@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Options, Program, cpus};
-use crate::measure::free_memory::now;
+use super::{Options, Program};
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
-use crate::process::victim;
 use crate::scenario::{median, metric};
+use crate::system::clock::now;
+use crate::system::sched;
 use init::report::{Better, Reporter};
 
 /// How often, and how long each time, it is counted what gets done.
@@ -39,7 +39,7 @@ pub fn metrics(_cpus: usize) -> Vec<String> {
 /// All of it.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     let [fault_processes, fault_threads, fork_one, fork_all, exec_all] = CASES;
-    let cpus = cpus()?;
+    let cpus = sched::online_cpus()?;
     let program = Program::new()?;
     let touch = || {
         Region::new(PAGES)?.touch(0..PAGES);
@@ -104,7 +104,7 @@ fn see_all_at_work(children: &[Child], board: &Board) -> Result<()> {
 /// Works until the process is killed, or ends it if that fails. A worker's place on the board is
 /// also its CPU.
 fn toil(board: &Board, place: usize, work: &Work<'_>) -> ! {
-    let failed = victim::pin(place).and_then(|()| {
+    let failed = sched::pin(place).and_then(|()| {
         loop {
             board.add(place, work()?);
         }

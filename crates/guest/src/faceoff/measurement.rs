@@ -1,0 +1,111 @@
+//! One load: starts it, records what happens, and reports the outcome.
+
+use anyhow::Result;
+
+use protocol::faceoff::{Death, Event, Job, Outcome, Sample};
+
+use super::channel::Channel;
+use super::deaths::{self, DeathSummary};
+use super::desktop::Desktop;
+use super::frames::{self, Frame};
+use super::levels;
+use super::load::Load;
+use super::process;
+use super::recorder::{self, EndCondition, Recording, Watched};
+use crate::system::clock::ms;
+use crate::trace::tracefs::Trace;
+
+/// A load that is over.
+pub struct Measurement {
+    recording: Recording,
+    deaths: Vec<Death>,
+    outcome: Outcome,
+    /// The frames of the foreground app.
+    frames: Vec<Frame>,
+}
+
+impl Measurement {
+    /// Runs a job's load on the desktop. `trace` has the events of signals and of processes' ends.
+    ///
+    /// # Errors
+    /// When the load cannot be prepared, or not everything was recorded.
+    pub fn take(desktop: &Desktop, job: &Job, trace: &Trace) -> Result<Self> {
+        let load = Load::prepare(job.variant, job.seed)?;
+        let all = || desktop.processes.iter().chain(&load.processes);
+        let watched = Watched::new(all())?;
+        let end_condition = EndCondition {
+            limit_ns: job.limit_s * 1_000_000_000,
+            is_over: &|| load.is_over(),
+            continue_ns: load.continue_ns(),
+            clean_up: &|| load.clean_up(),
+        };
+        let (recording, text) = trace.record_outermost(|| {
+            recorder::record(&watched, load.limited.as_ref(), || load.start(), &end_condition)
+        })?;
+        let in_time = |at: &u64| *at <= recording.end;
+        let camera = load.camera().map(|process| process.shared.allocated().filter(in_time));
+        let foreground = load.foreground().unwrap_or(&desktop.processes[0]);
+        let frames = foreground.shared.frames(recording.end);
+        let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
+        let start = recording.start;
+        let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
+        // A dead app draws nothing any more, which is no stall.
+        let end_of_frames = deaths
+            .iter()
+            .find(|(ending, _)| foreground.pids.contains(&ending.pid))
+            .and_then(|(ending, _)| ending.ended)
+            .unwrap_or(recording.end);
+        let mut counted = frames::between(&frames, start, end_of_frames);
+        // The camera waits for its memory from the moment that it asks for it.
+        if let Some(allocated) = camera {
+            counted.push(Frame { due: start, ended: allocated.unwrap_or(recording.end) });
+        }
+        let (longest_stall_ms, total_stall_ms) = frames::stalls(&counted);
+        let (levels, total) = recording.levels(load.limited.as_ref());
+        // In a cgroup that several processes share, the usage of one of them is not known.
+        let usage = |pid| {
+            let group = all().position(|process| process.pids == [pid]);
+            group.map_or(&[][..], |i| &recording.usage[i])
+        };
+        let summary = DeathSummary::new(deaths, start, recording.end, usage);
+        let outcome = Outcome {
+            longest_stall_ms,
+            total_stall_ms,
+            low_to_recovered_ms: levels::low_to_recovered(&levels, total),
+            signal_to_back_ms: summary.first_signal.and_then(|(_, back)| back),
+            kills: summary.kills,
+            kernel_oom_kills: recording.oom_kills,
+            first_signal_ms: summary.first_signal.map(|(at, _)| since_start(at)),
+            needed_kills: load.needed_kills(),
+            served: camera.map_or(recording.is_over, |allocated| allocated.is_some()),
+            timed_out: recording.timed_out,
+            camera_ms: camera.flatten().map(since_start),
+        };
+        Ok(Self { recording, deaths: summary.deaths, outcome, frames })
+    }
+
+    /// Sends all samples, deaths and the outcome to the lab.
+    ///
+    /// # Errors
+    /// When the channel is broken.
+    pub fn report(&self, channel: &mut Channel) -> Result<()> {
+        let start = self.recording.start;
+        let mut before = start;
+        for sample in &self.recording.samples {
+            let event = Event::Sample(Sample {
+                // The first sample is from just before the start.
+                t: ms(sample.at.saturating_sub(start)),
+                avail: sample.available,
+                free: sample.free,
+                swap_free: sample.swap_free,
+                some_us: sample.some_us,
+                full_us: sample.full_us,
+                fg_gap_ms: frames::longest_visible_delay(&self.frames, before, sample.at),
+            });
+            channel.send(&event)?;
+            before = sample.at.max(start);
+        }
+        self.deaths.iter().try_for_each(|death| channel.send(&Event::Death(death.clone())))?;
+        channel.send(&Event::Result(self.outcome.clone()))
+    }
+}

@@ -1,0 +1,115 @@
+//! A process of the face-off: this binary with a workload, as a user's process in a cgroup of its own.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, io, ptr, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use protocol::faceoff::Who;
+
+use super::shared_page::SharedPage;
+use super::workload::Workload;
+use crate::system::cgroup::Cgroup;
+
+/// The user that all processes belong to.
+pub const USER_ID: u32 = 1000;
+/// The oom_score_adj that a user's service manager sets for programs that set none themselves.
+pub const OOM_SCORE_ADJ: i32 = 200;
+/// How many frames are kept: five minutes of them.
+const MAX_FRAMES: usize = 30_000;
+/// How long a process may take to be prepared, under emulation and with a file to read from the disk.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A process with its workload.
+pub struct Process {
+    pub who: Who,
+    pub cgroup: Cgroup,
+    pub shared: SharedPage,
+    pub pidfd: OwnedFd,
+    /// Its PID, and those of the processes that it started.
+    pub pids: Vec<i32>,
+}
+
+impl Process {
+    /// Starts a process and waits until its workload is prepared. It is killed when the calling thread
+    /// ends.
+    ///
+    /// # Errors
+    /// When the process cannot be started, or is not prepared in time.
+    pub fn start(
+        who: Who,
+        name: &str,
+        cgroup: &Cgroup,
+        oom_score_adj: i32,
+        seed: u64,
+        workload: &Workload,
+    ) -> Result<Self> {
+        let process = Self::spawn(who, name, cgroup, oom_score_adj, seed, workload)?;
+        let begun = Instant::now();
+        while !process.shared.is_ready() {
+            ensure!(begun.elapsed() < READY_TIMEOUT, "{name} was not ready within {READY_TIMEOUT:?}");
+            ensure!(!has_ended(&process.pidfd), "{name} ended early; the console says why");
+            thread::sleep(READY_POLL_INTERVAL);
+        }
+        let pids = process.pids.iter().copied().chain(process.shared.children()).collect();
+        Ok(Self { pids, ..process })
+    }
+
+    fn spawn(
+        who: Who,
+        name: &str,
+        cgroup: &Cgroup,
+        oom_score_adj: i32,
+        seed: u64,
+        workload: &Workload,
+    ) -> Result<Self> {
+        let draws = matches!(workload, Workload::Frames { .. });
+        let (shared, fd) = SharedPage::create(if draws { MAX_FRAMES } else { 0 })?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(name).arg("faceoff-workload").arg(name).arg(seed.to_string()).args(workload.args());
+        command.env_clear().current_dir("/").stdin(fd);
+        let (procs, oom_score_adj) = (cgroup.file("cgroup.procs"), oom_score_adj.to_string());
+        // The order matters: the user may not do the first two.
+        let enter = move || {
+            fs::write(&procs, "0")?;
+            fs::write("/proc/self/oom_score_adj", &oom_score_adj)?;
+            // SAFETY: these take numbers, and no memory but an empty list.
+            let ret =
+                unsafe { [libc::setgroups(0, ptr::null()), libc::setgid(USER_ID), libc::setuid(USER_ID)] };
+            if ret == [0; 3] { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // SAFETY: this process has no other thread when it starts processes, so the child may use
+        // everything the parent may.
+        unsafe { command.pre_exec(enter) };
+        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        let pid = i32::try_from(child.id())?;
+        Ok(Self { who, cgroup: cgroup.clone(), shared, pidfd: open_pidfd(pid)?, pids: vec![pid] })
+    }
+}
+
+/// What each PID is.
+pub fn by_pid<'a>(processes: impl Iterator<Item = &'a Process>) -> BTreeMap<i32, Who> {
+    processes.flat_map(|process| process.pids.iter().map(|&pid| (pid, process.who))).collect()
+}
+
+/// Opens a pidfd.
+///
+/// # Errors
+/// Those of pidfd_open(2).
+pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).context("0 is no PID")?;
+    pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")
+}
+
+/// Whether a process has ended, reaped or not.
+pub fn has_ended(pidfd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}

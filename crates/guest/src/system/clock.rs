@@ -1,0 +1,34 @@
+//! Clocks in nanoseconds, and sleeping by them.
+
+use anyhow::{Context as _, Result};
+use rustix::thread::ClockId;
+use rustix::time::Timespec;
+
+/// Nanoseconds on the monotonic clock.
+pub fn now() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(ClockId::Monotonic))
+}
+
+/// CPU time of the calling thread in nanoseconds.
+pub fn thread_cpu() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn nanoseconds(t: Timespec) -> u64 {
+    // Neither clock is ever negative.
+    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
+
+/// Sleeps until a moment on the monotonic clock, in nanoseconds.
+///
+/// # Errors
+/// Those of clock_nanosleep(2).
+pub fn sleep_until(at: u64) -> Result<()> {
+    let until = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+    rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until).context("clock_nanosleep")
+}
+
+/// Converts nanoseconds to milliseconds.
+pub fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}

@@ -1,0 +1,54 @@
+//! Scheduling: the policy of a thread, the CPUs that it may use, and how many CPUs there are.
+
+use std::{fs, io};
+
+use anyhow::{Context as _, Result};
+use rustix::thread::CpuSet;
+
+/// Sets the calling thread's scheduling policy.
+///
+/// # Errors
+/// Those of sched_setscheduler(2).
+pub fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
+    set_policy_of(0, policy, priority)
+}
+
+/// Sets a thread's scheduling policy; `tid` 0 is the calling thread.
+///
+/// # Errors
+/// Those of sched_setscheduler(2).
+pub fn set_policy_of(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
+    Ok(linux::sched::set_policy(tid, policy, priority)?)
+}
+
+/// Restricts the calling thread to one CPU.
+///
+/// # Errors
+/// When there is no such CPU.
+pub fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
+}
+
+/// The number of online CPUs, also those that this process may not use.
+///
+/// # Errors
+/// When sysfs has no list of them.
+pub fn online_cpus() -> Result<usize> {
+    const ONLINE: &str = "/sys/devices/system/cpu/online";
+    let text = fs::read_to_string(ONLINE).context(ONLINE)?;
+    // CPUs are numbered without gaps in a guest.
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<usize>().ok());
+    Ok(last.with_context(|| format!("{ONLINE}: {text}"))? + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_cpus_as_this_process_may_use_or_more() {
+        assert!(online_cpus().unwrap() >= std::thread::available_parallelism().unwrap().get());
+    }
+}
