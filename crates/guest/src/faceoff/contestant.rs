@@ -20,8 +20,8 @@ const FOLDER: &str = "/var/lib/faceoff";
 /// The ioctl that drops what is cached of a block device.
 const BLKFLSBUF: libc::Ioctl = 0x1261;
 
-/// Installs and starts the contestant, and waits until it has settled. Returns the PID of its main process, if
-/// it has one.
+/// Installs and starts the contestant, and waits until it has settled. Returns the PID of its main process,
+/// if it has one.
 ///
 /// # Errors
 /// When the payload lacks it, its setup fails, or it does not start.

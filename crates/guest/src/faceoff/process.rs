@@ -51,25 +51,6 @@ impl Process {
         seed: u64,
         workload: &Workload,
     ) -> Result<Self> {
-        let process = Self::spawn(who, name, cgroup, oom_score_adj, seed, workload)?;
-        let begun = Instant::now();
-        while !process.shared.is_ready() {
-            ensure!(begun.elapsed() < READY_TIMEOUT, "{name} was not ready within {READY_TIMEOUT:?}");
-            ensure!(!has_ended(&process.pidfd), "{name} ended early; the console says why");
-            thread::sleep(READY_POLL_INTERVAL);
-        }
-        let pids = process.pids.iter().copied().chain(process.shared.children()).collect();
-        Ok(Self { pids, ..process })
-    }
-
-    fn spawn(
-        who: Who,
-        name: &str,
-        cgroup: &Cgroup,
-        oom_score_adj: i32,
-        seed: u64,
-        workload: &Workload,
-    ) -> Result<Self> {
         let draws = matches!(workload, Workload::Frames { .. });
         let (shared, fd) = SharedPage::create(if draws { MAX_FRAMES } else { 0 })?;
         let mut command = Command::new("/proc/self/exe");
@@ -90,7 +71,15 @@ impl Process {
         unsafe { command.pre_exec(enter) };
         let child = command.spawn().with_context(|| format!("start {name}"))?;
         let pid = i32::try_from(child.id())?;
-        Ok(Self { who, cgroup: cgroup.clone(), shared, pidfd: open_pidfd(pid)?, pids: vec![pid] })
+        let pidfd = open_pidfd(pid)?;
+        let begun = Instant::now();
+        while !shared.is_ready() {
+            ensure!(begun.elapsed() < READY_TIMEOUT, "{name} was not ready within {READY_TIMEOUT:?}");
+            ensure!(!has_ended(&pidfd), "{name} ended early; the console says why");
+            thread::sleep(READY_POLL_INTERVAL);
+        }
+        let pids = [pid].into_iter().chain(shared.children()).collect();
+        Ok(Self { who, cgroup: cgroup.clone(), shared, pidfd, pids })
     }
 }
 

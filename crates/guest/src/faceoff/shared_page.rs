@@ -118,7 +118,7 @@ impl SharedPage {
     /// Sleeps until the workload may begin.
     pub fn wait_for_start(&self) {
         while self.header.started.load(Ordering::Acquire) == 0 {
-            // The word tells a wake-up from a signal and from a call that came too late to sleep.
+            // The word's value shows whether this was a wake-up, or a signal or a late call.
             let _ = futex::wait(&self.header.started, futex::Flags::empty(), 0, None);
         }
     }

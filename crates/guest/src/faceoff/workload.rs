@@ -25,8 +25,8 @@ const FRAME_NS: u64 = 10_000_000;
 /// Pages of a MiB.
 pub const MIB_PAGES: usize = 256;
 
-/// Pages that each frame touches: of the app's own memory, of its file, and new ones. All of its own memory is
-/// touched within 150 ms, and a frame takes some milliseconds under emulation.
+/// Pages that each frame touches: of the app's own memory, of its file, and new ones. All of its own memory
+/// is touched within 150 ms, and a frame takes some milliseconds under emulation.
 const FRAME_PAGES: usize = 8 * MIB_PAGES;
 const FRAME_FILE_PAGES: usize = MIB_PAGES;
 const FRAME_FRESH_PAGES: usize = MIB_PAGES;
