@@ -1,11 +1,11 @@
-//! Numbers that look random and repeat.
+//! A random number generator whose numbers repeat.
 
-/// splitmix64: the same seed gives the same numbers.
+/// splitmix64: the same seed generates the same numbers.
 #[derive(Clone)]
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,22 +14,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `end - 1`.
+    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.bits() % end as u64) as usize
     }
 
-    /// Whether something happens that happens once in `n` times.
+    /// Returns true with a probability of 1 in `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Uniform in the open interval from 0 to 1.
+    /// Returns a uniformly distributed number in the open interval from 0 to 1.
     pub fn unit(&mut self) -> f64 {
         ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
 
-    /// Normal, with mean 0 and deviation 1 (Box-Muller).
+    /// Returns a normally distributed number, with mean 0 and standard deviation 1 (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.unit().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers() {
-        let rolls = |seed| {
+    fn the_same_seed_generates_the_same_numbers() {
+        let numbers = |seed| {
             let mut rng = Rng(seed);
             [(); 4].map(|()| rng.below(1000))
         };
-        assert_eq!(rolls(7), rolls(7));
-        assert_ne!(rolls(7), rolls(8));
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
     }
 
     #[test]

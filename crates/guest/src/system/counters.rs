@@ -1,18 +1,18 @@
-//! Files of the kernel with a name and a number in each line: /proc/meminfo, /proc/vmstat, cpu.stat
-//! and others.
+//! Files of the kernel with a name and a number in each line, such as /proc/meminfo, /proc/vmstat and
+//! cpu.stat.
 
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
-/// The number in the line that begins with `key`, which includes what ends the name there: "MemFree:",
+/// Returns the number in the line that begins with `key`. `key` includes what ends the name: "MemFree:",
 /// "oom_kill ". Allocates nothing.
 pub fn value(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// A line of /proc/meminfo, in KiB: "MemFree:".
+/// Reads a number in /proc/meminfo, in KiB: "MemFree:".
 ///
 /// # Errors
 /// When the file cannot be read, or has no such line.
@@ -22,7 +22,7 @@ pub fn meminfo(key: &str) -> Result<u64> {
     value(&text, key).with_context(|| format!("{PATH}: no {key}"))
 }
 
-/// The text of /proc/vmstat.
+/// Reads /proc/vmstat.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_their_names() {
+    fn numbers_are_found_by_their_names() {
         let text = "Pss_Dirty:  7 kB\nPss:    340 kB\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(value(text, "Pss:"), Some(340));
         assert_eq!(value(text, "voluntary_ctxt_switches:"), Some(12));

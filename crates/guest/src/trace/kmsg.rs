@@ -1,4 +1,4 @@
-//! What the kernel logs while somebody looks.
+//! The kernel's log, from a given moment on.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -7,14 +7,14 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use anyhow::{Context as _, Result, bail};
 
 const PATH: &str = "/dev/kmsg";
-/// The most that the kernel gives in one read.
-const RECORD: usize = 8192;
+/// The most bytes that one read returns.
+const MAX_RECORD_BYTES: usize = 8192;
 
-/// The kernel's log, from a moment on.
+/// The kernel's log from the moment on at which this was opened.
 pub struct Kmsg(File);
 
 impl Kmsg {
-    /// From now on.
+    /// Opens the log at its end.
     ///
     /// # Errors
     /// When /dev/kmsg cannot be read.
@@ -24,13 +24,13 @@ impl Kmsg {
         Ok(Self(file))
     }
 
-    /// The lines logged since the last call, without what the kernel puts before them.
+    /// Returns the lines logged since the last call, without their prefixes.
     ///
     /// # Errors
     /// When some were overwritten before they could be read.
     pub fn lines(&mut self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        let mut record = vec![0; RECORD];
+        let mut record = vec![0; MAX_RECORD_BYTES];
         loop {
             match self.0.read(&mut record) {
                 Ok(0) => return Ok(lines),
@@ -43,7 +43,7 @@ impl Kmsg {
     }
 }
 
-/// The text of `PRIORITY,NUMBER,TIME,FLAGS;TEXT`, of which the lines that follow are properties.
+/// Returns TEXT of a record `PRIORITY,NUMBER,TIME,FLAGS;TEXT`. Lines that follow are properties.
 fn message(record: &str) -> Option<String> {
     Some(record.lines().next()?.split_once(';')?.1.to_owned())
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_its_first_line_behind_the_semicolon() {
+    fn a_record_s_text_follows_the_semicolon() {
         assert_eq!(message("6,339,5140900,-;a: b; c\n SUBSYSTEM=acpi\n").as_deref(), Some("a: b; c"));
         assert_eq!(message("nonsense"), None);
     }

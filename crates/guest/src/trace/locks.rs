@@ -1,12 +1,12 @@
-//! Which spin locks were fought over, by whom and for how long, and in which order addresses
-//! were unmapped; from kprobe events in a trace instance of our own.
+//! Which spin locks were contended, by which functions and for how long, and in which order addresses were
+//! unmapped; from kprobe events in a trace instance of their own.
 //!
-//! Three probes: entry of and return from `queued_spin_lock_slowpath`, which only a contended
-//! acquisition enters, and entry of `unmap_page_range`. `lock:contention_begin` is no
-//! substitute: it misses a lone waiter. Neither is the `stacktrace` trigger: unwinding under a
-//! contended lock makes the lock all the more contended. Who wanted the lock is told by the
-//! return address instead, and behind the lock's own wrappers by the next return address on
-//! the stack, for which the return probe keeps a few words.
+//! There are three probes: entry of and return from `queued_spin_lock_slowpath`, which only a contended
+//! acquisition enters, and entry of `unmap_page_range`. `lock:contention_begin` is no substitute: it misses a
+//! single waiter. Neither is the `stacktrace` trigger: unwinding under a contended lock adds to the
+//! contention. Instead the return address identifies the function that acquires the lock. Where that is one
+//! of the lock's own wrappers, it is the next return address on the stack, of which the return probe records
+//! a few words.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -19,15 +19,15 @@ use crate::trace::tracefs::{Clock, Probe, Trace, events, field};
 pub use crate::trace::tracefs::Lost;
 
 const SLOW_PATH: &str = "queued_spin_lock_slowpath";
-/// Words kept from the stack of a contended acquisition: more than any lock wrapper pushes.
-const WORDS: usize = 8;
+/// Words recorded from the stack of a contended acquisition: more than any lock wrapper pushes.
+const STACK_WORDS: usize = 8;
 
-/// The events.
+/// The names of the events.
 const LEAVE: &str = "lock_leave";
 const ENTER: &str = "lock_enter";
 const UNMAP: &str = "unmap";
 
-/// What a lock guards, as told by the function that wanted it.
+/// What a lock protects, by the function that acquires it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A page table: PTE or PMD lock.
@@ -45,11 +45,11 @@ pub enum Kind {
 pub struct Acquisition {
     /// The lock's address.
     pub lock: u64,
-    /// Microseconds from the slow path's entry to its return.
+    /// Microseconds from the entry of the slow path to its return.
     pub wait: u64,
-    /// The function that wanted the lock, inlined ones seen through to what they are inlined in.
+    /// The function that acquired the lock; for an inlined function, the one that it is inlined in.
     pub caller: String,
-    /// What the lock guards.
+    /// What the lock protects.
     pub kind: Kind,
 }
 
@@ -62,7 +62,7 @@ pub struct Unmap {
     pub start: u64,
 }
 
-/// What one recording saw, in order.
+/// What was recorded, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// All contended acquisitions on all CPUs.
@@ -72,14 +72,14 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Number of contended acquisitions of one kind and the microseconds waited for them.
+    /// Returns the number of contended acquisitions of one kind, and the microseconds that they waited.
     pub fn contended(&self, kind: Kind) -> (usize, u64) {
         let of_kind = self.acquisitions.iter().filter(|a| a.kind == kind);
         of_kind.fold((0, 0), |(n, us), a| (n + 1, us + a.wait))
     }
 
-    /// Percent of the steps from one unmapped range to the next, among those of one thread,
-    /// that go down; 0 when there is no step.
+    /// Returns the percentage of a thread's unmapped ranges, except for the first, whose address is below
+    /// that of the range before; 0 if there are fewer than two.
     pub fn descending(&self, tid: i32) -> f64 {
         let starts: Vec<u64> = self.unmaps.iter().filter(|u| u.tid == tid).map(|u| u.start).collect();
         let down = starts.windows(2).filter(|w| w[1] < w[0]).count();
@@ -89,7 +89,7 @@ impl Recording {
         }
     }
 
-    /// The callers of one kind with their counts, most frequent first.
+    /// Returns the functions that acquired locks of one kind and how often, most frequent first.
     pub fn callers(&self, kind: Kind) -> Vec<(&str, usize)> {
         let mut count = BTreeMap::<&str, usize>::new();
         for a in self.acquisitions.iter().filter(|a| a.kind == kind) {
@@ -108,14 +108,13 @@ pub struct LockTrace {
 }
 
 impl LockTrace {
-    /// Makes the probes and the instance, everything still switched off.
+    /// Creates the probes and the instance, all disabled.
     ///
     /// # Errors
-    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says
-    /// which.
+    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says which.
     pub fn new() -> Result<Self> {
         let symbols = Symbols::read("/proc/kallsyms")?;
-        let words: Vec<_> = (0..WORDS).map(|i| format!("w{i}=$stack{i}:x64")).collect();
+        let words: Vec<_> = (0..STACK_WORDS).map(|i| format!("w{i}=$stack{i}:x64")).collect();
         let probes = [
             Probe { name: LEAVE, kind: "r", what: format!("{SLOW_PATH} {}", words.join(" ")) },
             Probe { name: ENTER, kind: "p", what: format!("{SLOW_PATH} lock=$arg1:x64") },
@@ -127,24 +126,23 @@ impl LockTrace {
     /// Records while `work` runs.
     ///
     /// # Errors
-    /// When `work` fails, when an event was lost ([`Lost`]), or when the trace
-    /// makes no sense.
+    /// When `work` fails, an event was lost ([`Lost`]), or the trace is inconsistent.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Recording)> {
         let (done, trace) = self.trace.record(work)?;
         let recording = parse(&trace, &self.symbols)
-            .with_context(|| format!("{}: cannot make sense of it", self.trace.file().display()))?;
+            .with_context(|| format!("{}: inconsistent trace", self.trace.file().display()))?;
         Ok((done, recording))
     }
 }
 
 /// The kernel's functions by address.
 struct Symbols {
-    /// Start and name, by ascending start; ends with the text's end.
+    /// Start and name, by ascending start. The last one is the end of the text.
     functions: Vec<(u64, Box<str>)>,
 }
 
 impl Symbols {
-    /// Reads up to the end of the kernel's text, which comes early in a long file.
+    /// Reads the file up to the end of the kernel's text, which comes early in it.
     fn read(path: &str) -> Result<Self> {
         let file = BufReader::new(File::open(path).with_context(|| path.to_owned())?);
         Self::from_lines(file.lines()).with_context(|| format!("{path}: needs CONFIG_KALLSYMS and root"))
@@ -172,8 +170,8 @@ impl Symbols {
         bail!("no _etext")
     }
 
-    /// The function a return address lies in. `None` for an address outside the text and for
-    /// a function's first byte: nothing returns there, so such a word is a function pointer.
+    /// Returns the function that contains a return address. `None` for an address outside the text, and for a
+    /// function's first byte: nothing returns there, so such a word is a function pointer.
     fn returns_to(&self, address: u64) -> Option<&str> {
         let next = self.functions.partition_point(|&(start, _)| start <= address);
         let (start, name) = self.functions.get(next.checked_sub(1)?)?;
@@ -183,7 +181,7 @@ impl Symbols {
 
 fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
     let mut recording = Recording::default();
-    // Per CPU the acquisitions under way. More than one when an interrupt comes in between; a
+    // The current acquisitions of each CPU. There may be more than one, when an interrupt comes in between; a
     // waiter does not leave its CPU.
     let mut waiting: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
     for event in events(trace) {
@@ -195,7 +193,7 @@ fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
                 waiting.entry(event.cpu).or_default().push((event.at, lock));
             }
             LEAVE => match waiting.get_mut(&event.cpu) {
-                // It entered before the recording began.
+                // The entry was before the recording began.
                 None => {
                     waiting.insert(event.cpu, Vec::new());
                 }
@@ -219,13 +217,16 @@ fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
     }
     // One per CPU may still be waiting when the recording ends.
     ensure!(waiting.values().all(|w| w.len() <= 1), "entries without a return");
-    by_address(&mut recording.acquisitions)?;
+    unify_kinds(&mut recording.acquisitions)?;
     Ok(recording)
 }
 
-/// One lock guards one thing: a caller that tells nothing is overruled by others of its lock,
-/// and callers that contradict each other mean that [`kind`] is wrong.
-fn by_address(acquisitions: &mut [Acquisition]) -> Result<()> {
+/// Unifies the kinds of each lock's acquisitions, since a lock protects one thing: a caller of unknown kind
+/// gets the kind of the lock's other callers.
+///
+/// # Errors
+/// When callers contradict each other, which means that [`kind`] is wrong.
+fn unify_kinds(acquisitions: &mut [Acquisition]) -> Result<()> {
     let mut known = HashMap::<u64, (Kind, String)>::new();
     for a in acquisitions.iter().filter(|a| a.kind != Kind::Other) {
         match known.get(&a.lock) {
@@ -249,14 +250,15 @@ fn by_address(acquisitions: &mut [Acquisition]) -> Result<()> {
     Ok(())
 }
 
-/// Who wanted the lock: `(caller+0x1/0x2 <- slow path) w0=0x... w1=0x...`, and where the caller
-/// is a wrapper of the lock, the first return address on the stack that is in none.
+/// Returns the function that acquired a lock, from `(caller+0x1/0x2 <- slow path) w0=0x... w1=0x...`. If the
+/// caller is a wrapper of the lock, it is that of the first return address on the stack that is in no
+/// wrapper.
 fn caller(fields: &str, symbols: &Symbols) -> Option<String> {
     let returned_to = fields.strip_prefix('(')?.split(['+', ' ']).next()?;
     if !is_wrapper(returned_to) {
         return Some(plain(returned_to).to_owned());
     }
-    let found = (0..WORDS)
+    let found = (0..STACK_WORDS)
         .filter_map(|i| symbols.returns_to(field(fields, &format!("w{i}"))?))
         .find(|name| !is_wrapper(name));
     Some(found.map_or_else(|| returned_to.to_owned(), |name| plain(name).to_owned()))
@@ -268,13 +270,13 @@ fn is_wrapper(function: &str) -> bool {
         .any(|p| function.starts_with(p))
 }
 
-/// Without what the compiler adds to a function it splits or specialises.
+/// Removes what the compiler adds to the name of a function that it splits or specialises.
 fn plain(function: &str) -> &str {
     function.split('.').next().unwrap_or(function)
 }
 
-/// What the lock guards that a function waits for. The functions are those of `mm/` that take
-/// such a lock themselves or have a function inlined that does.
+/// Returns what the lock protects that a function acquires. The functions are those of `mm/` that take such a
+/// lock themselves, or have a function inlined that does.
 fn kind(caller: &str) -> Kind {
     const RULES: [(Kind, &[&str]); 3] = [
         (
@@ -297,8 +299,8 @@ fn kind(caller: &str) -> Kind {
                 "__page_cache_release",
                 "release_pages",
                 "lru_",
-                // Ours. Not all of our locks are LRU locks: rather one too many counted than
-                // one too few.
+                // Functions of the topics. Not all of their locks are LRU locks; counting too many is better
+                // than too few.
                 "memreap_",
                 "reap_lru_",
             ],
@@ -326,7 +328,7 @@ mod tests {
     use super::*;
 
     /// From Linux 6.12.117 on two CPUs: a victim (49) exits while a thread (40) releases its
-    /// memory; a page-table lock, the LRU lock and a zone's lock are fought over.
+    /// memory; a page-table lock, the LRU lock and a zone's lock are contended.
     const TRACE: &str = "\
 # tracer: nop
 #
@@ -371,7 +373,7 @@ ffffffff81900000 D never_read
     }
 
     #[test]
-    fn a_real_trace_is_understood() {
+    fn a_real_trace_is_parsed() {
         let recording = parse(TRACE, &symbols()).unwrap();
         let seen: Vec<_> =
             recording.acquisitions.iter().map(|a| (a.kind, a.wait, a.caller.as_str())).collect();
@@ -391,7 +393,7 @@ ffffffff81900000 D never_read
     }
 
     #[test]
-    fn steps_down_are_counted_per_thread() {
+    fn descending_addresses_are_counted_per_thread() {
         let unmap = |tid, start| Unmap { tid, start };
         let unmaps = vec![unmap(1, 50), unmap(2, 10), unmap(1, 40), unmap(1, 45), unmap(1, 5)];
         let recording = Recording { unmaps, ..Recording::default() };
@@ -408,24 +410,24 @@ ffffffff81900000 D never_read
             enter(1, 111, 0x30),
             leave(0, 120, "rmqueue_bulk"),
             leave(0, 150, "folio_lruvec_lock"),
-            leave(1, 151, "whoever"),
+            leave(1, 151, "anything"),
         ]
         .concat();
         let recording = parse(&trace, &symbols()).unwrap();
         assert_eq!(recording.contended(Kind::Zone), (1, 10));
         assert_eq!(recording.contended(Kind::Lru), (1, 50));
-        assert_eq!(recording.callers(Kind::Other), [("whoever", 1)]);
+        assert_eq!(recording.callers(Kind::Other), [("anything", 1)]);
     }
 
     #[test]
-    fn both_ends_of_a_recording_may_cut_an_acquisition() {
+    fn an_acquisition_may_be_cut_at_both_ends_of_a_recording() {
         let trace = [leave(0, 1, "f"), enter(0, 2, 0x10), leave(0, 3, "f"), enter(1, 4, 0x10)];
         let recording = parse(&trace.concat(), &symbols()).unwrap();
         assert_eq!(recording.acquisitions.len(), 1);
     }
 
     #[test]
-    fn what_does_not_add_up_is_an_error() {
+    fn an_inconsistent_trace_is_an_error() {
         let s = symbols();
         let twice = [enter(0, 1, 0x10), leave(0, 2, "f"), leave(0, 3, "f")].concat();
         assert!(parse(&twice, &s).is_err());
@@ -437,7 +439,7 @@ ffffffff81900000 D never_read
     }
 
     #[test]
-    fn a_lock_is_one_thing() {
+    fn a_lock_has_one_kind() {
         let trace = [enter(0, 1, 0x10), leave(0, 2, "folio_lruvec_lock")].concat()
             + &[enter(0, 3, 0x10), leave(0, 4, "someone")].concat();
         assert_eq!(parse(&trace, &symbols()).unwrap().contended(Kind::Lru), (2, 2));
@@ -446,7 +448,7 @@ ffffffff81900000 D never_read
     }
 
     #[test]
-    fn only_return_addresses_into_functions_tell_a_caller() {
+    fn only_return_addresses_into_functions_identify_a_caller() {
         let s = symbols();
         assert_eq!(s.returns_to(0xffff_ffff_811e_5749), Some("free_pcppages_bulk"));
         // A function's first byte, before and after the text.

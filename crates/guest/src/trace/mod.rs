@@ -1,4 +1,4 @@
-//! What the kernel says about its own work: events in a trace instance, and its log.
+//! The kernel's events in trace instances, and its log.
 
 pub mod kmsg;
 pub mod locks;

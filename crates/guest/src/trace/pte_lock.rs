@@ -1,9 +1,9 @@
-//! For how long dying processes hold a page table's lock, from trace events.
+//! How long dying processes hold a page table's lock, from trace events.
 //!
-//! The function that frees a table's pages is inlined, and so is the unlock. What is seen is the
-//! return from the function that takes the lock, and the event `kmem:rss_stat`, which the end of the
-//! work under the lock always gives off: what it freed is counted in one go. Interrupts that fall in
-//! between count, too. With one CPU a sum over the CPUs, which that event takes, is cheap.
+//! The function that frees a table's pages is inlined, and so is the unlock. So the events are the return
+//! from the function that takes the lock, and `kmem:rss_stat`, which always occurs at the end of the work
+//! under the lock: all that was freed is counted at once. Interrupts in between count as well. That event
+//! sums over all CPUs, which is cheap with one CPU.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,11 @@ use crate::trace::tracefs::{Clock, Probe, Trace, events};
 const LOCKED: &str = "pte_locked";
 const COUNTED: &str = "rss_stat";
 
-/// Records while `work` runs; gives the longest hold by one of these threads, in microseconds.
+/// Records while `work` runs. Returns the longest time for which one of these threads held a lock, in
+/// microseconds.
 ///
 /// # Errors
-/// When `work` fails, when an event was lost ([`crate::trace::tracefs::Lost`]), or when nothing was held.
+/// When `work` fails, an event was lost ([`crate::trace::tracefs::Lost`]), or no lock was held.
 pub fn longest(tids: &[i32], work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let locked = Probe { name: LOCKED, kind: "r", what: "__pte_offset_map_lock".to_owned() };
     let mut trace = Trace::new("pte_lock", Clock::Mono, &[locked])?;

@@ -1,6 +1,6 @@
-//! What the reverse map's walks over KSM pages cost, from kprobes on functions that every 6.12
-//! kernel has: how long a walk takes, how long it holds the anon_vma's lock, how many VMAs it
-//! visits. Each is measured with probes of its own, so that none pays for another.
+//! The cost of the reverse map's walks over KSM pages, from kprobes on functions that every 6.12 kernel has:
+//! how long a walk takes, how long it holds the anon_vma's lock, how many VMAs it visits. Each is measured
+//! with probes of its own, so that the cost of probes for one does not add to another.
 
 use std::collections::HashMap;
 use std::thread;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use crate::system::clock;
 use crate::trace::tracefs::{Clock, Event, Lost, Probe, Trace, events, field, text_field};
 
-/// The events.
+/// The names of the events.
 const ENTER: &str = "walk_enter";
 const LEAVE: &str = "walk_leave";
 const TRIED: &str = "lock_tried";
@@ -22,16 +22,16 @@ const FIRST: &str = "tree_first";
 const NEXT: &str = "tree_next";
 const FOUND: &str = "anon_vma_found";
 
-/// What a walk is for, as told by the function it calls for each mapping.
+/// The purpose of a walk, by the function that it calls for each mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Migration takes the page out of the page tables.
+    /// Migration removes the page from the page tables.
     Migrate,
-    /// Migration puts the copy in.
+    /// Migration inserts the copy.
     Restore,
-    /// Reclaim asks who used the page.
+    /// Reclaim checks whether the page was accessed.
     Referenced,
-    /// Reclaim takes the page out of the page tables.
+    /// Reclaim removes the page from the page tables.
     Unmap,
 }
 
@@ -50,21 +50,21 @@ impl Kind {
 /// One walk over a KSM page's mappings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Walk {
-    /// What for.
+    /// Its purpose.
     pub kind: Kind,
     /// Nanoseconds from its entry to its return.
     pub took: f64,
-    /// The longest time in nanoseconds for which it held the lock at a stretch; 0 when locks
-    /// were not recorded.
+    /// The longest time for which it held the lock without a break, in nanoseconds; 0 when locks were not
+    /// recorded.
     pub hold: f64,
 }
 
-/// VMAs that walks visited.
+/// The number of VMAs that walks visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visits {
     /// Number of walks.
     pub walks: u64,
-    /// VMAs in all of them.
+    /// VMAs that all of them visited.
     pub vmas: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct WalkTrace {
 }
 
 impl WalkTrace {
-    /// Two probes: entry and return.
+    /// Creates the probes of entry and return, for times.
     ///
     /// # Errors
     /// When the kernel lacks what the probes need.
@@ -84,14 +84,15 @@ impl WalkTrace {
         Ok(Self { trace: Trace::new("memreap", Clock::Tsc, &walk_probes())?, tick: tick()? })
     }
 
-    /// The same, and those of the reader-writer semaphores that the calling thread takes.
+    /// Creates these and the probes of the reader-writer semaphores that the calling thread takes, for lock
+    /// holds.
     ///
     /// # Errors
     /// When the kernel lacks what the probes need.
     pub fn of_locks() -> Result<Self> {
         let mut probes = vec![
             probe(FREED, "p", "up_read sem=$arg1:x64"),
-            // Others may sleep for a semaphore meanwhile, each with a return of its own.
+            // Other threads may sleep for a semaphore meanwhile, each of which needs a return probe.
             probe(LOCKED, "r64", "down_read sem=$arg1:x64"),
             probe(TRIED, "r64", "down_read_trylock sem=$arg1:x64 ok=$retval:x32"),
         ];
@@ -101,28 +102,27 @@ impl WalkTrace {
         Ok(Self { trace, tick: tick()? })
     }
 
-    /// The walks while `work` runs.
+    /// Runs `work`, and returns also the walks meanwhile.
     ///
     /// # Errors
-    /// When `work` fails, when an event was lost ([`crate::trace::tracefs::Lost`]), or when the trace
-    /// makes no sense.
+    /// When `work` fails, an event was lost ([`crate::trace::tracefs::Lost`]), or the trace is inconsistent.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Vec<Walk>)> {
         let (done, trace) = self.trace.record(work)?;
         let walks = parse(&trace, self.tick)
-            .with_context(|| format!("{}: cannot make sense of it", self.trace.file().display()))?;
+            .with_context(|| format!("{}: inconsistent trace", self.trace.file().display()))?;
         Ok((done, walks))
     }
 }
 
 /// Counts the VMAs that walks visit while `work` runs.
 ///
-/// A walk asks the interval tree for the first VMA and then for the next one until there is
-/// none, unless the page is done before. Every next one asked for follows a VMA visited, so only
-/// the last VMA of a search that ends early has to be added. That spares a return probe in the
-/// innermost loop, where a walk is millions of steps long.
+/// A walk asks the interval tree for the first VMA and then for the next one until there is none, unless the
+/// page is done earlier. Each request for a next VMA follows a visit, so only the last VMA of a search that
+/// ends early has to be added. That saves a return probe in the innermost loop, which makes millions of
+/// steps.
 ///
 /// # Errors
-/// When `work` fails, or when an event was lost or others used such a tree meanwhile
+/// When `work` fails, an event was lost, or another thread used such a tree meanwhile
 /// ([`crate::trace::tracefs::Lost`]).
 pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> {
     let counter =
@@ -134,11 +134,12 @@ pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> 
     let ((done, text), hits) = counter.count(|| trace.record(work))?;
     let steps = hits.get(NEXT).copied().unwrap_or(0);
     let visits = parse_visits(&text, steps)
-        .with_context(|| format!("{}: cannot make sense of it", trace.file().display()))?;
+        .with_context(|| format!("{}: inconsistent trace", trace.file().display()))?;
     Ok((done, visits))
 }
 
-/// The anon_vmas that `work`'s first touches found to join, by address; 0 where one found none.
+/// Runs `work`, and returns also the addresses of the anon_vmas that its first touches of VMAs joined; 0
+/// where there was none to join.
 ///
 /// # Errors
 /// When `work` fails, or an event was lost ([`crate::trace::tracefs::Lost`]).
@@ -157,17 +158,16 @@ fn probe(name: &'static str, kind: &'static str, what: &str) -> Probe {
 }
 
 fn walk_probes() -> [Probe; 2] {
-    // The function to call for each mapping comes behind a pointer and two bools in
-    // struct rmap_walk_control.
+    // In struct rmap_walk_control, the function to call for each mapping follows a pointer and two bools.
     [probe(LEAVE, "r", "rmap_walk_ksm"), probe(ENTER, "p", "rmap_walk_ksm one=+16($arg2):symbol")]
 }
 
-/// Nanoseconds per tick of [`Clock::Tsc`].
+/// Measures the nanoseconds per tick of [`Clock::Tsc`].
 fn tick() -> Result<f64> {
     let (began, first) = (clock::now(), ticks()?);
     thread::sleep(Duration::from_millis(50));
     let (ended, last) = (clock::now(), ticks()?);
-    ensure!(last > first, "the time stamp counter stands still");
+    ensure!(last > first, "the time stamp counter does not advance");
     Ok((ended - began) as f64 / (last - first) as f64)
 }
 
@@ -183,33 +183,33 @@ fn ticks() -> Result<u64> {
     anyhow::bail!("only x86 guests have the trace clock x86-tsc")
 }
 
-/// A walk under way.
-struct Open {
+/// A walk that has not returned.
+struct OpenWalk {
     kind: Kind,
     since: u64,
-    /// The semaphore it holds, and since when.
+    /// The semaphore that it holds, and since when.
     held: Option<(u64, u64)>,
     longest: u64,
 }
 
-/// The walks under way, by thread.
+/// The walks that have not returned, by thread.
 #[derive(Default)]
-struct Windows(HashMap<i32, Open>);
+struct OpenWalks(HashMap<i32, OpenWalk>);
 
-impl Windows {
+impl OpenWalks {
     fn enter(&mut self, event: &Event<'_>) -> Result<()> {
         let function = text_field(event.fields, "one").context("no function")?;
         let kind = Kind::of(function).with_context(|| format!("a walk that calls {function}"))?;
-        let open = Open { kind, since: event.at, held: None, longest: 0 };
+        let open = OpenWalk { kind, since: event.at, held: None, longest: 0 };
         ensure!(self.0.insert(event.tid, open).is_none(), "a walk within a walk");
         Ok(())
     }
 
-    fn leave(&mut self, event: &Event<'_>) -> Result<Open> {
+    fn leave(&mut self, event: &Event<'_>) -> Result<OpenWalk> {
         self.0.remove(&event.tid).context("a return without an entry")
     }
 
-    /// A semaphore was taken, if a walk did it.
+    /// Notes a semaphore that a thread has taken, if it is in a walk.
     fn lock(&mut self, event: &Event<'_>) -> Result<()> {
         let Some(open) = self.0.get_mut(&event.tid) else { return Ok(()) };
         let semaphore = field(event.fields, "sem").context("no semaphore")?;
@@ -217,12 +217,13 @@ impl Windows {
         Ok(())
     }
 
+    /// Notes a semaphore that a thread has released, if it is in a walk.
     fn unlock(&mut self, event: &Event<'_>) -> Result<()> {
         let Some(open) = self.0.get_mut(&event.tid) else { return Ok(()) };
         let semaphore = field(event.fields, "sem").context("no semaphore")?;
         match open.held.take() {
             Some((held, since)) if held == semaphore => open.longest = open.longest.max(event.at - since),
-            _ => bail!("semaphore {semaphore:#x} was given up but not taken"),
+            _ => bail!("semaphore {semaphore:#x} was released but not taken"),
         }
         Ok(())
     }
@@ -234,50 +235,50 @@ impl Windows {
 }
 
 fn parse(trace: &str, tick: f64) -> Result<Vec<Walk>> {
-    let (mut windows, mut walks) = (Windows::default(), Vec::new());
+    let (mut open_walks, mut walks) = (OpenWalks::default(), Vec::new());
     for event in events(trace) {
         let (line, event) = event?;
         let done = match event.name {
-            ENTER => windows.enter(&event),
-            LEAVE => windows.leave(&event).map(|open| {
+            ENTER => open_walks.enter(&event),
+            LEAVE => open_walks.leave(&event).map(|open| {
                 let took = (event.at - open.since) as f64 * tick;
                 walks.push(Walk { kind: open.kind, took, hold: open.longest as f64 * tick });
             }),
-            // Zero: somebody else has it, and the walk goes on to wait for it.
+            // Zero: another thread holds it, and the walk will wait for it.
             TRIED if field(event.fields, "ok") == Some(0) => Ok(()),
-            TRIED | LOCKED => windows.lock(&event),
-            FREED => windows.unlock(&event),
-            _ => Err(anyhow!("no event of ours")),
+            TRIED | LOCKED => open_walks.lock(&event),
+            FREED => open_walks.unlock(&event),
+            _ => Err(anyhow!("unknown event")),
         };
         done.with_context(|| format!("line {line}: {event:?}"))?;
     }
-    windows.finish()?;
+    open_walks.finish()?;
     Ok(walks)
 }
 
-/// How many walks there were, and how many VMAs they visited in `steps` steps.
+/// Returns how many walks there were, and how many VMAs they visited in `steps` steps.
 fn parse_visits(trace: &str, steps: u64) -> Result<Visits> {
-    let mut windows = Windows::default();
+    let mut open_walks = OpenWalks::default();
     let mut visits = Visits { walks: 0, vmas: steps };
     for event in events(trace) {
         let (line, event) = event?;
         let done = match event.name {
-            ENTER => windows.enter(&event),
-            LEAVE => windows.leave(&event).map(|_| visits.walks += 1),
-            // Steps are counted whoever makes them: nobody else may.
-            FIRST if !windows.0.contains_key(&event.tid) => {
+            ENTER => open_walks.enter(&event),
+            LEAVE => open_walks.leave(&event).map(|_| visits.walks += 1),
+            // The steps of all threads are counted, so no other thread may make any.
+            FIRST if !open_walks.0.contains_key(&event.tid) => {
                 return Err(Lost::new(format!("thread {} used an anon_vma as well", event.tid)).into());
             }
             FIRST => Ok(()),
             DONE => field(event.fields, "done").context("no value").map(|done| {
-                let early = windows.0.contains_key(&event.tid) && done != 0;
+                let early = open_walks.0.contains_key(&event.tid) && done != 0;
                 visits.vmas += u64::from(early);
             }),
-            _ => Err(anyhow!("no event of ours")),
+            _ => Err(anyhow!("unknown event")),
         };
         done.with_context(|| format!("line {line}: {event:?}"))?;
     }
-    windows.finish()?;
+    open_walks.finish()?;
     Ok(visits)
 }
 
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_and_their_holds_are_timed() {
+    fn walks_and_their_lock_holds_are_timed() {
         let trace = [
             line(7, 50, TRIED, "sem=0xaa ok=0x1"),
             enter(100, "try_to_migrate_one"),
@@ -320,17 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_an_error() {
-        for (trace, said) in [
+    fn an_inconsistent_trace_is_an_error() {
+        for (trace, expected) in [
             (vec![line(7, 1, LEAVE, "")], "without an entry"),
             (vec![enter(1, "try_to_unmap_one")], "without a return"),
             (vec![enter(1, "try_to_unmap_one"), enter(2, "try_to_unmap_one")], "within"),
             (vec![enter(1, "page_mkclean_one")], "page_mkclean_one"),
             (vec![enter(1, "try_to_unmap_one"), line(7, 2, FREED, "sem=0x1")], "not taken"),
-            (vec![line(7, 2, "unmap", "")], "no event of ours"),
+            (vec![line(7, 2, "unmap", "")], "unknown event"),
         ] {
             let error = format!("{:#}", parse(&trace.concat(), 1.0).unwrap_err());
-            assert!(error.contains(said), "{said:?} is not in: {error}");
+            assert!(error.contains(expected), "{expected:?} is not in: {error}");
         }
     }
 

@@ -1,5 +1,4 @@
-//! Kprobe events in a trace instance of our own: made, recorded or counted, and checked for
-//! losses.
+//! Kprobe events in a trace instance of their own: create, record or count them, and check for losses.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -8,17 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
-/// The group that all our events are in.
+/// The group of all our events.
 const GROUP: &str = "memreap";
-/// Room per CPU: some forty thousand events.
+/// Default buffer of each CPU: room for some forty thousand events.
 const BUFFER_KIB: &str = "4096";
 
-/// Events that should have been recorded and were not; the same work can be tried again.
+/// The error that events should have been recorded and were not. The same work can be tried again.
 #[derive(Debug)]
 pub struct Lost(String);
 
 impl Lost {
-    /// With the reason why what was recorded is of no use.
+    /// `why` is the reason why the recording is unusable.
     pub fn new(why: String) -> Self {
         Self(why)
     }
@@ -32,7 +31,7 @@ impl std::fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
-/// What an instance stamps its events with.
+/// The clock of an instance's time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The monotonic clock, which the trace shows in microseconds.
@@ -50,40 +49,38 @@ impl Clock {
     }
 }
 
-/// One kprobe event to be made.
+/// The definition of a kprobe event.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The event's name.
     pub name: &'static str,
-    /// `p` for a function's entry, `r` for its return, `rN` for at most N returns at a time.
+    /// `p` for a function's entry, `r` for its return, `rN` for a return with at most N calls at a time.
     pub kind: &'static str,
-    /// The function, and what to fetch: `up_read sem=$arg1:x64`.
+    /// The function, and the fields to record: `up_read sem=$arg1:x64`.
     pub what: String,
 }
 
 /// Some probes and a trace instance; both are removed when this is dropped.
 pub struct Trace {
     instance: PathBuf,
-    /// Our own events.
+    /// The probes' events.
     events: Vec<&'static str>,
-    /// Events of the kernel's own that are recorded with them, `system/event`.
+    /// Static events of the kernel that are recorded with them, `system/event`.
     others: Vec<&'static str>,
 }
 
-/// Whether the kernel has this event of its own, `system/event`.
+/// Whether the kernel has this static event, `system/event`.
 pub fn has_event(event: &str) -> bool {
     Path::new(TRACEFS).join("events").join(event).is_dir()
 }
 
 impl Trace {
-    /// Makes the probes and the instance called `name`, everything still switched off. Probes are
-    /// enabled in the given order: that of a return goes before that of its entry, because it is
-    /// the one that must not be without its pair; what enters between the two is seen to leave
-    /// only, and can be dropped.
+    /// Creates the probes and the instance called `name`, all disabled. Probes are enabled in the given
+    /// order. The probe of a return has to precede that of its entry, so that no recorded entry lacks its
+    /// return; a return without an entry can be dropped.
     ///
     /// # Errors
-    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says
-    /// which.
+    /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says which.
     pub fn new(name: &str, clock: Clock, probes: &[Probe]) -> Result<Self> {
         let definitions = Path::new(TRACEFS).join("kprobe_events");
         ensure!(
@@ -93,12 +90,13 @@ impl Trace {
         );
         let instance = Path::new(TRACEFS).join("instances").join(name);
         let this = Self { instance, events: probes.iter().map(|p| p.name).collect(), others: Vec::new() };
-        // A left-over would be in the way.
+        // Something may be left of an earlier run.
         this.remove();
         for Probe { name, kind, what } in probes {
             let probe = format!("{kind}:{GROUP}/{name} {what}");
-            append(&definitions, &probe)
-                .with_context(|| format!("probe '{probe}': is the symbol there to be probed?"))?;
+            append(&definitions, &probe).with_context(|| {
+                format!("probe '{probe}': does the kernel have that symbol, and can it be probed?")
+            })?;
         }
         fs::create_dir(&this.instance).with_context(|| this.instance.display().to_string())?;
         this.set("tracing_on", "0")?;
@@ -107,32 +105,32 @@ impl Trace {
         Ok(this)
     }
 
-    /// Gives each CPU's buffer so many KiB, where the default for all CPUs would be too much.
+    /// Sets the buffer size of each CPU, where the default is too much for all CPUs together.
     ///
     /// # Errors
-    /// When the kernel does not take the size.
+    /// When the kernel refuses the size.
     pub fn set_buffer_size(&self, kib: u32) -> Result<()> {
         self.set("buffer_size_kb", &kib.to_string())
     }
 
-    /// Also records an event that the kernel has ([`has_event`]).
+    /// Also records a static event of the kernel ([`has_event`]).
     pub fn add_event(&mut self, event: &'static str) {
         self.others.push(event);
     }
 
-    /// Records only what the thread `tid` does.
+    /// Records only events of the thread `tid`.
     ///
     /// # Errors
-    /// When the kernel does not take the filter.
+    /// When the kernel refuses the filter.
     pub fn filter_thread(&self, tid: i32) -> Result<()> {
         let filter = format!("common_pid == {tid}");
         self.events.iter().try_for_each(|event| self.set(&format!("events/{GROUP}/{event}/filter"), &filter))
     }
 
-    /// Records while `work` runs; gives the trace's text.
+    /// Records while `work` runs. Returns also the trace's text.
     ///
     /// # Errors
-    /// When `work` fails, or when an event was lost ([`Lost`]).
+    /// When `work` fails, or an event was lost ([`Lost`]).
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, String)> {
         let missed_before = missed(&profile()?);
         let done = self.record_outermost(work)?;
@@ -140,11 +138,11 @@ impl Trace {
         Ok(done)
     }
 
-    /// As [`Trace::record`], but a hit that was missed because the CPU was just handling another one
-    /// is not an error: for functions that the handling of a hit may itself call.
+    /// Like [`Trace::record`], but a hit that was missed because the CPU was handling another hit is no
+    /// error: for functions that the handling of a hit may call itself.
     ///
     /// # Errors
-    /// When `work` fails, or when the buffer was too small ([`Lost`]).
+    /// When `work` fails, or the buffer was too small ([`Lost`]).
     pub fn record_outermost<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, String)> {
         self.set("trace", "")?;
         let done = self.enable().and_then(|()| {
@@ -161,11 +159,11 @@ impl Trace {
         Ok((done, trace))
     }
 
-    /// Counts how often each probe is hit while `work` runs, and records nothing: for events
-    /// that come in millions. On all CPUs, whoever hits it.
+    /// Counts how often each probe is hit while `work` runs, by all threads on all CPUs, and records nothing:
+    /// for millions of events.
     ///
     /// # Errors
-    /// When `work` fails, or when a hit was missed ([`Lost`]).
+    /// When `work` fails, or a hit was missed ([`Lost`]).
     pub fn count<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, HashMap<&'static str, u64>)> {
         let before = profile()?;
         let done = self.enable().and_then(|()| work());
@@ -179,7 +177,7 @@ impl Trace {
         Ok((done, self.events.iter().map(count).collect()))
     }
 
-    /// The file that a recording is read from, for messages.
+    /// The file of the recording, for messages.
     pub fn file(&self) -> PathBuf {
         self.instance.join("trace")
     }
@@ -190,7 +188,7 @@ impl Trace {
 
     fn disable(&self) {
         for switch in self.switches() {
-            // What stays on costs time but harms nothing: tracing itself is off.
+            // An event that stays enabled costs time but does no harm: tracing itself is off.
             let _ = self.set(&switch, "0");
         }
     }
@@ -205,14 +203,15 @@ impl Trace {
         fs::write(&path, value).with_context(|| format!("write '{value}' to {}", path.display()))
     }
 
-    /// A probe that is hit while the same CPU handles another one cannot run.
+    /// Checks that no hit was missed: a probe that is hit while the same CPU handles another hit does not
+    /// run.
     fn check_no_miss(&self, missed_before: u64) -> Result<()> {
         let missed = missed(&profile()?) - missed_before;
         ensure!(missed == 0, Lost::new(format!("{missed} probe hits were missed (kprobe_profile)")));
         Ok(())
     }
 
-    /// An event not recorded would count as one that did not happen.
+    /// Checks that the buffers lost no event, which would look like one that did not happen.
     fn check_nothing_lost(&self) -> Result<()> {
         let per_cpu = self.instance.join("per_cpu");
         for cpu in fs::read_dir(&per_cpu).with_context(|| per_cpu.display().to_string())? {
@@ -227,7 +226,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Removes instance and probes, whichever are there.
+    /// Removes the instance and the probes that exist.
     fn remove(&self) {
         let _ = fs::remove_dir(&self.instance);
         for event in &self.events {
@@ -245,11 +244,11 @@ impl Drop for Trace {
 
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     use std::io::Write as _;
-    // One write: the kernel takes each for a whole command.
+    // In a single write, which the kernel takes for a whole command.
     File::options().append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
 }
 
-/// How often each probe was hit, and how often it was hit but could not run.
+/// How often each probe was hit, and how often a hit was missed.
 type Profile = HashMap<String, (u64, u64)>;
 
 fn profile() -> Result<Profile> {
@@ -270,7 +269,7 @@ fn missed(profile: &Profile) -> u64 {
     profile.values().map(|&(_, missed)| missed).sum()
 }
 
-/// Sum of what a CPU's ring buffer dropped.
+/// Returns how many events a CPU's ring buffer dropped.
 fn lost(stats: &str) -> Option<u64> {
     let mut lost = 0;
     let mut found = false;
@@ -287,23 +286,22 @@ fn lost(stats: &str) -> Option<u64> {
 /// One line of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Where it happened.
     pub cpu: u32,
-    /// Who did it, by name and number.
+    /// The command name and the ID of the thread.
     pub task: &'a str,
     pub tid: i32,
-    /// In the clock's unit, see [`Clock`].
+    /// In the unit of the clock, see [`Clock`].
     pub at: u64,
     /// The event's name.
     pub name: &'a str,
-    /// What the probe itself printed.
+    /// The text after the event's name.
     pub fields: &'a str,
 }
 
-/// The events of a trace with their line numbers, from 1.
+/// Returns the events of a trace with their line numbers, from 1.
 ///
 /// # Errors
-/// Lines that are neither comments nor events, above all those that tell of a loss.
+/// For each line that is neither a comment nor an event, for example one that reports a loss.
 pub fn events(trace: &str) -> impl Iterator<Item = Result<(usize, Event<'_>)>> {
     trace.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(
         |(i, line)| {
@@ -324,19 +322,19 @@ fn event(line: &str) -> Option<Event<'_>> {
     Some(Event { cpu: cpu.parse().ok()?, task, tid: tid.parse().ok()?, at: self::time(time)?, name, fields })
 }
 
-/// `seconds.microseconds` in microseconds, or the ticks of a clock that does not keep time.
+/// Parses `seconds.microseconds`, into microseconds, or ticks.
 fn time(text: &str) -> Option<u64> {
     let Some((seconds, micros)) = text.split_once('.') else { return text.parse().ok() };
     let whole = seconds.parse::<u64>().ok()? * 1_000_000;
     (micros.len() == 6).then(|| Some(whole + micros.parse::<u64>().ok()?))?
 }
 
-/// The value of `key=0x...` among a probe's fields.
+/// Returns the value of `key=0x...` among a probe's fields.
 pub fn field(fields: &str, key: &str) -> Option<u64> {
     u64::from_str_radix(text_field(fields, key)?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The value of `key=...` among a probe's fields, as it is.
+/// Returns the text of `key=...` among a probe's fields.
 pub fn text_field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
     fields.split(' ').find_map(|f| f.strip_prefix(key)?.strip_prefix('='))
 }
