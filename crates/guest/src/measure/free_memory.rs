@@ -1,27 +1,24 @@
-//! Watching memory come back: free memory over time, and when a share of it was back.
+//! Free memory over time, and when a certain amount of it was reached.
 
-use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
-use crate::system::{clock, sched};
+use super::recorder::Recorder;
+use crate::system::clock;
 
-/// How often free memory is read where nothing else is said. One reading costs some 20 µs under emulation and the reader
-/// shares its CPU with a reaper, so this is a compromise: 5 % of that CPU, on both arms alike.
-pub const STEP: Duration = Duration::from_micros(400);
-/// Room for six seconds of readings, or more with a longer step; nothing may be allocated while they
-/// are taken.
-const READINGS: usize = 15_000;
-/// Free memory has settled when two readings this far apart in time...
-const SETTLE_STEP: Duration = Duration::from_millis(3);
+/// How often free memory is read by default. A reading costs some 20 us under emulation, on the CPU of a
+/// reaper, so this is a compromise: 5 % of that CPU, equally in both arms of a comparison.
+pub const READ_INTERVAL: Duration = Duration::from_micros(400);
+/// Free memory has settled when two readings this far apart...
+const SETTLE_INTERVAL: Duration = Duration::from_millis(3);
 /// ...differ by no more than what the per-CPU counters may hide.
-const SETTLE_SLACK: u64 = 256 << 10;
+const SETTLE_SLACK_BYTES: u64 = 256 << 10;
+/// How often two readings are compared: for about a second.
 const SETTLE_TRIES: usize = 300;
 
-/// The sysctl that bounds how many free pages a CPU keeps to itself, as a fraction of its zone.
+/// The sysctl that limits how many free pages a CPU keeps to itself, as a fraction of its zone.
 const HIGH_FRACTION: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
 
 /// Free memory in bytes at one moment.
@@ -33,23 +30,35 @@ pub struct Reading {
     pub free: u64,
 }
 
-/// Free memory in bytes. sysinfo(2) reads the zones' counters and takes no lock; what the
-/// per-CPU deltas of those counters can hide is below 200 KiB on two CPUs.
+impl Reading {
+    /// Reads free memory.
+    pub fn now() -> Self {
+        Self { free: free(), at: clock::now() }
+    }
+}
+
+/// A recorder of free memory; see [`Reading::now`].
+pub fn recorder(interval: Duration) -> Recorder<Reading> {
+    Recorder::new(interval, Reading { at: 1, free: 1 })
+}
+
+/// Returns free memory in bytes. sysinfo(2) reads the zones' counters and takes no lock. The per-CPU deltas
+/// of those counters hide less than 200 KiB on two CPUs.
 pub fn free() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram * u64::from(info.mem_unit)
 }
 
-/// Free memory in bytes once it no longer changes.
+/// Waits until free memory no longer changes, and returns it in bytes.
 ///
 /// # Errors
 /// When it still changes after a second.
 pub fn settled() -> Result<u64> {
     let mut last = free();
     for _ in 0..SETTLE_TRIES {
-        thread::sleep(SETTLE_STEP);
+        thread::sleep(SETTLE_INTERVAL);
         let free = free();
-        if free.abs_diff(last) <= SETTLE_SLACK {
+        if free.abs_diff(last) <= SETTLE_SLACK_BYTES {
             return Ok(free);
         }
         last = free;
@@ -57,13 +66,15 @@ pub fn settled() -> Result<u64> {
     bail!("free memory does not settle: the guest is not idle")
 }
 
-/// Keeps per-CPU free lists as short as the kernel allows, so that freed pages show up as free
-/// at once. By default they take in up to an eighth of a zone. Restores the setting when dropped.
+/// Keeps per-CPU free lists as short as the kernel allows, so that freed pages count as free at once. By
+/// default these lists hold up to an eighth of a zone. Restores the setting when dropped.
 pub struct ShortFreeLists {
     before: String,
 }
 
 impl ShortFreeLists {
+    /// Changes the setting.
+    ///
     /// # Errors
     /// When the sysctl cannot be read or written.
     pub fn set() -> Result<Self> {
@@ -75,57 +86,18 @@ impl ShortFreeLists {
 
 impl Drop for ShortFreeLists {
     fn drop(&mut self) {
-        // A failure leaves the lists short, which hurts nobody.
+        // A failure leaves the lists short, which does no harm.
         let _ = fs::write(HIGH_FRACTION, self.before.trim_end());
     }
 }
 
-/// The readings of one round, in memory that is already there.
-pub struct Recorder {
-    readings: Vec<Reading>,
-    step: Duration,
-}
-
-impl Recorder {
-    /// Allocates and touches the memory. Free memory will be read every `step`.
-    pub fn new(step: Duration) -> Self {
-        // Not zero: an allocator hands out zeroed memory that is not there yet.
-        Self { readings: vec![Reading { at: 1, free: 1 }; READINGS], step }
-    }
-
-    /// Reads free memory every step until `stop`, as a SCHED_FIFO thread on the caller's
-    /// CPUs. Sets `running` after the first reading. Gives the readings, in order.
-    ///
-    /// # Errors
-    /// When the thread cannot get its priority, or the room for readings ran out.
-    pub fn record(&mut self, running: &AtomicBool, stop: &AtomicBool) -> Result<&[Reading]> {
-        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the reader of free memory")?;
-        rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
-        let mut taken = 0;
-        let mut next = clock::now();
-        while !stop.load(Ordering::Acquire) {
-            ensure!(
-                taken < self.readings.len(),
-                "memory did not come back within {:?}",
-                self.step * u32::try_from(READINGS)?
-            );
-            self.readings[taken] = Reading { free: free(), at: clock::now() };
-            taken += 1;
-            running.store(true, Ordering::Release);
-            next = (next + self.step.as_nanos() as u64).max(clock::now());
-            clock::sleep_until(next)?;
-        }
-        Ok(&self.readings[..taken])
-    }
-}
-
-/// Nanoseconds from `start` until free memory first reached `level`, on a straight line between
-/// the readings on both sides of the crossing. `None` when it never did.
+/// Returns the nanoseconds from `start` until free memory first reached `level` bytes, interpolated linearly
+/// between the readings before and after that. `None` if it never did.
 pub fn reached(readings: &[Reading], start: u64, level: u64) -> Option<f64> {
     let after = readings.iter().position(|r| r.at >= start && r.free >= level)?;
     let hi = readings[after];
-    // Without a reading between the start and this one there is nothing to interpolate from:
-    // the level was there already.
+    // Without a lower reading before this one there is nothing to interpolate from: the level had been
+    // reached already.
     let lo = match after.checked_sub(1).map(|i| readings[i]) {
         Some(lo) if lo.free < level => lo,
         _ => return Some((hi.at - start) as f64),
@@ -144,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crossing_lies_between_two_readings() {
+    fn the_time_is_interpolated_between_two_readings() {
         let r = readings(&[(900, 0), (1000, 0), (1400, 50), (1800, 100), (2200, 100)]);
         assert_eq!(reached(&r, 1000, 75), Some(600.0));
         assert_eq!(reached(&r, 1000, 50), Some(400.0));
@@ -171,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_was_there_before_takes_no_time_of_its_own() {
+    fn a_level_that_was_reached_before_takes_no_time() {
         let r = readings(&[(1000, 100), (1400, 100)]);
         assert_eq!(reached(&r, 1000, 90), Some(0.0));
     }

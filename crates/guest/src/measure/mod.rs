@@ -1,4 +1,5 @@
-//! Free memory over time, and when what a killed process had was back.
+//! Free memory over time, and when the memory of a killed process was back.
 
 pub mod free_memory;
+pub mod recorder;
 pub mod recovery;

@@ -1,5 +1,5 @@
-//! Pages that KSM merged, in an address space of many VMAs: the layout, ksmd on order, moves
-//! between nodes, and what /proc says about single pages.
+//! Pages that KSM merged, in an address space of many VMAs: their layout, running ksmd on request, moving
+//! pages between NUMA nodes, and what /proc shows of single pages.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -13,9 +13,9 @@ use super::PAGE_BYTES;
 use crate::system::clock;
 
 const SYSFS: &str = "/sys/kernel/mm/ksm";
-/// Every wake-up of ksmd is one full scan, and between two there is time to stop it: that way a
-/// merge is always the same number of scans. smart_scan would pass over pages now and then; the
-/// rest is what the kernel comes with.
+/// Every wake-up of ksmd is one full scan, and there is time to stop it between two scans: so a merge always
+/// takes the same number of scans. smart_scan would skip pages in some scans. The other settings are the
+/// kernel's defaults.
 const SETTINGS: [(&str, &str); 8] = [
     ("run", "0"),
     ("advisor_mode", "none"),
@@ -26,19 +26,20 @@ const SETTINGS: [(&str, &str); 8] = [
     ("max_page_sharing", "256"),
     ("merge_across_nodes", "1"),
 ];
-/// How often ksmd is looked at while it scans, and for how long at most.
-const LOOK: Duration = Duration::from_millis(2);
-const MERGE_LIMIT: u64 = 30_000_000_000;
+/// How often it is checked whether ksmd has ended a scan.
+const SCAN_POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest that a merge may take: 30 s.
+const MERGE_TIMEOUT_NS: u64 = 30_000_000_000;
 
-/// ksmd, stopped but when told to merge.
+/// ksmd, which runs only during [`Ksm::merge`].
 pub struct Ksm {
-    /// Where its CPU time is found.
+    /// The file with its CPU time.
     schedstat: String,
 }
 
-/// What a merge took.
+/// The cost of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergeCost {
     /// Full scans.
     pub scans: u64,
     /// CPU time of ksmd in nanoseconds.
@@ -46,10 +47,10 @@ pub struct Merged {
 }
 
 impl Ksm {
-    /// Finds ksmd and sets it up.
+    /// Finds ksmd and changes its settings.
     ///
     /// # Errors
-    /// When the kernel has no KSM, or pages are merged already, which pins some settings.
+    /// When the kernel has no KSM, or pages are merged already, which makes some settings immutable.
     pub fn set_up() -> Result<Self> {
         for (name, value) in SETTINGS {
             let path = format!("{SYSFS}/{name}");
@@ -64,31 +65,31 @@ impl Ksm {
         bail!("there is no ksmd in /proc")
     }
 
-    /// Runs ksmd for full scans until `done`, and stops it again.
+    /// Runs ksmd for full scans until `done` returns true, and stops it.
     ///
     /// # Errors
-    /// When it takes too long.
-    pub fn merge(&self, done: impl Fn() -> Result<bool>) -> Result<Merged> {
+    /// When that takes too long.
+    pub fn merge(&self, done: impl Fn() -> Result<bool>) -> Result<MergeCost> {
         let (cpu, scans) = (self.cpu()?, number("full_scans")?);
         let began = clock::now();
         set("run", "1")?;
         let merged = loop {
             let seen = number("full_scans")?;
             match done() {
-                Ok(false) if clock::now() - began < MERGE_LIMIT => {}
+                Ok(false) if clock::now() - began < MERGE_TIMEOUT_NS => {}
                 Ok(false) => break Err(anyhow::anyhow!("not merged after {} scans", seen - scans)),
                 other => break other,
             }
-            while number("full_scans")? == seen && clock::now() - began < MERGE_LIMIT {
-                thread::sleep(LOOK);
+            while number("full_scans")? == seen && clock::now() - began < MERGE_TIMEOUT_NS {
+                thread::sleep(SCAN_POLL_INTERVAL);
             }
         };
-        // Waits for the scan to end.
+        // The write waits for the end of the scan.
         set("run", "0")?;
         merged.context("ksmd")?;
-        // From there ksmd goes to sleep, and only then is its CPU time complete.
-        thread::sleep(LOOK);
-        Ok(Merged { scans: number("full_scans")? - scans, cpu: self.cpu()? - cpu })
+        // Only when ksmd sleeps, a moment later, is its CPU time complete.
+        thread::sleep(SCAN_POLL_INTERVAL);
+        Ok(MergeCost { scans: number("full_scans")? - scans, cpu: self.cpu()? - cpu })
     }
 
     fn cpu(&self) -> Result<u64> {
@@ -98,7 +99,7 @@ impl Ksm {
     }
 }
 
-/// Distinct merged pages, and further mappings of them.
+/// Returns the number of distinct merged pages, and that of further mappings of them.
 ///
 /// # Errors
 /// When the kernel has no KSM.
@@ -117,18 +118,18 @@ fn set(name: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| format!("write {value} to {path}"))
 }
 
-/// Private anonymous memory at an address of the kernel's choice, unmapped when dropped. One
-/// page before and one behind it cannot be accessed, so that no neighbour shares its anon_vma.
+/// Private anonymous memory, unmapped when dropped. The pages before and after it are inaccessible, so that
+/// no neighbour shares its anon_vma.
 pub struct Area {
     base: usize,
     pages: usize,
 }
 
 impl Area {
-    /// Maps the memory, writable. Nothing is behind it yet.
+    /// Maps the memory, writable. No page is allocated yet.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     pub fn new(pages: usize) -> Result<Self> {
         let (span, none) = ((pages + 2) * PAGE_BYTES, ProtFlags::empty());
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -139,10 +140,10 @@ impl Area {
         Ok(area)
     }
 
-    /// Maps fresh memory over some of the pages, as all of them were at first.
+    /// Maps new memory over some of the pages.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     pub fn map(&self, first: usize, pages: usize) -> Result<()> {
         let (read_write, fixed) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         let at = self.pointer(first);
@@ -155,7 +156,7 @@ impl Area {
     /// Lets ksmd merge some of the pages.
     ///
     /// # Errors
-    /// What madvise(2) says.
+    /// Those of madvise(2).
     pub fn mergeable(&self, first: usize, pages: usize) -> Result<()> {
         let at = self.pointer(first);
         // SAFETY: pages of the area; merging does not change what they hold.
@@ -163,7 +164,7 @@ impl Area {
             .context("madvise(MADV_MERGEABLE), which needs CONFIG_KSM")
     }
 
-    /// Where a page is.
+    /// The address of a page.
     pub fn address(&self, page: usize) -> usize {
         assert!(page < self.pages, "page {page} of {}", self.pages);
         self.base + page * PAGE_BYTES
@@ -173,7 +174,7 @@ impl Area {
         ptr::with_exposed_provenance_mut(self.address(page))
     }
 
-    /// Fills a page with what only this `content` has.
+    /// Fills a page with a content that depends on the number `content`.
     pub fn fill(&self, page: usize, content: u64) {
         let at = self.pointer(page);
         for word in 0..PAGE_BYTES / size_of::<u64>() {
@@ -182,7 +183,7 @@ impl Area {
         }
     }
 
-    /// Whether the page holds what [`fill`](Self::fill) put there.
+    /// Whether a page has the content that [`fill`](Self::fill) wrote.
     pub fn holds(&self, page: usize, content: u64) -> bool {
         let at = self.pointer(page);
         // SAFETY: a word of a page of the area, which is always readable.
@@ -196,26 +197,26 @@ impl Area {
         unsafe { self.pointer(page).read_volatile() };
     }
 
-    /// Writes to a page that was not split off as read-only.
+    /// Writes to a page that [`split`](Self::split) leaves writable.
     pub fn write(&self, page: usize) {
         // SAFETY: the first word of a page that `split` leaves writable.
         unsafe { self.pointer(page).write_volatile(1) };
     }
 
-    /// Makes each page a VMA of its own: those of odd numbers are read-only from here on.
+    /// Makes each page a VMA of its own: pages with odd numbers become read-only.
     ///
     /// # Errors
-    /// What mprotect(2) says; ENOMEM when vm.max_map_count is too low.
+    /// Those of mprotect(2); ENOMEM when vm.max_map_count is too low.
     pub fn split(&self) -> Result<()> {
         for page in (1..self.pages).step_by(2) {
-            // SAFETY: a page of the area, to which nobody writes any more.
+            // SAFETY: a page of the area, which is not written to any more.
             unsafe { rustix::mm::mprotect(self.pointer(page).cast(), PAGE_BYTES, MprotectFlags::READ) }
                 .with_context(|| format!("mprotect of page {page}"))?;
         }
         Ok(())
     }
 
-    /// Number of VMAs in the area.
+    /// Returns the number of VMAs in the area.
     ///
     /// # Errors
     /// When /proc/self/maps cannot be read.
@@ -233,32 +234,32 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         let at = ptr::with_exposed_provenance_mut(self.base - PAGE_BYTES);
-        // SAFETY: the mapping made in `new`, with its margins; nothing points into it any more.
+        // SAFETY: the mapping made in `new`, with its margins; no reference points into it any more.
         // A failure leaves it mapped.
         let _ = unsafe { rustix::mm::munmap(at, (self.pages + 2) * PAGE_BYTES) };
     }
 }
 
-/// Words that differ from content to content and, so that a compressor has something to do,
-/// within a page.
+/// Returns a word of a page's content. Words differ between contents and, so that a compressor has work to
+/// do, within a page.
 fn word_of(content: u64, word: usize) -> u64 {
     (content << 16 | word as u64 | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How a crowd of VMAs is laid out.
+/// The layout of merged pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// VMAs, of one page each.
     pub vmas: usize,
     /// Pages that KSM merges.
     pub pages: usize,
-    /// Places at which each of them is mapped.
+    /// How often each of them is mapped.
     pub maps: usize,
 }
 
 impl Shape {
-    /// The VMA in which a page is mapped for the `map`th time. A page's places are spread over
-    /// all VMAs, and no two pages share one.
+    /// The VMA in which a page is mapped for the `map`th time. A page's mappings are spread over all VMAs,
+    /// and no two pages share a VMA.
     pub fn place(self, page: usize, map: usize) -> usize {
         (map * self.pages + page) * self.vmas / (self.maps * self.pages)
     }
@@ -268,7 +269,7 @@ impl Shape {
         (0..self.maps).map(move |map| self.place(page, map))
     }
 
-    /// `count` VMAs that are writable and empty, spread over all.
+    /// `count` VMAs that are writable and empty, spread over all VMAs.
     fn empty(self, count: usize) -> Vec<usize> {
         let mut taken = vec![false; self.vmas];
         (0..self.pages).flat_map(|page| self.places(page)).for_each(|vma| taken[vma] = true);
@@ -277,47 +278,47 @@ impl Shape {
     }
 }
 
-/// Many VMAs with one anon_vma, and among them pages that KSM merged.
-pub struct Crowd {
+/// Many VMAs with one anon_vma, some of which map pages that KSM merged.
+pub struct MergedPages {
     /// The layout.
     pub shape: Shape,
     area: Area,
-    /// What the first page holds.
+    /// The number of the first page's content; those of the others follow.
     content: u64,
 }
 
-impl Crowd {
-    /// Maps the VMAs, has ksmd merge the pages and checks both. No two crowds of one boot
-    /// should have the same `content`.
+impl MergedPages {
+    /// Maps the VMAs, has ksmd merge the pages, and checks both. `content` is the number of the first page's
+    /// content; no two of one boot should have contents in common.
     ///
     /// # Errors
-    /// When the kernel does not make of it what it should be.
+    /// When the VMAs or the merged pages are not as they should be.
     pub fn new(shape: Shape, ksm: &Ksm, content: u64) -> Result<Self> {
         const MAX_MAP_COUNT: &str = "/proc/sys/vm/max_map_count";
         // The program itself needs a few.
         fs::write(MAX_MAP_COUNT, (shape.vmas + 1000).to_string()).context(MAX_MAP_COUNT)?;
-        let crowd = Self { shape, area: Area::new(shape.vmas)?, content };
-        crowd.area.mergeable(0, shape.vmas)?;
-        // The first write makes the anon_vma, which the VMAs split off share.
+        let merged = Self { shape, area: Area::new(shape.vmas)?, content };
+        merged.area.mergeable(0, shape.vmas)?;
+        // The first write creates the anon_vma, which the VMAs share after the split.
         for page in 0..shape.pages {
-            shape.places(page).for_each(|vma| crowd.area.fill(vma, content + page as u64));
+            shape.places(page).for_each(|vma| merged.area.fill(vma, content + page as u64));
         }
-        crowd.area.split()?;
-        crowd.check_vmas()?;
-        ksm.merge(|| Ok(crowd.unmerged()?.is_none())).or_else(|e| match crowd.unmerged()? {
+        merged.area.split()?;
+        merged.check_vmas()?;
+        ksm.merge(|| Ok(merged.unmerged()?.is_none())).or_else(|e| match merged.unmerged()? {
             None => Err(e),
-            Some((page, map)) => Err(e.context(format!("page {page} at its place {map}"))),
+            Some((page, map)) => Err(e.context(format!("page {page} at its mapping {map}"))),
         })?;
-        crowd.check_pages()?;
-        Ok(crowd)
+        merged.check_pages()?;
+        Ok(merged)
     }
 
-    /// One address of each page.
+    /// Returns one address of each page.
     pub fn addresses(&self) -> Vec<usize> {
         (0..self.shape.pages).map(|page| self.address(page, 0)).collect()
     }
 
-    /// Where a page is mapped for the `map`th time.
+    /// The address at which a page is mapped for the `map`th time.
     pub fn address(&self, page: usize, map: usize) -> usize {
         self.area.address(self.shape.place(page, map))
     }
@@ -327,18 +328,17 @@ impl Crowd {
         self.area.read(self.shape.place(page, map));
     }
 
-    /// Replaces `count` empty VMAs by fresh ones, which have no anon_vma until they are first
-    /// written to. Then they get that of their neighbours, from which they differ in nothing
-    /// but the access rights.
+    /// Replaces `count` empty VMAs by new ones, and returns them. They have no anon_vma until the first write
+    /// to them; then they join that of their neighbours, from which they differ only in the access rights.
     ///
     /// # Errors
-    /// What mmap(2) says, or when it changes the number of VMAs.
-    pub fn freshen(&self, count: usize) -> Result<Vec<usize>> {
+    /// Those of mmap(2), or when the number of VMAs changes.
+    pub fn replace_empty(&self, count: usize) -> Result<Vec<usize>> {
         let fresh = self.shape.empty(count);
         ensure!(fresh.len() == count, "only {} VMAs of {count} are empty", fresh.len());
         for &vma in &fresh {
             self.area.map(vma, 1)?;
-            // As its neighbours are: what differs in more than access rights shares no anon_vma.
+            // As its neighbours are: a VMA that differs in more than access rights shares no anon_vma.
             self.area.mergeable(vma, 1)?;
         }
         self.check_vmas()?;
@@ -350,10 +350,10 @@ impl Crowd {
         self.area.write(vma);
     }
 
-    /// Whether every place holds what was put there.
+    /// Checks the contents of all pages at all their mappings.
     ///
     /// # Errors
-    /// When one does not.
+    /// When one was corrupted.
     pub fn check_contents(&self) -> Result<()> {
         for page in 0..self.shape.pages {
             let bad = self.shape.places(page).find(|&vma| !self.area.holds(vma, self.content + page as u64));
@@ -362,10 +362,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether every page is swapped out at all its places.
+    /// Whether every page is swapped out at all its mappings.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When /proc/self/pagemap cannot be read.
     pub fn swapped(&self) -> Result<bool> {
         let pagemap = Pagemap::open()?;
         for page in 0..self.shape.pages {
@@ -384,7 +384,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// A page and one of its places that is not on the page frame of the first.
+    /// Returns a page and one of its mappings that has another page frame than its first mapping.
     fn unmerged(&self) -> Result<Option<(usize, usize)>> {
         let pagemap = Pagemap::open()?;
         for page in 0..self.shape.pages {
@@ -422,7 +422,7 @@ impl Pagemap {
     }
 }
 
-/// What /proc/PID/pagemap says of one page.
+/// One page's entry in /proc/PID/pagemap.
 #[derive(Clone, Copy)]
 struct Entry(u64);
 
@@ -440,7 +440,7 @@ impl Entry {
     }
 }
 
-/// What /proc/kpageflags says of a page frame.
+/// Whether a page frame belongs to KSM, by /proc/kpageflags.
 fn is_ksm(frame: u64) -> Result<bool> {
     const KPF_KSM: u32 = 21;
     let flags = File::open("/proc/kpageflags").context("/proc/kpageflags (CONFIG_PROC_PAGE_MONITOR)")?;
@@ -454,19 +454,19 @@ fn read_u64(file: &File, index: usize) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(word))
 }
 
-/// Moves pages to a node wherever they are mapped, and checks that they came there.
+/// Moves pages to a NUMA node at all their mappings, and checks that they are there.
 ///
 /// # Errors
-/// When one page did not; that is also what a walk that misses a mapping leads to.
+/// When a page did not move, for example because the kernel missed one of its mappings.
 pub fn move_to(node: i32, addresses: &[usize]) -> Result<()> {
     let status = move_pages(addresses, node)?;
     match status.iter().position(|&at| at != node) {
         None => Ok(()),
-        Some(i) => bail!("page {i} did not move to node {node}: {}", shown(status[i])),
+        Some(i) => bail!("page {i} did not move to node {node}: {}", describe(status[i])),
     }
 }
 
-fn shown(status: i32) -> String {
+fn describe(status: i32) -> String {
     match status {
         node @ 0.. => format!("it is on node {node}"),
         error => io::Error::from_raw_os_error(-error).to_string(),
@@ -490,7 +490,7 @@ fn move_pages(addresses: &[usize], node: i32) -> Result<Vec<i32>> {
             MPOL_MF_MOVE_ALL,
         )
     };
-    // A positive result is a number of pages that did not move; their status says why.
+    // A positive result is the number of pages that did not move; their status has the reason.
     ensure!(ret >= 0, "move_pages: {}", io::Error::last_os_error());
     Ok(status)
 }
@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_apart_and_spread() {
+    fn mappings_are_distinct_and_spread() {
         for (vmas, pages, maps) in [(2000, 8, 2), (20_000, 8, 200), (2000, 8, 200), (20_000, 1, 200)] {
             let shape = Shape { vmas, pages, maps };
             let mut all: Vec<usize> = (0..pages).flat_map(|page| shape.places(page)).collect();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn pagemap_entries_are_told_apart() {
+    fn pagemap_entries_are_distinguished() {
         let there = Entry(1 << 63 | 0x1234);
         assert!(there.present() && !there.swapped() && there.frame() == 0x1234);
         assert!(Entry(1 << 62).swapped() && !Entry(1 << 62).present());

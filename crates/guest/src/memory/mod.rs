@@ -1,4 +1,4 @@
-//! Memory in the states that scenarios need: touched, merged by KSM, and space to swap it to.
+//! Memory in the states that scenarios need: touched or not, merged by KSM, and swap space.
 
 pub mod ksm;
 pub mod region;

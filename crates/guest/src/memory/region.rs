@@ -1,4 +1,4 @@
-//! Memory of which a process touches what it wants to have.
+//! A mapping of which a process touches and frees single pages.
 
 use std::ops::Range;
 use std::ptr;
@@ -8,37 +8,37 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::PAGE_BYTES;
 
-/// Pages of a page table.
-pub const TABLE: usize = 512;
+/// Pages that a page table maps.
+pub const TABLE_PAGES: usize = 512;
 
-/// An anonymous mapping that begins with a page table. Unmapped when dropped.
+/// An anonymous mapping that begins where a page table does. Unmapped when dropped.
 pub struct Region {
-    /// Where the mapping is, and its bytes.
+    /// The address and the bytes of the mapping.
     mapping: (*mut u8, usize),
-    /// Where the region begins.
+    /// The address of the region in it.
     at: *mut u8,
     pages: usize,
 }
 
 impl Region {
-    /// Maps so many pages, none of which is there.
+    /// Maps so many private pages, none of which is allocated.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     pub fn new(pages: usize) -> Result<Self> {
         Self::map(pages, MapFlags::PRIVATE)
     }
 
-    /// The same of shared memory.
+    /// Maps shared pages in the same way.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     pub fn shared(pages: usize) -> Result<Self> {
         Self::map(pages, MapFlags::SHARED)
     }
 
     fn map(pages: usize, kind: MapFlags) -> Result<Self> {
-        let size = (pages + TABLE) * PAGE_BYTES;
+        let size = (pages + TABLE_PAGES) * PAGE_BYTES;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
@@ -50,7 +50,7 @@ impl Region {
         }
         .context("mmap")?
         .cast::<u8>();
-        let at = start.wrapping_add(start.align_offset(TABLE * PAGE_BYTES));
+        let at = start.wrapping_add(start.align_offset(TABLE_PAGES * PAGE_BYTES));
         Ok(Self { mapping: (start, size), at, pages })
     }
 
@@ -61,22 +61,22 @@ impl Region {
     pub fn touch(&self, pages: Range<usize>) {
         assert!(pages.end <= self.pages);
         for page in pages {
-            // SAFETY: the page is within the mapping, see above, which nobody refers to.
+            // SAFETY: the page is within the mapping, see above, to which no reference exists.
             unsafe { self.at.add(page * PAGE_BYTES).write_volatile(1) };
         }
     }
 
-    /// Gives these pages back, as far as this process goes.
+    /// Unmaps these pages; private ones are freed by that.
     ///
     /// # Errors
-    /// What madvise(2) says.
+    /// Those of madvise(2).
     ///
     /// # Panics
     /// When the region has no such page.
     pub fn free(&self, pages: Range<usize>) -> Result<()> {
         assert!(pages.end <= self.pages);
         let at = self.at.wrapping_add(pages.start * PAGE_BYTES).cast();
-        // SAFETY: the pages are within the mapping, see above, which nobody refers to.
+        // SAFETY: the pages are within the mapping, see above, to which no reference exists.
         unsafe { rustix::mm::madvise(at, pages.len() * PAGE_BYTES, Advice::LinuxDontNeed) }
             .context("madvise(MADV_DONTNEED)")
     }
@@ -84,7 +84,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to the mapping.
+        // SAFETY: no reference to the mapping exists.
         let _ = unsafe { rustix::mm::munmap(self.mapping.0.cast(), self.mapping.1) };
     }
 }
@@ -93,8 +93,8 @@ impl Drop for Region {
 mod tests {
     use super::*;
 
-    /// Which of the first pages are there.
-    fn there(region: &Region, pages: usize) -> Vec<bool> {
+    /// Which of the first pages are resident.
+    fn resident(region: &Region, pages: usize) -> Vec<bool> {
         let mut flags = vec![0u8; pages];
         // SAFETY: the pages are mapped, and there is a byte for each.
         let ret = unsafe { libc::mincore(region.at.cast(), pages * PAGE_BYTES, flags.as_mut_ptr()) };
@@ -103,17 +103,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_touched_and_not_freed_is_there() {
+    fn only_pages_that_are_touched_and_not_freed_are_resident() {
         let region = Region::new(8).unwrap();
-        assert_eq!(region.at.addr() % (TABLE * PAGE_BYTES), 0);
-        assert_eq!(there(&region, 8), [false; 8]);
+        assert_eq!(region.at.addr() % (TABLE_PAGES * PAGE_BYTES), 0);
+        assert_eq!(resident(&region, 8), [false; 8]);
         region.touch(1..6);
         region.free(2..4).unwrap();
-        assert_eq!(there(&region, 8), [false, true, false, false, true, true, false, false]);
+        assert_eq!(resident(&region, 8), [false, true, false, false, true, true, false, false]);
     }
 
     #[test]
-    fn only_shared_memory_keeps_what_a_process_gives_back() {
+    fn only_shared_memory_keeps_its_contents() {
         for (region, kept) in [(Region::new(1).unwrap(), 0), (Region::shared(1).unwrap(), 1)] {
             region.touch(0..1);
             region.free(0..1).unwrap();

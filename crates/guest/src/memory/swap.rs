@@ -1,4 +1,4 @@
-//! Swap space: compressed in memory, or on a block device that is a file in memory.
+//! Swap space: on zram, or on a loop device whose file is in memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,31 +12,31 @@ use super::PAGE_BYTES;
 
 const ZRAM: &str = "zram0";
 const LOOP: &str = "/dev/loop0";
-/// Where the file of a loop device is, in a file system of its own that cannot be swapped out.
+/// Where the loop device's file is: in a file system of its own that cannot be swapped out.
 const BACKING: &str = "/run/swap";
 
-/// LOOP_SET_FD and LOOP_CLR_FD.
+/// The ioctls that attach a file to a loop device, and detach it.
 const LOOP_SET_FD: libc::Ioctl = 0x4C00;
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 
-/// Swap space on zram, switched on. It stays so until the guest ends.
+/// Switches swap on zram on, until the guest ends.
 ///
 /// # Errors
-/// When the kernel has no zram, or does not take it as swap.
+/// When the kernel has no zram, or swapon(2) fails.
 pub fn on(bytes: u64) -> Result<()> {
-    // Nobody takes it down.
+    // It is never switched off.
     std::mem::forget(Area::zram(bytes, None)?);
     Ok(())
 }
 
-/// The compression algorithms that zram has.
+/// Returns the compression algorithms that zram supports.
 ///
 /// # Errors
 /// When the kernel has no zram.
 pub fn algorithms() -> Result<Vec<String>> {
     let path = zram_file("comp_algorithm");
     let text = fs::read_to_string(&path).with_context(|| format!("{path} (CONFIG_ZRAM)"))?;
-    // The one that is used is in brackets.
+    // The current one is in brackets.
     Ok(text.split_whitespace().map(|name| name.trim_matches(['[', ']']).to_owned()).collect())
 }
 
@@ -44,7 +44,7 @@ fn zram_file(name: &str) -> String {
     format!("/sys/block/{ZRAM}/{name}")
 }
 
-/// Swap space that is on until dropped. Nothing may be in it then.
+/// Swap space that is on until this is dropped. It has to be empty then.
 pub struct Area {
     kind: Kind,
 }
@@ -55,10 +55,10 @@ enum Kind {
 }
 
 impl Area {
-    /// On zram, with this compression or the kernel's default.
+    /// Switches swap on zram on, with this compression or the kernel's default.
     ///
     /// # Errors
-    /// When the kernel has no zram or no such compression, or does not take it as swap.
+    /// When the kernel has no zram or no such compression, or swapon(2) fails.
     pub fn zram(bytes: u64, algorithm: Option<&str>) -> Result<Self> {
         let set = |name, value: &str| {
             let path = zram_file(name);
@@ -73,11 +73,11 @@ impl Area {
         Ok(area)
     }
 
-    /// On a loop device, which unlike zram is told nothing when a slot is freed, and writes while
-    /// others go on.
+    /// Switches swap on a loop device on. Unlike zram, such a device is not notified when a slot is freed,
+    /// and writes asynchronously.
     ///
     /// # Errors
-    /// When the kernel has no loop device or no ramfs, or does not take it as swap.
+    /// When the kernel has no loop device or no ramfs, or swapon(2) fails.
     pub fn on_loop(bytes: u64) -> Result<Self> {
         fs::create_dir_all(BACKING).context(BACKING)?;
         mount("ramfs", BACKING, "ramfs", MountFlags::empty(), None).context("mount ramfs")?;
@@ -85,7 +85,7 @@ impl Area {
         let file = File::options().read(true).write(true).create_new(true).open(&path).context(path)?;
         file.set_len(bytes).context("size of the loop device's file")?;
         let device = File::options().read(true).write(true).open(LOOP).context(LOOP)?;
-        // SAFETY: takes a descriptor as a number, no memory.
+        // SAFETY: the call takes a descriptor as a number, and no memory.
         let ret = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_FD, file.as_raw_fd()) };
         ensure!(ret == 0, "{LOOP}: LOOP_SET_FD: {}", io::Error::last_os_error());
         let area = Self { kind: Kind::Loop(device) };
@@ -93,7 +93,7 @@ impl Area {
         Ok(area)
     }
 
-    /// The zram device's name in sysfs, if it is one.
+    /// The zram device's name in sysfs; `None` for another device.
     pub fn zram_name(&self) -> Option<&'static str> {
         matches!(self.kind, Kind::Zram).then_some(ZRAM)
     }
@@ -117,7 +117,7 @@ impl Area {
         Ok(())
     }
 
-    fn take_down(&self) -> Result<()> {
+    fn switch_off(&self) -> Result<()> {
         let path = self.device();
         let name = std::ffi::CString::new(path.as_str())?;
         // SAFETY: the path is a C string that outlives the call.
@@ -126,11 +126,11 @@ impl Area {
         match &self.kind {
             Kind::Zram => fs::write(zram_file("reset"), "1").context("reset zram"),
             Kind::Loop(device) => {
-                // SAFETY: takes no memory.
+                // SAFETY: the call takes no memory.
                 let ret = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) };
                 ensure!(ret == 0, "{path}: LOOP_CLR_FD: {}", io::Error::last_os_error());
-                // The device lets go of the file when its last user does, so the memory comes back
-                // at once but the file system need not.
+                // The device closes the file when its own last user is gone. Removing the file frees the
+                // memory at once, while the file system may still be busy.
                 fs::remove_file(format!("{BACKING}/file")).context("remove the loop device's file")?;
                 unmount(BACKING, UnmountFlags::DETACH).context("unmount ramfs")
             }
@@ -140,17 +140,18 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        if let Err(e) = self.take_down() {
-            // The next one cannot be switched on, and says so.
+        if let Err(e) = self.switch_off() {
+            // Switching the next one on will fail and report it.
             eprintln!("guest: {e:#}");
         }
     }
 }
 
-/// The first page of swap space: a version, the number of the last page, no bad pages.
+/// Returns the first page of swap space, as mkswap(8) writes it: the version, the number of the last page, no
+/// bad pages.
 fn header(pages: u64) -> Result<Vec<u8>> {
     const SIGNATURE: &[u8] = b"SWAPSPACE2";
-    let last = u32::try_from(pages.saturating_sub(1)).context("so much swap space has no number")?;
+    let last = u32::try_from(pages.saturating_sub(1)).context("too much swap space")?;
     let mut page = vec![0; PAGE_BYTES];
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());

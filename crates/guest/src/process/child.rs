@@ -1,4 +1,4 @@
-//! Forked children, and numbers that they and their parent all see.
+//! Forked children, and numbers in memory that they share with their parent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-/// How long somebody who waits for a child sleeps between two looks.
-const MOMENT: Duration = Duration::from_micros(500);
+/// How often a state that is waited for is checked.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// A child process. Killed and reaped when dropped, if not waited for.
 pub struct Child {
@@ -18,11 +18,11 @@ pub struct Child {
 }
 
 impl Child {
-    /// Forks; the child does `life` and exits, or says on the console why it could not. The caller
-    /// must be single-threaded.
+    /// Forks a child, which runs `life` and exits; a failure goes to the console. The caller must be
+    /// single-threaded.
     ///
     /// # Errors
-    /// When there is no process for it.
+    /// When fork(2) fails.
     pub fn fork(life: impl FnOnce() -> Result<()>) -> Result<Self> {
         // SAFETY: the process is single-threaded, so the child may use everything the parent may;
         // it never returns from the match's arm.
@@ -38,7 +38,7 @@ impl Child {
                 // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
                 unsafe { libc::_exit(lived.is_err().into()) }
             }
-            pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
+            pid => Pid::from_raw(pid).context("fork returned no PID")?,
         };
         Ok(Self { pid, reaped: false })
     }
@@ -48,24 +48,24 @@ impl Child {
         self.pid
     }
 
-    /// Waits until `ready`, which the child must make true while it lives.
+    /// Waits until `ready` returns true, which the child must bring about while it lives.
     ///
     /// # Errors
-    /// When the child ends before.
+    /// When the child ends before that.
     pub fn wait_until(&self, mut ready: impl FnMut() -> bool) -> Result<()> {
         while !ready() {
             if self.has_ended()? && !ready() {
                 bail!("a child ended too early; the console says why");
             }
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Whether the child has ended, however.
+    /// Whether the child has ended, in any way.
     ///
     /// # Errors
-    /// What waitid(2) says.
+    /// Those of waitid(2).
     pub fn has_ended(&self) -> Result<bool> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         Ok(waitid(WaitId::Pid(self.pid), how).context("waitid")?.is_some())
@@ -74,7 +74,7 @@ impl Child {
     /// Waits until the child has done its work.
     ///
     /// # Errors
-    /// When it could not.
+    /// When it failed.
     pub fn join(self) -> Result<()> {
         let status = self.wait()?;
         match status.exit_status() {
@@ -83,41 +83,41 @@ impl Child {
         }
     }
 
-    /// Waits for the child's end, whatever it is.
+    /// Waits for the child's end and returns its status.
     ///
     /// # Errors
-    /// What waitid(2) says.
+    /// Those of waitid(2).
     pub fn wait(mut self) -> Result<WaitIdStatus> {
         let status = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED).context("waitid")?;
         self.reaped = true;
-        status.context("waitid gave no status")
+        status.context("waitid returned no status")
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
-            // Nothing can be done about a failure; PID 1 reaps what is left.
+            // A failure cannot be handled; PID 1 reaps what is left.
             let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED);
         }
     }
 }
 
-/// A number away from the others' cache lines.
+/// A number in a cache line of its own.
 #[repr(align(128))]
 struct Cell(AtomicU64);
 
-/// Numbers in memory that children share with their parent; 0 at first.
+/// Numbers in memory that children share with their parent. All are 0 at first.
 pub struct Board {
     cells: &'static [Cell],
 }
 
 impl Board {
-    /// So many numbers, for the children that are forked from now on.
+    /// Allocates `count` numbers, for the children that are forked from now on.
     ///
     /// # Errors
-    /// When there is no memory for them.
+    /// Those of mmap(2).
     pub fn new(count: usize) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe {
@@ -129,13 +129,13 @@ impl Board {
             )
         }
         .context("mmap")?;
-        // SAFETY: the mapping is as long and more aligned than that, all zeroes are a valid number,
-        // and it is unmapped only when the board is dropped, which alone has the reference.
+        // SAFETY: the mapping is long and aligned enough, all zeroes are a valid number, and it is unmapped
+        // only when the board is dropped, which alone has the reference.
         let cells = unsafe { slice::from_raw_parts(at.cast::<Cell>(), count) };
         Ok(Self { cells })
     }
 
-    /// One of the numbers.
+    /// Returns one of the numbers.
     pub fn get(&self, i: usize) -> u64 {
         self.cells[i].0.load(Ordering::Acquire)
     }
@@ -150,7 +150,7 @@ impl Board {
         self.cells[i].0.fetch_add(value, Ordering::AcqRel);
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers, in order.
     pub fn all(&self) -> impl Iterator<Item = u64> {
         self.cells.iter().map(|cell| cell.0.load(Ordering::Acquire))
     }
@@ -160,42 +160,42 @@ impl Drop for Board {
     fn drop(&mut self) {
         let (at, count) = (self.cells.as_ptr().cast_mut().cast(), self.cells.len());
         self.cells = &[];
-        // SAFETY: this mapping was made for the cells, which nobody refers to any more.
+        // SAFETY: this mapping was made for the cells, and no reference to them is left.
         let _ = unsafe { rustix::mm::munmap(at, count.max(1) * size_of::<Cell>()) };
     }
 }
 
-/// Gives the process a name of at most 15 characters, as the kernel cuts it there.
+/// Sets the name of the process. The kernel cuts it after 15 characters.
 ///
 /// # Errors
-/// When there is a NUL in it.
+/// When it contains a NUL.
 pub fn set_name(name: &str) -> Result<()> {
     let name = std::ffi::CString::new(name)?;
     rustix::thread::set_name(&name).context("set the name")
 }
 
-/// Gives the process a second thread, which does nothing any more.
+/// Starts a second thread in this process, and waits until it sleeps, which it does for ever.
 ///
 /// # Errors
-/// When there is no thread for it.
+/// When the thread cannot be started.
 pub fn start_sleeper() -> Result<()> {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let sleep = move || {
-        // Nobody listens any more if the process gave up.
-        let _ = tell.send(rustix::thread::gettid());
+        // This fails if the process gave up meanwhile.
+        let _ = sender.send(rustix::thread::gettid());
         loop {
             thread::park();
         }
     };
     thread::Builder::new().spawn(sleep).context("start a thread")?;
-    let path = format!("/proc/self/task/{}/stat", told.recv().context("a thread died")?);
-    // Until it sleeps it may touch pages that it has not touched before.
+    let path = format!("/proc/self/task/{}/stat", receiver.recv().context("a thread died")?);
+    // Until it sleeps it may touch new pages.
     loop {
         let stat = fs::read_to_string(&path).with_context(|| path.clone())?;
         if stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S')) {
             return Ok(());
         }
-        thread::sleep(MOMENT);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_of_an_early_end() {
+    fn waiting_fails_when_the_child_ends_early() {
         let fails = || Child::fork(|| bail!("on purpose")).unwrap();
         assert!(fails().join().is_err());
         assert!(fails().wait_until(|| false).is_err());
@@ -230,16 +230,16 @@ mod tests {
             }
         })
         .unwrap();
-        let mut looks = 0;
+        let mut polls = 0;
         let third = || {
-            looks += 1;
-            looks == 3
+            polls += 1;
+            polls == 3
         };
         child.wait_until(third).unwrap();
     }
 
     #[test]
-    fn a_sleeper_is_asleep_at_once() {
+    fn a_sleeper_sleeps_when_it_is_started() {
         let board = Board::new(2).unwrap();
         let child = Child::fork(|| {
             start_sleeper()?;

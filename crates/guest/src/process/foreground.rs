@@ -1,4 +1,4 @@
-//! Processes that go on working while others are killed, and note how long each step takes.
+//! Processes that work while others are killed, and note how long each step takes.
 
 use std::hint;
 
@@ -8,27 +8,27 @@ use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
 use crate::system::clock;
 
-/// Pages that an allocating step touches for the first time, and gives back.
-const PAGES: usize = 256;
-/// What a computing step does: about a millisecond under emulation.
-const LOOPS: u32 = 150_000;
-/// Steps that are noted at most.
-const STEPS: usize = 20_000;
+/// Pages that an allocating step touches and frees.
+const STEP_PAGES: usize = 256;
+/// Iterations of a computing step: about a millisecond under emulation.
+const STEP_ITERATIONS: u32 = 150_000;
+/// The most steps that are noted.
+const MAX_STEPS: usize = 20_000;
 
 /// What a process does in each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Touches a MiB of fresh memory, and gives it back.
+    /// Touches a MiB of new memory and frees it.
     Allocate,
     /// The same calculation each time.
     Compute,
 }
 
 impl Work {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Allocate, Self::Compute];
 
-    /// As metrics call it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allocate => "fg-alloc",
@@ -37,79 +37,82 @@ impl Work {
     }
 }
 
-/// A process at work. Killed when dropped.
+/// A working process. It is killed when this is dropped.
 pub struct Worker {
     child: Child,
-    /// How many steps have ended, and when each of them did.
+    /// First the number of steps that have ended, then the time at which each of them did, in nanoseconds on
+    /// the monotonic clock.
     noted: Board,
 }
 
 impl Worker {
-    /// Starts one. The caller must be single-threaded.
+    /// Starts a worker. The caller must be single-threaded.
     ///
     /// # Errors
-    /// When there is no process or no memory for it.
+    /// When memory cannot be allocated, or fork(2) fails.
     pub fn start(work: Work) -> Result<Self> {
-        let noted = Board::new(1 + STEPS)?;
+        let noted = Board::new(1 + MAX_STEPS)?;
         let child = Child::fork(|| {
-            let region = Region::new(PAGES)?;
-            for step in 0..STEPS {
+            let region = Region::new(STEP_PAGES)?;
+            for step in 0..MAX_STEPS {
                 match work {
                     Work::Allocate => {
-                        region.touch(0..PAGES);
-                        region.free(0..PAGES)?;
+                        region.touch(0..STEP_PAGES);
+                        region.free(0..STEP_PAGES)?;
                     }
-                    Work::Compute => (0..LOOPS).for_each(|i| {
+                    Work::Compute => (0..STEP_ITERATIONS).for_each(|i| {
                         hint::black_box(i);
                     }),
                 }
                 noted.set(1 + step, clock::now());
                 noted.set(0, step as u64 + 1);
             }
-            anyhow::bail!("no room for more than {STEPS} steps")
+            anyhow::bail!("no room for more than {MAX_STEPS} steps")
         })?;
         let worker = Self { child, noted };
         worker.child.wait_until(|| worker.noted.get(0) > 1)?;
         Ok(worker)
     }
 
-    /// Ends it; gives the nanoseconds of all steps that were under way between two moments.
+    /// Kills the worker. Returns the nanoseconds that each step took which ran between two moments.
     ///
     /// # Errors
-    /// When it has not been working all that time.
+    /// When the worker has not been working all that time.
     pub fn end(self, from: u64, to: u64) -> Result<Vec<u64>> {
         let count = usize::try_from(self.noted.get(0))?;
         let ends: Vec<u64> = (1..=count).map(|i| self.noted.get(i)).collect();
-        steps(&ends, from, to).with_context(|| format!("{count} steps were noted, and not all of that time"))
+        steps(&ends, from, to)
+            .with_context(|| format!("{count} steps were noted, which do not cover that time"))
     }
 }
 
-/// How long those steps took that were under way between two moments; `ends`: of all steps.
+/// Returns how long each step took that ran between two moments. `ends` has the ends of all steps; `None` if
+/// they do not cover that time.
 fn steps(ends: &[u64], from: u64, to: u64) -> Option<Vec<u64>> {
     let within = |w: &&[u64]| w[1] > from && w[0] < to;
     let covered = *ends.first()? <= from && *ends.last()? >= to;
     covered.then(|| ends.windows(2).filter(within).map(|w| w[1] - w[0]).collect())
 }
 
-/// How long steps took, in microseconds.
+/// Quantiles of how long steps took, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steps {
-    /// Half of them took no longer.
+    /// The median.
     pub p50: f64,
-    /// Of a hundred all but one.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The longest step.
     pub max: f64,
 }
 
 impl Steps {
-    /// Of these nanoseconds.
+    /// Computes the quantiles of steps, given in nanoseconds.
     ///
     /// # Errors
-    /// When there are too few for anything to be said.
+    /// When there are too few steps.
     pub fn of(mut nanos: Vec<u64>) -> Result<Self> {
-        const FEW: usize = 20;
-        ensure!(nanos.len() >= FEW, "only {} steps", nanos.len());
+        const MIN_STEPS: usize = 20;
+        ensure!(nanos.len() >= MIN_STEPS, "only {} steps", nanos.len());
         nanos.sort_unstable();
         let at = |share: f64| {
             let i = (share * nanos.len() as f64).ceil() as usize;
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_steps_that_were_taken() {
+    fn percentiles_are_those_of_actual_steps() {
         let all = Steps::of((1..=200).rev().map(|us| us * 1000).collect()).unwrap();
         assert_eq!(all, Steps { p50: 100.0, p99: 198.0, max: 200.0 });
         assert!(Steps::of(vec![1; 19]).is_err());

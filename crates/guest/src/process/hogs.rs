@@ -1,4 +1,4 @@
-//! Processes that do nothing but use the CPU, and count what they get done.
+//! Processes that only use CPU time, and count how much work they get done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,21 +8,21 @@ use anyhow::{Context as _, Result};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-/// What counts as one piece of work: some microseconds under emulation.
-const STEPS: u32 = 1000;
-/// How often a hog that rests looks whether it still should.
-const REST: Duration = Duration::from_millis(1);
+/// Iterations of one unit of work: some microseconds under emulation.
+const UNIT_ITERATIONS: u32 = 1000;
+/// How often a resting hog checks whether it should work.
+const REST_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One hog's place in the shared memory, away from the others' cache lines.
+/// One hog's part of the shared memory, in cache lines of its own.
 #[repr(align(128))]
 struct Place {
-    /// Pieces of work done.
+    /// Units of work done.
     done: AtomicU64,
-    /// Whether to work at all.
-    go: AtomicBool,
+    /// Whether to work.
+    working: AtomicBool,
 }
 
-/// Some hogs at the caller's nice value, at rest until told to work. Killed when dropped.
+/// Some hogs at the caller's nice value. They rest until [`Hogs::work`], and are killed when this is dropped.
 pub struct Hogs {
     pids: Vec<Pid>,
     places: &'static [Place],
@@ -33,7 +33,7 @@ impl Hogs {
     /// Forks the hogs. The caller must be single-threaded.
     ///
     /// # Errors
-    /// When there is no memory or no process for them.
+    /// When memory cannot be allocated, or fork(2) fails.
     pub fn start(count: usize) -> Result<Self> {
         let size = count.max(1) * size_of::<Place>();
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -47,7 +47,7 @@ impl Hogs {
         }
         .context("mmap")?;
         // SAFETY: the mapping is at least as long and as aligned, all zeroes are a valid place,
-        // and it is unmapped only when the hogs are dropped, who alone have the reference.
+        // and it is unmapped only when this is dropped, which alone has the reference.
         let places = unsafe { slice::from_raw_parts(at.cast::<Place>(), count) };
         let mut hogs = Self { pids: Vec::new(), places, size };
         for place in hogs.places {
@@ -56,19 +56,19 @@ impl Hogs {
             let pid = match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error()).context("fork a hog"),
                 0 => live(place),
-                pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
+                pid => Pid::from_raw(pid).context("fork returned no PID")?,
             };
             hogs.pids.push(pid);
         }
         Ok(hogs)
     }
 
-    /// Has all of them work, or rest. It takes them a moment to notice.
-    pub fn work(&self, go: bool) {
-        self.places.iter().for_each(|place| place.go.store(go, Ordering::Release));
+    /// Has all of them work, or rest, within [`REST_POLL_INTERVAL`].
+    pub fn work(&self, working: bool) {
+        self.places.iter().for_each(|place| place.working.store(working, Ordering::Release));
     }
 
-    /// Pieces of work that all of them did so far.
+    /// Returns the units of work that all of them have done so far.
     pub fn done(&self) -> u64 {
         self.places.iter().map(|place| place.done.load(Ordering::Acquire)).sum()
     }
@@ -77,31 +77,31 @@ impl Hogs {
 impl Drop for Hogs {
     fn drop(&mut self) {
         for &pid in &self.pids {
-            // Nothing can be done about a failure; PID 1 reaps what is left.
+            // A failure cannot be handled; PID 1 reaps what is left.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
         }
         let at = self.places.as_ptr().cast_mut().cast();
         self.places = &[];
-        // SAFETY: this mapping was made for the places, which nobody refers to any more.
+        // SAFETY: this mapping was made for the places, and no reference to them is left.
         let _ = unsafe { rustix::mm::munmap(at, self.size) };
     }
 }
 
-/// The child's life.
+/// What a hog does.
 fn live(place: &Place) -> ! {
     if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
         // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
         unsafe { libc::_exit(1) }
     }
     loop {
-        if place.go.load(Ordering::Acquire) {
-            (0..STEPS).for_each(|step| {
+        if place.working.load(Ordering::Acquire) {
+            (0..UNIT_ITERATIONS).for_each(|step| {
                 hint::black_box(step);
             });
             place.done.fetch_add(1, Ordering::Release);
         } else {
-            thread::sleep(REST);
+            thread::sleep(REST_POLL_INTERVAL);
         }
     }
 }
@@ -113,20 +113,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hogs_work_when_told_and_only_then() {
+    fn hogs_work_only_when_they_should() {
         let hogs = Hogs::start(2).unwrap();
-        thread::sleep(REST * 5);
+        thread::sleep(REST_POLL_INTERVAL * 5);
         assert_eq!(hogs.done(), 0);
         hogs.work(true);
         let began = Instant::now();
         while hogs.places.iter().any(|place| place.done.load(Ordering::Acquire) == 0) {
             assert!(began.elapsed() < Duration::from_secs(10), "a hog does not work");
-            thread::sleep(REST);
+            thread::sleep(REST_POLL_INTERVAL);
         }
         hogs.work(false);
-        thread::sleep(REST * 50);
+        thread::sleep(REST_POLL_INTERVAL * 50);
         let done = hogs.done();
-        thread::sleep(REST * 50);
+        thread::sleep(REST_POLL_INTERVAL * 50);
         assert_eq!(hogs.done(), done);
     }
 }

@@ -1,4 +1,4 @@
-//! Processes that a scenario starts: to kill them, to load the CPUs, or to see what they suffer.
+//! Processes that a scenario starts: to kill them, to load the CPUs, or to measure how they are slowed down.
 
 pub mod child;
 pub mod foreground;
@@ -11,7 +11,7 @@ use anyhow::Result;
 use linux::{Process, Root};
 use rustix::process::Pid;
 
-/// Bytes of a process that are resident, as the kernel counts them exactly for /proc/PID/statm.
+/// Returns the resident bytes of a process, which the kernel sums up exactly for /proc/PID/statm.
 ///
 /// # Errors
 /// When there is no such process.

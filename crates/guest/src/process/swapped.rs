@@ -1,4 +1,4 @@
-//! Processes to kill whose memory is mostly in swap.
+//! Processes to be killed whose memory is mostly in swap.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::{fs, io, iter, ops::Range, ptr, thread};
@@ -14,26 +14,26 @@ use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::{meminfo, value};
 
 /// Pages of a process: 64 MiB.
-pub const PAGES: usize = 16 << 10;
-/// Of each page so many bytes are random and the rest are zeroes, so that it is compressed to a third
-/// and no two are alike. What is measured does not uncompress it: only the size counts.
-const RANDOM: usize = 1320;
-/// Pages of a process that go out before it is the next one's turn.
-const TURN: usize = 64;
-/// So many percent more or less in swap than wanted is something else.
-const TOLERANCE: f64 = 4.0;
-/// How often pages that are in swap, but still in memory, too, are asked for.
-const TRIES: u32 = 100;
+pub const VICTIM_PAGES: usize = 16 << 10;
+/// So many bytes of each page are random and the others zero, so that it is compressed to a third and no two
+/// pages are equal. Nothing that is measured decompresses a page: only its size matters.
+const RANDOM_BYTES: usize = 1320;
+/// Pages of a process that are paged out before those of the next one.
+const TURN_PAGES: usize = 64;
+/// The share in swap may differ from the requested one by so much.
+const TOLERANCE_PERCENT: f64 = 4.0;
+/// How often the kernel is asked to drop pages from memory that are in swap as well.
+const DROP_TRIES: u32 = 100;
 
-/// Some processes, each in a memory cgroup of its own. Killed when dropped.
-pub struct Flock {
-    members: Vec<Member>,
-    /// Bytes in swap, exactly.
-    swap: u64,
+/// Some processes, each in a memory cgroup of its own. They are killed when this is dropped.
+pub struct Victims {
+    victims: Vec<Victim>,
+    /// Exact bytes in swap.
+    swap_bytes: u64,
 }
 
-struct Member {
-    // Dropped before its cgroup is, which has to be empty then.
+struct Victim {
+    // Dropped before its cgroup, which has to be empty then.
     child: Child,
     pidfd: OwnedFd,
     group: TemporaryCgroup,
@@ -42,40 +42,39 @@ struct Member {
 /// Which pages go to swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Percent of them.
+    /// The percentage of them.
     pub share: usize,
-    /// Whether neighbours in memory have no neighbouring swap slots, instead of 64 in a row.
+    /// Whether no neighbours in memory have neighbouring swap slots. Otherwise 64 in a row do.
     pub scattered: bool,
 }
 
 impl Layout {
-    /// The pages that go out, in order and by turns, each at most [`TURN`] pages.
+    /// Returns the pages that go to swap, in order, in turns of at most [`TURN_PAGES`] pages.
     fn turns(self) -> Vec<Vec<Range<usize>>> {
         let out = |i: usize| (i + 1) * self.share / 100 > i * self.share / 100;
         if !self.scattered {
-            let pieces = (0..PAGES / TURN).filter(|&i| out(i));
-            return pieces.map(|i| iter::once(i * TURN..(i + 1) * TURN).collect()).collect();
+            let pieces = (0..VICTIM_PAGES / TURN_PAGES).filter(|&i| out(i));
+            return pieces.map(|i| iter::once(i * TURN_PAGES..(i + 1) * TURN_PAGES).collect()).collect();
         }
-        // Each eighth page, then again from the second one on.
+        // Every eighth page, then the same from the second page on, and so on.
         const STRIDE: usize = 8;
-        let pages = (0..STRIDE).flat_map(|first| (first..PAGES).step_by(STRIDE));
+        let pages = (0..STRIDE).flat_map(|first| (first..VICTIM_PAGES).step_by(STRIDE));
         let pages: Vec<Range<usize>> = pages.filter(|&i| out(i)).map(|i| i..i + 1).collect();
-        pages.chunks(TURN).map(<[_]>::to_vec).collect()
+        pages.chunks(TURN_PAGES).map(<[_]>::to_vec).collect()
     }
 }
 
-impl Flock {
-    /// Makes processes of 64 MiB, and has the share of their memory swapped out that `layout` says,
-    /// all of them by turns, so that their swap slots lie side by side. The caller must be
-    /// single-threaded.
+impl Victims {
+    /// Starts `count` processes of 64 MiB, and has the share of their memory swapped out that `layout`
+    /// requests: turn by turn, so that their swap slots alternate. The caller must be single-threaded.
     ///
     /// # Errors
-    /// When there is not enough memory or swap, or when not that share is in swap in the end.
-    pub fn new(size: usize, layout: Layout) -> Result<Self> {
+    /// When there is not enough memory or swap, or another share is in swap in the end.
+    pub fn start(count: usize, layout: Layout) -> Result<Self> {
         let memory = Memory::new()?;
-        let ready = Board::new(size)?;
-        let mut members = Vec::new();
-        for i in 0..size {
+        let ready = Board::new(count)?;
+        let mut victims = Vec::new();
+        for i in 0..count {
             let group = TemporaryCgroup::new(&format!("swapped-{i}"), "memory")?;
             group.join()?;
             let child = Child::fork(|| {
@@ -88,92 +87,92 @@ impl Flock {
             group.leave()?;
             let child = child?;
             let pidfd = pidfd_open(child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
-            members.push(Member { child, pidfd, group });
+            victims.push(Victim { child, pidfd, group });
         }
-        for (i, member) in members.iter().enumerate() {
-            member.child.wait_until(|| ready.get(i) == 1)?;
+        for (i, victim) in victims.iter().enumerate() {
+            victim.child.wait_until(|| ready.get(i) == 1)?;
         }
         for turn in layout.turns() {
-            for member in &members {
-                member.page_out(&memory, &turn)?;
+            for victim in &victims {
+                victim.page_out(&memory, &turn)?;
             }
         }
-        let mut flock = Self { members, swap: 0 };
-        flock.drop_copies()?;
-        for member in &flock.members {
-            let swap = member.swap()?;
-            let share = 100.0 * swap as f64 / (PAGES * PAGE_BYTES) as f64;
+        let mut all = Self { victims, swap_bytes: 0 };
+        all.drop_copies()?;
+        for victim in &all.victims {
+            let swap_bytes = victim.swap_bytes()?;
+            let share = 100.0 * swap_bytes as f64 / (VICTIM_PAGES * PAGE_BYTES) as f64;
             ensure!(
-                (share - layout.share as f64).abs() <= TOLERANCE,
+                (share - layout.share as f64).abs() <= TOLERANCE_PERCENT,
                 "{share:.1} % of a victim are in swap, not {} %",
                 layout.share
             );
-            flock.swap += swap;
+            all.swap_bytes += swap_bytes;
         }
-        Ok(flock)
+        Ok(all)
     }
 
-    /// Bytes that are in swap.
-    pub fn swap(&self) -> u64 {
-        self.swap
+    /// Bytes in swap, of all processes together.
+    pub fn swap_bytes(&self) -> u64 {
+        self.swap_bytes
     }
 
-    /// Bytes that are in memory.
-    pub fn ram(&self) -> u64 {
-        (self.members.len() * PAGES * PAGE_BYTES) as u64 - self.swap
+    /// Resident bytes, of all processes together.
+    pub fn ram_bytes(&self) -> u64 {
+        (self.victims.len() * VICTIM_PAGES * PAGE_BYTES) as u64 - self.swap_bytes
     }
 
     /// The processes' IDs.
     pub fn pids(&self) -> Vec<i32> {
-        self.members.iter().map(|m| m.child.pid().as_raw_pid()).collect()
+        self.victims.iter().map(|m| m.child.pid().as_raw_pid()).collect()
     }
 
     /// Sends SIGKILL to all of them.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) says.
+    /// Those of pidfd_send_signal(2).
     pub fn kill(&self) -> Result<()> {
-        self.members.iter().try_for_each(|m| Ok(pidfd_send_signal(&m.pidfd, Signal::KILL)?))
+        self.victims.iter().try_for_each(|m| Ok(pidfd_send_signal(&m.pidfd, Signal::KILL)?))
     }
 
-    /// Waits until all are dead, which they are after their memory is gone, and leaves them zombies.
+    /// Waits until all are zombies, whose memory has been freed, and does not reap them.
     ///
     /// # Errors
-    /// What waitid(2) says.
+    /// Those of waitid(2).
     pub fn wait_until_dead(&self) -> Result<()> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        self.members
+        self.victims
             .iter()
             .try_for_each(|m| waitid(WaitId::Pid(m.child.pid()), how).context("wait for a victim").map(drop))
     }
 
-    /// Has the kernel drop what is in memory although it is in swap, too: where it is written while
-    /// others go on, it is dropped only when somebody looks for memory again. It is what they find
-    /// first.
+    /// Has the kernel drop pages from memory that are in swap as well. Where swap is written asynchronously,
+    /// they are dropped only by the next reclaim, which finds them first.
     fn drop_copies(&self) -> Result<()> {
-        for _ in 0..TRIES {
+        for _ in 0..DROP_TRIES {
             let copies = usize::try_from(meminfo("SwapCached:")?)?;
-            if copies < 64 * self.members.len() {
+            if copies < 64 * self.victims.len() {
                 return Ok(());
             }
-            for member in &self.members {
-                member.group.reclaim(copies / self.members.len() * 1024)?;
+            for victim in &self.victims {
+                victim.group.reclaim(copies / self.victims.len() * 1024)?;
             }
         }
-        ensure!(false, "{} KiB are in swap and in memory", meminfo("SwapCached:")?);
+        ensure!(false, "{} KiB are both in swap and in memory", meminfo("SwapCached:")?);
         Ok(())
     }
 }
 
-impl Member {
+impl Victim {
+    /// Has the kernel page out these pages.
     fn page_out(&self, memory: &Memory, pages: &[Range<usize>]) -> Result<()> {
         let part = |pages: &Range<usize>| libc::iovec {
             iov_base: memory.at.wrapping_add(pages.start * PAGE_BYTES).cast(),
             iov_len: pages.len() * PAGE_BYTES,
         };
         let parts: Vec<libc::iovec> = pages.iter().map(part).collect();
-        // SAFETY: reads as many iovecs as there are. What they describe is memory of another process,
-        // which has the same addresses, and stays what it is.
+        // SAFETY: reads as many iovecs as there are. They describe memory of another process, at the same
+        // addresses, whose contents do not change.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
@@ -193,8 +192,8 @@ impl Member {
         Ok(())
     }
 
-    /// Bytes in swap, counted page by page: what the kernel keeps count of may lag behind.
-    fn swap(&self) -> Result<u64> {
+    /// Returns the bytes in swap, counted page by page: the kernel's counters may lag behind.
+    fn swap_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/smaps_rollup", self.child.pid());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
         let kib = value(&text, "Swap:").with_context(|| format!("{path}: no Swap"))?;
@@ -202,7 +201,7 @@ impl Member {
     }
 }
 
-/// Where every one of them has its memory. Unmapped when dropped.
+/// The memory of the processes, at the same address in each of them. Unmapped when dropped.
 struct Memory {
     at: *mut u8,
 }
@@ -213,7 +212,7 @@ impl Memory {
         let at = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
-                PAGES * PAGE_BYTES,
+                VICTIM_PAGES * PAGE_BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
@@ -223,16 +222,16 @@ impl Memory {
         Ok(Self { at })
     }
 
-    /// Puts something into each page, which differs by page and seed.
+    /// Fills each page with a content that depends on the page and the seed.
     fn fill(&self, seed: u64) -> Result<()> {
-        // Less work than a fault for each page.
-        // SAFETY: populating changes nothing in what the memory holds.
-        unsafe { rustix::mm::madvise(self.at.cast(), PAGES * PAGE_BYTES, Advice::LinuxPopulateWrite) }
+        // This is cheaper than a fault for each page.
+        // SAFETY: populating does not change contents.
+        unsafe { rustix::mm::madvise(self.at.cast(), VICTIM_PAGES * PAGE_BYTES, Advice::LinuxPopulateWrite) }
             .context("madvise(MADV_POPULATE_WRITE)")?;
         let mut rng = Rng(seed << 32);
-        for page in 0..PAGES {
-            for word in 0..RANDOM / 8 {
-                // SAFETY: within the mapping, and aligned as that is; nobody refers to it.
+        for page in 0..VICTIM_PAGES {
+            for word in 0..RANDOM_BYTES / 8 {
+                // SAFETY: within the mapping and aligned; no reference to it exists.
                 unsafe { self.at.add(page * PAGE_BYTES + word * 8).cast::<u64>().write(rng.bits()) };
             }
         }
@@ -242,8 +241,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to the mapping.
-        let _ = unsafe { rustix::mm::munmap(self.at.cast(), PAGES * PAGE_BYTES) };
+        // SAFETY: no reference to the mapping exists.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), VICTIM_PAGES * PAGE_BYTES) };
     }
 }
 
@@ -262,17 +261,17 @@ mod tests {
                 let layout = Layout { share, scattered };
                 let mut pages = out(layout);
                 let count = pages.len();
-                assert!(count.abs_diff(PAGES * share / 100) <= TURN, "{layout:?}: {count}");
-                // Also in each part of the memory.
-                let half = pages.iter().filter(|&&page| page < PAGES / 2).count();
-                assert!(count.abs_diff(2 * half) <= 2 * TURN, "{layout:?}: {half}");
+                assert!(count.abs_diff(VICTIM_PAGES * share / 100) <= TURN_PAGES, "{layout:?}: {count}");
+                // Each half of the memory has the same share.
+                let half = pages.iter().filter(|&&page| page < VICTIM_PAGES / 2).count();
+                assert!(count.abs_diff(2 * half) <= 2 * TURN_PAGES, "{layout:?}: {half}");
                 pages.sort_unstable();
                 pages.dedup();
                 assert_eq!(pages.len(), count);
-                assert!(pages.last().is_none_or(|&last| last < PAGES));
+                assert!(pages.last().is_none_or(|&last| last < VICTIM_PAGES));
                 let turns = layout.turns();
                 let size = |turn: &Vec<Range<usize>>| turn.iter().map(Range::len).sum::<usize>();
-                assert!(turns.iter().rev().skip(1).all(|turn| size(turn) == TURN));
+                assert!(turns.iter().rev().skip(1).all(|turn| size(turn) == TURN_PAGES));
             }
         }
     }
@@ -280,7 +279,7 @@ mod tests {
     #[test]
     fn neighbours_go_out_together_or_not() {
         let together = |layout| out(layout).windows(2).filter(|w| w[1] == w[0] + 1).count();
-        assert!(together(Layout { share: 65, scattered: false }) > PAGES / 2);
+        assert!(together(Layout { share: 65, scattered: false }) > VICTIM_PAGES / 2);
         assert_eq!(together(Layout { share: 65, scattered: true }), 0);
     }
 
@@ -288,15 +287,15 @@ mod tests {
     fn pages_differ_and_are_mostly_zero() {
         let memory = Memory::new().unwrap();
         memory.fill(1).unwrap();
-        // SAFETY: the mapping is so long, and nobody writes to it any more.
-        let bytes = unsafe { std::slice::from_raw_parts(memory.at, PAGES * PAGE_BYTES) };
+        // SAFETY: the mapping is that long, and not written to any more.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.at, VICTIM_PAGES * PAGE_BYTES) };
         let mut heads: Vec<u64> = Vec::new();
         for page in bytes.chunks(PAGE_BYTES) {
             heads.push(u64::from_ne_bytes(page[..8].try_into().unwrap()));
-            assert!(page[RANDOM..].iter().all(|&b| b == 0));
+            assert!(page[RANDOM_BYTES..].iter().all(|&b| b == 0));
         }
         heads.sort_unstable();
         heads.dedup();
-        assert_eq!(heads.len(), PAGES);
+        assert_eq!(heads.len(), VICTIM_PAGES);
     }
 }

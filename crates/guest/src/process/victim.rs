@@ -1,4 +1,5 @@
-//! A process to kill: so much private anonymous memory, in so many VMAs, all of it there.
+//! A process to be killed, with a given amount of private anonymous memory in a given number of VMAs, all of
+//! it resident.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,9 +21,9 @@ use crate::system::{clock, sched};
 /// How a victim's memory is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Pages of 4 KiB in all, spread evenly.
+    /// Pages of all VMAs together, spread evenly.
     pub pages: usize,
-    /// VMAs, with a hole of one page after each so that they stay apart.
+    /// VMAs, with a hole of one page after each so that they are not merged.
     pub vmas: usize,
 }
 
@@ -32,23 +33,24 @@ impl Layout {
         self.pages * PAGE_BYTES
     }
 
-    /// The address range that holds all VMAs and the holes between them.
+    /// Bytes of the address range that contains all VMAs and the holes after them.
     fn span(self) -> usize {
         (self.pages + self.vmas) * PAGE_BYTES
     }
 
-    /// The pages of VMA `i`, counted through all VMAs.
+    /// The numbers of the pages of VMA `i`, which run through all VMAs.
     fn pages_of(self, i: usize) -> Range<usize> {
         i * self.pages / self.vmas..(i + 1) * self.pages / self.vmas
     }
 
-    /// Where pages of VMA `i` are in the span, in bytes.
+    /// The offsets of pages of VMA `i` in the span, in bytes.
     fn offsets(i: usize, pages: Range<usize>) -> Range<usize> {
         (pages.start + i) * PAGE_BYTES..(pages.end + i) * PAGE_BYTES
     }
 }
 
-/// A child that holds its memory and sleeps. Killed and reaped when dropped, if not before.
+/// A child that keeps its memory and sleeps. If it has not been reaped, it is killed and reaped when this is
+/// dropped.
 pub struct Victim {
     pid: Pid,
     pidfd: OwnedFd,
@@ -56,25 +58,25 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Forks a victim, and waits until all of its memory is there. It gets its memory on all
-    /// of `cpus` and stays on the last of them. The caller must be single-threaded.
+    /// Forks a victim, and waits until all of its memory is resident. It allocates the memory on all of
+    /// `cpus` and stays on the last of them. The caller must be single-threaded.
     ///
-    /// The victim is SCHED_BATCH: it competes like any other task once it runs, but when a kill
-    /// wakes it up it does not push a reaper off the CPU in between the reaper's kill and its
-    /// process_mrelease(2), which would then come too late.
+    /// The victim is SCHED_BATCH: it competes like any other task once it runs, but when a kill wakes it up
+    /// it does not preempt a reaper between the reaper's kill and its process_mrelease(2), which would then
+    /// come too late.
     ///
     /// # Errors
-    /// When the child cannot be forked or get its memory, or when what the kernel shows is not
-    /// the layout asked for (VMAs merged, pages missing).
+    /// When fork(2) fails, the victim does not get its memory, or its layout in /proc is another one (VMAs
+    /// merged, pages missing).
     pub fn spawn(layout: Layout, cpus: Range<usize>) -> Result<Self> {
         Self::spawn_to(layout, cpus, sleep)
     }
 
-    /// As [`Victim::spawn`], but once its memory is there the child does `then` instead of
-    /// sleeping, and exits.
+    /// Like [`Victim::spawn`], but once its memory is resident the child runs `then` instead of sleeping, and
+    /// exits.
     ///
     /// # Errors
-    /// As [`Victim::spawn`].
+    /// Those of [`Victim::spawn`].
     pub fn spawn_to(layout: Layout, cpus: Range<usize>, then: impl FnOnce()) -> Result<Self> {
         let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
         // SAFETY: the process is single-threaded, so the child may use everything the parent
@@ -85,25 +87,25 @@ impl Victim {
                 drop(reader);
                 live(layout, cpus, File::from(writer), then)
             }
-            pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
+            pid => Pid::from_raw(pid).context("fork returned no PID")?,
         };
         drop(writer);
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(e) => {
-                // No handle, no Victim whose drop would do this.
+                // There is no Victim yet whose drop would do this.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
                 let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
                 return Err(e).context("pidfd_open");
             }
         };
         let victim = Self { pid, pidfd, reaped: false };
-        let base = hear_from(File::from(reader))?;
+        let base = read_base(File::from(reader))?;
         victim.verify(layout, base)?;
         Ok(victim)
     }
 
-    /// The handle that a kill and process_mrelease(2) take.
+    /// The pidfd, for kills and process_mrelease(2).
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -116,56 +118,55 @@ impl Victim {
     /// Sends SIGKILL.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) says.
+    /// Those of pidfd_send_signal(2).
     pub fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
     }
 
-    /// Sends SIGKILL, and has the kernel free the memory at once. Where the kernel cannot do that
-    /// ([`expedites`]) nothing is sent.
+    /// Sends SIGKILL, and has the kernel free the memory at once. A kernel that cannot do that
+    /// ([`expedites`]) sends nothing.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) says.
+    /// Those of pidfd_send_signal(2).
     pub fn kill_expedited(&self) -> io::Result<()> {
         send_expedited(self.pidfd.as_raw_fd())
     }
 
-    /// Makes the victim a task like most others: SCHED_OTHER, on any of the first `cpus` CPUs.
+    /// Gives the victim the scheduling of most tasks: SCHED_OTHER, on any of the first `cpus` CPUs.
     ///
     /// # Errors
-    /// What sched_setscheduler(2) and sched_setaffinity(2) say.
+    /// Those of sched_setscheduler(2) and sched_setaffinity(2).
     pub fn set_free(&self, cpus: usize) -> Result<()> {
         sched::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         let mut all = CpuSet::new();
         (0..cpus).for_each(|cpu| all.set(cpu));
-        rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run anywhere")
+        rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run on all CPUs")
     }
 
-    /// Stops the victim, and waits until it is.
+    /// Stops the victim, and waits until it is stopped.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) and waitid(2) say.
+    /// Those of pidfd_send_signal(2) and waitid(2).
     pub fn stop(&self) -> io::Result<()> {
         pidfd_send_signal(&self.pidfd, Signal::STOP)?;
         waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)?;
         Ok(())
     }
 
-    /// Waits until the victim is a zombie, which it becomes after its memory is gone, and
-    /// leaves it one.
+    /// Waits until the victim is a zombie, whose memory has been freed, and does not reap it.
     ///
     /// # Errors
-    /// What waitid(2) says.
+    /// Those of waitid(2).
     pub fn wait_until_dead(&self) -> io::Result<()> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::PidFd(self.pidfd()), how)?;
         Ok(())
     }
 
-    /// CPU time in nanoseconds. Exact while the victim is off the CPU: asleep or a zombie.
+    /// Returns its CPU time in nanoseconds. It is exact while the victim does not run: asleep or a zombie.
     ///
     /// # Errors
-    /// When the kernel does not tell (CONFIG_SCHED_INFO).
+    /// When the kernel does not account for it (CONFIG_SCHED_INFO).
     pub fn cpu_time(&self) -> Result<u64> {
         let path = format!("/proc/{}/schedstat", self.pid);
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -176,16 +177,17 @@ impl Victim {
         }
     }
 
-    /// Takes the zombie away.
+    /// Waits for the victim's end and reaps it.
     ///
     /// # Errors
-    /// What waitid(2) says.
+    /// Those of waitid(2).
     pub fn reap(mut self) -> io::Result<()> {
         waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED)?;
         self.reaped = true;
         Ok(())
     }
 
+    /// Checks in /proc that the victim has its layout, from the address `base` on.
     fn verify(&self, layout: Layout, base: usize) -> Result<()> {
         let path = format!("/proc/{}/maps", self.pid);
         let maps = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -200,10 +202,10 @@ impl Victim {
         let path = format!("/proc/{}/status", self.pid);
         let status = fs::read_to_string(&path).with_context(|| path.clone())?;
         let kib = value(&status, "RssAnon:").with_context(|| format!("{path}: no RssAnon"))?;
-        // The counter may lag by a batch per CPU.
+        // The counter may lag behind by a batch per CPU.
         ensure!(
             (kib << 10) >= layout.bytes() as u64 / 100 * 99,
-            "{path}: only {kib} KiB of {} KiB are there",
+            "{path}: only {kib} KiB of {} KiB are resident",
             layout.bytes() >> 10
         );
         Ok(())
@@ -213,14 +215,14 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         if !self.reaped {
-            // Nothing can be done about a failure; PID 1 reaps what is left.
+            // A failure cannot be handled; PID 1 reaps what is left.
             let _ = self.kill();
             let _ = waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED);
         }
     }
 }
 
-/// Number and total size of the mappings in /proc/PID/maps that lie in `range`.
+/// Returns the number and the total size of the mappings in /proc/PID/maps that lie in `range`.
 fn in_range(maps: &str, range: Range<usize>) -> Option<(usize, usize)> {
     let (mut vmas, mut bytes) = (0, 0);
     for line in maps.lines() {
@@ -235,28 +237,28 @@ fn in_range(maps: &str, range: Range<usize>) -> Option<(usize, usize)> {
     Some((vmas, bytes))
 }
 
-/// The parent's side of the pipe: the base address, or why there is none.
-fn hear_from(mut pipe: File) -> Result<usize> {
-    let mut said = Vec::new();
+/// Reads the victim's message: the address of its memory, or an error.
+fn read_base(mut pipe: File) -> Result<usize> {
+    let mut message = Vec::new();
     // Up to end of file: the child closes the pipe when it is ready, or when it dies.
-    pipe.read_to_end(&mut said).context("read from the victim")?;
-    match said.split_first() {
+    pipe.read_to_end(&mut message).context("read from the victim")?;
+    match message.split_first() {
         Some((b'b', base)) => {
-            let base = base.try_into().context("the victim sent half an address")?;
+            let base = base.try_into().context("the victim sent only a part of its address")?;
             Ok(usize::from_ne_bytes(base))
         }
         Some((b'e', why)) => bail!("the victim: {}", String::from_utf8_lossy(why)),
-        _ => bail!("the victim died before its memory was there (is the guest large enough?)"),
+        _ => bail!("the victim died before its memory was resident (is the guest large enough?)"),
     }
 }
 
-/// The child's life.
+/// What the child does.
 fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce()) -> ! {
-    let said = match settle_in(layout, cpus) {
+    let message = match allocate(layout, cpus) {
         Ok(base) => [b"b".as_slice(), &base.to_ne_bytes()].concat(),
         Err(e) => [b"e".as_slice(), format!("{e:#}").as_bytes()].concat(),
     };
-    let failed = said[0] == b'e' || pipe.write_all(&said).is_err();
+    let failed = message[0] == b'e' || pipe.write_all(&message).is_err();
     drop(pipe);
     if !failed {
         then();
@@ -265,7 +267,7 @@ fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce())
     unsafe { libc::_exit(failed.into()) }
 }
 
-/// What a victim does unless told otherwise.
+/// What a victim does by default.
 fn sleep() {
     loop {
         // SAFETY: pause(2) takes no arguments.
@@ -273,8 +275,8 @@ fn sleep() {
     }
 }
 
-/// Gets the memory; gives the address where it starts.
-fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
+/// Allocates the memory; returns its address.
+fn allocate(layout: Layout, cpus: Range<usize>) -> Result<usize> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
     // SAFETY: a new mapping at an address of the kernel's choice.
@@ -290,12 +292,12 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
     .expose_provenance();
     for i in 0..layout.vmas {
         let hole = base + Layout::offsets(i, layout.pages_of(i)).end;
-        // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one
-        // per VMA), and nothing points into that mapping.
+        // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one per VMA), and
+        // no reference points into that mapping.
         unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE_BYTES) }
             .context("munmap a hole")?;
     }
-    // Most of a round goes into getting the memory, so all CPUs take part.
+    // Most of a round is spent here, so all CPUs take part.
     let share = layout.pages.div_ceil(cpus.len());
     thread::scope(|scope| {
         let workers: Vec<_> = cpus
@@ -306,7 +308,7 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
                 scope.spawn(move || sched::pin(cpu).and_then(|()| populate(base, layout, pages)))
             })
             .collect();
-        // Joined one by one: the scope's own end may come before a thread is gone.
+        // Joined one by one: the scope may end before its threads are gone.
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
     sched::pin(cpus.end - 1)?;
@@ -314,7 +316,7 @@ fn settle_in(layout: Layout, cpus: Range<usize>) -> Result<usize> {
     Ok(base)
 }
 
-/// Makes the kernel put memory behind some of the pages.
+/// Has the kernel allocate some of the pages.
 fn populate(base: usize, layout: Layout, pages: Range<usize>) -> Result<()> {
     for i in 0..layout.vmas {
         let all = layout.pages_of(i);
@@ -324,30 +326,30 @@ fn populate(base: usize, layout: Layout, pages: Range<usize>) -> Result<()> {
         }
         let range = Layout::offsets(i, start..end);
         let at = ptr::with_exposed_provenance_mut(base + range.start);
-        // SAFETY: the range is in a mapping that lives as long as the process; populating
-        // changes nothing in what the memory holds.
+        // SAFETY: the range is in a mapping that lives as long as the process; populating does not change
+        // contents.
         unsafe { rustix::mm::madvise(at, range.len(), Advice::LinuxPopulateWrite) }
             .context("madvise(MADV_POPULATE_WRITE), which Linux has since 5.14")?;
     }
     Ok(())
 }
 
-/// What became of one process_mrelease(2).
+/// The outcome of process_mrelease(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The victim had given its memory up before the call: there was nothing to release.
+    /// The victim had freed its memory before the call: there was nothing to release.
     pub too_late: bool,
     /// CPU time of the calls in nanoseconds.
     pub cpu: u64,
-    /// How often the kernel said "try again".
+    /// How often the call returned EAGAIN.
     pub again: u32,
 }
 
-/// Releases a dying process's memory in the caller's context, again while the kernel asks to.
-/// Gives `None` when the process is not dying.
+/// Releases a dying process's memory in the caller's context, and repeats that on EAGAIN. Returns `None` if
+/// the process is not dying.
 ///
 /// # Errors
-/// What process_mrelease(2) says, except for "not dying", "too late" and "try again".
+/// Those of process_mrelease(2), except for "not dying", "too late" and "try again".
 pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
     let started = clock::thread_cpu();
     let mut again = 0;
@@ -371,9 +373,9 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
 /// The highest bit of the flags of pidfd_send_signal(2), which the topic `expedite` adds.
 const PIDFD_SIGNAL_EXPEDITE: libc::c_uint = 1 << 31;
 
-/// Whether the kernel knows a kill that frees the victim's memory at once.
+/// Whether the kernel supports a kill that frees the victim's memory at once.
 pub fn expedites() -> bool {
-    // No such descriptor, if the flag is known.
+    // If the flag is known, the error is that there is no such descriptor.
     send_expedited(-1).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF))
 }
 
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_victim_has_the_layout_asked_for_and_dies() {
+    fn a_victim_has_its_layout_and_dies() {
         let victim = Victim::spawn(Layout { pages: 500, vmas: 7 }, 0..1).unwrap();
         assert!(victim.cpu_time().unwrap() > 0);
         victim.kill().unwrap();
@@ -439,7 +441,7 @@ mod tests {
             Ok(()) => assert!(expedites()),
             Err(e) => {
                 assert_eq!((e.raw_os_error(), expedites()), (Some(libc::EINVAL), false));
-                // Only a process that lives can be stopped.
+                // Only a living process can be stopped.
                 victim.stop().unwrap();
                 victim.kill().unwrap();
             }

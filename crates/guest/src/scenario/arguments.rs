@@ -1,22 +1,22 @@
-//! What a scenario is asked for on the guest's command line: words, and KEY=VALUE.
+//! A scenario's arguments on the guest's command line: words, and KEY=VALUE.
 
 use std::error::Error;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// A scenario's arguments, all of which it knows.
+/// A scenario's arguments, all of which are known.
 pub struct Arguments<'a>(&'a [String]);
 
 /// Which of a scenario's cases to run: all, or one.
 #[derive(Debug, Default)]
-pub struct Only(Option<String>);
+pub struct Cases(Option<String>);
 
 impl<'a> Arguments<'a> {
-    /// Of a scenario that knows these words and these keys.
+    /// Checks the arguments of a scenario that accepts these words and these keys.
     ///
     /// # Errors
-    /// When there are others; the message lists those that there are.
+    /// When there are others; the message lists those that are accepted.
     pub fn new(args: &'a [String], words: &[&str], keys: &[&str]) -> Result<Self> {
         let known =
             |a: &str| words.contains(&a) || a.split_once('=').is_some_and(|(key, _)| keys.contains(&key));
@@ -28,7 +28,7 @@ impl<'a> Arguments<'a> {
         Ok(Self(args))
     }
 
-    /// Whether this word is among them.
+    /// Whether this word was given.
     pub fn has(&self, word: &str) -> bool {
         self.0.iter().any(|a| a == word)
     }
@@ -58,10 +58,10 @@ impl<'a> Arguments<'a> {
         value.map(|v| v.parse().with_context(|| format!("argument {key}={v}"))).transpose()
     }
 
-    /// `rounds=N`, from 1 to 1000, if it is given.
+    /// `rounds=N`, if it is given.
     ///
     /// # Errors
-    /// When it is another number, or none.
+    /// When it is no number from 1 to 1000.
     pub fn rounds(&self) -> Result<Option<u32>> {
         let rounds = self.find("rounds")?;
         ensure!(
@@ -72,23 +72,23 @@ impl<'a> Arguments<'a> {
         Ok(rounds)
     }
 
-    /// `case=NAME`, one of these.
+    /// `case=NAME`, which must be one of `names`; without it, all cases.
     ///
     /// # Errors
-    /// When there is no such case; the message lists those that there are.
-    pub fn case<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<Only> {
+    /// When there is no such case; the message lists those that exist.
+    pub fn case<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<Cases> {
         let case: Option<String> = self.find("case")?;
         if let Some(case) = &case {
             let names: Vec<_> = names.into_iter().collect();
             ensure!(names.contains(&case.as_str()), "no case '{case}'; there are: {}", names.join(", "));
         }
-        Ok(Only(case))
+        Ok(Cases(case))
     }
 }
 
-impl Only {
+impl Cases {
     /// Whether this case is to be run.
-    pub fn wants(&self, case: &str) -> bool {
+    pub fn has(&self, case: &str) -> bool {
         self.0.as_deref().is_none_or(|only| only == case)
     }
 
@@ -98,10 +98,18 @@ impl Only {
     }
 }
 
-/// Arguments as a scenario gets them.
+/// Arguments as a scenario receives them.
 #[cfg(test)]
 pub fn words(args: &[&str]) -> Vec<String> {
     args.iter().map(|&a| a.to_owned()).collect()
+}
+
+/// Checks that a scenario accepts none of these arguments, with `others` beside them.
+#[cfg(test)]
+pub fn assert_refused<T>(parse: fn(&[String]) -> Result<T>, bad: &[&str], others: &[&str]) {
+    for argument in bad {
+        assert!(parse(&words(&[others, &[argument]].concat())).is_err(), "{argument}");
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_named_with_what_is() {
+    fn an_unknown_argument_is_named_with_those_that_exist() {
         let error = |args: &[&str]| {
             let args = words(args);
             Arguments::new(&args, &["icount"], &["case", "rounds"]).err().map(|e| e.to_string())
@@ -122,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_or_refused() {
+    fn values_are_parsed_or_refused() {
         let given = words(&["icount", "rounds=12", "mib=many", "case=b"]);
         let args = Arguments::new(&given, &["icount"], &["rounds", "mib", "case"]).unwrap();
         assert!(args.has("icount") && !args.has("rounds"));
@@ -135,9 +143,9 @@ mod tests {
             assert!(Arguments::new(&words(&[bad]), &[], &["rounds"]).unwrap().rounds().is_err(), "{bad}");
         }
         let only = args.case(["a", "b"]).unwrap();
-        assert!(only.wants("b") && !only.wants("a") && !only.is_all());
+        assert!(only.has("b") && !only.has("a") && !only.is_all());
         assert_eq!(args.case(["a", "c"]).unwrap_err().to_string(), "no case 'b'; there are: a, c");
-        let all = Only::default();
-        assert!(all.wants("a") && all.is_all());
+        let all = Cases::default();
+        assert!(all.has("a") && all.is_all());
     }
 }

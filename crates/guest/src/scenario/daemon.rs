@@ -1,5 +1,6 @@
-//! `memreap daemon` with a whole guest to defend: memory runs out, and it must kill the right one, once,
-//! and before the kernel does. Measures nothing; `crates/lab/tests/daemon.rs` runs it on both kernels.
+//! Scenario `daemon`: `memreap daemon` defends a whole guest. Memory runs out, and the daemon must kill the
+//! right process, once, and before the kernel's OOM killer does. Measures nothing;
+//! `crates/lab/tests/daemon.rs` runs it on both kernels.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
@@ -11,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::Scenario;
+use super::interface::Scenario;
 use crate::memory::swap;
 use crate::process::child::{Board, Child, set_name};
 use crate::rng::Rng;
@@ -21,24 +22,27 @@ use init::report::Reporter;
 
 const CONFIG: &str = "/run/memreap.toml";
 const HISTORY: &str = "/run/history.jsonl";
-const SAID: &str = "/run/said";
-const MANAGER: &str = "/run/manager";
-/// The name of who must be spared.
+/// What the daemon writes to standard error.
+const LOG: &str = "/run/daemon.log";
+/// The socket on which the daemon says that it is ready, as to a service manager.
+const NOTIFY_SOCKET: &str = "/run/notify";
+/// The name of the process that must not be killed.
 const INNOCENT: &str = "innocent";
 
-/// zram, in which nothing of this can be compressed.
-const SWAP: u64 = 256 << 20;
-/// For whatever must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it must leave all others alone once it has killed.
-const AFTERWARDS: Duration = Duration::from_secs(3);
-/// Somebody who grows does it by so much at a time, and so often at most.
-const BITE: usize = 1 << 20;
-const TICK: Duration = Duration::from_millis(10);
-/// Processes of the hog that is many. Together they grow as fast as one.
-const MANY: u32 = 16;
+/// Swap space on zram, which cannot compress anything here.
+const SWAP_BYTES: u64 = 256 << 20;
+/// When what must happen counts as missing.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the daemon must not kill again after its kill.
+const QUIET_TIME: Duration = Duration::from_secs(3);
+/// A hog grows by this much at a time, with this pause in between.
+const STEP_BYTES: usize = 1 << 20;
+const STEP_INTERVAL: Duration = Duration::from_millis(10);
+/// Processes of the hog that has many. Together they grow as fast as one.
+const MANY_PROCESSES: u32 = 16;
 
-/// `daemon one|many MEANS`: the hog is one process, or a cgroup of many; how its memory must be got back.
+/// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
+/// come back.
 pub struct Daemon;
 
 impl Scenario for Daemon {
@@ -48,25 +52,25 @@ impl Scenario for Daemon {
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let (innocent, hogs, means) = match args[..] {
-            ["one", means] => (240 << 20, 1, means),
-            // Larger than each of them.
-            ["many", means] => (96 << 20, MANY, means),
+        let (innocent_bytes, hogs, method) = match args[..] {
+            ["one", method] => (240 << 20, 1, method),
+            // Larger than each process of the hog.
+            ["many", method] => (96 << 20, MANY_PROCESSES, method),
             _ => bail!("daemon: one|many expedite|mrelease, not {args:?}"),
         };
-        swap::on(SWAP)?;
-        let ran = defend(innocent, hogs, means, out);
-        // What it said is the reason for what it did.
-        out.out(&fs::read_to_string(SAID).unwrap_or_default());
+        swap::on(SWAP_BYTES)?;
+        let ran = defend(innocent_bytes, hogs, method, out);
+        // The log explains what the daemon did.
+        out.out(&fs::read_to_string(LOG).unwrap_or_default());
         ran
     }
 }
 
-fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result<()> {
+fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) -> Result<()> {
     let killed_by_kernel = oom_kills()?;
     let board = Board::new(1)?;
     let spared = Child::fork(|| {
-        play(INNOCENT, 1, innocent, Duration::ZERO)?;
+        grow(INNOCENT, 1, innocent_bytes, Duration::ZERO)?;
         board.set(0, 1);
         loop {
             thread::park();
@@ -74,7 +78,7 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
     })?;
     spared.wait_until(|| board.get(0) == 1)?;
     let group = TemporaryCgroup::new("app", "memory")?;
-    // Those who are many are to die as one.
+    // Many processes are to be killed as one.
     group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
     let daemon = Running::start()?;
 
@@ -84,21 +88,21 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
         let name = format!("hog{seed}");
         growing.push(Child::fork(|| {
             group.join()?;
-            play(&name, u64::from(seed) + 2, usize::MAX, TICK * hogs)
+            grow(&name, u64::from(seed) + 2, usize::MAX, STEP_INTERVAL * hogs)
         })?);
     }
     let pids: Vec<Pid> = growing.iter().map(Child::pid).collect();
     let began = Instant::now();
     for hog in growing {
         while !hog.has_ended()? {
-            ensure!(began.elapsed() < PATIENCE, "nobody killed the hog");
-            thread::sleep(TICK);
+            ensure!(began.elapsed() < TIMEOUT, "the hog was not killed");
+            thread::sleep(STEP_INTERVAL);
         }
         let status = hog.wait()?;
         ensure!(status.terminating_signal() == Some(libc::SIGKILL), "the hog ended by itself: {status:?}");
     }
     let over = Instant::now();
-    spared.wait_until(|| over.elapsed() >= AFTERWARDS).context(INNOCENT)?;
+    spared.wait_until(|| over.elapsed() >= QUIET_TIME).context(INNOCENT)?;
     daemon.end()?;
 
     let by_kernel = oom_kills()? - killed_by_kernel;
@@ -110,43 +114,43 @@ fn defend(innocent: usize, hogs: u32, means: &str, out: &mut Reporter) -> Result
     ensure!(pids.iter().any(|pid| pid.as_raw_pid() == kill.pid), "{} is no hog", kill.pid);
     ensure!(kill.processes == hogs, "{} processes were killed, not {hogs}", kill.processes);
     ensure!(kill.ending == "back", "it ended as \"{}\"", kill.ending);
-    let said = fs::read_to_string(SAID).context(SAID)?;
-    ensure!(said.contains(&format!("killing by {means}")), "it does not kill by {means}");
-    // process_mrelease(2) finds nothing to free when a small victim is faster.
-    let too_late = means == "mrelease" && kill.means == "plain";
-    ensure!(kill.means == means || too_late, "the memory came back by {}, not {means}", kill.means);
+    let log = fs::read_to_string(LOG).context(LOG)?;
+    ensure!(log.contains(&format!("killing by {method}")), "the daemon does not kill by {method}");
+    // process_mrelease(2) finds nothing to free when a small victim exits faster.
+    let too_late = method == "mrelease" && kill.method == "plain";
+    ensure!(kill.method == method || too_late, "the memory came back by {}, not {method}", kill.method);
     let [before, after] = kill.available;
     ensure!(after > before + kill.bytes / 2, "{before} bytes were available and then {after}: {text}");
     Ok(())
 }
 
-/// The part of the daemon's history that is checked.
+/// The part of an entry in the daemon's history that is checked.
 #[derive(Deserialize)]
 struct Kill {
     pid: i32,
     processes: u32,
     bytes: u64,
-    means: String,
+    method: String,
     ending: String,
     available: [u64; 2],
 }
 
-/// A daemon that is ready.
+/// A running daemon that is ready.
 struct Running(process::Child);
 
 impl Running {
     fn start() -> Result<Self> {
-        // By itself it would take the largest.
+        // Without this rule the daemon would kill the largest process.
         let spare = format!("[[rule]]\nname = \"{INNOCENT}\"\nnever = true\n");
         fs::write(CONFIG, format!("record = {{ history = \"{HISTORY}\" }}\n{spare}")).context(CONFIG)?;
-        let manager = UnixDatagram::bind(MANAGER).context(MANAGER)?;
-        manager.set_read_timeout(Some(PATIENCE))?;
+        let manager = UnixDatagram::bind(NOTIFY_SOCKET).context(NOTIFY_SOCKET)?;
+        manager.set_read_timeout(Some(TIMEOUT))?;
         let child = Command::new("/bin/memreap")
             .args(["daemon", "--config", CONFIG])
-            .env("NOTIFY_SOCKET", MANAGER)
+            .env("NOTIFY_SOCKET", NOTIFY_SOCKET)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(SAID).context(SAID)?)
+            .stderr(File::create(LOG).context(LOG)?)
             .spawn()
             .context("/bin/memreap")?;
         let daemon = Self(child);
@@ -159,17 +163,17 @@ impl Running {
         }
     }
 
-    /// Has it end, as a service manager does.
+    /// Ends the daemon, as a service manager does.
     fn end(mut self) -> Result<()> {
         let pid = Pid::from_child(&self.0);
         rustix::process::kill_process(pid, Signal::TERM).context("the daemon is gone")?;
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if let Some(status) = self.0.try_wait()? {
                 ensure!(status.success(), "the daemon ended with {status}");
                 return Ok(());
             }
-            thread::sleep(TICK);
+            thread::sleep(STEP_INTERVAL);
         }
         bail!("the daemon does not end")
     }
@@ -183,22 +187,22 @@ impl Drop for Running {
     }
 }
 
-/// Takes so many bytes that cannot be compressed, under this name, with a pause after each bite.
-fn play(name: &str, seed: u64, bytes: usize, pause: Duration) -> Result<()> {
+/// Renames the process, and allocates so many bytes that cannot be compressed, with a pause after each step.
+fn grow(name: &str, seed: u64, bytes: usize, pause: Duration) -> Result<()> {
     set_name(name)?;
     let mut rng = Rng(seed);
-    let mut taken = 0;
-    while taken < bytes {
-        let bite: Vec<u64> = (0..BITE / size_of::<u64>()).map(|_| rng.bits()).collect();
-        // Until the process ends; the compiler must not find out that nobody reads it.
-        std::mem::forget(hint::black_box(bite));
-        taken += BITE;
+    let mut allocated = 0;
+    while allocated < bytes {
+        let step: Vec<u64> = (0..STEP_BYTES / size_of::<u64>()).map(|_| rng.bits()).collect();
+        // Kept until the process ends. The compiler must not find out that it is never read.
+        std::mem::forget(hint::black_box(step));
+        allocated += STEP_BYTES;
         thread::sleep(pause);
     }
     Ok(())
 }
 
-/// How often the kernel's own OOM killer has killed.
+/// Returns how many processes the kernel's OOM killer has killed since boot.
 fn oom_kills() -> Result<u64> {
     counters::value(&counters::vmstat()?, "oom_kill ").context("no oom_kill in /proc/vmstat")
 }

@@ -1,63 +1,63 @@
-//! Scenario `expedite`: how fast does memory come back that a killed process would have to free
-//! itself, while it is limited, outnumbered, stopped or one of many? And what does whoever else
-//! is running get done meanwhile?
+//! Scenario `expedite`: how fast does the memory of a killed process come back when the process can hardly
+//! free it, because it is throttled, outnumbered, stopped or one of many? And how much work do other
+//! processes get done meanwhile?
 //!
-//! Four ways to kill. `kill` is one system call after which nobody waits: SIGKILL through a pidfd,
-//! with the flag that frees the memory at once where the kernel has it. `plain` is kill(2), which
-//! must stay what it is. `mrelease` adds a thread in process_mrelease(2), `memreap` is the command,
-//! from its start: what can be had on any kernel.
+//! There are four methods of killing. `kill` is a single system call: SIGKILL through a pidfd, with the flag
+//! that frees the memory at once where the kernel has it. `plain` is kill(2), whose behaviour must not
+//! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
+//! measured from its start: what is possible on any kernel.
 //!
-//! At last, kills race with exits: how often does it come too late to have the memory freed by
-//! somebody else, although it is still there?
+//! Finally, kills race with exits: how often does a kill come too late to have another process free the
+//! memory, although the memory is still there?
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median, metric};
-use crate::measure::free_memory::{self, Reading, Recorder, ShortFreeLists};
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{median, metric_name};
+use crate::measure::free_memory::{self, Reading, ShortFreeLists};
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
-use init::report::Reporter;
+use init::report::{Better, Reporter};
 
-/// What the victims of a case have to put up with.
+/// The conditions under which victims are killed.
 struct Case {
     name: &'static str,
     victims: usize,
-    /// MiB of all victims together, with two CPUs and on one with `icount`. Where a kill takes
-    /// long, little must do.
+    /// MiB of all victims together, with two CPUs and on one with `icount`. There are fewer where a kill
+    /// takes long.
     mib: [usize; 2],
-    /// Processes at nice 0 that never sleep, with two CPUs and with `icount`.
+    /// Processes at nice 0 that never sleep (hogs), with two CPUs and with `icount`.
     hogs: [usize; 2],
-    /// How long after a kill the hogs' work counts, with two CPUs and with `icount`: longer than any
-    /// way takes, so that what frees the memory early does not look as if it cost more.
+    /// How long after a kill the hogs' work is counted, with two CPUs and with `icount`: longer than any
+    /// method takes, so that freeing the memory early does not look like a higher cost.
     window: [Duration; 2],
     /// The victims' nice value.
     nice: i32,
-    /// Whether the victims are in a cgroup limited to a tenth of a CPU.
+    /// Whether the victims are in a cgroup that is limited to a tenth of a CPU.
     limited: bool,
     /// Whether the victims are stopped when they are killed.
     stopped: bool,
-    /// Rounds, unless told otherwise, with two CPUs and with `icount`.
+    /// Default number of rounds, with two CPUs and with `icount`.
     rounds: [u32; 2],
-    /// How often free memory is read. Where CPU time is shared out, not often: the kernel does not
-    /// account for what a task still does in the kernel between a wake-up and the switch to who
-    /// woke up. With 400 us that was a third of the victim's time.
-    step: Duration,
+    /// How often free memory is read. Not often where CPU time is scarce: what a task still does in the
+    /// kernel between the wake-up of another task and the switch to it is not accounted for. With 400 us that
+    /// was a third of the victim's time.
+    read_interval: Duration,
 }
 
-/// The case in which there is nothing to gain.
+/// The case in which nothing keeps the victim from freeing its memory.
 const FREE: Case = Case {
     name: "free",
     victims: 1,
@@ -68,84 +68,89 @@ const FREE: Case = Case {
     limited: false,
     stopped: false,
     rounds: [3, 1],
-    step: free_memory::STEP,
+    read_interval: free_memory::READ_INTERVAL,
 };
 const CASES: [Case; 6] = [
     FREE,
-    // Many periods, so that it matters little in which part of the first the kill comes; and the
-    // rounds are spread over the period.
-    Case { name: "cpu-10", limited: true, mib: [128, 256], rounds: [3, 2], step: SELDOM, ..FREE },
+    // A kill takes many periods, so that the part of the period in which it comes matters little. The rounds
+    // are also spread over the period.
+    Case {
+        name: "cpu-10",
+        limited: true,
+        mib: [128, 256],
+        rounds: [3, 2],
+        read_interval: LONG_READ_INTERVAL,
+        ..FREE
+    },
     Case {
         name: "hogs",
         hogs: [4, 4],
         mib: [128, 256],
         window: [Duration::from_millis(500), Duration::from_millis(500)],
-        step: SELDOM,
+        read_interval: LONG_READ_INTERVAL,
         ..FREE
     },
-    // Gets some 1 % of a CPU. One hog for each.
+    // The victim gets about 1 % of a CPU. There is one hog per CPU.
     Case {
         name: "nice-19",
         hogs: [2, 1],
         nice: 19,
         mib: [16, 32],
         window: [Duration::from_millis(600), Duration::from_millis(900)],
-        step: Duration::from_millis(1),
+        read_interval: Duration::from_millis(1),
         ..FREE
     },
     Case { name: "stopped", stopped: true, ..FREE },
     Case { name: "many", victims: 15, mib: [240, 120], ..FREE },
 ];
 
-/// A step for kills that take long.
-const SELDOM: Duration = Duration::from_millis(4);
+/// For kills that take long.
+const LONG_READ_INTERVAL: Duration = Duration::from_millis(4);
 /// VMAs of a victim.
 const VMAS: usize = 100;
-/// The share of the memory whose return is timed: the last pages hide in per-CPU lists.
-const SHARE: f64 = 0.9;
-/// Less of the victims' memory back than this, but for what a counter and the per-CPU lists hide,
-/// and something else was measured.
-const PLAUSIBLE: f64 = 0.95;
-const HIDDEN: u64 = 512 << 10;
-/// The victims' page tables and what the guest itself needs.
-const HEADROOM: u64 = 96 << 20;
+/// The share of the memory whose return is timed: the last pages stay in per-CPU lists.
+const TIMED_SHARE: f64 = 0.9;
+/// If a smaller share of the victims' memory comes back, something else was measured.
+const MIN_SHARE: f64 = 0.95;
+/// Memory that a counter and the per-CPU lists may hide.
+const HIDDEN_BYTES: u64 = 512 << 10;
+/// Room for the victims' page tables and for the guest itself.
+const HEADROOM_BYTES: u64 = 96 << 20;
 /// How often a round is tried in which process_mrelease came too late.
 const TRIES: u32 = 30;
-/// How long a helper thread is given between looks whether it is ready.
-const MOMENT: Duration = Duration::from_micros(100);
 /// How long the hogs work before a kill.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// When memory that is not back has been forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(5);
-/// How long free memory is watched after all is back, and how often it is looked at before.
-const LINGER: Duration = Duration::from_millis(5);
+/// How long it is waited for memory to come back.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long free memory is recorded after all is back, and how often that is checked before.
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The command, in the guest.
 const MEMREAP: &str = "/bin/memreap";
 
-/// The period and the CPU time in it that a limited victim has.
+/// The period of the CPU limit, and the CPU time in it that limited victims have.
 const PERIOD: Duration = Duration::from_millis(100);
 const QUOTA: Duration = Duration::from_millis(10);
 
-/// A victim that races has four times as much as is too little to free early.
+/// The memory of a victim that races: four times as much as the kernel frees early at least.
 const RACER: Layout = Layout { pages: 1024, vmas: 1 };
-/// With so many pages still mapped a kill was not too late, except that nobody but the victim frees
-/// them: a MiB, and what the counter may be off.
-const THERE: u64 = 256 + 128;
-/// How long before the kill a racing victim begins to exit by itself; up to so long after it.
-const EARLY: Duration = Duration::from_millis(2);
-const LATE: Duration = Duration::from_micros(500);
-/// The case in which kills race with exits, and what is reported of it.
+/// With so many pages still mapped the memory was still there: a MiB, and the error of the counter.
+const STILL_THERE_PAGES: u64 = 256 + 128;
+/// A racing victim begins to exit by itself at most so long before the kill...
+const EARLIEST_EXIT: Duration = Duration::from_millis(2);
+/// ...and at most so long after it.
+const LATEST_EXIT: Duration = Duration::from_micros(500);
+/// The case in which kills race with exits, and its metric.
 const RACE: &str = "race";
 const LOST: &str = "lost";
-/// The slowest of all cases, and the ways for which it is reported.
+/// Stands for the slowest of all cases, and the methods of killing for which that is reported.
 const WORST: &str = "worst";
-const WORST_OF: [Way; 2] = [Way::Kill, Way::Memreap];
+const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
 
 /// `expedite [icount] [case=NAME|race] [rounds=N] [race=KILLS]`
 pub struct Expedite;
 
 impl Case {
-    /// Where there are none, there is no time in which their work counts.
+    /// Whether there are hogs, whose work is counted.
     fn has_hogs(&self, icount: bool) -> bool {
         !self.window[usize::from(icount)].is_zero()
     }
@@ -159,17 +164,17 @@ impl Scenario for Expedite {
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
         let mut metrics = Vec::new();
-        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
-            for way in Way::all(options.icount) {
-                metrics.push(way.rate(case.name));
-                metrics.extend(case.has_hogs(options.icount).then(|| way.foreground(case.name)));
+        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
+            for method in Method::all(options.icount) {
+                metrics.push(method.rate(case.name));
+                metrics.extend(case.has_hogs(options.icount).then(|| method.foreground(case.name)));
             }
         }
-        if options.case.is_all() {
-            metrics.extend(WORST_OF.map(|way| way.rate(WORST)));
+        if options.cases.is_all() {
+            metrics.extend(WORST_OF.map(|method| method.rate(WORST)));
         }
         if options.races() {
-            metrics.push(metric(RACE, LOST));
+            metrics.push(metric_name(RACE, LOST));
         }
         Ok(metrics)
     }
@@ -179,18 +184,18 @@ impl Scenario for Expedite {
         let cpus = thread::available_parallelism().context("number of CPUs")?.get();
         let short = ShortFreeLists::set()?;
         let expedites = victim::expedites();
-        let known = if expedites { "knows" } else { "does not know" };
-        out.note(&format!("the kernel {known} PIDFD_SIGNAL_EXPEDITE"));
-        let mut rates: Vec<(Way, f64)> = Vec::new();
-        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
+        let supports = if expedites { "supports" } else { "does not support" };
+        out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
+        let mut rates: Vec<(Method, f64)> = Vec::new();
+        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
             let run =
                 Run::new(case, cpus, expedites, &options).with_context(|| format!("case {}", case.name))?;
             rates.extend(run.all(out).with_context(|| format!("case {}", case.name))?);
         }
-        if options.case.is_all() {
-            for way in WORST_OF {
-                let worst = rates.iter().filter(|(w, _)| *w == way).map(|&(_, rate)| rate);
-                out.sample(&way.rate(WORST), "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
+        if options.cases.is_all() {
+            for method in WORST_OF {
+                let worst = rates.iter().filter(|(w, _)| *w == method).map(|&(_, rate)| rate);
+                out.sample(&method.rate(WORST), "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
             }
         }
         if options.races() {
@@ -203,7 +208,7 @@ impl Scenario for Expedite {
 
 struct Options {
     icount: bool,
-    case: Only,
+    cases: Cases,
     rounds: Option<u32>,
     /// Kills that race with exits.
     race: u32,
@@ -212,23 +217,23 @@ struct Options {
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
         let args = Arguments::new(args, &["icount"], &["case", "rounds", "race"])?;
-        let case = args.case(CASES.iter().map(|case| case.name).chain([RACE]))?;
+        let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE]))?;
         let (icount, rounds) = (args.has("icount"), args.rounds()?);
         let race = args.get("race", if icount { 0 } else { 250 })?;
         ensure!(race <= 100_000, "race={race} is more than 100,000");
-        ensure!(case.is_all() || !case.wants(RACE) || race > 0, "a race without kills: give race=N");
-        Ok(Self { icount, case, rounds, race })
+        ensure!(cases.is_all() || !cases.has(RACE) || race > 0, "a race without kills: give race=N");
+        Ok(Self { icount, cases, rounds, race })
     }
 
     fn races(&self) -> bool {
-        self.case.wants(RACE) && self.race > 0
+        self.cases.has(RACE) && self.race > 0
     }
 }
 
 /// How victims are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// SIGKILL through a pidfd, expedited where the kernel can.
+enum Method {
+    /// SIGKILL through a pidfd, expedited where the kernel supports it.
     Kill,
     /// kill(2).
     Plain,
@@ -238,8 +243,8 @@ enum Way {
     Memreap,
 }
 
-impl Way {
-    /// The ways that are measured. What is there to compare with is known well enough from `icount`.
+impl Method {
+    /// The methods that are measured. For comparison, process_mrelease is measured with `icount` only.
     fn all(icount: bool) -> &'static [Self] {
         match icount {
             false => &[Self::Kill, Self::Plain, Self::Memreap],
@@ -257,24 +262,24 @@ impl Way {
     }
 
     fn rate(self, case: &str) -> String {
-        metric(case, &format!("{}-rate", self.name()))
+        metric_name(case, &format!("{}-rate", self.name()))
     }
 
     fn foreground(self, case: &str) -> String {
-        metric(case, &format!("{}-foreground", self.name()))
+        metric_name(case, &format!("{}-foreground", self.name()))
     }
 }
 
-/// What a round says.
+/// What one round measured.
 struct Round {
-    /// Megabytes per second, until [`SHARE`] of the memory was back.
+    /// Megabytes per second, until [`TIMED_SHARE`] of the memory was back.
     rate: f64,
     /// The hogs' work per millisecond.
     foreground: f64,
 }
 
 /// One kill of all victims, up to their deaths.
-struct Strike {
+struct Kill {
     /// When it began, in nanoseconds on the monotonic clock.
     start: u64,
     /// The hogs' work per millisecond.
@@ -300,7 +305,7 @@ impl<'a> Run<'a> {
         let run = Self { case, cpus, expedites, options, hogs, limit };
         let free = free_memory::free();
         ensure!(
-            free >= run.bytes() + HEADROOM,
+            free >= run.bytes() + HEADROOM_BYTES,
             "{} MiB free are too few for {} MiB of victims; give the guest more memory",
             free >> 20,
             run.mib()
@@ -316,67 +321,67 @@ impl<'a> Run<'a> {
         self.case.has_hogs(self.options.icount)
     }
 
-    /// What all victims have together.
+    /// Memory of all victims together.
     fn bytes(&self) -> u64 {
         (self.mib() as u64) << 20
     }
 
-    /// What must come back at least.
-    fn plausible(&self) -> u64 {
-        (self.bytes() as f64 * PLAUSIBLE) as u64 - HIDDEN
+    /// The bytes that must come back at least.
+    fn min_freed(&self) -> u64 {
+        (self.bytes() as f64 * MIN_SHARE) as u64 - HIDDEN_BYTES
     }
 
     fn layout(&self) -> Layout {
         Layout { pages: (self.mib() << 8) / self.case.victims, vmas: VMAS }
     }
 
-    /// All rounds of all ways; gives the rates.
-    fn all(&self, out: &mut Reporter) -> Result<Vec<(Way, f64)>> {
+    /// Runs all rounds of all methods, reports them, and returns the rates.
+    fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
         let default = self.case.rounds[usize::from(self.options.icount)];
         let count = self.options.rounds.unwrap_or(default);
-        let ways = Way::all(self.options.icount);
-        let mut rounds: Vec<Vec<Round>> = ways.iter().map(|_| Vec::new()).collect();
+        let methods = Method::all(self.options.icount);
+        let mut rounds: Vec<Vec<Round>> = methods.iter().map(|_| Vec::new()).collect();
         for round in 0..count {
-            for (&way, rounds) in ways.iter().zip(&mut rounds) {
-                out.progress(&format!("{}: {}, round {}", self.case.name, way.name(), round + 1));
-                let round = self.in_time(way, phase(round, count), out);
-                rounds.push(round.with_context(|| format!("way {}", way.name()))?);
+            for (&method, rounds) in methods.iter().zip(&mut rounds) {
+                out.progress(&format!("{}: {}, round {}", self.case.name, method.name(), round + 1));
+                let round = self.in_time(method, phase(round, count), out);
+                rounds.push(round.with_context(|| format!("method {}", method.name()))?);
             }
         }
         let mut rates = Vec::new();
-        for (&way, rounds) in ways.iter().zip(&rounds) {
+        for (&method, rounds) in methods.iter().zip(&rounds) {
             let rate = median(rounds.iter().map(|r| r.rate));
-            out.sample(&way.rate(self.case.name), "MB/s", Better::Higher, rate);
+            out.sample(&method.rate(self.case.name), "MB/s", Better::Higher, rate);
             if self.has_hogs() {
                 let work = median(rounds.iter().map(|r| r.foreground));
-                out.sample(&way.foreground(self.case.name), "loops/ms", Better::Higher, work);
+                out.sample(&method.foreground(self.case.name), "loops/ms", Better::Higher, work);
             }
-            rates.push((way, rate));
+            rates.push((method, rate));
         }
         Ok(rates)
     }
 
     /// Repeats a round until process_mrelease did not come too late.
-    fn in_time(&self, way: Way, phase: Duration, out: &mut Reporter) -> Result<Round> {
+    fn in_time(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<Round> {
         for _ in 0..TRIES {
-            let (round, too_late) = self.round(way, phase, out)?;
+            let (round, too_late) = self.round(method, phase, out)?;
             if !too_late {
                 return Ok(round);
             }
             out.note(&format!(
                 "{}/{}: process_mrelease found a victim past exit_mm (ESRCH); round repeated",
                 self.case.name,
-                way.name()
+                method.name()
             ));
         }
         bail!("not one good round in {TRIES}; the notes say why")
     }
 
-    /// Makes the victims, kills them, and watches their memory come back. Says whether
+    /// Starts the victims, kills them, and records how their memory comes back. Returns also whether
     /// process_mrelease came too late.
-    fn round(&self, way: Way, phase: Duration, out: &mut Reporter) -> Result<(Round, bool)> {
+    fn round(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<(Round, bool)> {
         let victims = (0..self.case.victims)
-            .map(|_| self.victim(way))
+            .map(|_| self.victim(method))
             .collect::<Result<Vec<_>>>()
             .context("victims")?;
         let before = free_memory::settled()?;
@@ -384,67 +389,56 @@ impl<'a> Run<'a> {
             self.hogs.work(true);
             thread::sleep(WARM_UP);
         }
-        let mut recorder = Recorder::new(self.case.step);
-        let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (strike, readings) = thread::scope(|scope| {
-            let recorder = scope.spawn(|| recorder.record(&running, &stop).map(<[_]>::to_vec));
-            while !running.load(Ordering::Acquire) && !recorder.is_finished() {
-                thread::sleep(MOMENT);
+        let mut recorder = free_memory::recorder(self.case.read_interval);
+        let read = || Ok(Reading::now());
+        let (kill, readings) = recorder.record_while(read, |has_ended| {
+            if let Some(limit) = &self.limit {
+                limit.wait_for(phase)?;
             }
-            let done = match &self.limit {
-                Some(limit) => limit.wait_for(phase),
-                None => Ok(()),
-            };
-            let done = done.and_then(|()| self.strike(&victims, way, out)).inspect(|_| {
-                // What frees the memory may still be at it when the victim is dead.
-                let due = clock::now() + FORGOTTEN.as_nanos() as u64;
-                while free_memory::free() < before + self.plausible()
-                    && clock::now() < due
-                    && !recorder.is_finished()
-                {
-                    thread::sleep(LINGER);
-                }
-                thread::sleep(LINGER);
-            });
-            stop.store(true, Ordering::Release);
-            let readings = recorder.join().map_err(|_| anyhow!("the reader died"))?;
-            anyhow::Ok((done?, readings?))
+            let kill = self.kill(&victims, method, out)?;
+            // The memory may not be free yet when the victim is dead.
+            let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
+            while free_memory::free() < before + self.min_freed() && clock::now() < due && !has_ended() {
+                thread::sleep(RETURN_POLL_INTERVAL);
+            }
+            thread::sleep(RETURN_POLL_INTERVAL);
+            Ok(kill)
         })?;
         self.hogs.work(false);
         let after = free_memory::settled()?;
         for victim in victims {
             victim.reap().context("reap a victim")?;
         }
-        let took = self.back(&strike, before, after, &readings)?;
+        let took = self.time_to_return(&kill, before, after, &readings)?;
         if self.has_hogs() && took > self.window().as_nanos() as f64 {
             out.note(&format!(
                 "{}/{}: took {:.0} ms, longer than the hogs' work was counted",
                 self.case.name,
-                way.name(),
+                method.name(),
                 took / 1e6
             ));
         }
         // Bytes per nanosecond are gigabytes per second.
-        let rate = (after - before) as f64 * SHARE / took * 1e3;
-        Ok((Round { rate, foreground: strike.foreground }, strike.too_late))
+        let rate = (after - before) as f64 * TIMED_SHARE / took * 1e3;
+        Ok((Round { rate, foreground: kill.foreground }, kill.too_late))
     }
 
-    /// Nanoseconds until [`SHARE`] of the memory was back.
-    fn back(&self, strike: &Strike, before: u64, after: u64, readings: &[Reading]) -> Result<f64> {
+    /// Returns the nanoseconds until [`TIMED_SHARE`] of the memory was back.
+    fn time_to_return(&self, kill: &Kill, before: u64, after: u64, readings: &[Reading]) -> Result<f64> {
         let freed = after.saturating_sub(before);
         ensure!(
-            freed >= self.plausible(),
+            freed >= self.min_freed(),
             "only {:.1} MiB of {} MiB came back",
             freed as f64 / f64::from(1 << 20),
             self.mib()
         );
-        took(readings, strike.start, before, after).context("90 % of the memory was never seen to be back")
+        took(readings, kill.start, before, after).context("90 % of the memory did not come back")
     }
 
-    /// A victim as the case wants it.
-    fn victim(&self, way: Way) -> Result<Victim> {
+    /// Starts a victim for this case.
+    fn victim(&self, method: Method) -> Result<Victim> {
         let victim = Victim::spawn(self.layout(), 0..self.cpus)?;
-        if way != Way::Mrelease {
+        if method != Method::Mrelease {
             victim.set_free(self.cpus)?;
         }
         if let Some(limit) = &self.limit {
@@ -464,77 +458,78 @@ impl<'a> Run<'a> {
         self.case.window[usize::from(self.options.icount)]
     }
 
-    /// Kills, and waits until all victims are dead.
-    fn strike(&self, victims: &[Victim], way: Way, out: &mut Reporter) -> Result<Strike> {
-        if way == Way::Mrelease {
-            // What runs for the first time is slow, above all under emulation, and the victim does
-            // not wait: the call is made once in vain.
+    /// Kills all victims, and waits until they are dead.
+    fn kill(&self, victims: &[Victim], method: Method, out: &mut Reporter) -> Result<Kill> {
+        if method == Method::Mrelease {
+            // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the
+            // call is made once before.
             ensure!(mrelease(&victims[0])? == Released::NotDying, "the victim was dying before the kill");
         }
         let mut too_late = false;
         let mut command = None;
         let work = self.hogs.done();
         let start = clock::now();
-        match way {
-            Way::Kill if self.expedites => {
+        match method {
+            Method::Kill if self.expedites => {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
             }
-            Way::Kill => victims.iter().try_for_each(Victim::kill).context("kill")?,
-            Way::Plain => victims
+            Method::Kill => victims.iter().try_for_each(Victim::kill).context("kill")?,
+            Method::Plain => victims
                 .iter()
                 .try_for_each(|v| rustix::process::kill_process(v.pid(), Signal::KILL))
                 .context("kill(2)")?,
-            Way::Mrelease => {
+            Method::Mrelease => {
                 for victim in victims {
                     victim.kill().context("kill")?;
                     too_late |= mrelease(victim)? == Released::TooLate;
                 }
             }
-            Way::Memreap => command = Some(memreap(victims)?),
+            Method::Memreap => command = Some(memreap(victims)?),
         }
         let foreground = if self.has_hogs() { self.foreground(start, work)? } else { 0.0 };
         if let Some(command) = command {
             self.check(command, out)?;
         }
         victims.iter().try_for_each(Victim::wait_until_dead).context("wait for the victims")?;
-        Ok(Strike { start, foreground, too_late })
+        Ok(Kill { start, foreground, too_late })
     }
 
-    /// The hogs' work per millisecond since `start`, when it was `before`, until the window's end.
+    /// Returns the hogs' work per millisecond from `start`, when it was `before`, until the window's end.
     fn foreground(&self, start: u64, before: u64) -> Result<f64> {
-        // On time although the hogs leave no CPU idle.
-        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to look at the hogs")?;
+        // So that this is on time although the hogs leave no CPU idle.
+        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
         clock::sleep_until(start + self.window().as_nanos() as u64)?;
         let (done, now) = (self.hogs.done(), clock::now());
         sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
     }
 
-    /// The command must have done what it was told; says by which means.
+    /// Checks that the command did what it was asked to, and notes by which methods.
     fn check(&self, command: Child, out: &mut Reporter) -> Result<()> {
         let output = command.wait_with_output().context("wait for memreap")?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         ensure!(
             output.status.success(),
-            "memreap kill: {}: {said}{}",
+            "memreap kill: {}: {text}{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        let said: Said = serde_json::from_str(&said).with_context(|| format!("memreap kill said {said}"))?;
-        let mut means: Vec<&str> = said.victims.iter().map(|v| v.means.as_str()).collect();
-        let all = means.len();
-        means.sort_unstable();
-        means.dedup();
-        out.note(&format!("{}/memreap: {all} killed by {}", self.case.name, means.join(", ")));
+        let report: KillReport =
+            serde_json::from_str(&text).with_context(|| format!("memreap kill printed {text}"))?;
+        let mut methods: Vec<&str> = report.victims.iter().map(|v| v.method.as_str()).collect();
+        let count = methods.len();
+        methods.sort_unstable();
+        methods.dedup();
+        out.note(&format!("{}/memreap: {count} killed by {}", self.case.name, methods.join(", ")));
         Ok(())
     }
 }
 
-/// Nanoseconds from `start`, when free memory was `before`, until [`SHARE`] of what was to come back
-/// was there. `after`: free memory at the end.
+/// Returns the nanoseconds from `start`, when free memory was `before`, until [`TIMED_SHARE`] of the memory
+/// that came back was there. `after` is free memory at the end.
 fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64> {
-    let level = before + ((after - before) as f64 * SHARE) as u64;
-    // Nothing comes back before the kill, which may take less than the time between two readings.
+    let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
+    // Nothing comes back before the kill, and all may come back between two readings.
     let first = Reading { at: start, free: before };
     let later = readings.iter().copied().filter(|r| r.at > start);
     let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
@@ -552,8 +547,8 @@ impl Limit {
     fn new() -> Result<Self> {
         let group = TemporaryCgroup::new("expedite", "cpu")?;
         group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
-        // The kernel lets a group's periods begin at a random time and then keeps to it. In the
-        // group, whoever does not sleep is stopped until the next period.
+        // The kernel begins a cgroup's first period at a random time, and the others follow without gaps. In
+        // the cgroup, a process that does not sleep is stopped until the next period.
         group.join()?;
         let began = clock::now();
         let mut last = began;
@@ -569,25 +564,25 @@ impl Limit {
         Ok(Self { group, origin })
     }
 
-    /// Sleeps until one of the next periods is so old.
+    /// Sleeps until this phase of one of the next periods.
     fn wait_for(&self, phase: Duration) -> Result<()> {
-        clock::sleep_until(next(self.origin, clock::now(), phase))
+        clock::sleep_until(next_period(self.origin, clock::now(), phase))
     }
 }
 
-/// When a period that begins after `now`, but not the very next, will be so old. In nanoseconds.
-/// All of the CPU time is there when a period has gone by in which nobody used any.
-fn next(origin: u64, now: u64, phase: Duration) -> u64 {
+/// Returns when a period that begins after `now`, but not the very next, reaches this phase, in nanoseconds.
+/// All of the CPU time is available when a whole period has passed in which none was used.
+fn next_period(origin: u64, now: u64, phase: Duration) -> u64 {
     let period = PERIOD.as_nanos() as u64;
     origin + ((now - origin) / period + 2) * period + phase.as_nanos() as u64
 }
 
-/// When in the period a round's kill comes: all rounds are spread evenly over it.
+/// Returns when in the period a round's kill comes: all rounds are spread evenly over it.
 fn phase(round: u32, rounds: u32) -> Duration {
     PERIOD * (2 * round + 1) / (2 * rounds)
 }
 
-/// What process_mrelease made of a victim.
+/// The outcome of process_mrelease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Released {
     NotDying,
@@ -603,7 +598,7 @@ fn mrelease(victim: &Victim) -> Result<Released> {
     })
 }
 
-/// Starts the command on all victims.
+/// Starts the command with all victims.
 fn memreap(victims: &[Victim]) -> Result<Child> {
     Command::new(MEMREAP)
         .args(["kill", "--json"])
@@ -615,29 +610,29 @@ fn memreap(victims: &[Victim]) -> Result<Child> {
         .context(MEMREAP)
 }
 
-/// What the command says, as far as it is of interest here.
+/// The part of the command's JSON that is checked.
 #[derive(Deserialize)]
-struct Said {
-    victims: Vec<SaidVictim>,
+struct KillReport {
+    victims: Vec<KilledVictim>,
 }
 
 #[derive(Deserialize)]
-struct SaidVictim {
-    means: String,
+struct KilledVictim {
+    method: String,
 }
 
 /// What became of the memory of one victim that raced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Raced {
-    /// Somebody else freed it.
+    /// Another process freed it.
     Freed,
     /// It was back already, or nearly.
     Over,
-    /// It was still there, and nobody freed it but the victim itself.
+    /// It was still there, and only the victim itself freed it.
     Lost,
 }
 
-/// Kills victims, of which every other begins to exit by itself at about that time.
+/// Kills victims, every other of which begins to exit by itself at about that time.
 fn race(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
     let mut counts = [[0u32; 3]; 2];
     for i in 0..kills {
@@ -645,39 +640,39 @@ fn race(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<
             out.progress(&format!("race: {i} of {kills}"));
         }
         let exits = i % 2 == 1;
-        let raced = race_once(exits.then(|| lead(i / 2)), cpus, expedites)?;
+        let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
         counts[usize::from(exits)][raced as usize] += 1;
     }
-    for (who, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
+    for (kind, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
         out.note(&format!(
-            "race: victims {who}: {freed} freed by others, {over} already gone, {lost} not freed although \
+            "race: victims {kind}: {freed} freed by others, {over} already gone, {lost} not freed although \
              their memory was there"
         ));
     }
     let lost = counts.iter().map(|c| c[Raced::Lost as usize]).sum::<u32>();
-    out.sample(&metric(RACE, LOST), "count", Better::Lower, f64::from(lost));
+    out.sample(&metric_name(RACE, LOST), "count", Better::Lower, f64::from(lost));
     Ok(())
 }
 
-/// How long before the kill the `i`th racing victim begins to exit, in nanoseconds: spread evenly,
-/// in no order. The second number is how long after it.
-fn lead(i: u32) -> i64 {
+/// Returns how long before the kill the `i`th racing victim begins to exit, in nanoseconds; negative is after
+/// the kill. All are spread evenly, in no order.
+fn exit_lead(i: u32) -> i64 {
     const STEPS: u32 = 1000;
-    let (early, late) = (EARLY.as_nanos() as i64, LATE.as_nanos() as i64);
-    // Prime to the number of steps, and about its golden section.
+    let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
+    // 617 is prime to the number of steps, and about its golden section.
     let share = i64::from(i % STEPS * 617 % STEPS);
     early - (early + late) * share / i64::from(STEPS)
 }
 
-/// One kill; the victim begins to exit so many nanoseconds before it, if at all.
+/// Kills one victim, which begins to exit `lead` nanoseconds before the kill, or not at all.
 fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
-    // Enough to get from here to the kill.
-    const AHEAD: Duration = Duration::from_millis(3);
+    // Time enough to prepare the kill.
+    const PREPARATION: Duration = Duration::from_millis(3);
     let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
-    let mut order = File::from(writer);
+    let mut exit_time = File::from(writer);
     let victim = Victim::spawn_to(RACER, 0..cpus, || {
         let mut at = [0; 8];
-        // Whoever cannot read or sleep exits at once, and the race is over when it is looked at.
+        // A victim that cannot read or sleep exits at once, which counts as over.
         if File::from(reader).read_exact(&mut at).is_ok() {
             let _ = clock::sleep_until(u64::from_ne_bytes(at));
         }
@@ -686,9 +681,9 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
     ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
     let mut vmstat = Vmstat::open()?;
     let before = vmstat.read()?;
-    let at = clock::now() + AHEAD.as_nanos() as u64;
+    let at = clock::now() + PREPARATION.as_nanos() as u64;
     if let Some(lead) = lead {
-        order.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
+        exit_time.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
     }
     clock::sleep_until(at)?;
     let freed = match expedites {
@@ -702,29 +697,30 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
     victim.wait_until_dead().context("wait for a victim")?;
     victim.reap().context("reap a victim")?;
     let left = (after.anon + RACER.pages as u64).saturating_sub(before.anon);
-    Ok(judge(freed.unwrap_or(after.taken > before.taken), left))
+    Ok(classify(freed.unwrap_or(after.taken > before.taken), left))
 }
 
-/// `freed`: by others; `left`: the victim's pages that were still mapped right after the kill.
-fn judge(freed: bool, left: u64) -> Raced {
+/// `freed` is whether another process freed the memory, `left_pages` how many of the victim's pages were
+/// still mapped right after the kill.
+fn classify(freed: bool, left_pages: u64) -> Raced {
     match freed {
         true => Raced::Freed,
-        false if left < THERE => Raced::Over,
+        false if left_pages < STILL_THERE_PAGES => Raced::Over,
         false => Raced::Lost,
     }
 }
 
-/// Counters of /proc/vmstat, read without a detour: what they count does not wait.
+/// Counters of /proc/vmstat, read as fast as possible: what they count does not wait.
 struct Vmstat {
     file: File,
     text: Vec<u8>,
 }
 
-/// What is of interest among them.
+/// The counters that are needed.
 struct Counts {
-    /// Anonymous pages that are mapped, in all.
+    /// Anonymous pages that are mapped in all processes.
     anon: u64,
-    /// Victims whose memory the kernel has begun to free for them. `None` if it never does.
+    /// Victims whose memory the kernel has begun to free early. `None` if the kernel never does.
     taken: Option<u64>,
 }
 
@@ -752,26 +748,21 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::words;
+    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&words(args))
-    }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = parse(&[]).unwrap();
+        let options = Options::parse(&[]).unwrap();
         assert_eq!((options.icount, options.rounds, options.race), (false, None, 250));
-        assert!(options.case.wants("free") && options.case.wants("race"));
-        let options = parse(&["icount", "case=nice-19", "rounds=4"]).unwrap();
+        assert!(options.cases.has("free") && options.cases.has("race"));
+        let options = Options::parse(&words(&["icount", "case=nice-19", "rounds=4"])).unwrap();
         assert_eq!((options.icount, options.rounds, options.race), (true, Some(4), 0));
-        assert!(options.case.wants("nice-19") && !options.case.wants("race") && !options.case.wants("free"));
-        assert_eq!(parse(&["icount", "case=race", "race=2000"]).unwrap().race, 2000);
-        for bad in ["case=nice-20", "rounds=0", "rounds=x", "race=-1", "race=100001", "round=2", "fast"] {
-            assert!(parse(&[bad]).is_err(), "{bad}");
-        }
-        assert!(parse(&["icount", "case=race"]).is_err());
+        assert!(options.cases.has("nice-19") && !options.cases.has("race") && !options.cases.has("free"));
+        assert_eq!(Options::parse(&words(&["icount", "case=race", "race=2000"])).unwrap().race, 2000);
+        let bad = ["case=nice-20", "rounds=0", "rounds=x", "race=-1", "race=100001", "round=2", "fast"];
+        assert_refused(Options::parse, &bad, &[]);
+        assert_refused(Options::parse, &["case=race"], &["icount"]);
     }
 
     #[test]
@@ -779,7 +770,7 @@ mod tests {
         for case in &CASES {
             for (mib, (hogs, window)) in case.mib.iter().zip(case.hogs.iter().zip(&case.window)) {
                 assert_eq!(mib % case.victims, 0, "{}", case.name);
-                // Larger than what the kernel does not take on, with some pages for each VMA.
+                // Larger than what the kernel leaves to the victim, with some pages for each VMA.
                 assert!(mib / case.victims >= 8, "{}", case.name);
                 assert_eq!(*hogs == 0, window.is_zero(), "{}", case.name);
             }
@@ -789,13 +780,13 @@ mod tests {
     }
 
     #[test]
-    fn kills_are_spread_over_a_period_that_began_with_all_its_time() {
+    fn kills_are_spread_over_a_period_that_begins_with_its_whole_quota() {
         let ms = Duration::from_millis;
         assert_eq!([phase(0, 2), phase(1, 2)], [ms(25), ms(75)]);
         assert_eq!(phase(0, 1), ms(50));
         let (origin, period) = (1_000, PERIOD.as_nanos() as u64);
         for now in [origin, origin + 1, origin + period - 1, origin + 7 * period, origin + 8 * period - 1] {
-            let next = next(origin, now, ms(25));
+            let next = next_period(origin, now, ms(25));
             assert_eq!((next - origin) % period, 25_000_000);
             assert!(next >= now + period && next < now + 3 * period, "{now}");
         }
@@ -803,10 +794,10 @@ mod tests {
 
     #[test]
     fn exits_are_spread_over_all_the_time_around_the_kill() {
-        let (early, late) = (EARLY.as_nanos() as i64, LATE.as_nanos() as i64);
-        let mut leads: Vec<i64> = (0..1000).map(lead).collect();
+        let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
+        let mut leads: Vec<i64> = (0..1000).map(exit_lead).collect();
         assert!(leads.iter().all(|&l| l <= early && l > -late));
-        // Also those of one boot, which are fewer.
+        // The first of them as well: one boot makes fewer.
         let before = leads[..125].iter().filter(|&&l| l > 0).count();
         assert!((90..=110).contains(&before), "{before}");
         leads.sort_unstable();
@@ -824,14 +815,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_there_and_not_freed_is_lost() {
-        assert_eq!(judge(true, 1024), Raced::Freed);
-        assert_eq!(judge(true, 0), Raced::Freed);
-        assert_eq!(judge(false, 1024), Raced::Lost);
-        assert_eq!(judge(false, 500), Raced::Lost);
-        // Less than the kernel takes on.
-        assert_eq!(judge(false, 256), Raced::Over);
-        assert_eq!(judge(false, 0), Raced::Over);
+    fn memory_that_is_still_there_and_not_freed_is_lost() {
+        assert_eq!(classify(true, 1024), Raced::Freed);
+        assert_eq!(classify(true, 0), Raced::Freed);
+        assert_eq!(classify(false, 1024), Raced::Lost);
+        assert_eq!(classify(false, 500), Raced::Lost);
+        // So little is left to the victim.
+        assert_eq!(classify(false, 256), Raced::Over);
+        assert_eq!(classify(false, 0), Raced::Over);
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Breaks the guest on purpose, one way per run. The lab's own tests use it to prove that each
-//! kind of failure is reported for what it is; see `crates/lab/tests/faults.rs`.
+//! Scenario `fault`: breaks the guest on purpose, in one way per run. The lab's own tests use it to prove
+//! that each kind of failure is reported as what it is; see `crates/lab/tests/faults.rs`.
 
 use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::Scenario;
+use super::interface::Scenario;
 use crate::process::child::Child;
 use init::report::Reporter;
 
-/// The kernel's own crash test module: the name of a crash point written here runs it.
+/// The kernel's crash test module. Writing the name of a crash point triggers it.
 const LKDTM: &str = "/sys/kernel/debug/provoke-crash/DIRECT";
 
 /// `fault warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N`
@@ -24,11 +24,11 @@ impl Scenario for Fault {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         out.progress(&format!("about to break: {}", args.join(" ")));
         match args[..] {
-            // Ends well otherwise: the warning alone must fail the boot.
+            // The guest ends without an error: the warning alone must fail the boot.
             ["warn"] => lkdtm("WARNING"),
             ["oops"] => lkdtm("EXCEPTION"),
             ["panic"] => lkdtm("PANIC"),
-            // Neither keeps the guest from ending well.
+            // With neither of these does the guest itself end with an error.
             ["ub"] => lkdtm("ARRAY_BOUNDS"),
             ["leak"] => leak(),
             ["hang"] => loop {
@@ -50,13 +50,13 @@ fn lkdtm(point: &str) -> Result<()> {
     fs::write(LKDTM, point).with_context(|| format!("{LKDTM} (CONFIG_LKDTM)"))
 }
 
-/// Has the kernel allocate memory and jump into it. Nothing in there may be executed, so it ends the
-/// process in the middle of the system call, and nobody is left who knows of that memory.
+/// Has the kernel allocate memory and jump into it. It is not executable, so the kernel ends the process in
+/// the middle of the system call, and no pointer to the memory is left.
 fn leak() -> Result<()> {
-    // More than once, as a stale pointer somewhere may keep one from being noticed.
+    // More than once, because a stale pointer somewhere may hide one leak.
     for _ in 0..4 {
         let status = Child::fork(|| lkdtm("EXEC_KMALLOC"))?.wait()?;
-        ensure!(status.terminating_signal().is_some(), "lkdtm came back from data ({status:?})");
+        ensure!(status.terminating_signal().is_some(), "lkdtm returned from data ({status:?})");
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Scenario `ksm-rmap`: pages that KSM merged, in an address space of many VMAs, are migrated and
-//! reclaimed. What does it cost to find all places where such a page is mapped, and how long
-//! does everybody else wait meanwhile?
+//! Scenario `ksm-rmap`: pages that KSM merged, in an address space of many VMAs, are migrated and reclaimed.
+//! What does it cost to find all places where such a page is mapped, and how long do other threads wait
+//! meanwhile?
 //!
-//! All VMAs of a case share one anon_vma, without any fork. Migration goes back and forth between
-//! two nodes of memory. With `icount` the cost is measured, on one CPU: a walk's time, its lock
-//! holds, the VMAs it visits; and ksmd's own work. Another thread takes page faults while pages
-//! are being migrated, on the other CPU if there is one. Times, lock holds and visits are measured
-//! in separate rounds, and nothing is traced while faults are timed.
+//! All VMAs of a case share one anon_vma, without any fork. Migration goes back and forth between two NUMA
+//! nodes. With `icount`, on one CPU, the cost is measured: the time of a walk, how long it holds the lock,
+//! the VMAs that it visits; and ksmd's own work. Another thread takes page faults while pages are migrated,
+//! on the other CPU if there is one. Times, lock holds and visits are measured in separate rounds, and
+//! nothing is traced while faults are timed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -14,28 +14,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::arguments::{Arguments, Only};
-use super::{Better, Figure, Scenario, median, metric};
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{Metric, median, metric_name};
 use crate::memory::PAGE_BYTES;
-use crate::memory::ksm::{self, Area, Crowd, Ksm, Merged, Shape};
+use crate::memory::ksm::{self, Area, Ksm, MergeCost, MergedPages, Shape};
 use crate::memory::swap;
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
 use crate::system::{clock, sched};
 use crate::trace::rmap::{self, Kind, Walk, WalkTrace};
 use crate::trace::tracefs::Lost;
-use init::report::Reporter;
+use init::report::{Better, Reporter};
 
-/// How a case differs from the others, and how much of it is enough.
+/// The layout of memory in a case, and how much is measured with it.
 struct Case {
     name: &'static str,
     vmas: usize,
-    /// Places at which a page is mapped.
+    /// How often a page is mapped.
     maps: usize,
-    /// Merged pages with two CPUs, and on one with `icount`. Where one stock walk takes a good
-    /// part of a second, few must do.
+    /// MergeCost pages with two CPUs, and on one with `icount`. There are few where one walk of the stock
+    /// kernel takes a good part of a second.
     pages: [usize; 2],
-    /// Page faults by reads of a page that is being moved, if there are two CPUs; none, no page
-    /// faults are timed at all.
+    /// Page faults by reads of a page that is being migrated, with two CPUs. If 0, no page faults are timed
+    /// at all.
     reads: usize,
 }
 
@@ -45,71 +46,71 @@ const CASES: [Case; 4] = [
     Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
     Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
 ];
-/// What is reported without a case, under `icount`.
+/// The metric without a case, with `icount`.
 const MERGE: &str = "merge-instructions";
-/// What is reported of every case.
+/// The metrics of every case.
 const WALK: &str = "walk";
 const HOLD: &str = "lock-hold";
-/// What is added under `icount`; growth only where another case has fewer VMAs.
+/// Further metrics with `icount`; growth only where another case has fewer VMAs.
 const VISITS: &str = "vmas-per-mapping";
 const WALK_RECLAIM: &str = "walk-reclaim";
 const GROWTH: &str = "growth";
-/// What is added with two CPUs.
+/// A further metric with two CPUs.
 const HOLD_MAX: &str = "lock-hold-max";
-/// The page faults that are timed, and what is reported of them.
+/// The page faults that are timed, and their metrics.
 const TOUCHES: &str = "fault-anon";
 const READS: &str = "fault-ksm";
-const WAITS: [Figure<Vec<f64>>; 2] =
+const WAITS: [Metric<Vec<f64>>; 2] =
     [("p50", |times| median(times.iter().copied())), ("max", |times| longest(times))];
-/// A migrated page is walked twice, and so is a reclaimed one at least.
+/// A migrated page is walked twice, and a reclaimed one at least twice.
 const MIGRATION: [Kind; 2] = [Kind::Migrate, Kind::Restore];
 const RECLAIM: [Kind; 2] = [Kind::Referenced, Kind::Unmap];
-/// What ksmd merges in one go when its own cost is measured.
+/// What ksmd merges when its own cost is measured: so many pages with so many different contents.
 const MERGE_PAGES: usize = 4000;
 const MERGE_CONTENTS: usize = 1000;
 /// First touches of fresh VMAs.
 const FIRST_TOUCHES: usize = 300;
-/// They are this far apart on average, by up to a half more or less.
-const PAUSE: Duration = Duration::from_micros(1500);
-/// How long the clock is read before each, and the thread should do nothing else.
-const LOOK: Duration = Duration::from_micros(100);
-/// What keeps it from that for so long is no longer the guest.
-const INTERRUPTED: Duration = Duration::from_millis(4);
-/// Moves that are made at most for each read that shall meet one.
+/// The time between them on average; it varies by up to a half.
+const MEAN_PAUSE: Duration = Duration::from_micros(1500);
+/// How long the thread only reads the clock before each of them, to notice when it does not run.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// A longer gap does not come from the guest itself.
+const INTERRUPTED_GAP: Duration = Duration::from_millis(4);
+/// The most moves per read that has to meet one.
 const MOVES_PER_READ: usize = 20;
-/// How often a round is tried in which an event was lost.
+/// How often a round is tried; it is repeated when an event was lost.
 const TRIES: u32 = 10;
-/// How often reclaim is asked for the pages, which it is free to leave at first.
+/// How often the kernel is asked to reclaim the pages, which it need not do at first.
 const RECLAIM_TRIES: u32 = 100;
-/// More than enough for all that is ever reclaimed.
-const SWAP: u64 = 64 << 20;
+/// More swap space than is ever needed.
+const SWAP_BYTES: u64 = 64 << 20;
 
 /// `ksm-rmap [icount] [case=NAME] [pages=N] [rounds=N]`
 pub struct KsmRmap;
 
 impl Case {
-    /// Whether a walk's growth is from the other case to this one.
+    /// Whether the growth of a walk is reported from the other case to this one.
     fn grew_from(&self, other: &Self) -> bool {
         self.maps == other.maps && other.vmas < self.vmas
     }
 
     fn metrics(&self, options: &Options) -> Vec<String> {
-        let mut whats: Vec<String> = [WALK, HOLD].map(str::to_owned).to_vec();
+        let mut names: Vec<String> = [WALK, HOLD].map(str::to_owned).to_vec();
         let mut faults = Vec::new();
         if options.icount {
-            whats.extend([VISITS, WALK_RECLAIM].map(str::to_owned));
-            if CASES.iter().any(|other| options.case.wants(other.name) && self.grew_from(other)) {
-                whats.push(GROWTH.to_owned());
+            names.extend([VISITS, WALK_RECLAIM].map(str::to_owned));
+            if CASES.iter().any(|other| options.cases.has(other.name) && self.grew_from(other)) {
+                names.push(GROWTH.to_owned());
             }
         } else {
-            whats.push(HOLD_MAX.to_owned());
+            names.push(HOLD_MAX.to_owned());
         }
         if self.reads > 0 {
             faults.push(TOUCHES);
             faults.extend((!options.icount).then_some(READS));
         }
-        whats.extend(faults.iter().flat_map(|fault| WAITS.map(|(what, _)| format!("{fault}-{what}"))));
-        whats.iter().map(|what| metric(self.name, what)).collect()
+        names.extend(faults.iter().flat_map(|fault| WAITS.map(|(name, _)| format!("{fault}-{name}"))));
+        names.iter().map(|name| metric_name(self.name, name)).collect()
     }
 }
 
@@ -120,7 +121,7 @@ impl Scenario for KsmRmap {
 
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
-        let cases = CASES.iter().filter(|case| options.case.wants(case.name));
+        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
         let merge = options.merges().then(|| MERGE.to_owned());
         Ok(cases.flat_map(|case| case.metrics(&options)).chain(merge).collect())
     }
@@ -129,7 +130,7 @@ impl Scenario for KsmRmap {
         let options = Options::parse(args)?;
         ensure!(
             std::fs::exists("/sys/devices/system/node/node1").unwrap_or(false),
-            "needs two nodes of memory; boot with the kernel parameter numa=fake=2"
+            "needs two NUMA nodes; boot with the kernel parameter numa=fake=2"
         );
         let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
         ensure!(
@@ -146,16 +147,16 @@ impl Scenario for KsmRmap {
         let group = TemporaryCgroup::new("ksm-rmap", "memory")?;
         group.join()?;
         if options.icount {
-            swap::on(SWAP)?;
+            swap::on(SWAP_BYTES)?;
         }
         let mut walks: Vec<(&Case, f64)> = Vec::new();
         for (i, case) in CASES.iter().enumerate() {
-            if !options.case.wants(case.name) {
+            if !options.cases.has(case.name) {
                 continue;
             }
             let shape = options.shape(case);
             let run = Run { case, ksm: &ksm, group: &group, faulter: last, options: &options };
-            // Contents that no earlier case had.
+            // Contents of which no earlier case had any.
             let walk = run.all(shape, (i as u64 + 1) << 16, out);
             let walk = walk.with_context(|| format!("case {}", case.name))?;
             let fewer = walks.iter().find(|(other, _)| case.grew_from(other));
@@ -170,7 +171,7 @@ impl Scenario for KsmRmap {
 
 struct Options {
     icount: bool,
-    case: Only,
+    cases: Cases,
     pages: Option<usize>,
     rounds: u32,
 }
@@ -182,19 +183,19 @@ impl Options {
         let pages = args.find("pages")?;
         let options = Self {
             icount,
-            case: args.case(CASES.each_ref().map(|case| case.name))?,
+            cases: args.case(CASES.each_ref().map(|case| case.name))?,
             pages,
             // With -icount the rounds hardly differ.
             rounds: args.rounds()?.unwrap_or(if icount { 1 } else { 2 }),
         };
-        // The fewest VMAs hold ten pages of the most mappings.
+        // The smallest address space has room for ten pages with the most mappings.
         ensure!(pages.is_none_or(|n| (1..=10).contains(&n)), "pages={} is not 1 to 10", pages.unwrap_or(0));
         Ok(options)
     }
 
-    /// Whether what ksmd pays is measured.
+    /// Whether the cost of merging is measured.
     fn merges(&self) -> bool {
-        self.icount && self.case.is_all()
+        self.icount && self.cases.is_all()
     }
 
     fn shape(&self, case: &Case) -> Shape {
@@ -203,14 +204,14 @@ impl Options {
     }
 }
 
-/// What ksmd pays for a page, from its first sight to being merged.
+/// Measures what ksmd spends on a page, from its first scan until it is merged.
 fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
     let area = Area::new(MERGE_PAGES)?;
     area.mergeable(0, MERGE_PAGES)?;
     (0..MERGE_PAGES).for_each(|page| area.fill(page, (page % MERGE_CONTENTS) as u64));
     let (contents, rest) = (MERGE_CONTENTS as u64, (MERGE_PAGES - MERGE_CONTENTS) as u64);
-    ensure!(ksm::shared()? == (0, 0), "somebody else merges pages");
-    let Merged { scans, cpu } = ksm
+    ensure!(ksm::shared()? == (0, 0), "other pages are merged already");
+    let MergeCost { scans, cpu } = ksm
         .merge(|| Ok(ksm::shared()? == (contents, rest)))
         .with_context(|| format!("{MERGE_PAGES} pages of {MERGE_CONTENTS} contents"))?;
     out.note(&format!("ksmd merged {MERGE_PAGES} pages of {MERGE_CONTENTS} contents in {scans} scans"));
@@ -229,11 +230,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// All that there is to measure; gives the time of a walk.
+    /// Measures everything, and returns the time of a walk.
     fn all(&self, shape: Shape, content: u64, out: &mut Reporter) -> Result<f64> {
         out.progress(&format!("{}: layout", self.case.name));
-        let crowd = Crowd::new(shape, self.ksm, content)?;
-        let mut mover = Mover::new(&crowd)?;
+        let merged = MergedPages::new(shape, self.ksm, content)?;
+        let mut mover = Mover::new(&merged)?;
 
         let walks = self.walks(&mut mover, out)?;
         let walk = mean_of(&walks, MIGRATION, |w| w.took)?;
@@ -248,95 +249,95 @@ impl Run<'_> {
             self.time(out, HOLD_MAX, longest(&holds));
         }
         if self.case.reads > 0 {
-            self.first_touches(&crowd, &mut mover, out)?;
+            self.first_touches(&merged, &mut mover, out)?;
             if !self.options.icount {
-                self.reads(&crowd, &mut mover, out)?;
+                self.reads(&merged, &mut mover, out)?;
             }
         }
         if self.options.icount {
-            let walks = self.reclaim(&crowd, out)?;
+            let walks = self.reclaim(&merged, out)?;
             self.time(out, WALK_RECLAIM, mean_of(&walks, RECLAIM, |w| w.took)?);
         }
-        crowd.check_contents()?;
+        merged.check_contents()?;
         Ok(walk)
     }
 
-    /// Walks during migrations with nothing but their times recorded.
+    /// Returns walks of migrations; only their times are recorded.
     fn walks(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_times()?;
         let mut walks = Vec::new();
         for _ in 0..self.options.rounds {
-            walks.extend(self.again("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
+            walks.extend(self.retry("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
         Ok(walks)
     }
 
-    /// Walks during migrations with their lock holds.
+    /// Returns walks of migrations, with how long they held the lock.
     fn holds(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_locks()?;
         let mut walks = Vec::new();
         for _ in 0..self.options.rounds {
-            walks.extend(self.again("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
+            walks.extend(self.retry("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
-        ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was not seen to take the lock");
+        ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was recorded without taking the lock");
         Ok(walks)
     }
 
-    /// VMAs visited by a walk, per mapping of the page.
+    /// Returns the VMAs that a walk visits, per mapping of the page.
     fn visits(&self, mover: &mut Mover, out: &mut Reporter) -> Result<f64> {
-        let visits = self.again("visits", out, || Ok(rmap::count_visits(|| mover.each())?.1))?;
-        ensure!(visits.walks > 0, "no walk was seen");
+        let visits = self.retry("visits", out, || Ok(rmap::count_visits(|| mover.each())?.1))?;
+        ensure!(visits.walks > 0, "no walk was recorded");
         Ok(visits.vmas as f64 / visits.walks as f64 / self.case.maps as f64)
     }
 
-    /// Walks until all pages are swapped out.
-    fn reclaim(&self, crowd: &Crowd, out: &mut Reporter) -> Result<Vec<Walk>> {
+    /// Has the pages reclaimed, and returns the walks until all are swapped out.
+    fn reclaim(&self, merged: &MergedPages, out: &mut Reporter) -> Result<Vec<Walk>> {
         out.progress(&format!("{}: reclaim", self.case.name));
         let trace = WalkTrace::of_times()?;
         let ((), walks) = trace.record(|| {
             for _ in 0..RECLAIM_TRIES {
-                self.group.reclaim(crowd.shape.pages * PAGE_BYTES)?;
-                if crowd.swapped()? {
+                self.group.reclaim(merged.shape.pages * PAGE_BYTES)?;
+                if merged.swapped()? {
                     return Ok(());
                 }
             }
-            bail!("the pages were not swapped out by {RECLAIM_TRIES} times memory.reclaim")
+            bail!("the pages were not swapped out after {RECLAIM_TRIES} writes to memory.reclaim")
         })?;
         Ok(walks)
     }
 
-    /// Page faults that add a VMA to the anon_vma which the walks hold.
-    fn first_touches(&self, crowd: &Crowd, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
+    /// Times page faults that add a VMA to the anon_vma whose lock the walks hold.
+    fn first_touches(&self, merged: &MergedPages, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: first touches", self.case.name));
-        let samples = crowd.freshen(2)?;
+        let samples = merged.replace_empty(2)?;
         let ((), joined) = rmap::joined(|| {
-            samples.iter().for_each(|&vma| crowd.write(vma));
+            samples.iter().for_each(|&vma| merged.write(vma));
             Ok(())
         })?;
         ensure!(
             joined.len() == 2 && joined[0] != 0 && joined[0] == joined[1],
             "fresh VMAs do not join the anon_vma of their neighbours, but {joined:x?}"
         );
-        let fresh = crowd.freshen(FIRST_TOUCHES)?;
+        let fresh = merged.replace_empty(FIRST_TOUCHES)?;
         let running = AtomicBool::new(false);
         let (waits, gap) = thread::scope(|scope| {
             let faulter = scope.spawn(|| {
                 sched::pin(self.faulter)?;
                 if self.options.icount {
-                    // On the CPU that walks it gets in where a walk lets it, and then waits for the
-                    // lock. Elsewhere it is what most tasks are: a real-time task is handed the
-                    // lock, where others see it taken by the walk again and again.
+                    // On the CPU of the walks it runs wherever a walk can be preempted, and then waits for
+                    // the lock. On another CPU it has the policy of most tasks: a real-time task is handed
+                    // the lock, while other tasks find it taken by the walk again and again.
                     sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for page faults")?;
                 }
                 while !running.load(Ordering::Acquire) {
-                    thread::sleep(LOOK);
+                    thread::sleep(SPIN_TIME);
                 }
                 let (mut waits, mut longest) = (Vec::with_capacity(fresh.len()), 0);
                 for (i, &vma) in fresh.iter().enumerate() {
                     thread::sleep(pause(i));
-                    longest = longest.max(pass(LOOK));
+                    longest = longest.max(longest_gap(SPIN_TIME));
                     let began = clock::now();
-                    crowd.write(vma);
+                    merged.write(vma);
                     waits.push(clock::now() - began);
                 }
                 anyhow::Ok((waits, longest))
@@ -346,7 +347,7 @@ impl Run<'_> {
                 running.store(true, Ordering::Release);
                 moved = mover.all();
             }
-            // Or it would wait for ever for walks that do not come.
+            // Otherwise it would wait for walks for ever.
             running.store(true, Ordering::Release);
             let waits = faulter.join().map_err(|_| anyhow!("the thread that takes page faults died"))?;
             moved.and(waits)
@@ -355,12 +356,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Page faults on pages that are being migrated just then, which takes a CPU to itself.
-    fn reads(&self, crowd: &Crowd, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
+    /// Times page faults on pages that are being migrated. The reader needs a CPU of its own.
+    fn reads(&self, merged: &MergedPages, mover: &mut Mover, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: reads", self.case.name));
-        // The move under way, from 1; none is 0.
+        // The number of the current move, from 1; 0 is none.
         let (moving, met, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let pages = crowd.shape.pages;
+        let pages = merged.shape.pages;
         let (waits, gap) = thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 sched::pin(self.faulter)?;
@@ -369,8 +370,8 @@ impl Run<'_> {
                     let Some(last) = moving.load(Ordering::Acquire).checked_sub(1) else { continue };
                     let faults = faults()?;
                     let began = clock::now();
-                    // Another place each time: they are not migrated at the same time.
-                    crowd.read(last % pages, last * 7 % crowd.shape.maps);
+                    // Another mapping each time: they are not migrated at the same time.
+                    merged.read(last % pages, last * 7 % merged.shape.maps);
                     let took = clock::now() - began;
                     if self::faults()? > faults {
                         waits.push(took);
@@ -382,7 +383,7 @@ impl Run<'_> {
                 anyhow::Ok((waits, longest))
             });
             let mut moved = Ok(());
-            // Not every move is met by a read, least of all when the host runs one CPU at a time.
+            // Not every move is met by a read, above all if the host runs one CPU at a time.
             for n in 0..self.case.reads * MOVES_PER_READ {
                 if moved.is_err() || reader.is_finished() || met.load(Ordering::Acquire) >= self.case.reads {
                     break;
@@ -405,19 +406,21 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reports page faults, in nanoseconds; `gap` is the longest time for which the thread that
-    /// took them was kept from running by something else.
+    /// Reports page faults, in nanoseconds. `gap` is the longest time for which the thread that took them did
+    /// not run for another reason.
     fn waits(&self, out: &mut Reporter, name: &str, waits: &[u64], gap: u64) {
         let times: Vec<f64> = waits.iter().map(|&ns| ns as f64).collect();
-        for (what, of) in WAITS {
-            self.time(out, &format!("{name}-{what}"), of(&times));
+        for (metric, value) in WAITS {
+            self.time(out, &format!("{name}-{metric}"), value(&times));
         }
-        let busy = match u128::from(gap) > INTERRUPTED.as_nanos() {
-            true => "; the host is busy and took that CPU away meanwhile, so do not trust the longest wait",
+        let busy = match u128::from(gap) > INTERRUPTED_GAP.as_nanos() {
+            true => {
+                "; the host is busy and took that CPU away meanwhile, so the longest wait is not reliable"
+            }
             false => "",
         };
         out.note(&format!(
-            "{}/{name}: {} page faults; without one the thread stood still for at most {:.2} ms{busy}",
+            "{}/{name}: {} page faults; without one the thread did not run for at most {:.2} ms{busy}",
             self.case.name,
             waits.len(),
             gap as f64 / 1e6
@@ -433,11 +436,11 @@ impl Run<'_> {
     }
 
     fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&metric(self.case.name, name), unit, Better::Lower, value);
+        out.sample(&metric_name(self.case.name, name), unit, Better::Lower, value);
     }
 
-    /// Repeats a round until no event was lost in it.
-    fn again<T>(&self, what: &str, out: &mut Reporter, mut round: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Repeats a round until no event was lost.
+    fn retry<T>(&self, what: &str, out: &mut Reporter, mut round: impl FnMut() -> Result<T>) -> Result<T> {
         out.progress(&format!("{}: {what}", self.case.name));
         for _ in 0..TRIES {
             match round() {
@@ -453,14 +456,14 @@ impl Run<'_> {
 
 /// Moves pages back and forth between the nodes.
 struct Mover {
-    /// Where each page is mapped, and the node it is on.
+    /// An address of each page, and the node that it is on.
     pages: Vec<(usize, i32)>,
 }
 
 impl Mover {
-    /// Brings all pages to the first node.
-    fn new(crowd: &Crowd) -> Result<Self> {
-        let addresses = crowd.addresses();
+    /// Moves all pages to the first node.
+    fn new(merged: &MergedPages) -> Result<Self> {
+        let addresses = merged.addresses();
         ksm::move_to(0, &addresses)?;
         Ok(Self { pages: addresses.into_iter().map(|address| (address, 0)).collect() })
     }
@@ -478,7 +481,7 @@ impl Mover {
         (0..self.pages.len()).try_for_each(|page| self.one(page))
     }
 
-    /// Moves all pages to the node on which the first is not.
+    /// Moves all pages to the node on which the first page is not.
     fn all(&mut self) -> Result<()> {
         let addresses: Vec<usize> = self.pages.iter().map(|&(address, _)| address).collect();
         let node = 1 - self.pages[0].1;
@@ -488,30 +491,30 @@ impl Mover {
     }
 }
 
-/// The mean of two kinds of walks, each by its median `value`: how often one kind is repeated
-/// does not count.
+/// Returns the mean of two kinds of walks, each by the median of its `value`: the number of walks of each
+/// kind does not count.
 fn mean_of(walks: &[Walk], kinds: [Kind; 2], value: fn(&Walk) -> f64) -> Result<f64> {
     if let Some(other) = walks.iter().find(|w| !kinds.contains(&w.kind)) {
-        bail!("a walk of kind {:?} where only {kinds:?} should be", other.kind);
+        bail!("a walk of kind {:?} where only {kinds:?} are expected", other.kind);
     }
     let mut sum = 0.0;
     for kind in kinds {
         let values = walks.iter().filter(|w| w.kind == kind).map(value);
-        ensure!(values.clone().count() > 0, "no walk of kind {kind:?} was seen");
+        ensure!(values.clone().count() > 0, "no walk of kind {kind:?} was recorded");
         sum += median(values);
     }
     Ok(sum / kinds.len() as f64)
 }
 
-/// The longest of a part of the values, as the median of some parts: where the host took a CPU
-/// away, one part is spoilt and not the result.
+/// Splits the values into parts, and returns the median of the parts' maxima: where the host took a CPU away,
+/// that spoils one part and not the result.
 fn longest(values: &[f64]) -> f64 {
     const PARTS: usize = 5;
     let parts = values.chunks(values.len().div_ceil(PARTS).max(1));
     median(parts.map(|part| part.iter().copied().fold(0.0, f64::max)))
 }
 
-/// Page faults of the calling thread that needed no disk.
+/// Returns how many page faults without I/O the calling thread has had.
 fn faults() -> Result<i64> {
     // SAFETY: rusage is plain data, for which all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -522,15 +525,14 @@ fn faults() -> Result<i64> {
     }
 }
 
-/// How long to wait before the `i`th page fault: not in step with anything.
+/// Returns how long to wait before the `i`th page fault: in step with nothing else.
 fn pause(i: usize) -> Duration {
     const STEPS: u32 = 17;
-    PAUSE / 2 + PAUSE * (i as u32 * 7 % STEPS) / STEPS
+    MEAN_PAUSE / 2 + MEAN_PAUSE * (i as u32 * 7 % STEPS) / STEPS
 }
 
-/// Passes the time on the CPU. Gives the longest stretch in nanoseconds in which the thread did
-/// not run.
-fn pass(time: Duration) -> u64 {
+/// Spins for `time`, and returns the longest time in nanoseconds for which the thread did not run.
+fn longest_gap(time: Duration) -> u64 {
     let began = clock::now();
     let (mut last, mut longest) = (began, 0);
     while u128::from(last - began) < time.as_nanos() {
@@ -543,36 +545,32 @@ fn pass(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::words;
+    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&words(args))
-    }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = parse(&[]).unwrap();
+        let options = Options::parse(&[]).unwrap();
         assert_eq!((options.icount, options.pages, options.rounds), (false, None, 2));
         assert_eq!(options.shape(&CASES[3]), Shape { vmas: 20_000, pages: 1, maps: 200 });
-        let options = parse(&["icount", "case=2000-vmas-200-maps", "pages=10", "rounds=3"]).unwrap();
+        let given = words(&["icount", "case=2000-vmas-200-maps", "pages=10", "rounds=3"]);
+        let options = Options::parse(&given).unwrap();
         assert_eq!((options.icount, options.rounds), (true, 3));
-        assert!(options.case.wants("2000-vmas-200-maps") && !options.case.is_all());
+        assert!(options.cases.has("2000-vmas-200-maps") && !options.cases.is_all());
         assert_eq!(options.shape(&CASES[1]).pages, 10);
-        for bad in ["case=2-vmas", "rounds=0", "rounds=x", "pages=11", "pages=0", "page=2", "fast"] {
-            assert!(parse(&[bad]).is_err(), "{bad}");
-        }
+        let bad = ["case=2-vmas", "rounds=0", "rounds=x", "pages=11", "pages=0", "page=2", "fast"];
+        assert_refused(Options::parse, &bad, &[]);
     }
 
     #[test]
-    fn every_page_finds_its_places() {
+    fn every_page_fits() {
         for case in &CASES {
             for pages in case.pages.into_iter().chain([10]) {
                 assert!(pages * case.maps <= case.vmas, "{}", case.name);
             }
             assert_eq!(case.name, format!("{}-vmas-{}-maps", case.vmas, case.maps));
         }
-        // The case with fewer VMAs is first, as growth is from there.
+        // The case with fewer VMAs comes first, because growth is measured from there.
         assert!(CASES.windows(3).all(|w| w[0].maps == w[2].maps && w[0].vmas * 10 == w[2].vmas));
     }
 
@@ -604,13 +602,13 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_about_as_long_as_said() {
+    fn pauses_have_their_mean() {
         let all: Vec<Duration> = (0..170).map(pause).collect();
         let mean = all.iter().sum::<Duration>() / 170;
-        assert!(mean > PAUSE * 9 / 10 && mean < PAUSE * 11 / 10, "{mean:?}");
-        assert!(all.iter().all(|p| *p >= PAUSE / 2 && *p <= PAUSE * 3 / 2));
+        assert!(mean > MEAN_PAUSE * 9 / 10 && mean < MEAN_PAUSE * 11 / 10, "{mean:?}");
+        assert!(all.iter().all(|p| *p >= MEAN_PAUSE / 2 && *p <= MEAN_PAUSE * 3 / 2));
         let began = clock::now();
-        assert!(pass(Duration::from_millis(2)) > 0);
+        assert!(longest_gap(Duration::from_millis(2)) > 0);
         assert!(clock::now() - began >= 2_000_000);
     }
 

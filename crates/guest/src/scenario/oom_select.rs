@@ -1,10 +1,10 @@
-//! Scenario `oom-select`: the OOM killer has to choose one of many processes. How long does that
-//! take, how many of them does it look at closely, and is the one that it kills the largest?
+//! Scenario `oom-select`: the OOM killer has to choose one of many processes. How long does that take, for
+//! how many of them does it compute a precise size, and is the process that it kills the largest?
 //!
-//! Sizes are lognormal, as on real machines, or nearly equal, the worst case for whoever wants to
-//! rule processes out early. The victim is looked for where a kernel that goes by approximate
-//! counts must err: some contenders at the top, each with amounts on many CPUs that are just too
-//! small for these CPUs to have handed them on.
+//! Sizes are lognormal, as on real machines, or nearly equal, the worst case for a kernel that wants to rule
+//! processes out early. Whether the victim is the right one is tested where a kernel that uses approximate
+//! counts must err: among some contenders for the largest, each of which has pages on many CPUs that are
+//! just too few for these CPUs to have added them to the common counter.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,41 +14,42 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
-use super::arguments::{Arguments, Only};
-use super::{Better, Scenario, median, metric};
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{median, metric_name};
 use crate::memory::PAGE_BYTES;
-use crate::process::population::{self, Changes, Contender, HOME, Pool, Shape};
+use crate::process::population::{self, Changes, Contender, HOME_CPU, Pool, Shape};
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::sched;
 use crate::trace::tracefs::{self, Clock, Probe, Trace, events, text_field};
-use init::report::Reporter;
+use init::report::{Better, Reporter};
 
-/// Pages of the common file that a process of median size has mapped.
-const MEDIAN: f64 = 1024.0;
-/// The deviation of the sizes' logarithms.
+/// Pages of the shared file that a process of median size has mapped.
+const MEDIAN_PAGES: f64 = 1024.0;
+/// The standard deviation of the sizes' logarithms.
 const SIGMA: f64 = 1.0;
-/// The most that a process has, and what a contender has at least.
-const LARGEST: usize = 16 << 10;
+/// The most pages that a process has, and the fewest that a contender has.
+const LARGEST_PAGES: usize = 16 << 10;
 /// Nearly equal sizes differ from the median by so many pages at most: 1 %.
-const NEARLY: usize = 10;
-/// Processes that compete for being the largest, and up to how many pages they differ by besides
-/// what CPUs hold back.
+const NEARLY_EQUAL_PAGES: usize = 10;
+/// Processes that compete for being the largest.
 const CONTENDERS: usize = 24;
-const SPREAD: usize = 1024;
-/// Seeds the populations whose selection is timed: the same in every boot.
+/// By up to how many pages they differ, beside those that CPUs have not added to the common counter.
+const SPREAD_PAGES: usize = 1024;
+/// Seeds the populations whose selection is timed. It is the same in every boot.
 const SEED: u64 = 1;
-/// How often a limit is set until somebody is killed.
+/// How often a limit is set until a process is killed.
 const TRIES: u32 = 40;
-/// How long the kernel is given at first to find that there is nothing to reclaim.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// Trace buffer for each CPU, in KiB: for a hit per process and counter.
-const ROOM: u32 = 1024;
-/// Counters of a process that are summed for its size.
-const COUNTERS: f64 = 4.0;
-/// What the changed kernel says of a selection.
-const SELECTED: &str = "memreap_oom/memreap_oom_select";
+/// How long the kernel has at first to find that there is nothing to reclaim.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
+/// Trace buffer of each CPU: room for one event per process and counter.
+const TRACE_BUFFER_KIB: u32 = 1024;
+/// Counters of a process that are summed to get its size.
+const COUNTERS_PER_PROCESS: f64 = 4.0;
+/// The changed kernel's event for a selection.
+const SELECT_EVENT: &str = "memreap_oom/memreap_oom_select";
 
 /// `oom-select [case=NAME|victim] [selections=3] [rounds=13] [seed=N]`
 pub struct OomSelect;
@@ -57,40 +58,41 @@ pub struct OomSelect;
 struct Case {
     name: &'static str,
     processes: usize,
-    /// Pages of the common file for one process.
+    /// Draws the pages of the shared file that one process has.
     size: fn(&mut Rng) -> usize,
-    /// Whether the same processes stay, and the next case adds to them.
-    grows: bool,
-    /// Whether a selection among all processes of the system is timed, too.
+    /// Whether the processes of the case before stay, and more are added.
+    adds: bool,
+    /// Whether a selection among all processes of the system is timed as well.
     global: bool,
 }
 
 const CASES: [Case; 3] = [
-    Case { name: "lognormal-200", processes: 200, size: lognormal, grows: true, global: false },
-    Case { name: "lognormal-2000", processes: 2000, size: lognormal, grows: true, global: true },
-    Case { name: "near-equal-2000", processes: 2000, size: nearly_equal, grows: false, global: false },
+    Case { name: "lognormal-200", processes: 200, size: lognormal, adds: true, global: false },
+    Case { name: "lognormal-2000", processes: 2000, size: lognormal, adds: true, global: true },
+    Case { name: "near-equal-2000", processes: 2000, size: nearly_equal, adds: false, global: false },
 ];
-/// What is timed.
+/// The selections that are timed, and their metrics.
 const KINDS: [(Shortage, &str); 2] = [(Shortage::Memcg, "select-us"), (Shortage::Global, "select-global-us")];
 const PRECISE_SHARE: &str = "precise-share";
-/// What is reported of the case that is not timed.
+/// The metrics of the case that is not timed: how often the victim was not the largest process, and by how
+/// much it was smaller on average.
 const MISSES: &str = "misses";
 const SHORT: &str = "short-mb";
-/// The name of the case that is not timed, and the population for it.
+/// The name of the case that is not timed, and of the case whose population it uses.
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
 
 fn lognormal(rng: &mut Rng) -> usize {
     loop {
-        let pages = MEDIAN * (SIGMA * rng.normal()).exp();
-        if pages < LARGEST as f64 {
+        let pages = MEDIAN_PAGES * (SIGMA * rng.normal()).exp();
+        if pages < LARGEST_PAGES as f64 {
             return pages as usize;
         }
     }
 }
 
 fn nearly_equal(rng: &mut Rng) -> usize {
-    MEDIAN as usize - NEARLY + rng.below(2 * NEARLY + 1)
+    MEDIAN_PAGES as usize - NEARLY_EQUAL_PAGES + rng.below(2 * NEARLY_EQUAL_PAGES + 1)
 }
 
 impl Case {
@@ -107,29 +109,29 @@ impl Scenario for OomSelect {
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
         let mut metrics = Vec::new();
-        for case in CASES.iter().filter(|case| options.case.wants(case.name)) {
-            let whats = case.kinds().map(|(_, what)| what).chain([PRECISE_SHARE]);
-            metrics.extend(whats.map(|what| metric(case.name, what)));
+        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
+            let names = case.kinds().map(|(_, name)| name).chain([PRECISE_SHARE]);
+            metrics.extend(names.map(|name| metric_name(case.name, name)));
         }
-        if options.case.wants(VICTIM) {
-            metrics.extend([MISSES, SHORT].map(|what| metric(VICTIM, what)));
+        if options.cases.has(VICTIM) {
+            metrics.extend([MISSES, SHORT].map(|name| metric_name(VICTIM, name)));
         }
         Ok(metrics)
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
-        sched::pin(HOME)?;
+        sched::pin(HOME_CPU)?;
         fs::write("/proc/sys/vm/oom_dump_tasks", "0").context("vm.oom_dump_tasks")?;
         alarm::install()?;
         let mut arena = Arena::new()?;
         for case in CASES.iter().filter(|case| options.prepares(case)) {
             arena.populate(case, out).with_context(|| format!("case {}", case.name))?;
-            if options.case.wants(case.name) {
+            if options.cases.has(case.name) {
                 arena.select(case, options.selections, out).with_context(|| format!("case {}", case.name))?;
             }
-            if case.name == VICTIM_AMONG && options.case.wants(VICTIM) {
-                let seed = options.seed.map_or_else(random, Ok)?;
+            if case.name == VICTIM_AMONG && options.cases.has(VICTIM) {
+                let seed = options.seed.map_or_else(random_seed, Ok)?;
                 out.note(&format!("{VICTIM}: seed {seed}"));
                 arena.victims(options.rounds, &mut Rng(seed), out).context("case victim")?;
             }
@@ -139,12 +141,12 @@ impl Scenario for OomSelect {
 }
 
 struct Options {
-    case: Only,
-    /// Timed selections of each kind; the median counts.
+    cases: Cases,
+    /// Timed selections of each kind; their median is reported.
     selections: u32,
-    /// Random populations from which the right victim must be taken.
+    /// Rounds of the case that is not timed, each with other sizes.
     rounds: u32,
-    /// Seeds these.
+    /// Seeds these rounds; random if none is given.
     seed: Option<u64>,
 }
 
@@ -152,12 +154,12 @@ impl Options {
     fn parse(args: &[String]) -> Result<Self> {
         let args = Arguments::new(args, &[], &["case", "selections", "rounds", "seed"])?;
         let options = Self {
-            case: args.case(CASES.iter().map(|case| case.name).chain([VICTIM]))?,
+            cases: args.case(CASES.iter().map(|case| case.name).chain([VICTIM]))?,
             selections: args.get("selections", 3)?,
             rounds: args.get("rounds", 13)?,
             seed: args.find("seed")?,
         };
-        // Each selection takes one of the processes away.
+        // Each selection kills one of the processes.
         ensure!((1..=20).contains(&options.selections), "selections={} is not 1 to 20", options.selections);
         ensure!((1..=10_000).contains(&options.rounds), "rounds={} is not 1 to 10,000", options.rounds);
         Ok(options)
@@ -165,24 +167,24 @@ impl Options {
 
     /// Whether the case's processes are needed.
     fn prepares(&self, case: &Case) -> bool {
-        self.case.wants(case.name) || case.name == VICTIM_AMONG && self.case.wants(VICTIM)
+        self.cases.has(case.name) || case.name == VICTIM_AMONG && self.cases.has(VICTIM)
     }
 }
 
-/// A seed that no other boot has.
-fn random() -> Result<u64> {
+/// Returns a seed that no other boot has.
+fn random_seed() -> Result<u64> {
     let mut seed = [0; 4];
     let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
     source.read_exact(&mut seed).context("/dev/urandom")?;
     Ok(u32::from_ne_bytes(seed).into())
 }
 
-/// How the kernel is made to choose.
+/// How the kernel is made to choose a victim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     /// The cgroup's limit is below what its processes use.
     Memcg,
-    /// By SysRq, among all processes of the system.
+    /// SysRq asks for a victim among all processes of the system.
     Global,
 }
 
@@ -193,27 +195,27 @@ struct Arena {
     cpus: usize,
     population: Vec<Pid>,
     rng: Rng,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Arena {
     fn new() -> Result<Self> {
         Ok(Self {
             group: TemporaryCgroup::new("oom", "memory")?,
-            pool: Pool::new(LARGEST)?,
+            pool: Pool::new(LARGEST_PAGES)?,
             cpus: sched::online_cpus()?,
             population: Vec::new(),
             rng: Rng(SEED),
-            patience: PATIENCE,
+            timeout: FIRST_TIMEOUT,
         })
     }
 
     /// Makes the processes of a case.
     fn populate(&mut self, case: &Case, out: &mut Reporter) -> Result<()> {
-        if !case.grows {
+        if !case.adds {
             self.clear()?;
         }
-        // A process is born into its parent's cgroup, which is quicker than to be moved there.
+        // A process starts in its parent's cgroup, which is faster than moving it there.
         self.group.join()?;
         while self.population.len() < case.processes {
             let made = self.population.len();
@@ -226,7 +228,7 @@ impl Arena {
         self.group.leave()
     }
 
-    /// Ends all processes.
+    /// Kills and reaps all processes.
     fn clear(&mut self) -> Result<()> {
         self.group.set("cgroup.kill", "1")?;
         for pid in self.population.drain(..) {
@@ -235,11 +237,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Times selections, and counts the precise sums that they take.
+    /// Times selections, and counts the precise sums that they compute.
     fn select(&mut self, case: &Case, selections: u32, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: selections", case.name));
         let lower = Better::Lower;
-        for (shortage, what) in case.kinds() {
+        for (shortage, name) in case.kinds() {
             let trace = selection_trace(&[])?;
             let rounds = (0..selections)
                 .map(|_| {
@@ -247,47 +249,47 @@ impl Arena {
                     Ok(Selection::parse(&text)?.micros as f64)
                 })
                 .collect::<Result<Vec<f64>>>()
-                .with_context(|| what.to_owned())?;
-            out.sample(&metric(case.name, what), "us", lower, median(rounds.into_iter()));
+                .with_context(|| name.to_owned())?;
+            out.sample(&metric_name(case.name, name), "us", lower, median(rounds.into_iter()));
         }
         let share = self.precise_share(case, out)?;
-        out.sample(&metric(case.name, PRECISE_SHARE), "percent", lower, 100.0 * share);
+        out.sample(&metric_name(case.name, PRECISE_SHARE), "percent", lower, 100.0 * share);
         Ok(())
     }
 
-    /// How many precise sums a selection takes for each process.
+    /// Returns how many precise sums a selection computes per process.
     fn precise_share(&mut self, case: &Case, out: &mut Reporter) -> Result<f64> {
-        // What sums a counter of stock's up cannot be probed, but the lock that it takes can. The
-        // changed kernel has other counters, and says itself.
+        // The function that sums up a counter of the stock kernel cannot be probed, but the lock that it
+        // takes can. The changed kernel has other counters, and an event that says how many it summed up.
         let what = "_raw_spin_lock_irqsave by=$stack0:symbol".to_owned();
         let sums = Probe { name: "oom_lock", kind: "p", what };
-        let tells = tracefs::has_event(SELECTED);
-        let mut trace = selection_trace(if tells { &[] } else { std::slice::from_ref(&sums) })?;
-        if tells {
-            trace.add_event(SELECTED);
+        let has_event = tracefs::has_event(SELECT_EVENT);
+        let mut trace = selection_trace(if has_event { &[] } else { std::slice::from_ref(&sums) })?;
+        if has_event {
+            trace.add_event(SELECT_EVENT);
         }
-        let among = self.population.len() as f64;
+        let processes = self.population.len() as f64;
         let (_, text) = trace.record_outermost(|| self.provoke(Shortage::Memcg))?;
         let selection = Selection::parse(&text)?;
-        if !tells {
-            return Ok(selection.sums as f64 / COUNTERS / among);
+        if !has_event {
+            return Ok(selection.sums as f64 / COUNTERS_PER_PROCESS / processes);
         }
-        let said = selection.said.with_context(|| format!("no {SELECTED} in the selection"))?;
-        out.note(&format!("{}: {said}", case.name));
-        let number = |key| text_field(&said, key)?.parse::<f64>().ok();
+        let fields = selection.fields.with_context(|| format!("no {SELECT_EVENT} in the selection"))?;
+        out.note(&format!("{}: {fields}", case.name));
+        let number = |key| text_field(&fields, key)?.parse::<f64>().ok();
         let (precise, tasks) = number("precise").zip(number("tasks")).context("no precise= and tasks=")?;
-        ensure!(tasks >= among, "{tasks} tasks seen, but there are {among}");
+        ensure!(tasks >= processes, "{tasks} tasks were considered, but there are {processes}");
         Ok(precise / tasks)
     }
 
-    /// Lets the kernel choose among contenders whose approximate order is wrong.
+    /// Has the kernel choose among contenders whose order by approximate counts is wrong.
     fn victims(&mut self, rounds: u32, rng: &mut Rng, out: &mut Reporter) -> Result<()> {
         let changes = Changes {
             cpus: self.cpus,
-            base: LARGEST,
-            spread: SPREAD,
-            // A CPU of stock's keeps less than a batch of max(32, 2 x CPUs) to itself.
-            residue: (2 * self.cpus).max(32) - 1,
+            base_pages: LARGEST_PAGES,
+            spread_pages: SPREAD_PAGES,
+            // In the stock kernel a CPU keeps less than a batch of max(32, 2 x CPUs) to itself.
+            residue_pages: (2 * self.cpus).max(32) - 1,
         };
         let mut sizes = HashMap::new();
         for &pid in &self.population {
@@ -316,13 +318,13 @@ impl Arena {
             contenders.retain(|c| c.pid != killed);
         }
         let mean = short as f64 * PAGE_BYTES as f64 / 1e6 / f64::from(rounds);
-        out.sample(&metric(VICTIM, MISSES), "count", Better::Lower, misses.into());
-        out.sample(&metric(VICTIM, SHORT), "MB", Better::Lower, mean);
-        // They end with the others.
+        out.sample(&metric_name(VICTIM, MISSES), "count", Better::Lower, misses.into());
+        out.sample(&metric_name(VICTIM, SHORT), "MB", Better::Lower, mean);
+        // The contenders are killed with the other processes.
         Ok(())
     }
 
-    /// Has the kernel kill one process, and gives which.
+    /// Has the kernel kill one process, and returns its PID.
     fn provoke(&mut self, shortage: Shortage) -> Result<Pid> {
         let before = self.kills()?;
         match shortage {
@@ -330,7 +332,7 @@ impl Arena {
             Shortage::Global => fs::write("/proc/sysrq-trigger", "f").context("/proc/sysrq-trigger")?,
         }
         let ended = wait(WaitOptions::empty()).context("wait for the victim")?;
-        let (killed, _) = ended.context("nobody to wait for")?;
+        let (killed, _) = ended.context("no process to wait for")?;
         ensure!(self.kills()? == before + 1, "not one process was killed but {}", self.kills()? - before);
         self.population.retain(|&pid| pid != killed);
         Ok(killed)
@@ -338,16 +340,16 @@ impl Arena {
 
     /// Sets a limit below what the group uses until a process is killed.
     ///
-    /// The kernel goes on to kill until usage is within the limit, or the writer of the limit has a
-    /// signal to see to. All processes stay on this CPU, and cannot run while this process, which
-    /// goes before them, is in the kernel: the first victim keeps its memory until the signal is
-    /// there, and no second one is chosen.
+    /// The kernel continues to kill until usage is within the limit, or the writer of the limit has a pending
+    /// signal. All processes stay on this CPU, and cannot run while this process, which has a higher
+    /// priority, is in the kernel: the first victim keeps its memory until the signal comes, and no second
+    /// victim is chosen.
     fn exceed(&mut self, before: u64) -> Result<()> {
         for _ in 0..TRIES {
             let usage = self.group.number("memory.current")?;
             let limit = usage.saturating_sub(PAGE_BYTES as u64);
             sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
-            alarm::set(self.patience)?;
+            alarm::set(self.timeout)?;
             let written = self.group.set("memory.max", &limit.to_string());
             alarm::set(Duration::ZERO)?;
             self.group.set("memory.max", "max")?;
@@ -357,69 +359,69 @@ impl Arena {
                 return Ok(());
             }
             if self.group.number("memory.current")? > limit {
-                // It was the signal that came first.
-                self.patience *= 2;
+                // The signal came before a kill.
+                self.timeout *= 2;
             }
         }
-        bail!("nobody was killed after {TRIES} limits below what is used")
+        bail!("no process was killed after {TRIES} limits below the usage")
     }
 
-    /// How many of the group's processes the OOM killer has killed.
+    /// Returns how many of the cgroup's processes the OOM killer has killed.
     fn kills(&self) -> Result<u64> {
         value(&self.group.get("memory.events")?, "oom_kill ").context("no oom_kill in memory.events")
     }
 }
 
-/// Records where the choice begins and where it is made, and what else is given.
+/// Makes a trace that records when a selection begins and ends, and `more`.
 fn selection_trace(more: &[Probe]) -> Result<Trace> {
     let probe = |name, function: &str| Probe { name, kind: "p", what: function.to_owned() };
     let probes = [probe("oom_kill", "oom_kill_process"), probe("oom_enter", "out_of_memory")];
     let trace = Trace::new("oom_select", Clock::Mono, &[&probes, more].concat())?;
-    trace.set_buffer_size(ROOM)?;
+    trace.set_buffer_size(TRACE_BUFFER_KIB)?;
     Ok(trace)
 }
 
-/// What was recorded of the first choice.
+/// What was recorded of the first selection.
 #[derive(Debug, PartialEq, Eq)]
 struct Selection {
     /// How long it took, in microseconds.
     micros: u64,
-    /// Counters summed up.
+    /// How many counters were summed up.
     sums: u64,
-    /// What the kernel itself says about it.
-    said: Option<String>,
+    /// The fields of the kernel's own event for it.
+    fields: Option<String>,
 }
 
 impl Selection {
     fn parse(trace: &str) -> Result<Self> {
-        let (mut entered, mut sums, mut said) = (None, 0, None);
+        let (mut entered, mut sums, mut fields) = (None, 0, None);
         for event in events(trace) {
             let (_, event) = event?;
             match event.name {
-                "oom_enter" => (entered, sums, said) = (Some(event.at), 0, None),
+                "oom_enter" => (entered, sums, fields) = (Some(event.at), 0, None),
                 "oom_lock" => {
                     let by = text_field(event.fields, "by").and_then(|by| by.split('+').next());
                     sums += u64::from(by == Some("__percpu_counter_sum"));
                 }
-                "memreap_oom_select" => said = Some(event.fields.to_owned()),
+                "memreap_oom_select" => fields = Some(event.fields.to_owned()),
                 "oom_kill" => {
-                    let entered = entered.context("a kill without a choice")?;
-                    return Ok(Self { micros: event.at - entered, sums, said });
+                    let entered = entered.context("a kill without a selection")?;
+                    return Ok(Self { micros: event.at - entered, sums, fields });
                 }
                 _ => {}
             }
         }
-        bail!("no choice was recorded")
+        bail!("no selection was recorded")
     }
 }
 
-/// A signal that only interrupts.
+/// A signal that only interrupts a system call.
 mod alarm {
     use super::*;
 
     extern "C" fn nothing(_: libc::c_int) {}
 
-    /// Makes SIGALRM harmless.
+    /// Installs a handler for SIGALRM that does nothing.
     pub fn install() -> Result<()> {
         // SAFETY: sigaction is plain data, for which all zeroes is a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -430,7 +432,7 @@ mod alarm {
         Ok(())
     }
 
-    /// Sends it to this process after some time; never, if that is zero.
+    /// Sends SIGALRM to this process after some time; never, if that is zero.
     pub fn set(after: Duration) -> Result<()> {
         let value =
             libc::timeval { tv_sec: after.as_secs().try_into()?, tv_usec: after.subsec_micros().into() };
@@ -445,45 +447,40 @@ mod alarm {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::words;
+    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&words(args))
-    }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = parse(&[]).unwrap();
+        let options = Options::parse(&[]).unwrap();
         assert_eq!((options.selections, options.rounds, options.seed), (3, 13, None));
-        assert!(CASES.iter().all(|case| options.case.wants(case.name)) && options.case.wants(VICTIM));
-        let options = parse(&["case=victim", "rounds=100", "seed=0"]).unwrap();
+        assert!(CASES.iter().all(|case| options.cases.has(case.name)) && options.cases.has(VICTIM));
+        let options = Options::parse(&words(&["case=victim", "rounds=100", "seed=0"])).unwrap();
         assert_eq!((options.rounds, options.seed), (100, Some(0)));
         let prepared: Vec<&str> =
             CASES.iter().filter(|case| options.prepares(case)).map(|case| case.name).collect();
         assert_eq!(prepared, [VICTIM_AMONG]);
-        assert!(!options.case.wants(VICTIM_AMONG));
-        for bad in ["case=lognormal", "selections=0", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"] {
-            assert!(parse(&[bad]).is_err(), "{bad}");
-        }
+        assert!(!options.cases.has(VICTIM_AMONG));
+        let bad = ["case=lognormal", "selections=0", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"];
+        assert_refused(Options::parse, &bad, &[]);
     }
 
     #[test]
-    fn sizes_are_what_they_are_called() {
+    fn sizes_have_the_distribution_of_their_name() {
         let mut rng = Rng(SEED);
         let mut sizes: Vec<usize> = (0..2000).map(|_| lognormal(&mut rng)).collect();
         sizes.sort_unstable();
         assert!((900..1150).contains(&sizes[1000]), "{}", sizes[1000]);
         // A sixth is beyond one deviation.
-        let beyond = sizes.iter().filter(|&&s| s as f64 > MEDIAN * SIGMA.exp()).count();
+        let beyond = sizes.iter().filter(|&&s| s as f64 > MEDIAN_PAGES * SIGMA.exp()).count();
         assert!((260..380).contains(&beyond), "{beyond}");
-        assert!(sizes[1999] < LARGEST);
+        assert!(sizes[1999] < LARGEST_PAGES);
         let sizes: Vec<usize> = (0..2000).map(|_| nearly_equal(&mut rng)).collect();
         assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&1014), Some(&1034)));
     }
 
     #[test]
-    fn the_choice_that_led_to_a_kill_counts() {
+    fn the_selection_that_led_to_a_kill_counts() {
         let trace = "\
             exe-40 [000] d.... 4.000000: oom_enter: (out_of_memory+0x0/0x280)\n\
             exe-40 [000] d.... 4.000001: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n\
@@ -495,11 +492,11 @@ mod tests {
             exe-40 [000] d.... 4.000052: oom_kill: (oom_kill_process+0x0/0x280)\n\
             exe-40 [000] d.... 4.000060: oom_enter: (out_of_memory+0x0/0x280)\n\
             exe-40 [000] d.... 4.000090: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n";
-        let said = Some("tasks=200 ranged=9 precise=3".to_owned());
-        assert_eq!(Selection::parse(trace).unwrap(), Selection { micros: 42, sums: 2, said });
+        let fields = Some("tasks=200 ranged=9 precise=3".to_owned());
+        assert_eq!(Selection::parse(trace).unwrap(), Selection { micros: 42, sums: 2, fields });
         let nothing = trace.replace("oom_kill:", "other:");
-        assert!(Selection::parse(&nothing).unwrap_err().to_string().contains("no choice"));
+        assert!(Selection::parse(&nothing).unwrap_err().to_string().contains("no selection"));
         let headless = trace.replace("oom_enter:", "other:");
-        assert!(Selection::parse(&headless).unwrap_err().to_string().contains("without a choice"));
+        assert!(Selection::parse(&headless).unwrap_err().to_string().contains("without a selection"));
     }
 }

@@ -1,12 +1,12 @@
-//! Scenario `reap`: a process with much memory is killed. How fast does the memory come back,
-//! what does it cost, and which locks do the dying process and its reapers fight over?
+//! Scenario `reap`: a process with much memory is killed. How fast does the memory come back, what does that
+//! cost, and for which locks do the dying process and its reapers contend?
 //!
-//! The victim and whoever kills it are on different CPUs. Three ways to kill: SIGKILL alone;
-//! SIGKILL, then process_mrelease(2) in one thread; the same in two threads at once, of which
-//! the second shares the victim's CPU. Times and contention are measured in separate rounds,
-//! since tracing costs time. On one CPU, where nothing contends, only the cost is measured.
+//! The victim and its killer are on different CPUs. There are three methods of killing: SIGKILL alone;
+//! SIGKILL, then process_mrelease(2) in one thread; the same in two threads at once, of which the second
+//! shares the victim's CPU. Times and contention are measured in separate rounds, since tracing costs time.
+//! On one CPU, where nothing contends, only the cost is measured.
 //!
-//! Last, a victim that cannot help, as it may hardly use a CPU: how much faster are two threads in
+//! Finally, a throttled victim, which can hardly free its memory itself: how much faster are two threads in
 //! process_mrelease(2) than one?
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,53 +15,55 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::arguments::{Arguments, Only};
-use super::{Better, Figure, Scenario, median, metric};
-use crate::measure::free_memory::{self, Recorder, ShortFreeLists};
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{Metric, median, metric_name};
+use crate::measure::free_memory::{self, Reading, ShortFreeLists};
 use crate::process;
 use crate::process::victim::{self, Layout, Released, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
 use crate::trace::locks::{Kind, LockTrace, Lost, Recording};
-use init::report::Reporter;
+use init::report::{Better, Reporter};
 
 /// Name and number of VMAs.
 const CASES: [(&str, usize); 3] = [("100-vmas", 100), ("1000-vmas", 1000), ("1-vma", 1)];
-/// The case of a victim that may hardly use a CPU, and what its cgroup may: 1 ms in each second.
-const HELD_BACK: &str = "held-back";
-const HARDLY_ANY_CPU: &str = "1000 1000000";
-/// When a cgroup that is not limited has been waited for long enough: its period is a second.
-const LIMITED: Duration = Duration::from_secs(20);
-/// What is reported of it, with one thread and with two.
-const RETURNS: [&str; 2] = ["mrelease-back", "mrelease2-back"];
-/// What is reported of the kills of each way.
-const TIMES: [Figure<Timed>; 2] = [("90", |t| t.back), ("cpu", |t| t.cpu)];
-/// The ways whose cost is counted under `icount`, and as what.
-const COUNTED: [Way; 2] = [Way::Kill, Way::Mrelease];
+/// The case of a victim that a CPU limit throttles.
+const THROTTLED: &str = "throttled";
+/// Its limit (cpu.max): 1 ms in each second.
+const THROTTLED_CPU_MAX: &str = "1000 1000000";
+/// How long it is waited for the limit to take effect: its period is a second.
+const THROTTLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The metrics of that case, with one thread and with two.
+const THROTTLED_METRICS: [&str; 2] = ["mrelease-back", "mrelease2-back"];
+/// The metrics of each method of killing.
+const TIMES: [Metric<Timed>; 2] = [("90", |t| t.back), ("cpu", |t| t.cpu)];
+/// The methods whose cost is counted with `icount`, and the metric.
+const COUNTED: [Method; 2] = [Method::Kill, Method::Mrelease];
 const INSTRUCTIONS: &str = "instructions";
-/// What is reported of locks: how often they were contended, and how long they were waited for.
+/// The metrics of locks: how often they were contended, and how long threads waited for them.
 const LOCKS: [(Kind, &str, Option<&str>); 3] = [
     (Kind::Pte, "pte-lock-contended", Some("pte-lock-wait")),
     (Kind::Lru, "lru-lock-contended", Some("lru-lock-wait")),
     (Kind::Zone, "zone-lock-contended", None),
 ];
 const DESCENDING: &str = "freed-descending";
-/// The share of the memory whose return is timed: the last pages hide in per-CPU lists.
-const SHARE: f64 = 0.9;
-/// Less of the victim's memory back than this, and something else was measured.
-const PLAUSIBLE: f64 = 0.95;
-/// How often a round is tried in which a reaper came too late, as it does again and again on a busy
-/// host, or an event was lost.
+/// The share of the memory whose return is timed: the last pages stay in per-CPU lists.
+const TIMED_SHARE: f64 = 0.9;
+/// If a smaller share of the victim's memory comes back, something else was measured.
+const MIN_SHARE: f64 = 0.95;
+/// How often a round is tried. It is repeated when an event was lost, or when a reaper came too late, which
+/// happens often on a busy host.
 const TRIES: u32 = 30;
-/// The victim's pages, its page tables and what the guest itself needs.
-const HEADROOM: u64 = 64 << 20;
-/// How long a helper thread is given between looks whether it is ready.
-const MOMENT: Duration = Duration::from_micros(100);
-/// No spin lock in these paths is held for so long, even under emulation: the longest hold is
-/// the zapping of one page table, well below 300 us.
-const INTERRUPTED: Duration = Duration::from_millis(2);
-/// How long free memory is watched after the victim's end.
+/// Room for the victim's page tables and for the guest itself.
+const HEADROOM_BYTES: u64 = 64 << 20;
+/// How often threads check whether others are ready.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
+/// No spin lock in these paths is held for so long, even under emulation: the longest is held while one page
+/// table is zapped, for less than 300 us. A longer wait means that the host took a CPU away.
+const INTERRUPTED_WAIT: Duration = Duration::from_millis(2);
+/// How long free memory is recorded after the victim's end.
 const LINGER: Duration = Duration::from_millis(5);
 
 /// `reap [icount] [case=NAME] [mib=512] [rounds=3] [trace-rounds=2]`
@@ -74,18 +76,18 @@ impl Scenario for Reap {
 
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
-        let whats: Vec<String> = if options.icount {
-            COUNTED.iter().map(|way| way.metric(INSTRUCTIONS)).collect()
+        let names: Vec<String> = if options.icount {
+            COUNTED.iter().map(|method| method.metric_name(INSTRUCTIONS)).collect()
         } else {
-            let times = Way::ALL.iter().flat_map(|way| TIMES.map(|(what, _)| way.metric(what)));
+            let times = Method::ALL.iter().flat_map(|method| TIMES.map(|(what, _)| method.metric_name(what)));
             let locks = LOCKS.iter().flat_map(|&(_, contended, wait)| [Some(contended), wait]);
             times.chain(locks.flatten().chain([DESCENDING]).map(str::to_owned)).collect()
         };
-        let cases = CASES.iter().filter(|(case, _)| options.case.wants(case));
+        let cases = CASES.iter().filter(|(case, _)| options.cases.has(case));
         let mut all: Vec<String> =
-            cases.flat_map(|(case, _)| whats.iter().map(move |what| metric(case, what))).collect();
-        if options.case.wants(HELD_BACK) {
-            all.extend(options.returns().iter().map(|what| metric(HELD_BACK, what)));
+            cases.flat_map(|(case, _)| names.iter().map(move |name| metric_name(case, name))).collect();
+        if options.cases.has(THROTTLED) {
+            all.extend(options.throttled_metrics().iter().map(|name| metric_name(THROTTLED, name)));
         }
         Ok(all)
     }
@@ -99,14 +101,14 @@ impl Scenario for Reap {
         );
         let free = free_memory::free();
         ensure!(
-            free >= options.bytes() + HEADROOM,
+            free >= options.bytes() + HEADROOM_BYTES,
             "{} MiB free are too few for a victim of {} MiB; give the guest more memory",
             free >> 20,
             options.mib
         );
         let _short = ShortFreeLists::set()?;
         for (case, vmas) in CASES {
-            if !options.case.wants(case) {
+            if !options.cases.has(case) {
                 continue;
             }
             let run = Run { case, cpus, layout: options.layout(vmas), options: &options };
@@ -117,57 +119,58 @@ impl Scenario for Reap {
             }
             .with_context(|| format!("case {case}"))?;
         }
-        if options.case.wants(HELD_BACK) {
-            held_back(&options, cpus, out).with_context(|| format!("case {HELD_BACK}"))?;
+        if options.cases.has(THROTTLED) {
+            throttled(&options, cpus, out).with_context(|| format!("case {THROTTLED}"))?;
         }
         Ok(())
     }
 }
 
-/// Milliseconds from the kill until process_mrelease(2) has returned in all threads, of which there
-/// are one and two, while the victim is kept from running.
-fn held_back(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
-    let returns = options.returns();
-    let mut rounds = vec![Vec::new(); returns.len()];
+/// Measures the milliseconds from the kill until process_mrelease(2) has returned in all threads, with one
+/// thread and with two, while the victim is throttled.
+fn throttled(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
+    let metrics = options.throttled_metrics();
+    let mut rounds = vec![Vec::new(); metrics.len()];
     for round in 1..=options.rounds {
         for (helpers, rounds) in rounds.iter_mut().enumerate() {
-            out.progress(&format!("{HELD_BACK}: {} threads, round {round}", helpers + 1));
+            out.progress(&format!("{THROTTLED}: {} threads, round {round}", helpers + 1));
             let tried = (0..TRIES).find_map(|_| {
-                let took = release_held_back(options.layout(100), cpus, helpers).transpose();
+                let took = release_throttled(options.layout(100), cpus, helpers).transpose();
                 if took.is_none() {
-                    out.note(&format!(
-                        "{HELD_BACK}: the victim got to run and began to exit; round repeated"
-                    ));
+                    out.note(&format!("{THROTTLED}: the victim ran and began to exit; round repeated"));
                 }
                 took
             });
             rounds.push(tried.with_context(|| format!("not one good round in {TRIES}"))??);
         }
     }
-    for (what, rounds) in returns.iter().zip(&rounds) {
-        out.sample(&metric(HELD_BACK, what), "ms", Better::Lower, median(rounds.iter().copied()));
+    for (name, rounds) in metrics.iter().zip(&rounds) {
+        out.sample(&metric_name(THROTTLED, name), "ms", Better::Lower, median(rounds.iter().copied()));
     }
     Ok(())
 }
 
-/// One round of [`held_back`], in milliseconds; `None` if the victim was not held back.
-fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Option<f64>> {
+/// One round of [`throttled`], in milliseconds; `None` if the victim was not throttled.
+fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Option<f64>> {
     let group = TemporaryCgroup::new("reap", "cpu")?;
-    // It has to want the CPU when it is killed, or it would have some left to begin its exit with.
+    // It uses up its CPU time until it is killed, or it would have some left to begin its exit with.
     let victim = Victim::spawn_to(layout, cpus.killer..cpus.victim + 1, || {
         loop {
             std::hint::spin_loop();
         }
     })?;
-    group.set("cpu.max", HARDLY_ANY_CPU)?;
+    group.set("cpu.max", THROTTLED_CPU_MAX)?;
     group.add(victim.pid())?;
-    let throttled = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
-    // Just out of CPU time, it has none for most of a second.
+    let count = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
+    // Just throttled, the victim has no CPU time for most of a second.
     let wait_throttled = || {
-        let (began, before) = (clock::now(), throttled()?);
-        while throttled()? == before {
-            ensure!(u128::from(clock::now() - began) < LIMITED.as_nanos(), "cpu.max does not limit anything");
-            thread::sleep(MOMENT);
+        let (began, before) = (clock::now(), count()?);
+        while count()? == before {
+            ensure!(
+                u128::from(clock::now() - began) < THROTTLE_TIMEOUT.as_nanos(),
+                "cpu.max does not limit anything"
+            );
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     };
@@ -180,7 +183,7 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
                 scope.spawn(|| {
                     sched::pin(cpus.victim)?;
                     while !go.load(Ordering::Acquire) {
-                        thread::sleep(MOMENT);
+                        thread::sleep(POLL_INTERVAL);
                     }
                     release()
                 })
@@ -197,14 +200,14 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
         let took = (clock::now() - start) as f64 / 1e6;
         anyhow::Ok((took, released.into_iter().collect::<Result<Vec<_>>>()?))
     })?;
-    // Of the dying, as long as they have not begun to exit.
+    // A dying process has counters as long as it has not begun to exit.
     let left = process::resident_bytes(victim.pid())?;
     group.set("cpu.max", "max")?;
     if released.iter().any(|r| r.too_late) {
         return Ok(None);
     }
     ensure!(
-        left as f64 <= layout.bytes() as f64 * (1.0 - PLAUSIBLE),
+        left as f64 <= layout.bytes() as f64 * (1.0 - MIN_SHARE),
         "process_mrelease returned with {} MiB of {} left",
         left >> 20,
         layout.bytes() >> 20
@@ -216,7 +219,7 @@ fn release_held_back(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
 
 struct Options {
     icount: bool,
-    case: Only,
+    cases: Cases,
     mib: u64,
     rounds: u32,
     trace_rounds: u32,
@@ -228,7 +231,7 @@ impl Options {
         let icount = args.has("icount");
         let options = Self {
             icount,
-            case: args.case(CASES.map(|(name, _)| name).into_iter().chain([HELD_BACK]))?,
+            cases: args.case(CASES.map(|(name, _)| name).into_iter().chain([THROTTLED]))?,
             mib: args.get("mib", 512)?,
             // With -icount the rounds hardly differ.
             rounds: args.get("rounds", if icount { 2 } else { 3 })?,
@@ -236,7 +239,7 @@ impl Options {
         };
         // Every VMA has a page; the upper bound keeps the arithmetic away from its limits.
         ensure!((4..=1 << 20).contains(&options.mib), "mib={} is not 4 to 2^20", options.mib);
-        ensure!(options.rounds > 0 && options.trace_rounds > 0, "no rounds, no figures");
+        ensure!(options.rounds > 0 && options.trace_rounds > 0, "no rounds, no values");
         Ok(options)
     }
 
@@ -244,9 +247,9 @@ impl Options {
         self.mib << 20
     }
 
-    /// What is reported of the victim that is held back: with one CPU only one thread can be at it.
-    fn returns(&self) -> &'static [&'static str] {
-        &RETURNS[..if self.icount { 1 } else { 2 }]
+    /// The metrics of the throttled victim: with one CPU only one thread can release its memory.
+    fn throttled_metrics(&self) -> &'static [&'static str] {
+        &THROTTLED_METRICS[..if self.icount { 1 } else { 2 }]
     }
 
     fn layout(&self, vmas: usize) -> Layout {
@@ -254,7 +257,7 @@ impl Options {
     }
 }
 
-/// Who runs where.
+/// The CPUs on which the killer and the victim run.
 #[derive(Clone, Copy)]
 struct Cpus {
     killer: usize,
@@ -262,7 +265,7 @@ struct Cpus {
 }
 
 impl Cpus {
-    /// The first CPU kills, the last one dies. Pins the caller to the first.
+    /// The killer is on the first CPU, the victim on the last. Pins the caller to the first.
     fn pin() -> Result<Self> {
         let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
         sched::pin(0)?;
@@ -272,7 +275,7 @@ impl Cpus {
 
 /// How a victim is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     /// SIGKILL alone.
     Kill,
     /// SIGKILL, then process_mrelease at once.
@@ -281,7 +284,7 @@ enum Way {
     Mrelease2,
 }
 
-impl Way {
+impl Method {
     const ALL: [Self; 3] = [Self::Kill, Self::Mrelease, Self::Mrelease2];
 
     fn name(self) -> &'static str {
@@ -292,24 +295,25 @@ impl Way {
         }
     }
 
-    fn metric(self, what: &str) -> String {
-        format!("{}-{what}", self.name())
+    fn metric_name(self, metric: &str) -> String {
+        format!("{}-{metric}", self.name())
     }
 }
 
 /// One kill, from the signal to the victim's end.
-struct Strike {
+struct Kill {
     /// When the signal was sent, in nanoseconds on the monotonic clock.
     start: u64,
-    /// What the threads in process_mrelease report.
+    /// The results of the threads in process_mrelease.
     released: Vec<Released>,
 }
 
-impl Strike {
+impl Kill {
     fn too_late(&self) -> bool {
         self.released.iter().any(|r| r.too_late)
     }
 
+    /// How often process_mrelease returned EAGAIN.
     fn again(&self) -> u32 {
         self.released.iter().map(|r| r.again).sum()
     }
@@ -322,16 +326,16 @@ impl Strike {
 
 /// What a kill cost.
 struct Cost {
-    strike: Strike,
-    /// CPU time in nanoseconds of the victim after the kill and of the reapers.
+    kill: Kill,
+    /// CPU time of the reapers, and of the victim after the kill, in nanoseconds.
     cpu: u64,
-    /// Free memory in bytes before the kill and after everything had come back.
+    /// Free memory before the kill and after everything had come back, in bytes.
     free: (u64, u64),
 }
 
-/// What one timed round says.
+/// What one timed round measured.
 struct Timed {
-    /// Milliseconds until [`SHARE`] of the memory was back.
+    /// Milliseconds until [`TIMED_SHARE`] of the memory was back.
     back: f64,
     /// CPU time in milliseconds.
     cpu: f64,
@@ -346,31 +350,31 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Times and CPU times, all ways.
+    /// Measures times and CPU times of all methods.
     fn times(&self, out: &mut Reporter) -> Result<()> {
         let mut rounds: [Vec<Timed>; 3] = Default::default();
         for round in 1..=self.options.rounds {
-            for (way, rounds) in Way::ALL.into_iter().zip(&mut rounds) {
-                out.progress(&format!("{}: {}, round {round}", self.case, way.name()));
-                rounds.push(self.in_time(out, way, || self.timed(way))?);
+            for (method, rounds) in Method::ALL.into_iter().zip(&mut rounds) {
+                out.progress(&format!("{}: {}, round {round}", self.case, method.name()));
+                rounds.push(self.in_time(out, method, || self.timed(method))?);
             }
         }
-        for (way, rounds) in Way::ALL.into_iter().zip(&rounds) {
-            for (what, of) in TIMES {
-                self.sample(out, &way.metric(what), "ms", median(rounds.iter().map(of)));
+        for (method, rounds) in Method::ALL.into_iter().zip(&rounds) {
+            for (name, value) in TIMES {
+                self.sample(out, &method.metric_name(name), "ms", median(rounds.iter().map(value)));
             }
         }
         Ok(())
     }
 
-    /// Contended locks and the order of freeing, for a kill with one reaper.
+    /// Counts contended locks and measures the order of freeing, for a kill with one reaper.
     fn contention(&self, out: &mut Reporter) -> Result<()> {
         let trace = LockTrace::new()?;
         let mut rounds = Vec::new();
         for round in 1..=self.options.trace_rounds {
             out.progress(&format!("{}: locks, round {round}", self.case));
-            let round = || self.cost(Way::Mrelease, |work| trace.record(work));
-            rounds.push(self.in_time(out, Way::Mrelease, round)?);
+            let round = || self.cost(Method::Mrelease, |work| trace.record(work));
+            rounds.push(self.in_time(out, Method::Mrelease, round)?);
         }
         for (kind, contended, wait) in LOCKS {
             let of =
@@ -382,14 +386,14 @@ impl Run<'_> {
         }
         let tid = rustix::thread::gettid().as_raw_pid();
         let descending = median(rounds.iter().map(|r| r.descending(tid)));
-        out.sample(&metric(self.case, DESCENDING), "percent", Better::Higher, descending);
+        out.sample(&metric_name(self.case, DESCENDING), "percent", Better::Higher, descending);
         for (kind, what) in [(Kind::Lru, "LRU"), (Kind::Other, "other")] {
             note_callers(out, self.case, what, &rounds, kind);
         }
         let longest = rounds.iter().flat_map(|r| &r.acquisitions).map(|a| a.wait).max().unwrap_or(0);
-        if u128::from(longest) > INTERRUPTED.as_micros() {
+        if u128::from(longest) > INTERRUPTED_WAIT.as_micros() {
             out.note(&format!(
-                "{}: one spin lock took {} ms to get: the host is busy and took a CPU away meanwhile; \
+                "{}: a thread waited {} ms for a spin lock: the host is busy and took a CPU away meanwhile; \
                  CPUs that do not run at the same time do not contend, so too little was counted",
                 self.case,
                 longest / 1000
@@ -398,125 +402,126 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// CPU time where one nanosecond is one instruction.
+    /// Measures CPU time with `icount`, where a nanosecond is an instruction.
     fn instructions(&self, out: &mut Reporter) -> Result<()> {
-        for way in COUNTED {
+        for method in COUNTED {
             let mut rounds = Vec::new();
             for round in 1..=self.options.rounds {
-                out.progress(&format!("{}: {}, round {round}", self.case, way.name()));
+                out.progress(&format!("{}: {}, round {round}", self.case, method.name()));
                 let round = || {
-                    let (cost, ()) = self.cost(way, |work| Ok((work()?, ())))?;
+                    let (cost, ()) = self.cost(method, |work| Ok((work()?, ())))?;
                     let cpu = cost.cpu as f64;
                     Ok((cost, cpu))
                 };
-                rounds.push(self.in_time(out, way, round)?);
+                rounds.push(self.in_time(out, method, round)?);
             }
-            self.sample(out, &way.metric(INSTRUCTIONS), "instructions", median(rounds.into_iter()));
+            self.sample(out, &method.metric_name(INSTRUCTIONS), "instructions", median(rounds.into_iter()));
         }
         Ok(())
     }
 
     fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&metric(self.case, name), unit, Better::Lower, value);
+        out.sample(&metric_name(self.case, name), unit, Better::Lower, value);
     }
 
-    /// Repeats a round until no reaper came too late in it and no event was lost.
-    fn in_time<T>(&self, out: &mut Reporter, way: Way, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
+    /// Repeats a round until no reaper came too late and no event was lost.
+    fn in_time<T>(
+        &self,
+        out: &mut Reporter,
+        method: Method,
+        round: impl Fn() -> Result<(Cost, T)>,
+    ) -> Result<T> {
         for _ in 0..TRIES {
             let (cost, result) = match round() {
                 Ok(done) => done,
                 Err(e) if e.is::<Lost>() => {
-                    out.note(&format!("{}/{}: {e}; round repeated", self.case, way.name()));
+                    out.note(&format!("{}/{}: {e}; round repeated", self.case, method.name()));
                     continue;
                 }
-                Err(e) => return Err(e.context(format!("way {}", way.name()))),
+                Err(e) => return Err(e.context(format!("method {}", method.name()))),
             };
-            if cost.strike.again() > 0 {
+            if cost.kill.again() > 0 {
                 out.note(&format!(
-                    "{}/{}: process_mrelease said EAGAIN {} times",
+                    "{}/{}: process_mrelease returned EAGAIN {} times",
                     self.case,
-                    way.name(),
-                    cost.strike.again()
+                    method.name(),
+                    cost.kill.again()
                 ));
             }
-            if !cost.strike.too_late() {
+            if !cost.kill.too_late() {
                 return Ok(result);
             }
             out.note(&format!(
                 "{}/{}: a reaper found the victim past exit_mm (ESRCH); round repeated",
                 self.case,
-                way.name()
+                method.name()
             ));
         }
-        bail!("way {}: not one good round in {TRIES}; the notes say why", way.name())
+        bail!("method {}: not one good round in {TRIES}; the notes say why", method.name())
     }
 
-    /// One round against the clock.
-    fn timed(&self, way: Way) -> Result<(Cost, Timed)> {
-        let mut recorder = Recorder::new(free_memory::STEP);
-        let (cost, readings) = self.cost(way, |work| {
-            let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-            thread::scope(|scope| {
-                let recorder = scope.spawn(|| recorder.record(&running, &stop).map(<[_]>::to_vec));
-                while !running.load(Ordering::Acquire) && !recorder.is_finished() {
-                    thread::sleep(MOMENT);
-                }
-                let done = work();
-                // A few readings more: the last pages come back after the victim is dead.
-                thread::sleep(LINGER);
-                stop.store(true, Ordering::Release);
-                let readings = recorder.join().map_err(|_| anyhow!("the reader died"))??;
-                Ok((done?, readings))
-            })
+    /// One timed round.
+    fn timed(&self, method: Method) -> Result<(Cost, Timed)> {
+        let mut recorder = free_memory::recorder(free_memory::READ_INTERVAL);
+        let (cost, readings) = self.cost(method, |kill| {
+            recorder.record_while(
+                || Ok(Reading::now()),
+                |_| {
+                    let done = kill();
+                    // The last pages come back after the victim is dead.
+                    thread::sleep(LINGER);
+                    done
+                },
+            )
         })?;
         let (before, after) = cost.free;
-        let level = before + ((after - before) as f64 * SHARE) as u64;
-        let back = free_memory::reached(&readings, cost.strike.start, level)
-            .context("90 % of the memory was never seen to be back")?;
+        let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
+        let back = free_memory::reached(&readings, cost.kill.start, level)
+            .context("90 % of the memory did not come back")?;
         let timed = Timed { back: back / 1e6, cpu: cost.cpu as f64 / 1e6 };
         Ok((cost, timed))
     }
 
-    /// Makes a victim, kills it under `observe`, and says what it cost.
+    /// Starts a victim, has `observe` kill it, and returns the cost and what was observed.
     fn cost<T>(
         &self,
-        way: Way,
-        observe: impl FnOnce(&mut dyn FnMut() -> Result<Strike>) -> Result<(Strike, T)>,
+        method: Method,
+        observe: impl FnOnce(&mut dyn FnMut() -> Result<Kill>) -> Result<(Kill, T)>,
     ) -> Result<(Cost, T)> {
         let victim = Victim::spawn(self.layout, self.cpus.killer..self.cpus.victim + 1)?;
         let before = free_memory::settled()?;
         let cpu_before = victim.cpu_time()?;
-        let (strike, observed) = observe(&mut || self.strike(&victim, way))?;
+        let (kill, observed) = observe(&mut || self.kill(&victim, method))?;
         let after = free_memory::settled()?;
-        // The zombie has left its CPU by now, so its CPU time is complete.
-        let cpu = victim.cpu_time()? - cpu_before + strike.cpu();
+        // The zombie has left its CPU, so its CPU time is complete.
+        let cpu = victim.cpu_time()? - cpu_before + kill.cpu();
         victim.reap().context("reap the victim")?;
         let freed = after.saturating_sub(before);
         ensure!(
-            freed as f64 >= self.options.bytes() as f64 * PLAUSIBLE,
+            freed as f64 >= self.options.bytes() as f64 * MIN_SHARE,
             "only {} MiB of {} MiB came back",
             freed >> 20,
             self.options.mib
         );
-        Ok((Cost { strike, cpu, free: (before, after) }, observed))
+        Ok((Cost { kill, cpu, free: (before, after) }, observed))
     }
 
-    /// Kills, releases, and waits until the victim is dead.
-    fn strike(&self, victim: &Victim, way: Way) -> Result<Strike> {
+    /// Kills the victim, releases its memory, and waits until it is dead.
+    fn kill(&self, victim: &Victim, method: Method) -> Result<Kill> {
         let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        // What runs for the first time is slow, above all under emulation, and the victim does
-        // not wait: the call is made once in vain.
+        // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the call
+        // is made once before.
         ensure!(mrelease(victim)?.is_none(), "the victim was dying before it was killed");
         thread::scope(|scope| {
-            let helper =
-                (way == Way::Mrelease2).then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
+            let helper = (method == Method::Mrelease2)
+                .then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
             while helper.as_ref().is_some_and(|h| !h.is_finished() && !ready.load(Ordering::Acquire)) {
-                thread::sleep(MOMENT);
+                thread::sleep(POLL_INTERVAL);
             }
             let start = clock::now();
             let mine = victim.kill().context("pidfd_send_signal(SIGKILL)").and_then(|()| {
-                let mine = if way == Way::Kill { None } else { mrelease(victim)? };
-                ensure!(way == Way::Kill || mine.is_some(), "a killed victim is not dying");
+                let mine = if method == Method::Kill { None } else { mrelease(victim)? };
+                ensure!(method == Method::Kill || mine.is_some(), "a killed victim is not dying");
                 victim.wait_until_dead().context("wait for the victim")?;
                 Ok(mine)
             });
@@ -525,13 +530,12 @@ impl Run<'_> {
                 Some(helper) => helper.join().map_err(|_| anyhow!("the second reaper died"))??,
                 None => None,
             };
-            Ok(Strike { start, released: [mine?, other].into_iter().flatten().collect() })
+            Ok(Kill { start, released: [mine?, other].into_iter().flatten().collect() })
         })
     }
 
-    /// The second thread in process_mrelease, on the victim's CPU. Asks over and over from
-    /// before the kill: once the victim wakes up on this CPU, a thread not yet in the kernel
-    /// comes too late.
+    /// The second thread in process_mrelease, on the victim's CPU. It repeats the call from before the kill
+    /// on: once the victim wakes up on this CPU, a thread that is not in the kernel yet comes too late.
     fn second_reaper(
         &self,
         victim: &Victim,
@@ -553,45 +557,33 @@ fn mrelease(victim: &Victim) -> Result<Option<Released>> {
     victim::mrelease(victim.pidfd()).context("process_mrelease")
 }
 
-/// Says who wanted the locks of one kind, so that no contention hides behind a wrong name.
+/// Notes which functions waited for locks of one kind, so that a lock of the wrong kind is noticed.
 fn note_callers(out: &mut Reporter, case: &str, what: &str, rounds: &[Recording], kind: Kind) {
     for recording in rounds {
         let mut callers = recording.callers(kind);
-        // The usual way, which no reader needs to check.
+        // The usual functions, which need no check.
         callers.retain(|(name, _)| !name.starts_with("folio_lruvec_lock"));
         if callers.is_empty() {
             continue;
         }
         let list: Vec<_> = callers.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        out.note(&format!("{case}: contended {what} locks wanted by: {}", list.join(", ")));
+        out.note(&format!("{case}: functions that waited for {what} locks: {}", list.join(", ")));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::words;
+    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options> {
-        Options::parse(&words(args))
-    }
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = parse(&[]).unwrap();
+        let options = Options::parse(&[]).unwrap();
         assert_eq!((options.icount, options.mib, options.rounds, options.trace_rounds), (false, 512, 3, 2));
-        let options = parse(&["icount", "case=1-vma", "mib=64", "rounds=1"]).unwrap();
+        let options = Options::parse(&words(&["icount", "case=1-vma", "mib=64", "rounds=1"])).unwrap();
         assert_eq!((options.icount, options.bytes(), options.rounds), (true, 64 << 20, 1));
-        assert!(options.case.wants("1-vma") && !options.case.is_all());
-        for bad in ["case=2-vmas", "rounds=0", "rounds=x", "mib=1", "round=2", "fast"] {
-            assert!(parse(&[bad]).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
+        assert!(options.cases.has("1-vma") && !options.cases.is_all());
+        let bad = ["case=2-vmas", "rounds=0", "rounds=x", "mib=1", "round=2", "fast"];
+        assert_refused(Options::parse, &bad, &[]);
     }
 }

@@ -1,8 +1,8 @@
-//! Kill storms: many processes with all kinds of memory, killed at any moment, while several
-//! threads release their memory and they exit, or the OOM killer takes them. Meanwhile CPUs go
-//! and come back, memory is paged out and in, swap space is turned off and on, and now and then
-//! real-time tasks have all CPUs to themselves. Measures nothing; the kernel's complaints are the
-//! result, and so is memory or swap space that does not come back.
+//! Scenario `soak`: many processes with all kinds of memory are killed at random moments, while several
+//! threads release their memory and they exit, or the OOM killer kills them. Meanwhile CPUs go offline and
+//! online, memory is paged out and in, swap space is switched off and on, and now and then real-time tasks
+//! have all CPUs to themselves. Measures nothing: a run fails by the kernel's warnings, or by memory or swap
+//! space that does not come back.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,8 +20,8 @@ use rustix::process::{
     test_kill_process_group, waitid,
 };
 
-use super::Scenario;
 use super::arguments::Arguments;
+use super::interface::Scenario;
 use crate::memory::PAGE_BYTES;
 use crate::memory::swap;
 use crate::process::victim::mrelease;
@@ -30,25 +30,25 @@ use crate::system::counters;
 use crate::system::sched::set_policy;
 use init::report::Reporter;
 
-const MIB: usize = 1 << 20;
-/// What one victim takes at most, about.
-const VICTIM: usize = 40 * MIB;
-/// How long a victim may take to die before that counts as stuck. Debug kernels are slow.
-const DEATH: Duration = Duration::from_secs(60);
-/// What may stay away at the end: caches, per-CPU lists, KASAN's quarantine.
-const LOST: usize = 96 * MIB;
-/// Swap space: less than there is to page out, also while there is as much of it again.
-const SWAP: u64 = 48 << 20;
-/// The device that is always there.
+const MIB_BYTES: usize = 1 << 20;
+/// About the most memory of a victim.
+const VICTIM_BYTES: usize = 40 * MIB_BYTES;
+/// How long a victim may take to die until it counts as stuck. Debug kernels are slow.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Memory that may be missing at the end: caches, per-CPU lists, KASAN's quarantine.
+const MAX_LOST_BYTES: usize = 96 * MIB_BYTES;
+/// Size of each of the two swap devices: together less than there is to page out.
+const SWAP_BYTES: u64 = 48 << 20;
+/// The swap device that is always on.
 const FIRST_SWAP: &str = "zram0";
-/// The second one, which comes and goes, is used first.
-const PREFERRED: libc::c_int = 0x8000 | 10;
-/// The longest time for which real-time tasks keep all others from running, microseconds: longer
-/// than swap entries may wait, and short enough for those who get on only in between.
-const HOGS_US: usize = 300_000;
-/// Rounds from which on a soak without any CPU switched or memory reclaimed did not do its work: a
-/// debug kernel on a busy host does a handful in a minute.
-const SETTLED: u64 = 50;
+/// Flags of swapon(2) for the second device: it has a higher priority, so it is used first.
+const SWAPON_PREFERRED: libc::c_int = 0x8000 | 10;
+/// The longest time for which real-time tasks keep all others from running: longer than swap entries may
+/// wait, and short enough for tasks that run only in between.
+const MAX_HOG_MICROS: usize = 300_000;
+/// After so many rounds each disturbance must have happened. A debug kernel on a busy host does a handful of
+/// rounds in a minute.
+const MIN_ROUNDS_TO_JUDGE: u64 = 50;
 const CPUS: &str = "/sys/devices/system/cpu";
 const RECLAIM: &str = "/sys/fs/cgroup/memory.reclaim";
 
@@ -65,13 +65,13 @@ impl Scenario for Soak {
         let length = Duration::from_secs(args.get("seconds", 60)?);
         let seed = args.get("seed", 1)?;
         let mut rng = Rng(seed);
-        // Huge pages on request; a kernel without them has nothing to request.
+        // Huge pages on request; this fails in a kernel without them.
         let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
         fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
 
-        swap::on(SWAP)?;
+        swap::on(SWAP_BYTES)?;
         let second = second_swap()?;
-        lift_limits()?;
+        remove_realtime_limits()?;
 
         let before = available()?;
         let switcher = switcher(Rng(rng.bits()))?;
@@ -79,7 +79,7 @@ impl Scenario for Soak {
         let swapper = swapper(Rng(rng.bits()), &second)?;
         let hogs = hogs(Rng(rng.bits()))?;
         let (began, mut counts) = (Instant::now(), Counts::default());
-        let mut told = began;
+        let mut reported = began;
         while began.elapsed() < length {
             if rng.one_in(4) {
                 oom(&mut rng, &mut counts)?;
@@ -87,44 +87,47 @@ impl Scenario for Soak {
                 storm(&mut rng, &mut counts)?;
             }
             counts.rounds += 1;
-            if told.elapsed() > Duration::from_secs(1) {
-                told = Instant::now();
+            if reported.elapsed() > Duration::from_secs(1) {
+                reported = Instant::now();
                 out.progress(&format!("{} s, {}", began.elapsed().as_secs(), counts.text()));
             }
         }
         let hogs = hogs.end()?;
         let swapoffs = swapper.end()?;
-        let switches = switcher.map_or(Ok(0), Pest::end)?;
+        let switches = switcher.map_or(Ok(0), Disturbance::end)?;
         for cpu in other_cpus()? {
             // It may be online already.
             let _ = fs::write(online_file(cpu), "1");
         }
         let reclaims = reclaimer.end()?;
         out.note(&format!(
-            "seed {seed}, {} s: {}; {switches} times a CPU went or came, {reclaims} times memory was reclaimed, \
-             {swapoffs} times swap was turned off, {hogs} times hogs had all CPUs",
+            "seed {seed}, {} s: {}; {switches} times a CPU went offline or online, {reclaims} times memory was \
+             reclaimed, {swapoffs} times swap was switched off, {hogs} times hogs had all CPUs",
             length.as_secs(),
             counts.text()
         ));
-        let released = swap_is_released()?;
-        swap_comes_back(&[FIRST_SWAP, &second])?;
-        if let Some((queued, told)) = released {
-            out.note(&told);
-            ensure!(queued > 0 || counts.rounds < SETTLED, "no swap entry ever waited for a worker");
+        let released = check_swap_is_released()?;
+        check_swap_comes_back(&[FIRST_SWAP, &second])?;
+        if let Some((queued, text)) = released {
+            out.note(&text);
+            ensure!(
+                queued > 0 || counts.rounds < MIN_ROUNDS_TO_JUDGE,
+                "no swap entry ever waited for a worker"
+            );
         }
-        if counts.rounds >= SETTLED {
+        if counts.rounds >= MIN_ROUNDS_TO_JUDGE {
             ensure!(reclaims > 0, "{RECLAIM}: nothing was ever reclaimed");
             ensure!(switches > 0 || other_cpus()?.is_empty(), "no CPU ever went offline");
-            ensure!(swapoffs > 0, "{second}: was never turned off");
+            ensure!(swapoffs > 0, "{second}: was never switched off");
             ensure!(hogs > 0, "no hog ever had a CPU to itself");
         }
         let lost = before.saturating_sub(available()?);
-        ensure!(lost <= LOST, "{} MiB of memory did not come back", lost / MIB);
+        ensure!(lost <= MAX_LOST_BYTES, "{} MiB of memory did not come back", lost / MIB_BYTES);
         Ok(())
     }
 }
 
-/// What was done.
+/// How often things happened.
 #[derive(Default)]
 struct Counts {
     rounds: u64,
@@ -146,24 +149,24 @@ impl Counts {
     }
 }
 
-/// A random time, shorter than so many microseconds.
+/// Returns a random time below `end` microseconds.
 fn micros(rng: &mut Rng, end: usize) -> Duration {
     Duration::from_micros(rng.below(end) as u64)
 }
 
-/// A few victims at once, killed while they grow or after, each beset by up to four threads.
+/// Kills a few victims at once, while they grow or after that. Up to four threads release the memory of each.
 fn storm(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     let mut victims = Vec::new();
     for _ in 0..=rng.below(4) {
         let own = Rng(rng.bits());
-        victims.push(Doomed::fork(|| grow(own))?);
+        victims.push(Victim::fork(|| grow(own))?);
     }
     let longest = if rng.one_in(2) { 20_000 } else { 400_000 };
     thread::sleep(micros(rng, longest));
     for victim in victims {
-        // Now and then before the kill: refused, and no harm done.
+        // Sometimes before the kill: that must be refused, and do no harm.
         if rng.one_in(8) {
-            counts.take(mrelease(victim.pidfd.as_fd())?);
+            counts.add(mrelease(victim.pidfd.as_fd())?);
         }
         let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 2_000)).collect();
         let kill = micros(rng, 2_000);
@@ -174,19 +177,19 @@ fn storm(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     Ok(())
 }
 
-/// A victim that outgrows its cgroup, so that the OOM reaper and we are after it together.
+/// Has a victim outgrow its cgroup, so that the OOM reaper and this process release its memory together.
 fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     let group = format!("/sys/fs/cgroup/soak-{}", counts.rounds);
     fs::create_dir(&group).with_context(|| group.clone())?;
     let set = |file: &str, value: String| {
         fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
     };
-    set("memory.max", ((8 + rng.below(16)) * MIB).to_string())?;
-    // None or a little: what there is has to run out.
-    set("memory.swap.max", (rng.below(3) * 2 * MIB).to_string())?;
+    set("memory.max", ((8 + rng.below(16)) * MIB_BYTES).to_string())?;
+    // None or a little: it has to run out.
+    set("memory.swap.max", (rng.below(3) * 2 * MIB_BYTES).to_string())?;
     set("memory.oom.group", rng.below(2).to_string())?;
     let (procs, mut own) = (format!("{group}/cgroup.procs"), Rng(rng.bits()));
-    let victim = Doomed::fork(move || {
+    let victim = Victim::fork(move || {
         if fs::write(&procs, "0").is_err() {
             return;
         }
@@ -194,12 +197,12 @@ fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
             let mut own = Rng(own.bits());
             thread::spawn(move || {
                 loop {
-                    gobble(&mut own);
+                    allocate_some(&mut own);
                 }
             });
         }
         loop {
-            gobble(&mut own);
+            allocate_some(&mut own);
         }
     })?;
     let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 3_000)).collect();
@@ -210,18 +213,18 @@ fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     let kills = counters::value(&events, "oom_kill ");
     ensure!(kills.unwrap_or_default() > 0, "{group}: over its limit and not OOM-killed: {events}");
     counts.oom_kills += kills.unwrap_or_default();
-    // The last task's exit may not be over yet.
-    within(DEATH, || fs::remove_dir(&group).is_ok()).with_context(|| format!("rmdir {group}"))
+    // The exit of the last task may not be over yet.
+    within(DEATH_TIMEOUT, || fs::remove_dir(&group).is_ok()).with_context(|| format!("rmdir {group}"))
 }
 
-/// A child with a process group of its own, made to die.
-struct Doomed {
+/// A child with a process group of its own, to be killed.
+struct Victim {
     pid: Pid,
     pidfd: OwnedFd,
 }
 
-impl Doomed {
-    /// Forks; the child does `life` and then sleeps until it is killed.
+impl Victim {
+    /// Forks a child, which runs `life` and then sleeps until it is killed.
     fn fork(life: impl FnOnce()) -> Result<Self> {
         // SAFETY: this process has one thread here (all others were joined), so the child may do
         // whatever the parent may; it never returns from the match's arm.
@@ -243,14 +246,14 @@ impl Doomed {
         Ok(Self { pid, pidfd })
     }
 
-    /// Releases the victim's memory from one thread per delay, each of which keeps trying until
-    /// the victim is dying; kills it after `kill`, or leaves that to others.
+    /// Releases the victim's memory in one thread per delay, each of which retries until the victim is dying.
+    /// Kills it after `kill`, or leaves that to the OOM killer.
     fn release(&self, delays: &[Duration], kill: Option<Duration>, counts: &mut Counts) -> Result<()> {
-        // The OOM killer comes when it comes; a victim killed by us that still cannot be released
-        // soon shares its memory with a process that lives on.
-        let (patience, pause) = match kill {
+        // When the OOM killer kills is not known. A victim that this process has killed, and that still
+        // cannot be released soon, shares its memory with a process that lives on.
+        let (timeout, pause) = match kill {
             Some(_) => (Duration::from_millis(200), Duration::ZERO),
-            None => (DEATH, Duration::from_millis(1)),
+            None => (DEATH_TIMEOUT, Duration::from_millis(1)),
         };
         thread::scope(|scope| {
             let threads: Vec<_> = delays
@@ -261,7 +264,7 @@ impl Doomed {
                         let began = Instant::now();
                         loop {
                             let done = mrelease(self.pidfd.as_fd())?;
-                            if done.is_some() || began.elapsed() > patience {
+                            if done.is_some() || began.elapsed() > timeout {
                                 return io::Result::Ok(done);
                             }
                             if pause.is_zero() { thread::yield_now() } else { thread::sleep(pause) }
@@ -273,25 +276,25 @@ impl Doomed {
                 thread::sleep(delay);
                 pidfd_send_signal(&self.pidfd, Signal::KILL).context("kill")?;
             }
-            // Joined one by one: the scope's own end may come before a thread is gone, and the
-            // next fork wants to be alone.
+            // Joined one by one: the scope may end before its threads are gone, and the next fork needs a
+            // single-threaded process.
             for thread in threads {
                 let done = thread.join().map_err(|_| anyhow!("a releasing thread died"))?;
-                counts.take(done.context("process_mrelease")?);
+                counts.add(done.context("process_mrelease")?);
             }
             Ok(())
         })
     }
 
-    /// Waits for the victim's end, then for that of everything it started.
+    /// Waits for the end of the victim, and then of everything that it started.
     fn end(self) -> Result<()> {
         let pid = self.pid;
         let dead =
             || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        within(DEATH, || !matches!(dead(), Ok(None)))
+        within(DEATH_TIMEOUT, || !matches!(dead(), Ok(None)))
             .with_context(|| format!("victim {pid} does not die"))?;
-        within(DEATH, || {
-            // What shares the memory or was forked outlives the victim; PID 1 reaps it.
+        within(DEATH_TIMEOUT, || {
+            // Processes that share the memory or were forked outlive the victim; PID 1 reaps them.
             let _ = kill_process_group(pid, Signal::KILL);
             test_kill_process_group(pid) == Err(Errno::SRCH)
         })
@@ -299,33 +302,34 @@ impl Doomed {
     }
 }
 
-/// Somebody who disturbs all victims, again and again.
-struct Pest {
-    process: Doomed,
-    /// An eventfd: how often that went well.
-    done: OwnedFd,
+/// A process that disturbs all victims, again and again.
+struct Disturbance {
+    process: Victim,
+    /// An eventfd that counts its successes.
+    successes: OwnedFd,
 }
 
-impl Pest {
+impl Disturbance {
+    /// Forks a process that calls `disturb` until it is killed, and counts how often that returns true.
     fn fork(mut disturb: impl FnMut() -> bool) -> Result<Self> {
-        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
-        let process = Doomed::fork(|| {
+        let successes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
+        let process = Victim::fork(|| {
             loop {
                 if disturb() {
-                    // It is never full.
-                    let _ = rustix::io::write(&done, &1u64.to_ne_bytes());
+                    // The counter never overflows.
+                    let _ = rustix::io::write(&successes, &1u64.to_ne_bytes());
                 }
             }
         })?;
-        Ok(Self { process, done })
+        Ok(Self { process, successes })
     }
 
-    /// Gives how often it went well.
+    /// Kills the process, and returns the number of its successes.
     fn end(self) -> Result<u64> {
         pidfd_send_signal(&self.process.pidfd, Signal::KILL).context("kill")?;
         self.process.end()?;
         let mut number = [0; 8];
-        match rustix::io::read(&self.done, &mut number) {
+        match rustix::io::read(&self.successes, &mut number) {
             Ok(_) => Ok(u64::from_ne_bytes(number)),
             Err(Errno::AGAIN) => Ok(0),
             Err(e) => Err(e).context("eventfd"),
@@ -334,21 +338,21 @@ impl Pest {
 }
 
 /// Takes CPUs offline and brings them back; `None` where that cannot be done.
-fn switcher(mut rng: Rng) -> Result<Option<Pest>> {
+fn switcher(mut rng: Rng) -> Result<Option<Disturbance>> {
     let cpus = other_cpus()?;
     if cpus.is_empty() {
         return Ok(None);
     }
-    Pest::fork(move || {
+    Disturbance::fork(move || {
         thread::sleep(micros(&mut rng, 200_000));
         let online = if rng.one_in(2) { "1" } else { "0" };
-        // Refused if it is that already.
+        // Fails if the CPU is in that state already.
         fs::write(online_file(cpus[rng.below(cpus.len())]), online).is_ok()
     })
     .map(Some)
 }
 
-/// The CPUs that can be taken offline, which CPU 0 never can.
+/// Returns the CPUs that can be taken offline; CPU 0 never can.
 fn other_cpus() -> Result<Vec<usize>> {
     let mut cpus = Vec::new();
     for entry in fs::read_dir(CPUS).context(CPUS)? {
@@ -364,28 +368,28 @@ fn online_file(cpu: usize) -> String {
     format!("{CPUS}/cpu{cpu}/online")
 }
 
-/// Has memory of all victims paged out, by a process to which none of it belongs.
-fn reclaimer(mut rng: Rng) -> Result<Pest> {
-    Pest::fork(move || {
+/// Has memory of all victims paged out, by a process that owns none of it.
+fn reclaimer(mut rng: Rng) -> Result<Disturbance> {
+    Disturbance::fork(move || {
         thread::sleep(micros(&mut rng, 100_000));
-        let bytes = (1 + rng.below(12)) * MIB;
+        let bytes = (1 + rng.below(12)) * MIB_BYTES;
         match fs::write(RECLAIM, bytes.to_string()) {
             Ok(()) => true,
-            // Less than that could be had.
+            // Less than that was reclaimed.
             Err(e) => e.raw_os_error() == Some(libc::EAGAIN),
         }
     })
 }
 
-/// A second device for swap, of the first one's size, not turned on yet. Gives its name.
+/// Creates a second swap device of the same size, not switched on yet, and returns its name.
 fn second_swap() -> Result<String> {
     const ADD: &str = "/sys/class/zram-control/hot_add";
-    // To read is to make one.
+    // Reading creates a device.
     let number = fs::read_to_string(ADD).with_context(|| format!("{ADD} (CONFIG_ZRAM)"))?;
     let name = format!("zram{}", number.trim_end());
     let size = format!("/sys/block/{name}/disksize");
-    fs::write(&size, SWAP.to_string()).context(size)?;
-    // Being of the same size, it has the same header.
+    fs::write(&size, SWAP_BYTES.to_string()).context(size)?;
+    // A device of the same size has the same swap header.
     let mut header = vec![0; PAGE_BYTES];
     let (from, to) = (format!("/dev/{FIRST_SWAP}"), format!("/dev/{name}"));
     File::open(&from).and_then(|file| file.read_exact_at(&mut header, 0)).context(from)?;
@@ -397,27 +401,27 @@ fn device_path(name: &str) -> Result<CString> {
     Ok(CString::new(format!("/dev/{name}"))?)
 }
 
-/// Gives whether it is off now, and was on.
+/// Switches a swap device off. Returns whether it was on and is off now.
 fn swap_off(path: &CString) -> bool {
     // SAFETY: the path is a C string that outlives the call.
     unsafe { libc::swapoff(path.as_ptr()) == 0 }
 }
 
-/// Turns a device for swap on and off again.
-fn swapper(mut rng: Rng, device: &str) -> Result<Pest> {
+/// Switches a swap device on and off again.
+fn swapper(mut rng: Rng, device: &str) -> Result<Disturbance> {
     let path = device_path(device)?;
-    Pest::fork(move || {
+    Disturbance::fork(move || {
         thread::sleep(micros(&mut rng, 50_000));
-        // It is on already if what is in it found no room elsewhere.
+        // It is still on if there was no room elsewhere for what is in it.
         // SAFETY: the path is a C string that outlives the call.
-        unsafe { libc::swapon(path.as_ptr(), PREFERRED) };
+        unsafe { libc::swapon(path.as_ptr(), SWAPON_PREFERRED) };
         thread::sleep(micros(&mut rng, 200_000));
         swap_off(&path)
     })
 }
 
-/// Real-time tasks may have all CPUs to themselves from now on, for as long as they want.
-fn lift_limits() -> Result<()> {
+/// Lets real-time tasks use all CPU time from now on.
+fn remove_realtime_limits() -> Result<()> {
     const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
     fs::write(RUNTIME, "-1").context(RUNTIME)?;
     // Since 6.12, ordinary tasks are guaranteed some time on each CPU.
@@ -430,16 +434,16 @@ fn lift_limits() -> Result<()> {
     Ok(())
 }
 
-/// Keeps all ordinary tasks from running, for a while: no worker gets to run, no daemon, nor we.
-fn hogs(mut rng: Rng) -> Result<Pest> {
+/// Keeps all ordinary tasks from running for a while: kernel workers, daemons, and this process.
+fn hogs(mut rng: Rng) -> Result<Disturbance> {
     let cpus = other_cpus()?.len() + 1;
-    Pest::fork(move || {
+    Disturbance::fork(move || {
         thread::sleep(Duration::from_millis(500) + micros(&mut rng, 1_000_000));
-        // Later, so that all of them are there before the first one keeps the others away.
+        // A little later, so that all threads exist before the first one keeps the others from running.
         let begin = Instant::now() + Duration::from_millis(20);
-        let end = begin + micros(&mut rng, HOGS_US);
+        let end = begin + micros(&mut rng, MAX_HOG_MICROS);
         let hogs: Vec<_> = (0..cpus).map(|_| thread::spawn(move || hog(begin, end))).collect();
-        // Each of them, also after one that failed.
+        // All are joined, also after one that failed.
         let failed = hogs.into_iter().filter_map(|hog| (!matches!(hog.join(), Ok(Ok(())))).then_some(()));
         failed.count() == 0
     })
@@ -454,45 +458,46 @@ fn hog(begin: Instant, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Nothing waits, and all that ever did has been released. Gives how many swap entries that were,
-/// and what there is to say of them; `None` in a kernel where none wait.
-fn swap_is_released() -> Result<Option<(u64, String)>> {
+/// Checks that no swap entry waits to be released, and that all that ever did have been released. Returns how
+/// many that were and a note with all counters; `None` for a kernel in which none wait.
+fn check_swap_is_released() -> Result<Option<(u64, String)>> {
     let read = || {
         let text = counters::vmstat()?;
-        let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("swap_release_")).collect();
+        let counters_text: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("swap_release_")).collect();
         Ok::<_, anyhow::Error>(
             counters::value(&text, "swap_release_waiting ")
                 .zip(counters::value(&text, "swap_release_queued "))
                 .zip(counters::value(&text, "swap_release_released "))
-                .map(|((waiting, queued), released)| (waiting, queued, released, told.join(", "))),
+                .map(|((waiting, queued), released)| (waiting, queued, released, counters_text.join(", "))),
         )
     };
     if read()?.is_none() {
         return Ok(None);
     }
     let mut last = None;
-    let done = within(DEATH, || {
+    let done = within(DEATH_TIMEOUT, || {
         last = read().ok().flatten();
         matches!(last, Some((0, queued, released, _)) if queued == released)
     });
-    let (_, queued, _, told) = last.context("the counters of swap_release are gone")?;
-    done.with_context(|| format!("swap entries are not released: {told}"))?;
-    Ok(Some((queued, format!("swap entries: {told}"))))
+    let (_, queued, _, text) = last.context("the counters of swap_release are gone")?;
+    done.with_context(|| format!("swap entries are not released: {text}"))?;
+    Ok(Some((queued, format!("swap entries: {text}"))))
 }
 
-/// Turns all swap off. That does not come to an end if a slot was lost that nothing refers to.
-fn swap_comes_back(devices: &[&str]) -> Result<()> {
+/// Switches all swap off. That never ends if a slot leaked to which nothing refers.
+fn check_swap_comes_back(devices: &[&str]) -> Result<()> {
     const SWAPS: &str = "/proc/swaps";
     let paths = devices.iter().map(|name| device_path(name)).collect::<Result<Vec<_>>>()?;
-    // By somebody else, who can be given up on.
-    let pest = Pest::fork(move || {
+    // In another process, which can be given up on.
+    let switcher = Disturbance::fork(move || {
         thread::sleep(Duration::from_millis(10));
         paths.iter().filter(|path| swap_off(path)).count() > 0
     })?;
     let used = || fs::read_to_string(SWAPS).context(SWAPS);
-    within(DEATH, || used().is_ok_and(|text| text.lines().count() == 1))
+    within(DEATH_TIMEOUT, || used().is_ok_and(|text| text.lines().count() == 1))
         .with_context(|| format!("swap space leaked: {}", used().unwrap_or_default()))?;
-    pest.end()?;
+    switcher.end()?;
     for name in devices {
         let number = |file: &str, line: usize, field: usize| {
             let path = format!("/sys/block/{name}/{file}");
@@ -500,7 +505,7 @@ fn swap_comes_back(devices: &[&str]) -> Result<()> {
             let word = text.lines().nth(line).and_then(|line| line.split_whitespace().nth(field));
             word.and_then(|word| word.parse::<u64>().ok()).with_context(|| format!("{path}: {text}"))
         };
-        // The header stays, and what was being read or written when its slot was freed.
+        // The header stays, and pages that were being read or written when their slots were freed.
         let (left, missed) = (number("mm_stat", 0, 0)?, number("debug_stat", 1, 1)?);
         ensure!(
             left <= (1 + missed) * PAGE_BYTES as u64,
@@ -510,16 +515,16 @@ fn swap_comes_back(devices: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The calling thread goes on on any CPU that is there, now and then.
+/// Moves the calling thread to a random CPU.
 fn hop(rng: &mut Rng) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(rng.below(8));
-    // Refused if there is no such CPU now.
+    // Fails if there is no such CPU now.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 impl Counts {
-    fn take(&mut self, done: Option<crate::process::victim::Released>) {
+    fn add(&mut self, done: Option<crate::process::victim::Released>) {
         match done {
             None => self.refused += 1,
             Some(done) => {
@@ -530,7 +535,10 @@ impl Counts {
     }
 }
 
-/// Polls until `done`, or fails when the time is up.
+/// Polls until `done` returns true.
+///
+/// # Errors
+/// When the time is up.
 fn within(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
     let began = Instant::now();
     while !done() {
@@ -542,16 +550,16 @@ fn within(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// A victim's life: memory of all kinds, then unrest until the end.
+/// What a victim does: it allocates memory of all kinds, then maps and unmaps until its end.
 fn grow(mut rng: Rng) {
-    let mut left = VICTIM;
+    let mut left = VICTIM_BYTES;
     while left > 0 {
         let size = (16 + rng.below(2048)) * PAGE_BYTES;
         left = left.saturating_sub(size);
-        // What the kernel refuses (no memory, no huge page) is no loss: the next one may do.
+        // A failure (no memory, no huge page) does not matter: the next attempt may succeed.
         let _ = map(&mut rng, size);
         if rng.one_in(8) {
-            company(&mut rng);
+            start_companion(&mut rng);
         }
     }
     loop {
@@ -561,7 +569,7 @@ fn grow(mut rng: Rng) {
             area.touch();
             if rng.one_in(4) {
                 area.page_out();
-                area.look(1);
+                area.read(1);
             }
             area.unmap();
         }
@@ -569,8 +577,8 @@ fn grow(mut rng: Rng) {
     }
 }
 
-/// Somebody who works on the same memory: a thread, a process that shares it, a fork.
-fn company(rng: &mut Rng) {
+/// Starts something that works on the same memory: a thread, a process that shares it, or a fork.
+fn start_companion(rng: &mut Rng) {
     let mut own = Rng(rng.bits());
     match rng.below(3) {
         0 => drop(thread::spawn(move || {
@@ -579,19 +587,19 @@ fn company(rng: &mut Rng) {
                 hop(&mut own);
                 if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
                     area.touch();
-                    // It may go where it did not come from.
+                    // The memory may be freed on another CPU than it was allocated on.
                     hop(&mut own);
                     if own.one_in(2) {
                         area.unmap();
                     } else {
-                        // Stays: the address space keeps changing, within limits.
+                        // It stays mapped, so that the address space keeps changing, within limits.
                         thread::sleep(Duration::from_millis(5));
                     }
                 }
                 thread::sleep(micros(&mut own, 300));
             }
         })),
-        1 => share(),
+        1 => share_memory(),
         _ => {
             // SAFETY: after this fork from a process that may have threads, the child only makes
             // system calls and writes to memory that it has: nothing that takes a lock.
@@ -610,7 +618,7 @@ fn company(rng: &mut Rng) {
 }
 
 /// Starts a process that shares this one's memory (CLONE_VM) and outlives it for a moment.
-fn share() {
+fn share_memory() {
     extern "C" fn wait(_: *mut libc::c_void) -> libc::c_int {
         loop {
             // SAFETY: pause(2) takes no arguments and returns only after a signal, of which
@@ -628,7 +636,7 @@ fn share() {
     }
 }
 
-/// A mapping, left alone unless [`Area::unmap`]ped.
+/// A mapping. It stays until [`Area::unmap`].
 struct Area {
     at: *mut u8,
     size: usize,
@@ -657,14 +665,14 @@ impl Area {
     }
 
     /// Reads every `step`th page.
-    fn look(&self, step: usize) {
+    fn read(&self, step: usize) {
         for offset in (0..self.size).step_by(step * PAGE_BYTES) {
             // SAFETY: inside a readable mapping.
             let _ = unsafe { self.at.add(offset).read_volatile() };
         }
     }
 
-    /// Sends what can be to swap.
+    /// Pages out what can be paged out.
     fn page_out(&self) {
         // SAFETY: advice on a mapping that is ours; its contents stay.
         let _ = unsafe { rustix::mm::madvise(self.at.cast(), self.size, Advice::LinuxPageOut) };
@@ -676,17 +684,17 @@ impl Area {
     }
 }
 
-/// Maps and fills one area of a random kind, which stays.
+/// Maps and fills one area of a random kind, which stays mapped.
 fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
     match rng.below(6) {
         0 => Area::anonymous(size, MapFlags::PRIVATE)?.touch(),
         1 => Area::anonymous(size, MapFlags::SHARED)?.touch(),
         2 => {
-            // A file, private: some pages read, some copied on write.
+            // A private mapping of a file: some pages are read, some copied on write.
             let file = rustix::fs::memfd_create("soak", rustix::fs::MemfdFlags::CLOEXEC)?;
             rustix::fs::ftruncate(&file, size as u64)?;
-            // SAFETY: a new mapping at an address of the kernel's choice, of a file that nobody
-            // else has and that is as long.
+            // SAFETY: a new mapping at an address of the kernel's choice, of a file of that
+            // length to which there is no other reference.
             let at = unsafe {
                 rustix::mm::mmap(
                     ptr::null_mut(),
@@ -698,12 +706,12 @@ fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
                 )
             }?;
             let area = Area { at: at.cast(), size };
-            area.look(1);
+            area.read(1);
             Area { size: size / 2, ..area }.touch();
         }
         3 => {
-            // Two huge pages fit wherever the mapping starts; then one is broken up.
-            let size = 6 * MIB;
+            // Two huge pages fit wherever the mapping starts; one of them is split then.
+            let size = 6 * MIB_BYTES;
             let area = Area::anonymous(size, MapFlags::PRIVATE)?;
             // SAFETY: advice on a mapping that is ours; the contents do not matter.
             unsafe { rustix::mm::madvise(area.at.cast(), size, Advice::LinuxHugepage) }?;
@@ -721,11 +729,11 @@ fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
             area.touch();
         }
         _ => {
-            // Many VMAs: pages that may be written between pages that may not.
+            // Many VMAs: every other page is read-only.
             let area = Area::anonymous(size, MapFlags::PRIVATE)?;
             area.touch();
             for offset in (0..size).step_by(2 * PAGE_BYTES) {
-                // SAFETY: one page inside the mapping; nobody writes to it any more.
+                // SAFETY: one page inside the mapping, which is not written to any more.
                 unsafe { rustix::mm::mprotect(area.at.add(offset).cast(), PAGE_BYTES, MprotectFlags::READ) }?;
             }
         }
@@ -733,15 +741,15 @@ fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes memory and keeps it.
-fn gobble(rng: &mut Rng) {
+/// Allocates some memory and keeps it.
+fn allocate_some(rng: &mut Rng) {
     let flags = if rng.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
     if let Ok(area) = Area::anonymous((1 + rng.below(256)) * PAGE_BYTES, flags) {
         area.touch();
     }
 }
 
-/// MemAvailable in bytes.
+/// Returns MemAvailable in bytes.
 fn available() -> Result<usize> {
     Ok(usize::try_from(counters::meminfo("MemAvailable:")?)? << 10)
 }
@@ -754,7 +762,7 @@ mod tests {
     fn every_kind_of_memory_can_be_mapped() {
         let mut rng = Rng(3);
         for _ in 0..24 {
-            // Locking may be beyond the limit here; nothing else may fail.
+            // Locking may exceed a limit here; nothing else may fail.
             match map(&mut rng, 16 * PAGE_BYTES) {
                 Ok(()) | Err(Errno::NOMEM | Errno::PERM | Errno::INVAL) => {}
                 Err(e) => panic!("{e}"),

@@ -1,8 +1,8 @@
-//! How far off others see a process's RSS.
+//! The error with which others read a process's RSS.
 //!
-//! Stock collects pages on each CPU until they are a batch, and who asks quickly does not see what
-//! is collected. So the worst case is a process that has run on many CPUs and left almost a batch on
-//! each; the usual one is a process that runs here and there and gets and gives memory.
+//! The stock kernel collects counts on each CPU until they are a batch, and a fast read ignores what is
+//! collected. So the worst case is a process that has run on many CPUs and left almost a batch on each. The
+//! usual case is a process that moves between CPUs and allocates and frees memory.
 
 use std::ops::Range;
 use std::thread;
@@ -12,47 +12,46 @@ use std::{fs, iter};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
 
-use super::Options;
+use super::options::Options;
 use crate::memory::PAGE_BYTES;
-use crate::memory::region::{Region, TABLE};
+use crate::memory::region::{Region, TABLE_PAGES};
 use crate::process;
 use crate::process::child::{self, Board, Child};
-use crate::scenario::Figure;
+use crate::scenario::metrics::Metric;
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
 use crate::system::{counters, sched};
 use crate::trace::kmsg::Kmsg;
 use init::report::{Better, Reporter};
 
-/// How many processes hop over the CPUs, each in its own way.
+/// How many processes hop between CPUs, each in its own way.
 const HOPPERS: u64 = 4;
-/// The most pages that such a process has of what it gets and gives.
-const HOPPERS_MOST: usize = 4096;
-/// Pages that a process may get beside those it is told to: its stack, the page with its number on
-/// the board, what it runs.
-const ASIDE: u64 = 64;
-/// What the processes' cgroup may get more than they have, before the OOM killer comes; and what is
-/// more than that.
-const ROOM: usize = 4 << 20;
-const TOO_MUCH: usize = 4 * ROOM;
-/// How long a process waits between looks whether it shall go on.
-const MOMENT: Duration = Duration::from_micros(500);
+/// The most pages that such a process allocates.
+const HOPPER_MAX_PAGES: usize = 4096;
+/// Other pages that a process may get beside those of its plan: its stack, its page of the board, code.
+const OTHER_PAGES: u64 = 64;
+/// How much more memory than they have the processes' cgroup may have until the OOM killer comes.
+const HEADROOM_BYTES: usize = 4 << 20;
+/// More than that.
+const EXCESS_BYTES: usize = 4 * HEADROOM_BYTES;
+/// How often a process checks whether it may continue.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// What is reported of each kind of process.
-const SEEN: [Figure<Errors>; 2] = [("stat", |e| e.stat as f64), ("oom", |e| e.oom as f64)];
-/// Without and with a second thread.
+/// The metrics of each kind of process.
+const METRICS: [Metric<Errors>; 2] = [("stat", |e| e.stat as f64), ("oom", |e| e.oom as f64)];
+/// Without and with a second thread, and the prefix of their metrics.
 const KINDS: [(bool, &str); 2] = [(false, ""), (true, "threaded-")];
 
-/// What is reported.
+/// The names of all metrics.
 pub fn metrics(cpus: usize) -> Vec<String> {
     let kinds = cases(cpus).into_iter().flat_map(|case| KINDS.map(|(_, prefix)| case.kind(prefix)));
-    kinds.flat_map(|kind| SEEN.map(|(what, _)| format!("{kind}{what}"))).collect()
+    kinds.flat_map(|kind| METRICS.map(|(name, _)| format!("{kind}{name}"))).collect()
 }
 
-/// All of it.
+/// Measures and reports everything.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     let group = TemporaryCgroup::new("rss-counters", "memory")?;
     let mut kinds = Vec::new();
-    // All that they get is the group's.
+    // All memory of the processes is charged to the cgroup.
     group.join()?;
     for case in cases(sched::online_cpus()?) {
         for (threaded, prefix) in KINDS {
@@ -67,23 +66,23 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     for (processes, name) in &kinds {
         let errors: Vec<Errors> =
             processes.iter().map(|p| p.errors(&seen)).collect::<Result<_>>().with_context(|| name.clone())?;
-        for (what, error) in SEEN {
+        for (metric, error) in METRICS {
             let bytes = errors.iter().map(error).sum::<f64>() * PAGE_BYTES as f64;
             let mean = bytes / errors.len() as f64 / 1e6;
-            out.sample(&format!("{name}{what}"), "MB", Better::Lower, mean);
+            out.sample(&format!("{name}{metric}"), "MB", Better::Lower, mean);
         }
     }
     Ok(())
 }
 
-/// What some processes do, each according to its own plan.
+/// Some processes, each with a plan of its own.
 struct Case {
     name: String,
     plans: Vec<Plan>,
 }
 
 impl Case {
-    /// With what the names of its metrics begin.
+    /// The beginning of the names of its metrics.
     fn kind(&self, prefix: &str) -> String {
         format!("error-{}/{prefix}", self.name)
     }
@@ -92,7 +91,7 @@ impl Case {
 /// Everything that one process does, in order.
 type Plan = Vec<Step>;
 
-/// Pages of its region that a process touches or gives back on a CPU.
+/// Pages of its region that a process touches or frees on a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     cpu: usize,
@@ -111,12 +110,12 @@ fn cases(cpus: usize) -> Vec<Case> {
     cases
 }
 
-/// How many pages are too many for stock to collect on a CPU.
+/// How many pages the stock kernel adds to the common counter at once, instead of collecting them on a CPU.
 fn batch(cpus: usize) -> usize {
     (2 * cpus).max(32)
 }
 
-/// Leaves as many pages as possible collected on each of the first CPUs, and nothing else.
+/// Returns a plan that leaves as many pages as possible collected on each of the first `cpus` CPUs.
 fn spread(cpus: usize, batch: usize) -> Plan {
     let touch = |cpu| {
         let pages = cpu * (batch - 1)..(cpu + 1) * (batch - 1);
@@ -125,16 +124,16 @@ fn spread(cpus: usize, batch: usize) -> Plan {
     (0..cpus).map(touch).collect()
 }
 
-/// Hops from CPU to CPU, and gets or gives up to a batch on each.
+/// Returns a plan that hops from CPU to CPU, and allocates or frees up to a batch on each.
 fn hop(cpus: usize, batch: usize, seed: u64) -> Plan {
     let mut rng = XorShift::new(seed);
     let mut have = 0;
     let hops = 64 + 4 * cpus;
     let hop = || {
         let (cpu, pages) = (rng.below(cpus), 1 + rng.below(batch));
-        // Somewhat more often up than down.
+        // Somewhat more often it allocates.
         let up = rng.below(5) < 3;
-        Some(if have < pages || (up && have + pages <= HOPPERS_MOST) {
+        Some(if have < pages || (up && have + pages <= HOPPER_MAX_PAGES) {
             have += pages;
             Step { cpu, free: false, pages: have - pages..have }
         } else {
@@ -145,15 +144,16 @@ fn hop(cpus: usize, batch: usize, seed: u64) -> Plan {
     iter::from_fn(hop).take(hops).collect()
 }
 
-/// How many pages of its region a process has after all of this.
-fn held(plan: &[Step]) -> usize {
-    plan.iter().fold(0, |held, step| match step.free {
-        false => held + step.pages.len(),
-        true => held - step.pages.len(),
+/// Returns how many pages of its region a process has after a plan.
+fn resident_after(plan: &[Step]) -> usize {
+    plan.iter().fold(0, |pages, step| match step.free {
+        false => pages + step.pages.len(),
+        true => pages - step.pages.len(),
     })
 }
 
-/// Numbers that look random; those of one seed are always the same (xorshift64*).
+/// A random number generator (xorshift64*); the same seed generates the same numbers. Results depend on its
+/// numbers, so it is not replaced by [`crate::rng::Rng`].
 struct XorShift(u64);
 
 impl XorShift {
@@ -169,12 +169,12 @@ impl XorShift {
     }
 }
 
-/// Leaves nothing collected on the CPU, whatever the process has done there before.
+/// Adds what is collected on the CPU to the common counters.
 fn settle() -> Result<()> {
-    for region in [Region::new(TABLE)?, Region::shared(TABLE)?] {
-        region.touch(0..TABLE);
-        // So many at once are too many to be collected.
-        region.free(0..TABLE)?;
+    for region in [Region::new(TABLE_PAGES)?, Region::shared(TABLE_PAGES)?] {
+        region.touch(0..TABLE_PAGES);
+        // So many pages at once are not collected.
+        region.free(0..TABLE_PAGES)?;
     }
     Ok(())
 }
@@ -184,14 +184,14 @@ struct Process {
     child: Child,
 }
 
-/// By how many pages others see it wrong.
+/// By how many pages others misread its RSS.
 struct Errors {
     stat: u64,
     oom: u64,
 }
 
 impl Process {
-    /// Gives once everything is done, and seen to be.
+    /// Starts a process, and returns when it has done everything.
     fn start(plan: &Plan, threaded: bool) -> Result<Self> {
         const READY: u64 = 1;
         const GO: u64 = 2;
@@ -203,14 +203,14 @@ impl Process {
                 child::start_sleeper()?;
             }
             sched::pin(0)?;
-            // What runs for the first time gets pages for that, too.
+            // Code that runs for the first time takes pages as well.
             state.set(0, 0);
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
             settle()?;
             settle()?;
             state.set(0, READY);
             while state.get(0) != GO {
-                thread::sleep(MOMENT);
+                thread::sleep(POLL_INTERVAL);
             }
             for step in plan {
                 sched::pin(step.cpu)?;
@@ -229,57 +229,57 @@ impl Process {
         let before = walked(child.pid())?;
         state.set(0, GO);
         child.wait_until(|| state.get(0) == DONE)?;
-        let (after, held) = (walked(child.pid())?, held(plan) as u64);
+        let (after, added) = (walked(child.pid())?, resident_after(plan) as u64);
         ensure!(
-            (before + held..=before + held + ASIDE).contains(&after),
-            "touched {held} pages, and has {after} instead of {before}"
+            (before + added..=before + added + OTHER_PAGES).contains(&after),
+            "touched {added} pages, and has {after} instead of {before}"
         );
         Ok(Self { child })
     }
 
-    /// `seen`: as the OOM killer sees all processes.
+    /// `seen` has the RSS of all processes as the OOM killer reads it.
     fn errors(&self, seen: &[(Pid, u64)]) -> Result<Errors> {
         let pid = self.child.pid();
         let (truth, walked, stat) = (statm(pid)?, walked(pid)?, stat(pid)?);
-        // What everything here is measured by is right itself.
-        ensure!(truth == walked, "process {pid}: {walked} pages, and statm says {truth}");
+        // The reference itself is right.
+        ensure!(truth == walked, "process {pid}: {walked} pages, but {truth} in statm");
         let oom = seen.iter().find(|(seen, _)| *seen == pid);
-        let (_, oom) = oom.with_context(|| format!("the OOM killer did not see process {pid}"))?;
+        let (_, oom) = oom.with_context(|| format!("the OOM killer did not list process {pid}"))?;
         Ok(Errors { stat: stat.abs_diff(truth), oom: oom.abs_diff(truth) })
     }
 }
 
-/// Has the OOM killer come to a group, and gives what it says of all processes there: their RSS in
-/// pages.
+/// Provokes the OOM killer in a cgroup, and returns the RSS of all processes there as it logs them, in pages.
 fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
     fs::write("/proc/sys/vm/oom_dump_tasks", "1").context("vm.oom_dump_tasks")?;
     let mut log = Kmsg::from_now()?;
     let state = Board::new(1)?;
-    // Rather this one than any other.
-    let glutton = Child::fork(|| {
+    // It is killed first, by its oom_score_adj.
+    let hog = Child::fork(|| {
         fs::write("/proc/self/oom_score_adj", "1000").context("oom_score_adj")?;
-        let region = Region::new(TOO_MUCH / PAGE_BYTES)?;
+        let region = Region::new(EXCESS_BYTES / PAGE_BYTES)?;
         while state.get(0) == 0 {
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
-        region.touch(0..TOO_MUCH / PAGE_BYTES);
+        region.touch(0..EXCESS_BYTES / PAGE_BYTES);
         Ok(())
     })?;
-    group.add(glutton.pid())?;
-    group.set("memory.max", &(group.number("memory.current")? + ROOM as u64).to_string())?;
+    group.add(hog.pid())?;
+    group.set("memory.max", &(group.number("memory.current")? + HEADROOM_BYTES as u64).to_string())?;
     state.set(0, 1);
-    let status = glutton.wait()?;
+    let status = hog.wait()?;
     ensure!(
         status.terminating_signal() == Some(Signal::KILL.as_raw()),
-        "a process that gets more than memory.max was not killed: {status:?}"
+        "a process that exceeded memory.max was not killed: {status:?}"
     );
     let lines = log.lines()?;
-    dumped(&lines).with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
+    parse_tasks(&lines)
+        .with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
 }
 
-/// The RSS of all tasks in a list that the OOM killer makes, in pages.
-fn dumped(lines: &[String]) -> Option<Vec<(Pid, u64)>> {
-    // `[  pid  ]   uid  tgid total_vm      rss ...`, and so below.
+/// Parses the list of tasks that the OOM killer logs; returns their RSS in pages.
+fn parse_tasks(lines: &[String]) -> Option<Vec<(Pid, u64)>> {
+    // `[  pid  ]   uid  tgid total_vm      rss ...`, and lines of values below.
     let cells = |line: &str| {
         let (pid, rest) = line.strip_prefix('[')?.split_once(']')?;
         Some((pid.trim().to_owned(), rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>()))
@@ -299,11 +299,11 @@ fn statm(pid: Pid) -> Result<u64> {
     Ok(process::resident_bytes(pid)? / PAGE_BYTES as u64)
 }
 
-/// The same as whoever wants it quickly sees it.
+/// The same, as a fast read returns it.
 fn stat(pid: Pid) -> Result<u64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    // The name may contain anything; what comes behind it are fields from the third on.
+    // The name may contain anything; the fields from the third on follow it.
     let rss =
         text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(24 - 3)?.parse().ok());
     rss.with_context(|| format!("{path}: {text}"))
@@ -338,16 +338,16 @@ mod tests {
         let step = |cpu, free, pages| Step { cpu, free, pages };
         let touched = [step(0, false, 0..31), step(1, false, 31..62), step(2, false, 62..93)];
         assert_eq!(plan, touched);
-        assert_eq!(held(&plan), 93);
+        assert_eq!(resident_after(&plan), 93);
     }
 
     #[test]
-    fn hops_are_everywhere_and_free_only_what_is_there() {
+    fn hops_are_on_all_cpus_and_free_only_touched_pages() {
         for (cpus, seed) in [(2, 1), (16, 2), (64, 3), (64, 4)] {
             let plan = hop(cpus, batch(cpus), seed);
             assert_eq!(plan, hop(cpus, batch(cpus), seed));
             assert_ne!(plan, hop(cpus, batch(cpus), seed + 10));
-            let mut there = vec![false; HOPPERS_MOST];
+            let mut touched = vec![false; HOPPER_MAX_PAGES];
             let mut seen = vec![0; cpus];
             let mut freed = 0;
             for step in &plan {
@@ -355,11 +355,11 @@ mod tests {
                 freed += usize::from(step.free);
                 assert!((1..=batch(cpus)).contains(&step.pages.len()));
                 step.pages.clone().for_each(|page| {
-                    assert_eq!(there[page], step.free);
-                    there[page] = !step.free;
+                    assert_eq!(touched[page], step.free);
+                    touched[page] = !step.free;
                 });
             }
-            assert_eq!(there.iter().filter(|&&t| t).count(), held(&plan));
+            assert_eq!(touched.iter().filter(|&&t| t).count(), resident_after(&plan));
             let visited = seen.iter().filter(|&&n| n > 0).count();
             assert!(visited * 10 > cpus * 9, "{visited} of {cpus}");
             assert!(freed * 5 > plan.len() && freed * 2 < plan.len(), "{freed} of {}", plan.len());
@@ -377,13 +377,13 @@ mod tests {
                    [   1047]     0  1047     9284       77       70        7        0   110592        0          1000 late";
         let lines: Vec<String> = log.lines().map(str::to_owned).collect();
         let pid = |n| Pid::from_raw(n).unwrap();
-        assert_eq!(dumped(&lines), Some(vec![(pid(45), 1234), (pid(1046), 77)]));
-        assert_eq!(dumped(&lines[..2]), None);
-        assert_eq!(dumped(&lines[..3]), Some(vec![]));
+        assert_eq!(parse_tasks(&lines), Some(vec![(pid(45), 1234), (pid(1046), 77)]));
+        assert_eq!(parse_tasks(&lines[..2]), None);
+        assert_eq!(parse_tasks(&lines[..3]), Some(vec![]));
     }
 
     #[test]
-    fn the_ways_to_ask_agree_on_a_process_that_stays_on_one_cpu() {
+    fn all_ways_to_read_agree_for_a_process_that_stays_on_one_cpu() {
         let process = Process::start(&spread(1, batch(sched::online_cpus().unwrap())), true).unwrap();
         let pid = process.child.pid();
         assert_eq!(statm(pid).unwrap(), walked(pid).unwrap());

@@ -1,36 +1,35 @@
-//! What is paid for each page fault, fork, exec and thread. Under icount a nanosecond is an
-//! instruction.
+//! The cost of a page fault, a fork, an exec and a thread. With icount a nanosecond is an instruction.
 
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::{Options, Program};
+use super::options::Options;
+use super::program::Program;
 use crate::memory::region::Region;
 use crate::process::child::{self, Board, Child};
-use crate::scenario::{median, metric};
+use crate::scenario::metrics::{median, metric_name};
 use crate::system::clock::now;
 use init::report::{Better, Reporter};
 
-/// Rounds that do not count, because what runs for the first time is slow: of page faults, and of
-/// what is short.
-const WARM_UP: usize = 1;
-const WARM_UP_MANY: usize = 10;
+/// The first rounds, which are slow and do not count: of page faults, and of shorter work.
+const WARM_UP_ROUNDS: usize = 1;
+const SHORT_WARM_UP_ROUNDS: usize = 10;
 
-/// In the order in which they are run.
+/// The cases, in the order in which they are run.
 const CASES: [&str; 7] =
     ["fault", "fault-threaded", "fork", "exec", "thread", "fork-threaded", "thread-first"];
 
 fn name(case: &str) -> String {
-    metric(case, "instructions")
+    metric_name(case, "instructions")
 }
 
-/// What is reported.
+/// The names of all metrics.
 pub fn metrics(_cpus: usize) -> Vec<String> {
     CASES.map(name).to_vec()
 }
 
-/// All of it.
+/// Measures and reports everything.
 pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
     let [fault, fault_threaded, fork, exec, thread, fork_threaded, thread_first] = CASES;
     let (pages, many) = (options.pages(), options.many());
@@ -40,13 +39,13 @@ pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
     };
     for (case, prepare) in [(fault, alone as fn() -> _), (fault_threaded, child::start_sleeper)] {
         out.progress(case);
-        let rounds = by_child(options.rounds, WARM_UP, prepare, touch)?;
+        let rounds = by_child(options.rounds, WARM_UP_ROUNDS, prepare, touch)?;
         sample(out, case, median(rounds.into_iter()) / pages as f64);
     }
     let program = Program::new()?;
     let mut short = |case: &str, prepare: fn() -> Result<()>, work: &dyn Fn() -> Result<()>| {
         out.progress(case);
-        sample(out, case, typical(by_child(many, WARM_UP_MANY, prepare, work)?));
+        sample(out, case, typical(by_child(many, SHORT_WARM_UP_ROUNDS, prepare, work)?));
         anyhow::Ok(())
     };
     short(fork, alone, &|| Child::fork(|| Ok(()))?.join())?;
@@ -62,12 +61,13 @@ fn sample(out: &mut Reporter, case: &str, value: f64) {
     out.sample(&name(case), "instructions", Better::Lower, value);
 }
 
-/// What a process does that does not want company.
+/// The preparation of a process that stays single-threaded.
 fn alone() -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of each round of `work` but the first, by a process that has prepared itself.
+/// Has a child call `prepare`, and then `work` in each round. Returns the nanoseconds of each round after the
+/// first `warm_up`.
 fn by_child(
     rounds: usize,
     warm_up: usize,
@@ -94,12 +94,12 @@ fn start_thread() -> Result<()> {
     thread.join().map_err(|_| anyhow!("a thread died"))
 }
 
-/// Nanoseconds of the first thread of each of some processes, without those of the pages that the
-/// process would get of its own by then.
+/// Returns the nanoseconds that the first thread of each of `rounds` processes takes, without the cost of the
+/// pages that the process copies until then.
 fn first_threads(rounds: usize) -> Result<Vec<f64>> {
     let board = Board::new(1)?;
     let mut firsts = Vec::new();
-    for _ in 0..WARM_UP_MANY + rounds {
+    for _ in 0..SHORT_WARM_UP_ROUNDS + rounds {
         let life = || {
             own_all_pages()?;
             let began = now();
@@ -110,21 +110,20 @@ fn first_threads(rounds: usize) -> Result<Vec<f64>> {
         Child::fork(life)?.join()?;
         firsts.push(board.get(0) as f64);
     }
-    Ok(firsts.split_off(WARM_UP_MANY))
+    Ok(firsts.split_off(SHORT_WARM_UP_ROUNDS))
 }
 
-/// Has a process that was just forked share none of its writable pages any more.
+/// Gives a process that was just forked copies of all its writable pages.
 fn own_all_pages() -> Result<()> {
-    // SAFETY: neither call takes memory; locked pages are copied, and stay so when unlocked.
+    // SAFETY: neither call takes memory. Locked pages are copied, and stay so when unlocked.
     let ret = unsafe { if libc::mlockall(libc::MCL_CURRENT) == 0 { libc::munlockall() } else { -1 } };
     ensure!(ret == 0, "mlockall: {}", io::Error::last_os_error());
     Ok(())
 }
 
-/// The mean of all rounds but the tenth that took longest and the tenth that took shortest. It is
-/// smoother than a median: rounds are of a few kinds, with and without a timer interrupt or a list of
-/// free pages that must be filled again, and how many there are of each kind depends on where a boot
-/// happens to begin.
+/// Returns the mean of all rounds except for the longest tenth and the shortest tenth. It varies less than a
+/// median: there are a few kinds of rounds, with and without a timer interrupt or a list of free pages that
+/// must be refilled, and how many there are of each kind depends on the moment at which a boot begins.
 fn typical(mut rounds: Vec<f64>) -> f64 {
     rounds.sort_by(f64::total_cmp);
     let tenth = rounds.len() / 10;
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_long_rounds_do_not_count() {
+    fn extreme_rounds_do_not_count() {
         let rounds = [900.0, 10.0, 12.0, 11.0, 13.0, 1.0, 14.0, 10.0, 13.0, 13.0];
         assert_eq!(typical(rounds.to_vec()), 12.0);
         assert_eq!(typical(vec![7.0]), 7.0);
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_process_owns_all_pages_when_it_says_so() {
+    fn a_forked_process_owns_all_pages_after_that() {
         let faults = || {
             let usage = fs::read_to_string("/proc/self/stat").unwrap();
             usage.rsplit_once(')').unwrap().1.split_whitespace().nth(10 - 3).unwrap().parse::<u64>().unwrap()

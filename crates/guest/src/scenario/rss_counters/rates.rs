@@ -1,42 +1,43 @@
-//! What processes and threads get done side by side, one on each CPU.
+//! How much work processes and threads get done in parallel, one on each CPU.
 
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Options, Program};
+use super::options::Options;
+use super::program::Program;
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
-use crate::scenario::{median, metric};
+use crate::scenario::metrics::{median, metric_name};
 use crate::system::clock::now;
 use crate::system::sched;
 use init::report::{Better, Reporter};
 
-/// How often, and how long each time, it is counted what gets done.
+/// How often the work is counted, and for how long each time.
 const WINDOWS: u32 = 5;
 const WINDOW: Duration = Duration::from_millis(240);
-/// How long everything has run before.
+/// How long everything runs before that.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Pages that are touched, and unmapped, at a time.
+/// Pages that are touched and unmapped at a time.
 const PAGES: usize = 2048;
 
-/// Some work; says how much.
+/// Does some work and returns how much.
 type Work<'a> = dyn Fn() -> Result<u64> + Sync + 'a;
 
-/// In the order in which they are run.
+/// The cases, in the order in which they are run.
 const CASES: [&str; 5] = ["fault-processes", "fault-threads", "fork-1", "fork-all", "exec-all"];
 
 fn name(case: &str) -> String {
-    metric(case, "rate")
+    metric_name(case, "rate")
 }
 
-/// What is reported.
+/// The names of all metrics.
 pub fn metrics(_cpus: usize) -> Vec<String> {
     CASES.map(name).to_vec()
 }
 
-/// All of it.
+/// Measures and reports everything.
 pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     let [fault_processes, fault_threads, fork_one, fork_all, exec_all] = CASES;
     let cpus = sched::online_cpus()?;
@@ -62,7 +63,7 @@ pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
     sample(exec_all, &processes, &exec)
 }
 
-/// How much is done in a second by so many threads of some processes; `work` says how much it was.
+/// Returns how much work is done per second. `processes` has the number of threads of each process.
 fn rate(processes: &[usize], work: &Work<'_>) -> Result<f64> {
     let board = Board::new(processes.iter().sum())?;
     let mut children = Vec::new();
@@ -72,16 +73,16 @@ fn rate(processes: &[usize], work: &Work<'_>) -> Result<f64> {
         first = places.end;
         let board = &board;
         let life = || match threads {
-            1 => toil(board, places.start, work),
+            1 => work_forever(board, places.start, work),
             // Ends with the process.
             _ => thread::scope(|scope| {
-                places.for_each(|place| drop(scope.spawn(move || toil(board, place, work))));
+                places.for_each(|place| drop(scope.spawn(move || work_forever(board, place, work))));
                 Ok(())
             }),
         };
         children.push(Child::fork(life)?);
     }
-    see_all_at_work(&children, &board)?;
+    wait_for_progress(&children, &board)?;
     thread::sleep(WARM_UP);
     let mut rates = Vec::new();
     for _ in 0..WINDOWS {
@@ -90,20 +91,20 @@ fn rate(processes: &[usize], work: &Work<'_>) -> Result<f64> {
         let (ended, after) = (now(), board.all().sum::<u64>());
         rates.push((after - before) as f64 / (ended - began) as f64 * 1e9);
     }
-    see_all_at_work(&children, &board)?;
+    wait_for_progress(&children, &board)?;
     Ok(median(rates.into_iter()))
 }
 
-/// Waits until everybody has done more than when this was called.
-fn see_all_at_work(children: &[Child], board: &Board) -> Result<()> {
+/// Waits until every worker has done some work since this was called.
+fn wait_for_progress(children: &[Child], board: &Board) -> Result<()> {
     let before: Vec<u64> = board.all().collect();
     let all = || board.all().zip(&before).all(|(now, before)| now > *before);
     children.iter().try_for_each(|child| child.wait_until(all))
 }
 
-/// Works until the process is killed, or ends it if that fails. A worker's place on the board is
-/// also its CPU.
-fn toil(board: &Board, place: usize, work: &Work<'_>) -> ! {
+/// Works until the process is killed, or ends it when the work fails. A worker's place on the board is also
+/// the number of its CPU.
+fn work_forever(board: &Board, place: usize, work: &Work<'_>) -> ! {
     let failed = sched::pin(place).and_then(|()| {
         loop {
             board.add(place, work()?);
@@ -129,7 +130,7 @@ mod tests {
             thread::sleep(Duration::from_millis(30));
             Ok(9)
         };
-        // Up to nine times in a window.
+        // At most nine times in a window.
         let most = 9.0 * 9.0 / WINDOW.as_secs_f64();
         let (one, two) = (rate(&[1], &work).unwrap(), rate(&[2], &work).unwrap());
         assert!(one > 0.0 && one <= most, "{one}");
