@@ -17,7 +17,7 @@ use std::thread;
 use anyhow::{Context as _, Result};
 
 use init::report::Reporter;
-use init::{PANICKED, report_panics};
+use init::{PANIC_STATUS, report_panics};
 
 /// The program.
 pub fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn run_scenario(args: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    report_panics(&out, |_| std::process::exit(PANICKED.into()));
+    report_panics(&out, |_| std::process::exit(PANIC_STATUS.into()));
     let Some((name, rest)) = args.split_first() else {
         out.note("no scenario named");
         return ExitCode::from(2);

@@ -1,4 +1,4 @@
-//! PID 1: brings the machine up, does the one job, reports, ends the machine.
+//! PID 1: sets the guest up, does its one job, reports, and ends the machine.
 
 use std::path::Path;
 use std::{fs, thread, time::Duration};
@@ -12,18 +12,18 @@ use protocol::job::{self, Command, Job};
 use crate::exec;
 use crate::leaks;
 use crate::report::Reporter;
-use crate::{PANICKED, report_panics};
+use crate::{PANIC_STATUS, report_panics};
 
-/// Does the job and ends the machine. Without a result channel there is nobody to tell, so
-/// that is said on the console and the host finds that no result came.
+/// Does the job and ends the machine. Without a result channel the error goes to the console, and the host
+/// finds that there is no result.
 pub fn run() -> ! {
-    // Before anything else: a program that dies as PID 1 takes the kernel down with it, and
-    // the host would report a kernel panic for what is our mistake.
+    // Before anything else: when PID 1 dies the kernel panics, and the host would report a kernel panic for
+    // an error of this program.
     std::panic::set_hook(Box::new(|info| {
         eprintln!("guest: {info}");
         power_off();
     }));
-    let booted = bring_up();
+    let booted = set_up();
     let mut out = match Reporter::open() {
         Ok(out) => out,
         Err(e) => {
@@ -32,7 +32,7 @@ pub fn run() -> ! {
         }
     };
     report_panics(&out, |out| {
-        out.exit(PANICKED.into());
+        out.exit(PANIC_STATUS.into());
         power_off();
     });
     let mut status = match booted.and_then(|()| hello(&mut out)).and_then(|()| work(&mut out)) {
@@ -42,9 +42,9 @@ pub fn run() -> ! {
             1
         }
     };
-    // Nobody may write behind the exit line: whatever the job left running ends here.
+    // Nothing may be written after the exit line, so all processes that the job left are killed.
     exec::kill_all();
-    if let Err(e) = leaks::look() {
+    if let Err(e) = leaks::check() {
         out.note(&format!("guest: {e:#}"));
         status = status.max(1);
     }
@@ -72,11 +72,11 @@ fn hello(out: &mut Reporter) -> Result<()> {
     Ok(())
 }
 
-/// Mounts, sysctls and loopback. Only what every job needs is required; what a kernel may lack
-/// is tried, and the scenario that needs it says so itself.
-fn bring_up() -> Result<()> {
-    // The kernel mounts no devtmpfs over an initramfs; until this one is there, /dev holds the
-    // console node of the image only.
+/// Mounts file systems, sets sysctls, and brings loopback up. Only what every job needs is required. The rest
+/// is tried; a scenario that needs it reports itself that it is missing.
+fn set_up() -> Result<()> {
+    // The kernel mounts no devtmpfs over an initramfs. Until then /dev has only the console node of the
+    // image.
     for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         mount_at(kind, at, "")?;
     }
@@ -93,7 +93,7 @@ fn bring_up() -> Result<()> {
             eprintln!("guest: {e:#}");
         }
     }
-    // Victims must be able to map more than there is: what happens then is the subject.
+    // Victims must be able to map more memory than the guest has.
     set("/proc/sys/vm/overcommit_memory", "1")?;
     if let Err(e) = loopback_up() {
         eprintln!("guest: cannot bring up loopback: {e}");
@@ -113,7 +113,7 @@ fn set(path: &str, value: &str) -> Result<()> {
     fs::write(Path::new(path), value).with_context(|| format!("cannot write {value} to {path}"))
 }
 
-/// Sets IFF_UP on `lo`. Through a Unix socket, because the kernel may have no IPv4.
+/// Sets IFF_UP on `lo`, through a Unix socket, because the kernel may have no IPv4.
 fn loopback_up() -> std::io::Result<()> {
     use std::os::fd::AsRawFd as _;
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
@@ -130,13 +130,13 @@ fn loopback_up() -> std::io::Result<()> {
     }
 }
 
-/// Ends QEMU: it runs with `-no-reboot`, so a restart is an end, on every machine type.
+/// Ends QEMU: it runs with `-no-reboot`, so that a restart ends it, on every machine type.
 pub fn power_off() -> ! {
     rustix::fs::sync();
     if let Err(e) = reboot(RebootCommand::Restart) {
         eprintln!("guest: cannot restart the machine: {e}");
     }
-    // PID 1 must not return: that is a kernel panic. The host's time limit ends this.
+    // If PID 1 returned, the kernel would panic. The host's time limit ends this loop.
     loop {
         thread::sleep(Duration::from_secs(1));
     }

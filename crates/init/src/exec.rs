@@ -1,5 +1,4 @@
-//! Processes that PID 1 starts, and the duties of PID 1: wait for the one that matters, reap
-//! every orphan meanwhile.
+//! Processes that PID 1 starts. PID 1 waits for their ends, and reaps every orphan meanwhile.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +12,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::report::Reporter;
 
-/// What jobs find in their environment.
+/// The environment of jobs.
 const ENV: [(&str, &str); 4] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
@@ -21,27 +20,27 @@ const ENV: [(&str, &str); 4] = [
     ("LANG", "C.UTF-8"),
 ];
 
-/// The program that knows the scenarios; the host puts it there for a job that names one.
-const SCENARIOS: &str = "/bin/guest";
+/// The program that contains the scenarios; the host adds it for a job that names one.
+const SCENARIO_PROGRAM: &str = "/bin/guest";
 
 /// The exit statuses of a shell for a command that is missing or cannot be run.
 const NOT_FOUND: i32 = 127;
 const NOT_RUNNABLE: i32 = 126;
 
-/// Output is passed on in pieces of at most this many bytes, so that even a piece that JSON
-/// escapes sixfold fits into one write of the virtio port (32 KiB): one line, never mixed.
-const PIECE: usize = 4096;
+/// Output is sent in pieces of at most this many bytes. Even a piece that JSON escapes sixfold fits into one
+/// write of the virtio port (32 KiB), so lines of several writers are never mixed.
+const PIECE_BYTES: usize = 4096;
 
-/// How long output may still come in after the command itself has ended, in case something
-/// it left in the background holds the pipe.
+/// How long output is still read after the command has ended, in case it left a process in the background
+/// that has the pipe open.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Runs a scenario in a process of its own and gives its exit status.
+/// Runs a scenario in a process of its own, and returns its exit status.
 ///
 /// # Errors
 /// When the process cannot be started or waited for.
 pub fn scenario(name: &str, args: &[String], out: &mut Reporter) -> Result<i32> {
-    let mut worker = Command::new(SCENARIOS);
+    let mut worker = Command::new(SCENARIO_PROGRAM);
     worker.arg("scenario").arg(name).args(args).env_clear().envs(ENV);
     let child = worker.stdin(out.try_clone()?).spawn().context("cannot start the scenario")?;
     let status = wait_for(child.id())?;
@@ -51,11 +50,11 @@ pub fn scenario(name: &str, args: &[String], out: &mut Reporter) -> Result<i32> 
     Ok(code(status))
 }
 
-/// Runs a program, passes its output on while it comes, and gives its exit status.
+/// Runs a program, sends its output as it comes, and returns its exit status. That is 127 or 126 for a
+/// program that cannot be started, as in a shell.
 ///
 /// # Errors
-/// When the command line is empty or the program cannot be waited for. A program that cannot
-/// be started is status 127 or 126, as in a shell.
+/// When the command line is empty or the program cannot be waited for.
 pub fn command(argv: &[String], out: &mut Reporter) -> Result<i32> {
     let Some((program, args)) = argv.split_first() else { bail!("no command given") };
     let spawned = Command::new(program)
@@ -77,20 +76,19 @@ pub fn command(argv: &[String], out: &mut Reporter) -> Result<i32> {
     };
     let (done, all_done) = mpsc::channel();
     if let Some(pipe) = child.stdout.take() {
-        pass_on(pipe, out.try_clone()?, Reporter::out, done.clone());
+        forward(pipe, out.try_clone()?, Reporter::out, done.clone());
     }
     if let Some(pipe) = child.stderr.take() {
-        pass_on(pipe, out.try_clone()?, Reporter::err, done.clone());
+        forward(pipe, out.try_clone()?, Reporter::err, done.clone());
     }
     drop(done);
     let status = wait_for(child.id())?;
-    // Ends with an error either when both readers are through or when the time is.
+    // This returns an error when both readers have ended, or when the time is up.
     while all_done.recv_timeout(LINGER).is_ok() {}
     Ok(code(status))
 }
 
-/// An interactive shell on the serial console, as a session leader so that Ctrl-C and job
-/// control work.
+/// Runs an interactive shell on the serial console, as a session leader so that Ctrl-C and job control work.
 ///
 /// # Errors
 /// When the console cannot be opened or the shell cannot be started.
@@ -106,16 +104,16 @@ pub fn shell() -> Result<i32> {
 
 /// Kills every process but PID 1 and waits until all are gone.
 pub fn kill_all() {
-    // SAFETY: plain system call without pointers; -1 from PID 1 means everybody else.
+    // SAFETY: a system call without pointers. From PID 1, -1 stands for all other processes.
     unsafe { libc::kill(-1, libc::SIGKILL) };
     while wait(WaitOptions::empty()).is_ok() {}
 }
 
-/// Waits for `pid` and, as PID 1 must, for every orphan that ends before it.
+/// Waits for `pid`, and reaps every orphan that ends before it, as PID 1 must.
 fn wait_for(pid: u32) -> Result<WaitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((who, status))) if who.as_raw_nonzero().get().unsigned_abs() == pid => {
+            Ok(Some((ended, status))) if ended.as_raw_nonzero().get().unsigned_abs() == pid => {
                 return Ok(status);
             }
             Ok(_) | Err(Errno::INTR) => {}
@@ -124,7 +122,7 @@ fn wait_for(pid: u32) -> Result<WaitStatus> {
     }
 }
 
-/// A shell's notion of an exit status: 128 + n for death by signal n.
+/// Returns the exit status as a shell does: 128 + n for death by signal n.
 fn code(status: WaitStatus) -> i32 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => code,
@@ -132,36 +130,36 @@ fn code(status: WaitStatus) -> i32 {
     }
 }
 
-/// Reads `pipe` on a thread and sends what comes, as it comes.
-fn pass_on(
+/// Reads `pipe` in a thread of its own, and sends the text as it comes.
+fn forward(
     mut pipe: impl Read + Send + 'static,
     mut out: Reporter,
     send: fn(&mut Reporter, &str),
     done: mpsc::Sender<()>,
 ) {
     thread::spawn(move || {
-        let mut held = Vec::new();
-        let mut piece = [0; PIECE];
+        let mut pending = Vec::new();
+        let mut piece = [0; PIECE_BYTES];
         while let Ok(n @ 1..) = pipe.read(&mut piece) {
-            held.extend_from_slice(&piece[..n]);
-            let text = take_text(&mut held);
+            pending.extend_from_slice(&piece[..n]);
+            let text = take_text(&mut pending);
             if !text.is_empty() {
                 send(&mut out, &text);
             }
         }
-        if !held.is_empty() {
-            send(&mut out, &String::from_utf8_lossy(&held));
+        if !pending.is_empty() {
+            send(&mut out, &String::from_utf8_lossy(&pending));
         }
-        // The receiver only cares that all senders are gone.
+        // The receiver waits until all senders are gone.
         drop(done);
     });
 }
 
-/// Takes the text out of `bytes`, but leaves a character there that is cut off at the end; what
-/// is no UTF-8 becomes U+FFFD.
+/// Takes the text out of `bytes`, except for an incomplete character at its end. Invalid UTF-8 becomes
+/// U+FFFD.
 fn take_text(bytes: &mut Vec<u8>) -> String {
-    // A character is at most four bytes: if the last of up to three trailing bytes starts one
-    // that is not complete, it stays for the next piece.
+    // A character has at most four bytes. If one begins in the last three bytes and is incomplete, it stays
+    // for the next piece.
     let cut = (1..=bytes.len().min(3))
         .map(|back| bytes.len() - back)
         .find(|&at| matches!(std::str::from_utf8(&bytes[at..]), Err(e) if e.valid_up_to() == 0 && e.error_len().is_none()))
@@ -177,20 +175,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_cut_in_two_stays_whole() {
-        let mut held = b"gr\xc3".to_vec();
-        assert_eq!(take_text(&mut held), "gr");
-        held.extend_from_slice(b"\xbcn \xe2\x82");
-        assert_eq!(take_text(&mut held), "\u{fc}n ");
-        held.extend_from_slice(b"\xac!");
-        assert_eq!(take_text(&mut held), "\u{20ac}!");
-        assert!(held.is_empty());
+    fn a_character_that_is_cut_in_two_is_not_lost() {
+        let mut pending = b"gr\xc3".to_vec();
+        assert_eq!(take_text(&mut pending), "gr");
+        pending.extend_from_slice(b"\xbcn \xe2\x82");
+        assert_eq!(take_text(&mut pending), "\u{fc}n ");
+        pending.extend_from_slice(b"\xac!");
+        assert_eq!(take_text(&mut pending), "\u{20ac}!");
+        assert!(pending.is_empty());
     }
 
     #[test]
-    fn what_is_no_text_does_not_stop_the_stream() {
-        let mut held = b"a\xff\xfeb".to_vec();
-        assert_eq!(take_text(&mut held), "a\u{fffd}\u{fffd}b");
-        assert!(held.is_empty());
+    fn invalid_utf8_does_not_end_the_stream() {
+        let mut pending = b"a\xff\xfeb".to_vec();
+        assert_eq!(take_text(&mut pending), "a\u{fffd}\u{fffd}b");
+        assert!(pending.is_empty());
     }
 }

@@ -1,10 +1,9 @@
-//! What a job has leaked of the kernel's memory, if the host asks by `kmemleak=on`
-//! (CONFIG_DEBUG_KMEMLEAK). It is not on by itself, for allocating takes much longer with it.
+//! Checks whether a job has leaked the kernel's memory, if the host requests that by `kmemleak=on`
+//! (CONFIG_DEBUG_KMEMLEAK). It is off by default because it makes allocations much slower.
 //!
-//! kmemleak reports what nobody points to, but only in a second scan that finds it as the first one
-//! did, and only if it was allocated some seconds before: a pointer may be on its way from here to
-//! there. So there is a scan when the job is over, and one when the last that it can have allocated
-//! is old enough.
+//! kmemleak reports memory to which no pointer exists, but only if a second scan finds it unchanged, and only
+//! if it was allocated some seconds before: a pointer may just be moved. So there is a scan when the job is
+//! over, and another one when the job's last allocations are old enough.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -14,60 +13,60 @@ use std::{iter, thread};
 use anyhow::{Context as _, Result};
 
 const KMEMLEAK: &str = "/sys/kernel/debug/kmemleak";
-/// The kernel parameter that turns it on.
-const ASKED: &str = "kmemleak=on";
+/// The kernel parameter that requests the check.
+const PARAMETER: &str = "kmemleak=on";
 const KMSG: &str = "/dev/kmsg";
-/// MSECS_MIN_AGE of mm/kmemleak.c, and a bit, for both ends of it are rounded to ticks.
-const OLD_ENOUGH: Duration = Duration::from_millis(5_100);
-/// How much of the report goes to the console. A leak takes a dozen lines or two, and the first few
-/// say what is wrong.
-const LINES: usize = 300;
+/// MSECS_MIN_AGE of mm/kmemleak.c, and a little more, because both ends of it are rounded to ticks.
+const MIN_AGE: Duration = Duration::from_millis(5_100);
+/// How many lines of the report are logged. A leak takes one or two dozen lines, and the first leaks are
+/// enough to find the error.
+const MAX_LINES: usize = 300;
 
-/// Looks for leaks, if it is to, and logs them as the kernel does, which makes the host fail the
-/// boot. Nobody may be at work any more.
+/// Looks for leaks, if that is requested, and logs them as the kernel does, so that the host fails the boot.
+/// No process of the job may run any more.
 ///
 /// # Errors
-/// When this kernel cannot tell, kmemleak has turned itself off, or its report cannot be read or logged.
-pub fn look() -> Result<()> {
+/// When this kernel has no kmemleak, kmemleak has turned itself off, or its report cannot be read or logged.
+pub fn check() -> Result<()> {
     let cmdline = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
-    if !cmdline.split_whitespace().any(|word| word == ASKED) {
+    if !cmdline.split_whitespace().any(|word| word == PARAMETER) {
         return Ok(());
     }
     let over = Instant::now();
     scan()?;
-    thread::sleep(OLD_ENOUGH.saturating_sub(over.elapsed()));
+    thread::sleep(MIN_AGE.saturating_sub(over.elapsed()));
     scan()?;
     let report = fs::read_to_string(KMEMLEAK).context(KMEMLEAK)?;
     if report.is_empty() {
         return Ok(());
     }
-    // Else the kernel takes ten lines of a program, and leaves out the rest. It insists on the newline.
+    // By default the kernel accepts ten lines of a program and drops the others. It requires the newline.
     fs::write("/proc/sys/kernel/printk_devkmsg", "on\n").context("printk_devkmsg")?;
     let mut kmsg = File::options().write(true).open(KMSG).context(KMSG)?;
     for line in lines(&report) {
-        // One line is one write. By its level it is an error.
+        // A line is one write. <3> is the level of errors.
         kmsg.write_all(format!("<3>kmemleak: {line}").as_bytes()).context(KMSG)?;
     }
     Ok(())
 }
 
 fn scan() -> Result<()> {
-    // Without O_CREAT, which debugfs refuses as kmemleak refuses what it is off for: a kernel that has
-    // none is to be told from one whose kmemleak is off.
+    // Without O_CREAT, for which debugfs returns the same error as kmemleak when it is off: a kernel without
+    // kmemleak has to be distinguished from one whose kmemleak is off.
     let scan = File::options().write(true).open(KMEMLEAK).and_then(|mut f| f.write_all(b"scan"));
     match scan {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-            Err(e).context("kmemleak has turned itself off, so nobody knows what the job has leaked")
+            Err(e).context("kmemleak has turned itself off, so leaks of the job are not known")
         }
         other => other.with_context(|| format!("{KMEMLEAK} (CONFIG_DEBUG_KMEMLEAK)")),
     }
 }
 
-/// What is logged of a report.
+/// Returns the lines of a report that are logged.
 fn lines(report: &str) -> impl Iterator<Item = String> {
-    let left_out = report.lines().count().saturating_sub(LINES);
+    let left_out = report.lines().count().saturating_sub(MAX_LINES);
     let rest = (left_out > 0).then(|| format!("{left_out} more lines"));
-    report.lines().take(LINES).map(String::from).chain(iter::once(rest).flatten())
+    report.lines().take(MAX_LINES).map(String::from).chain(iter::once(rest).flatten())
 }
 
 #[cfg(test)]
@@ -75,11 +74,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_report_ends_with_what_is_missing() {
+    fn a_long_report_is_cut_and_says_so() {
         assert_eq!(lines("a\n  b\n").collect::<Vec<_>>(), ["a", "  b"]);
-        let most: Vec<String> = lines(&"x\n".repeat(LINES)).collect();
-        assert_eq!((most.len(), most[LINES - 1].as_str()), (LINES, "x"));
-        let long: Vec<String> = lines(&"x\n".repeat(LINES + 7)).collect();
-        assert_eq!((long.len(), long[LINES].as_str()), (LINES + 1, "7 more lines"));
+        let most: Vec<String> = lines(&"x\n".repeat(MAX_LINES)).collect();
+        assert_eq!((most.len(), most[MAX_LINES - 1].as_str()), (MAX_LINES, "x"));
+        let long: Vec<String> = lines(&"x\n".repeat(MAX_LINES + 7)).collect();
+        assert_eq!((long.len(), long[MAX_LINES].as_str()), (MAX_LINES + 1, "7 more lines"));
     }
 }

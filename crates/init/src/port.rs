@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 /// Where the kernel lists the ports.
 pub const FOLDER: &str = "/sys/class/virtio-ports";
 
-/// The device node of the port that QEMU's `virtserialport,name=` calls `name`; `None` if there is no
+/// Returns the device node of the port that QEMU's `virtserialport,name=` calls `name`. `None` if there is no
 /// such port (yet).
 ///
 /// # Errors

@@ -14,12 +14,11 @@ use crate::port;
 
 pub use protocol::results::Better;
 
-/// The port appears a moment after PID 1 starts: how often it is looked for, and how long is waited
-/// after each time.
+/// The port appears a moment after PID 1 starts: how often it is looked up, and how long after the last time.
 const PORT_TRIES: u32 = 200;
 const PORT_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A handle may become a child's standard input, which is how a scenario gets the channel.
+/// A handle may become a child's standard input: so a scenario inherits the channel.
 impl From<Reporter> for std::process::Stdio {
     fn from(reporter: Reporter) -> Self {
         reporter.port.into()
@@ -70,22 +69,23 @@ impl Reporter {
         Ok(Self { port: self.port.try_clone()?, metrics: self.metrics.clone() })
     }
 
-    /// The first line: which kernel booted, on how many CPUs and how much memory.
+    /// Sends the first line: the kernel's release, the number of CPUs, and the memory in KiB.
     pub fn hello(&mut self, release: &str, cpus: u32, mem_kib: u64) {
         self.send(&Message::Hello { release: release.to_owned(), cpus, mem_kib });
     }
 
-    /// Names the metrics of which numbers will come.
+    /// Sets the metrics that may be reported.
     pub fn report_only(&mut self, metrics: Vec<String>) {
         self.metrics = metrics;
     }
 
-    /// One number for one metric of this boot. `metric` starts with its case, for example
-    /// `100-vmas/mrelease-90`. A value that is no finite number is refused with a note, so the
-    /// host finds the metric missing instead of wrong.
+    /// Sends the value of one metric for this boot. `metric` begins with its case, for example
+    /// `100-vmas/mrelease-90`. For a value that is no finite number a note is sent instead, so the host finds
+    /// the metric missing instead of wrong.
     ///
     /// # Panics
-    /// When the metric was not named before: expectations of it would be taken for misspelled.
+    /// When the metric may not be reported ([`Reporter::report_only`]): expectations of it would be rejected
+    /// as misspelled.
     pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
         assert!(self.metrics.iter().any(|m| m == metric), "{metric} is not one of the scenario's metrics");
         if value.is_finite() {
@@ -96,32 +96,32 @@ impl Reporter {
         }
     }
 
-    /// A remark for the reader of the results.
+    /// Sends a remark for the reader of the results.
     pub fn note(&mut self, text: &str) {
         self.send(&Message::Note(text.to_owned()));
     }
 
-    /// What is being done now; shown live, not kept in the results.
+    /// Sends what is being done now. It is shown live, and not kept in the results.
     pub fn progress(&mut self, text: &str) {
         self.send(&Message::Progress(text.to_owned()));
     }
 
-    /// A piece of a command's standard output.
+    /// Sends a piece of a command's standard output.
     pub fn out(&mut self, text: &str) {
         self.send(&Message::Out(text.to_owned()));
     }
 
-    /// A piece of a command's standard error.
+    /// Sends a piece of a command's standard error.
     pub fn err(&mut self, text: &str) {
         self.send(&Message::Err(text.to_owned()));
     }
 
-    /// The last line: the job's exit status.
+    /// Sends the last line: the job's exit status.
     pub fn exit(&mut self, status: i32) {
         self.send(&Message::Exit(status));
     }
 
-    /// Writes bytes as they are. Only for the scenario that tests how the host takes garbage.
+    /// Writes bytes as they are. Only for the scenario that tests how the host handles garbage.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.write(bytes);
     }
@@ -133,8 +133,8 @@ impl Reporter {
         }
     }
 
-    /// A channel that breaks leaves nobody to tell but the console; the host sees that no exit
-    /// line came.
+    /// If the channel breaks, the error goes to the console, and the host finds that the exit line is
+    /// missing.
     fn write(&mut self, bytes: &[u8]) {
         if let Err(e) = self.port.write_all(bytes) {
             eprintln!("guest: cannot write to the result channel: {e}");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a/c is not one of the scenario's metrics")]
-    fn only_metrics_that_were_named_are_reported() {
+    fn only_expected_metrics_are_reported() {
         let port = File::options().write(true).open("/dev/null").unwrap();
         let mut out = Reporter { port, metrics: vec!["a/b".to_owned()] };
         out.sample("a/b", "ms", Better::Lower, 1.0);
