@@ -1,5 +1,6 @@
-//! `memreap daemon` in guests whose memory runs out, on both kernels: it kills the right one, and only that
-//! one, before the kernel's OOM killer does, and gets the memory back by the best means that the kernel has.
+//! `memreap daemon` in guests whose memory runs out, on both kernels: it kills the right process, and only
+//! that one, before the kernel's OOM killer does, and frees its memory by the best method that the kernel
+//! has.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -13,12 +14,12 @@ use lab::vm::boot;
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job};
 
-/// Boots a kernel and lets a hog of one or many processes loose in it.
-fn defend(tree: Tree, hog: &str, means: &str) {
+/// Boots a kernel, and has the daemon defend the guest against a hog of one or many processes.
+fn defend(tree: Tree, hog: &str, method: &str) {
     let ctx = Context::discover(Progress::quiet()).unwrap();
     let bzimage = kernel::build(&ctx, tree, Variant::Slim).unwrap().bzimage;
     let arm = Arm { name: tree.to_string(), bzimage, cmdline: String::new() };
-    let args = [hog, means].map(str::to_owned).to_vec();
+    let args = [hog, method].map(str::to_owned).to_vec();
     let job = Job {
         mem_mib: 512,
         timeout: Duration::from_secs(240),

@@ -1,9 +1,9 @@
-//! Breaks guests on purpose, in real QEMU boots, and checks that each failure is reported for
-//! what it is: the outcome, the exit code, and evidence at the end of the log.
+//! Breaks guests on purpose, in real QEMU boots, and checks that each failure is reported as what it is: the
+//! outcome, the exit code, and evidence at the end of the log.
 //!
-//! The kernel is the lab's own stock build (cached); `LAB_TEST_BZIMAGE=path` takes another. What it
-//! takes a sanitizer to see is tried on the changed debug build, which other tests need as well, or on
-//! `LAB_TEST_DEBUG_BZIMAGE`.
+//! The kernel is the lab's own stock build (cached); `LAB_TEST_BZIMAGE=path` selects another one. Failures
+//! that only a sanitizer detects are tried with the changed debug build, which other tests need as well, or
+//! with `LAB_TEST_DEBUG_BZIMAGE`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -25,13 +25,13 @@ fn context() -> Context {
     Context::discover(Progress::quiet()).unwrap()
 }
 
-/// One kernel for most tests of this file.
+/// The kernel of most tests in this file.
 fn arm(ctx: &Context) -> Arm {
     static ARM: OnceLock<Arm> = OnceLock::new();
     ARM.get_or_init(|| built(ctx, Tree::Stock, Variant::Slim, "LAB_TEST_BZIMAGE")).clone()
 }
 
-/// One that has the sanitizers.
+/// A kernel with sanitizers.
 fn debug_arm(ctx: &Context) -> Arm {
     static ARM: OnceLock<Arm> = OnceLock::new();
     ARM.get_or_init(|| built(ctx, Tree::Memreap, Variant::Debug, "LAB_TEST_DEBUG_BZIMAGE")).clone()
@@ -45,7 +45,7 @@ fn built(ctx: &Context, tree: Tree, variant: Variant, other: &str) -> Arm {
     Arm { name: tree.to_string(), bzimage, cmdline: String::new() }
 }
 
-/// Boots with `job`; what the guest's command prints comes back as text.
+/// Boots with `job`. Returns also what the guest's command printed.
 fn run(name: &str, arm: &Arm, job: &Job) -> (Boot, String) {
     let ctx = context();
     let logs = ctx.out.join("logs/faults").join(name);
@@ -84,7 +84,7 @@ fn broken(args: &[&str], code: u8, evidence: &str) -> Outcome {
 fn a_warning_fails_a_green_run() {
     let outcome = broken(&["warn"], 121, "lkdtm_WARNING+");
     assert!(matches!(outcome, Outcome::Splat { kind: "WARN", .. }), "{outcome:?}");
-    // The guest itself was content.
+    // The guest itself ended without an error.
     let log = std::fs::read_to_string(context().out.join("logs/faults/warn/channel.jsonl")).unwrap();
     assert!(log.ends_with("{\"exit\":0}\n"), "{log}");
 }
@@ -97,13 +97,13 @@ fn an_expected_warning_can_be_allowed() {
     assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
 }
 
-/// As [`fault`], for the debug kernel: it is slower and takes more memory for itself.
+/// Like [`fault`], for the debug kernel, which is slower and needs more memory.
 fn debug_fault(args: &[&str]) -> Job {
     Job { mem_mib: 512, timeout: Duration::from_secs(180), ..fault(args) }
 }
 
-/// The guest was content with its run, whatever its kernel said.
-fn content(name: &str) -> bool {
+/// Whether the guest itself ended without an error, whatever its kernel logged.
+fn guest_succeeded(name: &str) -> bool {
     let log = context().out.join("logs/faults").join(name).join("channel.jsonl");
     std::fs::read_to_string(log).unwrap().ends_with("{\"exit\":0}\n")
 }
@@ -121,38 +121,38 @@ fn undefined_behaviour_fails_a_green_run() {
     assert!(matches!(boot.outcome, Outcome::Splat { kind: "UBSAN", .. }), "{:?}", boot.outcome);
     let tail = boot.tail(30);
     assert!(tail.contains("array-index-out-of-bounds in ") && tail.contains("lkdtm_ARRAY_BOUNDS+"), "{tail}");
-    assert!(content("ub"), "{}", boot.tail(40));
+    assert!(guest_succeeded("ub"), "{}", boot.tail(40));
 }
 
-/// The debug kernel, asked to look for leaks.
-fn looking() -> Arm {
+/// The debug kernel with kmemleak.
+fn leak_checking_arm() -> Arm {
     Arm { cmdline: "kmemleak=on".into(), ..debug_arm(&context()) }
 }
 
 #[test]
 fn a_leak_fails_a_green_run() {
     let mut job = debug_fault(&["leak"]);
-    // How it comes about; see the scenario.
+    // The scenario provokes the leak by a fault.
     job.allow = ["BUG: unable to handle page fault", "Oops: "].map(String::from).into();
-    let (boot, _) = run("leak", &looking(), &job);
+    let (boot, _) = run("leak", &leak_checking_arm(), &job);
     assert!(matches!(boot.outcome, Outcome::Splat { kind: "memory leak", .. }), "{:?}", boot.outcome);
-    // With who has allocated it.
+    // With the function that allocated it.
     let tail = boot.tail(30);
     assert!(tail.contains("kmemleak: unreferenced object 0x"), "{tail}");
     assert!(tail.contains("lkdtm_EXEC_KMALLOC+"), "{tail}");
-    assert!(content("leak"), "{}", boot.tail(40));
+    assert!(guest_succeeded("leak"), "{}", boot.tail(40));
 }
 
 #[test]
-fn who_leaks_nothing_stays_green() {
+fn a_run_without_leaks_stays_green() {
     let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
-    let (boot, _) = run("no-leak", &looking(), &job);
+    let (boot, _) = run("no-leak", &leak_checking_arm(), &job);
     assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
 }
 
 #[test]
 fn a_leak_detector_that_is_off_is_no_proof() {
-    let mut turned_off = looking();
+    let mut turned_off = leak_checking_arm();
     turned_off.cmdline += " kmemleak=off";
     let without = Arm { cmdline: "kmemleak=on".into(), ..arm(&context()) };
     for (name, arm, why) in [
@@ -186,7 +186,7 @@ fn a_hang_is_killed_in_time() {
     assert!(matches!(boot.outcome, Outcome::Hang { .. }), "{:?}", boot.outcome);
     assert_eq!(boot.outcome.exit_code(), 122);
     assert!(boot.elapsed < Duration::from_secs(8), "{:?}", boot.elapsed);
-    // What it was last heard of.
+    // The last progress that it reported.
     assert!(boot.tail(20).contains("about to break: hang"), "{}", boot.tail(20));
 }
 
@@ -229,7 +229,7 @@ fn a_command_s_output_and_status_come_through() {
     let extra = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&extra, "overlaid\n").unwrap();
     job.overlay = vec![(extra.path().into(), "/etc/extra".into())];
-    // Counted instructions are another clock set-up: it must boot as well.
+    // With icount the guest has another clock; it must boot as well.
     job.mode = Mode::Icount;
     let (boot, text) = run("exec", &arm(&context()), &job);
     assert_eq!(boot.outcome, Outcome::Exit(7), "{}", boot.tail(40));
@@ -252,14 +252,14 @@ fn a_missing_command_is_127() {
 }
 
 #[test]
-fn a_kernel_that_is_none_is_qemu_s_complaint() {
+fn a_file_that_is_no_kernel_is_reported_by_qemu() {
     let bad = Arm { name: "bad".into(), bzimage: "/etc/hostname".into(), cmdline: String::new() };
     let (boot, _) = run("no-kernel", &bad, &exec(&["true"]));
     assert_eq!(boot.outcome.exit_code(), 3, "{:?}", boot.outcome);
     assert!(boot.tail(10).contains("/etc/hostname"), "{}", boot.tail(10));
 }
 
-/// The whole command. It gets the same kernel as the tests above.
+/// The command `lab boot`, with the same kernel as the tests above.
 fn lab(args: &[&str]) -> Command {
     let ctx = context();
     let arm = arm(&ctx);
@@ -270,7 +270,7 @@ fn lab(args: &[&str]) -> Command {
 }
 
 #[test]
-fn lab_boot_gives_the_command_s_status_and_output() {
+fn lab_boot_returns_the_command_s_status_and_output() {
     let out = lab(&["--", "sh", "-c", "echo hello; exit 7"]).output().unwrap();
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(7), "{stderr}");

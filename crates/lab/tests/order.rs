@@ -1,5 +1,5 @@
-//! Turns the heart of the topic `reap` off and checks that the scenario sees it: the reaper then
-//! goes up the address space again, and the topic's expectations are missed.
+//! Switches the main part of the topic `reap` off and checks that the scenario measures that: the reaper then
+//! frees ascending addresses again, which misses the topic's expectations.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -13,7 +13,7 @@ use lab::vm::boot;
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job};
 
-/// `100-vmas/freed-descending` with these boot parameters, in per cent.
+/// Measures `100-vmas/freed-descending` with these kernel parameters, in percent.
 fn descending(cmdline: &str) -> f64 {
     let ctx = Context::discover(Progress::quiet()).unwrap();
     let bzimage = kernel::build(&ctx, Tree::Memreap, Variant::Slim).unwrap().bzimage;
@@ -30,7 +30,7 @@ fn descending(cmdline: &str) -> f64 {
 }
 
 #[test]
-fn the_reaper_goes_down_and_with_the_switch_off_up() {
+fn the_reaper_descends_and_ascends_when_the_topic_is_off() {
     assert_eq!(descending(""), 100.0);
     assert_eq!(descending("memreap.reap=0"), 0.0);
 }
