@@ -5,7 +5,6 @@
 pub mod catalog;
 pub mod expect;
 pub mod experiment;
-mod kept;
 pub mod ranks;
 pub mod report;
 pub mod results;

@@ -163,7 +163,7 @@ const CHECKS: &[Check] = &[
         packages: GUESTS,
         memory: Memory::Content(Inputs {
             readmes: true,
-            code: &["series.rs", "topics.rs", "mod.rs", "source.rs"],
+            code: &["series.rs", "topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
             tools: &["gcc", "git"],
         }),
         ..CHECK
@@ -288,8 +288,11 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-const STATIC: Inputs =
-    Inputs { readmes: false, code: &["topics.rs", "mod.rs", "source.rs"], tools: &["gcc", "sparse"] };
+const STATIC: Inputs = Inputs {
+    readmes: false,
+    code: &["topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
+    tools: &["gcc", "sparse"],
+};
 
 /// A line about each check, in order: its name, the tiers that it is part of, what it is about.
 pub fn list() -> String {

@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
+use crate::kernel::config;
+use crate::kernel::make;
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
@@ -72,11 +74,11 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
     let _lock = host::lock(ctx, &target)?;
     // Never published: the tree is only built in.
     let tree = Staging::begin(&target)?;
-    kernel::hard_link_copy(&source.dir, tree.path())?;
+    make::hard_link_copy(&source.dir, tree.path())?;
     let out = tree.path().join("work-series");
     fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
     // The patched files are written later than any of these objects, so make sees them.
-    kernel::copy_objects(&stock, &out)?;
+    make::copy_objects(&stock, &out)?;
 
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let git_tree = work.path().join("tree");
@@ -90,12 +92,12 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
             replace(&git_tree.join(&path), &tree.path().join(&path))?;
         }
         let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
-        let requests = kernel::slim_requests(ctx, &topics[..=i])?;
-        kernel::configure(ctx, tree.path(), &out, &requests, &log)?;
+        let requests = config::requests(ctx, &topics[..=i], Variant::Slim)?;
+        config::configure(ctx, tree.path(), &out, &requests, &log)?;
         if i == 0 {
-            kernel::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;
+            make::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;
         }
-        kernel::run_make(ctx, &step, kernel::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
+        make::run_make(ctx, &step, make::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
             .with_context(|| format!("the kernel does not build after {name}"))?;
         step.done("applies and builds");
     }

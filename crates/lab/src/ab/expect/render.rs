@@ -1,0 +1,30 @@
+//! The outcome of the expectations as text.
+
+use comfy_table::{Attribute, Cell, Color};
+
+use crate::ab::expect::{Checked, State};
+use crate::ab::table;
+
+/// The expectations as a table for the terminal; `width` and `colour` as in [`table::render`].
+#[must_use]
+pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
+    let mut table = table::new_table(width, colour);
+    table.set_header(["expected", "measured", ""]);
+    for check in checked {
+        let (word, shade) = match check.state {
+            State::Met => ("ok", Color::Green),
+            State::Missed => ("MISSED", Color::Red),
+            State::LeftOut => ("-", Color::Grey),
+        };
+        table.add_row([
+            Cell::new(&check.expected),
+            Cell::new(&check.measured),
+            Cell::new(word).fg(shade).add_attribute(Attribute::Bold),
+        ]);
+    }
+    let count = |state| checked.iter().filter(|c| c.state == state).count();
+    let [met, missed, left_out] = [State::Met, State::Missed, State::LeftOut].map(count);
+    let left_out = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    table::lines(&table)
+        + &format!("\n{} expectations: {met} met, {missed} missed{left_out}\n", checked.len())
+}

@@ -1,0 +1,422 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+
+use super::judge::{MISSING, TOO_FEW};
+use super::*;
+use crate::ab::catalog::{self, Scenario, mode_name};
+use crate::ab::results::{ArmMeta, Beside, Metric, fixture};
+use crate::ab::verdict::Verdict;
+use protocol::results::Better;
+
+const ALL: Terms = Terms { smoke: false, aa: true };
+const SMOKE: Terms = Terms { smoke: true, aa: false };
+
+fn check_fixture(text: &str) -> Result<Vec<Checked>> {
+    check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
+}
+
+/// Results of a smoke run: one pair, no intervals, no verdicts, no control.
+fn one_pair() -> Results {
+    let mut results = fixture::results();
+    results.meta.pairs = 1;
+    for metric in &mut results.metrics {
+        (metric.ci95, metric.aa, metric.verdict) = (None, None, Verdict::None);
+    }
+    results
+}
+
+/// Without the check that every file has, that nothing else got worse.
+fn own(checked: Vec<Checked>) -> Vec<Checked> {
+    checked.into_iter().filter(|c| !c.expected.ends_with("got worse")).collect()
+}
+
+fn passes(text: &str) -> Vec<bool> {
+    own(check_fixture(text).unwrap()).iter().map(|c| c.state == State::Met).collect()
+}
+
+/// Results with all that the scenario reports, in all its guests and on all its kernels.
+fn all_of(scenario: &Scenario) -> Results {
+    let mut results = fixture::results();
+    let (arm, like) = (results.meta.arms[0].clone(), results.metrics[0].clone());
+    let controls = scenario.controls.iter().map(|c| ArmMeta { name: c.name.into(), ..arm.clone() });
+    results.meta.arms.extend(controls);
+    results.metrics.clear();
+    for run in scenario.runs {
+        let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
+        let metrics = guest::metrics(scenario.name, &args, run.cpus.try_into().unwrap()).unwrap();
+        assert!(!metrics.is_empty(), "{run:?}");
+        results.metrics.extend(metrics.into_iter().map(|metric| Metric {
+            scenario: scenario.name.into(),
+            metric,
+            mode: Some(mode_name(run.mode).into()),
+            cpus: scenario.cpus_in_name(run),
+            ..like.clone()
+        }));
+    }
+    results
+}
+
+/// What the text names of which `results` have nothing.
+fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
+    let checked = check_text(results, text, path, ALL).unwrap();
+    let missing = checked.into_iter().filter(|c| c.measured.starts_with(MISSING));
+    missing.map(|c| c.expected).collect()
+}
+
+#[test]
+fn what_topics_expect_is_what_scenarios_report() {
+    let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");
+    let mut files: BTreeSet<_> =
+        fs::read_dir(&topics).unwrap().map(|entry| entry.unwrap().path().join("expect.toml")).collect();
+    files.retain(|path| path.is_file());
+    let mut wrong = Vec::new();
+    for scenario in catalog::all() {
+        let path = topics.join(scenario.name).join("expect.toml");
+        assert!(files.remove(&path), "no {}", path.display());
+        let text = fs::read_to_string(&path).unwrap();
+        let unknown = unknown(&all_of(scenario), &text, &path).into_iter();
+        wrong.extend(unknown.map(|what| format!("{}: {what}", scenario.name)));
+    }
+    assert!(wrong.is_empty(), "no scenario reports:\n{}", wrong.join("\n"));
+    assert!(files.is_empty(), "of no scenario: {files:?}");
+}
+
+#[test]
+fn names_that_no_scenario_reports_are_found() {
+    let results = all_of(catalog::select(&["reap".into()]).unwrap()[0]);
+    let unknown = |text: &str| unknown(&results, text, Path::new("x")).len();
+    let expect = |metric: &str| format!("[[expect]]\nmetric = '{metric}'\nat_least = 1.0\n");
+    assert_eq!(unknown(&expect("1-vma/mrelease-90")), 0);
+    assert_eq!(unknown(&expect("1-vma/mrelease-91")), 1);
+    // Reported, but not in this guest.
+    assert_eq!(unknown(&format!("{}mode = 'icount'", expect("1-vma/mrelease-90"))), 1);
+    let known = |metric: &str| format!("[[known_worse]]\nmetric = '{metric}'\nat_least = 0.5\n");
+    assert_eq!(unknown(&(known("1-vma/kill-cpu") + &known("1-vma/kill-cpus"))), 1);
+    for (metric, other, missed) in
+        [("kill-90", "kill-cpu", 0), ("kil-90", "kill-cpu", 1), ("kill-90", "cpu", 1)]
+    {
+        let text = format!("arm = 'stock'\nmetric = '1-vma/{metric}'\nnot_worse_than = '1-vma/{other}'");
+        assert_eq!(unknown(&format!("[[compare]]\n{text}")), missed, "{text}");
+    }
+    assert_eq!(unknown("[[bound]]\narm = 'memreap'\nmetric = '2-vmas/kill-90'\nat_most = 1"), 1);
+}
+
+/// Results in which one metric, of interval `[0.5, 0.7]`, is worse.
+fn one_worse() -> Results {
+    let mut results = fixture::results();
+    results.metrics.iter_mut().for_each(|m| m.verdict = Verdict::Same);
+    let worse = &mut results.metrics[1];
+    (worse.verdict, worse.ratio, worse.ci95) = (Verdict::Worse, 0.6, Some([0.5, 0.7]));
+    results
+}
+
+#[test]
+fn what_gets_worse_must_be_known_and_has_a_floor() {
+    let judge = |metric: &str, at_least: f64, more: &str| {
+        let text = format!("[[known_worse]]\nmetric = '{metric}'\nat_least = {at_least:?}\n{more}");
+        let checked = check_text(&one_worse(), &text, Path::new("x"), ALL).unwrap();
+        assert_eq!(checked.len(), 2);
+        assert_eq!(checked[1].expected, "nothing else got worse");
+        checked.iter().map(|c| c.state == State::Met).collect::<Vec<_>>()
+    };
+    let name = "100-vmas/mrelease-90";
+    assert_eq!(judge("100-vmas/pte-lock-contended", 0.5, ""), [true, false]);
+    assert_eq!(judge(name, 0.5, ""), [true, true]);
+    // A floor is a promise: the whole interval is above it.
+    assert_eq!(judge(name, 0.51, ""), [false, true]);
+    assert_eq!(judge(name, 0.5, "mode = 'multi'\nscenario = 'reap'"), [true, true]);
+    // Known in other guests only.
+    assert_eq!(judge(name, 0.5, "mode = 'icount'"), [false, false]);
+    assert_eq!(judge(name, 0.5, "cpus = 64"), [false, false]);
+    assert_eq!(judge(name, 0.5, "scenario = 'other'"), [false, false]);
+    let without = check_text(&one_worse(), "aa_clean = true", Path::new("x"), ALL).unwrap();
+    assert_eq!((without[1].expected.as_str(), without[1].state), ("nothing got worse", State::Missed));
+}
+
+#[test]
+fn promises_are_kept_by_the_lower_end_of_the_interval() {
+    let mut results = fixture::results();
+    let state = |results: &Results, what: &str| {
+        let text = format!("[[expect]]\nmetric = '100-vmas/mrelease-90'\n{what}");
+        let checked = own(check_text(results, &text, Path::new("x"), ALL).unwrap());
+        (checked[0].state, checked[0].measured.clone())
+    };
+    let metric = &mut results.metrics[1];
+    (metric.ratio, metric.ci95, metric.verdict) = (1.5, Some([1.2, 1.9]), Verdict::Better);
+    let shown = "1.50x (1.20 - 1.90), better".to_owned();
+    assert_eq!(state(&results, "at_least = 1.2"), (State::Met, shown.clone()));
+    assert_eq!(state(&results, "at_least = 1.21"), (State::Missed, shown));
+    // Identical boots, but for the last digit.
+    results.metrics[1].ci95 = Some([1.0 - 1e-15, 1.0]);
+    assert_eq!(state(&results, "at_least = 1.0").0, State::Met);
+    results.metrics[1].ci95 = None;
+    let few = (State::Missed, "1.50x, too few pairs".to_owned());
+    assert_eq!(state(&results, "at_least = 1.0"), few);
+    let few = check_text(&one_pair(), "aa_clean = true", Path::new("x"), ALL).unwrap();
+    assert_eq!((few[1].state, few[1].measured.as_str()), (State::Missed, TOO_FEW));
+    let mut few = fixture::results();
+    few.meta.pairs = 5;
+    let few = check_text(&few, "aa_clean = true", Path::new("x"), ALL).unwrap();
+    assert_eq!((few[0].state, few[0].measured.as_str()), (State::Missed, TOO_FEW));
+}
+
+#[test]
+fn one_pair_has_to_show_half_of_a_promise() {
+    let judge = |metric: usize, ratio: f64, least: f64, table: &str| {
+        let mut results = one_pair();
+        results.metrics[metric].ratio = ratio;
+        let name = &results.metrics[metric].metric;
+        let text = format!("[[{table}]]\nmetric = '{name}'\nat_least = {least:?}");
+        own(check_text(&results, &text, Path::new("x"), SMOKE).unwrap())[0].state
+    };
+    let of_mode = |mode| one_pair().metrics.iter().position(|m| m.mode.as_deref() == Some(mode)).unwrap();
+    let (virtual_time, real_time) = (of_mode("icount"), of_mode("multi"));
+    for table in ["expect", "known_worse"] {
+        let promises = [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9), (1.0, 0.81, 0.79), (0.5, 0.41, 0.39)];
+        for (least, enough, too_little) in promises {
+            assert_eq!(judge(virtual_time, enough, least, table), State::Met, "{least}");
+            assert_eq!(judge(virtual_time, too_little, least, table), State::Missed, "{least}");
+        }
+        // Others on the host decide in real time, unless it is far off.
+        assert_eq!(judge(real_time, 10.1, 100.0, table), State::Met);
+        assert_eq!(judge(real_time, 9.9, 100.0, table), State::Missed);
+        for least in [0.5, 1.0, 1.25, 9.9] {
+            assert_eq!(judge(real_time, 0.1, least, table), State::LeftOut, "{least}");
+        }
+    }
+}
+
+#[test]
+fn what_needs_pairs_is_left_out_of_a_smoke_run() {
+    let text = r#"
+        aa_clean = true
+        [[expect]]
+        metric = "100-vmas/pte-lock-contended"
+        at_least = 33.0
+        share_at_most = 0.03
+        verdict = "better"
+        [[expect]]
+        metric = "1-vma/kill-instructions"
+        verdict = "same"
+        [[expect]]
+        metric = "1-vma/freed-descending"
+        at_least = 0.5
+        share_at_most = 0.4
+        [[expect]]
+        metric = "gone/metric"
+        verdict = "better"
+        [[compare]]
+        arm = "memreap"
+        metric = "100-vmas/mrelease-90"
+        not_worse_than = "100-vmas/pte-lock-contended"
+        [[bound]]
+        arm = "memreap"
+        metric = "100-vmas/mrelease-90"
+        at_most = 30.0
+    "#;
+    let checked = check_text(&one_pair(), text, Path::new("x"), SMOKE).unwrap();
+    fixture::golden("expect-smoke.txt", &render(&checked, None, false));
+    assert!(!passed(&checked));
+    let left_out: Vec<Checked> = checked.into_iter().filter(|c| c.state == State::LeftOut).collect();
+    assert!(passed(&left_out) && left_out.len() == 5);
+}
+
+#[test]
+fn without_a_control_aa_clean_is_left_out() {
+    let mut results = fixture::results();
+    results.metrics.iter_mut().for_each(|m| m.aa = None);
+    let terms = Terms { smoke: false, aa: false };
+    let judge = |terms| check_text(&results, "aa_clean = true", Path::new("x"), terms).unwrap();
+    assert_eq!(judge(ALL)[0].state, State::Missed);
+    let checked = &judge(terms)[..1];
+    assert!(passed(checked));
+    let text = render(checked, None, false);
+    assert!(text.contains("left out (--no-aa)"), "{text}");
+    assert!(text.ends_with("1 expectations: 0 met, 0 missed, 1 left out\n"), "{text}");
+}
+
+#[test]
+fn golden_table_of_met_and_missed() {
+    let text = r#"
+        aa_clean = true
+        [[expect]]
+        metric = "100-vmas/pte-lock-contended"
+        at_least = 33.0
+        share_at_most = 0.03
+        verdict = "better"
+        [[expect]]
+        metric = "100-vmas/mrelease-90"
+        at_least = 1.25
+        [[expect]]
+        metric = "gone/metric"
+        verdict = "same"
+        [[compare]]
+        arm = "memreap"
+        metric = "100-vmas/mrelease-90"
+        not_worse_than = "100-vmas/pte-lock-contended"
+    "#;
+    let checked = check_fixture(text).unwrap();
+    assert!(!passed(&checked));
+    fixture::golden("expect.txt", &render(&checked, None, false));
+}
+
+#[test]
+fn expectations_select_by_scenario_and_mode() {
+    let of = |more: &str| {
+        passes(&format!("[[expect]]\nmetric = '1-vma/kill-instructions'\nverdict = 'same'\n{more}"))
+    };
+    assert_eq!(of(""), [true]);
+    assert_eq!(of("mode = 'icount'"), [true]);
+    assert_eq!(of("share_at_most = 1.0"), [true]);
+    assert_eq!(of("share_at_most = 0.99"), [false]);
+    assert_eq!(of("mode = 'multi'"), [false]);
+    assert_eq!(of("scenario = 'other'"), [false]);
+}
+
+#[test]
+fn a_metric_in_two_modes_must_pass_in_both() {
+    let mut results = fixture::results();
+    let mut twin = results.metrics[0].clone();
+    (twin.mode, twin.ci95) = (Some("icount".into()), Some([2.0, 200.0]));
+    results.metrics.push(twin);
+    let text = "[[expect]]\nmetric = '100-vmas/pte-lock-contended'\nat_least = 33.0";
+    let checked = check_text(&results, text, Path::new("x"), ALL).unwrap();
+    assert_eq!(own(checked).iter().map(|c| c.state == State::Met).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn guests_of_one_mode_are_told_apart_by_their_cpus() {
+    let mut results = fixture::results();
+    for (cpus, factor) in [(16, 1.0), (64, 10.0)] {
+        for name in ["a", "b"] {
+            let mut metric = results.metrics[1].clone();
+            (metric.metric, metric.cpus) = (name.into(), Some(cpus));
+            (metric.ci95, metric.memreap) = (Some([factor; 2]), vec![factor]);
+            results.metrics.push(metric);
+        }
+    }
+    let judge = |text: &str| {
+        let checked = own(check_text(&results, text, Path::new("x"), ALL).unwrap());
+        checked.iter().map(|c| (c.expected.contains("-64)"), c.state == State::Met)).collect::<Vec<_>>()
+    };
+    let expect = "[[expect]]\nmetric = 'a'\nat_least = 5.0";
+    assert_eq!(judge(expect), [(false, false), (true, true)]);
+    assert_eq!(judge(&format!("{expect}\ncpus = 64")), [(true, true)]);
+    assert!(!judge(&format!("{expect}\ncpus = 8"))[0].1);
+    let compare = "[[compare]]\narm = 'memreap'\nmetric = 'b'\nnot_worse_than = 'a'";
+    let passes: Vec<bool> = judge(compare).iter().map(|&(_, pass)| pass).collect();
+    assert_eq!(passes, [true, true]);
+}
+
+#[test]
+fn comparisons_within_an_arm_know_direction_and_tolerance() {
+    let mut results = fixture::results();
+    let mut slower = results.metrics[1].clone();
+    slower.metric = "100-vmas/mrelease2-90".into();
+    slower.memreap.iter_mut().for_each(|v| *v *= 1.04);
+    results.metrics.push(slower);
+    let compare = |first: &str, second: &str, tolerance: f64| {
+        let text = format!(
+            "[[compare]]\narm = 'memreap'\nmetric = '100-vmas/{first}'\n\
+             not_worse_than = '100-vmas/{second}'\ntolerance = {tolerance:?}"
+        );
+        own(check_text(&results, &text, Path::new("x"), ALL).unwrap())[0].state == State::Met
+    };
+    assert!(compare("mrelease2-90", "mrelease-90", 0.05));
+    assert!(!compare("mrelease2-90", "mrelease-90", 0.03));
+    assert!(compare("mrelease-90", "mrelease2-90", 0.0));
+}
+
+#[test]
+fn any_two_arms_are_compared_by_a_factor() {
+    let mut results = fixture::results();
+    let beside = |arm: &str| ArmMeta { name: arm.into(), ..results.meta.arms[0].clone() };
+    let arms = [beside("third"), beside("unused")];
+    results.meta.arms.extend(arms);
+    let metric = &mut results.metrics[1];
+    metric.memreap = vec![2.0];
+    metric.beside = vec![Beside { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
+    let name = metric.metric.clone();
+    let compare = |arm: &str, than: &str, more: &str| {
+        let text = format!(
+            "[[compare]]\narm = '{arm}'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
+             than_arm = '{than}'\n{more}"
+        );
+        check_text(&results, &text, Path::new("x"), ALL).map(|checked| own(checked)[0].state == State::Met)
+    };
+    assert!(compare("memreap", "third", "").unwrap());
+    assert!(compare("memreap", "third", "times = 15.0").unwrap());
+    assert!(!compare("memreap", "third", "times = 15.1").unwrap());
+    assert!(compare("memreap", "third", "times = 15.1\ntolerance = 0.01").unwrap());
+    assert!(!compare("third", "memreap", "").unwrap());
+    assert!(!compare("memreap", "unused", "").unwrap());
+    let error = compare("memreap", "fourth", "").unwrap_err().to_string();
+    assert!(error.contains("no arm 'fourth'; there are: stock, memreap, third, unused"), "{error}");
+    results.metrics[1].better = Better::Higher;
+    results.metrics[1].memreap = vec![450.0];
+    let text = format!(
+        "[[compare]]\narm = 'memreap'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
+         than_arm = 'third'\ntimes = "
+    );
+    let judge = |times| own(check_text(&results, &format!("{text}{times:?}"), Path::new("x"), ALL).unwrap());
+    assert!(judge(15.0)[0].state == State::Met && judge(15.1)[0].state == State::Missed);
+    assert!(judge(15.0)[0].expected.contains("at least 15.0x as good as"), "{}", judge(15.0)[0].expected);
+}
+
+#[test]
+fn a_bound_is_for_one_arm_and_its_median() {
+    let mut results = fixture::results();
+    results.metrics[0].stock = vec![90.0, 100.0, 1000.0];
+    results.metrics[0].memreap = vec![1.0, 2.0, 50.0];
+    let bound = |arm: &str, at_most: f64, more: &str| {
+        let metric = "100-vmas/pte-lock-contended";
+        let text = format!("[[bound]]\narm = '{arm}'\nmetric = '{metric}'\nat_most = {at_most:?}\n{more}");
+        let checked = own(check_text(&results, &text, Path::new("x"), ALL).unwrap());
+        (checked[0].state == State::Met, checked[0].measured.clone())
+    };
+    assert_eq!(bound("memreap", 2.0, ""), (true, "2 count".to_owned()));
+    assert!(!bound("memreap", 1.9, "").0);
+    assert!(bound("stock", 100.0, "mode = 'multi'").0 && !bound("stock", 99.0, "").0);
+    assert!(bound("stock", 1000.0, "mode = 'icount'").1.contains("have no"));
+}
+
+#[test]
+fn aa_clean_needs_controls_that_see_nothing() {
+    let judge = |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x"), ALL).unwrap());
+    let mut results = fixture::results();
+    assert!(passed(&judge(&results)));
+    results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
+    assert!(judge(&results)[0].measured.contains("mrelease-90"));
+    assert!(!passed(&judge(&results)));
+    // Another scenario's alarm is another topic's.
+    let own_scenario = format!("scenario = '{}'\naa_clean = true", results.metrics[0].scenario);
+    results.metrics[1].scenario = "another".into();
+    assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x"), ALL).unwrap())));
+    results.metrics[2].aa = None;
+    assert!(!passed(&judge(&results)));
+}
+
+#[test]
+fn errors_name_file_line_and_remedy() {
+    for (text, said) in [
+        ("aa_clean = true\n[[expect]]\nmetrics = 'a'", ":3: unknown field `metrics`"),
+        ("\n[[expect]]\nmetric = 'a'", ":3: give at_least"),
+        ("[[expect]]\nmetric = 'a'\nverdict = 'good'", ":3: unknown variant"),
+        ("[[compare]]\narm = 'x'\nmetric = 'a'\nnot_worse_than = 'b'", ":2: no arm 'x'"),
+        ("\n[[bound]]\narm = 'x'\nmetric = 'a'\nat_most = 1", ":3: no arm 'x'"),
+        ("[[bound]]\narm = 'stock'\nmetric = 'a'", ":1: missing field `at_most`"),
+        ("a = = 1", ":1: "),
+        ("aa_clean = true\nknown_worse = [\n'a',\n'b']", ":3: "),
+        (
+            "known_worse = ['a']",
+            "invalid type: string \"a\", expected a table for each metric that may get worse: [[known_worse]] with metric = \"...\" and at_least = the ratio",
+        ),
+        ("[[known_worse]]\nmetric = 'a'", ":1: missing field `at_least`"),
+        ("", "expects nothing"),
+    ] {
+        let error = format!("{:#}", check_fixture(text).unwrap_err());
+        assert!(error.starts_with("kernel/reap/expect.toml"), "{error}");
+        assert!(error.contains(said), "{said:?} is not in: {error}");
+    }
+}

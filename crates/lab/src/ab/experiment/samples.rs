@@ -1,0 +1,169 @@
+//! Collects what the guests of a comparison deliver, and hands it to the statistics.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+
+use crate::ab::catalog::{Run, Scenario, mode_name};
+use crate::ab::experiment::order::Role;
+use crate::ab::results::{Beside, Control, Meta, Metric, Results};
+use crate::ab::stats::{self, Comparison, Pairs, Rules};
+use crate::ab::verdict::Verdict;
+use crate::format;
+use protocol::results::Sample;
+
+/// The boots of one scenario's run.
+pub(super) struct Group {
+    scenario: &'static str,
+    mode: &'static str,
+    cpus: Option<u32>,
+    /// The names of the kernels beside the two.
+    beside: Vec<String>,
+    metrics: Vec<Collected>,
+}
+
+/// One metric's values so far; the arrays are indexed by pair.
+struct Collected {
+    /// The first boot's sample: name, unit and direction that all boots must repeat.
+    like: Sample,
+    base: Vec<f64>,
+    changed: Vec<f64>,
+    control: Vec<f64>,
+    /// The kernels beside the two, in the order of [`Group::beside`].
+    beside: Vec<Vec<f64>>,
+}
+
+impl Group {
+    pub(super) fn new(scenario: &Scenario, run: &Run, beside: impl Iterator<Item = String>) -> Self {
+        let (mode, cpus) = (mode_name(run.mode), scenario.cpus_in_name(run));
+        Self { scenario: scenario.name, mode, cpus, beside: beside.collect(), metrics: Vec::new() }
+    }
+
+    /// Takes one boot's samples (of the kernel beside the two that is `i`th in this group, if that
+    /// is the role), or says what is wrong with them.
+    pub(super) fn take(&mut self, role: Role, samples: &[Sample]) -> Result<(), String> {
+        if samples.is_empty() {
+            return Err("the guest ended well but delivered no metric".to_owned());
+        }
+        for (i, sample) in samples.iter().enumerate() {
+            let name = &sample.metric;
+            if samples[..i].iter().any(|other| other.metric == *name) {
+                return Err(format!("metric '{name}' came more than once in one boot"));
+            }
+            if !sample.value.is_finite() || sample.value < 0.0 {
+                return Err(format!("metric '{name}' has the value {}", sample.value));
+            }
+        }
+        if self.metrics.is_empty() {
+            self.metrics = samples
+                .iter()
+                .map(|like| Collected {
+                    like: like.clone(),
+                    base: Vec::new(),
+                    changed: Vec::new(),
+                    control: Vec::new(),
+                    beside: vec![Vec::new(); self.beside.len()],
+                })
+                .collect();
+        }
+        if let Some(extra) = samples.iter().find(|s| self.metrics.iter().all(|m| m.like.metric != s.metric)) {
+            return Err(format!("metric '{}' is new: earlier boots have no such", extra.metric));
+        }
+        for metric in &mut self.metrics {
+            let like = &metric.like;
+            let Some(sample) = samples.iter().find(|s| s.metric == like.metric) else {
+                return Err(format!("metric '{}' is missing", like.metric));
+            };
+            if (&sample.unit, sample.better) != (&like.unit, like.better) {
+                return Err(format!(
+                    "metric '{}' is in '{}' ({} is better), in earlier boots in '{}' ({})",
+                    like.metric, sample.unit, sample.better, like.unit, like.better
+                ));
+            }
+            let values = match role {
+                Role::Base => &mut metric.base,
+                Role::Changed => &mut metric.changed,
+                Role::Control => &mut metric.control,
+                Role::Beside(i) => &mut metric.beside[i],
+            };
+            values.push(sample.value);
+        }
+        Ok(())
+    }
+}
+
+/// The statistics of all groups. A partial run's groups have different numbers of pairs, so
+/// each is a family of its own and nothing gets a verdict.
+pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: bool) -> Result<Results> {
+    let families: Vec<&[Group]> = if partial { groups.chunks(1).collect() } else { vec![groups] };
+    let mut metrics = Vec::new();
+    for family in families {
+        let collected: Vec<(&Group, &Collected)> =
+            family.iter().flat_map(|g| g.metrics.iter().map(move |m| (g, m))).collect();
+        let main = compare(&collected, rules, |m| &m.changed)?;
+        let has_control = collected.iter().any(|(_, m)| !m.control.is_empty());
+        let control = match has_control {
+            true => compare(&collected, rules, |m| &m.control)?.into_iter().map(Some).collect(),
+            false => vec![None; main.len()],
+        };
+        for (((group, m), main), control) in collected.into_iter().zip(main).zip(control) {
+            let mut metric = metric(group, m, &main, control.as_ref());
+            if partial {
+                metric.verdict = Verdict::None;
+            }
+            metrics.push(metric);
+        }
+    }
+    let base = meta.arms.first().and_then(|arm| arm.release.clone());
+    let kernel = base.unwrap_or_else(|| "of unknown release".to_owned());
+    let meta = Meta { kernel, date: utc_now(), partial, ..meta.clone() };
+    Ok(Results { meta, metrics })
+}
+
+fn compare(
+    collected: &[(&Group, &Collected)],
+    rules: Rules,
+    other: impl Fn(&Collected) -> &[f64],
+) -> Result<Vec<Comparison>> {
+    let pairs: Vec<Pairs<'_>> = collected
+        .iter()
+        .map(|(_, m)| Pairs { base: &m.base, changed: other(m), better: m.like.better })
+        .collect();
+    Ok(stats::compare(&pairs, rules)?)
+}
+
+fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Comparison>) -> Metric {
+    Metric {
+        scenario: group.scenario.to_owned(),
+        metric: m.like.metric.clone(),
+        mode: Some(group.mode.to_owned()),
+        cpus: group.cpus,
+        unit: m.like.unit.clone(),
+        better: m.like.better,
+        stock: m.base.clone(),
+        memreap: m.changed.clone(),
+        ratio: main.ratio,
+        ci95: main.ci95,
+        p: main.p,
+        p_raw: Some(main.p_raw),
+        beside: group
+            .beside
+            .iter()
+            .zip(&m.beside)
+            .map(|(arm, values)| Beside { arm: arm.clone(), values: values.clone() })
+            .collect(),
+        verdict: main.checked_by(aa),
+        aa: aa.map(|aa| Control {
+            stock2: m.control.clone(),
+            ratio: aa.ratio,
+            ci95: aa.ci95,
+            p: aa.p,
+            verdict: aa.verdict,
+        }),
+    }
+}
+
+fn utc_now() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format::rfc3339(now.as_secs())
+}

@@ -1,0 +1,223 @@
+//! Boots the guests of a comparison, one at a time per caller, and takes over those of an earlier run.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::ab::catalog::{Run, Scenario, mode_name, run_name};
+use crate::ab::experiment::failure::{Cause, Failure};
+use crate::ab::experiment::kept::{self, Kept};
+use crate::ab::experiment::order::Role;
+use crate::ab::experiment::samples::Group;
+use crate::ab::experiment::{Booter, Plan};
+use crate::ab::results::Repeated;
+use crate::context::Context;
+use crate::progress::{Step, elapsed};
+use crate::vm::boot::Boot;
+use crate::vm::channel::Outcome;
+use crate::vm::job::{Arm, GuestCommand, Job};
+
+/// How much of a failed guest's console an error shows.
+const TAIL_LINES: usize = 30;
+
+/// A run in progress.
+pub(super) struct Session<'a> {
+    pub(super) ctx: &'a Context,
+    pub(super) plan: &'a Plan,
+    pub(super) out: &'a Path,
+    pub(super) step: Step,
+    pub(super) clock: Clock,
+    /// Whether it has been said that an earlier run's boots are others than this one's.
+    pub(super) other: AtomicBool,
+    pub(super) booter: &'a Booter<'a>,
+}
+
+/// A boot that ended well, before anybody has looked at what it delivers.
+pub(super) struct Booted {
+    name: String,
+    logs: PathBuf,
+    boot: Boot,
+    /// The attempt before, if there was one.
+    pub(super) repeated: Option<Repeated>,
+}
+
+impl Session<'_> {
+    /// Boots one guest, or takes what an earlier run kept of this boot. One that fails is made
+    /// again, once.
+    pub(super) fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
+        let [base, changed] = &self.plan.arms;
+        let (arm, arm_name) = match role {
+            Role::Base => (base, base.name.clone()),
+            Role::Control => (base, format!("{}2", base.name)),
+            Role::Changed => (changed, changed.name.clone()),
+            Role::Beside(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
+        };
+        let run_name = run_name(mode_name(run.mode), scenario.cpus_in_name(run));
+        let scenario = scenario.name;
+        let pair = pair + 1;
+        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
+        let left = self.clock.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
+        self.step.detail(&format!("{name}{left}"));
+
+        let logs = self
+            .out
+            .join("boots")
+            .join(format!("{scenario}-{run_name}"))
+            .join(format!("{pair:02}-{}", file_name(&arm_name)));
+        let job = job(scenario, run, &self.plan.args);
+        let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
+        let repeated = kept::earlier_failure(&logs, &key)?;
+        if let Some(kept) = self.kept(&name, &logs, &key)? {
+            self.clock.count_taken();
+            return Ok(Booted { boot: taken(kept, &logs), name, logs, repeated });
+        }
+        let attempt = |name| self.attempt(arm, &job, name, &logs);
+        let booted = match attempt(name.clone())? {
+            Ok(booted) => Booted { repeated, ..booted },
+            Err(failure) => {
+                let repeated = self.set_aside(&failure, &key)?;
+                let booted = attempt(format!("{name}, second attempt"))??;
+                Booted { name, repeated: Some(repeated), ..booted }
+            }
+        };
+        let Boot { release, samples, .. } = booted.boot.clone();
+        Kept { key, release, samples }.write(&booted.logs)?;
+        Ok(booted)
+    }
+
+    /// What an earlier run kept of this boot, if it was the same by its key. What was not is forgotten.
+    fn kept(&self, name: &str, logs: &Path, key: &str) -> Result<Option<Kept>> {
+        match Kept::read(logs) {
+            Some(kept) if kept.key != key => {
+                if !self.other.fetch_or(true, Ordering::Relaxed) {
+                    let what = "is of another kernel, guest or QEMU; all such boots are made again";
+                    self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
+                }
+                kept::forget(logs)?;
+                Ok(None)
+            }
+            kept => Ok(kept),
+        }
+    }
+
+    fn attempt(&self, arm: &Arm, job: &Job, name: String, logs: &Path) -> Result<Result<Booted, Failure>> {
+        fs::create_dir_all(logs).with_context(|| format!("{}: cannot create", logs.display()))?;
+        let boot = (self.booter.boot)(arm, job, logs).with_context(|| name.clone())?;
+        self.clock.count();
+        let booted = Booted { name, logs: logs.to_owned(), boot, repeated: None };
+        Ok(match booted.boot.outcome {
+            Outcome::Exit(0) => Ok(booted),
+            ref outcome => Err(booted.failure(Cause::Outcome(outcome.clone()))),
+        })
+    }
+
+    /// Keeps the logs of an attempt that failed, and says that there will be another one.
+    fn set_aside(&self, failure: &Failure, key: &str) -> Result<Repeated> {
+        let to = kept::failed_folder(&failure.logs);
+        let repeated = Repeated {
+            boot: failure.boot.clone(),
+            what: failure.cause.to_string(),
+            logs: to.strip_prefix(self.out).unwrap_or(&to).display().to_string(),
+            exit_code: failure.exit_code(),
+        };
+        kept::set_aside(&failure.logs, key, &repeated)?;
+        let Repeated { boot, what, .. } = &repeated;
+        self.ctx.progress.warn(&format!("{boot}: {what}; it is made again; logs: {}", to.display()));
+        Ok(repeated)
+    }
+}
+
+/// A boot of an earlier run.
+fn taken(kept: Kept, logs: &Path) -> Boot {
+    Boot {
+        outcome: Outcome::Exit(0),
+        samples: kept.samples,
+        notes: Vec::new(),
+        release: kept.release,
+        console_log: logs.join("console.log"),
+        channel_log: logs.join("channel.jsonl"),
+        elapsed: Duration::ZERO,
+    }
+}
+
+impl Booted {
+    /// Adds what the guest delivered to its group, and gives its kernel's release.
+    pub(super) fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
+        match group.take(role, &self.boot.samples) {
+            Ok(()) => Ok(self.boot.release),
+            Err(what) => {
+                kept::forget(&self.logs)?;
+                Err(self.failure(Cause::Metrics(what)).into())
+            }
+        }
+    }
+
+    fn failure(&self, cause: Cause) -> Failure {
+        let (boot, logs) = (self.name.clone(), self.logs.clone());
+        Failure { boot, cause, logs, tail: self.boot.tail(TAIL_LINES) }
+    }
+}
+
+fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
+    let own = run.args.iter().map(|&arg| arg.to_owned());
+    let command =
+        GuestCommand::Scenario { name: scenario.to_owned(), args: own.chain(args.iter().cloned()).collect() };
+    Job {
+        cpus: run.cpus,
+        mem_mib: run.mem_mib,
+        mode: run.mode,
+        timeout: run.timeout,
+        cmdline: run.cmdline.to_owned(),
+        ..Job::new(command)
+    }
+}
+
+/// How many boots there are, and how long the rest of them will take.
+pub(super) struct Clock {
+    began: Instant,
+    made: AtomicUsize,
+    taken: AtomicUsize,
+    all: usize,
+}
+
+impl Clock {
+    pub(super) fn new(all: usize) -> Self {
+        Self { began: Instant::now(), made: AtomicUsize::new(0), taken: AtomicUsize::new(0), all }
+    }
+
+    fn count(&self) {
+        self.made.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one of an earlier run.
+    fn count_taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Nothing while no boot tells how long one takes.
+    fn left(&self) -> Option<Duration> {
+        let made = self.made.load(Ordering::Relaxed);
+        let rest = self.all.saturating_sub(made + self.taken.load(Ordering::Relaxed));
+        let made = u32::try_from(made).ok().filter(|&n| n > 0)?;
+        Some(self.began.elapsed() / made * u32::try_from(rest).ok()?)
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} boots", self.all)?;
+        match self.taken.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            taken => write!(f, ", {taken} of them from an earlier run"),
+        }
+    }
+}
+
+/// The arm's name as part of a path: names come from the command line.
+fn file_name(arm: &str) -> String {
+    arm.chars().map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect()
+}

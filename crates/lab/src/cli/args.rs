@@ -1,0 +1,455 @@
+//! The command line: subcommands, options and their help.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use lab::ab::catalog::{self, Control};
+use lab::checks::suite::Tier;
+use lab::kernel::{Tree, Variant};
+use lab::vm::job::{Arm, Mode};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
+2 wrong usage; 3 trouble of the host (QEMU missing, apt impossible, a build that failed);
+4 a guest that failed (panic, splat, hang, no result, garbage), also if the boot was made again
+and then ended well; 130 interrupted.
+
+Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memreap.";
+
+/// Builds stock and changed Linux kernels, boots both in QEMU and says which is better.
+#[derive(Parser)]
+#[command(name = "lab", version, after_help = EXIT_CODES, propagate_version = true)]
+pub(super) struct Cli {
+    /// Which 6.12.N to use, for example 6.12.107 [default: the newest that apt offers]
+    #[arg(long, global = true, value_name = "6.12.N")]
+    pub(super) kernel: Option<String>,
+    #[command(subcommand)]
+    pub(super) command: Sub,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Sub {
+    Ab(AbArgs),
+    Faceoff(FaceoffArgs),
+    Report(ReportArgs),
+    Boot(BootArgs),
+    Build(BuildArgs),
+    Kunit(KunitArgs),
+    Selftests(SelftestArgs),
+    Soak(SoakArgs),
+    Stress(StressArgs),
+    Series(SeriesArgs),
+    Static(StaticArgs),
+    Topics(TopicsArgs),
+    Test(TestArgs),
+    Doctor(DoctorArgs),
+    /// Install the Debian packages that the lab needs
+    HostSetup,
+    /// Remove all caches: sources, trees, builds, compiler cache
+    CleanCache,
+}
+
+/// Compare two arms: boot both in turns, run the scenarios, print the verdicts
+///
+/// Writes target/lab/results.json and target/lab/report.html.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab ab                                  all scenarios, stock against memreap
+  lab ab reap --pairs 12                  one scenario, more pairs
+  lab ab reap --cmdline-memreap memreap.reap=0
+  lab ab --continue                       what a comparison that was broken off has left to do
+  lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always")]
+pub(super) struct AbArgs {
+    /// Scenarios [default: all]
+    pub(super) scenarios: Vec<String>,
+    /// Pairs of boots; below six there is no verdict
+    #[arg(long, default_value_t = 8)]
+    pub(super) pairs: usize,
+    /// Print results.json on stdout instead of the table
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Leave out the A/A control (a second boot of the base arm in each pair)
+    #[arg(long)]
+    pub(super) no_aa: bool,
+    /// The arms, base first; give none or two [default: stock and memreap, and what kernels a
+    /// scenario needs beside them]
+    #[arg(long = "arm", value_name = ARM)]
+    pub(super) arms: Vec<ArmSpec>,
+    /// Kernel parameters for the stock arm
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    pub(super) cmdline_stock: String,
+    /// Kernel parameters for the memreap arm
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    pub(super) cmdline_memreap: String,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    pub(super) variant: Variant,
+    /// Judge by kernel/<scenario>/expect.toml: what must be shown, and what may get worse; with
+    /// --smoke by what one pair can show
+    #[arg(long)]
+    pub(super) expect: bool,
+    /// Run only this case of a scenario, for example 100-vmas
+    #[arg(long, value_name = "NAME")]
+    pub(super) case: Option<String>,
+    /// The smallest effect that counts, as a fraction
+    #[arg(long, default_value_t = 0.03)]
+    pub(super) min_effect: f64,
+    /// One quick pair that shows that everything runs: no control, no verdicts
+    #[arg(long)]
+    pub(super) smoke: bool,
+    /// Go on where an earlier one ended or was broken off: boots that it made of the same kernel,
+    /// guest and QEMU are taken, not made again
+    #[arg(long = "continue")]
+    pub(super) resume: bool,
+}
+
+/// Compare low-memory killers in one Debian guest, each on the same loads
+///
+/// Writes target/lab/faceoff.jsonl as it goes, faceoff.json and faceoff.html after every round.
+/// A contestant is a folder in faceoff/contestants. Finding (exit code 1): a wrong victim of
+/// memreap, or a variant in which another is better.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab faceoff                             everybody, every variant: some hours
+  lab faceoff earlyoom memreap --variant hog --runs 3
+  lab faceoff --continue                  what an interrupted one has left to do")]
+pub(super) struct FaceoffArgs {
+    /// Contestants [default: all]
+    pub(super) contestants: Vec<String>,
+    /// Only this load, or \"idle\" (repeatable) [default: all]
+    #[arg(long = "variant", value_name = "VARIANT")]
+    pub(super) variants: Vec<String>,
+    /// Rounds; each runs every contestant once in every variant
+    #[arg(long, default_value_t = 5)]
+    pub(super) runs: usize,
+    /// Of the load in the first round; the others count on from it
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// When a load that has not ended is given up; a slow leak needs 40 to fill the memory
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(super) limit: u64,
+    /// Keep the logs of all runs, not only of those that failed
+    #[arg(long)]
+    pub(super) keep: bool,
+    /// Go on where an earlier one ended
+    #[arg(long = "continue")]
+    pub(super) resume: bool,
+    /// Write the plots as SVG files too
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) svg: Option<PathBuf>,
+    /// Print faceoff.json on stdout instead of the tables
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Show the results of earlier comparisons
+///
+/// Takes a results.json of `lab ab` or a faceoff.json of `lab faceoff`, for example one of docs/results/.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab report docs/results/reap.json
+  lab report docs/results/*.json --html /tmp/pages
+  lab report --documents                  fill the tables of README.md and docs/results.md")]
+pub(super) struct ReportArgs {
+    /// The files
+    #[arg(value_name = "FILE", required_unless_present = "documents")]
+    pub(super) files: Vec<PathBuf>,
+    /// Write a page per file into this folder instead of tables to stdout
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) html: Option<PathBuf>,
+    /// Write the tables of README.md and docs/results.md anew from docs/results/
+    #[arg(long, conflicts_with_all = ["files", "html"])]
+    pub(super) documents: bool,
+}
+
+/// Boot one guest: a shell, or one command with its own exit code
+///
+/// Exit code: the command's own (128+n after signal n) when the guest was healthy; 3 when QEMU
+/// failed; 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab boot                                     a shell in the changed kernel
+  lab boot --arm stock -- uname -r
+  lab boot --variant debug --copy ./prog:/prog -- /prog --flag")]
+pub(super) struct BootArgs {
+    /// The kernel
+    #[arg(long, value_name = ARM, default_value = "memreap")]
+    pub(super) arm: ArmSpec,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    pub(super) variant: Variant,
+    /// Number of CPUs
+    #[arg(long, default_value_t = 2)]
+    pub(super) cpus: u32,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 1024)]
+    pub(super) mem: u32,
+    /// How guest time passes
+    #[arg(long, value_enum, default_value_t = TimeMode::Multi)]
+    pub(super) mode: TimeMode,
+    /// Seconds until a command's guest counts as hung
+    #[arg(long, default_value_t = 180)]
+    pub(super) timeout: u64,
+    /// More kernel parameters
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    pub(super) cmdline: String,
+    /// Put a file or folder into the guest (repeatable)
+    #[arg(long, value_name = "HOST:GUEST")]
+    pub(super) copy: Vec<CopySpec>,
+    /// The command and its arguments [default: a shell]
+    #[arg(last = true, value_name = "CMD")]
+    pub(super) command: Vec<String>,
+}
+
+/// Build kernels, or find them in the cache, and print the paths of their bzImages
+#[derive(Args)]
+pub(super) struct BuildArgs {
+    /// Which tree: stock, memreap or a scenario's control [default: all]
+    #[arg(long, value_name = "TREE")]
+    pub(super) arm: Option<Tree>,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    pub(super) variant: Variant,
+}
+
+/// Run the topics' KUnit tests in the changed kernel
+#[derive(Args)]
+pub(super) struct KunitArgs {
+    /// Only suites (or suite.case) matching this glob
+    pub(super) filter: Option<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    pub(super) variant: Variant,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Take it as passed if it passed before with the same kernel, guest and QEMU
+    #[arg(long)]
+    pub(super) remembered: bool,
+}
+
+/// Run selftests in the changed kernel: ours, and the kernel's own compared with stock
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab selftests                           ours
+  lab selftests ours mm/mrelease_test     ours and one of the kernel's own
+  lab selftests cgroup                    all of tools/testing/selftests/cgroup")]
+pub(super) struct SelftestArgs {
+    /// \"ours\", or names under tools/testing/selftests [default: ours]
+    pub(super) names: Vec<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    pub(super) variant: Variant,
+    /// How long each storm and race of ours goes on, in seconds
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
+    pub(super) stress_seconds: u64,
+    /// Look for leaks of the kernel's memory too (kmemleak), which takes longer; debug only
+    #[arg(long)]
+    pub(super) leaks: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Take programs as passed that passed before with the same content, kernel, guest and QEMU
+    #[arg(long)]
+    pub(super) remembered: bool,
+}
+
+/// Stress the changed kernel for a while: kill storms, fork races, memory pressure
+#[derive(Args)]
+pub(super) struct SoakArgs {
+    /// For how long
+    #[arg(long, default_value_t = 10)]
+    pub(super) minutes: u64,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    pub(super) variant: Variant,
+    /// Repeat the storm of an earlier soak [default: any]
+    #[arg(long)]
+    pub(super) seed: Option<u64>,
+}
+
+/// Run stress-ng in guests, stock beside the changed kernel
+///
+/// A guest for each class of stressors and kernel. Finding (exit code 1): a failure that stock does
+/// not have, or a class in which nothing was done.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab stress                              all classes in both debug kernels
+  lab stress oom swap --seconds 300       two of them, longer
+  lab stress --variant slim --seconds 10  a quick look")]
+pub(super) struct StressArgs {
+    /// Classes [default: all]
+    pub(super) classes: Vec<String>,
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    pub(super) variant: Variant,
+    /// For how long, per class and kernel
+    #[arg(long, default_value_t = 60)]
+    pub(super) seconds: u64,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Only list the classes
+    #[arg(long)]
+    pub(super) list: bool,
+}
+
+/// Export the topics as patches for git am
+#[derive(Args)]
+pub(super) struct SeriesArgs {
+    /// Where to
+    #[arg(long, value_name = "FOLDER", default_value = "series")]
+    pub(super) out: PathBuf,
+    /// Apply the patches with git am and build a kernel after each
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+/// Check the topics' code as a maintainer would: checkpatch, sparse, W=1
+#[derive(Args)]
+pub(super) struct StaticArgs {
+    /// Also compile it in configurations that people forget (SMP=n, MMU=n, SWAP=n, ...)
+    #[arg(long)]
+    pub(super) configs: bool,
+}
+
+/// List the topics, in order
+#[derive(Args)]
+pub(super) struct TopicsArgs {
+    /// Apply them to the oldest and the newest kernel that apt offers
+    #[arg(long)]
+    pub(super) check_all: bool,
+}
+
+/// Run the checks of the project, a tier of them or some by name
+///
+/// What passed before with the same content is not run again, and the report says what that was. Passes
+/// are kept in the cache for 30 days.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab test                                what `make test` runs
+  lab test --tier check                   for every edit: ten minutes with warm caches
+  lab test kunit selftests --fresh        two checks, whatever passed before")]
+pub(super) struct TestArgs {
+    /// Checks by name [default: all of the tier]
+    pub(super) checks: Vec<String>,
+    /// How much; `full` takes nothing from memory
+    #[arg(long, value_enum, default_value_t = Tier::Test)]
+    pub(super) tier: Tier,
+    /// Run everything, whatever passed before
+    #[arg(long)]
+    pub(super) fresh: bool,
+    /// Only list them
+    #[arg(long)]
+    pub(super) list: bool,
+}
+
+/// Say what the lab needs of this host, what is missing and how to get it
+#[derive(Args)]
+pub(super) struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+const ARM: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
+
+/// One `--arm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ArmSpec {
+    Built(Tree),
+    /// The changed kernel with parameters that make it a control.
+    With(&'static str, &'static str),
+    File(Arm),
+}
+
+impl FromStr for ArmSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, rest)) = text.split_once('=') else {
+            let control = catalog::controls().into_iter().find(|control| control.name == text);
+            if let Some(Control { name, parameters: Some(parameters) }) = control {
+                return Ok(Self::With(name, parameters));
+            }
+            return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));
+        };
+        let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
+        if name.is_empty() || file.is_empty() {
+            return Err("expected NAME=BZIMAGE[,PARAMETERS]".to_owned());
+        }
+        let bzimage = std::path::absolute(file).map_err(|e| format!("{file}: {e}"))?;
+        if !bzimage.is_file() {
+            return Err(format!("{file}: no such file"));
+        }
+        Ok(Self::File(Arm { name: name.to_owned(), bzimage, cmdline: cmdline.to_owned() }))
+    }
+}
+
+/// One `--copy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CopySpec(pub(super) PathBuf, pub(super) String);
+
+impl FromStr for CopySpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, guest) = text.rsplit_once(':').ok_or("expected HOST:GUEST")?;
+        if !guest.starts_with('/') {
+            return Err(format!("{guest}: the path in the guest must be absolute"));
+        }
+        if !Path::new(host).exists() {
+            return Err(format!("{host}: no such file or folder"));
+        }
+        Ok(Self(host.into(), guest.to_owned()))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TimeMode {
+    /// Real concurrency, real noise
+    Multi,
+    /// Instructions as time: repeats closely; one CPU's worth of speed
+    Icount,
+}
+
+impl From<TimeMode> for Mode {
+    fn from(mode: TimeMode) -> Self {
+        match mode {
+            TimeMode::Multi => Self::Multi,
+            TimeMode::Icount => Self::Icount,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arms_are_read() {
+        assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
+        assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
+        assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
+        assert_eq!("memreap-sync".parse(), Ok(ArmSpec::With("memreap-sync", "memreap.swap_release=sync")));
+        assert!("memreap-none".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-none'"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_path_buf();
+        let spec = format!("mine={},a=b c,d", path.display());
+        let arm = Arm { name: "mine".into(), bzimage: path, cmdline: "a=b c,d".into() };
+        assert_eq!(spec.parse(), Ok(ArmSpec::File(arm)));
+        assert!("mine=/no/such/file".parse::<ArmSpec>().unwrap_err().contains("no such file"));
+        for bad in ["mine", "=x", "mine="] {
+            assert!(bad.parse::<ArmSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn copies_are_read() {
+        assert_eq!("/etc:/x/y".parse(), Ok(CopySpec("/etc".into(), "/x/y".into())));
+        for bad in ["/etc", "/etc:relative", "/no/such:/x"] {
+            assert!(bad.parse::<CopySpec>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! One build of a kernel: its key, its tree, the steps that make it, and how long it stays in the cache.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::context::Context;
+use crate::host::{self, Staging};
+use crate::kernel::config::{self, Request};
+use crate::kernel::make::{self, set_time, touched};
+use crate::kernel::source::{self, Source};
+use crate::kernel::topics::{self, Topic};
+use crate::kernel::{Kernel, Tree, Variant};
+
+/// Part of every key: raise it when the way kernels are built changes.
+const RECIPE: &str = "2";
+/// How many builds of a variant stay in the cache.
+const KEPT_BUILDS: usize = 6;
+
+/// After this time unfinished work counts as abandoned.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
+/// What a build leaves, relative to its folder.
+const BZIMAGE: &str = "arch/x86/boot/bzImage";
+const RELEASE: &str = "include/config/kernel.release";
+const PRODUCTS: [&str; 6] = [BZIMAGE, RELEASE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
+/// Written last into a finished build.
+pub(super) const MARKER: &str = "memreap-build.json";
+/// What the marker records about a finished build.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    key: String,
+    release: String,
+    /// Of the bzImage: a file that lost its data in a power cut is not trusted.
+    sha256: String,
+}
+
+/// Builds a kernel, or returns at once when the cache has it. A changed kernel is built on top
+/// of the stock one's objects where there are any.
+///
+/// # Errors
+/// When the source, a package or a topic is missing or does not fit, when a requested symbol
+/// does not take effect, or when the build fails (compiler errors, the log's end and path).
+pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
+    if let Some(why) = make::refused_path(&ctx.cache) {
+        bail!("{}: {why}", ctx.cache.display());
+    }
+    host::ensure_packages(ctx, host::BUILD)?;
+    let source = source::get(ctx)?;
+    let plan = Plan::new(ctx, &source, tree, variant)?;
+    if let Some(kernel) = plan.finished() {
+        return Ok(kernel);
+    }
+    let _lock = host::lock(ctx, &ctx.cache.join("locks").join(&plan.key))?;
+    if let Some(kernel) = plan.finished() {
+        return Ok(kernel);
+    }
+    plan.run(ctx)?;
+    prune(ctx, variant);
+    plan.finished().with_context(|| format!("{}: the build just finished is not valid", plan.dir.display()))
+}
+
+/// One build: what goes in, and where the result goes.
+struct Plan {
+    source: Source,
+    tree: Tree,
+    variant: Variant,
+    topics: Vec<Topic>,
+    requests: Vec<Request>,
+    key: String,
+    tree_dir: PathBuf,
+    dir: PathBuf,
+}
+
+impl Plan {
+    fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
+        let topics = tree.changes(&ctx.repo)?;
+        let requests = config::requests(ctx, &topics, variant)?;
+        let tree_key = tree_key(source, &topics)?;
+        let compiler = compiler_version()?;
+        let key = key(
+            &[
+                "build",
+                RECIPE,
+                &source.version.full,
+                &tree.to_string(),
+                &config::fragment_text(&requests),
+                &compiler,
+            ],
+            &topics,
+        )?;
+        let tree_dir = ctx.cache.join("trees").join(&tree_key[..16]);
+        let dir = tree_dir.join(format!("{variant}-{}", &key[..16]));
+        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir })
+    }
+
+    /// The kernel, if its build is complete and sound.
+    fn finished(&self) -> Option<Kernel> {
+        let marker_path = self.dir.join(MARKER);
+        let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
+        let bzimage = self.dir.join(BZIMAGE);
+        let sound = marker.key == self.key
+            && marker.sha256 == sha256(&fs::read(&bzimage).ok()?)
+            && PRODUCTS.iter().all(|p| self.dir.join(p).is_file());
+        if !sound {
+            return None;
+        }
+        // Its age counts from its last use. Without write access it merely gets pruned earlier.
+        let _ =
+            File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
+        Some(Kernel {
+            bzimage,
+            config: self.dir.join(".config"),
+            build_dir: self.dir.clone(),
+            source_dir: self.tree_dir.clone(),
+            release: marker.release,
+            key: marker.key,
+        })
+    }
+
+    fn run(&self, ctx: &Context) -> Result<()> {
+        // Its objects are a head start, but not worth a build of their own.
+        let stock = match self.tree {
+            Tree::Stock => None,
+            Tree::Memreap | Tree::Control(_) => {
+                Self::new(ctx, &self.source, Tree::Stock, self.variant)?.finished()
+            }
+        };
+        self.ensure_tree(ctx)?;
+        let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
+        let step = ctx.progress.step(&what);
+        let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
+        let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
+        fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+        if let Some(stock) = &stock {
+            step.detail("copying the stock objects");
+            make::copy_objects(stock, work.path())?;
+            let now = SystemTime::now();
+            for path in touched(&self.topics)? {
+                set_time(&self.tree_dir.join(path), now)?;
+            }
+        }
+        step.detail("configuring");
+        config::configure(ctx, &self.tree_dir, work.path(), &self.requests, &log)?;
+        if let Some(stock) = &stock {
+            make::settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
+        }
+        let counter = ctx.cache.join(format!("steps-{}-{}", self.tree, self.variant));
+        let mut command = make::make(ctx, &self.tree_dir, work.path());
+        command.arg("bzImage");
+        make::run_make(ctx, &step, &mut command, &log, Some(&counter))?;
+        self.keep(work)?;
+        step.done("built");
+        Ok(())
+    }
+
+    /// Makes the tree: all of the pristine source as hard links, then the topics.
+    fn ensure_tree(&self, ctx: &Context) -> Result<()> {
+        if self.tree_dir.is_dir() {
+            return Ok(());
+        }
+        let _lock = host::lock(ctx, &self.tree_dir)?;
+        if self.tree_dir.is_dir() {
+            return Ok(());
+        }
+        let step =
+            ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
+        let staging = Staging::begin(&self.tree_dir)?;
+        make::hard_link_copy(&self.source.dir, staging.path())?;
+        topics::apply_all(&self.topics, staging.path())
+            .with_context(|| format!("on {}", self.source.version.full))?;
+        if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
+            bail!("kernel/ was edited while its topics were applied; run this again");
+        }
+        // The copy has the source's time; from here on it tells whether the tree is in use.
+        set_time(staging.path(), SystemTime::now())?;
+        staging.publish(&self.tree_dir)?;
+        step.done("");
+        Ok(())
+    }
+
+    /// Publishes the build. Of a stock build all objects stay, as the seed of others; of a
+    /// changed one only what is needed to run it.
+    fn keep(&self, work: Staging) -> Result<()> {
+        for product in PRODUCTS {
+            if !work.path().join(product).is_file() {
+                bail!("make succeeded but {product} is missing in {}", work.path().display());
+            }
+        }
+        let release =
+            fs::read_to_string(work.path().join(RELEASE)).context("reading the kernel's release")?;
+        let bzimage = fs::read(work.path().join(BZIMAGE)).context("reading the bzImage")?;
+        let marker =
+            Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
+        let result = match self.tree {
+            Tree::Stock => work,
+            Tree::Memreap | Tree::Control(_) => {
+                let kept = Staging::begin(&self.dir)?;
+                for product in PRODUCTS {
+                    let to = kept.path().join(product);
+                    to.parent()
+                        .map_or(Ok(()), fs::create_dir_all)
+                        .and_then(|()| fs::rename(work.path().join(product), &to))
+                        .with_context(|| format!("cannot write {}", to.display()))?;
+                }
+                kept
+            }
+        };
+        let path = result.path().join(MARKER);
+        File::create(&path)
+            .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        result.publish(&self.dir)
+    }
+}
+fn compiler_version() -> Result<String> {
+    let first_line = |tool: &str| -> Result<String> {
+        let text = host::output(host::tool(tool).arg("--version"))?;
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    };
+    Ok(format!("{}\n{}", first_line("gcc")?, first_line("ld")?))
+}
+
+fn tree_key(source: &Source, topics: &[Topic]) -> Result<String> {
+    key(&["tree", &source.version.full], topics)
+}
+
+fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    topics::digest(topics, &mut hash)?;
+    Ok(hex(&hash.finalize()))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Removes the builds of `variant` that were not used for longest, and what runs that were
+/// killed or interrupted left: unfinished work, and trees without a build. What cannot be
+/// removed costs space and nothing else.
+fn prune(ctx: &Context, variant: Variant) {
+    let prefix = format!("{variant}-");
+    let trees = folders(&ctx.cache.join("trees"));
+    let builds_in = |tree: &Path| folders(tree).into_iter().filter(|f| f.join(MARKER).is_file());
+    let mut builds: Vec<(SystemTime, PathBuf)> = trees
+        .iter()
+        .flat_map(|tree| builds_in(tree))
+        .filter(|build| build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
+        .filter_map(|build| Some((build.join(MARKER).metadata().ok()?.modified().ok()?, build)))
+        .collect();
+    builds.sort();
+    for (_, build) in builds.iter().rev().skip(KEPT_BUILDS) {
+        let _ = host::remove_any(build);
+    }
+    for tree in trees {
+        let is_work = |f: &PathBuf| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("work-"));
+        for work in folders(&tree).iter().filter(|f| is_work(f) && is_old(f)) {
+            let _ = host::remove_any(work);
+        }
+        if builds_in(&tree).next().is_none() && is_old(&tree) {
+            let name = tree.file_name().unwrap_or_default();
+            let _ = host::remove_any(&ctx.cache.join("headers").join(name));
+            let _ = host::remove_any(&tree);
+        }
+    }
+}
+
+/// Whether nobody can be at work there any more.
+fn is_old(folder: &Path) -> bool {
+    let age = folder.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
+    age.is_some_and(|age| age > ABANDONED)
+}
+
+fn folders(of: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(of) else { return Vec::new() };
+    entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_with_every_part() {
+        let base = key(&["build", "1", "6.12.117-1"], &[]).unwrap();
+        assert_eq!(base.len(), 64);
+        assert_eq!(base, key(&["build", "1", "6.12.117-1"], &[]).unwrap());
+        assert_ne!(base, key(&["build", "1", "6.12.117-2"], &[]).unwrap());
+        assert_ne!(base, key(&["build", "16", ".12.117-1"], &[]).unwrap(), "parts do not run together");
+    }
+
+    #[test]
+    fn old_builds_and_abandoned_work_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: dir.path().into(),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        let hours_ago = |h| SystemTime::now() - Duration::from_secs(h * 3600);
+        let folder = |path: &str, age: u64| {
+            let path = dir.path().join("trees").join(path);
+            fs::create_dir_all(&path).unwrap();
+            set_time(&path, hours_ago(age)).unwrap();
+            path
+        };
+        let build = |path: &str, age: u64| {
+            let path = folder(path, age);
+            fs::write(path.join(MARKER), "").unwrap();
+            set_time(&path.join(MARKER), hours_ago(age)).unwrap();
+            path
+        };
+        let slim: Vec<PathBuf> = (0..8).map(|i| build(&format!("a/slim-{i}"), 100 + i)).collect();
+        let debug = build("b/debug-0", 500);
+        let (at_work, left) = (folder("a/work-1.partial", 1), folder("a/work-2.partial", 48));
+        let (young, old) = (folder("young", 1), folder("old", 48));
+        prune(&ctx, Variant::Slim);
+        let there: Vec<bool> = slim.iter().map(|b| b.exists()).collect();
+        assert_eq!(there, [true, true, true, true, true, true, false, false]);
+        assert!(debug.exists(), "another variant");
+        assert!(at_work.exists() && !left.exists());
+        assert!(young.exists() && !old.exists());
+    }
+
+    #[test]
+    fn a_build_counts_only_with_its_marker_and_whole_bzimage() {
+        let dir = tempfile::tempdir().unwrap();
+        let version = source::PackageVersion::parse("6.12.117-1").unwrap();
+        let plan = Plan {
+            source: Source { version, dir: dir.path().join("pristine") },
+            tree: Tree::Stock,
+            variant: Variant::Slim,
+            topics: Vec::new(),
+            requests: Vec::new(),
+            key: "k".repeat(64),
+            tree_dir: dir.path().join("tree"),
+            dir: dir.path().join("tree/slim-k"),
+        };
+        let work = || {
+            let work = Staging::begin(&plan.tree_dir.join("work-k")).unwrap();
+            for product in PRODUCTS {
+                let path = work.path().join(product);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "6.12.117\n").unwrap();
+            }
+            work
+        };
+        assert!(plan.finished().is_none());
+        plan.keep(work()).unwrap();
+        let kernel = plan.finished().unwrap();
+        assert_eq!((kernel.release.as_str(), kernel.key.len()), ("6.12.117", 64));
+
+        fs::write(&kernel.bzimage, "").unwrap();
+        assert!(plan.finished().is_none(), "a damaged bzImage");
+        plan.keep(work()).unwrap();
+        assert!(plan.finished().is_some());
+        fs::remove_file(plan.dir.join(MARKER)).unwrap();
+        assert!(plan.finished().is_none(), "no marker");
+        let incomplete = work();
+        fs::remove_file(incomplete.path().join("vmlinux")).unwrap();
+        assert!(plan.keep(incomplete).unwrap_err().to_string().contains("vmlinux is missing"));
+
+        let changed = Plan { tree: Tree::Memreap, ..plan };
+        fs::create_dir_all(changed.tree_dir.join("work-k.partial")).unwrap();
+        let whole = Staging::begin(&changed.tree_dir.join("work-k")).unwrap();
+        for product in PRODUCTS.into_iter().chain(["mm/mmap.o"]) {
+            let path = whole.path().join(product);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        changed.keep(whole).unwrap();
+        assert!(changed.finished().is_some());
+        assert!(!changed.dir.join("mm").exists(), "objects are not kept");
+    }
+}

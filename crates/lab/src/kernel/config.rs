@@ -1,0 +1,208 @@
+//! Kernel configurations: the fragments in `kernel/configs`, the topics' symbols, and the check that what they
+//! request took effect.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::context::Context;
+use crate::host;
+use crate::kernel::Variant;
+use crate::kernel::make::make;
+use crate::kernel::topics::Topic;
+
+/// The topics' symbols, and their KUnit tests in the variants that look for faults.
+fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
+    let kunit: Vec<&String> = match variant {
+        Variant::Debug | Variant::Kcsan => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
+        Variant::Slim | Variant::Faceoff => Vec::new(),
+    };
+    topics
+        .iter()
+        .filter_map(|t| t.kconfig.as_deref())
+        .chain(kunit.into_iter().map(String::as_str))
+        .map(|symbol| Request {
+            symbol: symbol.to_owned(),
+            value: "y".to_owned(),
+            origin: "kernel/topics.toml".to_owned(),
+        })
+        .collect()
+}
+
+/// The requests of the variant's fragments with these topics turned on, one per symbol.
+pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant) -> Result<Vec<Request>> {
+    let mut requests = fragment_requests(ctx, variant)?;
+    requests.extend(topic_requests(topics, variant));
+    Ok(merge(requests))
+}
+
+/// One line of a configuration fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Without `CONFIG_`.
+    symbol: String,
+    /// `y`, `n`, a number or a quoted string.
+    value: String,
+    /// Where it stands, `file:line`.
+    origin: String,
+}
+
+fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
+    let mut requests = Vec::new();
+    for name in variant.fragments() {
+        let file = format!("kernel/configs/{name}.config");
+        let text = fs::read_to_string(ctx.in_repo(&file)).with_context(|| format!("cannot read {file}"))?;
+        requests.extend(parse_fragment(&text, &file)?);
+    }
+    Ok(requests)
+}
+
+/// Reads lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.
+fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let origin = format!("{file}:{}", number + 1);
+        let line = line.trim();
+        let unset = line.strip_prefix("# CONFIG_").and_then(|l| l.strip_suffix(" is not set"));
+        let (symbol, value) = match (unset, line.strip_prefix("CONFIG_")) {
+            (Some(symbol), _) => (symbol, "n"),
+            (None, Some(rest)) => {
+                rest.split_once('=').with_context(|| format!("{origin}: expected CONFIG_X=value"))?
+            }
+            (None, None) if line.is_empty() || line.starts_with('#') => continue,
+            (None, None) => bail!("{origin}: expected CONFIG_X=value or a comment, found \"{line}\""),
+        };
+        if let Some(earlier) = requests.iter().find(|r| r.symbol == symbol) {
+            bail!("{origin}: CONFIG_{symbol} is already set at {}", earlier.origin);
+        }
+        requests.push(Request { symbol: symbol.to_owned(), value: value.to_owned(), origin });
+    }
+    Ok(requests)
+}
+
+/// One request per symbol: the last one counts.
+fn merge(requests: Vec<Request>) -> Vec<Request> {
+    let mut merged: Vec<Request> = Vec::new();
+    for request in requests {
+        match merged.iter_mut().find(|r| r.symbol == request.symbol) {
+            Some(earlier) => *earlier = request,
+            None => merged.push(request),
+        }
+    }
+    merged
+}
+
+pub(super) fn fragment_text(requests: &[Request]) -> String {
+    requests.iter().map(|r| format!("CONFIG_{}={}\n", r.symbol, r.value)).collect()
+}
+
+/// The requests that a finished `.config` does not grant, one line each.
+fn unmet(requests: &[Request], config: &str) -> Vec<String> {
+    let granted: HashMap<&str, &str> =
+        config.lines().filter_map(|l| l.strip_prefix("CONFIG_")?.split_once('=')).collect();
+    requests
+        .iter()
+        .filter_map(|r| {
+            let value = granted.get(r.symbol.as_str()).copied().unwrap_or("n");
+            (value != r.value)
+                .then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
+        })
+        .collect()
+}
+
+/// Writes `out/.config`: nothing but the requests and what they pull in.
+pub(super) fn configure(
+    ctx: &Context,
+    tree: &Path,
+    out: &Path,
+    requests: &[Request],
+    log: &Path,
+) -> Result<()> {
+    let fragment = out.join("memreap.fragment");
+    fs::write(&fragment, fragment_text(requests))
+        .with_context(|| format!("cannot write {}", fragment.display()))?;
+    let mut command = make(ctx, tree, out);
+    command.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment);
+    let status = host::run_logged(&mut command, log, |_| {})?;
+    if !status.success() {
+        bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    let path = out.join(".config");
+    let config = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let unmet = unmet(requests, &config);
+    if !unmet.is_empty() {
+        bail!(
+            "these symbols did not take effect; a dependency is missing or this kernel does not \
+             have them:\n  {}",
+            unmet.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::topics;
+
+    fn parsed(text: &str) -> Vec<Request> {
+        parse_fragment(text, "f").unwrap()
+    }
+
+    #[test]
+    fn fragments_are_read_and_merged() {
+        let slim =
+            parsed("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
+        let debug = parsed("CONFIG_A=n\nCONFIG_N=64\n");
+        let merged = merge(slim.into_iter().chain(debug).collect());
+        assert_eq!(fragment_text(&merged), "CONFIG_A=n\nCONFIG_S=\"a=b\"\nCONFIG_B=n\nCONFIG_N=64\n");
+    }
+
+    #[test]
+    fn the_kernels_that_look_for_faults_have_the_topics_tests() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let ctx = Context {
+            repo: repo.clone(),
+            cache: "/nowhere".into(),
+            out: "/nowhere".into(),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        let topics = topics::load(&repo).unwrap();
+        for (variant, has_them) in [
+            (Variant::Slim, false),
+            (Variant::Debug, true),
+            (Variant::Kcsan, true),
+            (Variant::Faceoff, false),
+        ] {
+            let mut requests = fragment_requests(&ctx, variant).unwrap();
+            requests.extend(topic_requests(&topics, variant));
+            let wanted = |symbol: &str| requests.iter().any(|r| r.symbol == symbol && r.value == "y");
+            assert_eq!(wanted("KUNIT"), has_them, "{variant}");
+            for test in topics.iter().filter_map(|t| t.kunit.as_deref()) {
+                assert_eq!(wanted(test), has_them, "{variant}: {test}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_fragment_lines_are_named() {
+        let error = |text| parse_fragment(text, "f.config").unwrap_err().to_string();
+        assert_eq!(error("\nA=y"), "f.config:2: expected CONFIG_X=value or a comment, found \"A=y\"");
+        assert_eq!(error("CONFIG_A"), "f.config:1: expected CONFIG_X=value");
+        assert_eq!(error("CONFIG_A=y\nCONFIG_A=n"), "f.config:2: CONFIG_A is already set at f.config:1");
+    }
+
+    #[test]
+    fn every_request_must_take_effect() {
+        let wanted = parsed("CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\nCONFIG_D=64\nCONFIG_E=n\nCONFIG_F=\"x\"\n");
+        let config =
+            "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
+        assert_eq!(
+            unmet(&wanted, config),
+            ["f:2: CONFIG_B=y became n", "f:3: CONFIG_C=n became y", "f:4: CONFIG_D=64 became 32"]
+        );
+    }
+}

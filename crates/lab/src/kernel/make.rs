@@ -1,0 +1,257 @@
+//! The kernel's makefiles: how they are run, so that equal content yields equal builds, and what they take over
+//! from an earlier build.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::context::Context;
+use crate::host::{self, Staging};
+use crate::kernel::topics::{self, Topic};
+use crate::kernel::{Kernel, build};
+use crate::progress::Step;
+
+/// Why kernels cannot be built below `folder`, if so.
+pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
+    let text = folder.to_string_lossy();
+    let refused = text.contains(|c: char| c.is_whitespace() || c == ':');
+    refused.then_some("the kernel's make takes no path with spaces or colons; set MEMREAP_CACHE to another")
+}
+
+/// A `make` for `tree` with its output in `out`, which must lie directly below `tree`: all that
+/// could make two builds of one content differ is fixed.
+pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
+    let mut output = std::ffi::OsString::from("O=");
+    output.push(out);
+    let mut command = host::tool("make");
+    command
+        .arg("-C")
+        .arg(tree)
+        .arg(output)
+        .arg(format!("-j{}", host::cpus()))
+        .args(["ARCH=x86_64", "CC=ccache gcc", "HOSTCC=ccache gcc", "LOCALVERSION="])
+        .env("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970")
+        .env("KBUILD_BUILD_USER", "memreap")
+        .env("KBUILD_BUILD_HOST", "lab")
+        .env("KBUILD_BUILD_VERSION", "1")
+        .env("CCACHE_DIR", ctx.cache.join("ccache"))
+        .env("CCACHE_MAXSIZE", "5G")
+        .env("CCACHE_NOHASHDIR", "1")
+        // The few absolute paths, in the build of the kernel's own tools.
+        .env("CCACHE_BASEDIR", tree);
+    command
+}
+
+/// Runs a make with the object at hand as the step's detail. `counter` keeps how many steps the
+/// last such run took, so that the next one can say how far it is.
+pub(super) fn run_make(
+    ctx: &Context,
+    step: &Step,
+    command: &mut Command,
+    log: &Path,
+    counter: Option<&Path>,
+) -> Result<()> {
+    let last = counter
+        .and_then(|path| fs::read_to_string(path).ok())
+        .and_then(|text| text.trim().parse::<u32>().ok());
+    let (mut steps, mut warnings, mut errors) = (0_u32, 0_u32, Vec::new());
+    let status = host::run_logged(command, log, |line| {
+        if let Some((tool, file)) = kbuild_step(line) {
+            steps += 1;
+            // A changed header that all include makes the last run's number meaningless.
+            let expected = last.filter(|&n| steps <= n).map_or(String::new(), |n| format!(" of about {n}"));
+            step.detail(&format!("{tool} {file} ({steps}{expected})"));
+        } else if line.contains(" warning: ") {
+            warnings += 1;
+        } else if is_error(line) {
+            errors.push(format!("  {line}"));
+        }
+    })?;
+    if !status.success() {
+        let errors = if errors.is_empty() { String::new() } else { format!("{}\n", errors.join("\n")) };
+        bail!("make failed ({status})\n{errors}the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    if warnings > 0 {
+        ctx.progress.warn(&format!("{warnings} compiler warnings, see {}", log.display()));
+    }
+    if let Some(path) = counter {
+        // Only the display of the next run depends on it.
+        let _ = fs::write(path, steps.to_string());
+    }
+    Ok(())
+}
+
+/// `  CC      mm/mmap.o` -> (`CC`, `mm/mmap.o`).
+fn kbuild_step(line: &str) -> Option<(&str, &str)> {
+    let (tool, file) = line.strip_prefix("  ")?.split_once(' ')?;
+    let is_tool = !tool.is_empty() && tool.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    // The kernel's own tools are named by absolute paths; what matters is their end.
+    let file = file.trim().rsplit_once(".partial/").map_or(file.trim(), |(_, short)| short);
+    is_tool.then_some((tool, file))
+}
+
+fn is_error(line: &str) -> bool {
+    [" error: ", "fatal error:", "undefined reference", "multiple definition", "objtool: error"]
+        .iter()
+        .any(|sign| line.contains(sign))
+}
+
+/// Starts a changed kernel's build in `work` from a finished stock build of the same source and
+/// variant: make then compiles only what the topics and their symbols touch. That is the
+/// ordinary incremental build. It is sound because the two trees differ in the topics' files
+/// alone, and the caller gives these a time younger than any stock object.
+pub(super) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
+    host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
+    host::remove_any(&work.join(build::MARKER)).context("cannot clear the copied marker")
+}
+
+/// Keeps the copied objects of [`copy_objects`] valid. The kernel's own tools record absolute
+/// paths, so they are made anew in the new place, and every object depends on one of them,
+/// objtool: give them the age that they have in the stock build.
+pub(super) fn settle_tools(
+    ctx: &Context,
+    stock: &Kernel,
+    tree: &Path,
+    work: &Path,
+    topics: &[Topic],
+    log: &Path,
+) -> Result<()> {
+    let changed = |p: &PathBuf| p.starts_with("tools") && !p.starts_with("tools/testing");
+    if touched(topics)?.iter().any(changed) {
+        return Ok(());
+    }
+    let status = host::run_logged(make(ctx, tree, work).arg("prepare"), log, |_| {})?;
+    if !status.success() {
+        bail!("make prepare failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    let objtool = stock.build_dir.join("tools/objtool/objtool");
+    let age = objtool.metadata().and_then(|m| m.modified());
+    let age = age.with_context(|| format!("cannot read the time of {}", objtool.display()))?;
+    topics::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
+}
+
+pub(super) fn touched(topics: &[Topic]) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for topic in topics {
+        paths.extend(topic.touched()?);
+    }
+    Ok(paths)
+}
+
+pub(super) fn set_time(path: &Path, time: SystemTime) -> Result<()> {
+    File::open(path)
+        .and_then(|f| f.set_modified(time))
+        .with_context(|| format!("cannot set the time of {}", path.display()))
+}
+
+/// Copies a tree by hard links: fast, and safe as long as nobody writes into a file in place.
+pub(crate) fn hard_link_copy(from: &Path, to: &Path) -> Result<()> {
+    host::output(Command::new("cp").arg("-al").arg(from).arg(to))
+        .with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(())
+}
+
+/// The kernel's user-space headers, as `make headers_install` leaves them: the returned folder
+/// has them under `include/`. Cached with the kernel's tree.
+///
+/// # Errors
+/// When make fails.
+pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
+    let name = kernel.source_dir.file_name().ok_or_else(|| anyhow!("the kernel has no source folder"))?;
+    let target = ctx.cache.join("headers").join(name);
+    if target.is_dir() {
+        return Ok(target);
+    }
+    let _lock = host::lock(ctx, &target)?;
+    if target.is_dir() {
+        return Ok(target);
+    }
+    let step = ctx.progress.step("installing the kernel's headers");
+    let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
+    fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+    let log = ctx.out.join("logs/headers.log");
+    // headers_install would need rsync for its last step, a copy.
+    run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
+    let staging = Staging::begin(&target)?;
+    fs::create_dir_all(staging.path())
+        .with_context(|| format!("cannot make {}", staging.path().display()))?;
+    fs::rename(work.path().join("usr/include"), staging.path().join("include"))
+        .context("moving the headers")?;
+    staging.publish(&target)?;
+    step.done("");
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn make_lines_are_told_apart() {
+        assert_eq!(kbuild_step("  CC      mm/mmap.o"), Some(("CC", "mm/mmap.o")));
+        assert_eq!(kbuild_step("  LD [M]  x.ko"), Some(("LD", "[M]  x.ko")));
+        assert_eq!(kbuild_step("  CC      /c/work-1.partial/tools/x.o"), Some(("CC", "tools/x.o")));
+        assert_eq!(kbuild_step("make[1]: Entering directory"), None);
+        assert_eq!(kbuild_step("   12 | int x"), None);
+        assert!(is_error("../mm/a.c:3:1: error: unknown type"));
+        assert!(!is_error("  CC      lib/error.o"));
+    }
+
+    /// Set for the process in which a test finds an environment of its own.
+    const INSIDE: &str = "LAB_TEST_ENVIRONMENT";
+
+    #[test]
+    fn the_users_settings_reach_no_build() {
+        if std::env::var_os(INSIDE).is_some() {
+            return what_a_build_sees();
+        }
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "kernel::make::tests::the_users_settings_reach_no_build", "--nocapture"])
+            .env(INSIDE, "1")
+            .env("TMPDIR", "/tmp")
+            .envs(["LLVM", "LLVM_IAS", "KCFLAGS", "KCPPFLAGS", "KAFLAGS", "KBUILD_CFLAGS_KERNEL"].map(dirty))
+            .envs(["CC", "LD", "CFLAGS", "CPATH", "GCC_EXEC_PREFIX", "W", "C", "V", "O"].map(dirty))
+            .envs(["CCACHE_DISABLE", "CCACHE_DIR", "INSTALL_MOD_PATH", "KCONFIG_CONFIG"].map(dirty))
+            .envs(["MAKEFILES", "SOURCE_DATE_EPOCH", "LANG", "LC_MESSAGES"].map(dirty))
+            .env("KBUILD_BUILD_USER", "dirty")
+            .env("MAKEFLAGS", "-n")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let (_, seen) = text.split_once("<<").unwrap();
+        let (seen, _) = seen.split_once(">>").unwrap();
+        assert!(seen.contains("PATH=/") && seen.contains("TMPDIR=/tmp\n"), "{seen}");
+        for ours in ["KBUILD_BUILD_USER=memreap\n", "CCACHE_DIR=/nowhere/ccache\n", "LC_ALL=C\n"] {
+            assert!(seen.contains(ours), "no {ours} in {seen}");
+        }
+        assert!(!seen.contains("dirty") && !seen.contains(INSIDE), "{seen}");
+    }
+
+    fn dirty(name: &str) -> (&str, &str) {
+        (name, "dirty")
+    }
+
+    /// Prints the environment of a command in a makefile that is run as the kernel's is.
+    fn what_a_build_sees() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("Makefile"), "all:\n\t@env; echo '$(LLVM) $(KCFLAGS)'\n").unwrap();
+        let ctx = Context {
+            repo: dir.path().into(),
+            cache: "/nowhere".into(),
+            out: dir.path().into(),
+            kernel: None,
+            progress: crate::progress::Progress::quiet(),
+        };
+        println!("<<{}>>", host::output(&mut make(&ctx, dir.path(), Path::new("out"))).unwrap());
+    }
+
+    #[test]
+    fn a_cache_path_that_make_refuses_is_refused() {
+        assert!(refused_path(Path::new("/home/a b/.cache")).is_some());
+        assert!(refused_path(Path::new("/home/a/.cache")).is_none());
+    }
+}
