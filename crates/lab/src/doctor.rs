@@ -1,6 +1,5 @@
 //! `lab doctor`: what the lab needs of the host, what is there, and what to do about the rest.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,6 +12,7 @@ use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::kernel::source;
 use crate::vm::accel::Accel;
+use crate::vm::lanes;
 use crate::vm::probe;
 
 /// A source tree, a stock and a changed build of two variants, ccache.
@@ -103,17 +103,11 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = meminfo
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    match kib {
-        Some(kib) if kib / 1024 >= MEMORY_MIB => {
-            Finding::ok("memory", format!("{} MiB available", kib / 1024))
-        }
-        Some(kib) => {
+    match lanes::available_mib() {
+        Some(mib) if mib >= MEMORY_MIB => Finding::ok("memory", format!("{mib} MiB available")),
+        Some(mib) => {
             let remedy = format!("close something: guests and compilers want {MEMORY_MIB} MiB");
-            Finding::bad("memory", State::Warn, format!("{} MiB available", kib / 1024), remedy)
+            Finding::bad("memory", State::Warn, format!("{mib} MiB available"), remedy)
         }
         None => Finding::bad("memory", State::Warn, "unknown", "no MemAvailable in /proc/meminfo"),
     }

@@ -338,6 +338,17 @@ pub fn shown(command: &Command) -> String {
         .join(" ")
 }
 
+/// One word of a command line, in single quotes where a shell would read it as anything else.
+#[must_use]
+pub fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 /// A file or folder in the making. Unless [`Staging::publish`]ed it is removed again: on drop,
 /// and by an interrupt. A staging that a killed run left is removed when its successor begins.
 pub struct Staging {

@@ -298,10 +298,7 @@ fn expectations(
 
 /// How this run can be repeated.
 fn command_line() -> String {
-    let arguments = std::env::args().skip(1).map(|a| {
-        let plain = a.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,/:+".contains(c));
-        if plain && !a.is_empty() { a } else { format!("'{}'", a.replace('\'', r"'\''")) }
-    });
+    let arguments = std::env::args().skip(1).map(|argument| host::shell_quoted(&argument));
     std::iter::once("lab".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::contestant::Contestant;
+use crate::content::hex;
 use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
 
@@ -85,7 +86,7 @@ fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> 
         hash.update(format!("{} {} ", file.strip_prefix(recipe)?.display(), content.len()));
         hash.update(content);
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(&hash.finalize()))
 }
 
 /// All files below `folder`, sorted.

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
+use crate::content::{Content, hex};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config::{self, Request};
@@ -231,21 +232,14 @@ fn tree_key(source: &Source, topics: &[Topic]) -> Result<String> {
 }
 
 fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    topics::digest(topics, &mut hash)?;
-    Ok(hex(&hash.finalize()))
+    let mut content = Content::default();
+    parts.iter().for_each(|part| content.add(part));
+    topics::digest(topics, &mut content)?;
+    Ok(content.key())
 }
 
 fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Removes the builds of `variant` that were not used for longest, and what runs that were

@@ -13,9 +13,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use regex::Regex;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use toml::Spanned;
 
+use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{CONTROLS, source};
@@ -363,25 +363,21 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
     Ok(())
 }
 
-/// Adds everything about the topics that decides what gets built to `hash`: not the messages.
+/// Adds everything about the topics that decides what gets built to `content`: not the messages.
 ///
 /// # Errors
 /// When one of their files cannot be read.
-pub fn digest(topics: &[Topic], hash: &mut Sha256) -> Result<()> {
-    let mut add = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
+pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
     for topic in topics {
         let symbols = [&topic.kconfig, &topic.kunit].map(|symbol| symbol.as_deref().unwrap_or_default());
         for text in [topic.name.as_str()].into_iter().chain(symbols) {
-            add(text.as_bytes());
+            content.add(text);
         }
-        add(topic.hook()?.unwrap_or_default().as_bytes());
+        content.add(topic.hook()?.unwrap_or_default());
         for path in topic.new_files()? {
             let file = topic.dir.join("files").join(&path);
-            add(path.as_os_str().as_encoded_bytes());
-            add(&fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
+            content.add(path.as_os_str().as_encoded_bytes());
+            content.add_file(&file)?;
         }
     }
     Ok(())
@@ -635,9 +631,9 @@ mod tests {
     fn the_digest_follows_what_gets_built() {
         let f = Fixture::new();
         let digest_now = || {
-            let mut hash = Sha256::new();
-            digest(&f.load().unwrap(), &mut hash).unwrap();
-            hash.finalize()
+            let mut content = Content::default();
+            digest(&f.load().unwrap(), &mut content).unwrap();
+            content.key()
         };
         let first = digest_now();
         f.write("repo/kernel/t/README.md", "# other words\n");

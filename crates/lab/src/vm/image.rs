@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
+use crate::content::hex;
 use crate::context::Context;
 use crate::host;
 use crate::progress::unpoisoned;
@@ -52,8 +53,7 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     let _turn = unpoisoned(&TURN);
     let _lock = host::lock(ctx, &folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let hash: String = Sha256::digest(&image).iter().take(8).map(|b| format!("{b:02x}")).collect();
-    let path = folder.join(format!("{hash}.cpio"));
+    let path = folder.join(format!("{}.cpio", hex(&Sha256::digest(&image)[..8])));
     if path.exists() {
         // In use again, so not among the old ones.
         File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;

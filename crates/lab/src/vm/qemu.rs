@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::host;
 use crate::vm::accel::Accel;
 use crate::vm::job::Mode;
 
@@ -108,15 +109,7 @@ fn tsc() -> u64 {
 pub(crate) fn quoted(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
-        .map(|word| {
-            let word = word.to_string_lossy();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+".contains(c);
-            if !word.is_empty() && word.chars().all(plain) {
-                word.into_owned()
-            } else {
-                format!("'{}'", word.replace('\'', r"'\''"))
-            }
-        })
+        .map(|word| host::shell_quoted(&word.to_string_lossy()))
         .collect::<Vec<_>>()
         .join(" ")
 }

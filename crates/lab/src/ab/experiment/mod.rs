@@ -266,15 +266,8 @@ fn put_aside(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a file or a folder; it is fine if there is none.
 fn remove(path: &Path) -> Result<()> {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    match removed {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("{}: cannot remove", path.display()))
-        }
-        _ => Ok(()),
-    }
+    host::remove_any(path).with_context(|| format!("{}: cannot remove", path.display()))
 }
 
 fn arm_meta(arm: &Arm) -> ArmMeta {
