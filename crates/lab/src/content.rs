@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Keys by content: a SHA-256 over parts that do not run together.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Where things are: the checkout, the cache, the output folder. Everything else takes a
 //! [`Context`] instead of guessing paths, so tests can point it at temporary folders.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab doctor`: what the lab needs of the host, what is there, and what to do about the rest.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The tables of the documents, made from the raw results that are kept beside them.
 //!
 //! `docs/results/tables.toml` says which metric of which `results.json` in that folder is a row of which table:

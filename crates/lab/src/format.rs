@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How numbers are written, on the terminal, in reports and in the documents.
 
 /// A measured value: three significant digits, thousands apart; whole numbers as they are.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The host: commands run for the lab, their logs, Debian packages, and what Ctrl-C leaves.
 //!
 //! Every child runs in its own process group and dies with the lab. Whatever is being made is

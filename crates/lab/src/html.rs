@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the lab's pages have in common: one file without scripts, fonts or links to anywhere else.
 
 use crate::format;

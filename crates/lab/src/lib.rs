@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The lab: builds stock and changed kernels from one configuration, boots both in QEMU alternating, runs the
 //! same work in both and says, with statistics, which is better.
 //!

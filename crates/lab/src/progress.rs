@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the lab is doing now: on a terminal a spinner line per running step, elsewhere plain
 //! lines. All of it goes to stderr, so that stdout carries results and nothing else.
 

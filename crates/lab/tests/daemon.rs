@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap daemon` in guests whose memory runs out, on both kernels: it kills the right process, and only
 //! that one, before the kernel's OOM killer does, and frees its memory by the best method that the kernel
 //! has.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Breaks guests on purpose, in real QEMU boots, and checks that each failure is reported as what it is: the
 //! outcome, the exit code, and evidence at the end of the log.
 //!

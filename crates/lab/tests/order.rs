@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Switches the main part of the topic `reap` off and checks that the scenario measures that: the reaper then
 //! frees ascending addresses again, which misses the topic's expectations.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The scenarios that `lab ab` can compare arms with: what guest each of them needs.
 //!
 //! The workload itself is in `crates/guest/src/scenario/<name>.rs`; here is what the host must

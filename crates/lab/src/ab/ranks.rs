@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Whether one group's values are smaller than another's: the exact rank-sum test.
 //!
 //! For groups of runs that are not pairs; [`crate::ab::stats`] compares pairs. Nothing is assumed about the

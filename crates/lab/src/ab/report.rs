@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `report.html`: one file without scripts, fonts or links to anywhere else, which shows every
 //! boot. The order of the page: the verdicts counted, one table of all metrics, then a plot per
 //! metric grouped by scenario and case, and how all of it came about.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `results.json`: what one comparison measured and concluded, in a form that stays stable.
 //!
 //! The field names `stock` and `memreap` mean the *roles* base and changed, also when other

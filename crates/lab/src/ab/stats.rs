@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! From boots to verdicts.
 //!
 //! A boot yields one number per metric, and a *pair* is one boot of each arm, back to back.

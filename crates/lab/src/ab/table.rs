@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A comparison on the terminal.
 
 use std::io::IsTerminal as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What may be said about a metric.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab kunit`: boots the changed kernel with its KUnit suites built in, which run before PID 1,
 //! and lets the kernel's own `kunit.py` read the results from the console.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab test` and what it runs in guests: [`kunit`], [`selftests`], [`stress`], [`soak`].
 
 pub mod kunit;

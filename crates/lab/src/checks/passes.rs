@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Passes of earlier runs. What was run has a key by its content ([`crate::content`]): the same
 //! kernel, program, guest, QEMU and arguments need not pass twice. Failures are never remembered.
 //!

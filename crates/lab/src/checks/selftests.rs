@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab selftests`: user-space tests of the kernel, run in guests.
 //!
 //! "ours" are the topics' own, in `tools/testing/selftests/memreap`; they run in the changed

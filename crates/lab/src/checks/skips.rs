@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What our selftests may leave out: `kernel/<topic>/skips.toml`, read beside a run's reports. A
 //! program that skips for any other reason fails, so no test stops running unnoticed.
 //!

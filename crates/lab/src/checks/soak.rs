@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab soak`: kill storms in the changed kernel, for as long as wanted, while CPUs go and come
 //! back, memory is paged out, swap space comes and goes and real-time tasks take all CPUs. The
 //! guest's scenario `soak` makes the mess; what is looked for is the kernel's complaints, which

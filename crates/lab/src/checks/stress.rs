@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab stress`: stress-ng in guests, stock beside ours.
 //!
 //! stress-ng knows more ways to abuse memory management than our own scenarios, and was written by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `lab test`: the checks of the project in three tiers, one after the other, with a count at the end.
 //! A failed check does not keep the later ones from running. What passed before with the same content
 //! is not run again, and the report says so.

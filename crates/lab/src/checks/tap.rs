@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The Test Anything Protocol as kernel selftests speak it (Documentation/dev-tools/ktap.rst): a
 //! plan `1..N`, and `ok N name` or `not ok N name` for each, at the start of the line. Nested results
 //! are summed up by the test that prints them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How long things took last time: `times.json` in the cache, so that whoever waits knows for how
 //! long.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The command line: subcommands, options and their help.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Contestants: one folder each below `faceoff/contestants`, with a `contestant.toml` and the
 //! files that it puts into the guest.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The face-off: low-memory killers compared in one Debian guest under the same loads.
 //!
 //! [`contestant`] reads who competes, [`rootfs`] makes the guest's disk, [`snapshot`] boots it once,

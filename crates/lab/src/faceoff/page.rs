@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `faceoff.html`: one file without scripts, fonts or links to anywhere else, in the style of
 //! [`crate::ab::report`]; and its plots as SVG files of their own.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! One run: the guest's events, put together, and whether the right processes died.
 
 use std::collections::BTreeMap;

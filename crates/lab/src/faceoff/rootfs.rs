@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The Debian that all contestants run in: a file system image made with debootstrap, without
 //! loop devices or mounts of its own, kept in the cache under the key of its recipe.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The face-off's guest: booted once, frozen when it says that it is warm, and restored from there for
 //! every run.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How much of the host's time its own hypervisor gave to others.
 //!
 //! Where the host is a virtual machine, a guest of ours stands still whenever the host does, and a frame that is

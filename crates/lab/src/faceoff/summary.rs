@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! All runs put together: medians and worst cases per contestant and variant, and this project's own
 //! contestants compared with the best of the others.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The face-off's tables, as the page and the terminal both show them.
 
 use protocol::faceoff::Variant;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The face-off on the terminal.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color};

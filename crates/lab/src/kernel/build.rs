@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! One build of a kernel: its key, its tree, the steps that make it, and how long it stays in the cache.
 
 use std::fs::{self, File};

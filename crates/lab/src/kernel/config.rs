@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kernel configurations: the fragments in `kernel/configs`, the topics' symbols, and the check that what they
 //! request took effect.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's makefiles: how they are run, so that equal content yields equal builds, and what they take over
 //! from an earlier build.
 

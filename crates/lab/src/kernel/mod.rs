@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kernels: one configuration, some trees (stock, with the topics applied, and with a control's
 //! patch applied), builds keyed by everything that goes into them.
 //!

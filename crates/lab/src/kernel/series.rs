@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The topics as a series of mails: one complete patch per topic, in order, for `git am`.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Debian's `linux-source-6.12`: which 6.12.N apt offers, and pristine unpacked trees of them.
 //!
 //! A tree is unpacked once into `<cache>/source/<package version>` and never written to again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Our changes to the kernel, kept outside its tree: `kernel/topics.toml` gives their order, a
 //! topic's folder its new files (`files/`), its edits to existing files (`hook.patch`) and its
 //! commit message (`README.md`).

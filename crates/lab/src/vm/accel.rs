@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! QEMU's accelerators.
 
 use std::fmt;

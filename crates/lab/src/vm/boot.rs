@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! One guest: a kernel, an initramfs with a job, a console and a result channel; boots it,
 //! watches it live and says how it ended.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The lab's end of the result channel, and the verdict on one boot.
 //!
 //! The guest writes JSON lines to a virtio-serial port (`crates/init/src/report.rs` is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Watches the guest's serial console for the kernel's own complaints while they come.
 //!
 //! Only lines that carry the kernel's time stamp are judged (the lab boots every kernel with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The initramfs: `/init`, busybox and the job, and for those that need them the scenarios and `memreap`.
 //!
 //! The kernel takes several cpio archives in a row, later ones on top. The first holds what is

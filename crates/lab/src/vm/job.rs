@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a boot is asked for: a kernel, a machine and a job for PID 1.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Guests beside each other: how many the host has room for, and the work of booting them.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What one boot leaves in its folder: the console, the channel, QEMU's own output and its command line.
 
 use std::collections::BTreeMap;

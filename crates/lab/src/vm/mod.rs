@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Guests: what is booted ([`job`]), from which initramfs ([`image`]), under which accelerator
 //! ([`probe`]), by which QEMU command line ([`qemu`]); what it said ([`logs`], [`console`], [`channel`]);
 //! and one boot from start to verdict ([`boot`]).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which accelerator QEMU gets. That `/dev/kvm` exists says little: in nested or sandboxed
 //! hosts KVM may hang or die as soon as a guest runs. So a tiny guest is run, with a time limit,
 //! and the answer is kept until the host restarts.

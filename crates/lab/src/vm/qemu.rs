@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! QEMU's command line, as far as all of the lab's guests share it.
 
 use std::fmt::Write as _;

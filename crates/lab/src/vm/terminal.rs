@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The lab's terminal as the console of an interactive guest.
 
 use std::io::{Read as _, Write as _};

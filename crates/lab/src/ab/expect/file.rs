@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The form of an `expect.toml`; the parent module describes the tables.
 
 use serde::Deserialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Holds the metrics of a run against the tables of an `expect.toml`.
 
 use crate::ab::catalog::run_name;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a topic promises: `kernel/<topic>/expect.toml`, checked against a run's results.
 //!
 //! ```toml

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The outcome of the expectations as text.
 
 use comfy_table::{Attribute, Cell, Color};

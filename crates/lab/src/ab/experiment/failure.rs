@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A comparison that ended because of a guest.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a boot leaves beside its logs for whoever continues the comparison: `boot.json` if it ended
 //! well, and for an attempt that did not a folder of its own, `<logs>.failed`, with `failed.json`.
 //! Both hold the boot's content key ([`crate::vm::boot::content_key`]): with another kernel, guest or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! One comparison: boots both arms in turns, collects one number per metric and boot, and
 //! hands them to the statistics.
 //!

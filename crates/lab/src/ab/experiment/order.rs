@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! In which order the guests of a pair are booted.
 
 /// Which of a pair's boots.

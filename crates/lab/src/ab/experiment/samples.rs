@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Collects what the guests of a comparison deliver, and hands it to the statistics.
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Boots the guests of a comparison, one at a time per caller, and takes over those of an earlier run.
 
 use std::fmt;
