@@ -13,13 +13,13 @@ use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::kernel::source;
 use crate::vm::accel::Accel;
-use crate::vm::lanes;
+use crate::vm::parallel;
 use crate::vm::probe;
 
 /// A source tree, a stock and a changed build of two variants, ccache.
-const DISK_GIB: u64 = 8;
+const MIN_FREE_DISK_GIB: u64 = 8;
 /// The largest guest, and a compiler beside it.
-const MEMORY_MIB: u64 = 3 * 1024;
+const MIN_AVAILABLE_MEMORY_MIB: u64 = 3 * 1024;
 
 /// How one thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,13 +64,13 @@ impl Finding {
 pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     let mut findings = vec![machine(), cores(), memory(), disk(&ctx.cache)];
     for (what, packages, state) in [
-        ("packages for kernels", host::BUILD, State::Missing),
-        ("packages for the source", host::UNPACK, State::Missing),
-        ("packages for guests", host::LAB, State::Missing),
-        ("packages for the series", host::GIT, State::Missing),
-        ("packages for hosted tests", host::HOSTED, State::Warn),
+        ("packages for kernels", host::KERNEL_BUILD_PACKAGES, State::Missing),
+        ("packages for the source", host::SOURCE_PACKAGES, State::Missing),
+        ("packages for guests", host::GUEST_PACKAGES, State::Missing),
+        ("packages for the series", host::SERIES_PACKAGES, State::Missing),
+        ("packages for hosted tests", host::HOSTED_TEST_PACKAGES, State::Warn),
         ("packages for the face-off", rootfs::PACKAGES, State::Warn),
-        ("packages for lints", host::LINT, State::Warn),
+        ("packages for lints", host::LINT_PACKAGES, State::Warn),
     ] {
         findings.push(packages_finding(what, packages, state));
     }
@@ -104,10 +104,10 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    match lanes::available_mib() {
-        Some(mib) if mib >= MEMORY_MIB => Finding::ok("memory", format!("{mib} MiB available")),
+    match parallel::available_mib() {
+        Some(mib) if mib >= MIN_AVAILABLE_MEMORY_MIB => Finding::ok("memory", format!("{mib} MiB available")),
         Some(mib) => {
-            let remedy = format!("close something: guests and compilers want {MEMORY_MIB} MiB");
+            let remedy = format!("close something: guests and compilers want {MIN_AVAILABLE_MEMORY_MIB} MiB");
             Finding::bad("memory", State::Warn, format!("{mib} MiB available"), remedy)
         }
         None => Finding::bad("memory", State::Warn, "unknown", "no MemAvailable in /proc/meminfo"),
@@ -125,11 +125,11 @@ fn disk(cache: &Path) -> Finding {
         Ok(fs) => {
             let gib = (fs.f_bavail * fs.f_frsize) >> 30;
             let found = format!("{gib} GiB free for {shown}");
-            if gib >= DISK_GIB {
+            if gib >= MIN_FREE_DISK_GIB {
                 return Finding::ok("disk", found);
             }
             let remedy = format!(
-                "{DISK_GIB} GiB are used at most; set MEMREAP_CACHE to a larger disk, or: lab clean-cache"
+                "{MIN_FREE_DISK_GIB} GiB are used at most; set MEMREAP_CACHE to a larger disk, or: lab clean-cache"
             );
             Finding::bad("disk", State::Warn, found, remedy)
         }
@@ -143,7 +143,7 @@ fn disk(cache: &Path) -> Finding {
 }
 
 fn packages_finding(what: &str, packages: &[Pkg], state: State) -> Finding {
-    let missing: Vec<&str> = packages.iter().filter(|p| !p.present()).map(|p| p.name).collect();
+    let missing: Vec<&str> = packages.iter().filter(|p| !p.is_present()).map(|p| p.name).collect();
     if missing.is_empty() {
         return Finding::ok(what, "all there");
     }

@@ -31,9 +31,9 @@ use crate::format::{interval, number, ratio};
 /// The documents that have such tables.
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
 /// Where the raw results are.
-const FOLDER: &str = "docs/results";
-const BEGIN: &str = "<!-- table: ";
-const END: &str = "<!-- end of table -->";
+const RESULTS_FOLDER: &str = "docs/results";
+const TABLE_BEGIN: &str = "<!-- table: ";
+const TABLE_END: &str = "<!-- end of table -->";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,7 +74,7 @@ pub struct Outdated {
 /// When a file cannot be read; when `tables.toml` names a file or a metric that is not there, or a table that no
 /// document has; when a document has a table that is not in `tables.toml`; when a file is in no table.
 pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
-    let path = repo.join(FOLDER).join("tables.toml");
+    let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let mut files = BTreeMap::new();
     let mut tables = BTreeMap::new();
@@ -88,11 +88,13 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             table.name
         );
     }
-    for entry in fs::read_dir(repo.join(FOLDER)).with_context(|| repo.join(FOLDER).display().to_string())? {
+    for entry in fs::read_dir(repo.join(RESULTS_FOLDER))
+        .with_context(|| repo.join(RESULTS_FOLDER).display().to_string())?
+    {
         let name = entry?.file_name().to_string_lossy().into_owned();
         ensure!(
             !name.ends_with(".json") || files.contains_key(&name),
-            "{FOLDER}/{name}: no table is made of it"
+            "{RESULTS_FOLDER}/{name}: no table is made of it"
         );
     }
     let mut outdated = Vec::new();
@@ -100,13 +102,13 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     for document in DOCUMENTS {
         let path = repo.join(document);
         let before = read(&path)?;
-        let text = filled(&before, &tables, &mut used).with_context(|| document.to_owned())?;
+        let text = with_tables(&before, &tables, &mut used).with_context(|| document.to_owned())?;
         if text != before {
             outdated.push(Outdated { path, text });
         }
     }
     if let Some(unused) = tables.keys().find(|name| !used.contains(**name)) {
-        bail!("{}: no document has the table {unused}: a line `{BEGIN}{unused} -->`", path.display());
+        bail!("{}: no document has the table {unused}: a line `{TABLE_BEGIN}{unused} -->`", path.display());
     }
     Ok(outdated)
 }
@@ -124,7 +126,7 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
         let name =
             name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))?;
         if !files.contains_key(name) {
-            files.insert(name.clone(), Results::read(&repo.join(FOLDER).join(name))?);
+            files.insert(name.clone(), Results::read(&repo.join(RESULTS_FOLDER).join(name))?);
         }
         let results = &files[name];
         let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
@@ -140,7 +142,7 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
             }
             Some(arms) => ensure!(*arms == these, "{name} compares other arms than the rows before"),
         }
-        let metric = find(results, row).with_context(|| format!("{FOLDER}/{name}"))?;
+        let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
         let _ = writeln!(text, "| {} | {} |", row.label, cells(metric).join(" | "));
     }
     Ok(text)
@@ -173,7 +175,7 @@ fn cells(metric: &Metric) -> [String; 4] {
 }
 
 /// The document with the tables in their places; notes in `used` which those were.
-fn filled<'t>(
+fn with_tables<'t>(
     document: &str,
     tables: &BTreeMap<&'t str, String>,
     used: &mut BTreeSet<&'t str>,
@@ -183,14 +185,16 @@ fn filled<'t>(
     for (number, line) in document.split_inclusive('\n').enumerate() {
         let place = || format!("line {}", number + 1);
         let trimmed = line.trim_end();
-        if trimmed == END {
+        if trimmed == TABLE_END {
             ensure!(inside, "{}: no table begins before this end", place());
             inside = false;
-        } else if let Some(name) = trimmed.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(" -->")) {
-            ensure!(!inside, "{}: the table before has no `{END}`", place());
-            let (&name, table) = tables
-                .get_key_value(name)
-                .with_context(|| format!("{}: the table {name} is not in {FOLDER}/tables.toml", place()))?;
+        } else if let Some(name) =
+            trimmed.strip_prefix(TABLE_BEGIN).and_then(|rest| rest.strip_suffix(" -->"))
+        {
+            ensure!(!inside, "{}: the table before has no `{TABLE_END}`", place());
+            let (&name, table) = tables.get_key_value(name).with_context(|| {
+                format!("{}: the table {name} is not in {RESULTS_FOLDER}/tables.toml", place())
+            })?;
             used.insert(name);
             text += line;
             text += table;
@@ -201,7 +205,7 @@ fn filled<'t>(
             text += line;
         }
     }
-    ensure!(!inside, "the last table has no `{END}`");
+    ensure!(!inside, "the last table has no `{TABLE_END}`");
     Ok(text)
 }
 
@@ -229,7 +233,7 @@ mod tests {
     /// A checkout with these files and two documents.
     fn checkout(tables: &str, readme: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join(FOLDER);
+        let folder = dir.path().join(RESULTS_FOLDER);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("tables.toml"), tables).unwrap();
         fixture::results().write(&folder.join("a.json")).unwrap();
@@ -269,7 +273,7 @@ mod tests {
         assert!(
             error(TABLES, &EMPTY.replace("small", "large")).contains("line 2: the table large is not in")
         );
-        assert!(error(TABLES, &EMPTY.replace(END, "")).contains("the last table has no"));
+        assert!(error(TABLES, &EMPTY.replace(TABLE_END, "")).contains("the last table has no"));
         assert!(error(&TABLES.replace("a.json", "b.json"), EMPTY).contains("b.json: cannot read"));
         assert!(error("table = []", "x\n").contains("a.json: no table is made of it"));
     }

@@ -22,15 +22,15 @@ use crate::context::Context;
 use crate::progress::{Step, unpoisoned};
 
 /// What has to go when the run is interrupted.
-struct Held {
+struct CleanupList {
     groups: Vec<Pid>,
     stagings: Vec<PathBuf>,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { groups: Vec::new(), stagings: Vec::new() });
+static CLEANUP: Mutex<CleanupList> = Mutex::new(CleanupList { groups: Vec::new(), stagings: Vec::new() });
 
-fn held() -> MutexGuard<'static, Held> {
-    unpoisoned(&HELD)
+fn cleanup() -> MutexGuard<'static, CleanupList> {
+    unpoisoned(&CLEANUP)
 }
 
 /// From here on SIGINT, SIGTERM and SIGHUP end the run cleanly: children killed, half-built
@@ -64,23 +64,23 @@ pub fn exit_cleanly_on_interrupt() -> Result<()> {
 }
 
 fn interrupted() -> ! {
-    // Held until exit: from now on no child starts and no staging is made or renamed.
-    let held = held();
+    // Locked until exit: from now on no child starts and no staging is made or renamed.
+    let cleanup = cleanup();
     // First politely: a child may be a lab itself, with things of its own to remove. A group
     // that is gone already is what we want, so errors do not matter.
     let signal = |signal| {
-        for &group in &held.groups {
+        for &group in &cleanup.groups {
             let _ = rustix::process::kill_process_group(group, signal);
         }
     };
     signal(Signal::TERM);
     let deadline = Instant::now() + Duration::from_secs(3);
-    let alive = || held.groups.iter().any(|&g| rustix::process::test_kill_process_group(g).is_ok());
+    let alive = || cleanup.groups.iter().any(|&g| rustix::process::test_kill_process_group(g).is_ok());
     while alive() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     signal(Signal::KILL);
-    for path in &held.stagings {
+    for path in &cleanup.stagings {
         // Our own threads may still be writing there for a moment: try again.
         for _ in 0..50 {
             if remove_any(path).is_ok() {
@@ -144,7 +144,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
             Ok(())
         });
     }
-    let mut held = held();
+    let mut cleanup = cleanup();
     let inner = command.spawn().map_err(|e| {
         let program = command.get_program().to_string_lossy().into_owned();
         match e.kind() {
@@ -153,7 +153,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
         }
     })?;
     let group = Pid::from_child(&inner);
-    held.groups.push(group);
+    cleanup.groups.push(group);
     Ok(Child { inner, group, reaped: false })
 }
 
@@ -201,7 +201,7 @@ impl Child {
     fn forget(&mut self) {
         if !self.reaped {
             self.reaped = true;
-            held().groups.retain(|&g| g != self.group);
+            cleanup().groups.retain(|&g| g != self.group);
         }
     }
 }
@@ -219,7 +219,7 @@ impl Drop for Child {
 /// What a program needs of the user's environment to run at all and to reach the network. Nothing
 /// by which a compiler, a linker, ccache or a kernel's makefile can be told to work differently,
 /// and nothing that changes the language of messages.
-const PASSED_ON: &[&str] = &[
+const PASSED_ENVIRONMENT: &[&str] = &[
     "PATH",
     "HOME",
     "TMPDIR",
@@ -247,7 +247,7 @@ pub fn cpus() -> usize {
 /// this is a list of those to let in.
 pub fn tool(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    let passed = PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let passed = PASSED_ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.env_clear().envs(passed).env("LC_ALL", "C");
     command
 }
@@ -276,7 +276,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     let stdout = String::from_utf8_lossy(&stdout).into_owned();
     if !status.success() {
         let said = if stderr.trim().is_empty() { &stdout } else { &stderr };
-        bail!("`{}` failed ({status}): {}", shown(command), said.trim());
+        bail!("`{}` failed ({status}): {}", command_text(command), said.trim());
     }
     Ok(stdout)
 }
@@ -292,7 +292,7 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
     }
     let cannot_write = || format!("cannot write {}", log.display());
     let mut file = File::create(log).with_context(cannot_write)?;
-    writeln!(file, "$ {}", shown(command)).with_context(cannot_write)?;
+    writeln!(file, "$ {}", command_text(command)).with_context(cannot_write)?;
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let second: OwnedFd = writer.try_clone()?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second);
@@ -316,7 +316,12 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
 pub fn run_step(step: &Step, command: &mut Command, log: &Path) -> Result<()> {
     let status = run_logged(command, log, |line| step.detail(line))?;
     if !status.success() {
-        bail!("`{}` failed ({status}); the end of {}:\n{}", shown(command), log.display(), tail(log, 15));
+        bail!(
+            "`{}` failed ({status}); the end of {}:\n{}",
+            command_text(command),
+            log.display(),
+            tail(log, 15)
+        );
     }
     Ok(())
 }
@@ -331,7 +336,7 @@ pub fn tail(log: &Path, lines: usize) -> String {
 }
 
 /// A command as one would type it, for messages.
-pub fn shown(command: &Command) -> String {
+pub fn command_text(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(|word| word.to_string_lossy())
@@ -370,7 +375,7 @@ impl Staging {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        held().stagings.push(path.clone());
+        cleanup().stagings.push(path.clone());
         Ok(Self { path })
     }
 
@@ -387,10 +392,10 @@ impl Staging {
         if target.is_dir() {
             remove_any(target).with_context(|| format!("cannot replace {}", target.display()))?;
         }
-        let mut held = held();
+        let mut cleanup = cleanup();
         fs::rename(&self.path, target)
             .with_context(|| format!("cannot rename {} to {}", self.path.display(), target.display()))?;
-        held.stagings.retain(|p| *p != self.path);
+        cleanup.stagings.retain(|p| *p != self.path);
         Ok(())
     }
 }
@@ -400,7 +405,7 @@ impl Drop for Staging {
         // After publish() there is nothing at this path any more. What cannot be removed is
         // never trusted either: only published names are.
         let _ = remove_any(&self.path);
-        held().stagings.retain(|p| *p != self.path);
+        cleanup().stagings.retain(|p| *p != self.path);
     }
 }
 
@@ -475,7 +480,7 @@ impl Pkg {
     }
 
     /// Whether the package's content is there.
-    pub fn present(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         match self.probe {
             Probe::Tool(tool) => find_tool(tool).is_some(),
             Probe::File(path) => Path::new(path).exists(),
@@ -489,7 +494,7 @@ impl Pkg {
 }
 
 /// What building a kernel takes.
-pub const BUILD: &[Pkg] = &[
+pub const KERNEL_BUILD_PACKAGES: &[Pkg] = &[
     Pkg::tool("gcc", "gcc"),
     Pkg { name: "libc6-dev", probe: Probe::File("/usr/include/stdio.h") },
     Pkg::tool("binutils", "ld"),
@@ -507,21 +512,22 @@ pub const BUILD: &[Pkg] = &[
 ];
 
 /// What getting the kernel's source takes, beyond apt itself.
-pub const UNPACK: &[Pkg] =
+pub const SOURCE_PACKAGES: &[Pkg] =
     &[Pkg::tool("xz-utils", "xz"), Pkg::tool("tar", "tar"), Pkg::tool("dpkg", "dpkg-deb")];
 
 /// What exporting the topics as a series takes.
-pub const GIT: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch", "patch")];
+pub const SERIES_PACKAGES: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch", "patch")];
 
 /// What booting guests takes.
-pub const LAB: &[Pkg] =
+pub const GUEST_PACKAGES: &[Pkg] =
     &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), Pkg::tool("busybox-static", "busybox")];
 
 /// What the hosted kernel tests take.
-pub const HOSTED: &[Pkg] = &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
+pub const HOSTED_TEST_PACKAGES: &[Pkg] =
+    &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
 
 /// What checking the kernel code takes.
-pub const LINT: &[Pkg] = &[Pkg::tool("sparse", "sparse")];
+pub const LINT_PACKAGES: &[Pkg] = &[Pkg::tool("sparse", "sparse")];
 
 /// Where `tool` is in `PATH`. The system's own folders are looked at as well, because root's
 /// tools are often missing from a user's `PATH`.
@@ -539,7 +545,7 @@ pub fn find_tool(tool: &str) -> Option<PathBuf> {
 /// When something is missing and neither way is open (one line with the command to run), or
 /// when apt fails (the end of its log).
 pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
-    let missing: Vec<&str> = packages.iter().filter(|p| !p.present()).map(|p| p.name).collect();
+    let missing: Vec<&str> = packages.iter().filter(|p| !p.is_present()).map(|p| p.name).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -560,7 +566,7 @@ pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
         apt_update(&step, &log, &apt).map_err(|e| e.context(first))?;
         install()?;
     }
-    let still: Vec<&str> = packages.iter().filter(|p| !p.present()).map(|p| p.name).collect();
+    let still: Vec<&str> = packages.iter().filter(|p| !p.is_present()).map(|p| p.name).collect();
     if !still.is_empty() {
         bail!("apt-get reports success but these are still missing: {}", still.join(" "));
     }

@@ -21,19 +21,19 @@ pub struct Scenario {
     pub runs: &'static [Run],
     /// Kernels beside the two arms that its comparison needs. They are booted in every pair, and
     /// take no part in the verdicts.
-    pub controls: &'static [Control],
+    pub controls: &'static [ControlKernel],
 }
 
 /// A kernel to compare with beside stock and the changed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Control {
+pub struct ControlKernel {
     /// What the tables call it.
     pub name: &'static str,
     /// Parameters that make it of the changed kernel. `None`: it is one of [`crate::kernel::CONTROLS`].
     pub parameters: Option<&'static str>,
 }
 
-impl Control {
+impl ControlKernel {
     const fn patch(name: &'static str) -> Self {
         Self { name, parameters: None }
     }
@@ -70,13 +70,13 @@ pub struct Run {
     pub cmdline: &'static str,
 }
 
-const MINUTES: Duration = Duration::from_secs(180);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(180);
 /// For guests whose many CPUs one host thread has to emulate, or that fill much memory.
-const TEN_MINUTES: Duration = Duration::from_secs(600);
+const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// For guests with more CPUs than the host: each would measure for how long it has to spin, and come
 /// to no good end when it does not run all the time. So they are told, rather too much.
-const MANY_CPUS: &str = "norandmaps lpj=4000000";
+const MANY_CPUS_PARAMETERS: &str = "norandmaps lpj=4000000";
 
 const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -84,14 +84,21 @@ const SCENARIOS: &[Scenario] = &[
         about: "512 MiB of a killed process come back: time, lock contention, CPU time",
         controls: &[],
         runs: &[
-            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1536, timeout: MINUTES, args: &[], cmdline: "" },
+            Run {
+                mode: Mode::Multi,
+                cpus: 2,
+                mem_mib: 1536,
+                timeout: DEFAULT_TIMEOUT,
+                args: &[],
+                cmdline: "",
+            },
             // icount runs on one CPU only: contention is what `multi` is for. Instructions per page do
             // not depend on the size, and repeat so closely that one round of a small victim will do.
             Run {
                 mode: Mode::Icount,
                 cpus: 1,
                 mem_mib: 512,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["icount", "mib=128", "rounds=1"],
                 cmdline: "",
             },
@@ -107,7 +114,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Multi,
                 cpus: 2,
                 mem_mib: 768,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &[],
                 cmdline: "numa=fake=2",
             },
@@ -115,7 +122,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 1,
                 mem_mib: 512,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["icount"],
                 cmdline: "numa=fake=2",
             },
@@ -126,12 +133,19 @@ const SCENARIOS: &[Scenario] = &[
         about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
         controls: &[],
         runs: &[
-            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1024, timeout: MINUTES, args: &[], cmdline: "" },
+            Run {
+                mode: Mode::Multi,
+                cpus: 2,
+                mem_mib: 1024,
+                timeout: DEFAULT_TIMEOUT,
+                args: &[],
+                cmdline: "",
+            },
             Run {
                 mode: Mode::Icount,
                 cpus: 1,
                 mem_mib: 512,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["icount"],
                 cmdline: "",
             },
@@ -150,7 +164,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 1,
                 mem_mib: 512,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["instructions"],
                 cmdline: "norandmaps",
             },
@@ -158,7 +172,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Multi,
                 cpus: 2,
                 mem_mib: 512,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["rates", "errors"],
                 cmdline: "norandmaps",
             },
@@ -166,28 +180,42 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Multi,
                 cpus: 16,
                 mem_mib: 768,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["errors"],
-                cmdline: MANY_CPUS,
+                cmdline: MANY_CPUS_PARAMETERS,
             },
             Run {
                 mode: Mode::Multi,
                 cpus: 64,
                 mem_mib: 1024,
-                timeout: MINUTES,
+                timeout: DEFAULT_TIMEOUT,
                 args: &["errors"],
-                cmdline: MANY_CPUS,
+                cmdline: MANY_CPUS_PARAMETERS,
             },
         ],
     },
     Scenario {
         name: "oom-select",
         about: "the OOM killer chooses among many processes: how fast, and the right one?",
-        controls: &[Control::patch("stock-precise")],
+        controls: &[ControlKernel::patch("stock-precise")],
         // What a precise sum costs, and how far an approximate one is off, depends on the CPUs.
         runs: &[
-            Run { mode: Mode::Icount, cpus: 16, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
-            Run { mode: Mode::Icount, cpus: 64, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
+            Run {
+                mode: Mode::Icount,
+                cpus: 16,
+                mem_mib: 2048,
+                timeout: LONG_TIMEOUT,
+                args: &[],
+                cmdline: "",
+            },
+            Run {
+                mode: Mode::Icount,
+                cpus: 64,
+                mem_mib: 2048,
+                timeout: LONG_TIMEOUT,
+                args: &[],
+                cmdline: "",
+            },
         ],
     },
     Scenario {
@@ -195,19 +223,19 @@ const SCENARIOS: &[Scenario] = &[
         about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
         // The other topics alone, and with them what needs no worker.
         controls: &[
-            Control::changed("memreap-off", "memreap.swap_release=off"),
-            Control::changed("memreap-sync", "memreap.swap_release=sync"),
+            ControlKernel::changed("memreap-off", "memreap.swap_release=off"),
+            ControlKernel::changed("memreap-sync", "memreap.swap_release=sync"),
         ],
         runs: &[
             Run {
                 mode: Mode::Icount,
                 cpus: 1,
                 mem_mib: 2048,
-                timeout: TEN_MINUTES,
+                timeout: LONG_TIMEOUT,
                 args: &["icount"],
                 cmdline: "",
             },
-            Run { mode: Mode::Multi, cpus: 2, mem_mib: 2048, timeout: TEN_MINUTES, args: &[], cmdline: "" },
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 2048, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
         ],
     },
 ];
@@ -242,8 +270,8 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
 
 /// The controls of all scenarios, each once, by their names.
 #[must_use]
-pub fn controls() -> Vec<Control> {
-    let mut controls: Vec<Control> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
+pub fn controls() -> Vec<ControlKernel> {
+    let mut controls: Vec<ControlKernel> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
     controls.sort_unstable();
     controls.dedup();
     controls

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use crate::ab::results::{Control, Metric, Results, RunMeta};
+use crate::ab::results::{AaControl, Metric, Results, RunMeta};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::{explanation, group_name};
 use crate::ab::verdict::Verdict;
@@ -15,16 +15,16 @@ use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, Scale, escape, factor};
 
 /// Width of a plot in its own units, which are CSS pixels at a card's usual width.
-const WIDTH: f64 = 380.0;
+const PLOT_WIDTH: f64 = 380.0;
 /// Where a plot's scale begins and ends; the arms' names stand to the left.
-const LEFT: f64 = 80.0;
-const RIGHT: f64 = WIDTH - 14.0;
+const PLOT_LEFT: f64 = 80.0;
+const PLOT_RIGHT: f64 = PLOT_WIDTH - 14.0;
 /// Height of one arm's row.
-const ROW: f64 = 32.0;
+const ROW_HEIGHT: f64 = 32.0;
 /// How far a row's dots spread, top to bottom in the order of the pairs.
-const SPREAD: f64 = 16.0;
+const ROW_SPREAD: f64 = 16.0;
 /// The overview's bars end here; a larger effect is drawn as an arrow.
-const OVERVIEW_END: f64 = 4.0;
+const OVERVIEW_MAX_RATIO: f64 = 4.0;
 
 /// The whole page.
 #[must_use]
@@ -65,7 +65,7 @@ fn headline(results: &Results) -> String {
     if let Some(worst) = extreme(results, Verdict::Worse, |a, b| b.total_cmp(a)) {
         out += &format!("<p class=\"lead alarm\">Largest regression: {}.</p>\n", mention(results, worst));
     }
-    let controls: Vec<&Control> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
+    let controls: Vec<&AaControl> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
     let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
     let control = match (controls.len(), alarms) {
         (0, _) => ("none", "none", "A/A control"),
@@ -125,7 +125,7 @@ fn overview(results: &Results) -> String {
         .flat_map(|m| m.ci95.unwrap_or([m.ratio; 2]).into_iter().chain([m.ratio]))
         .map(|r| r.max(1.0 / r))
         .fold(1.25, f64::max)
-        .min(OVERVIEW_END);
+        .min(OVERVIEW_MAX_RATIO);
     let mut out = format!(
         "<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">All metrics</h2>\n\
          <p class=\"soft\">Ratio: above 1 is an improvement. The bars share one logarithmic scale from {} to {}; \
@@ -336,7 +336,7 @@ impl Row<'_> {
     /// Where pair `i` stands within the row.
     fn y_of(&self, i: usize) -> f64 {
         let last = self.values.len().saturating_sub(1).max(1) as f64;
-        self.y + SPREAD * (i as f64 / last - 0.5)
+        self.y + ROW_SPREAD * (i as f64 / last - 0.5)
     }
 
     fn mark(&self, x: f64, i: usize, unit: &str) -> String {
@@ -375,24 +375,24 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     let rows: Vec<Row<'_>> = arms
         .into_iter()
         .enumerate()
-        .map(|(i, (name, class, values))| Row { name, class, values, y: 18.0 + ROW * i as f64 })
+        .map(|(i, (name, class, values))| Row { name, class, values, y: 18.0 + ROW_HEIGHT * i as f64 })
         .collect();
 
-    let floor = 18.0 + ROW * (rows.len() as f64 - 0.5) + 2.0;
+    let floor = 18.0 + ROW_HEIGHT * (rows.len() as f64 - 0.5) + 2.0;
     let ratio_y = floor + 50.0;
     let height = ratio_y + 32.0;
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"t{index} d{index}\">\n\
+        "<svg viewBox=\"0 0 {PLOT_WIDTH} {height}\" role=\"img\" aria-labelledby=\"t{index} d{index}\">\n\
          <title id=\"t{index}\">{}</title>\n<desc id=\"d{index}\">{}</desc>\n",
         escape(&metric.metric),
         escape(&description(results, metric))
     );
 
-    let scale = Scale::of_values(rows.iter().flat_map(|row| row.values), LEFT, RIGHT);
+    let scale = Scale::of_values(rows.iter().flat_map(|row| row.values), PLOT_LEFT, PLOT_RIGHT);
     svg += &axis(&scale, floor);
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\">{}, {} is better</text>",
+        "<text x=\"{PLOT_LEFT}\" y=\"{:.1}\">{}, {} is better</text>",
         floor + 28.0,
         escape(&metric.unit),
         metric.better
@@ -417,7 +417,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
         let _ = writeln!(
             svg,
             "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 12.0,
+            PLOT_LEFT - 12.0,
             row.y + 4.0,
             escape(&shortened(&row.name))
         );
@@ -430,8 +430,8 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
                 "<path class=\"median {}\" d=\"M{:.1} {:.1}v{:.1}\"/>",
                 row.class,
                 scale.at(median(row.values)),
-                row.y - SPREAD / 2.0 - 4.0,
-                SPREAD + 8.0
+                row.y - ROW_SPREAD / 2.0 - 4.0,
+                ROW_SPREAD + 8.0
             );
         }
     }
@@ -473,14 +473,14 @@ fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
     let lo = shown.iter().copied().fold(f64::INFINITY, f64::min);
     let hi = shown.iter().copied().fold(0.0, f64::max);
     let margin = (hi / lo).powf(0.06);
-    let scale = Scale::log(lo / margin, hi * margin, LEFT, RIGHT);
+    let scale = Scale::log(lo / margin, hi * margin, PLOT_LEFT, PLOT_RIGHT);
 
     let mut svg = band(&scale, min_effect, y - 13.0, 23.0);
     let _ = writeln!(svg, "<path class=\"one\" d=\"M{:.1} {:.1}v23\"/>", scale.at(1.0), y - 13.0);
     let _ = writeln!(
         svg,
         "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">ratio</text>",
-        LEFT - 12.0,
+        PLOT_LEFT - 12.0,
         y + 2.0
     );
     svg += &axis(&scale, y + 10.0);
@@ -520,7 +520,7 @@ fn band(scale: &Scale, min_effect: Option<f64>, y: f64, height: f64) -> String {
 }
 
 fn axis(scale: &Scale, y: f64) -> String {
-    let mut svg = format!("<path class=\"axis\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
+    let mut svg = format!("<path class=\"axis\" d=\"M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}\"/>");
     for tick in scale.ticks() {
         let x = scale.at(tick);
         let _ = writeln!(
@@ -615,11 +615,11 @@ fn class(verdict: Verdict) -> &'static str {
 
 /// A name that fits beside its row.
 fn shortened(name: &str) -> String {
-    const MOST: usize = 11;
-    if name.chars().count() <= MOST {
+    const MAX_CHARS: usize = 11;
+    if name.chars().count() <= MAX_CHARS {
         return name.to_owned();
     }
-    name.chars().take(MOST - 1).chain(['…']).collect()
+    name.chars().take(MAX_CHARS - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

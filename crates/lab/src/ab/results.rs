@@ -69,7 +69,7 @@ pub struct Meta {
     pub runs: Vec<RunMeta>,
     /// Boots that failed and were made again. The results are complete, and from good boots only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub repeated: Vec<Repeated>,
+    pub repeated: Vec<RepeatedBoot>,
     /// True when the run was cut short: fewer pairs than planned, no verdicts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -107,7 +107,7 @@ pub struct ArmMeta {
 
 /// A boot that failed and was made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Repeated {
+pub struct RepeatedBoot {
     /// Which one: `pair 3/8, memreap, reap/multi`.
     pub boot: String,
     /// What went wrong the first time.
@@ -118,7 +118,7 @@ pub struct Repeated {
     pub exit_code: u8,
 }
 
-impl fmt::Display for Repeated {
+impl fmt::Display for RepeatedBoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; made again, logs in {}", self.boot, self.what, self.logs)
     }
@@ -174,10 +174,10 @@ pub struct Metric {
     /// Kernels beside the two that the scenario needs to compare with; the verdict and all figures
     /// above are without them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    pub beside: Vec<ControlValues>,
     /// The A/A control: the base arm against itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aa: Option<Control>,
+    pub aa: Option<AaControl>,
 }
 
 impl Metric {
@@ -222,7 +222,7 @@ impl Metric {
 
 /// The boots of a kernel beside the two.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct ControlValues {
     /// Its name in [`Meta::arms`].
     pub arm: String,
     /// One value per boot; entry `i` belongs to pair `i`.
@@ -231,7 +231,7 @@ pub struct Beside {
 
 /// The A/A control of one metric: the base arm's boots against a second set of base boots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Control {
+pub struct AaControl {
     /// The second boots of the base arm: one value per pair.
     pub stock2: Vec<f64>,
     /// As [`Metric::ratio`], of `stock2` against `stock`.
@@ -333,7 +333,7 @@ pub(crate) mod fixture {
         let arm = ArmMeta { name: "precise <1>".into(), ..results.meta.arms[0].clone() };
         for metric in results.metrics.iter_mut().skip(1) {
             let values = metric.stock.iter().map(|v| v * 1000.0).collect();
-            metric.beside.push(Beside { arm: arm.name.clone(), values });
+            metric.beside.push(ControlValues { arm: arm.name.clone(), values });
         }
         results.meta.arms.push(arm);
         results
@@ -342,7 +342,7 @@ pub(crate) mod fixture {
     /// The same, with boots that failed and were made again.
     pub(crate) fn results_with_repeated() -> Results {
         let mut results = results();
-        let of = |pair, what: &str, exit_code| Repeated {
+        let of = |pair, what: &str, exit_code| RepeatedBoot {
             boot: format!("pair {pair}/8, memreap, reap/multi"),
             what: what.into(),
             logs: "boots/x".into(),
@@ -368,7 +368,7 @@ pub(crate) mod fixture {
             accelerator: "tcg".into(),
         };
         let control = |stock2, ratio, p, verdict| {
-            Some(Control { stock2, ratio, ci95: Some([ratio - 0.06, ratio + 0.06]), p, verdict })
+            Some(AaControl { stock2, ratio, ci95: Some([ratio - 0.06, ratio + 0.06]), p, verdict })
         };
         Results {
             meta: Meta {

@@ -61,10 +61,10 @@ pub const MIN_PAIRS: usize = 6;
 pub const MAX_PAIRS: usize = 20;
 
 /// The level at which a reported interval is not to miss the true ratio.
-const CI_MISS: f64 = 0.05;
+const INTERVAL_MISS_RATE: f64 = 0.05;
 
 /// Two statistics closer than this are a tie. Ties count against a claim.
-const TIE: f64 = 1e-9;
+const TIE_TOLERANCE: f64 = 1e-9;
 
 /// What it takes to claim something.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -221,7 +221,7 @@ fn verdict(ratio: f64, ci95: Option<[f64; 2]>, p: f64, pairs: usize, rules: Rule
         Some(_) if claim && ratio >= limit => Verdict::Better,
         Some(_) if claim && ratio <= 1.0 / limit => Verdict::Worse,
         // A rounding error in exp(ln(x)) must not turn identical boots into "no verdict".
-        Some([lo, hi]) if lo >= 1.0 / limit - TIE && hi <= limit + TIE => Verdict::Same,
+        Some([lo, hi]) if lo >= 1.0 / limit - TIE_TOLERANCE && hi <= limit + TIE_TOLERANCE => Verdict::Same,
         _ => Verdict::None,
     }
 }
@@ -337,7 +337,7 @@ fn step_down(samples: &[Sample]) -> Vec<f64> {
 }
 
 fn at_least(t: f64, observed: f64) -> bool {
-    t >= observed - TIE * (1.0 + observed)
+    t >= observed - TIE_TOLERANCE * (1.0 + observed)
 }
 
 /// The ends of the 95 % interval of the mean of `d`, in the same (log) scale.
@@ -347,7 +347,7 @@ fn at_least(t: f64, observed: f64) -> bool {
 /// that is not rejected.
 fn interval(d: &[f64]) -> Option<[f64; 2]> {
     let signings = (1_usize << d.len()) as f64;
-    let rejected = (CI_MISS / 2.0 * signings).floor() as usize;
+    let rejected = (INTERVAL_MISS_RATE / 2.0 * signings).floor() as usize;
     if rejected == 0 {
         return None;
     }

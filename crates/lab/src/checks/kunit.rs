@@ -20,7 +20,7 @@ use crate::vm::boot::{self, boot};
 use crate::vm::job::{Arm, GuestCommand, Job};
 
 /// KASAN and lockdep under TCG take their time.
-const LIMIT: Duration = Duration::from_secs(600);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What to run.
 pub struct KunitOptions {
@@ -54,7 +54,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     }
     let arm = Arm { name: Tree::Memreap.to_string(), bzimage: kernel.bzimage, cmdline };
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
-    job.timeout = LIMIT;
+    job.timeout = GUEST_TIMEOUT;
     job.memreap = false;
     let key = boot::content_key(ctx, accel, &arm, &job)?;
     if options.remembered

@@ -2,7 +2,7 @@
 //! Passes of earlier runs. What was run has a key by its content ([`crate::content`]): the same
 //! kernel, program, guest, QEMU and arguments need not pass twice. Failures are never remembered.
 //!
-//! A pass counts for [`KEPT`], so that what is new only outside of the key (the host, its kernel)
+//! A pass counts for [`PASS_LIFETIME`], so that what is new only outside of the key (the host, its kernel)
 //! comes to light as well. Passes are in the cache, outside of the checkout.
 
 use std::fs;
@@ -17,16 +17,16 @@ use crate::context::Context;
 use crate::host::write_atomically;
 
 /// For how long a pass counts.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+const PASS_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How the line begins in which a check says that it made use of earlier passes.
-pub const SUMMARY: &str = "remembered: ";
+pub const SUMMARY_PREFIX: &str = "remembered: ";
 
 /// What an earlier run kept of its pass, if there was one and it still counts.
 pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
     let path = path(ctx, key);
     let age = path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
-    if age > KEPT {
+    if age > PASS_LIFETIME {
         return None;
     }
     serde_json::from_slice(&fs::read(path).ok()?).ok()
@@ -41,7 +41,7 @@ pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> 
     write_atomically(&path, &serde_json::to_string(pass)?)?;
     for entry in fs::read_dir(ctx.cache.join("passes")).into_iter().flatten().flatten() {
         let made = entry.metadata().and_then(|meta| meta.modified());
-        if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+        if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > PASS_LIFETIME)) {
             // One that stays costs space and nothing else.
             let _ = fs::remove_file(entry.path());
         }
@@ -51,7 +51,7 @@ pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> 
 
 /// What to say of a check in which `remembered` of `all` passes were of earlier runs, if any.
 pub fn summary(remembered: usize, all: usize) -> Option<String> {
-    (remembered > 0).then(|| format!("{SUMMARY}{remembered} of {all}"))
+    (remembered > 0).then(|| format!("{SUMMARY_PREFIX}{remembered} of {all}"))
 }
 
 fn path(ctx: &Context, key: &str) -> PathBuf {

@@ -29,14 +29,14 @@ use crate::vm::accel::Accel;
 use crate::vm::boot::{self, boot_with};
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
-use crate::vm::lanes;
+use crate::vm::parallel;
 use protocol::results::Message;
 
 /// The folder of our own tests.
-const OURS: &str = "memreap";
+const OUR_FOLDER: &str = "memreap";
 /// Where the tests are, in the kernel's source and in the guest.
-const IN_TREE: &str = "tools/testing/selftests";
-const IN_GUEST: &str = "/selftests";
+const SOURCE_FOLDER: &str = "tools/testing/selftests";
+const GUEST_FOLDER: &str = "/selftests";
 
 /// One program's limit in the guest, in seconds: the kernel's usual 45 s, with room for TCG and
 /// debug checks, among which kmemleak takes most.
@@ -44,18 +44,18 @@ fn program_limit(leaks: bool) -> u64 {
     if leaks { 4800 } else { 1200 }
 }
 /// What the guest has for its boot and its end.
-const GRACE: Duration = Duration::from_secs(240);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(240);
 /// mrelease_test takes up to 1 GiB.
-const MEM_MIB: u32 = 2048;
+const GUEST_MEM_MIB: u32 = 2048;
 /// Tests of migration need a second node; both get half of the memory.
-const CMDLINE: &str = "numa=fake=2";
+const KERNEL_PARAMETERS: &str = "numa=fake=2";
 /// The kernel's own of them also need two CPUs beside their own.
-const CPUS: u32 = 3;
+const KERNEL_TEST_CPUS: u32 = 3;
 /// A victim, what kills it and its reapers each on a CPU of their own.
-const CPUS_OF_OURS: &[(&str, u32)] = &[("expedite", 4)];
+const CPUS_OF_OUR_PROGRAMS: &[(&str, u32)] = &[("expedite", 4)];
 /// Those that take longest in the debug kernel, from five minutes to one: begun first, in this order,
 /// so that none of them is alone at the end.
-const LONGEST: &[&str] = &[
+const LONGEST_RUNNING: &[&str] = &[
     "swap_release",
     "swap_release_race",
     "expedite_storm",
@@ -71,10 +71,10 @@ const LONGEST: &[&str] = &[
 ];
 
 /// What busybox's `timeout -s KILL` leaves.
-const TIMED_OUT: i32 = 128 + 9;
+const STATUS_KILLED: i32 = 128 + 9;
 
 /// Libraries that tests under tools/testing/selftests/mm want.
-const LIBRARIES: &[Pkg] = &[
+const TEST_LIBRARIES: &[Pkg] = &[
     Pkg { name: "libnuma-dev", probe: Probe::File("/usr/include/numa.h") },
     Pkg { name: "libcap-dev", probe: Probe::File("/usr/include/sys/capability.h") },
 ];
@@ -147,7 +147,9 @@ fn run_all(
     }
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by_key(|&i| runs[i].rank());
-    let done = lanes::work(lanes::unmeasured(MEM_MIB), &order, |&i| runs[i].report(ctx, accel, options));
+    let done = parallel::map(parallel::unmeasured_guests(GUEST_MEM_MIB), &order, |&i| {
+        runs[i].report(ctx, accel, options)
+    });
 
     let mut reports: Vec<Option<Report>> = vec![None; runs.len()];
     let (mut error, mut remembered) = (None, 0);
@@ -191,17 +193,17 @@ struct Name {
 
 impl Name {
     fn is_ours(&self) -> bool {
-        self.folder == OURS
+        self.folder == OUR_FOLDER
     }
 
     fn parse(text: &str) -> Result<Self> {
         if text == "ours" {
-            return Ok(Self { folder: OURS.into(), program: None });
+            return Ok(Self { folder: OUR_FOLDER.into(), program: None });
         }
         let (path, args) = text.split_once(' ').unwrap_or((text, ""));
         let path = path.trim_matches('/');
         let fine = !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "..");
-        ensure!(fine, "'{text}' names no folder under {IN_TREE}");
+        ensure!(fine, "'{text}' names no folder under {SOURCE_FOLDER}");
         // Folders may be nested (filesystems/epoll), so what is a program shows in the tree.
         let (folder, program) = match path.rsplit_once('/') {
             Some((folder, program)) => (folder, Some(format!("{program} {args}").trim().to_owned())),
@@ -229,19 +231,19 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     let mut folder = name.folder.clone();
     let mut program = name.program.clone();
     if let Some(last) = &program
-        && kernel.source_dir.join(IN_TREE).join(&folder).join(last).is_dir()
+        && kernel.source_dir.join(SOURCE_FOLDER).join(&folder).join(last).is_dir()
     {
         folder = format!("{folder}/{last}");
         program = None;
     }
-    let source = kernel.source_dir.join(IN_TREE).join(&folder);
+    let source = kernel.source_dir.join(SOURCE_FOLDER).join(&folder);
     ensure!(
         source.join("Makefile").is_file(),
         "no selftests '{folder}' in this kernel: {} has no Makefile",
         source.display()
     );
-    if folder != OURS
-        && let Err(e) = host::ensure_packages(ctx, LIBRARIES)
+    if folder != OUR_FOLDER
+        && let Err(e) = host::ensure_packages(ctx, TEST_LIBRARIES)
     {
         // Most tests need none of them.
         ctx.progress.warn(&format!("tests that need these will not build: {e:#}"));
@@ -257,7 +259,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     for part in ["tools", "include", "lib", "mm", "scripts"] {
         kernel::hard_link_copy(&kernel.source_dir.join(part), &scratch.path().join(part))?;
     }
-    let built = scratch.path().join(IN_TREE).join(&folder);
+    let built = scratch.path().join(SOURCE_FOLDER).join(&folder);
     let make = || {
         let mut make = host::tool("make");
         make.arg("-C").arg(&built).arg(format!("KHDR_INCLUDES=-isystem {}", headers.display()));
@@ -279,7 +281,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
             if !status.success() {
                 let what = format!("not all of selftests {folder} built: see {}", log.display());
                 // Nothing of ours is missing for want of a library.
-                ensure!(folder != OURS, what);
+                ensure!(folder != OUR_FOLDER, what);
                 ctx.progress.warn(&what);
             }
             // Lines of the form FOLDER:PROGRAM.
@@ -296,7 +298,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
 
 /// How many CPUs a guest of this program of ours has.
 fn cpus_of_ours(program: &str) -> u32 {
-    CPUS_OF_OURS.iter().find(|(name, _)| *name == program).map_or(2, |&(_, cpus)| cpus)
+    CPUS_OF_OUR_PROGRAMS.iter().find(|(name, _)| *name == program).map_or(2, |&(_, cpus)| cpus)
 }
 
 /// One program in one kernel, in a guest of its own.
@@ -315,7 +317,7 @@ impl Run<'_> {
 
     /// What the longest come first by.
     fn rank(&self) -> usize {
-        LONGEST.iter().position(|&long| long == self.file()).unwrap_or(LONGEST.len())
+        LONGEST_RUNNING.iter().position(|&long| long == self.file()).unwrap_or(LONGEST_RUNNING.len())
     }
 
     /// Its report, and whether it is of an earlier run.
@@ -343,23 +345,23 @@ impl Run<'_> {
 
     fn arm(&self) -> Arm {
         let bzimage = self.kernel.bzimage.clone();
-        Arm { name: self.tree.to_string(), bzimage, cmdline: CMDLINE.into() }
+        Arm { name: self.tree.to_string(), bzimage, cmdline: KERNEL_PARAMETERS.into() }
     }
 
     fn job(&self, options: &SelftestOptions) -> Result<Job> {
         let (seconds, limit) = (options.stress_seconds, program_limit(options.leaks));
         let (file, program) = (self.file(), self.program);
-        let home = format!("{IN_GUEST}/{}", self.tests.folder);
+        let home = format!("{GUEST_FOLDER}/{}", self.tests.folder);
         let script = format!(
             "export MEMREAP_STRESS_SECONDS={seconds}; \
              cd {home} && exec timeout -s KILL {limit} ./{program}"
         );
         let mut job = Job::new(GuestCommand::Exec(["sh", "-c", &script].map(String::from).into()));
         job.name = Some(format!("{}/{program}", self.tests.folder));
-        job.mem_mib = MEM_MIB;
+        job.mem_mib = GUEST_MEM_MIB;
         job.memreap = false;
-        job.cpus = if self.tests.folder != OURS { CPUS } else { cpus_of_ours(file) };
-        job.timeout = Duration::from_secs(limit) + GRACE;
+        job.cpus = if self.tests.folder != OUR_FOLDER { KERNEL_TEST_CPUS } else { cpus_of_ours(file) };
+        job.timeout = Duration::from_secs(limit) + TIMEOUT_MARGIN;
         if options.leaks {
             job.cmdline = "kmemleak=on".into();
         }
@@ -394,10 +396,10 @@ impl Run<'_> {
             return Err(Failure { boot: self.program.into(), cause, tail: boot.tail(20), logs }.into());
         }
         // Ours speak TAP by the house's rules; of the kernel's own, not all do.
-        let must_be_tap = self.tests.folder == OURS;
+        let must_be_tap = self.tests.folder == OUR_FOLDER;
         let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));
         report.seconds = begun.elapsed().as_secs();
-        if boot.outcome == Outcome::Exit(TIMED_OUT) {
+        if boot.outcome == Outcome::Exit(STATUS_KILLED) {
             report.why = Some("killed, or longer than its limit".into());
         }
         Ok(report)
@@ -550,8 +552,8 @@ mod tests {
     fn programs_that_are_named_here_exist() {
         let kernel = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");
         let topics: Vec<_> = fs::read_dir(kernel).unwrap().map(|entry| entry.unwrap().path()).collect();
-        for name in LONGEST.iter().chain(CPUS_OF_OURS.iter().map(|(name, _)| name)) {
-            let source = format!("files/{IN_TREE}/{OURS}/{name}.c");
+        for name in LONGEST_RUNNING.iter().chain(CPUS_OF_OUR_PROGRAMS.iter().map(|(name, _)| name)) {
+            let source = format!("files/{SOURCE_FOLDER}/{OUR_FOLDER}/{name}.c");
             assert!(topics.iter().any(|topic| topic.join(&source).is_file()), "{name}");
         }
     }

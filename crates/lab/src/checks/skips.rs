@@ -21,7 +21,7 @@ use crate::checks::tap::Report;
 use crate::kernel::Variant;
 
 /// Where the lists are, beside the topics.
-const FILE: &str = "skips.toml";
+const FILE_NAME: &str = "skips.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +50,7 @@ impl Skips {
         let mut all = Vec::new();
         let topics = repo.join("kernel");
         for entry in fs::read_dir(&topics).with_context(|| format!("cannot read {}", topics.display()))? {
-            let path = entry.with_context(|| topics.display().to_string())?.path().join(FILE);
+            let path = entry.with_context(|| topics.display().to_string())?.path().join(FILE_NAME);
             if path.is_file() {
                 let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
                 all.extend(parse(&text, &path)?);
@@ -74,7 +74,7 @@ impl Skips {
         skips
             .map(|(case, reason)| {
                 let what = if case.is_empty() { "all of it" } else { case };
-                format!("{what}: skipped, which no {FILE} allows: {reason}")
+                format!("{what}: skipped, which no {FILE_NAME} allows: {reason}")
             })
             .collect()
     }
@@ -143,7 +143,7 @@ mod tests {
         let mut listed = 0;
         for topic in fs::read_dir(repo.join("kernel")).unwrap() {
             let topic = topic.unwrap().path();
-            let list = topic.join(FILE);
+            let list = topic.join(FILE_NAME);
             if !list.is_file() {
                 continue;
             }

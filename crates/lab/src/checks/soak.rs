@@ -16,9 +16,9 @@ use crate::vm::boot::boot;
 use crate::vm::job::{Arm, GuestCommand, Job};
 
 /// What the guest gets for its boot and for its last round beyond the time asked for.
-const GRACE: Duration = Duration::from_secs(180);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(180);
 /// One that stays and several that go and come back.
-const CPUS: u32 = 4;
+const GUEST_CPUS: u32 = 4;
 /// The scheduler's server for ordinary tasks counts as a task of its CPU, and its timer can put it
 /// there when a CPU has just been found empty. 6.12 warns of that before it stops the server, and
 /// goes on; on a busy host it is no rarity.
@@ -53,9 +53,9 @@ pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
         name: "soak".into(),
         args: vec![format!("seconds={}", minutes * 60), format!("seed={seed}")],
     });
-    job.cpus = CPUS;
+    job.cpus = GUEST_CPUS;
     job.allow = vec![STOCK_WARNING.into()];
-    job.timeout = Duration::from_secs(minutes * 60) + GRACE;
+    job.timeout = Duration::from_secs(minutes * 60) + TIMEOUT_MARGIN;
     ctx.progress.note(&format!("soak: {minutes} min, {}, seed {seed}", options.variant));
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/soak"))?;
     for note in &boot.notes {

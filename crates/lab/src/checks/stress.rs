@@ -27,19 +27,19 @@ use crate::vm::accel::Accel;
 use crate::vm::boot::{Boot, boot_with};
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
-use crate::vm::lanes;
+use crate::vm::parallel;
 use protocol::results::Message;
 
 /// What is run.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
-const IN_GUEST: &str = "/usr/bin/stress-ng";
+const GUEST_PROGRAM: &str = "/usr/bin/stress-ng";
 /// The most that is asked of one guest, in seconds.
 const MAX_SECONDS: u64 = 24 * 60 * 60;
 /// What a guest gets for its boot, and for stressors that notice late that their time is up:
 /// under TCG and with debug checks a single round of some takes a minute.
-const GRACE: Duration = Duration::from_secs(300);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(300);
 /// What the guest's script puts before its own lines, to tell them from those of stress-ng.
-const MARK: &str = "lab: ";
+const LAB_LINE_PREFIX: &str = "lab: ";
 
 /// Stressors that belong together, and what they need.
 #[derive(Debug)]
@@ -58,11 +58,11 @@ struct Class {
     /// Counters of /proc/vmstat that must not be zero in the end: what the class is for.
     must_count: &'static [&'static str],
     /// What stress-ng complains of by chance in any kernel, as parts of [`complaint`]'s text.
-    known: &'static [&'static str],
+    known_complaints: &'static [&'static str],
 }
 
 /// A class that needs nothing special.
-const PLAIN: Class = Class {
+const DEFAULT_CLASS: Class = Class {
     name: "",
     about: "",
     stressors: &[],
@@ -71,7 +71,7 @@ const PLAIN: Class = Class {
     setup: "",
     enter: "",
     must_count: &[],
-    known: &[],
+    known_complaints: &[],
 };
 
 const CLASSES: &[Class] = &[
@@ -81,7 +81,7 @@ const CLASSES: &[Class] = &[
         // Not vm-rw: the kernels are built without process_vm_readv().
         stressors: &[("vm", 2), ("vm-splice", 1), ("vm-segv", 1)],
         options: &["--vm-bytes", "64M"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "mmap",
@@ -89,7 +89,7 @@ const CLASSES: &[Class] = &[
         stressors: &[("mmap", 1), ("mmapmany", 1), ("mmapfixed", 1), ("mmapaddr", 1), ("munmap", 1)],
         // Each round is many passes over all pages: with more of them TCG ends none in 10 s.
         options: &["--mmap-bytes", "4M", "--mmap-mprotect"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "madvise",
@@ -97,15 +97,15 @@ const CLASSES: &[Class] = &[
         stressors: &[("madvise", 2)],
         // As root it has pages of its own poisoned (MADV_HWPOISON), and ends without success, on
         // stock too, but says no word of it. What it finds wrong with an advice it does say.
-        known: &["exit status 2"],
-        ..PLAIN
+        known_complaints: &["exit status 2"],
+        ..DEFAULT_CLASS
     },
     Class {
         name: "mremap",
         about: "mappings grow, shrink and move",
         stressors: &[("mremap", 2)],
         options: &["--mremap-bytes", "32M"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "ksm",
@@ -118,7 +118,7 @@ echo 10 >sleep_millisecs
 echo 1 >run",
         // A merged page that was written to: so there were merged ones.
         must_count: &["cow_ksm"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "swap",
@@ -137,14 +137,14 @@ mkdir /sys/fs/cgroup/small
 echo 67108864 >/sys/fs/cgroup/small/memory.max",
         enter: "echo 0 >/sys/fs/cgroup/small/cgroup.procs",
         must_count: &["pswpout", "pswpin"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "userfaultfd",
         about: "page faults that a process handles for another",
         stressors: &[("userfaultfd", 2)],
         options: &["--userfaultfd-bytes", "16M"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
     Class {
         name: "oom",
@@ -164,7 +164,7 @@ echo 67108864 >/sys/block/zram0/disksize
 mkswap /dev/zram0
 swapon /dev/zram0",
         must_count: &["oom_kill"],
-        ..PLAIN
+        ..DEFAULT_CLASS
     },
 ];
 
@@ -241,7 +241,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
     // Nothing is measured, so guests may disturb each other.
     let most = classes.iter().map(|class| class.mem_mib).max().unwrap_or(0);
-    let mut done = lanes::work(lanes::unmeasured(most), &boots, |&(class, arm)| {
+    let mut done = parallel::map(parallel::unmeasured_guests(most), &boots, |&(class, arm)| {
         run_one(ctx, accel, arm, class, options.seconds, program.clone())
     })
     .into_iter();
@@ -303,10 +303,10 @@ set +e
 	{enter}
 	exec {command}
 )
-echo \"{MARK}status $?\"
-while read -r name value; do echo \"{MARK}vmstat $name $value\"; done </proc/vmstat
+echo \"{LAB_LINE_PREFIX}status $?\"
+while read -r name value; do echo \"{LAB_LINE_PREFIX}vmstat $name $value\"; done </proc/vmstat
 cat /run/stress.yaml
-echo \"{MARK}end\"
+echo \"{LAB_LINE_PREFIX}end\"
 ",
             setup = self.setup,
             enter = self.enter,
@@ -332,8 +332,8 @@ fn run_one(
     job.name = Some(format!("stress-ng {}", class.name));
     job.mem_mib = class.mem_mib;
     job.memreap = false;
-    job.timeout = Duration::from_secs(seconds) + GRACE;
-    job.overlay = vec![(program, IN_GUEST.into()), (script.path().to_path_buf(), in_guest)];
+    job.timeout = Duration::from_secs(seconds) + TIMEOUT_MARGIN;
+    job.overlay = vec![(program, GUEST_PROGRAM.into()), (script.path().to_path_buf(), in_guest)];
     let folder = ctx.out.join("logs/stress").join(format!("{}-{}", class.name, arm.name));
     let mut text = String::new();
     let boot = boot_with(ctx, accel, arm, &job, &folder, &mut |message| {
@@ -381,7 +381,7 @@ impl Report {
         let mut idle = Vec::new();
         // A guest that failed has not come to its end: nothing can be missing in it.
         if guest.is_none() {
-            let known = |text: &String| class.known.iter().any(|known| text.contains(known));
+            let known = |text: &String| class.known_complaints.iter().any(|known| text.contains(known));
             failures.extend(complaints.into_iter().filter(|text| !known(text)));
             match status {
                 Some(0) => {}
@@ -402,13 +402,13 @@ impl Report {
         }
         let mut output = String::new();
         if guest.is_some() || !failures.is_empty() || !idle.is_empty() {
-            const LINES: usize = 30;
-            let said: Vec<_> = text.lines().take_while(|line| !line.starts_with(MARK)).collect();
-            for line in &said[said.len().saturating_sub(LINES)..] {
+            const EXCERPT_LINES: usize = 30;
+            let said: Vec<_> = text.lines().take_while(|line| !line.starts_with(LAB_LINE_PREFIX)).collect();
+            for line in &said[said.len().saturating_sub(EXCERPT_LINES)..] {
                 let _ = writeln!(output, "  {line}");
             }
             if guest.is_some() {
-                output.push_str(&boot.tail(LINES));
+                output.push_str(&boot.tail(EXCERPT_LINES));
             }
         }
         let oom_kills = vmstat.get("oom_kill").copied().unwrap_or_default();
@@ -454,7 +454,7 @@ impl Parsed {
         let mut parsed = Self::default();
         let mut stressor = None;
         for line in text.lines() {
-            if let Some(ours) = line.strip_prefix(MARK) {
+            if let Some(ours) = line.strip_prefix(LAB_LINE_PREFIX) {
                 let words: Vec<&str> = ours.split_whitespace().collect();
                 match words[..] {
                     ["status", status] => parsed.status = status.parse().ok(),
@@ -599,7 +599,7 @@ mod tests {
         CLASSES.iter().find(|class| class.name == name).unwrap()
     }
 
-    const ONE: Class = Class { name: "one", stressors: &[("userfaultfd", 2)], ..PLAIN };
+    const ONE: Class = Class { name: "one", stressors: &[("userfaultfd", 2)], ..DEFAULT_CLASS };
 
     fn report(class: &Class, outcome: Outcome, text: &str) -> Report {
         let boot = Boot {
@@ -676,7 +676,7 @@ mod tests {
 
     #[test]
     fn what_any_kernel_has_by_chance_is_known() {
-        let known = Class { known: &["untrustworthy"], ..ONE };
+        let known = Class { known_complaints: &["untrustworthy"], ..ONE };
         assert_eq!(row(&known, GOOD, &failed("", 7)).verdict, Verdict::Ok);
         assert_eq!(row(&known, GOOD, &failed("", 6)).verdict, Verdict::Finding);
         assert_eq!(row(&ONE, GOOD, &failed("", 7)).verdict, Verdict::Finding);

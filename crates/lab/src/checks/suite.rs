@@ -37,7 +37,7 @@ struct Check {
     program: Program,
     args: &'static [&'static str],
     packages: &'static [&'static [Pkg]],
-    memory: Memory,
+    reuse: Reuse,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,13 +49,13 @@ enum Program {
 
 /// What of earlier passes counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Memory {
+enum Reuse {
     /// Nothing.
     None,
     /// The command itself knows, by `--remembered`, guest by guest.
-    Guests,
+    PerGuest,
     /// The check as a whole depends on nothing but these.
-    Content(Inputs),
+    ByContent(Inputs),
 }
 
 /// What a check depends on besides its arguments and the kernel's source.
@@ -69,19 +69,20 @@ struct Inputs {
     tools: &'static [&'static str],
 }
 
-const ALWAYS: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
-const NOT_FOR_EVERY_EDIT: &[Tier] = &[Tier::Test, Tier::Full];
-const GUESTS: &[&[Pkg]] = &[host::BUILD, host::LAB, host::GIT];
+const ALL_TIERS: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
+const TEST_AND_FULL: &[Tier] = &[Tier::Test, Tier::Full];
+const GUEST_TEST_PACKAGES: &[&[Pkg]] =
+    &[host::KERNEL_BUILD_PACKAGES, host::GUEST_PACKAGES, host::SERIES_PACKAGES];
 
 /// One for every tier that takes nothing from memory.
-const CHECK: Check = Check {
+const DEFAULT_CHECK: Check = Check {
     name: "",
     about: "",
-    tiers: ALWAYS,
+    tiers: ALL_TIERS,
     program: Program::Lab,
     args: &[],
     packages: &[],
-    memory: Memory::None,
+    reuse: Reuse::None,
 };
 
 /// Cheap ones first, so that a slip shows early.
@@ -91,205 +92,215 @@ const CHECKS: &[Check] = &[
         about: "formatting",
         program: Program::Tool("cargo"),
         args: &["fmt", "--all", "--check"],
-        ..CHECK
+        ..DEFAULT_CHECK
     },
     Check {
         name: "clippy",
         about: "Rust lints",
         program: Program::Tool("cargo"),
         args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        ..CHECK
+        ..DEFAULT_CHECK
     },
     Check {
         name: "units",
         about: "Rust tests that need no guest",
         program: Program::Tool("cargo"),
         args: &["test", "--workspace", "--exclude", "lab", "--no-fail-fast"],
-        ..CHECK
+        ..DEFAULT_CHECK
     },
     Check {
         name: "lab",
         about: "Rust tests of the lab, all expect.toml and skips.toml among them",
         program: Program::Tool("cargo"),
         args: &["test", "--package", "lab", "--lib", "--bins", "--no-fail-fast"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "topics",
         about: "the topics apply to the oldest and the newest kernel",
-        tiers: NOT_FOR_EVERY_EDIT,
+        tiers: TEST_AND_FULL,
         args: &["topics", "--check-all"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "hosted",
         about: "kernel code natively, under the sanitizers",
         program: Program::Tool("make"),
         args: &["-C", "kernel/hosted", "test"],
-        packages: &[host::HOSTED],
-        memory: Memory::Content(Inputs { readmes: false, code: &[], tools: &["clang-19"] }),
-        ..CHECK
+        packages: &[host::HOSTED_TEST_PACKAGES],
+        reuse: Reuse::ByContent(Inputs { readmes: false, code: &[], tools: &["clang-19"] }),
+        ..DEFAULT_CHECK
     },
     // Before the tests that boot them, which show no progress of a build.
     Check {
         name: "build",
         about: "the stock and the changed kernel build",
         args: &["build"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "debug",
         about: "the changed debug kernel builds",
         args: &["build", "--variant", "debug", "--arm", "memreap"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "guests",
         about: "guests that fail on purpose, and ones that run out of memory under the daemon",
-        tiers: NOT_FOR_EVERY_EDIT,
+        tiers: TEST_AND_FULL,
         program: Program::Tool("cargo"),
         args: &["test", "--package", "lab", "--no-fail-fast", "--test", "*"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "series",
         about: "the exported patches apply and build one by one",
         tiers: &[Tier::Full],
         args: &["series", "--check", "--out", "target/lab/series"],
-        packages: GUESTS,
-        memory: Memory::Content(Inputs {
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::ByContent(Inputs {
             readmes: true,
             code: &["series.rs", "topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
             tools: &["gcc", "git"],
         }),
-        ..CHECK
+        ..DEFAULT_CHECK
     },
     Check {
         name: "static",
         about: "the topics' code: checkpatch, sparse, W=1",
         tiers: &[Tier::Test],
         args: &["static"],
-        packages: &[host::BUILD, host::LAB, host::GIT, host::LINT],
-        memory: Memory::Content(STATIC),
-        ..CHECK
+        packages: &[
+            host::KERNEL_BUILD_PACKAGES,
+            host::GUEST_PACKAGES,
+            host::SERIES_PACKAGES,
+            host::LINT_PACKAGES,
+        ],
+        reuse: Reuse::ByContent(STATIC_INPUTS),
+        ..DEFAULT_CHECK
     },
     Check {
         name: "configs",
         about: "the same, and in configurations that people forget",
         tiers: &[Tier::Full],
         args: &["static", "--configs"],
-        packages: &[host::BUILD, host::LAB, host::GIT, host::LINT],
-        memory: Memory::Content(STATIC),
-        ..CHECK
+        packages: &[
+            host::KERNEL_BUILD_PACKAGES,
+            host::GUEST_PACKAGES,
+            host::SERIES_PACKAGES,
+            host::LINT_PACKAGES,
+        ],
+        reuse: Reuse::ByContent(STATIC_INPUTS),
+        ..DEFAULT_CHECK
     },
     Check {
         name: "kunit",
         about: "KUnit in the changed debug kernel, with kmemleak",
         args: &["kunit", "--variant", "debug"],
-        packages: GUESTS,
-        memory: Memory::Guests,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "slim",
         about: "our selftests in the kernel that is measured",
         tiers: &[Tier::Check, Tier::Full],
         args: &["selftests", "--variant", "slim", "--stress-seconds", "2", "ours", "mm/mrelease_test"],
-        packages: GUESTS,
-        memory: Memory::Guests,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "selftests",
         about: "our selftests in the changed debug kernel",
         tiers: &[Tier::Test],
         args: &["selftests", "--variant", "debug", "--stress-seconds", "4", "ours"],
-        packages: GUESTS,
-        memory: Memory::Guests,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "storms",
         about: "our selftests in the changed debug kernel, with longer storms and races",
         tiers: &[Tier::Full],
         args: &["selftests", "--variant", "debug", "ours"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "leaks",
         about: "our selftests in the changed debug kernel, with kmemleak",
         tiers: &[Tier::Full],
         args: &["selftests", "--variant", "debug", "--leaks", "--stress-seconds", "2", "ours"],
-        packages: GUESTS,
-        memory: Memory::Guests,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "mrelease",
         about: "the kernel's own mrelease_test, stock beside ours",
         tiers: &[Tier::Test],
         args: &["selftests", "--variant", "slim", "mm/mrelease_test"],
-        packages: GUESTS,
-        memory: Memory::Guests,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "smoke",
         about: "a comparison with one pair, judged by what one pair can show",
         tiers: &[Tier::Test],
         args: &["ab", "reap", "--smoke", "--expect"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "scenarios",
         about: "all comparisons with one pair, judged by what one pair can show",
         tiers: &[Tier::Full],
         args: &["ab", "--smoke", "--expect"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "stress",
         about: "stress-ng in the debug kernel, stock beside ours",
         tiers: &[Tier::Full],
         args: &["stress"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "soak",
         about: "kill storms in the changed debug kernel",
         tiers: &[Tier::Full],
         args: &["soak", "--minutes", "10"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "kcsan",
         about: "KUnit in the changed kernel with the data-race detector",
         tiers: &[Tier::Full],
         args: &["kunit", "--variant", "kcsan"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
     Check {
         name: "races",
         about: "our selftests in the changed kernel with the data-race detector",
         tiers: &[Tier::Full],
         args: &["selftests", "--variant", "kcsan", "ours"],
-        packages: GUESTS,
-        ..CHECK
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
     },
 ];
 
-const STATIC: Inputs = Inputs {
+const STATIC_INPUTS: Inputs = Inputs {
     readmes: false,
     code: &["topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
     tools: &["gcc", "sparse"],
@@ -308,7 +319,7 @@ pub fn list() -> String {
 }
 
 /// How much of the log of a check that failed is shown, in lines.
-const TAIL: usize = 60;
+const FAILURE_LOG_LINES: usize = 60;
 
 /// What to run.
 pub struct SuiteOptions {
@@ -321,7 +332,7 @@ pub struct SuiteOptions {
 }
 
 /// How one check went.
-struct Done {
+struct CheckResult {
     name: &'static str,
     about: &'static str,
     /// Why it failed: the end of its log, or that it could not be run. `None` if it passed.
@@ -362,11 +373,11 @@ pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
     Ok(done.iter().all(|d| d.failure.is_none()))
 }
 
-fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) -> Result<Done> {
+fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) -> Result<CheckResult> {
     let name = format!("test {}", check.name);
     let last = times::last(ctx, &name);
     let began = Instant::now();
-    let done = |failure, remembered| Done {
+    let done = |failure, remembered| CheckResult {
         name: check.name,
         about: check.about,
         failure,
@@ -376,9 +387,9 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     };
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
-    let key = match check.memory {
-        Memory::Content(inputs) => Some(content(ctx, check, inputs)?),
-        Memory::None | Memory::Guests => None,
+    let key = match check.reuse {
+        Reuse::ByContent(inputs) => Some(content(ctx, check, inputs)?),
+        Reuse::None | Reuse::PerGuest => None,
     };
     if let Some(key) = &key
         && !fresh
@@ -391,7 +402,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let log = ctx.out.join(format!("logs/test-{}.log", check.name));
     let mut remembered = None;
     let result = host::run_logged(&mut command(ctx, check, fresh)?, &log, |line| {
-        if let Some(what) = line.strip_prefix(passes::SUMMARY) {
+        if let Some(what) = line.strip_prefix(passes::SUMMARY_PREFIX) {
             remembered = Some(what.to_owned());
         }
         step.detail(line);
@@ -405,7 +416,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
             "{}: {status}; the end of {}:\n{}",
             check.name,
             log.display(),
-            host::tail(&log, TAIL)
+            host::tail(&log, FAILURE_LOG_LINES)
         )),
         Err(e) => Some(format!("{}: {e:#}", check.name)),
     };
@@ -434,7 +445,7 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
     if check.program == Program::Tool("make") {
         command.arg(format!("-j{}", host::cpus()));
     }
-    if check.memory == Memory::Guests && !fresh {
+    if check.reuse == Reuse::PerGuest && !fresh {
         command.arg("--remembered");
     }
     // The outer make's job server is not open to us.
@@ -483,7 +494,7 @@ fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
 
 /// The table, why the failed ones failed, which may be an hour further up by then, and, alone on the last line,
 /// the counts.
-fn summary(done: &[Done], took: Duration) -> String {
+fn summary(done: &[CheckResult], took: Duration) -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
         "check",
@@ -525,7 +536,7 @@ mod tests {
 
     #[test]
     fn the_last_line_counts() {
-        let done = |failure: Option<&str>, remembered: Option<&str>| Done {
+        let done = |failure: Option<&str>, remembered: Option<&str>| CheckResult {
             name: "n",
             about: "a",
             failure: failure.map(String::from),
@@ -547,7 +558,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ctx = context(dir.path());
         for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
-            let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..CHECK };
+            let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..DEFAULT_CHECK };
             assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
         }
         let options = SuiteOptions { only: vec!["nonsense".into()], tier: Tier::Test, fresh: false };
@@ -559,7 +570,7 @@ mod tests {
     fn what_a_check_took_from_memory_and_took_last_time_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let ctx = context(dir.path());
-        let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..CHECK };
+        let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..DEFAULT_CHECK };
         let first = run_one(&ctx, &echo(&["fine"]), false, 1, 1).unwrap();
         assert_eq!((first.remembered, first.last), (None, None));
         let second = run_one(&ctx, &echo(&["remembered: 3 of 4"]), false, 1, 1).unwrap();

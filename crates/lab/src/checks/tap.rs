@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::vm::channel::Outcome;
 
 /// The exit status by which a kernel selftest says that it cannot run here (KSFT_SKIP).
-const SKIPPED: i32 = 4;
+const STATUS_SKIPPED: i32 = 4;
 
 /// How a program or one of its cases ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,17 +47,17 @@ impl Report {
     /// show of an end that was not healthy.
     pub fn new(outcome: &Outcome, text: &str, must_be_tap: bool, evidence: impl Fn() -> String) -> Self {
         let tap = Tap::parse(text);
-        let spoken = tap.version || tap.plan.is_some();
+        let is_tap = tap.version || tap.plan.is_some();
         let case_failed = tap.cases.values().any(|&c| c == Status::Fail);
         let why = match outcome {
-            Outcome::Exit(0 | SKIPPED) if spoken || must_be_tap => tap.complaint(),
-            Outcome::Exit(0 | SKIPPED) => None,
+            Outcome::Exit(0 | STATUS_SKIPPED) if is_tap || must_be_tap => tap.complaint(),
+            Outcome::Exit(0 | STATUS_SKIPPED) => None,
             // The cases that failed say more than the status.
-            Outcome::Exit(1) if spoken && case_failed => tap.complaint().or(Some("cases failed".into())),
+            Outcome::Exit(1) if is_tap && case_failed => tap.complaint().or(Some("cases failed".into())),
             other => Some(other.to_string()),
         };
         let mut skips = tap.skips;
-        let skipped = *outcome == Outcome::Exit(SKIPPED) || tap.all_skipped;
+        let skipped = *outcome == Outcome::Exit(STATUS_SKIPPED) || tap.all_skipped;
         if skipped && skips.is_empty() {
             skips.insert(String::new(), "no reason given".into());
         }
@@ -231,7 +231,7 @@ mod tests {
         assert!(report(Outcome::NoResult, GOOD, false).output.ends_with("the log's end"));
         // Some of the kernel's tests speak no TAP: their status is all there is.
         assert_eq!(report(Outcome::Exit(0), "OK\n", false).status, Status::Pass);
-        assert_eq!(report(Outcome::Exit(SKIPPED), "", false).status, Status::Skip);
+        assert_eq!(report(Outcome::Exit(STATUS_SKIPPED), "", false).status, Status::Skip);
         assert_eq!(report(Outcome::Exit(0), "1..0 # SKIP none\n", false).status, Status::Skip);
     }
 
@@ -243,9 +243,9 @@ mod tests {
         let of = |case: &str, reason: &str| (case.to_owned(), reason.to_owned());
         assert_eq!(skips(Outcome::Exit(0), GOOD), [of("two", "no swap")]);
         assert_eq!(skips(Outcome::Exit(0), "1..1\nok 1 a # skip\n"), [of("a", "")]);
-        assert_eq!(skips(Outcome::Exit(SKIPPED), "1..0 # SKIP needs root\n"), [of("", "needs root")]);
+        assert_eq!(skips(Outcome::Exit(STATUS_SKIPPED), "1..0 # SKIP needs root\n"), [of("", "needs root")]);
         assert_eq!(skips(Outcome::Exit(0), "1..0\n"), [of("", "")]);
-        assert_eq!(skips(Outcome::Exit(SKIPPED), "no KSM here\n"), [of("", "no reason given")]);
+        assert_eq!(skips(Outcome::Exit(STATUS_SKIPPED), "no KSM here\n"), [of("", "no reason given")]);
         assert_eq!(skips(Outcome::Exit(0), "1..1\nok 1 a # XFAIL known\n"), []);
     }
 

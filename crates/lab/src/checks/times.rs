@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::context::Context;
 use crate::host::write_atomically;
 
-const FILE: &str = "times.json";
+const FILE_NAME: &str = "times.json";
 
 /// How long `name` took last time.
 pub fn last(ctx: &Context, name: &str) -> Option<Duration> {
@@ -25,11 +25,11 @@ pub fn last(ctx: &Context, name: &str) -> Option<Duration> {
 pub fn keep(ctx: &Context, name: &str, took: Duration) -> Result<()> {
     let mut times = read(ctx);
     times.insert(name.to_owned(), took.as_secs());
-    write_atomically(&ctx.cache.join(FILE), &serde_json::to_string_pretty(&times)?)
+    write_atomically(&ctx.cache.join(FILE_NAME), &serde_json::to_string_pretty(&times)?)
 }
 
 /// What cannot be read is as good as not there.
 fn read(ctx: &Context) -> BTreeMap<String, u64> {
-    let text = fs::read(ctx.cache.join(FILE)).unwrap_or_default();
+    let text = fs::read(ctx.cache.join(FILE_NAME)).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }

@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use lab::ab::catalog::{self, Control};
+use lab::ab::catalog::{self, ControlKernel};
 use lab::checks::suite::Tier;
 use lab::kernel::{Tree, Variant};
 use lab::vm::job::{Arm, Mode};
 
-const EXIT_CODES: &str = "\
+const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
 2 wrong usage; 3 trouble of the host (QEMU missing, apt impossible, a build that failed);
 4 a guest that failed (panic, splat, hang, no result, garbage), also if the boot was made again
@@ -21,7 +21,7 @@ Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memrea
 
 /// Builds stock and changed Linux kernels, boots both in QEMU and says which is better.
 #[derive(Parser)]
-#[command(name = "lab", version, after_help = EXIT_CODES, propagate_version = true)]
+#[command(name = "lab", version, after_help = EXIT_CODES_HELP, propagate_version = true)]
 pub(super) struct Cli {
     /// Which 6.12.N to use, for example 6.12.107 [default: the newest that apt offers]
     #[arg(long, global = true, value_name = "6.12.N")]
@@ -76,7 +76,7 @@ pub(super) struct AbArgs {
     pub(super) no_aa: bool,
     /// The arms, base first; give none or two [default: stock and memreap, and what kernels a
     /// scenario needs beside them]
-    #[arg(long = "arm", value_name = ARM)]
+    #[arg(long = "arm", value_name = ARM_VALUE_NAME)]
     pub(super) arms: Vec<ArmSpec>,
     /// Kernel parameters for the stock arm
     #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
@@ -175,7 +175,7 @@ pub(super) struct ReportArgs {
   lab boot --variant debug --copy ./prog:/prog -- /prog --flag")]
 pub(super) struct BootArgs {
     /// The kernel
-    #[arg(long, value_name = ARM, default_value = "memreap")]
+    #[arg(long, value_name = ARM_VALUE_NAME, default_value = "memreap")]
     pub(super) arm: ArmSpec,
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub(super) variant: Variant,
@@ -348,7 +348,7 @@ pub(super) struct DoctorArgs {
     pub(super) json: bool,
 }
 
-const ARM: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
+const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
 
 /// One `--arm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -365,7 +365,7 @@ impl FromStr for ArmSpec {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((name, rest)) = text.split_once('=') else {
             let control = catalog::controls().into_iter().find(|control| control.name == text);
-            if let Some(Control { name, parameters: Some(parameters) }) = control {
+            if let Some(ControlKernel { name, parameters: Some(parameters) }) = control {
                 return Ok(Self::With(name, parameters));
             }
             return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
 
-use lab::ab::catalog::{self, Control};
-use lab::ab::expect::{self, Terms};
+use lab::ab::catalog::{self, ControlKernel};
+use lab::ab::expect::{self, RunKind};
 use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::results::{Metric, Results};
 use lab::ab::table;
@@ -41,12 +41,12 @@ use args::{
 };
 
 /// A finding: not an error, but not a clean result either.
-const FINDING: u8 = 1;
-const USAGE: u8 = 2;
-const HOST: u8 = 3;
-const GUEST: u8 = 4;
+const EXIT_FINDING: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_HOST: u8 = 3;
+const EXIT_GUEST: u8 = 4;
 /// A shell in a guest ends when its user wants.
-const SHELL_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
+const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// An error in what the user asked for; everything else counts as the host's trouble.
 #[derive(Debug)]
@@ -75,11 +75,11 @@ fn error_code(error: &anyhow::Error) -> u8 {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.exit_code()
     } else if error.is::<WrongUsage>() {
-        USAGE
+        EXIT_USAGE
     } else if error.is::<faceoff::snapshot::GuestFailure>() {
-        GUEST
+        EXIT_GUEST
     } else {
-        HOST
+        EXIT_HOST
     }
 }
 
@@ -148,10 +148,16 @@ fn run(cli: Cli) -> Result<ExitCode> {
             } else {
                 print!("{}", doctor::render(&findings));
             }
-            Ok(ExitCode::from(if doctor::healthy(&findings) { 0 } else { HOST }))
+            Ok(ExitCode::from(if doctor::healthy(&findings) { 0 } else { EXIT_HOST }))
         }
         Sub::HostSetup => {
-            let needed = [host::BUILD, host::UNPACK, host::LAB, host::GIT, faceoff::rootfs::PACKAGES];
+            let needed = [
+                host::KERNEL_BUILD_PACKAGES,
+                host::SOURCE_PACKAGES,
+                host::GUEST_PACKAGES,
+                host::SERIES_PACKAGES,
+                faceoff::rootfs::PACKAGES,
+            ];
             host::ensure_packages(&ctx, &needed.concat())?;
             Ok(ExitCode::SUCCESS)
         }
@@ -160,11 +166,11 @@ fn run(cli: Cli) -> Result<ExitCode> {
 }
 
 fn finding_unless(good: bool) -> ExitCode {
-    ExitCode::from(if good { 0 } else { FINDING })
+    ExitCode::from(if good { 0 } else { EXIT_FINDING })
 }
 
 fn accelerator(ctx: &Context) -> Result<Accel> {
-    host::ensure_packages(ctx, host::LAB)?;
+    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
     Ok(probe::probe(ctx)?.0)
 }
 
@@ -189,12 +195,12 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
-    host::ensure_packages(ctx, host::LAB)?;
+    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
     // Arms of one's own are compared with each other and nothing else.
     let mut controls = Vec::new();
     if default_arms {
-        let wanted = |control: &Control| scenarios.iter().any(|s| s.controls.contains(control));
-        for Control { name, parameters } in catalog::controls().into_iter().filter(wanted) {
+        let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
+        for ControlKernel { name, parameters } in catalog::controls().into_iter().filter(wanted) {
             controls.push(match parameters {
                 Some(parameters) => changed(ctx, name, args.variant, parameters)?.0,
                 None => built(ctx, Tree::Control(name), args.variant, "")?.0,
@@ -247,8 +253,8 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         table::print(&results);
     }
     let good = if args.expect {
-        let terms = Terms { smoke: args.smoke, aa: !args.no_aa };
-        expectations(ctx, &results, &plan.scenarios, terms, args.json)?
+        let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
+        expectations(ctx, &results, &plan.scenarios, kind, args.json)?
     } else {
         !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)
     };
@@ -263,7 +269,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
 
 /// The exit code of a comparison that is complete: a boot that failed counts more than a finding.
 fn ab_code(results: &Results, good: bool) -> u8 {
-    results.exit_code().unwrap_or(if good { 0 } else { FINDING })
+    results.exit_code().unwrap_or(if good { 0 } else { EXIT_FINDING })
 }
 
 /// Checks `kernel/<scenario>/expect.toml` of every scenario that has one.
@@ -271,7 +277,7 @@ fn expectations(
     ctx: &Context,
     results: &Results,
     scenarios: &[String],
-    terms: Terms,
+    kind: RunKind,
     quiet: bool,
 ) -> Result<bool> {
     let mut all_passed = true;
@@ -283,7 +289,7 @@ fn expectations(
             all_passed &= results.metrics.iter().find(worse).is_none();
             continue;
         }
-        let checked = expect::check(results, &path, terms)?;
+        let checked = expect::check(results, &path, kind)?;
         let (width, colour) = table::stdout_style();
         let text = expect::render(&checked, width, colour);
         // With --json stdout is for the results alone.
@@ -329,7 +335,7 @@ fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
     let failed: usize = result.summary.entries.iter().map(|entry| entry.failures.len()).sum();
     if failed > 0 {
         eprintln!("lab: {failed} of the runs failed");
-        return Ok(ExitCode::from(GUEST));
+        return Ok(ExitCode::from(EXIT_GUEST));
     }
     let finding = result.summary.finding();
     if let Some(finding) = &finding {
@@ -348,7 +354,7 @@ fn report(ctx: &Context, args: &ReportArgs) -> Result<ExitCode> {
     }
     for (i, file) in args.files.iter().enumerate() {
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let shown = Shown::read(file, &text)?;
+        let shown = ReportFile::read(file, &text)?;
         match &args.html {
             Some(folder) => {
                 let name = Path::new(file.file_name().unwrap_or(file.as_os_str())).with_extension("html");
@@ -368,12 +374,12 @@ fn report(ctx: &Context, args: &ReportArgs) -> Result<ExitCode> {
 }
 
 /// What `lab report` can show.
-enum Shown {
+enum ReportFile {
     Comparison(Box<Results>),
     FaceOff(Box<Summary>),
 }
 
-impl Shown {
+impl ReportFile {
     fn read(path: &Path, text: &str) -> Result<Self> {
         let value: serde_json::Value =
             serde_json::from_str(text).with_context(|| format!("{}: not JSON", path.display()))?;
@@ -401,7 +407,7 @@ impl Shown {
 }
 
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
-    host::ensure_packages(ctx, host::LAB)?;
+    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
     let mut arm = match args.arm {
         ArmSpec::File(arm) => arm,
         ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
@@ -414,7 +420,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
         cpus: args.cpus,
         mem_mib: args.mem,
         mode: args.mode.into(),
-        timeout: if interactive { SHELL_LIMIT } else { Duration::from_secs(args.timeout) },
+        timeout: if interactive { SHELL_TIMEOUT } else { Duration::from_secs(args.timeout) },
         overlay: args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect(),
         interactive,
         ..Job::new(if interactive { GuestCommand::Shell } else { GuestCommand::Exec(args.command) })
@@ -450,13 +456,13 @@ fn stress_ng(ctx: &Context, args: StressArgs) -> Result<ExitCode> {
 fn stress_code(verdict: stress::Verdict) -> u8 {
     match verdict {
         stress::Verdict::Ok => 0,
-        stress::Verdict::Finding => FINDING,
-        stress::Verdict::Guest => GUEST,
+        stress::Verdict::Finding => EXIT_FINDING,
+        stress::Verdict::Guest => EXIT_GUEST,
     }
 }
 
 fn static_checks(ctx: &Context, args: &StaticArgs) -> Result<ExitCode> {
-    host::ensure_packages(ctx, host::LINT)?;
+    host::ensure_packages(ctx, host::LINT_PACKAGES)?;
     let kernel = kernel::build(ctx, Tree::Memreap, Variant::Slim)?;
     let target = ctx.cache.join("static");
     let _lock = host::lock(ctx, &target)?;
@@ -512,7 +518,7 @@ fn clean_cache(ctx: &Context) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use lab::ab::results::Repeated;
+    use lab::ab::results::RepeatedBoot;
 
     use super::*;
 
@@ -520,12 +526,12 @@ mod tests {
     fn boots_that_failed_decide_the_exit_code_of_ab() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/results.json");
         let mut results = Results::read(&path).unwrap();
-        assert_eq!([true, false].map(|good| ab_code(&results, good)), [0, FINDING]);
-        let of = |exit_code| Repeated { boot: "b".into(), what: "w".into(), logs: "l".into(), exit_code };
-        results.meta.repeated.push(of(HOST));
-        assert_eq!([true, false].map(|good| ab_code(&results, good)), [HOST; 2]);
-        results.meta.repeated.push(of(GUEST));
-        assert_eq!([true, false].map(|good| ab_code(&results, good)), [GUEST; 2]);
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [0, EXIT_FINDING]);
+        let of = |exit_code| RepeatedBoot { boot: "b".into(), what: "w".into(), logs: "l".into(), exit_code };
+        results.meta.repeated.push(of(EXIT_HOST));
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [EXIT_HOST; 2]);
+        results.meta.repeated.push(of(EXIT_GUEST));
+        assert_eq!([true, false].map(|good| ab_code(&results, good)), [EXIT_GUEST; 2]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ struct Toml {
 
 /// Where a file that a contestant installs comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Origin {
     /// A program that the lab builds for the guest.
     Built(String),
     /// A file on the host.
@@ -71,7 +71,7 @@ pub struct Contestant {
     /// Whose folder has its files: its own name, or that of the one it is like.
     pub files_of: String,
     /// Guest path and origin of files beside those in `files/`; empty for one that is like another.
-    pub install: Vec<(String, From)>,
+    pub install: Vec<(String, Origin)>,
 }
 
 impl Contestant {
@@ -136,11 +136,11 @@ fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
     for (to, from) in toml.install {
         ensure!(to.starts_with('/'), "install: '{to}' is no absolute path");
         let from = match from.strip_prefix("built:") {
-            Some(program) => From::Built(program.to_owned()),
+            Some(program) => Origin::Built(program.to_owned()),
             None => {
                 let file = repo.join(&from);
                 ensure!(file.is_file(), "install: {from}: no such file in the checkout");
-                From::File(file)
+                Origin::File(file)
             }
         };
         install.push((to, from));
@@ -187,7 +187,7 @@ mod tests {
             "title = \"X\"\norder = 3\nunit = \"x.service\"\n[install]\n\"/usr/sbin/x\" = \"built:x\"\n";
         let x = parse(Path::new("/no/repo"), "x", text).unwrap();
         assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
-        assert_eq!(x.install, [("/usr/sbin/x".to_owned(), From::Built("x".into()))]);
+        assert_eq!(x.install, [("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]);
         assert!(!x.is_ours());
         let ours = |unit| {
             let text = format!("title = \"X\"\norder = 3\nlike = \"memreap\"\n{unit}");

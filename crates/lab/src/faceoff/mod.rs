@@ -27,10 +27,10 @@ use serde::{Deserialize, Serialize};
 
 use protocol::faceoff::{Event, Job, Variant};
 
-use contestant::{Contestant, From};
+use contestant::{Contestant, Origin};
 use record::Run;
 use snapshot::{GuestFailure, Snapshot};
-use stolen::Times;
+use stolen::CpuTimes;
 use summary::{Meta, Summary};
 
 use crate::content::Content;
@@ -44,18 +44,18 @@ use crate::vm::job::Arm;
 use crate::vm::probe;
 
 /// How long nothing is done.
-const IDLE_S: u64 = 60;
+const IDLE_SECONDS: u64 = 60;
 /// Between the contestant's start and the load's.
-const SETTLE_S: u64 = 3;
+const SETTLE_SECONDS: u64 = 3;
 /// What a run may take on top of these: restoring, starting, writing the readings. The guest's
 /// seconds are as long as the host's, but a guest without memory is slow to notice that they are
 /// over.
-const GRACE_S: u64 = 180;
+const RUN_OVERHEAD_SECONDS: u64 = 180;
 
 /// How often a run is made when the host is disturbed each time.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS_PER_RUN: u32 = 3;
 /// After so many failed runs in a row something is wrong that more runs will not mend.
-const HOPELESS: u32 = 5;
+const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -114,20 +114,20 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let all = contestant::load(&ctx.repo)?;
     let contestants = contestant::select(&all, &options.contestants)?;
     let variants = variants(&options.variants)?;
-    let ground = Ground::prepare(ctx, &all, &contestants, options)?;
+    let test_bed = TestBed::prepare(ctx, &all, &contestants, options)?;
 
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
-    let mut book = Book::open(&ctx.out.join("faceoff.jsonl"), ground.meta.clone(), options.resume)?;
+    let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
     for contestant in &contestants {
-        let key = &ground.snapshot(contestant)?.key;
-        let other = book.runs.iter().find(|run| run.contestant == contestant.name && run.snapshot != *key);
+        let key = &test_bed.snapshot(contestant)?.key;
+        let other = run_log.runs.iter().find(|run| run.contestant == contestant.name && run.snapshot != *key);
         ensure!(
             other.is_none(),
             "{}: its earlier runs were made on another kernel; begin anew without --continue",
             contestant.name
         );
     }
-    let todo = plan(&contestants, &variants, options.runs, &book.runs);
+    let todo = plan(&contestants, &variants, options.runs, &run_log.runs);
     let step = ctx.progress.step("face-off");
     let began = Instant::now();
     let mut in_a_row = 0;
@@ -142,26 +142,27 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         };
         let name = format!("{variant}, {}, round {}", contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
-        let run = undisturbed(ctx, &name, || ground.one(ctx, options, contestant, variant, round))?;
+        let run = run_undisturbed(ctx, &name, || test_bed.run_one(ctx, options, contestant, variant, round))?;
         let failure = run.failure.clone();
-        book.add(run)?;
+        run_log.add(run)?;
         in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
         if let Some(failure) = failure {
             ctx.progress.warn(&format!("{name}: {failure}"));
-            if in_a_row == HOPELESS {
-                let what = format!("the last {HOPELESS} runs failed; --continue goes on from here");
+            if in_a_row == MAX_FAILED_RUNS_IN_A_ROW {
+                let what =
+                    format!("the last {MAX_FAILED_RUNS_IN_A_ROW} runs failed; --continue goes on from here");
                 return Err(GuestFailure(what).into());
             }
         }
         let round_over = todo.get(done + 1).is_none_or(|next| next.0 != round);
         if round_over {
-            write(ctx, &Summary::of(book.meta.clone(), &all, &book.runs), &book.runs)?;
+            write(ctx, &Summary::of(run_log.meta.clone(), &all, &run_log.runs), &run_log.runs)?;
         }
     }
-    step.done(&format!("{} runs", book.runs.len()));
-    let summary = Summary::of(book.meta.clone(), &all, &book.runs);
-    write(ctx, &summary, &book.runs)?;
-    Ok(FaceOff { summary, runs: book.runs })
+    step.done(&format!("{} runs", run_log.runs.len()));
+    let summary = Summary::of(run_log.meta.clone(), &all, &run_log.runs);
+    write(ctx, &summary, &run_log.runs)?;
+    Ok(FaceOff { summary, runs: run_log.runs })
 }
 
 fn write(ctx: &Context, summary: &Summary, runs: &[Run]) -> Result<()> {
@@ -203,16 +204,16 @@ fn plan<'a>(
 }
 
 /// Everything that runs start from.
-struct Ground {
+struct TestBed {
     meta: Meta,
     payload: PathBuf,
     /// By kernel tree.
     snapshots: BTreeMap<String, Snapshot>,
 }
 
-impl Ground {
+impl TestBed {
     fn prepare(ctx: &Context, all: &[Contestant], chosen: &[Contestant], options: &Options) -> Result<Self> {
-        host::ensure_packages(ctx, &[host::LAB, rootfs::PACKAGES].concat())?;
+        host::ensure_packages(ctx, &[host::GUEST_PACKAGES, rootfs::PACKAGES].concat())?;
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
             if chosen.iter().any(|contestant| contestant.kernel == tree) {
@@ -256,7 +257,7 @@ impl Ground {
         snapshot.with_context(|| format!("{}: no snapshot of its kernel", contestant.name))
     }
 
-    fn one(
+    fn run_one(
         &self,
         ctx: &Context,
         options: &Options,
@@ -266,7 +267,7 @@ impl Ground {
     ) -> Result<Run> {
         let snapshot = self.snapshot(contestant)?;
         let seed = self.meta.seed + round as u64;
-        let limit_s = if variant == Variant::Idle { IDLE_S } else { self.meta.limit_s };
+        let limit_s = if variant == Variant::Idle { IDLE_SECONDS } else { self.meta.limit_s };
         let job = Job {
             contestant: contestant.name.clone(),
             unit: contestant.unit.clone(),
@@ -274,7 +275,7 @@ impl Ground {
             variant,
             seed,
             limit_s,
-            settle_s: SETTLE_S,
+            settle_s: SETTLE_SECONDS,
             setup: contestant.setup.clone(),
         };
         let mut run = Run::new(&contestant.name, variant, round, seed);
@@ -282,14 +283,14 @@ impl Ground {
         let step = ctx.progress.step(&format!("{variant}: {}", contestant.name));
         let folder = ctx.out.join("logs/faceoff");
         let logs = folder.join(format!("{variant}-{}-{}", contestant.name, round + 1));
-        let limit = Duration::from_secs(SETTLE_S + limit_s + GRACE_S);
+        let limit = Duration::from_secs(SETTLE_SECONDS + limit_s + RUN_OVERHEAD_SECONDS);
         let began = Instant::now();
         let mut before = None;
         let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| {
             match event {
-                Event::Started { .. } => before = Times::now(),
+                Event::Started { .. } => before = CpuTimes::now(),
                 Event::Result(_) | Event::Idle(_) => {
-                    run.stolen = Times::now().zip(before).map(|(now, before)| now.stolen_since(before));
+                    run.stolen = CpuTimes::now().zip(before).map(|(now, before)| now.stolen_since(before));
                 }
                 _ => {}
             }
@@ -310,10 +311,10 @@ impl Ground {
 }
 
 /// Makes a run in which the host's CPUs were its own, or the best of some; `name` is what it is called.
-fn undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Result<Run> {
+fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Result<Run> {
     let share = |run: &Run| run.stolen.unwrap_or(0.0);
     let mut best = one()?;
-    for _ in 1..TRIES {
+    for _ in 1..MAX_ATTEMPTS_PER_RUN {
         if best.failure.is_some() || !stolen::is_disturbed(share(&best)) {
             break;
         }
@@ -376,8 +377,8 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         }
         for (path, from) in &contestant.install {
             let from = match from {
-                From::Built(program) => built(program),
-                From::File(file) => file.clone(),
+                Origin::Built(program) => built(program),
+                Origin::File(file) => file.clone(),
             };
             put(&from, &to.join(path.trim_start_matches('/')))
                 .with_context(|| format!("{}: install: {path}", contestant.name))?;
@@ -389,14 +390,14 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
 }
 
 /// `faceoff.jsonl`: all runs, each written when it is over.
-struct Book {
+struct RunLog {
     file: File,
     meta: Meta,
     runs: Vec<Run>,
 }
 
-impl Book {
-    /// Begins a new book, keeping the last one as `.previous`, or goes on in it.
+impl RunLog {
+    /// Begins a new log, keeping the last one as `.previous`, or goes on in it.
     fn open(path: &Path, meta: Meta, resume: bool) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         if resume {
@@ -437,7 +438,7 @@ impl Book {
     }
 }
 
-/// Reads a book; a last line without an end does not count.
+/// Reads a log; a last line without an end does not count.
 fn read(text: &str) -> Result<(Header, Vec<Run>)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
@@ -485,25 +486,25 @@ mod tests {
         let path = dir.path().join("faceoff.jsonl");
         let meta = |fingerprint: &str| Meta { fingerprint: fingerprint.into(), ..Meta::default() };
         assert!(
-            Book::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
+            RunLog::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
         );
-        let mut book = Book::open(&path, meta("1"), false).unwrap();
-        book.add(run("a", Variant::Hog, 0, 1.0, None)).unwrap();
+        let mut run_log = RunLog::open(&path, meta("1"), false).unwrap();
+        run_log.add(run("a", Variant::Hog, 0, 1.0, None)).unwrap();
         let mut failed = run("b", Variant::Hog, 0, 1.0, None);
         failed.failure = Some("panic".into());
-        book.add(failed).unwrap();
-        book.file.write_all(b"{\"contestant\":\"c").unwrap();
-        drop(book);
+        run_log.add(failed).unwrap();
+        run_log.file.write_all(b"{\"contestant\":\"c").unwrap();
+        drop(run_log);
 
-        let mut book = Book::open(&path, meta("1"), true).unwrap();
-        assert_eq!(book.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
-        book.add(run("b", Variant::Hog, 0, 2.0, None)).unwrap();
-        drop(book);
+        let mut run_log = RunLog::open(&path, meta("1"), true).unwrap();
+        assert_eq!(run_log.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
+        run_log.add(run("b", Variant::Hog, 0, 2.0, None)).unwrap();
+        drop(run_log);
         let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
-        let book = Book::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();
-        assert_eq!((book.runs.len(), book.meta.kernels.len()), (2, 1));
-        assert!(Book::open(&path, meta("2"), true).err().unwrap().to_string().contains("begin anew"));
-        assert!(Book::open(&path, meta("2"), false).unwrap().runs.is_empty());
+        let run_log = RunLog::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();
+        assert_eq!((run_log.runs.len(), run_log.meta.kernels.len()), (2, 1));
+        assert!(RunLog::open(&path, meta("2"), true).err().unwrap().to_string().contains("begin anew"));
+        assert!(RunLog::open(&path, meta("2"), false).unwrap().runs.is_empty());
         assert!(path.with_extension("jsonl.previous").exists());
     }
 }

@@ -25,15 +25,15 @@ const WIDTH: f64 = 860.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 12.0;
 /// Top and bottom of the two charts, one above the other.
-const MEMORY: (f64, f64) = (60.0, 210.0);
-const STALLS: (f64, f64) = (246.0, 396.0);
+const MEMORY_CHART: (f64, f64) = (60.0, 210.0);
+const STALL_CHART: (f64, f64) = (246.0, 396.0);
 const HEIGHT: f64 = 430.0;
 /// The legend, as many in a row as have room for their names.
-const IN_A_ROW: usize = 4;
+const LEGEND_COLUMNS: usize = 4;
 /// The stalls' scale begins with a frame.
-const FRAME_MS: f64 = 10.0;
+const FRAME_INTERVAL_MS: f64 = 10.0;
 /// As many line styles as `plot.css` has.
-const STYLES: usize = 7;
+const LINE_STYLES: usize = 7;
 
 /// The whole page.
 #[must_use]
@@ -194,7 +194,7 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
         .enumerate()
         .filter_map(|(place, who)| {
             let samples = typical(runs, &who.name, variant)?.samples.as_slice();
-            (samples.len() > 1).then_some(Curve { who, style: place % STYLES, samples })
+            (samples.len() > 1).then_some(Curve { who, style: place % LINE_STYLES, samples })
         })
         .collect();
     let all = || curves.iter().flat_map(|curve| curve.samples);
@@ -204,9 +204,9 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
     }
     let mib: fn(&Sample) -> f64 = |s| (s.avail + s.swap_free) as f64 / 1024.0;
     let time = Scale::linear(0.0, end / 1000.0, LEFT, RIGHT);
-    let memory = Scale::linear(0.0, all().map(mib).fold(1.0, f64::max), MEMORY.1, MEMORY.0);
-    let longest = all().map(|s| s.fg_gap_ms).fold(FRAME_MS * 10.0, f64::max);
-    let stalls = Scale::log(FRAME_MS, longest, STALLS.1, STALLS.0);
+    let memory = Scale::linear(0.0, all().map(mib).fold(1.0, f64::max), MEMORY_CHART.1, MEMORY_CHART.0);
+    let longest = all().map(|s| s.fg_gap_ms).fold(FRAME_INTERVAL_MS * 10.0, f64::max);
+    let stalls = Scale::log(FRAME_INTERVAL_MS, longest, STALL_CHART.1, STALL_CHART.0);
     let names: Vec<&str> = curves.iter().map(|curve| curve.who.title.as_str()).collect();
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
@@ -215,8 +215,8 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
         escape(&names.join(", "))
     );
     for (at, curve) in curves.iter().enumerate() {
-        let x = LEFT + (at % IN_A_ROW) as f64 * ((RIGHT - LEFT) / IN_A_ROW as f64);
-        let y = 12.0 + (at / IN_A_ROW) as f64 * 15.0;
+        let x = LEFT + (at % LEGEND_COLUMNS) as f64 * ((RIGHT - LEFT) / LEGEND_COLUMNS as f64);
+        let y = 12.0 + (at / LEGEND_COLUMNS) as f64 * 15.0;
         let _ = write!(
             svg,
             "<path class=\"line c{}\" d=\"M{x:.0} {y:.0}h26\"/><text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
@@ -227,12 +227,12 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
         );
     }
     let charts: [Chart<'_>; 2] = [
-        Chart { title: "available memory and free swap, MiB", scale: &memory, at: MEMORY, value: mib },
+        Chart { title: "available memory and free swap, MiB", scale: &memory, at: MEMORY_CHART, value: mib },
         Chart {
             title: "how late frames are, ms",
             scale: &stalls,
-            at: STALLS,
-            value: |s| s.fg_gap_ms.max(FRAME_MS),
+            at: STALL_CHART,
+            value: |s| s.fg_gap_ms.max(FRAME_INTERVAL_MS),
         },
     ];
     for Chart { title, scale, at: (top, bottom), value } in charts {

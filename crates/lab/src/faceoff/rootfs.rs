@@ -26,10 +26,10 @@ pub const PACKAGES: &[Pkg] = &[
 ];
 
 /// Part of every key: raise it when the way images are made changes.
-const RECIPE: &str = "1";
-const DISK: &str = "root.ext4";
+const RECIPE_VERSION: &str = "1";
+const DISK_FILE: &str = "root.ext4";
 /// Written last into a finished image.
-const MARKER: &str = "image.json";
+const MARKER_FILE: &str = "image.json";
 
 /// `faceoff/image.toml`.
 #[derive(Debug, Deserialize)]
@@ -81,7 +81,7 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
 
 fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(format!("{RECIPE} {toml:?} {theirs:?}"));
+    hash.update(format!("{RECIPE_VERSION} {toml:?} {theirs:?}"));
     for file in files(recipe)? {
         let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         hash.update(format!("{} {} ", file.strip_prefix(recipe)?.display(), content.len()));
@@ -106,8 +106,8 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn finished(folder: &Path, key: &str) -> Option<Image> {
-    let image: Image = serde_json::from_slice(&fs::read(folder.join(MARKER)).ok()?).ok()?;
-    let disk = folder.join(DISK);
+    let image: Image = serde_json::from_slice(&fs::read(folder.join(MARKER_FILE)).ok()?).ok()?;
+    let disk = folder.join(DISK_FILE);
     (image.key == key && disk.is_file()).then_some(Image { disk, ..image })
 }
 
@@ -146,7 +146,7 @@ fn make(
     let listing = host::output(&mut query)?;
 
     step.detail("writing the file system");
-    let disk = staging.path().join(DISK);
+    let disk = staging.path().join(DISK_FILE);
     let mut mke2fs = as_root("mke2fs")?;
     mke2fs.args(["-q", "-F", "-t", "ext4", "-L", "faceoff", "-d"]).arg(root).arg(&disk);
     mke2fs.arg(format!("{}M", toml.size));
@@ -158,7 +158,7 @@ fn make(
 
     let packages = versions(&listing)?;
     let image = Image { disk: PathBuf::new(), key: key.to_owned(), packages };
-    let marker = staging.path().join(MARKER);
+    let marker = staging.path().join(MARKER_FILE);
     fs::write(&marker, serde_json::to_vec_pretty(&image)?)
         .with_context(|| format!("cannot write {}", marker.display()))?;
     staging.publish(folder)?;

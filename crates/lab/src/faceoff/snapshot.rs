@@ -38,25 +38,26 @@ pub const CPUS: u32 = 2;
 /// The guest's memory.
 pub const MEMORY_MIB: u32 = 2048;
 /// The size of the payload disk. The snapshot depends on it, so it does not follow the content.
-pub const PAYLOAD_BYTES: u64 = 64 << 20;
+pub const PAYLOAD_DISK_BYTES: u64 = 64 << 20;
 
 /// Part of every snapshot's key: raise it when the machine or the boot changes.
-const RECIPE: &str = "3";
-const OVERLAY: &str = "overlay.qcow2";
-const MACHINE: &str = "machine";
+const RECIPE_VERSION: &str = "3";
+const OVERLAY_FILE: &str = "overlay.qcow2";
+const STATE_FILE: &str = "machine";
 /// Written last into a finished snapshot.
-const MARKER: &str = "snapshot.json";
+const MARKER_FILE: &str = "snapshot.json";
 /// How many snapshots stay in the cache; each has about 800 MiB.
-const KEPT_SNAPSHOTS: usize = 6;
+const MAX_CACHED_SNAPSHOTS: usize = 6;
 
-const POLL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// From power on until the guest is warm: half a minute under TCG.
-const BOOT_LIMIT: Duration = Duration::from_secs(300);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
 /// What QEMU may take to answer a command, and to write or read its state.
-const QMP_LIMIT: Duration = Duration::from_secs(60);
+const QMP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lines that a kernel short of memory may print, and a host that is short of CPUs provokes.
-const ALLOWED: &[&str] = &[r"INFO: task .* blocked", r"rcu: INFO: rcu_", r"soft lockup", r"page allocation"];
+const ALLOWED_CONSOLE_LINES: &[&str] =
+    &[r"INFO: task .* blocked", r"rcu: INFO: rcu_", r"soft lockup", r"page allocation"];
 
 /// A guest that went wrong: what happened and the ends of its logs.
 #[derive(Debug)]
@@ -96,13 +97,13 @@ pub fn make(
     let key = key(accel, kernel, image, guest)?;
     let parent = ctx.cache.join("faceoff/snapshots");
     let folder = parent.join(&key[..16]);
-    let there = Snapshot { accel, folder: folder.clone(), kernel: kernel.bzimage.clone(), key };
-    if there.is_finished() {
-        return Ok(there);
+    let snapshot = Snapshot { accel, folder: folder.clone(), kernel: kernel.bzimage.clone(), key };
+    if snapshot.is_finished() {
+        return Ok(snapshot);
     }
     let _lock = host::lock(ctx, &folder)?;
-    if there.is_finished() {
-        return Ok(there);
+    if snapshot.is_finished() {
+        return Ok(snapshot);
     }
     prune(&parent);
     let step = ctx.progress.step(&format!("booting {} to freeze it", kernel.release));
@@ -111,49 +112,49 @@ pub fn make(
     fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
     let backing = option_path(&image.disk)?;
     let mut overlay = Command::new("qemu-img");
-    overlay.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &backing]).arg(work.join(OVERLAY));
+    overlay.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &backing]).arg(work.join(OVERLAY_FILE));
     host::output(&mut overlay)?;
 
     let logs = ctx.out.join("logs/faceoff-snapshot").join(&kernel.release);
-    let mut machine = Machine::start(accel, &there.kernel, work, payload, &logs, false)?;
-    machine.follow(&step, BOOT_LIMIT, &mut |event| matches!(event, Event::Ready))?;
+    let mut machine = Machine::start(accel, &snapshot.kernel, work, payload, &logs, false)?;
+    machine.follow(&step, BOOT_TIMEOUT, &mut |event| matches!(event, Event::Ready))?;
     step.detail("freezing");
     machine.monitor.execute("stop", json!({}))?;
     machine.monitor.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
     // Relative to the working folder, so that no path needs the shell's quoting.
-    machine.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{MACHINE}") }))?;
+    machine.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{STATE_FILE}") }))?;
     let began = Instant::now();
     loop {
         let state = machine.monitor.execute("query-migrate", json!({}))?;
         match state["status"].as_str() {
             Some("completed") => break,
             Some("failed" | "cancelled") => bail!("QEMU could not write its state: {state}"),
-            _ if began.elapsed() > QMP_LIMIT => bail!("QEMU takes too long to write its state: {state}"),
-            _ => thread::sleep(POLL),
+            _ if began.elapsed() > QMP_TIMEOUT => bail!("QEMU takes too long to write its state: {state}"),
+            _ => thread::sleep(POLL_INTERVAL),
         }
     }
     machine.monitor.execute("quit", json!({}))?;
     machine.child.wait()?;
     drop(machine);
-    let marker = work.join(MARKER);
-    fs::write(&marker, json!({ "key": there.key, "kernel": kernel.release }).to_string())
+    let marker = work.join(MARKER_FILE);
+    fs::write(&marker, json!({ "key": snapshot.key, "kernel": kernel.release }).to_string())
         .with_context(|| format!("cannot write {}", marker.display()))?;
     staging.publish(&folder)?;
     step.done("frozen");
-    Ok(there)
+    Ok(snapshot)
 }
 
 impl Snapshot {
     fn is_finished(&self) -> bool {
-        let marker = fs::read(self.folder.join(MARKER)).ok();
+        let marker = fs::read(self.folder.join(MARKER_FILE)).ok();
         let marker = marker.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
         let sound = marker.is_some_and(|m| m["key"] == self.key.as_str())
-            && [OVERLAY, MACHINE].iter().all(|file| self.folder.join(file).is_file());
+            && [OVERLAY_FILE, STATE_FILE].iter().all(|file| self.folder.join(file).is_file());
         if sound {
             // Its age counts from its last use; without write access it gets pruned earlier.
             let _ = File::options()
                 .append(true)
-                .open(self.folder.join(MARKER))
+                .open(self.folder.join(MARKER_FILE))
                 .and_then(|file| file.set_modified(std::time::SystemTime::now()));
         }
         sound
@@ -175,12 +176,12 @@ impl Snapshot {
         sink: &mut dyn FnMut(Event),
     ) -> Result<()> {
         let mut machine = Machine::start(self.accel, &self.kernel, &self.folder, payload, logs, true)?;
-        machine.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {MACHINE}") }))?;
+        machine.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {STATE_FILE}") }))?;
         let began = Instant::now();
         loop {
             let state = machine.monitor.execute("query-status", json!({}))?;
             match state["status"].as_str() {
-                Some("inmigrate") if began.elapsed() < QMP_LIMIT => thread::sleep(POLL),
+                Some("inmigrate") if began.elapsed() < QMP_TIMEOUT => thread::sleep(POLL_INTERVAL),
                 Some("paused" | "running") => break,
                 _ => bail!("QEMU could not read its state: {state}\n{}", machine.evidence(10)),
             }
@@ -197,7 +198,7 @@ impl Snapshot {
 
 fn key(accel: Accel, kernel: &Kernel, image: &Image, guest: &Path) -> Result<String> {
     let mut content = Content::default();
-    content.add(RECIPE);
+    content.add(RECIPE_VERSION);
     content.add(accel.to_string());
     content.add(&kernel.key);
     content.add(&image.key);
@@ -208,13 +209,13 @@ fn key(accel: Accel, kernel: &Kernel, image: &Image, guest: &Path) -> Result<Str
 
 /// Removes the snapshots that were not used for longest.
 fn prune(parent: &Path) {
-    let used = |path: &Path| fs::metadata(path.join(MARKER)).and_then(|meta| meta.modified());
+    let used = |path: &Path| fs::metadata(path.join(MARKER_FILE)).and_then(|meta| meta.modified());
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let mut all: Vec<_> =
         entries.filter_map(|entry| Some((used(&entry.path()).ok()?, entry.path()))).collect();
     all.sort();
     // One more is about to come. What cannot be removed costs space and nothing else.
-    for (_, path) in all.iter().rev().skip(KEPT_SNAPSHOTS - 1) {
+    for (_, path) in all.iter().rev().skip(MAX_CACHED_SNAPSHOTS - 1) {
         let _ = host::remove_any(path);
     }
 }
@@ -262,7 +263,7 @@ impl Machine {
         let (Some(stdin), Some(stdout)) = (pipes.stdin.take(), pipes.stdout.take()) else {
             bail!("QEMU has no pipes");
         };
-        let allowed: Vec<String> = ALLOWED.iter().map(|&a| a.to_owned()).collect();
+        let allowed: Vec<String> = ALLOWED_CONSOLE_LINES.iter().map(|&a| a.to_owned()).collect();
         let mut machine = Self {
             child,
             monitor: Monitor::new(stdin, stdout),
@@ -316,7 +317,7 @@ impl Machine {
             if began.elapsed() > limit {
                 return Err(self.failure(&format!("not done within {} s", limit.as_secs())));
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -370,7 +371,7 @@ fn command(
     let throwaway = if incoming { "on" } else { "off" };
     qemu.args([
         "-drive",
-        &format!("file={OVERLAY},format=qcow2,if=none,id=root,cache=unsafe,snapshot={throwaway}"),
+        &format!("file={OVERLAY_FILE},format=qcow2,if=none,id=root,cache=unsafe,snapshot={throwaway}"),
     ]);
     qemu.args(["-device", "virtio-blk-pci,drive=root"]);
     let payload = option_path(payload)?;
@@ -433,7 +434,7 @@ impl Monitor {
     }
 
     fn next(&mut self) -> Result<Value> {
-        match self.from.recv_timeout(QMP_LIMIT) {
+        match self.from.recv_timeout(QMP_TIMEOUT) {
             Ok(line) => serde_json::from_str(&line).with_context(|| format!("QEMU's monitor says {line}")),
             Err(RecvTimeoutError::Timeout) => bail!("QEMU's monitor is silent"),
             Err(RecvTimeoutError::Disconnected) => bail!("QEMU is gone"),
@@ -451,8 +452,8 @@ pub fn pack_payload(folder: &Path, disk: &Path) -> Result<()> {
     host::output(tar.arg("-C").arg(folder).arg("."))?;
     let file = File::options().write(true).open(disk).with_context(|| disk.display().to_string())?;
     let size = file.metadata()?.len();
-    ensure!(size <= PAYLOAD_BYTES, "{}: {size} bytes do not fit the payload disk", disk.display());
-    file.set_len(PAYLOAD_BYTES)?;
+    ensure!(size <= PAYLOAD_DISK_BYTES, "{}: {size} bytes do not fit the payload disk", disk.display());
+    file.set_len(PAYLOAD_DISK_BYTES)?;
     Ok(())
 }
 
@@ -468,13 +469,13 @@ mod tests {
         fs::write(folder.join("guest"), "program").unwrap();
         let disk = dir.path().join("payload.tar");
         pack_payload(&folder, &disk).unwrap();
-        assert_eq!(fs::metadata(&disk).unwrap().len(), PAYLOAD_BYTES);
+        assert_eq!(fs::metadata(&disk).unwrap().len(), PAYLOAD_DISK_BYTES);
         let listing = host::output(Command::new("tar").arg("-tf").arg(&disk)).unwrap();
         assert!(listing.contains("./guest\n") && listing.contains("./contestants/x/\n"), "{listing}");
         let first = fs::read(&disk).unwrap();
         pack_payload(&folder, &disk).unwrap();
         assert!(first == fs::read(&disk).unwrap(), "same content, same disk");
-        fs::write(folder.join("large"), vec![1; usize::try_from(PAYLOAD_BYTES).unwrap()]).unwrap();
+        fs::write(folder.join("large"), vec![1; usize::try_from(PAYLOAD_DISK_BYTES).unwrap()]).unwrap();
         assert!(pack_payload(&folder, &disk).unwrap_err().to_string().contains("do not fit"));
     }
 
@@ -507,7 +508,7 @@ mod tests {
         for age in 0..8_u64 {
             let folder = dir.path().join(age.to_string());
             fs::create_dir(&folder).unwrap();
-            let marker = File::create(folder.join(MARKER)).unwrap();
+            let marker = File::create(folder.join(MARKER_FILE)).unwrap();
             marker.set_modified(now - Duration::from_secs(age * 100)).unwrap();
         }
         fs::create_dir(dir.path().join("at-work.partial")).unwrap();

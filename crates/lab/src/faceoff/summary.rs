@@ -16,9 +16,9 @@ use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 
 /// A frame is planned every 10 ms: shorter delays are not distinguished.
-const STALL_FLOOR_MS: f64 = 10.0;
+const STALL_RESOLUTION_MS: f64 = 10.0;
 /// Memory is read every 50 ms.
-const RECOVERY_FLOOR_MS: f64 = 50.0;
+const RECOVERY_RESOLUTION_MS: f64 = 50.0;
 
 /// Under what conditions the runs were made: those of another fingerprint may not join them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ pub struct Comparison {
 
 /// The middle of a contestant's ratios over all variants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Middle {
+pub struct MedianRatio {
     /// Ours.
     pub contestant: String,
     /// As in [`Comparison`].
@@ -183,7 +183,7 @@ pub struct Summary {
     /// By contestant of ours, metric, variant.
     pub comparison: Vec<Comparison>,
     /// By contestant of ours and metric.
-    pub middle: Vec<Middle>,
+    pub middle: Vec<MedianRatio>,
 }
 
 impl Summary {
@@ -248,24 +248,24 @@ impl Summary {
         ))
     }
 
-    fn compared(&self) -> (Vec<Comparison>, Vec<Middle>) {
+    fn compared(&self) -> (Vec<Comparison>, Vec<MedianRatio>) {
         let (mut comparison, mut middle) = (Vec::new(), Vec::new());
         let limit = self.meta.limit_s as f64 * 1000.0;
         type Get = fn(&Entry) -> &Spread;
         let metrics: [(&str, Get, f64); 2] = [
-            ("longest_stall_ms", |e| &e.longest_stall_ms, STALL_FLOOR_MS),
-            ("low_to_recovered_ms", |e| &e.low_to_recovered_ms, RECOVERY_FLOOR_MS),
+            ("longest_stall_ms", |e| &e.longest_stall_ms, STALL_RESOLUTION_MS),
+            ("low_to_recovered_ms", |e| &e.low_to_recovered_ms, RECOVERY_RESOLUTION_MS),
         ];
         for own in self.contestants.iter().filter(|who| who.ours) {
             for (metric, get, floor) in metrics {
                 let value = |entry: &Entry| get(entry).median.unwrap_or(limit).max(floor);
                 let mut ratios = Vec::new();
                 for variant in self.variants().into_iter().filter(|v| *v != Variant::Idle) {
-                    let with_figures = || self.of_variant(variant).filter(|(_, e)| e.runs > 0);
-                    let Some((_, ours)) = with_figures().find(|(who, _)| who.name == own.name) else {
+                    let with_values = || self.of_variant(variant).filter(|(_, e)| e.runs > 0);
+                    let Some((_, ours)) = with_values().find(|(who, _)| who.name == own.name) else {
                         continue;
                     };
-                    let peers: Vec<_> = with_figures().filter(|(who, _)| !who.ours).collect();
+                    let peers: Vec<_> = with_values().filter(|(who, _)| !who.ours).collect();
                     let best =
                         (0..peers.len()).min_by(|a, b| value(peers[*a].1).total_cmp(&value(peers[*b].1)));
                     let Some(best) = best else { continue };
@@ -289,7 +289,7 @@ impl Summary {
                 }
                 let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
                 if let Some((ratio, variant)) = ratios.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b)) {
-                    middle.push(Middle {
+                    middle.push(MedianRatio {
                         contestant: own.name.clone(),
                         metric: metric.to_owned(),
                         median_ratio: median(&values),

@@ -20,19 +20,20 @@ use crate::kernel::topics::{self, Topic};
 use crate::kernel::{Kernel, Tree, Variant};
 
 /// Part of every key: raise it when the way kernels are built changes.
-const RECIPE: &str = "2";
+const RECIPE_VERSION: &str = "2";
 /// How many builds of a variant stay in the cache.
-const KEPT_BUILDS: usize = 6;
+const MAX_CACHED_BUILDS: usize = 6;
 
 /// After this time unfinished work counts as abandoned.
-const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What a build leaves, relative to its folder.
-const BZIMAGE: &str = "arch/x86/boot/bzImage";
-const RELEASE: &str = "include/config/kernel.release";
-const PRODUCTS: [&str; 6] = [BZIMAGE, RELEASE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
+const BZIMAGE_FILE: &str = "arch/x86/boot/bzImage";
+const RELEASE_FILE: &str = "include/config/kernel.release";
+const PRODUCTS: [&str; 6] =
+    [BZIMAGE_FILE, RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
 /// Written last into a finished build.
-pub(super) const MARKER: &str = "memreap-build.json";
+pub(super) const MARKER_FILE: &str = "memreap-build.json";
 /// What the marker records about a finished build.
 #[derive(Serialize, Deserialize)]
 struct Marker {
@@ -52,7 +53,7 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     if let Some(why) = make::refused_path(&ctx.cache) {
         bail!("{}: {why}", ctx.cache.display());
     }
-    host::ensure_packages(ctx, host::BUILD)?;
+    host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
     let source = source::get(ctx)?;
     let plan = Plan::new(ctx, &source, tree, variant)?;
     if let Some(kernel) = plan.finished() {
@@ -88,7 +89,7 @@ impl Plan {
         let key = key(
             &[
                 "build",
-                RECIPE,
+                RECIPE_VERSION,
                 &source.version.full,
                 &tree.to_string(),
                 &config::fragment_text(&requests),
@@ -103,9 +104,9 @@ impl Plan {
 
     /// The kernel, if its build is complete and sound.
     fn finished(&self) -> Option<Kernel> {
-        let marker_path = self.dir.join(MARKER);
+        let marker_path = self.dir.join(MARKER_FILE);
         let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
-        let bzimage = self.dir.join(BZIMAGE);
+        let bzimage = self.dir.join(BZIMAGE_FILE);
         let sound = marker.key == self.key
             && marker.sha256 == sha256(&fs::read(&bzimage).ok()?)
             && PRODUCTS.iter().all(|p| self.dir.join(p).is_file());
@@ -195,8 +196,8 @@ impl Plan {
             }
         }
         let release =
-            fs::read_to_string(work.path().join(RELEASE)).context("reading the kernel's release")?;
-        let bzimage = fs::read(work.path().join(BZIMAGE)).context("reading the bzImage")?;
+            fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
+        let bzimage = fs::read(work.path().join(BZIMAGE_FILE)).context("reading the bzImage")?;
         let marker =
             Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
@@ -213,7 +214,7 @@ impl Plan {
                 kept
             }
         };
-        let path = result.path().join(MARKER);
+        let path = result.path().join(MARKER_FILE);
         File::create(&path)
             .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -249,15 +250,15 @@ fn sha256(bytes: &[u8]) -> String {
 fn prune(ctx: &Context, variant: Variant) {
     let prefix = format!("{variant}-");
     let trees = folders(&ctx.cache.join("trees"));
-    let builds_in = |tree: &Path| folders(tree).into_iter().filter(|f| f.join(MARKER).is_file());
+    let builds_in = |tree: &Path| folders(tree).into_iter().filter(|f| f.join(MARKER_FILE).is_file());
     let mut builds: Vec<(SystemTime, PathBuf)> = trees
         .iter()
         .flat_map(|tree| builds_in(tree))
         .filter(|build| build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
-        .filter_map(|build| Some((build.join(MARKER).metadata().ok()?.modified().ok()?, build)))
+        .filter_map(|build| Some((build.join(MARKER_FILE).metadata().ok()?.modified().ok()?, build)))
         .collect();
     builds.sort();
-    for (_, build) in builds.iter().rev().skip(KEPT_BUILDS) {
+    for (_, build) in builds.iter().rev().skip(MAX_CACHED_BUILDS) {
         let _ = host::remove_any(build);
     }
     for tree in trees {
@@ -276,7 +277,7 @@ fn prune(ctx: &Context, variant: Variant) {
 /// Whether nobody can be at work there any more.
 fn is_old(folder: &Path) -> bool {
     let age = folder.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
-    age.is_some_and(|age| age > ABANDONED)
+    age.is_some_and(|age| age > ABANDONED_AFTER)
 }
 
 fn folders(of: &Path) -> Vec<PathBuf> {
@@ -316,8 +317,8 @@ mod tests {
         };
         let build = |path: &str, age: u64| {
             let path = folder(path, age);
-            fs::write(path.join(MARKER), "").unwrap();
-            set_time(&path.join(MARKER), hours_ago(age)).unwrap();
+            fs::write(path.join(MARKER_FILE), "").unwrap();
+            set_time(&path.join(MARKER_FILE), hours_ago(age)).unwrap();
             path
         };
         let slim: Vec<PathBuf> = (0..8).map(|i| build(&format!("a/slim-{i}"), 100 + i)).collect();
@@ -364,7 +365,7 @@ mod tests {
         assert!(plan.finished().is_none(), "a damaged bzImage");
         plan.keep(work()).unwrap();
         assert!(plan.finished().is_some());
-        fs::remove_file(plan.dir.join(MARKER)).unwrap();
+        fs::remove_file(plan.dir.join(MARKER_FILE)).unwrap();
         assert!(plan.finished().is_none(), "no marker");
         let incomplete = work();
         fs::remove_file(incomplete.path().join("vmlinux")).unwrap();

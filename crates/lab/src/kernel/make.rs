@@ -106,7 +106,7 @@ fn is_error(line: &str) -> bool {
 /// alone, and the caller gives these a time younger than any stock object.
 pub(super) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
     host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
-    host::remove_any(&work.join(build::MARKER)).context("cannot clear the copied marker")
+    host::remove_any(&work.join(build::MARKER_FILE)).context("cannot clear the copied marker")
 }
 
 /// Keeps the copied objects of [`copy_objects`] valid. The kernel's own tools record absolute
@@ -202,16 +202,16 @@ mod tests {
     }
 
     /// Set for the process in which a test finds an environment of its own.
-    const INSIDE: &str = "LAB_TEST_ENVIRONMENT";
+    const INNER_PROCESS_VARIABLE: &str = "LAB_TEST_ENVIRONMENT";
 
     #[test]
     fn the_users_settings_reach_no_build() {
-        if std::env::var_os(INSIDE).is_some() {
+        if std::env::var_os(INNER_PROCESS_VARIABLE).is_some() {
             return what_a_build_sees();
         }
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kernel::make::tests::the_users_settings_reach_no_build", "--nocapture"])
-            .env(INSIDE, "1")
+            .env(INNER_PROCESS_VARIABLE, "1")
             .env("TMPDIR", "/tmp")
             .envs(["LLVM", "LLVM_IAS", "KCFLAGS", "KCPPFLAGS", "KAFLAGS", "KBUILD_CFLAGS_KERNEL"].map(dirty))
             .envs(["CC", "LD", "CFLAGS", "CPATH", "GCC_EXEC_PREFIX", "W", "C", "V", "O"].map(dirty))
@@ -229,7 +229,7 @@ mod tests {
         for ours in ["KBUILD_BUILD_USER=memreap\n", "CCACHE_DIR=/nowhere/ccache\n", "LC_ALL=C\n"] {
             assert!(seen.contains(ours), "no {ours} in {seen}");
         }
-        assert!(!seen.contains("dirty") && !seen.contains(INSIDE), "{seen}");
+        assert!(!seen.contains("dirty") && !seen.contains(INNER_PROCESS_VARIABLE), "{seen}");
     }
 
     fn dirty(name: &str) -> (&str, &str) {

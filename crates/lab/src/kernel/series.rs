@@ -23,7 +23,7 @@ use crate::kernel::{self, Tree, Variant};
 /// When a topic does not apply, its README cannot be a commit message, or git has no user to
 /// sign off.
 pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
-    host::ensure_packages(ctx, host::GIT)?;
+    host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let topics = topics::load(&ctx.repo)?;
     let source = source::get(ctx)?;
     let step = ctx.progress.step("exporting the series");

@@ -176,7 +176,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
     if dir.is_dir() {
         return Ok(source);
     }
-    host::ensure_packages(ctx, host::UNPACK)?;
+    host::ensure_packages(ctx, host::SOURCE_PACKAGES)?;
     // Never published: it goes when this function ends.
     let package = host::Staging::begin(&ctx.cache.join("source/download"))?;
     let tree = host::Staging::begin(&dir)?;

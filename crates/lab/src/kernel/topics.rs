@@ -390,7 +390,7 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
 /// # Errors
 /// As [`Topic::apply`], naming the kernel; or when no source can be had.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
-    host::ensure_packages(ctx, host::GIT)?;
+    host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let mut series = vec![load(&ctx.repo)?];
     for name in CONTROLS {
         series.push(vec![control(&ctx.repo, name)?]);

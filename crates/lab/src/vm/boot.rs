@@ -30,7 +30,7 @@ use crate::vm::qemu::{self, host_tsc_khz, option_path, quoted};
 use crate::vm::terminal::Terminal;
 
 /// How often the console, the channel and QEMU are looked at.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// What a guest gets after a panic or its exit line to end by itself.
 const END_GRACE: Duration = Duration::from_secs(10);
 /// What a guest gets after its first splat, so that the log shows what else happens. It has
@@ -146,7 +146,7 @@ pub fn boot_with(
         Err(e) => End::Died(format!("{e:#}")),
         Ok(mut child) => {
             let _terminal = if job.interactive { Some(Terminal::join(&mut child)?) } else { None };
-            let mut limits = Limits::new(began, job);
+            let mut deadlines = Deadlines::new(began, job);
             loop {
                 // Looked at before the logs, so that the logs are complete once QEMU is gone.
                 let status = child.try_wait()?;
@@ -157,13 +157,13 @@ pub fn boot_with(
                 if let Some(status) = status {
                     break End::of(status, &logs.qemu);
                 }
-                if let Some(end) = limits.check(&run) {
+                if let Some(end) = deadlines.check(&run) {
                     child.kill();
                     child.wait()?;
                     run.read(sink)?;
                     break end;
                 }
-                thread::sleep(POLL);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     };
@@ -198,7 +198,7 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
     let mut content = Content::default();
     content.add(version);
     content.add(quoted(&command));
-    for (kind, pattern) in console::DENY {
+    for (kind, pattern) in console::DENYLIST {
         content.add(kind);
         content.add(pattern);
     }
@@ -221,7 +221,7 @@ enum End {
     /// Killed: the guest did not end in time.
     TimeOut,
     /// Killed: the guest's console had said enough.
-    Enough,
+    AfterComplaint,
 }
 
 impl End {
@@ -236,16 +236,21 @@ impl End {
 }
 
 /// The points in time at which a guest is not waited for any longer.
-struct Limits {
-    hang: Instant,
-    enough: Option<Instant>,
+struct Deadlines {
+    hang_deadline: Instant,
+    complaint_deadline: Option<Instant>,
     interactive: bool,
     exited: bool,
 }
 
-impl Limits {
+impl Deadlines {
     fn new(began: Instant, job: &Job) -> Self {
-        Self { hang: began + job.timeout, enough: None, interactive: job.interactive, exited: false }
+        Self {
+            hang_deadline: began + job.timeout,
+            complaint_deadline: None,
+            interactive: job.interactive,
+            exited: false,
+        }
     }
 
     fn check(&mut self, run: &Run) -> Option<End> {
@@ -254,20 +259,20 @@ impl Limits {
             // Somebody is sitting in front of it and has Ctrl-] to end it.
             return None;
         }
-        if self.enough.is_none() {
+        if self.complaint_deadline.is_none() {
             if run.output.watch.panic().is_some() {
-                self.enough = Some(now + END_GRACE);
+                self.complaint_deadline = Some(now + END_GRACE);
             } else if run.output.watch.splat().is_some() {
-                self.enough = Some(now + SPLAT_GRACE);
+                self.complaint_deadline = Some(now + SPLAT_GRACE);
             }
         }
         if run.decoder.exit().is_some() && !self.exited {
             self.exited = true;
-            self.hang = self.hang.min(now + END_GRACE);
+            self.hang_deadline = self.hang_deadline.min(now + END_GRACE);
         }
-        if self.enough.is_some_and(|at| now >= at) {
-            Some(End::Enough)
-        } else if now >= self.hang {
+        if self.complaint_deadline.is_some_and(|at| now >= at) {
+            Some(End::AfterComplaint)
+        } else if now >= self.hang_deadline {
             Some(End::TimeOut)
         } else {
             None

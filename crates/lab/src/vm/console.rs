@@ -13,7 +13,7 @@ use regex::Regex;
 
 /// What a kernel under test must not print: the name used in reports, and what to look for.
 /// The first match gives the name, so the special comes before the general.
-pub(crate) const DENY: &[(&str, &str)] = &[
+pub(crate) const DENYLIST: &[(&str, &str)] = &[
     ("KASAN", r"KASAN:"),
     ("KCSAN", r"KCSAN: (data-race|assert)"),
     ("UBSAN", r"UBSAN:"),
@@ -51,12 +51,12 @@ pub(crate) const DENY: &[(&str, &str)] = &[
 /// A panic ends the guest; what was printed before it may be the cause, but this is the news.
 const PANIC: &str = "Kernel panic";
 
-static DENIED: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
-    DENY.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
+static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
+    DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
 });
 
 /// `[    1.234567]`, with the caller of CONFIG_PRINTK_CALLER, then the message.
-static STAMPED: LazyLock<Option<Regex>> =
+static TIME_STAMPED_LINE: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ?(.*)").ok());
 
 /// What the console said so far.
@@ -119,12 +119,12 @@ impl Watch {
             return;
         }
         line.clone_into(&mut self.last);
-        let Some(text) = STAMPED.as_ref().and_then(|s| s.captures(line)?.get(1)) else { return };
+        let Some(text) = TIME_STAMPED_LINE.as_ref().and_then(|s| s.captures(line)?.get(1)) else { return };
         let text = text.as_str();
         if self.panic.is_none() && text.contains(PANIC) {
             self.panic = Some(line.to_owned());
         } else if self.splat.is_none()
-            && let Some((kind, _)) = DENIED.iter().find(|(_, pattern)| pattern.is_match(text))
+            && let Some((kind, _)) = DENYLIST_REGEXES.iter().find(|(_, pattern)| pattern.is_match(text))
             && !self.allow.iter().any(|a| a.is_match(text))
         {
             self.splat = Some((kind, line.to_owned()));
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn every_pattern_is_a_regular_expression() {
-        assert_eq!(DENIED.len(), DENY.len());
-        assert!(STAMPED.is_some());
+        assert_eq!(DENYLIST_REGEXES.len(), DENYLIST.len());
+        assert!(TIME_STAMPED_LINE.is_some());
     }
 
     /// Lines as 6.12 prints them.

@@ -50,8 +50,8 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
 
     let folder = ctx.out.join("initrd");
     // Guests of one lab are no other lab to wait for.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = unpoisoned(&TURN);
+    static WITHIN_PROCESS: Mutex<()> = Mutex::new(());
+    let _turn = unpoisoned(&WITHIN_PROCESS);
     let _lock = host::lock(ctx, &folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{}.cpio", hex(&Sha256::digest(&image)[..8])));
@@ -71,10 +71,10 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
 /// Every selftest and every guest build makes new images of some megabytes: those that no boot
 /// has used for a day go. One that cannot be removed costs space and nothing else.
 fn remove_old(folder: &Path) {
-    const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+    const UNUSED_IMAGE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let used = entry.metadata().and_then(|meta| meta.modified());
-        if used.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+        if used.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNUSED_IMAGE_LIFETIME)) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -94,8 +94,8 @@ struct Common {
 /// Made once per run of the lab: a comparison must not see a guest that changes under it because
 /// somebody edits its source meanwhile.
 fn common(ctx: &Context) -> Result<Common> {
-    static MADE: Mutex<Option<Common>> = Mutex::new(None);
-    let mut made = unpoisoned(&MADE);
+    static CACHED: Mutex<Option<Common>> = Mutex::new(None);
+    let mut made = unpoisoned(&CACHED);
     if let Some(common) = &*made {
         return Ok(common.clone());
     }

@@ -126,12 +126,12 @@ impl Follower {
 /// write into each other's logs, nor read each other's results: the second gets `<folder>.2`.
 pub(crate) fn claim(folder: &Path) -> Result<PathBuf> {
     static CLAIMED: Mutex<BTreeMap<PathBuf, (PathBuf, File)>> = Mutex::new(BTreeMap::new());
-    const MOST: u32 = 100;
+    const MAX_FOLDERS: u32 = 100;
     let mut claimed = unpoisoned(&CLAIMED);
     if let Some((ours, _)) = claimed.get(folder) {
         return Ok(ours.clone());
     }
-    for n in 1..=MOST {
+    for n in 1..=MAX_FOLDERS {
         let mut name = folder.as_os_str().to_owned();
         if n > 1 {
             name.push(format!(".{n}"));
@@ -145,7 +145,7 @@ pub(crate) fn claim(folder: &Path) -> Result<PathBuf> {
             return Ok(ours);
         }
     }
-    bail!("{}: {MOST} other labs are writing here", folder.display())
+    bail!("{}: {MAX_FOLDERS} other labs are writing here", folder.display())
 }
 
 #[cfg(test)]

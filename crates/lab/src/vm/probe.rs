@@ -19,11 +19,11 @@ use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::qemu;
 
 /// The tiny guest takes 0.1 s under TCG.
-const STUB_LIMIT: Duration = Duration::from_secs(5);
+const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// A kernel takes 1.5 s under TCG.
-const KERNEL_LIMIT: Duration = Duration::from_secs(10);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a killed QEMU may take to go before it is left behind.
-const KILL_LIMIT: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What was found out, and on which boot of the host.
 #[derive(Serialize, Deserialize)]
@@ -66,7 +66,7 @@ pub fn probe_with(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
         return Ok((accel, why));
     }
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
-    job.timeout = KERNEL_LIMIT;
+    job.timeout = KERNEL_TIMEOUT;
     let boot = boot_with(ctx, Accel::Kvm, arm, &job, &ctx.out.join("logs/kvm"), &mut |_| {})?;
     // A splat is the kernel's fault, not KVM's, and will be reported by whoever boots next.
     let (accel, why) = if boot.release.is_some() {
@@ -127,10 +127,12 @@ fn try_stub(ctx: &Context) -> Result<(Accel, String)> {
     if let Err(why) = kvm_opens() {
         return Ok((Accel::Tcg, why));
     }
-    let (accel, why) = match run_stub(ctx, Accel::Kvm, STUB_LIMIT)? {
-        Some(status) if status.code() == Some(STUB_STATUS) => (Accel::Kvm, "KVM runs a tiny guest".into()),
+    let (accel, why) = match run_stub(ctx, Accel::Kvm, STUB_TIMEOUT)? {
+        Some(status) if status.code() == Some(STUB_EXIT_STATUS) => {
+            (Accel::Kvm, "KVM runs a tiny guest".into())
+        }
         Some(status) => (Accel::Tcg, format!("KVM fails on a tiny guest ({status})")),
-        None => (Accel::Tcg, format!("KVM hangs on a tiny guest ({} s)", STUB_LIMIT.as_secs())),
+        None => (Accel::Tcg, format!("KVM hangs on a tiny guest ({} s)", STUB_TIMEOUT.as_secs())),
     };
     Ok((accel, why))
 }
@@ -154,7 +156,7 @@ fn run_stub(ctx: &Context, accel: Accel, limit: Duration) -> Result<Option<ExitS
     let status = wait_at_most(&mut child, limit)?;
     if status.is_none() {
         child.kill();
-        if wait_at_most(&mut child, KILL_LIMIT)?.is_none() {
+        if wait_at_most(&mut child, KILL_TIMEOUT)?.is_none() {
             // Stuck inside KVM; waiting for it would hang the lab as well.
             std::mem::forget(child);
         }
@@ -174,7 +176,7 @@ fn wait_at_most(child: &mut host::Child, limit: Duration) -> Result<Option<ExitS
 }
 
 /// QEMU's exit status after the stub has written 42: `value << 1 | 1`.
-const STUB_STATUS: i32 = 42 << 1 | 1;
+const STUB_EXIT_STATUS: i32 = 42 << 1 | 1;
 
 /// A guest of 198 bytes that goes the way of a kernel, from real mode through protected mode to
 /// long mode with paging, works on memory there for a while and then ends QEMU through the
@@ -238,11 +240,11 @@ const STUB: [u8; 198] = [
 
 /// 64 KiB of firmware: the stub, and a jump to it where the processor starts.
 fn stub_image() -> Vec<u8> {
-    const RESET: usize = 0xfff0;
+    const RESET_VECTOR: usize = 0xfff0;
     let jump = [0xea, 0x00, 0x00, 0x00, 0xf0]; // ljmp $0xf000, $0
     let mut image = vec![0; 0x1_0000];
     image[..STUB.len()].copy_from_slice(&STUB);
-    image[RESET..RESET + jump.len()].copy_from_slice(&jump);
+    image[RESET_VECTOR..RESET_VECTOR + jump.len()].copy_from_slice(&jump);
     image
 }
 
@@ -267,6 +269,6 @@ mod tests {
             progress: Progress::quiet(),
         };
         let status = run_stub(&ctx, Accel::Tcg, Duration::from_secs(30)).unwrap();
-        assert_eq!(status.and_then(|s| s.code()), Some(STUB_STATUS));
+        assert_eq!(status.and_then(|s| s.code()), Some(STUB_EXIT_STATUS));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::ab::catalog::run_name;
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
-use crate::ab::expect::{Checked, State, Terms};
+use crate::ab::expect::{Checked, RunKind, State};
 use crate::ab::results::{Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::verdict::Verdict;
@@ -12,14 +12,14 @@ use protocol::results::Better;
 
 /// One arm of the results.
 #[derive(Clone, Copy)]
-pub(super) enum Side<'a> {
+pub(super) enum Arm<'a> {
     Base,
     Changed,
     /// A kernel beside the two, by its name.
     Beside(&'a str),
 }
 
-impl<'a> Side<'a> {
+impl<'a> Arm<'a> {
     /// The arm of that name, or of the name that it has by default.
     pub(super) fn of(results: &Results, arm: &'a str) -> Result<Self, String> {
         let (base, changed) = (results.meta.base(), results.meta.changed());
@@ -48,7 +48,7 @@ impl<'a> Side<'a> {
 }
 
 /// What is said of an expectation that more pairs could have met.
-pub(super) const TOO_FEW: &str = "too few pairs";
+pub(super) const TOO_FEW_PAIRS: &str = "too few pairs";
 
 fn left_out(expected: String, why: &str) -> Checked {
     Checked { expected, measured: format!("left out{why}"), state: State::LeftOut }
@@ -58,12 +58,12 @@ fn needs_pairs(expected: String) -> Checked {
     left_out(expected, ": needs pairs")
 }
 
-pub(super) fn nothing_else_worse(results: &Results, file: &File, terms: Terms) -> Checked {
+pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) -> Checked {
     let expected = match file.known_worse.as_slice() {
         [] => "nothing got worse".to_owned(),
         _ => "nothing else got worse".to_owned(),
     };
-    if terms.smoke {
+    if kind.smoke {
         return needs_pairs(expected);
     }
     let scenario = file.scenario.as_deref();
@@ -79,19 +79,19 @@ pub(super) fn nothing_else_worse(results: &Results, file: &File, terms: Terms) -
         .map(|m| format!("{}: {}", place(m), ratio(m.ratio)))
         .collect();
     let (measured, met) = match worse.as_slice() {
-        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW.to_owned(), false),
+        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW_PAIRS.to_owned(), false),
         [] => ("nothing".to_owned(), true),
         worse => (worse.join("; "), false),
     };
     Checked { expected, measured, state: State::of(met) }
 }
 
-pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, terms: Terms) -> Checked {
+pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind) -> Checked {
     let expected = "A/A control: no difference in any metric".to_owned();
-    if terms.smoke {
+    if kind.smoke {
         return needs_pairs(expected);
     }
-    if !terms.aa {
+    if !kind.aa {
         return left_out(expected, " (--no-aa)");
     }
     let metrics: Vec<&Metric> =
@@ -104,7 +104,7 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, terms: Terms) 
         .collect();
     let (measured, met) = match (without, alarms.as_slice()) {
         (Some(without), _) => (format!("{} has no control", place(without)), false),
-        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW.to_owned(), false),
+        _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW_PAIRS.to_owned(), false),
         (None, []) => (format!("{} metrics, all same or no verdict", metrics.len()), !metrics.is_empty()),
         (None, alarms) => (alarms.join("; "), false),
     };
@@ -114,12 +114,12 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, terms: Terms) 
 /// A promise about one metric in words, and whether it is kept: `None` if the run cannot tell.
 type Promise = (String, Option<bool>);
 
-fn at_least(metric: &Metric, least: f64, terms: Terms) -> Promise {
+fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Promise {
     // A rounding error in exp(ln(x)) must not turn identical boots into a miss.
     const ROUNDING: f64 = 1e-9;
     let reaches = |shown: f64, least: f64| shown >= least * (1.0 - ROUNDING);
     let words = format!("at least {}", ratio(least));
-    if !terms.smoke {
+    if !kind.smoke {
         return (words, Some(metric.ci95.is_some_and(|[lowest, _]| reaches(lowest, least))));
     }
     match by_one_pair(metric, least) {
@@ -133,20 +133,20 @@ fn at_least(metric: &Metric, least: f64, terms: Terms) -> Promise {
 /// there, and beside two compilers a pair showed 0.77x of a promised 1.25x: they have to show what is
 /// far beyond that, and nothing else.
 fn by_one_pair(metric: &Metric, least: f64) -> Option<f64> {
-    const FAR: f64 = 10.0;
+    const MIN_REAL_TIME_RATIO: f64 = 10.0;
     let virtual_time = metric.mode.as_deref() == Some("icount");
     match least {
-        _ if !virtual_time && least < FAR => None,
+        _ if !virtual_time && least < MIN_REAL_TIME_RATIO => None,
         _ if least > 1.0 => Some(least.sqrt()),
         _ => Some(least * 0.8),
     }
 }
 
 /// `share_at_most`, of which one pair has to show half as well.
-fn at_most_a_share(metric: &Metric, most: f64, terms: Terms) -> Promise {
+fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Promise {
     let [changed, base] = sums(metric);
     let words = format!("at most {} of base", percent(most));
-    if terms.smoke {
+    if kind.smoke {
         let part = most.sqrt();
         return (format!("{words} ({} by one pair)", percent(part)), Some(changed <= part * base));
     }
@@ -159,12 +159,12 @@ fn sums(metric: &Metric) -> [f64; 2] {
 }
 
 /// The ratio, how sure it is, and the verdict.
-fn judged(metric: &Metric, terms: Terms) -> String {
+fn judged(metric: &Metric, kind: RunKind) -> String {
     let of = ratio(metric.ratio);
     match metric.ci95 {
-        _ if terms.smoke => of,
+        _ if kind.smoke => of,
         Some(ends) => format!("{of} ({}), {}", interval(ends), metric.verdict),
-        None => format!("{of}, {TOO_FEW}"),
+        None => format!("{of}, {TOO_FEW_PAIRS}"),
     }
 }
 
@@ -201,7 +201,7 @@ impl<'a> Scope<'a> {
         results.metrics.iter().filter(|m| self.holds(m, name)).collect()
     }
 
-    pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, terms: Terms) -> Vec<Checked> {
+    pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, kind: RunKind) -> Vec<Checked> {
         let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
@@ -210,43 +210,43 @@ impl<'a> Scope<'a> {
         let checked = found.into_iter().map(|m| {
             let (floor, kept) = match known.at_least {
                 0.0 => (String::new(), Some(true)),
-                least => at_least(m, least, terms),
+                least => at_least(m, least, kind),
             };
             let separator = if floor.is_empty() { "" } else { ", " };
             let expected = wanted(&place(m)) + separator + &floor;
             match kept {
-                Some(kept) => Checked { expected, measured: judged(m, terms), state: State::of(kept) },
+                Some(kept) => Checked { expected, measured: judged(m, kind), state: State::of(kept) },
                 None => needs_pairs(expected),
             }
         });
         checked.collect()
     }
 
-    pub(super) fn expect(&self, results: &Results, expect: &Expect, terms: Terms) -> Vec<Checked> {
+    pub(super) fn expect(&self, results: &Results, expect: &Expect, kind: RunKind) -> Vec<Checked> {
         let name = expect.metric.get_ref();
         let found = self.find(results, name);
         if found.is_empty() {
             return vec![missing(name.clone(), name)];
         }
-        found.into_iter().flat_map(|m| expected_of(m, expect, terms)).collect()
+        found.into_iter().flat_map(|m| expected_of(m, expect, kind)).collect()
     }
 
     pub(super) fn compare(
         &self,
         results: &Results,
         compare: &Compare,
-        side: Side<'_>,
-        other_side: Side<'_>,
+        arm: Arm<'_>,
+        other_arm: Arm<'_>,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
-        let arm = compare.arm.get_ref();
+        let name = compare.arm.get_ref();
         let how = match times {
             1.0 => "not worse than".to_owned(),
             _ => format!("at least {} as good as", ratio(*times)),
         };
         let than = compare.than_arm.as_ref().map_or(String::new(), |arm| format!(" on {}", arm.get_ref()));
         let wanted =
-            format!("on {arm}: {metric} {how} {not_worse_than}{than} (tolerance {})", percent(*tolerance));
+            format!("on {name}: {metric} {how} {not_worse_than}{than} (tolerance {})", percent(*tolerance));
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
@@ -256,7 +256,7 @@ impl<'a> Scope<'a> {
             let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
                 return missing(wanted.clone(), not_worse_than);
             };
-            let (value, limit) = (side.median(m), other_side.median(other));
+            let (value, limit) = (arm.median(m), other_arm.median(other));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
             let met = comparable
                 && match m.better {
@@ -269,7 +269,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(&self, results: &Results, bound: &Bound, side: Side<'_>) -> Vec<Checked> {
+    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: Arm<'_>) -> Vec<Checked> {
         let wanted =
             |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
         let found = self.find(results, &bound.metric);
@@ -277,7 +277,7 @@ impl<'a> Scope<'a> {
             return vec![missing(wanted(&bound.metric), &bound.metric)];
         }
         let checked = found.into_iter().map(|m| {
-            let value = side.median(m);
+            let value = arm.median(m);
             let measured = format!("{} {}", number(value), m.unit);
             Checked { expected: wanted(&place(m)), measured, state: State::of(value <= bound.at_most) }
         });
@@ -286,11 +286,11 @@ impl<'a> Scope<'a> {
 }
 
 /// The metric against what is expected of it, and apart from it what needs more pairs.
-fn expected_of(m: &Metric, expect: &Expect, terms: Terms) -> Vec<Checked> {
+fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
     let promises = [
-        expect.at_least.map(|least| at_least(m, least, terms)),
-        expect.share_at_most.map(|most| at_most_a_share(m, most, terms)),
-        expect.verdict.map(|verdict| (verdict.to_string(), (!terms.smoke).then_some(m.verdict == verdict))),
+        expect.at_least.map(|least| at_least(m, least, kind)),
+        expect.share_at_most.map(|most| at_most_a_share(m, most, kind)),
+        expect.verdict.map(|verdict| (verdict.to_string(), (!kind.smoke).then_some(m.verdict == verdict))),
     ];
     let (told, untold): (Vec<Promise>, Vec<Promise>) =
         promises.into_iter().flatten().partition(|(_, kept)| kept.is_some());
@@ -300,7 +300,7 @@ fn expected_of(m: &Metric, expect: &Expect, terms: Terms) -> Vec<Checked> {
     };
     let mut checked = Vec::new();
     if !told.is_empty() {
-        let mut measured = judged(m, terms);
+        let mut measured = judged(m, kind);
         if expect.share_at_most.is_some() {
             let [changed, base] = sums(m);
             let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
@@ -316,10 +316,10 @@ fn expected_of(m: &Metric, expect: &Expect, terms: Terms) -> Vec<Checked> {
 }
 
 /// How it is said that an expectation is of a metric that was not measured.
-pub(super) const MISSING: &str = "the results have no";
+pub(super) const NOT_MEASURED: &str = "the results have no";
 
 fn missing(expected: String, metric: &str) -> Checked {
-    Checked { expected, measured: format!("{MISSING} {metric}"), state: State::Missed }
+    Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state: State::Missed }
 }
 
 /// What tells the guests apart in which metrics are measured.

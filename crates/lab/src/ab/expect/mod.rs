@@ -41,7 +41,7 @@
 //! `share_at_most` is for counts that go down to almost nothing: where one arm has zeros, a ratio
 //! depends on how they are treated ([`crate::ab::stats`]), a share of a sum does not.
 //!
-//! [`Terms`] say what is left out where the results cannot show it.
+//! [`RunKind`] say what is left out where the results cannot show it.
 
 mod file;
 mod judge;
@@ -57,14 +57,14 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
-use crate::ab::expect::judge::{Scope, Side, aa_clean, nothing_else_worse};
+use crate::ab::expect::judge::{Arm, Scope, aa_clean, nothing_else_worse};
 use crate::ab::results::Results;
 
 pub use render::render;
 
 /// What the results were to show.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct RunKind {
     /// Whether they are of a smoke run, one pair: then `at_least` and `share_at_most` are judged by the
     /// pair's own figures, which only have to show half of what is promised, and what needs more pairs is
     /// left out: verdicts, what got worse, the A/A control, and in guests that run in real time all but
@@ -92,7 +92,7 @@ pub enum State {
     Met,
     /// It was not.
     Missed,
-    /// Nobody looked; see [`Terms`].
+    /// Nobody looked; see [`RunKind`].
     LeftOut,
 }
 
@@ -107,12 +107,12 @@ impl State {
 /// # Errors
 /// When the file cannot be read, or is not of the form that the module describes; the error
 /// names file and line.
-pub fn check(results: &Results, path: &Path, terms: Terms) -> Result<Vec<Checked>> {
+pub fn check(results: &Results, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    check_text(results, &text, path, terms)
+    check_text(results, &text, path, kind)
 }
 
-fn check_text(results: &Results, text: &str, path: &Path, terms: Terms) -> Result<Vec<Checked>> {
+fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
     let file: File =
         toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
@@ -122,41 +122,41 @@ fn check_text(results: &Results, text: &str, path: &Path, terms: Terms) -> Resul
     }
     let mut checked = Vec::new();
     if file.aa_clean {
-        checked.push(aa_clean(results, file.scenario.as_deref(), terms));
+        checked.push(aa_clean(results, file.scenario.as_deref(), kind));
     }
     for known in &file.known_worse {
-        checked.extend(Scope::of_known_worse(&file, known).known_worse(results, known, terms));
+        checked.extend(Scope::of_known_worse(&file, known).known_worse(results, known, kind));
     }
-    checked.push(nothing_else_worse(results, &file, terms));
+    checked.push(nothing_else_worse(results, &file, kind));
     for expect in &file.expect {
         if expect.at_least.is_none() && expect.share_at_most.is_none() && expect.verdict.is_none() {
             let what = "give at_least, share_at_most or verdict, or nothing is expected of this metric";
             return Err(bad(expect.metric.span(), what.to_owned()));
         }
         let scope = Scope::new(&file, &expect.scenario, &expect.mode, expect.cpus);
-        checked.extend(scope.expect(results, expect, terms));
+        checked.extend(scope.expect(results, expect, kind));
     }
     for compare in &file.compare {
         let scope = Scope::new(&file, &compare.scenario, &compare.mode, compare.cpus);
-        let side = |arm| side(results, arm, bad);
-        let first = side(&compare.arm)?;
-        let second = compare.than_arm.as_ref().map_or(Ok(first), side)?;
+        let named = |arm| arm_named(results, arm, bad);
+        let first = named(&compare.arm)?;
+        let second = compare.than_arm.as_ref().map_or(Ok(first), named)?;
         checked.extend(scope.compare(results, compare, first, second));
     }
     for bound in &file.bound {
         let scope = Scope::new(&file, &bound.scenario, &bound.mode, bound.cpus);
-        checked.extend(scope.bound(results, bound, side(results, &bound.arm, bad)?));
+        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?));
     }
     Ok(checked)
 }
 
 /// The arm of that name, or what is `bad` about it.
-fn side<'a>(
+fn arm_named<'a>(
     results: &Results,
     arm: &'a Spanned<String>,
     bad: impl Fn(Range<usize>, String) -> anyhow::Error,
-) -> Result<Side<'a>> {
-    Side::of(results, arm.get_ref()).map_err(|what| bad(arm.span(), what))
+) -> Result<Arm<'a>> {
+    Arm::of(results, arm.get_ref()).map_err(|what| bad(arm.span(), what))
 }
 
 /// Whether nothing was missed.

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::judge::{MISSING, TOO_FEW};
+use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
 use crate::ab::catalog::{self, Scenario, mode_name};
-use crate::ab::results::{ArmMeta, Beside, Metric, fixture};
+use crate::ab::results::{ArmMeta, ControlValues, Metric, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
 
-const ALL: Terms = Terms { smoke: false, aa: true };
-const SMOKE: Terms = Terms { smoke: true, aa: false };
+const ALL: RunKind = RunKind { smoke: false, aa: true };
+const SMOKE: RunKind = RunKind { smoke: true, aa: false };
 
 fn check_fixture(text: &str) -> Result<Vec<Checked>> {
     check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
@@ -61,7 +61,7 @@ fn all_of(scenario: &Scenario) -> Results {
 /// What the text names of which `results` have nothing.
 fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
     let checked = check_text(results, text, path, ALL).unwrap();
-    let missing = checked.into_iter().filter(|c| c.measured.starts_with(MISSING));
+    let missing = checked.into_iter().filter(|c| c.measured.starts_with(NOT_MEASURED));
     missing.map(|c| c.expected).collect()
 }
 
@@ -155,11 +155,11 @@ fn promises_are_kept_by_the_lower_end_of_the_interval() {
     let few = (State::Missed, "1.50x, too few pairs".to_owned());
     assert_eq!(state(&results, "at_least = 1.0"), few);
     let few = check_text(&one_pair(), "aa_clean = true", Path::new("x"), ALL).unwrap();
-    assert_eq!((few[1].state, few[1].measured.as_str()), (State::Missed, TOO_FEW));
+    assert_eq!((few[1].state, few[1].measured.as_str()), (State::Missed, TOO_FEW_PAIRS));
     let mut few = fixture::results();
     few.meta.pairs = 5;
     let few = check_text(&few, "aa_clean = true", Path::new("x"), ALL).unwrap();
-    assert_eq!((few[0].state, few[0].measured.as_str()), (State::Missed, TOO_FEW));
+    assert_eq!((few[0].state, few[0].measured.as_str()), (State::Missed, TOO_FEW_PAIRS));
 }
 
 #[test]
@@ -227,10 +227,10 @@ fn what_needs_pairs_is_left_out_of_a_smoke_run() {
 fn without_a_control_aa_clean_is_left_out() {
     let mut results = fixture::results();
     results.metrics.iter_mut().for_each(|m| m.aa = None);
-    let terms = Terms { smoke: false, aa: false };
-    let judge = |terms| check_text(&results, "aa_clean = true", Path::new("x"), terms).unwrap();
+    let kind = RunKind { smoke: false, aa: false };
+    let judge = |kind| check_text(&results, "aa_clean = true", Path::new("x"), kind).unwrap();
     assert_eq!(judge(ALL)[0].state, State::Missed);
-    let checked = &judge(terms)[..1];
+    let checked = &judge(kind)[..1];
     assert!(passed(checked));
     let text = render(checked, None, false);
     assert!(text.contains("left out (--no-aa)"), "{text}");
@@ -337,7 +337,7 @@ fn any_two_arms_are_compared_by_a_factor() {
     results.meta.arms.extend(arms);
     let metric = &mut results.metrics[1];
     metric.memreap = vec![2.0];
-    metric.beside = vec![Beside { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
+    metric.beside = vec![ControlValues { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
     let name = metric.metric.clone();
     let compare = |arm: &str, than: &str, more: &str| {
         let text = format!(

@@ -4,7 +4,7 @@
 //!
 //! Boots of a pair are back to back, and their order rotates so that neither a slow drift of
 //! the host nor a place within the pair favours an arm; [`order`] has the details. Guests whose
-//! clock counts instructions do not mind the host, and share it; see [`lanes_of`].
+//! counter counts instructions do not mind the host, and share it; see [`guests_at_a_time`].
 //!
 //! A run leaves in the output folder:
 //!
@@ -20,8 +20,8 @@
 //! A lock beside that folder makes runs take turns in it.
 
 mod failure;
-mod kept;
 mod order;
+mod record;
 mod samples;
 mod session;
 #[cfg(test)]
@@ -36,7 +36,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
-use crate::ab::experiment::session::{Clock, Session};
+use crate::ab::experiment::session::{BootCounter, Session};
 use crate::ab::report;
 use crate::ab::results::{ArmMeta, Meta, Results, RunMeta};
 use crate::ab::stats::{self, Rules};
@@ -46,7 +46,7 @@ use crate::host::write_atomically;
 use crate::vm::accel::Accel;
 use crate::vm::boot::{self, Boot};
 use crate::vm::job::{Arm, Job, Mode};
-use crate::vm::lanes;
+use crate::vm::parallel;
 
 pub use failure::{Cause, Failure};
 
@@ -177,32 +177,32 @@ fn run_with(
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.beside(scenario)).len();
     let boots = plan.pairs * runs.iter().map(boots_of).sum::<usize>();
-    let (clock, other) = (Clock::new(boots), AtomicBool::new(false));
-    let session = Session { ctx, plan: &plan, out: &out, step, clock, other, booter };
+    let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
+    let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
         let beside = plan.beside(scenario);
         groups.push(Group::new(scenario, run, beside.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
-        let lanes = lanes_of(ctx, scenario, run);
+        let at_a_time = guests_at_a_time(ctx, scenario, run);
         let pairs: Vec<usize> = (0..plan.pairs).collect();
         // So many pairs at a time that no lane waits for another.
-        for pairs in pairs.chunks(lanes) {
+        for pairs in pairs.chunks(at_a_time) {
             let of_pair = |&pair| order(pair, plan.aa, &beside).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
-            let booted = lanes::work(lanes, &boots, |&(pair, role)| {
+            let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
                 session.boot(scenario, run, pair, role).map(|boot| (role, boot))
             });
             for booted in booted {
                 let (role, booted) = booted?;
                 meta.repeated.extend(booted.repeated.clone());
                 let place = |i| beside.iter().position(|&b| b == i).unwrap_or_default();
-                let to = if let Role::Beside(i) = role { Role::Beside(place(i)) } else { role };
+                let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };
                 let release = booted.deliver_to(&mut groups[current], to)?;
                 let arm = match role {
-                    Role::Base | Role::Control => 0,
+                    Role::Base | Role::BaseAgain => 0,
                     Role::Changed => 1,
-                    Role::Beside(i) => plan.arms.len() + i,
+                    Role::ControlKernel(i) => plan.arms.len() + i,
                 };
                 if let Some(arm) = meta.arms.get_mut(arm) {
                     arm.release = release;
@@ -218,14 +218,14 @@ fn run_with(
     results.write(&out.join("results.json"))?;
     write_atomically(&out.join("report.html"), &report::html(&results))?;
     remove(&out.join("results-partial.json"))?;
-    session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.clock));
+    session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.counter));
     Ok(results)
 }
 
 /// How many of the run's guests are booted at a time.
-fn lanes_of(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
-    let available = lanes::available_mib().unwrap_or(u64::MAX);
-    let fit = lanes::that_fit(run.mem_mib, available);
+fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
+    let available = parallel::available_mib().unwrap_or(u64::MAX);
+    let fit = parallel::guests_that_fit(run.mem_mib, available);
     if fit == 0 {
         ctx.progress.warn(&format!(
             "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
@@ -234,13 +234,14 @@ fn lanes_of(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
             run.mem_mib
         ));
     }
-    lanes::at_a_time(run.mode, host::cpus(), fit)
+    parallel::measured_guests(run.mode, host::cpus(), fit)
 }
 
 impl Plan {
     /// The scenario's kernels beside the two, by their places in `controls`.
     fn beside(&self, scenario: &Scenario) -> Vec<usize> {
-        let wanted = |control: &catalog::Control| self.controls.iter().position(|a| a.name == control.name);
+        let wanted =
+            |control: &catalog::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }

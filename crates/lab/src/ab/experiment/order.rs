@@ -7,9 +7,9 @@ pub(super) enum Role {
     Base,
     Changed,
     /// The base arm again.
-    Control,
+    BaseAgain,
     /// A kernel beside the two, by its place in [`Plan::controls`].
-    Beside(usize),
+    ControlKernel(usize),
 }
 
 /// The order of the boots within a pair.
@@ -20,11 +20,11 @@ pub(super) enum Role {
 /// six pairs every role has every place twice. Kernels beside these come last, and in each second
 /// pair first.
 pub(super) fn order(pair: usize, control: bool, beside: &[usize]) -> Vec<Role> {
-    use Role::{Base as B, Changed as C, Control as K};
+    use Role::{Base as B, BaseAgain as K, Changed as C};
     const TWO: [&[Role]; 2] = [&[B, C], &[C, B]];
     const THREE: [&[Role]; 6] = [&[B, C, K], &[K, C, B], &[C, K, B], &[B, K, C], &[K, B, C], &[C, B, K]];
     let arms = if control { THREE[pair % THREE.len()] } else { TWO[pair % TWO.len()] };
-    let beside = beside.iter().map(|&i| Role::Beside(i));
+    let beside = beside.iter().map(|&i| Role::ControlKernel(i));
     if pair.is_multiple_of(2) {
         arms.iter().copied().chain(beside).collect()
     } else {
@@ -47,10 +47,10 @@ mod tests {
                 let reversed: Vec<Role> = two[0].iter().rev().copied().collect();
                 assert_eq!(reversed, two[1]);
             }
-            assert!(with_more.iter().all(|o| o.len() == roles + 2 && o.contains(&Role::Beside(0))));
+            assert!(with_more.iter().all(|o| o.len() == roles + 2 && o.contains(&Role::ControlKernel(0))));
             // Every role has every place equally often.
             for place in 0..roles {
-                for role in [Role::Base, Role::Changed, Role::Control].iter().take(roles) {
+                for role in [Role::Base, Role::Changed, Role::BaseAgain].iter().take(roles) {
                     let times = cycle.iter().filter(|o| o[place] == *role).count();
                     assert_eq!(times, 6 / roles, "{role:?} in place {place}");
                 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::ab::catalog::{Run, Scenario, mode_name};
 use crate::ab::experiment::order::Role;
-use crate::ab::results::{Beside, Control, Meta, Metric, Results};
+use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Results};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
 use crate::ab::verdict::Verdict;
 use crate::format;
@@ -20,11 +20,11 @@ pub(super) struct Group {
     cpus: Option<u32>,
     /// The names of the kernels beside the two.
     beside: Vec<String>,
-    metrics: Vec<Collected>,
+    metrics: Vec<MetricValues>,
 }
 
 /// One metric's values so far; the arrays are indexed by pair.
-struct Collected {
+struct MetricValues {
     /// The first boot's sample: name, unit and direction that all boots must repeat.
     like: Sample,
     base: Vec<f64>,
@@ -58,7 +58,7 @@ impl Group {
         if self.metrics.is_empty() {
             self.metrics = samples
                 .iter()
-                .map(|like| Collected {
+                .map(|like| MetricValues {
                     like: like.clone(),
                     base: Vec::new(),
                     changed: Vec::new(),
@@ -84,8 +84,8 @@ impl Group {
             let values = match role {
                 Role::Base => &mut metric.base,
                 Role::Changed => &mut metric.changed,
-                Role::Control => &mut metric.control,
-                Role::Beside(i) => &mut metric.beside[i],
+                Role::BaseAgain => &mut metric.control,
+                Role::ControlKernel(i) => &mut metric.beside[i],
             };
             values.push(sample.value);
         }
@@ -99,7 +99,7 @@ pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: boo
     let families: Vec<&[Group]> = if partial { groups.chunks(1).collect() } else { vec![groups] };
     let mut metrics = Vec::new();
     for family in families {
-        let collected: Vec<(&Group, &Collected)> =
+        let collected: Vec<(&Group, &MetricValues)> =
             family.iter().flat_map(|g| g.metrics.iter().map(move |m| (g, m))).collect();
         let main = compare(&collected, rules, |m| &m.changed)?;
         let has_control = collected.iter().any(|(_, m)| !m.control.is_empty());
@@ -122,9 +122,9 @@ pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: boo
 }
 
 fn compare(
-    collected: &[(&Group, &Collected)],
+    collected: &[(&Group, &MetricValues)],
     rules: Rules,
-    other: impl Fn(&Collected) -> &[f64],
+    other: impl Fn(&MetricValues) -> &[f64],
 ) -> Result<Vec<Comparison>> {
     let pairs: Vec<Pairs<'_>> = collected
         .iter()
@@ -133,7 +133,7 @@ fn compare(
     Ok(stats::compare(&pairs, rules)?)
 }
 
-fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Comparison>) -> Metric {
+fn metric(group: &Group, m: &MetricValues, main: &Comparison, aa: Option<&Comparison>) -> Metric {
     Metric {
         scenario: group.scenario.to_owned(),
         metric: m.like.metric.clone(),
@@ -151,10 +151,10 @@ fn metric(group: &Group, m: &Collected, main: &Comparison, aa: Option<&Compariso
             .beside
             .iter()
             .zip(&m.beside)
-            .map(|(arm, values)| Beside { arm: arm.clone(), values: values.clone() })
+            .map(|(arm, values)| ControlValues { arm: arm.clone(), values: values.clone() })
             .collect(),
         verdict: main.checked_by(aa),
-        aa: aa.map(|aa| Control {
+        aa: aa.map(|aa| AaControl {
             stock2: m.control.clone(),
             ratio: aa.ratio,
             ci95: aa.ci95,

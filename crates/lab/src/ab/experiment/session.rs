@@ -11,11 +11,11 @@ use anyhow::{Context as _, Result};
 
 use crate::ab::catalog::{Run, Scenario, mode_name, run_name};
 use crate::ab::experiment::failure::{Cause, Failure};
-use crate::ab::experiment::kept::{self, Kept};
 use crate::ab::experiment::order::Role;
+use crate::ab::experiment::record::{self, BootRecord};
 use crate::ab::experiment::samples::Group;
 use crate::ab::experiment::{Booter, Plan};
-use crate::ab::results::Repeated;
+use crate::ab::results::RepeatedBoot;
 use crate::context::Context;
 use crate::progress::{Step, elapsed};
 use crate::vm::boot::Boot;
@@ -23,7 +23,7 @@ use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 
 /// How much of a failed guest's console an error shows.
-const TAIL_LINES: usize = 30;
+const CONSOLE_TAIL_LINES: usize = 30;
 
 /// A run in progress.
 pub(super) struct Session<'a> {
@@ -31,9 +31,9 @@ pub(super) struct Session<'a> {
     pub(super) plan: &'a Plan,
     pub(super) out: &'a Path,
     pub(super) step: Step,
-    pub(super) clock: Clock,
+    pub(super) counter: BootCounter,
     /// Whether it has been said that an earlier run's boots are others than this one's.
-    pub(super) other: AtomicBool,
+    pub(super) said_stale: AtomicBool,
     pub(super) booter: &'a Booter<'a>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Booted {
     logs: PathBuf,
     boot: Boot,
     /// The attempt before, if there was one.
-    pub(super) repeated: Option<Repeated>,
+    pub(super) repeated: Option<RepeatedBoot>,
 }
 
 impl Session<'_> {
@@ -53,15 +53,15 @@ impl Session<'_> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
-            Role::Control => (base, format!("{}2", base.name)),
+            Role::BaseAgain => (base, format!("{}2", base.name)),
             Role::Changed => (changed, changed.name.clone()),
-            Role::Beside(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
+            Role::ControlKernel(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
         let run_name = run_name(mode_name(run.mode), scenario.cpus_in_name(run));
         let scenario = scenario.name;
         let pair = pair + 1;
         let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
-        let left = self.clock.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
+        let left = self.counter.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
         self.step.detail(&format!("{name}{left}"));
 
         let logs = self
@@ -71,10 +71,10 @@ impl Session<'_> {
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
         let job = job(scenario, run, &self.plan.args);
         let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
-        let repeated = kept::earlier_failure(&logs, &key)?;
-        if let Some(kept) = self.kept(&name, &logs, &key)? {
-            self.clock.count_taken();
-            return Ok(Booted { boot: taken(kept, &logs), name, logs, repeated });
+        let repeated = record::earlier_failure(&logs, &key)?;
+        if let Some(record) = self.recorded(&name, &logs, &key)? {
+            self.counter.count_taken();
+            return Ok(Booted { boot: boot_of(record, &logs), name, logs, repeated });
         }
         let attempt = |name| self.attempt(arm, &job, name, &logs);
         let booted = match attempt(name.clone())? {
@@ -86,29 +86,29 @@ impl Session<'_> {
             }
         };
         let Boot { release, samples, .. } = booted.boot.clone();
-        Kept { key, release, samples }.write(&booted.logs)?;
+        BootRecord { key, release, samples }.write(&booted.logs)?;
         Ok(booted)
     }
 
     /// What an earlier run kept of this boot, if it was the same by its key. What was not is forgotten.
-    fn kept(&self, name: &str, logs: &Path, key: &str) -> Result<Option<Kept>> {
-        match Kept::read(logs) {
-            Some(kept) if kept.key != key => {
-                if !self.other.fetch_or(true, Ordering::Relaxed) {
+    fn recorded(&self, name: &str, logs: &Path, key: &str) -> Result<Option<BootRecord>> {
+        match BootRecord::read(logs) {
+            Some(record) if record.key != key => {
+                if !self.said_stale.fetch_or(true, Ordering::Relaxed) {
                     let what = "is of another kernel, guest or QEMU; all such boots are made again";
                     self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
                 }
-                kept::forget(logs)?;
+                record::forget(logs)?;
                 Ok(None)
             }
-            kept => Ok(kept),
+            record => Ok(record),
         }
     }
 
     fn attempt(&self, arm: &Arm, job: &Job, name: String, logs: &Path) -> Result<Result<Booted, Failure>> {
         fs::create_dir_all(logs).with_context(|| format!("{}: cannot create", logs.display()))?;
         let boot = (self.booter.boot)(arm, job, logs).with_context(|| name.clone())?;
-        self.clock.count();
+        self.counter.count();
         let booted = Booted { name, logs: logs.to_owned(), boot, repeated: None };
         Ok(match booted.boot.outcome {
             Outcome::Exit(0) => Ok(booted),
@@ -117,28 +117,28 @@ impl Session<'_> {
     }
 
     /// Keeps the logs of an attempt that failed, and says that there will be another one.
-    fn set_aside(&self, failure: &Failure, key: &str) -> Result<Repeated> {
-        let to = kept::failed_folder(&failure.logs);
-        let repeated = Repeated {
+    fn set_aside(&self, failure: &Failure, key: &str) -> Result<RepeatedBoot> {
+        let to = record::failed_folder(&failure.logs);
+        let repeated = RepeatedBoot {
             boot: failure.boot.clone(),
             what: failure.cause.to_string(),
             logs: to.strip_prefix(self.out).unwrap_or(&to).display().to_string(),
             exit_code: failure.exit_code(),
         };
-        kept::set_aside(&failure.logs, key, &repeated)?;
-        let Repeated { boot, what, .. } = &repeated;
+        record::set_aside(&failure.logs, key, &repeated)?;
+        let RepeatedBoot { boot, what, .. } = &repeated;
         self.ctx.progress.warn(&format!("{boot}: {what}; it is made again; logs: {}", to.display()));
         Ok(repeated)
     }
 }
 
 /// A boot of an earlier run.
-fn taken(kept: Kept, logs: &Path) -> Boot {
+fn boot_of(record: BootRecord, logs: &Path) -> Boot {
     Boot {
         outcome: Outcome::Exit(0),
-        samples: kept.samples,
+        samples: record.samples,
         notes: Vec::new(),
-        release: kept.release,
+        release: record.release,
         console_log: logs.join("console.log"),
         channel_log: logs.join("channel.jsonl"),
         elapsed: Duration::ZERO,
@@ -151,7 +151,7 @@ impl Booted {
         match group.take(role, &self.boot.samples) {
             Ok(()) => Ok(self.boot.release),
             Err(what) => {
-                kept::forget(&self.logs)?;
+                record::forget(&self.logs)?;
                 Err(self.failure(Cause::Metrics(what)).into())
             }
         }
@@ -159,7 +159,7 @@ impl Booted {
 
     fn failure(&self, cause: Cause) -> Failure {
         let (boot, logs) = (self.name.clone(), self.logs.clone());
-        Failure { boot, cause, logs, tail: self.boot.tail(TAIL_LINES) }
+        Failure { boot, cause, logs, tail: self.boot.tail(CONSOLE_TAIL_LINES) }
     }
 }
 
@@ -178,14 +178,14 @@ fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
 }
 
 /// How many boots there are, and how long the rest of them will take.
-pub(super) struct Clock {
+pub(super) struct BootCounter {
     began: Instant,
     made: AtomicUsize,
     taken: AtomicUsize,
     all: usize,
 }
 
-impl Clock {
+impl BootCounter {
     pub(super) fn new(all: usize) -> Self {
         Self { began: Instant::now(), made: AtomicUsize::new(0), taken: AtomicUsize::new(0), all }
     }
@@ -208,7 +208,7 @@ impl Clock {
     }
 }
 
-impl fmt::Display for Clock {
+impl fmt::Display for BootCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} boots", self.all)?;
         match self.taken.load(Ordering::Relaxed) {

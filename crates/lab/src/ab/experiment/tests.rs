@@ -224,7 +224,7 @@ fn kernels_beside_the_two_are_booted_where_they_are_needed() {
     let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
     let controls = vec![arm("unwanted"), arm("second"), arm("first")];
     f.plan.controls = controls;
-    let control = |name| catalog::Control { name, parameters: None };
+    let control = |name| catalog::ControlKernel { name, parameters: None };
     let named = ["first", "second", "absent"].map(control).to_vec().leak();
     let with = Scenario { name: "with", controls: named, ..SCENARIO };
     let booted = Mutex::new(Vec::new());
@@ -280,7 +280,7 @@ fn boot_that_fails_twice_ends_the_run_and_says_all() {
     }
     let of_second = f.ctx.out.join("boots/synthetic-multi/02-memreap");
     assert!(of_second.join("console.log").is_file() && !of_second.join("boot.json").exists());
-    assert!(kept::failed_folder(&of_second).join("console.log").is_file());
+    assert!(record::failed_folder(&of_second).join("console.log").is_file());
     // The first pair is kept, without verdicts.
     let partial = Results::read(&f.ctx.out.join("results-partial.json")).unwrap();
     assert!(partial.meta.partial);

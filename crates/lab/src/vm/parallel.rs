@@ -13,12 +13,12 @@ use crate::vm::job::Mode;
 /// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
 const QEMU_MIB: u64 = 256;
 /// What is left to the host, in MiB.
-const RESERVE_MIB: u64 = 512;
+const HOST_RESERVE_MIB: u64 = 512;
 
 /// How many guests of `mem_mib` fit into a host that has `available` MiB to spare; 0 if none does.
 #[must_use]
-pub fn that_fit(mem_mib: u32, available: u64) -> usize {
-    let room = available.saturating_sub(RESERVE_MIB);
+pub fn guests_that_fit(mem_mib: u32, available: u64) -> usize {
+    let room = available.saturating_sub(HOST_RESERVE_MIB);
     usize::try_from(room / (u64::from(mem_mib) + QEMU_MIB)).unwrap_or(usize::MAX)
 }
 
@@ -26,7 +26,7 @@ pub fn that_fit(mem_mib: u32, available: u64) -> usize {
 /// one. Where time is counted in instructions, what else the host does makes no difference;
 /// anywhere else it does.
 #[must_use]
-pub fn at_a_time(mode: Mode, cpus: usize, fit: usize) -> usize {
+pub fn measured_guests(mode: Mode, cpus: usize, fit: usize) -> usize {
     match mode {
         Mode::Multi => 1,
         Mode::Icount => cpus.min(fit).max(1),
@@ -36,8 +36,8 @@ pub fn at_a_time(mode: Mode, cpus: usize, fit: usize) -> usize {
 /// How many guests of `mem_mib` are booted at a time if nothing is measured in them: as many as there
 /// are CPUs and room; at least one.
 #[must_use]
-pub fn unmeasured(mem_mib: u32) -> usize {
-    let fit = available_mib().map_or(usize::MAX, |available| that_fit(mem_mib, available));
+pub fn unmeasured_guests(mem_mib: u32) -> usize {
+    let fit = available_mib().map_or(usize::MAX, |available| guests_that_fit(mem_mib, available));
     host::cpus().min(fit).max(1)
 }
 
@@ -55,13 +55,13 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 
 /// Does `work` on all items, up to `lanes` of them at a time, and gives the results in the items'
 /// order. After the first error nothing more is begun, so the results may end with it.
-pub fn work<T: Sync, R: Send>(
-    lanes: usize,
+pub fn map<T: Sync, R: Send>(
+    at_a_time: usize,
     items: &[T],
     work: impl Fn(&T) -> Result<R> + Sync,
 ) -> Vec<Result<R>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let lane = || {
+    let worker = || {
         let mut done = Vec::new();
         while !failed.load(Ordering::Relaxed) {
             let i = next.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +73,8 @@ pub fn work<T: Sync, R: Send>(
         done
     };
     let mut done = thread::scope(|scope| {
-        let others: Vec<_> = (1..lanes.min(items.len())).map(|_| scope.spawn(lane)).collect();
-        let mut done = lane();
+        let others: Vec<_> = (1..at_a_time.min(items.len())).map(|_| scope.spawn(worker)).collect();
+        let mut done = worker();
         for other in others {
             match other.join() {
                 Ok(results) => done.extend(results),
@@ -98,11 +98,11 @@ mod tests {
     #[test]
     fn memory_and_cpus_limit_the_guests() {
         // 2048 MiB and QEMU's 256 each, and the reserve of 512.
-        let fit = |available| that_fit(2048, available);
+        let fit = |available| guests_that_fit(2048, available);
         assert_eq!([0, 512, 2815, 2816, 5119, 5120, 24_000].map(fit), [0, 0, 0, 1, 1, 2, 10]);
-        assert_eq!([0, 1, 2, 3, 99].map(|fit| at_a_time(Mode::Icount, 3, fit)), [1, 1, 2, 3, 3]);
-        assert_eq!([0, 1, 99].map(|fit| at_a_time(Mode::Multi, 3, fit)), [1, 1, 1]);
-        assert!(that_fit(1, u64::MAX) > 1000);
+        assert_eq!([0, 1, 2, 3, 99].map(|fit| measured_guests(Mode::Icount, 3, fit)), [1, 1, 2, 3, 3]);
+        assert_eq!([0, 1, 99].map(|fit| measured_guests(Mode::Multi, 3, fit)), [1, 1, 1]);
+        assert!(guests_that_fit(1, u64::MAX) > 1000);
     }
 
     #[test]
@@ -114,27 +114,27 @@ mod tests {
     }
 
     #[test]
-    fn lanes_keep_the_order_and_stop_at_an_error() {
+    fn results_keep_the_order_and_an_error_stops_the_rest() {
         let items: Vec<usize> = (0..40).collect();
-        for lanes in [1, 2, 7, 100] {
+        for at_a_time in [1, 2, 7, 100] {
             let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            let results = work(lanes, &items, |&i| {
+            let results = map(at_a_time, &items, |&i| {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 thread::sleep(Duration::from_micros(100 * (i % 7) as u64));
                 now.fetch_sub(1, Ordering::SeqCst);
                 Ok(i)
             });
             assert_eq!(results.into_iter().map(Result::unwrap).collect::<Vec<_>>(), items);
-            assert!(most.into_inner() <= lanes);
+            assert!(most.into_inner() <= at_a_time);
 
             let begun = AtomicUsize::new(0);
-            let results = work(lanes, &items, |&i| {
+            let results = map(at_a_time, &items, |&i| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 if i == 3 { bail!("no") } else { Ok(i) }
             });
             assert!(results[..3].iter().all(Result::is_ok) && results[3].is_err());
-            assert!(lanes > 1 || begun.into_inner() == 4);
+            assert!(at_a_time > 1 || begun.into_inner() == 4);
         }
-        assert!(work(2, &[] as &[u8], |_| Ok(())).is_empty());
+        assert!(map(2, &[] as &[u8], |_| Ok(())).is_empty());
     }
 }

@@ -11,14 +11,14 @@ use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::ab::results::Repeated;
+use crate::ab::results::RepeatedBoot;
 use crate::host::write_atomically;
 use crate::host::{self, Staging};
 use protocol::results::Sample;
 
 /// A boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct BootRecord {
     /// The boot's content key.
     pub key: String,
     /// The release of its kernel.
@@ -27,7 +27,7 @@ pub struct Kept {
     pub samples: Vec<Sample>,
 }
 
-impl Kept {
+impl BootRecord {
     /// What is kept beside these logs; nothing also if it is not of this form.
     pub fn read(logs: &Path) -> Option<Self> {
         read(&file(logs))
@@ -59,7 +59,7 @@ fn file(logs: &Path) -> PathBuf {
 #[derive(Serialize, Deserialize)]
 struct Failed {
     key: String,
-    repeated: Repeated,
+    repeated: RepeatedBoot,
 }
 
 /// Where the logs of an attempt go that failed.
@@ -74,7 +74,7 @@ pub fn failed_folder(logs: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When the folder cannot be moved or written.
-pub fn set_aside(logs: &Path, key: &str, repeated: &Repeated) -> Result<()> {
+pub fn set_aside(logs: &Path, key: &str, repeated: &RepeatedBoot) -> Result<()> {
     let target = failed_folder(logs);
     let failed = Failed { key: key.to_owned(), repeated: repeated.clone() };
     let staging = Staging::begin(&target)?;
@@ -88,7 +88,7 @@ pub fn set_aside(logs: &Path, key: &str, repeated: &Repeated) -> Result<()> {
 ///
 /// # Errors
 /// When it cannot be removed.
-pub fn earlier_failure(logs: &Path, key: &str) -> Result<Option<Repeated>> {
+pub fn earlier_failure(logs: &Path, key: &str) -> Result<Option<RepeatedBoot>> {
     let folder = failed_folder(logs);
     match read::<Failed>(&folder.join("failed.json")) {
         Some(failed) if failed.key == key => Ok(Some(failed.repeated)),
