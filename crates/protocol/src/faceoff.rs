@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The face-off: the lab sends one [`Job`] on [`JOB_PORT`], the guest answers with [`Event`]s on
-//! [`EVENT_PORT`]. Times whose names end in `_ms`, and `t`, are milliseconds; `t` counts from the start of
-//! the load.
+//! The messages of the face-off: the lab sends a [`Job`] on [`JOB_PORT`], the guest answers with [`Event`]s
+//! on [`EVENT_PORT`]. `t` and times whose names end in `_ms` are in milliseconds; `t` is the time since the
+//! start of the load.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +14,26 @@ pub const EVENT_PORT: &str = "memreap.channel";
 /// The virtio-serial port from the lab to the guest.
 pub const JOB_PORT: &str = "memreap.job";
 
-/// The load that the guest is put under.
+/// The load in the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// Memory that does not compress, as fast as possible.
+    /// A process takes incompressible memory as fast as possible.
     #[default]
     Hog,
-    /// Memory that compresses 3:1, as fast as possible.
+    /// A process takes memory that compresses 3:1 as fast as possible.
     Compressible,
-    /// 50 MB/s without end.
+    /// A process takes 50 MB/s until it is killed.
     Leak,
     /// Many small processes that grow together.
     Forks,
-    /// A hog in a cgroup with a limit of its own.
+    /// A hog in a cgroup with a memory limit.
     Limit,
-    /// A hog beside a larger process that does no harm.
+    /// A hog, and a larger process that does no harm.
     Innocent,
-    /// An app in front needs the memory of those in the background.
+    /// An app in the foreground needs the memory of apps in the background.
     Apps,
-    /// No load: what the contestant itself costs.
+    /// No load: measures what the contestant itself costs.
     Idle,
 }
 
@@ -50,7 +50,7 @@ impl Variant {
         Self::Idle,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl FromStr for Variant {
     }
 }
 
-/// What a process of the face-off is to the one who judges deaths.
+/// The kind of a process in the face-off, by which a victim is right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Who {
@@ -91,13 +91,13 @@ pub enum Who {
     Hog,
     /// A process that does no harm.
     Innocent,
-    /// The app that the user looks at.
+    /// The app that the user is using.
     Foreground,
     /// A process that the machine itself needs.
     System,
-    /// An app that nobody looks at, which may be killed.
+    /// An app in the background, which may be killed.
     Background,
-    /// An app that asks for memory, and should get it.
+    /// An app that needs memory and should get it.
     Camera,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Who {
     }
 }
 
-/// What the lab asks of the warmed-up guest.
+/// The lab's request to the warmed-up guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -122,58 +122,58 @@ pub struct Job {
     pub contestant: String,
     /// The systemd unit to start, if any.
     pub unit: Option<String>,
-    /// The folder on the payload disk that is copied over the root, if any.
+    /// The folder on the payload disk that is copied to the root folder, if any.
     pub files: Option<String>,
     /// The load.
     pub variant: Variant,
-    /// The seed of all content.
+    /// The seed of the random content of memory.
     pub seed: u64,
-    /// The most that a load may take, and how long [`Variant::Idle`] takes, in seconds.
+    /// The time limit of a load, and the duration of [`Variant::Idle`], in seconds.
     pub limit_s: u64,
-    /// How long the contestant has to settle, in seconds.
+    /// The time between the start of the contestant and that of the load, in seconds.
     pub settle_s: u64,
     /// Shell lines to run before the contestant is started.
     pub setup: Vec<String>,
 }
 
-/// One line from the guest.
+/// An event: a line from the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Event {
-    /// Warmed up and waiting for a job: the moment to freeze the guest.
+    /// The guest is warmed up and waits for a job. Its state is saved at this point.
     Ready,
-    /// The contestant runs.
+    /// The contestant is running.
     Started {
-        /// Its main process; none for the kernel alone.
+        /// The PID of its main process; `None` for the kernel alone.
         pid: Option<u32>,
     },
-    /// A reading of the recorder.
+    /// A sample of the machine's state.
     Sample(Sample),
-    /// A process is gone.
+    /// A process has ended.
     Death(Death),
     /// The outcome of a load.
     Result(Outcome),
-    /// The cost of doing nothing.
+    /// The cost of being idle.
     Idle(Idle),
-    /// Journal and kernel log, for the reader.
+    /// A part of the journal and the kernel log.
     Log {
-        /// Lines.
+        /// The lines.
         text: String,
     },
-    /// The guest cannot go on.
+    /// The guest cannot continue.
     Error {
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// The last line.
+    /// The last event.
     End,
 }
 
-/// The machine at one moment; taken every 50 ms.
+/// The state of the machine, sampled every 50 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// When.
+    /// The time of the sample.
     pub t: f64,
     /// MemAvailable, KiB.
     pub avail: u64,
@@ -181,35 +181,35 @@ pub struct Sample {
     pub free: u64,
     /// SwapFree, KiB.
     pub swap_free: u64,
-    /// Time since boot in which some tasks were stalled on memory (PSI), microseconds.
+    /// The time since boot during which some tasks were stalled on memory (PSI), in microseconds.
     pub some_us: u64,
-    /// Time since boot in which all tasks were, microseconds.
+    /// The time since boot during which all tasks were stalled on memory, in microseconds.
     pub full_us: u64,
-    /// The foreground's worst frame delay since the sample before.
+    /// The longest frame delay of the foreground since the previous sample.
     pub fg_gap_ms: f64,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndedBy {
-    /// It was killed.
+    /// It got SIGKILL.
     #[serde(rename = "SIGKILL")]
     Kill,
-    /// It was asked to end.
+    /// It got SIGTERM.
     #[serde(rename = "SIGTERM")]
     Term,
-    /// It ended by itself.
+    /// It exited.
     #[serde(rename = "exit")]
     Exit,
 }
 
-/// A process that is gone.
+/// A process that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Death {
-    /// When.
+    /// The time of its end.
     pub t: f64,
-    /// What it was.
+    /// Its kind.
     pub who: Who,
     /// Its command name.
     pub name: String,
@@ -217,13 +217,13 @@ pub struct Death {
     pub pid: i32,
     /// How it ended.
     pub by: EndedBy,
-    /// When the signal was sent, on the clock of `t`.
+    /// The time of the signal, on the same clock as `t`.
     pub signal_t: Option<f64>,
-    /// The command name of the sender; if the kernel killed it, of the process that was out of memory.
+    /// The command name of the sender; if the kernel killed it, that of the process that ran out of memory.
     pub sender: Option<String>,
-    /// What it held at the signal, KiB.
+    /// Its resident memory at the time of the signal, in KiB.
     pub rss_kib: Option<u64>,
-    /// From the signal until nine tenths of its memory were back.
+    /// The time from the signal until 90 % of its memory were free.
     pub back_ms: Option<f64>,
 }
 
@@ -231,42 +231,42 @@ pub struct Death {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// The foreground's worst frame delay.
+    /// The longest frame delay of the foreground.
     pub longest_stall_ms: f64,
-    /// All its frame delays above 50 ms together.
+    /// The sum of its frame delays above 50 ms.
     pub total_stall_ms: f64,
-    /// From the first time below 5 % available until 10 % and staying there; 0 if it never fell that low,
-    /// none if it did not recover.
+    /// The time from when available memory first fell below 5 % until it stayed above 10 %; 0 if it never
+    /// fell so low, `None` if it did not recover.
     pub low_to_recovered_ms: Option<f64>,
-    /// From the first kill's signal until its memory was back.
+    /// The time from the signal of the first kill until that memory was free.
     pub signal_to_back_ms: Option<f64>,
-    /// How many died by a signal, by what they were.
+    /// The number of processes killed by a signal, by their kind.
     pub kills: BTreeMap<Who, u64>,
-    /// How many of them the kernel chose.
+    /// How many of them the kernel's OOM killer chose.
     pub kernel_oom_kills: u64,
-    /// When the first kill's signal was sent.
+    /// The time of the signal of the first kill.
     pub first_signal_ms: Option<f64>,
-    /// How many kills were enough; none where that is not a number.
+    /// The number of kills that were necessary; `None` if it is not defined for the load.
     pub needed_kills: Option<u64>,
-    /// Whether the load ended as it should: the hog gone, or the camera with its memory.
+    /// Whether the load ended as it should: the hog was killed, or the camera got its memory.
     pub served: bool,
-    /// Whether it had not ended when the time was up.
+    /// Whether the time limit was exceeded.
     pub timed_out: bool,
-    /// How long the camera waited for its memory; none if it did not get it, or there is no camera.
+    /// How long the camera waited for its memory; `None` if it did not get it or there is no camera.
     pub camera_ms: Option<f64>,
 }
 
-/// The cost of doing nothing.
+/// The cost of the contestant while the machine is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idle {
-    /// For how long, in seconds.
+    /// The duration of the measurement, in seconds.
     pub seconds: f64,
-    /// Proportional set size of all processes of the contestant at the end, KiB.
+    /// The proportional set size of all processes of the contestant at the end, in KiB.
     pub pss_kib: f64,
-    /// CPU time.
+    /// Their CPU time.
     pub cpu_ms: f64,
-    /// Context switches of all its threads.
+    /// The number of context switches of all their threads.
     pub wakeups: u64,
 }
 
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_an_event_is_lost_on_the_way() {
+    fn events_are_read_as_they_were_written() {
         for event in [
             Event::Ready,
             Event::Started { pid: None },
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn events_have_their_names_in_the_line() {
+    fn events_have_stable_names_in_json() {
         let json = |event: &Event| serde_json::to_string(event).unwrap();
         assert_eq!(json(&Event::Ready), r#""ready""#);
         let line = json(&Event::Result(outcome()));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_a_variant_that_there_is() {
+    fn a_job_has_a_known_variant() {
         let line = r#"{"contestant":"earlyoom","unit":"earlyoom.service","files":null,"variant":"hog","seed":7,"limit_s":40,"settle_s":3,"setup":[]}"#;
         let job: Job = serde_json::from_str(line).unwrap();
         assert_eq!((job.variant, job.files.as_deref()), (Variant::Hog, None));

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the lab asks of PID 1: the file [`PATH`] in the guest's initramfs.
+//! The job of PID 1: the file [`PATH`] in the guest's initramfs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where PID 1 finds its [`Job`].
+/// The path of the file with the [`Job`].
 pub const PATH: &str = "/job.json";
 
 /// The job of one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// What to run.
+    /// The command to run.
     pub command: Command,
 }
 
-/// What a guest runs.
+/// The command of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Command {
-    /// A workload of `/bin/guest`.
+    /// A scenario of `/bin/guest`.
     Scenario {
         /// Its name.
         name: String,
         /// Its arguments, usually `KEY=VALUE`.
         args: Vec<String>,
     },
-    /// A program with its arguments; its output and exit status go to the lab.
+    /// A program with its arguments. Its output and exit status are sent to the lab.
     Exec(Vec<String>),
     /// An interactive shell on the serial console.
     Shell,
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_fields_and_commands_are_refused() {
         for bad in [
             r#"{"command":"shell","cpus":2}"#,
             r#"{"command":{"scenario":{"name":"reap","args":[],"rounds":1}}}"#,

@@ -3,7 +3,8 @@
 
 use serde::Serialize;
 
-/// A value as one line, with its line end. Writing it in one call keeps lines of several writers whole.
+/// Returns a value as one line, with its line end. If it is written in one call, lines of several writers do
+/// not mix.
 ///
 /// # Errors
 /// When the value cannot be expressed in JSON.
@@ -13,16 +14,15 @@ pub fn encode<T: Serialize>(value: &T) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Cuts a stream of bytes into lines, wherever the pieces end in which it arrives.
+/// Splits a stream of bytes into lines, independently of the pieces in which it arrives.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The beginning of a line whose end has not arrived.
+    /// The beginning of a line that is not complete yet.
     partial: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes the next bytes of the stream and returns the lines that are complete now, without their
-    /// ends.
+    /// Takes the next bytes of the stream and returns the lines that are now complete, without line ends.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         let mut rest = bytes;
@@ -35,7 +35,7 @@ impl Lines {
         lines
     }
 
-    /// Ends the stream and returns what came after the last line end, if anything.
+    /// Ends the stream and returns the data after the last line end, if there is any.
     pub fn finish(&mut self) -> Option<Vec<u8>> {
         Some(std::mem::take(&mut self.partial)).filter(|rest| !rest.is_empty())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a guest reports: messages on the virtio-serial port [`PORT`].
+//! The messages of a guest on the virtio-serial port [`PORT`].
 //!
 //! The stream of a healthy guest begins with [`Message::Hello`] and ends with [`Message::Exit`].
 
@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The port's name in the guest.
+/// The name of the port in the guest.
 pub const PORT: &str = "memreap.results";
 
 /// Which direction of a metric is an improvement.
@@ -29,34 +29,34 @@ impl fmt::Display for Better {
     }
 }
 
-/// One line from the guest.
+/// A message: a line from the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Message {
-    /// First: what booted.
+    /// The first message: what booted.
     Hello {
         /// The kernel's release, for example `6.12.117`.
         release: String,
-        /// CPUs that came up.
+        /// The number of CPUs that are online.
         cpus: u32,
         /// The guest's MemTotal, in KiB.
         mem_kib: u64,
     },
-    /// One metric's value for this boot.
+    /// The value of a metric in this boot.
     Sample(Sample),
-    /// A remark for the reader of the results.
+    /// A note for the reader of the results.
     Note(String),
-    /// What the guest is doing now: shown while it runs, not kept.
+    /// What the guest is doing: shown while it runs, but not stored.
     Progress(String),
     /// A piece of a command's standard output.
     Out(String),
     /// A piece of a command's standard error.
     Err(String),
-    /// Last: the job's exit status.
+    /// The last message: the exit status of the job.
     Exit(i32),
 }
 
-/// One value per metric and boot.
+/// The value of a metric in a boot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -66,7 +66,7 @@ pub struct Sample {
     pub unit: String,
     /// Which direction is an improvement.
     pub better: Better,
-    /// The value in `unit`; finite.
+    /// The value in `unit`. It must be finite.
     pub value: f64,
 }
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_fields_and_messages_are_refused() {
         for bad in [
             r#"{"hello":{"release":"6.12","cpus":2,"mem_kib":1,"swap_kib":1}}"#,
             r#"{"sample":{"metric":"a","unit":"","better":"lower","value":1,"rounds":5}}"#,
