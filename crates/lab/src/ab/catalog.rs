@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scenarios that `lab ab` can compare arms with: what guest each of them needs.
+//! The scenarios of `lab ab` and the guests that they run in.
 //!
-//! The workload itself is in `crates/guest/src/scenario/<name>.rs`; here is what the host must
-//! know before it boots anything.
+//! The workload itself is in `crates/guest/src/scenario/<name>.rs`. This is what the host must know before it
+//! boots a guest.
 
 use std::time::Duration;
 
@@ -10,26 +10,27 @@ use anyhow::{Result, bail};
 
 use crate::vm::job::Mode;
 
-/// One scenario and the guests it is run in.
+/// A scenario and the guests that it runs in.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The name, in the guest as well.
+    /// Its name on the command line, in results and in the guest.
     pub name: &'static str,
-    /// One line for `--help` and the report.
+    /// A one-line description.
     pub about: &'static str,
-    /// The guests, no two of them alike in both mode and CPUs; each is booted once per arm and pair.
+    /// The guests. Each is booted once per arm and pair. No two have the same mode and number of CPUs.
     pub runs: &'static [Run],
-    /// Kernels beside the two arms that its comparison needs. They are booted in every pair, and
-    /// take no part in the verdicts.
+    /// Control kernels, which are measured in every pair in addition to the two arms. They do not affect
+    /// the verdicts.
     pub controls: &'static [ControlKernel],
 }
 
-/// A kernel to compare with beside stock and the changed one.
+/// A kernel that is measured for comparison, besides stock and the changed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ControlKernel {
-    /// What the tables call it.
+    /// Its name in tables.
     pub name: &'static str,
-    /// Parameters that make it of the changed kernel. `None`: it is one of [`crate::kernel::CONTROLS`].
+    /// The kernel parameters that turn the changed kernel into it. `None` if it has its own build, one of
+    /// [`crate::kernel::CONTROLS`].
     pub parameters: Option<&'static str>,
 }
 
@@ -44,7 +45,7 @@ impl ControlKernel {
 }
 
 impl Scenario {
-    /// The CPUs of one of the runs if they are part of its name, because the scenario has several
+    /// Returns the number of CPUs of a run if it is part of the run's name, because the scenario has several
     /// guests of that mode.
     #[must_use]
     pub fn cpus_in_name(&self, run: &Run) -> Option<u32> {
@@ -62,20 +63,22 @@ pub struct Run {
     pub cpus: u32,
     /// Memory in MiB.
     pub mem_mib: u32,
-    /// A guest that takes longer hangs.
+    /// A guest that takes longer counts as hung.
     pub timeout: Duration,
-    /// Arguments for the scenario in the guest.
+    /// Arguments of the scenario in the guest.
     pub args: &'static [&'static str],
-    /// Kernel parameters that both arms need; an arm's own come after them, and win.
+    /// Kernel parameters of all arms. An arm's own parameters come later and override them.
     pub cmdline: &'static str,
 }
 
+/// The limit of most guests, the same as in [`crate::vm::job::Job::new`].
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(180);
-/// For guests whose many CPUs one host thread has to emulate, or that fill much memory.
+/// For guests with many CPUs that one host thread emulates, and guests that fill much memory.
 const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// For guests with more CPUs than the host: each would measure for how long it has to spin, and come
-/// to no good end when it does not run all the time. So they are told, rather too much.
+/// For guests with more CPUs than the host. Each CPU would calibrate its delay loop, which fails when the
+/// host does not run it all the time. `lpj` skips the calibration; the value is rather too high, which only
+/// makes delays longer. `norandmaps`: see the scenario `rss-counters`.
 const MANY_CPUS_PARAMETERS: &str = "norandmaps lpj=4000000";
 
 const SCENARIOS: &[Scenario] = &[
@@ -92,8 +95,8 @@ const SCENARIOS: &[Scenario] = &[
                 args: &[],
                 cmdline: "",
             },
-            // icount runs on one CPU only: contention is what `multi` is for. Instructions per page do
-            // not depend on the size, and repeat so closely that one round of a small victim will do.
+            // Contention is measured in `multi`; icount runs one CPU. Instructions per page do not depend on
+            // the size and vary little, so one round with a small victim is enough.
             Run {
                 mode: Mode::Icount,
                 cpus: 1,
@@ -108,7 +111,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "ksm-rmap",
         about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
         controls: &[],
-        // Pages move between two nodes.
+        // Pages migrate between two nodes.
         runs: &[
             Run {
                 mode: Mode::Multi,
@@ -155,10 +158,10 @@ const SCENARIOS: &[Scenario] = &[
         name: "rss-counters",
         about: "what it costs to count a process's pages, and how far off others see them",
         controls: &[],
-        // The error grows with the CPUs, so there are guests with few and with many of them. They
-        // run one after the other, so that little is lost where the host has fewer. norandmaps: where
-        // a process's memory is decides how many page tables and VMAs it has, and with them what a
-        // fork or a fault costs, by more than what may be lost.
+        // The error grows with the number of CPUs, so there are guests with few and with many. The CPUs
+        // work one after the other, so it hardly matters if the host has fewer. norandmaps: the addresses
+        // of a process decide how many page tables and VMAs it has, and so what a fork or a fault costs;
+        // without it that would vary more than the regression that must be detected.
         runs: &[
             Run {
                 mode: Mode::Icount,
@@ -198,7 +201,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "oom-select",
         about: "the OOM killer chooses among many processes: how fast, and the right one?",
         controls: &[ControlKernel::patch("stock-precise")],
-        // What a precise sum costs, and how far an approximate one is off, depends on the CPUs.
+        // The cost of a precise sum and the error of an approximate one depend on the number of CPUs.
         runs: &[
             Run {
                 mode: Mode::Icount,
@@ -221,7 +224,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "swap-release",
         about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
-        // The other topics alone, and with them what needs no worker.
+        // The other topics alone, and the topic without its workers.
         controls: &[
             ControlKernel::changed("memreap-off", "memreap.swap_release=off"),
             ControlKernel::changed("memreap-sync", "memreap.swap_release=sync"),
@@ -240,13 +243,13 @@ const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// All scenarios, in the order in which they are run.
+/// Returns all scenarios, in the order in which they run.
 #[must_use]
 pub fn all() -> &'static [Scenario] {
     SCENARIOS
 }
 
-/// The scenarios of these names, in the given order; all of them if no name is given.
+/// Returns the scenarios of these names, in the given order; all of them if there is no name.
 ///
 /// # Errors
 /// When there is no scenario of that name, or a name is given twice.
@@ -268,7 +271,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
     Ok(selected)
 }
 
-/// The controls of all scenarios, each once, by their names.
+/// Returns the control kernels of all scenarios, each once, sorted by name.
 #[must_use]
 pub fn controls() -> Vec<ControlKernel> {
     let mut controls: Vec<ControlKernel> = all().iter().flat_map(|s| s.controls.iter().copied()).collect();
@@ -277,7 +280,7 @@ pub fn controls() -> Vec<ControlKernel> {
     controls
 }
 
-/// The mode's name in files and tables.
+/// Returns the mode's name in files and tables.
 #[must_use]
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
@@ -286,8 +289,8 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The run's name in files and tables: its mode, and where that is not enough
-/// ([`Scenario::cpus_in_name`]) its CPUs: `icount-64`.
+/// Returns the run's name in files and tables: its mode, and its CPUs if the mode is ambiguous
+/// ([`Scenario::cpus_in_name`]), for example `icount-64`.
 #[must_use]
 pub fn run_name(mode: &str, cpus: Option<u32>) -> String {
     cpus.map_or_else(|| mode.to_owned(), |cpus| format!("{mode}-{cpus}"))
@@ -300,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_run_of_a_scenario_has_a_name_of_its_own() {
+    fn runs_of_a_scenario_have_different_names() {
         for scenario in all() {
             let name = |run: &Run| run_name(mode_name(run.mode), scenario.cpus_in_name(run));
             let mut names: Vec<String> = scenario.runs.iter().map(name).collect();
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_have_names_of_their_own() {
+    fn control_kernels_have_different_names() {
         let mut names: Vec<&str> = controls().iter().map(|control| control.name).collect();
         let all = names.len();
         names.extend(["stock", "memreap"]);
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn selects_by_name_and_names_what_there_is() {
+    fn scenarios_are_selected_by_name() {
         assert_eq!(select(&[]).unwrap().len(), all().len());
         assert_eq!(select(&["reap".into()]).unwrap()[0].name, "reap");
         let unknown = select(&["raep".into()]).unwrap_err().to_string();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab ab`: two arms compared. [`catalog`] has the scenarios and their guests, [`experiment`] boots the
-//! pairs, [`stats`] compares them, [`results`] is what was found; [`table`] and [`report`] show it, and
-//! [`expect`] holds it against what a topic promises.
+//! `lab ab`: compares two arms.
+//!
+//! [`catalog`] lists the scenarios and their guests, [`experiment`] boots the pairs, [`stats`] computes the
+//! verdicts, [`results`] is the file format, [`table`] and [`report`] show the results, and [`expect`] checks
+//! them against the expectations of a topic.
 
 pub mod catalog;
 pub mod expect;

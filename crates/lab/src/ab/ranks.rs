@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whether one group's values are smaller than another's: the exact rank-sum test.
+//! The exact rank-sum test: whether the values of one group are smaller than those of another.
 //!
-//! For groups of runs that are not pairs; [`crate::ab::stats`] compares pairs. Nothing is assumed about the
-//! shape of the noise, only that without a difference each run could as well have been any other's. That
-//! also holds if conditions drift, as long as the groups alternate; the test then claims too little.
+//! It is for runs that are not paired; [`crate::ab::stats`] compares pairs. Nothing is assumed about the
+//! distribution of the noise, only that without a difference all runs are exchangeable. That also holds if
+//! conditions drift, as long as the groups alternate; the test is then conservative.
 
 use crate::ab::verdict::Verdict;
 
-/// The chance of a false claim, in either direction, per comparison.
+/// The probability of a false claim per comparison, both directions together.
 const ALPHA: f64 = 0.05;
 
-/// The chance that `values` have ranks as small as these among `values` and `others` if nothing but luck
-/// decides whose is whose (Wilcoxon 1945; Mann and Whitney 1947). Exact, with equal values sharing the mean
-/// of their ranks; 1 if a group is empty. Infinity is a value like any other, NaN is the largest.
+/// Returns the one-sided p-value: the probability that the rank sum of `values` among both groups is as small
+/// as this one or smaller if there is no difference (Wilcoxon 1945; Mann and Whitney 1947). It is exact.
+/// Equal values share the mean of their ranks. 1 if a group is empty. Infinity is allowed; NaN is the largest
+/// value.
 #[must_use]
 pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
     let mut all: Vec<(f64, bool)> =
         values.iter().map(|v| (*v, true)).chain(others.iter().map(|v| (*v, false))).collect();
     all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    // Twice the rank, so that the mean of two is a whole number.
+    // Twice the rank, so that means of ranks are whole numbers.
     let mut ranks = Vec::with_capacity(all.len());
     let mut found = 0;
     for group in all.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
@@ -26,7 +27,7 @@ pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
         found += rank * group.iter().filter(|(_, own)| *own).count();
         ranks.extend(std::iter::repeat_n(rank, group.len()));
     }
-    // In how many ways `count` of them can have this sum.
+    // ways[count][sum]: the number of ways to choose `count` ranks with this sum.
     let mut ways = vec![vec![0.0; found + 1]; values.len() + 1];
     let mut choices = vec![0.0; values.len() + 1];
     (ways[0][0], choices[0]) = (1.0, 1.0);
@@ -41,9 +42,9 @@ pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
     ways[values.len()].iter().sum::<f64>() / choices[values.len()]
 }
 
-/// Compares `ours` with the best of several others, `others[best]`; smaller is better. Both directions are
-/// judged by the same test at the same level: two-sided, and divided by the number of others, of which the
-/// best was chosen after the fact. Never `Same`.
+/// Compares `ours` with `others[best]`, the best of several groups; smaller is better. Both directions are
+/// tested at the same level. The level is divided by the number of groups because the best was chosen after
+/// the fact. Returns `Better`, `Worse` or `None`, never `Same`.
 #[must_use]
 pub fn against_best(ours: &[f64], others: &[Vec<f64>], best: usize) -> Verdict {
     let Some(theirs) = others.get(best) else { return Verdict::None };
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::ab::stats::median;
 
-    /// By trying all ways to choose who is whose.
+    /// The same by enumerating all assignments of values to groups.
     fn by_trying(values: &[f64], others: &[f64]) -> f64 {
         let all: Vec<f64> = [values, others].concat();
         let rank = |v: f64| {
@@ -136,7 +137,7 @@ mod tests {
         assert!(claims > 0);
     }
 
-    /// If there is no difference, a claim is made no more often than promised, however the runs fall.
+    /// Without a difference, the rate of claims over all assignments of runs is at most [`ALPHA`].
     #[test]
     fn luck_alone_makes_few_claims() {
         const OURS: u32 = 5;

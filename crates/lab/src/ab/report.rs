@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `report.html`: one file without scripts, fonts or links to anywhere else, which shows every
-//! boot. The order of the page: the verdicts counted, one table of all metrics, then a plot per
-//! metric grouped by scenario and case, and how all of it came about.
+//! `report.html`: a single file, without scripts, fonts or external links, that shows every boot.
 //!
-//! Colour never carries a meaning alone: arms differ in shape, verdicts in words.
+//! The page has the number of metrics per verdict, a table of all metrics, a plot per metric grouped by
+//! scenario and case, and the conditions and method of the measurement. No meaning depends on colour alone:
+//! arms differ in shape, verdicts in words.
 
 use std::fmt::Write as _;
 
@@ -14,19 +14,20 @@ use crate::ab::verdict::Verdict;
 use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, Scale, escape, factor};
 
-/// Width of a plot in its own units, which are CSS pixels at a card's usual width.
+/// The width of a plot in SVG units, which are CSS pixels at the usual width of a card.
 const PLOT_WIDTH: f64 = 380.0;
-/// Where a plot's scale begins and ends; the arms' names stand to the left.
+/// The left end of a plot's scale. The names of the arms are to the left of it.
 const PLOT_LEFT: f64 = 80.0;
+/// The right end of a plot's scale.
 const PLOT_RIGHT: f64 = PLOT_WIDTH - 14.0;
-/// Height of one arm's row.
+/// The height of an arm's row.
 const ROW_HEIGHT: f64 = 32.0;
-/// How far a row's dots spread, top to bottom in the order of the pairs.
+/// The height over which the marks of a row are spread, in the order of the pairs.
 const ROW_SPREAD: f64 = 16.0;
-/// The overview's bars end here; a larger effect is drawn as an arrow.
+/// The largest ratio on the scale of the overview. A larger one is drawn as an arrow.
 const OVERVIEW_MAX_RATIO: f64 = 4.0;
 
-/// The whole page.
+/// Renders the page.
 #[must_use]
 pub fn html(results: &Results) -> String {
     let meta = &results.meta;
@@ -52,7 +53,7 @@ fn headline(results: &Results) -> String {
     let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
     let mut out = String::new();
     if results.meta.partial {
-        out += "<p class=\"alarm\">This run was cut short: there are no verdicts.</p>\n";
+        out += "<p class=\"alarm\">This run was interrupted: there are no verdicts.</p>\n";
     } else if results.meta.pairs < MIN_PAIRS {
         out += &format!("<p class=\"alarm\">Verdicts need {MIN_PAIRS} pairs.</p>\n");
     }
@@ -70,7 +71,7 @@ fn headline(results: &Results) -> String {
     let control = match (controls.len(), alarms) {
         (0, _) => ("none", "none", "A/A control"),
         (_, 0) => ("clean", "better", "A/A control: no difference seen"),
-        (..) => ("not clean", "worse", "A/A control: sees differences"),
+        (..) => ("not clean", "worse", "A/A control: shows differences"),
     };
     let tile = |verdict: Verdict| match count(verdict) {
         0 => ("0".to_owned(), "none", verdict.to_string()),
@@ -96,7 +97,7 @@ fn extreme(
     claimed.max_by(|a, b| order(&a.ratio, &b.ratio))
 }
 
-/// A metric in half a sentence, with a link to its plot.
+/// Renders a metric as part of a sentence, with a link to its plot.
 fn mention(results: &Results, metric: &Metric) -> String {
     let index = results.metrics.iter().position(|m| std::ptr::eq(m, metric)).unwrap_or_default();
     format!(
@@ -109,14 +110,14 @@ fn mention(results: &Results, metric: &Metric) -> String {
     )
 }
 
-/// One table of all metrics, with the ratios on one scale.
+/// Renders the table of all metrics, with the ratios on a common scale.
 fn overview(results: &Results) -> String {
     let meta = &results.meta;
     let controlled = results.metrics.iter().any(|m| m.aa.is_some());
-    let beside = results.beside();
+    let controls = results.control_names();
     let column = |arm: &str| format!("<th scope=\"col\" class=\"n wide\">{}</th>", escape(arm));
     let cell = |metric: &Metric, arm: &str| {
-        let value = metric.beside(arm).map_or("-".to_owned(), number);
+        let value = metric.control_median(arm).map_or("-".to_owned(), number);
         format!("<td class=\"n wide\">{value}</td>")
     };
     let reach = results
@@ -129,7 +130,7 @@ fn overview(results: &Results) -> String {
     let mut out = format!(
         "<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">All metrics</h2>\n\
          <p class=\"soft\">Ratio: above 1 is an improvement. The bars share one logarithmic scale from {} to {}; \
-         an arrow points further out. The grey band is the minimum effect.</p>\n\
+         an arrow means a ratio beyond the scale. The grey band is the minimum effect.</p>\n\
          <div class=\"scroll\"><table class=\"overview\">\n<thead><tr><th scope=\"col\">metric</th>\
          <th scope=\"col\" class=\"n wide\">{}</th><th scope=\"col\" class=\"n wide\">{}</th>{}\
          <th scope=\"col\" class=\"wide\">unit</th><th scope=\"col\" class=\"bar c\">worse ← → better</th>\
@@ -139,7 +140,7 @@ fn overview(results: &Results) -> String {
         factor(reach),
         escape(meta.base()),
         escape(meta.changed()),
-        beside.iter().map(|arm| column(arm)).collect::<String>(),
+        controls.iter().map(|arm| column(arm)).collect::<String>(),
         if controlled { "<th scope=\"col\" class=\"n wide\">A/A</th>" } else { "" }
     );
     let mut group = String::new();
@@ -149,7 +150,7 @@ fn overview(results: &Results) -> String {
             case => format!("{} · {case}", group_name(metric)),
         };
         if name != group {
-            let columns = 9 + beside.len() + usize::from(controlled);
+            let columns = 9 + controls.len() + usize::from(controlled);
             out += &format!(
                 "<tr class=\"group\"><th colspan=\"{columns}\" scope=\"colgroup\">{}</th></tr>\n",
                 escape(&name)
@@ -164,7 +165,7 @@ fn overview(results: &Results) -> String {
             escape(metric.short_name()),
             number(metric.base_median()),
             number(metric.changed_median()),
-            beside.iter().map(|arm| cell(metric, arm)).collect::<String>(),
+            controls.iter().map(|arm| cell(metric, arm)).collect::<String>(),
             escape(&metric.unit),
             overview_bar(metric, reach, meta.min_effect),
             factor(metric.ratio),
@@ -190,7 +191,7 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String 
     let scale = Scale::log(1.0 / reach, reach, MARGIN, W - MARGIN);
     let at = |r: f64| scale.at(r.clamp(1.0 / reach, reach));
     let class = class(metric.verdict);
-    // The neighbouring cells say it in numbers; the picture is not read out again.
+    // Hidden from screen readers: the neighbouring cells have the numbers.
     let mut svg = format!("<svg viewBox=\"0 0 {W} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
     svg += &band(&scale, min_effect, 0.0, 18.0);
     let _ = write!(svg, "<path class=\"one\" d=\"M{0:.1} 0V18\"/>", at(1.0));
@@ -199,7 +200,7 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String 
     if let Some([lo, hi]) = metric.ci95 {
         let _ = write!(svg, "<path class=\"ratio {class} whisker\" d=\"M{:.1} 9H{:.1}\"/>", at(lo), at(hi));
     }
-    // Strictly beyond the scale: the largest effect that the scale was made for is on it.
+    // The factor keeps the largest ratio, which determined the scale, from becoming an arrow by rounding.
     if metric.ratio > reach * 1.0001 {
         let _ = write!(svg, "<path class=\"ratio {class}\" d=\"M{0:.1} 4l7 5l-7 5z\"/>", x);
     } else if metric.ratio < 0.9999 / reach {
@@ -210,9 +211,9 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String 
     svg + "</svg>"
 }
 
-/// A section per scenario and guest, a heading per case, a card per metric.
+/// Renders a section per scenario and guest, with a heading per case and a card per metric.
 fn plots(results: &Results) -> String {
-    let beside = results.beside().into_iter().map(|arm| format!(", ■ {}", escape(arm)));
+    let controls = results.control_names().into_iter().map(|arm| format!(", ■ {}", escape(arm)));
     let mut out = format!(
         "<section aria-labelledby=\"boots\">\n<h2 id=\"boots\">Every boot</h2>\n\
          <p class=\"soft\">A mark is one boot: ● {0}, ◆ {1}, ○ {0} again (the A/A control){2}. Within a row the \
@@ -221,7 +222,7 @@ fn plots(results: &Results) -> String {
          the grey band is the minimum effect.</p>\n",
         escape(results.meta.base()),
         escape(results.meta.changed()),
-        beside.collect::<String>()
+        controls.collect::<String>()
     );
     let (mut group, mut case) = (None, None);
     for (index, metric) in results.metrics.iter().enumerate() {
@@ -264,7 +265,7 @@ fn guest(results: &Results, metric: &Metric) -> String {
 }
 
 fn card(results: &Results, metric: &Metric, index: usize) -> String {
-    let figures = format!(
+    let values = format!(
         "{} → {} {}, <strong>{}</strong>{}, p\u{a0}{}",
         number(metric.base_median()),
         number(metric.changed_median()),
@@ -275,7 +276,7 @@ fn card(results: &Results, metric: &Metric, index: usize) -> String {
     );
     format!(
         "<article class=\"card\" id=\"m{index}\" aria-labelledby=\"h{index}\">\n<div class=\"head\">\
-         <h4 id=\"h{index}\">{}</h4>{}</div>\n<p class=\"figures\">{figures}</p>\n{}{}</article>\n",
+         <h4 id=\"h{index}\">{}</h4>{}</div>\n<p class=\"values\">{values}</p>\n{}{}</article>\n",
         escape(metric.short_name()),
         verdict(metric.verdict),
         plot(results, metric, index),
@@ -283,7 +284,7 @@ fn card(results: &Results, metric: &Metric, index: usize) -> String {
     )
 }
 
-/// The boots in numbers, for whoever cannot or would not read them off the plot.
+/// Renders the values of all boots as a table, for readers who do not use the plot.
 fn boots(results: &Results, metric: &Metric) -> String {
     let meta = &results.meta;
     let mut out = format!(
@@ -300,8 +301,8 @@ fn boots(results: &Results, metric: &Metric) -> String {
     if metric.aa.is_some() {
         out += &format!("<th scope=\"col\" class=\"n\">{} again</th>", escape(meta.base()));
     }
-    for beside in &metric.beside {
-        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(&beside.arm));
+    for control in &metric.beside {
+        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(&control.arm));
     }
     out += "</tr></thead><tbody>\n";
     for (pair, (base, changed)) in metric.stock.iter().zip(&metric.memreap).enumerate() {
@@ -323,17 +324,17 @@ fn boots(results: &Results, metric: &Metric) -> String {
     out + "</tbody></table></details>\n"
 }
 
-/// One arm's row of a plot.
+/// The row of an arm in a plot.
 struct Row<'a> {
     name: String,
     class: &'static str,
     values: &'a [f64],
-    /// The row's middle.
+    /// The middle of the row.
     y: f64,
 }
 
 impl Row<'_> {
-    /// Where pair `i` stands within the row.
+    /// Returns the y coordinate of pair `i` in the row.
     fn y_of(&self, i: usize) -> f64 {
         let last = self.values.len().saturating_sub(1).max(1) as f64;
         self.y + ROW_SPREAD * (i as f64 / last - 0.5)
@@ -353,7 +354,7 @@ impl Row<'_> {
                 "<path class=\"{class}\" d=\"M{x:.1} {:.1}l4.2 4.2l-4.2 4.2l-4.2 -4.2z\">{title}</path>",
                 y - 4.2
             ),
-            "beside" => format!(
+            "control-kernel" => format!(
                 "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"6.4\" height=\"6.4\">{title}</rect>",
                 x - 3.2,
                 y - 3.2
@@ -371,7 +372,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     }
     arms.push((base.to_owned(), "base", &metric.stock));
     arms.push((changed.to_owned(), "changed", &metric.memreap));
-    arms.extend(metric.beside.iter().map(|b| (b.arm.clone(), "beside", b.values.as_slice())));
+    arms.extend(metric.beside.iter().map(|b| (b.arm.clone(), "control-kernel", b.values.as_slice())));
     let rows: Vec<Row<'_>> = arms
         .into_iter()
         .enumerate()
@@ -399,7 +400,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     );
     for two in rows.windows(2) {
         let class = match (two[0].class, two[1].class) {
-            ("control", _) | (_, "beside") => "pair aa",
+            ("control", _) | (_, "control-kernel") => "pair aa",
             _ => "pair",
         };
         for (i, (a, b)) in two[0].values.iter().zip(two[1].values).enumerate() {
@@ -439,11 +440,12 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     svg + "</svg>\n"
 }
 
-/// The plot in words.
+/// Returns a plot's content as text, for screen readers.
 fn description(results: &Results, metric: &Metric) -> String {
     let meta = &results.meta;
-    let beside = metric.beside.iter();
-    let beside = beside.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
+    let controls = metric.beside.iter();
+    let controls =
+        controls.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
     format!(
         "{}: median {} {} over {} boots; {}: median {} {}{}; {} is better. Ratio {}{}; {}.",
         meta.base(),
@@ -453,7 +455,7 @@ fn description(results: &Results, metric: &Metric) -> String {
         meta.changed(),
         number(metric.changed_median()),
         metric.unit,
-        beside.collect::<String>(),
+        controls.collect::<String>(),
         metric.better,
         factor(metric.ratio),
         metric.ci95.map_or(String::new(), |ends| format!(", 95 % interval {}", interval(ends))),
@@ -461,7 +463,7 @@ fn description(results: &Results, metric: &Metric) -> String {
     )
 }
 
-/// The ratio and the control's, each with its interval, on a logarithmic scale of their own.
+/// Renders the ratio and that of the A/A control, each with its interval, on a logarithmic scale.
 fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
     let aa = metric.aa.as_ref();
     let ends = |ratio: f64, ci: Option<[f64; 2]>| [ratio].into_iter().chain(ci.into_iter().flatten());
@@ -510,7 +512,7 @@ fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
     svg
 }
 
-/// The minimum effect around 1.
+/// Renders the band of the minimum effect around 1.
 fn band(scale: &Scale, min_effect: Option<f64>, y: f64, height: f64) -> String {
     let Some(effect) = min_effect else {
         return String::new();
@@ -533,7 +535,7 @@ fn axis(scale: &Scale, y: f64) -> String {
     svg
 }
 
-/// How it was measured and judged.
+/// Renders the section about conditions and method.
 fn method(results: &Results) -> String {
     let meta = &results.meta;
     let mut out = String::from(
@@ -561,9 +563,9 @@ fn method(results: &Results) -> String {
         entry(&format!("guest {}/{}", run.scenario, run.mode), &escape(&machine(run)));
     }
     let order = if results.metrics.iter().any(|m| m.aa.is_some()) {
-        "each of three boots, all six orders in turn"
+        "each of three boots, in all six orders"
     } else {
-        "each of two boots, the first one alternating"
+        "each of two boots, in alternating order"
     };
     entry("pairs", &format!("{}, {order}", meta.pairs));
     if let (Some(effect), Some(alpha)) = (meta.min_effect, meta.alpha) {
@@ -577,13 +579,13 @@ fn method(results: &Results) -> String {
         entry("command", &format!("<code>{}</code>", escape(command)));
     }
     out += "</dl>\n";
-    out += "<p>A boot yields one number per metric; boots of a pair follow each other directly. The ratio is \
-            the geometric mean of the pairs' ratios. If the change did nothing, either boot of a pair could \
-            have been the other's; so all 2<sup>pairs</sup> ways to swap boots within pairs are gone through, \
-            for all metrics at once, and p is the share of them in which any metric that is not yet decided \
-            looks at least as different as this one does here. That keeps the chance of even one false claim \
-            among all metrics at or below alpha. The interval holds the ratios that the same test, for this \
-            metric alone, does not reject.</p>\n";
+    out += "<p>A boot yields one number per metric; the boots of a pair follow each other directly. The \
+            ratio is the geometric mean of the pairs' ratios. If the change had no effect, the boots of a pair \
+            would be exchangeable; so all 2<sup>pairs</sup> ways to swap boots within pairs are enumerated, for \
+            all metrics at once, and p is the share of them in which any metric that is not yet decided differs \
+            at least as much as this one does here. That keeps the probability of one or more false claims \
+            among all metrics at or below alpha. The interval consists of the ratios that the same test, for \
+            this metric alone, does not reject.</p>\n";
     for line in explanation(results) {
         out += &format!("<p>{}</p>\n", escape(&line));
     }
@@ -613,7 +615,7 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A name that fits beside its row.
+/// Shortens a name to the space left of its row.
 fn shortened(name: &str) -> String {
     const MAX_CHARS: usize = 11;
     if name.chars().count() <= MAX_CHARS {
@@ -644,13 +646,13 @@ mod tests {
     }
 
     #[test]
-    fn kernels_beside_the_two_are_shown() {
-        let (without, with) = (fixture::results(), fixture::results_with_beside());
+    fn control_kernels_are_shown() {
+        let (without, with) = (fixture::results(), fixture::results_with_control_kernel());
         let pages = [html(&without), html(&with)];
         let counts = |what: &str| [0, 1].map(|i| pages[i].matches(what).count());
         let of_two = without.metrics.len() * 3;
         assert_eq!(counts("<title>pair "), [of_two * 8, of_two * 8 + 3 * 8]);
-        assert_eq!(counts("<rect class=\"beside\""), [0, 3 * 8]);
+        assert_eq!(counts("<rect class=\"control-kernel\""), [0, 3 * 8]);
         // A column in the overview and three plots' tables, a row in the plots, the legend.
         assert_eq!(counts("precise &lt;1&gt;</th>"), [0, 1 + 3]);
         assert_eq!(counts("■ precise &lt;1&gt;"), [0, 1]);
@@ -658,9 +660,9 @@ mod tests {
     }
 
     #[test]
-    fn boots_that_were_made_again_are_shown() {
+    fn boots_that_were_repeated_are_shown() {
         let page = html(&fixture::results_with_repeated());
-        let shown = "Failed: pair 2/8, memreap, reap/multi: the kernel panicked: &lt;no&gt;; made again";
+        let shown = "Failed: pair 2/8, memreap, reap/multi: the kernel panicked: &lt;no&gt;; repeated";
         assert!(page.contains(shown) && page.contains("QEMU failed"));
     }
 
@@ -675,7 +677,7 @@ mod tests {
 
     #[test]
     fn tags_are_balanced_and_ids_unique() {
-        let page = html(&fixture::results_with_beside());
+        let page = html(&fixture::results_with_control_kernel());
         let tags = regex::Regex::new(r"<(/?)([a-z0-9]+)[^>]*?(/?)>").unwrap();
         let mut open = Vec::new();
         for tag in tags.captures_iter(&page) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `results.json`: what one comparison measured and concluded, in a form that stays stable.
+//! The types of `results.json`: the values and verdicts of one comparison. The format is stable.
 //!
-//! The field names `stock` and `memreap` mean the *roles* base and changed, also when other
-//! arms are compared; [`Meta::arms`] has the arms' real names and command lines. Fields that
-//! are optional here are left out of the file when there is nothing to say.
+//! The fields `stock` and `memreap` are the base and the changed arm, whatever arms are compared;
+//! [`Meta::arms`] has the arms' names and kernel parameters. `beside` has the values of the control kernels.
+//! Optional fields are left out of the file if they are empty.
 
 use std::fmt;
 use std::fs;
@@ -18,36 +18,36 @@ use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 use crate::host::write_atomically;
 
-/// Everything one run of `lab ab` found out.
+/// The results of one run of `lab ab`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// How it was measured.
+    /// The conditions of the run.
     pub meta: Meta,
     /// One entry per scenario, guest and metric, in the order in which they were measured.
     pub metrics: Vec<Metric>,
 }
 
-/// How, when and on what a comparison was measured.
+/// The conditions of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
-    /// The kernel release that the base arm reported, e.g. `6.12.117`.
+    /// The kernel release that the base arm reported, for example `6.12.117`.
     pub kernel: String,
-    /// Where the kernel comes from, e.g. `linux-source-6.12 6.12.117-1`.
+    /// The origin of the kernel, for example `linux-source-6.12 6.12.117-1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// QEMU's accelerator: `kvm` or `tcg`.
     pub accelerator: String,
-    /// Why this accelerator, in one line.
+    /// Why this accelerator was chosen, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator_reason: Option<String>,
-    /// The most virtual CPUs that any guest of the run had.
+    /// The largest number of virtual CPUs of any guest.
     pub cpus: u32,
-    /// The most memory that any guest of the run had, in MiB.
+    /// The largest memory of any guest, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
     /// Pairs per scenario and guest; a pair is one boot of each arm, back to back.
     pub pairs: usize,
-    /// When the run ended: UTC, RFC 3339, to the second.
+    /// The end of the run: UTC, RFC 3339, in seconds.
     pub date: String,
     /// The smallest effect that counts, as a fraction: 0.03 is 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,49 +55,49 @@ pub struct Meta {
     /// The family-wise error rate of the verdicts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// The machine that ran the guests, e.g. `2 CPUs, Intel(R) Xeon(R)`.
+    /// The host, for example `2 CPUs, Intel(R) Xeon(R)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The command that reproduces the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Base and changed, in this order; then the kernels beside them.
+    /// The base arm, the changed arm, then the control kernels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<ArmMeta>,
-    /// The guests that were booted, each scenario's in turn.
+    /// The guests, by scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunMeta>,
-    /// Boots that failed and were made again. The results are complete, and from good boots only.
+    /// Boots that failed and were repeated. The results are complete and only from boots that succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedBoot>,
-    /// True when the run was cut short: fewer pairs than planned, no verdicts.
+    /// Whether the run was interrupted: fewer pairs than planned, no verdicts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
 impl Meta {
-    /// The base arm's name.
+    /// Returns the base arm's name.
     #[must_use]
     pub fn base(&self) -> &str {
         self.arms.first().map_or("stock", |arm| &arm.name)
     }
 
-    /// The changed arm's name.
+    /// Returns the changed arm's name.
     #[must_use]
     pub fn changed(&self) -> &str {
         self.arms.get(1).map_or("memreap", |arm| &arm.name)
     }
 }
 
-/// One side of the comparison.
+/// An arm of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArmMeta {
-    /// The arm's name, e.g. `stock`.
+    /// The arm's name, for example `stock`.
     pub name: String,
-    /// What was added to the lab's own kernel command line; often empty.
+    /// Kernel parameters in addition to the lab's own; often empty.
     #[serde(default)]
     pub cmdline: String,
-    /// The kernel image, as given.
+    /// The path of the kernel image.
     #[serde(default)]
     pub bzimage: String,
     /// The release that the kernel reported.
@@ -105,22 +105,22 @@ pub struct ArmMeta {
     pub release: Option<String>,
 }
 
-/// A boot that failed and was made again.
+/// A boot that failed and was repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepeatedBoot {
-    /// Which one: `pair 3/8, memreap, reap/multi`.
+    /// The boot's name, for example `pair 3/8, memreap, reap/multi`.
     pub boot: String,
-    /// What went wrong the first time.
+    /// Why the first attempt failed.
     pub what: String,
-    /// The first attempt's logs: a folder within that of `results.json`.
+    /// The folder with the logs of the first attempt, relative to that of `results.json`.
     pub logs: String,
-    /// The lab's exit code for it: 3 when the host's QEMU is at fault, 4 when the guest is.
+    /// The lab's exit code for the failure: 3 if QEMU failed, 4 if the guest failed.
     pub exit_code: u8,
 }
 
 impl fmt::Display for RepeatedBoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; made again, logs in {}", self.boot, self.what, self.logs)
+        write!(f, "{}: {}; repeated, logs in {}", self.boot, self.what, self.logs)
     }
 }
 
@@ -144,7 +144,7 @@ pub struct RunMeta {
 pub struct Metric {
     /// The scenario's name.
     pub scenario: String,
-    /// The metric's name; it starts with its case: `100-vmas/pte-lock-contended`.
+    /// The metric's name, which begins with its case: `100-vmas/pte-lock-contended`.
     pub metric: String,
     /// `multi` (real concurrency, times) or `icount` (one CPU, instructions).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,22 +160,21 @@ pub struct Metric {
     pub stock: Vec<f64>,
     /// The changed arm: one value per boot; entry `i` belongs to pair `i`.
     pub memreap: Vec<f64>,
-    /// How much better the changed arm is; above 1 is always an improvement.
+    /// The ratio of the arms, oriented so that above 1 is an improvement.
     pub ratio: f64,
-    /// The ratio's 95 % interval; `null` with fewer pairs than can carry one (six).
+    /// The ratio's 95 % interval; `null` with fewer than six pairs.
     pub ci95: Option<[f64; 2]>,
-    /// Adjusted for all metrics of the run (step-down max-T).
+    /// The p-value, adjusted for all metrics of the run (step-down max-T).
     pub p: f64,
-    /// For this metric alone, unadjusted.
+    /// The unadjusted p-value of this metric alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_raw: Option<f64>,
-    /// What may be said.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Kernels beside the two that the scenario needs to compare with; the verdict and all figures
-    /// above are without them.
+    /// The values of the scenario's control kernels. They do not affect the fields above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<ControlValues>,
-    /// The A/A control: the base arm against itself.
+    /// The A/A control: the base arm compared with itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<AaControl>,
 }
@@ -189,77 +188,77 @@ impl Metric {
             && self.cpus.is_none_or(|cpus| cpus == run.cpus)
     }
 
-    /// The part of the name before the first `/`; empty when the name has none.
+    /// Returns the part of the name before the first `/`; empty if there is none.
     #[must_use]
     pub fn case(&self) -> &str {
         self.metric.split_once('/').map_or("", |(case, _)| case)
     }
 
-    /// The median of the base arm's boots.
+    /// Returns the median of the base arm's values.
     #[must_use]
     pub fn base_median(&self) -> f64 {
         median(&self.stock)
     }
 
-    /// The median of the changed arm's boots.
+    /// Returns the median of the changed arm's values.
     #[must_use]
     pub fn changed_median(&self) -> f64 {
         median(&self.memreap)
     }
 
-    /// The median of a kernel beside the two, if the metric was measured there.
+    /// Returns the median on a control kernel; `None` if the metric was not measured there.
     #[must_use]
-    pub fn beside(&self, arm: &str) -> Option<f64> {
+    pub fn control_median(&self, arm: &str) -> Option<f64> {
         self.beside.iter().find(|b| b.arm == arm).map(|b| median(&b.values))
     }
 
-    /// The name without its case.
+    /// Returns the name without its case.
     #[must_use]
     pub fn short_name(&self) -> &str {
         self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
     }
 }
 
-/// The boots of a kernel beside the two.
+/// The values of a metric on a control kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ControlValues {
-    /// Its name in [`Meta::arms`].
+    /// The kernel's name in [`Meta::arms`].
     pub arm: String,
     /// One value per boot; entry `i` belongs to pair `i`.
     pub values: Vec<f64>,
 }
 
-/// The A/A control of one metric: the base arm's boots against a second set of base boots.
+/// The A/A control of one metric: the base arm's boots compared with second boots of the base arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AaControl {
-    /// The second boots of the base arm: one value per pair.
+    /// The second boots of the base arm: one value per boot; entry `i` belongs to pair `i`.
     pub stock2: Vec<f64>,
-    /// As [`Metric::ratio`], of `stock2` against `stock`.
+    /// Like [`Metric::ratio`], of `stock2` against `stock`.
     pub ratio: f64,
-    /// As [`Metric::ci95`].
+    /// Like [`Metric::ci95`].
     #[serde(default)]
     pub ci95: Option<[f64; 2]>,
-    /// As [`Metric::p`], adjusted over all controls of the run.
+    /// Like [`Metric::p`], adjusted for all A/A controls of the run.
     pub p: f64,
-    /// `better` and `worse` mean that the metric sees differences where there are none.
+    /// `better` and `worse` mean that the metric differs although the kernels are the same.
     pub verdict: Verdict,
 }
 
 impl Results {
-    /// The names of the kernels beside the two that any metric was measured on.
+    /// Returns the names of the control kernels on which any metric was measured.
     #[must_use]
-    pub fn beside(&self) -> Vec<&str> {
+    pub fn control_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for beside in self.metrics.iter().flat_map(|m| &m.beside) {
-            if !names.contains(&beside.arm.as_str()) {
-                names.push(&beside.arm);
+        for control in self.metrics.iter().flat_map(|m| &m.beside) {
+            if !names.contains(&control.arm.as_str()) {
+                names.push(&control.arm);
             }
         }
         names
     }
 
-    /// The lab's exit code if boots failed and were made again: the guests' if any of them was one's
-    /// fault, else that for QEMU.
+    /// Returns the lab's exit code if boots failed and were repeated: 4 if a guest failed, 3 if only QEMU
+    /// did; `None` if no boot failed.
     #[must_use]
     pub fn exit_code(&self) -> Option<u8> {
         self.meta.repeated.iter().map(|repeated| repeated.exit_code).max()
@@ -268,7 +267,7 @@ impl Results {
     /// Reads a `results.json`.
     ///
     /// # Errors
-    /// When the file cannot be read or is not of this form; the error names file and line.
+    /// When the file cannot be read or does not have this format. The error names file and line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path)
             .with_context(|| format!("{}: cannot read the results", path.display()))?;
@@ -278,7 +277,7 @@ impl Results {
         })
     }
 
-    /// The file's text: pretty-printed JSON, each row of numbers on one line, final newline.
+    /// Returns the text of the file: pretty-printed JSON, each array of numbers on one line, final newline.
     ///
     /// # Errors
     /// When it cannot be expressed in JSON.
@@ -287,7 +286,7 @@ impl Results {
         Ok(rows_on_one_line(&pretty) + "\n")
     }
 
-    /// Writes the file whole or not at all: through a temporary file beside it.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -296,9 +295,8 @@ impl Results {
     }
 }
 
-/// Joins the lines of arrays of plain numbers, so that a metric reads as one paragraph and a
-/// diff of two runs is short. Safe on any JSON: strings cannot hold a raw line break, so only
-/// real arrays match.
+/// Joins the lines of arrays of plain numbers, so that metrics and diffs are short. It is safe on any JSON:
+/// strings cannot contain a raw line break, so only arrays match.
 fn rows_on_one_line(pretty: &str) -> String {
     let mut out = String::with_capacity(pretty.len());
     let mut rest = pretty;
@@ -322,13 +320,13 @@ fn rows_on_one_line(pretty: &str) -> String {
     out + rest
 }
 
-/// One small comparison that table, report and results are tested with.
+/// A small comparison for the tests of table, report and results.
 #[cfg(test)]
 pub(crate) mod fixture {
     use super::*;
 
-    /// The same, with a kernel beside the two, on which one metric was not measured.
-    pub(crate) fn results_with_beside() -> Results {
+    /// The same, with a control kernel on which one metric was not measured.
+    pub(crate) fn results_with_control_kernel() -> Results {
         let mut results = results();
         let arm = ArmMeta { name: "precise <1>".into(), ..results.meta.arms[0].clone() };
         for metric in results.metrics.iter_mut().skip(1) {
@@ -339,7 +337,7 @@ pub(crate) mod fixture {
         results
     }
 
-    /// The same, with boots that failed and were made again.
+    /// The same, with boots that failed and were repeated.
     pub(crate) fn results_with_repeated() -> Results {
         let mut results = results();
         let of = |pair, what: &str, exit_code| RepeatedBoot {
@@ -352,7 +350,7 @@ pub(crate) mod fixture {
         results
     }
 
-    /// Eight pairs, four metrics, one for each verdict; names that need escaping among them.
+    /// Eight pairs and four metrics, one for each verdict; some names need escaping.
     pub(crate) fn results() -> Results {
         let arm = |name: &str, cmdline: &str| ArmMeta {
             name: name.into(),
@@ -482,7 +480,7 @@ pub(crate) mod fixture {
         }
     }
 
-    /// Compares with `testdata/NAME`; writes it instead when the variable BLESS is set.
+    /// Compares `text` with `testdata/NAME`; writes that file first if the variable BLESS is set.
     pub(crate) fn golden(name: &str, text: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
         if std::env::var_os("BLESS").is_some() {
@@ -516,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_decides_the_exit_code() {
+    fn failed_boots_decide_the_exit_code() {
         let mut results = fixture::results_with_repeated();
         assert_eq!(results.exit_code(), Some(4));
         results.meta.repeated.remove(0);

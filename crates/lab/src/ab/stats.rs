@@ -1,33 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! From boots to verdicts.
+//! Statistics: from the numbers of the boots to verdicts.
 //!
-//! A boot yields one number per metric, and a *pair* is one boot of each arm, back to back.
-//! Everything here rests on one assumption: if the change does nothing, then within a pair
-//! either boot could as well have been the other's, so the sign of each pair's log ratio is a
-//! fair coin. All `2^n` signings of `n` pairs are enumerated; nothing is assumed about the
-//! shape of the noise, and nothing is drawn at random.
+//! A boot yields one number per metric. A *pair* is one boot of each arm, back to back. All tests rest on one
+//! assumption: if the change has no effect, the two boots of a pair are exchangeable, so the sign of the
+//! pair's log ratio is positive or negative with equal probability. All `2^n` signings of `n` pairs are
+//! enumerated. Nothing is assumed about the distribution of the noise, and no random numbers are used.
 //!
-//! **Estimate.** `ratio` is the geometric mean of the pairs' ratios, turned so that above 1 is
-//! an improvement.
+//! **Estimate.** `ratio` is the geometric mean of the pairs' ratios, oriented so that above 1 is an
+//! improvement.
 //!
-//! **Interval.** The 95 % interval is the set of ratios that the sign-flip test would not
-//! reject: its ends are order statistics of the means over all `2^n - 1` subsets of the pairs
-//! (Hartigan 1969). So interval and unadjusted `p` can never disagree, and the estimate always
-//! lies inside. It needs six pairs; with exactly six it is the span of the pairs' own ratios.
+//! **Interval.** The 95 % interval is the set of ratios that the sign-flip test does not reject. Its ends are
+//! order statistics of the means over all `2^n - 1` subsets of the pairs (Hartigan 1969). So the interval and
+//! the unadjusted `p` cannot contradict each other, and the interval always contains the estimate. It needs
+//! six pairs; with exactly six it is the range of the pairs' ratios.
 //!
-//! **Many metrics.** One run has dozens, and some will look good by luck. `p` is adjusted by
-//! the step-down max-T procedure (Westfall and Young 1993; Romano and Wolf 2005): every
-//! signing is applied to *all* metrics at once and a metric is compared with the largest
-//! statistic that any metric not yet decided reaches under it. Like Holm's correction it keeps
-//! the chance of even one false claim at or below alpha, whatever the true state of the other
-//! metrics; unlike Holm's it uses that metrics of the same boots move together. This is what
-//! makes a few pairs enough: the smallest p is `2/2^n` however many metrics there are (0.03
-//! with six pairs, 0.008 with eight), where Holm over 24 metrics needs ten pairs before it
-//! could ever claim anything.
+//! **Many metrics.** A run has dozens of metrics, and some differ by chance. `p` is adjusted by the step-down
+//! max-T procedure (Westfall and Young 1993; Romano and Wolf 2005): each signing is applied to *all* metrics
+//! at once, and a metric is compared with the largest statistic under that signing of all metrics that are
+//! not yet decided. Like Holm's correction, it keeps the probability of one or more false claims at or below
+//! alpha, whatever is true of the other metrics. Unlike Holm's, it uses the correlation between metrics of
+//! the same boots. That is why a few pairs are enough: the smallest p is `2/2^n` for any number of metrics
+//! (0.03 with six pairs, 0.008 with eight). Holm with 24 metrics needs ten pairs before it can claim
+//! anything.
 //!
-//! One signing may serve several scenarios although each has boots of its own: flipping pair
-//! `i` of all of them together is one of the flips under which nothing changes if the change
-//! does nothing.
+//! One signing is applied to several scenarios although each has its own boots: flipping pair `i` of all of
+//! them together is one of the exchanges that make no difference if the change has no effect.
 //!
 //! **The statistic** makes metrics comparable before the maximum is taken:
 //!
@@ -35,41 +32,41 @@
 //! T = |mean d| / sqrt((var d + 2 var c) / n + s^2)
 //! ```
 //!
-//! with `d` the log ratios of the pairs, `c` the pairs' mean log levels and `s` a third of the
-//! minimum effect. Without the last two terms it is the paired t. They are the same for every
-//! signing, so a single metric's test remains that of the plain mean; but they keep a metric
-//! of nearly constant tiny differences from reaching an enormous `T` under some unrelated
-//! signing and so drowning the others.
+//! where `d` are the log ratios of the pairs, `c` the pairs' mean log levels and `s` a third of the minimum
+//! effect. Without the last two terms it is the paired t statistic. These terms are the same for every
+//! signing, so the test of a single metric is still that of the plain mean. But they keep a metric with tiny,
+//! nearly constant differences from reaching an enormous `T` under an unrelated signing, which would hide the
+//! other metrics.
 //!
-//! **Zeros.** Counts may be 0 in one arm, which has no log ratio. If any value of a comparison
-//! is 0, all its values are raised by half a count (if all are whole or half numbers, as medians
-//! of counts are) or a thousandth of the largest value, whichever is more. Ratios thus stay finite and below about 1000 where
-//! a zero is involved, and a comparison without zeros is untouched.
+//! **Zeros.** A count may be 0 in one arm, and then there is no log ratio. If any value of a comparison is 0,
+//! an offset is added to all its values: half a count (if all are whole or half numbers, as medians of counts
+//! are) or a thousandth of the largest value, whichever is more. So ratios with a zero stay finite and below
+//! about 1000, and comparisons without zeros are not affected.
 //!
-//! **Verdict.** `better` or `worse`: adjusted `p` below alpha, and the ratio beyond the minimum
-//! effect, and the metric's A/A control claims no difference. `same`: the whole interval lies
-//! within the minimum effect, and the control claims no difference. Otherwise, and always with
-//! fewer than six pairs, there is no verdict.
+//! **Verdict.** `better` or `worse`: adjusted `p` below alpha, the ratio exceeds the minimum effect, and the
+//! metric's A/A control claims no difference. `same`: the whole interval is within the minimum effect, and
+//! the control claims no difference. In all other cases, and always with fewer than six pairs, there is no
+//! verdict.
 
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
 
-/// Fewer pairs never give a verdict: five could not fall below p = 0.05 (2/2^5 = 0.06).
+/// The fewest pairs that can yield a verdict: with five, p is never below 0.05 (2/2^5 = 0.06).
 pub const MIN_PAIRS: usize = 6;
 
-/// More pairs would take too long: all `2^pairs` signings are enumerated.
+/// The most pairs that can be compared: all `2^pairs` signings are enumerated, so more would take too long.
 pub const MAX_PAIRS: usize = 20;
 
-/// The level at which a reported interval is not to miss the true ratio.
+/// The probability that an interval misses the true ratio: the intervals are 95 % intervals.
 const INTERVAL_MISS_RATE: f64 = 0.05;
 
-/// Two statistics closer than this are a tie. Ties count against a claim.
+/// Statistics that differ by less are equal but for rounding. Ties count against a claim.
 const TIE_TOLERANCE: f64 = 1e-9;
 
-/// What it takes to claim something.
+/// The limits for a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// The chance of even one false claim among all metrics of a run.
+    /// The probability of one or more false claims among all metrics of a run.
     pub alpha: f64,
     /// The smallest effect that counts, as a fraction: 0.03 is 3 %.
     pub min_effect: f64,
@@ -81,7 +78,7 @@ impl Default for Rules {
     }
 }
 
-/// One metric's boots: entry `i` of both belongs to pair `i`.
+/// The values of one metric. Entry `i` of both arms belongs to pair `i`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs<'a> {
     /// The base arm.
@@ -92,24 +89,24 @@ pub struct Pairs<'a> {
     pub better: Better,
 }
 
-/// What the pairs say about one metric.
+/// The result for one metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
     /// Geometric mean of the pairs' ratios; above 1 is an improvement.
     pub ratio: f64,
-    /// The ratios that the sign-flip test does not reject at 5 %; none below six pairs.
+    /// The 95 % interval of the ratio; `None` with fewer than six pairs.
     pub ci95: Option<[f64; 2]>,
-    /// Adjusted for all metrics compared together.
+    /// The p-value, adjusted for all metrics that are compared together.
     pub p: f64,
-    /// For this metric alone.
+    /// The p-value of this metric alone.
     pub p_raw: f64,
-    /// Before the A/A control has had its say; see [`Comparison::checked_by`].
+    /// The verdict without regard to the A/A control; see [`Comparison::checked_by`].
     pub verdict: Verdict,
 }
 
 impl Comparison {
-    /// The verdict, given what this metric's A/A control found: a metric that sees a difference
-    /// between two boots of the same kernel is not to be believed.
+    /// Returns the verdict in view of the metric's A/A control. A metric that differs between boots of the
+    /// same kernel is not reliable and gets no verdict.
     #[must_use]
     pub fn checked_by(&self, control: Option<&Self>) -> Verdict {
         match control {
@@ -119,7 +116,7 @@ impl Comparison {
     }
 }
 
-/// Why metrics cannot be compared. The index is that of the metric.
+/// Why metrics cannot be compared. `index` is that of the metric.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
     /// The arms have different numbers of boots, or other metrics of the run have.
@@ -134,7 +131,7 @@ pub enum Invalid {
         /// How many the first metric's base arm has.
         expected: usize,
     },
-    /// A value that has no ratio: negative, infinite or not a number.
+    /// A value for which there is no ratio: negative, infinite or not a number.
     #[error("metric {index}: {value} cannot be compared: values must be finite and not negative")]
     Value {
         /// Which metric.
@@ -145,7 +142,7 @@ pub enum Invalid {
     /// No pairs, or more than can be enumerated.
     #[error("{0} pairs: between 1 and {MAX_PAIRS} can be compared")]
     Pairs(usize),
-    /// Nonsensical [`Rules`].
+    /// [`Rules`] out of range.
     #[error("alpha {alpha} and minimum effect {min_effect}: both must be at least 0 and below 1")]
     Rules {
         /// As given.
@@ -155,7 +152,7 @@ pub enum Invalid {
     },
 }
 
-/// The middle value, or the mean of the middle two; NaN of nothing.
+/// Returns the median; NaN if there is no value.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -168,10 +165,11 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Compares all metrics of one run; the answers are in the order of `metrics`.
+/// Compares all metrics of one run. The results are in the order of `metrics`.
 ///
 /// # Errors
-/// When the metrics' boots do not match up or hold values that have no ratio.
+/// When the metrics have different numbers of boots or a value that has no ratio, or `rules` are out of
+/// range.
 pub fn compare(metrics: &[Pairs<'_>], rules: Rules) -> Result<Vec<Comparison>, Invalid> {
     check(metrics, rules)?;
     let samples: Vec<Sample> = metrics.iter().map(|m| Sample::new(m, rules.min_effect)).collect();
@@ -226,13 +224,13 @@ fn verdict(ratio: f64, ci95: Option<[f64; 2]>, p: f64, pairs: usize, rules: Rule
     }
 }
 
-/// One metric in the form in which signings are applied to it.
+/// One metric, prepared for the signings.
 struct Sample {
     /// Log ratio of each pair; above 0 is an improvement.
     d: Vec<f64>,
-    /// Sum of the squares of `d`, which no signing changes.
+    /// The sum of the squares of `d`. It is the same under every signing.
     square_sum: f64,
-    /// The part of the squared standard error that no signing changes.
+    /// The part of the squared standard error that is the same under every signing.
     floor: f64,
 }
 
@@ -254,14 +252,14 @@ impl Sample {
             })
             .unzip();
         let square_sum = d.iter().map(|x| x * x).sum();
-        // Never quite 0, or differences that are exactly alike would divide by it.
+        // Greater than 0, because differences may be exactly equal.
         let smallest = (min_effect.ln_1p() / 3.0).max(1e-6);
         let n = d.len() as f64;
         let floor = 2.0 * variance(&level) / n + smallest * smallest;
         Self { d, square_sum, floor }
     }
 
-    /// The statistic under the signing whose signed sum of `d` is `sum`.
+    /// Returns the statistic under the signing for which the signed sum of `d` is `sum`.
     fn statistic(&self, sum: f64) -> f64 {
         let n = self.d.len() as f64;
         let mean = sum / n;
@@ -276,8 +274,8 @@ impl Sample {
         self.statistic(self.d.iter().sum())
     }
 
-    /// Calls `each` with the number of the signing and its statistic, for one of every two
-    /// opposite signings (they have the same statistic). Signing 0 is the observed one.
+    /// Calls `each` with the number of a signing and its statistic, for one of each two opposite signings,
+    /// which have the same statistic. Signing 0 is the observed one.
     fn each_signing(&self, mut each: impl FnMut(usize, f64)) {
         let (_, free) = self.d.split_last().unwrap_or((&0.0, &[]));
         let total: f64 = self.d.iter().sum();
@@ -286,7 +284,7 @@ impl Sample {
         }
     }
 
-    /// The exact two-sided p of this metric alone.
+    /// Returns the exact two-sided p-value of this metric alone.
     fn p(&self) -> f64 {
         let observed = self.observed();
         let (mut all, mut extreme) = (0_u32, 0_u32);
@@ -298,7 +296,8 @@ impl Sample {
     }
 }
 
-/// What is added to every value of a comparison that has a 0 in it; see the module's text.
+/// Returns the offset for all values of a comparison: 0 unless one of them is 0; see the module's
+/// documentation.
 fn zero_offset<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     if values.clone().all(|v| *v > 0.0) {
         return 0.0;
@@ -309,7 +308,7 @@ fn zero_offset<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     if offset > 0.0 { offset } else { 1.0 }
 }
 
-/// Step-down max-T over shared signings: the adjusted p of each sample.
+/// Returns the adjusted p-value of each sample, by step-down max-T over shared signings.
 fn step_down(samples: &[Sample]) -> Vec<f64> {
     let Some(first) = samples.first() else {
         return Vec::new();
@@ -318,8 +317,8 @@ fn step_down(samples: &[Sample]) -> Vec<f64> {
     let mut least_first: Vec<usize> = (0..samples.len()).collect();
     least_first.sort_by(|&a, &b| observed[a].total_cmp(&observed[b]));
 
-    // Under each signing, the largest statistic of the metrics seen so far: walking upwards,
-    // these are the ones that would still be undecided when a metric's turn comes.
+    // Under each signing, the largest statistic of the metrics so far. In ascending order these are the
+    // metrics that are not yet decided when this one is.
     let mut largest = vec![0.0_f64; 1 << (first.d.len() - 1)];
     let mut p = vec![1.0; samples.len()];
     for &index in &least_first {
@@ -327,7 +326,7 @@ fn step_down(samples: &[Sample]) -> Vec<f64> {
         let extreme = largest.iter().filter(|t| at_least(**t, observed[index])).count();
         p[index] = extreme as f64 / largest.len() as f64;
     }
-    // A metric cannot be claimed unless all with larger statistics are.
+    // A metric can be claimed only if all metrics with larger statistics are.
     let mut floor = 0.0_f64;
     for &index in least_first.iter().rev() {
         floor = floor.max(p[index]);
@@ -340,29 +339,29 @@ fn at_least(t: f64, observed: f64) -> bool {
     t >= observed - TIE_TOLERANCE * (1.0 + observed)
 }
 
-/// The ends of the 95 % interval of the mean of `d`, in the same (log) scale.
+/// Returns the ends of the 95 % interval of the mean of `d`, on the same (log) scale; `None` for too few
+/// pairs.
 ///
-/// The sign-flip test rejects a centre `x` from above when too few subsets of `d` have means
-/// at or below `x`. So each end is the `k`-th subset mean from its side, with `k` the first
-/// that is not rejected.
+/// The sign-flip test rejects a low centre `x` when too few subsets of `d` have means at or below `x`. So
+/// each end is the `k`-th subset mean from that side, where `k` is the first that is not rejected.
 fn interval(d: &[f64]) -> Option<[f64; 2]> {
     let signings = (1_usize << d.len()) as f64;
     let rejected = (INTERVAL_MISS_RATE / 2.0 * signings).floor() as usize;
     if rejected == 0 {
         return None;
     }
-    // The first is the empty subset, which has no mean.
+    // The first subset is empty and has no mean.
     let sums = subset_sums(d).into_iter().enumerate().skip(1);
     let mut means: Vec<f64> = sums.map(|(subset, sum)| sum / f64::from(subset.count_ones())).collect();
     let last = means.len() - rejected;
     let lo = *means.select_nth_unstable_by(rejected - 1, f64::total_cmp).1;
     let hi = *means.select_nth_unstable_by(last, f64::total_cmp).1;
-    // The mean itself is never rejected; rounding must not push it out of the interval.
+    // The mean itself is never rejected; rounding must not exclude it.
     let centre = mean(d);
     Some([lo.min(centre), hi.max(centre)])
 }
 
-/// The sums of all subsets: bit `i` of an index says whether value `i` is in.
+/// Returns the sums of all subsets. Bit `i` of an index says whether value `i` is in the subset.
 fn subset_sums(values: &[f64]) -> Vec<f64> {
     let mut sums = Vec::with_capacity(1 << values.len());
     sums.push(0.0);
@@ -378,7 +377,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The sample variance; 0 of fewer than two values.
+/// Returns the sample variance; 0 for fewer than two values.
 fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -401,7 +400,7 @@ mod tests {
         compare(&[pairs(base, changed)], Rules::default()).unwrap()[0]
     }
 
-    /// Base boots that make the log ratios against all-ones the given ones.
+    /// Base values whose log ratios against 1 are `d`.
     fn from_logs(d: &[f64]) -> Vec<f64> {
         d.iter().map(|x| x.exp()).collect()
     }
@@ -455,7 +454,7 @@ mod tests {
         // A second metric of a far smaller scale cannot reach it: p stays.
         let both = judged([[1.0, 1.0], [0.001, -0.001]]);
         assert!(near(both[0].p, 0.5), "{both:?}");
-        // Step-down: the second metric is compared without the first, which is decided. Under
+        // Step-down: the second metric is compared without the first, which is already decided. Under
         // the flip it is (1, -1), so its own p of 1/2 stays although the first is far larger.
         let both = judged([[5.0, 5.0], [1.0, 1.0]]);
         assert!(near(both[0].p, 0.5) && near(both[1].p, 0.5), "{both:?}");
@@ -548,7 +547,7 @@ mod tests {
         assert!(matches!(refused(&[pairs(&[f64::NAN], &[1.0])]), Invalid::Value { .. }));
     }
 
-    /// SplitMix64: seeded, so the simulations below always see the same boots.
+    /// SplitMix64 with a fixed seed, so that the simulations below are reproducible.
     struct Noise(u64);
 
     impl Noise {
@@ -564,7 +563,7 @@ mod tests {
             (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
         }
 
-        /// A small count around `mean` (Poisson, by Knuth's product).
+        /// A Poisson variate, by Knuth's product method.
         fn count(&mut self, mean: f64) -> f64 {
             let (limit, mut product, mut k) = ((-mean).exp(), self.uniform(), 0.0);
             while product > limit {
@@ -575,9 +574,9 @@ mod tests {
         }
     }
 
-    /// A run of `n` pairs: metrics with the given true ratios (second: noise), then metrics
-    /// that do not differ: times of 3 to 24 % noise that share the boots' ups and downs,
-    /// nearly constant instruction counts, and small counts with zeros among them.
+    /// Simulates a run of `n` pairs: metrics with the given (true ratio, noise), then metrics that do not
+    /// differ: times with 3 to 24 % noise, correlated within a boot; nearly constant instruction counts; and
+    /// small counts, some of them 0.
     fn simulate(noise: &mut Noise, n: usize, effects: &[(f64, f64)]) -> Vec<[Vec<f64>; 2]> {
         let mut run = Vec::new();
         let drift: Vec<f64> = (0..n).map(|_| 0.05 * noise.normal()).collect();

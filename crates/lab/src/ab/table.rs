@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A comparison on the terminal.
+//! Renders a comparison as a table for the terminal.
 
 use std::io::IsTerminal as _;
 
@@ -12,14 +12,14 @@ use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::verdict::Verdict;
 use crate::format::{counted, interval, number, p_value, percent, ratio};
 
-/// Prints the table to stdout: in colour and fitted to the width if that is a terminal, else
-/// plain and as wide as it needs to be.
+/// Prints the table to stdout. On a terminal it has colours and fits the width; otherwise it is plain and as
+/// wide as necessary.
 pub fn print(results: &Results) {
     let (width, colour) = stdout_style();
     print!("{}", render(results, width, colour));
 }
 
-/// The width that stdout has if it is a terminal, and whether to use colours there.
+/// Returns the width of stdout in columns if it is a terminal, and whether to use colours.
 #[must_use]
 pub fn stdout_style() -> (Option<u16>, bool) {
     if !std::io::stdout().is_terminal() {
@@ -29,12 +29,12 @@ pub fn stdout_style() -> (Option<u16>, bool) {
     (Table::new().width(), colour)
 }
 
-/// The whole text: one row per metric, the verdicts counted, and what is needed to read it. A
-/// table that does not fit the width becomes a list.
+/// Renders one row per metric, the number of metrics per verdict, and an explanation. A table that is wider
+/// than `width` columns becomes a list.
 #[must_use]
 pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
     let table = metrics_table(results, colour);
-    // Without colours, characters are columns.
+    // Without colour codes, the number of characters is the width.
     let needed = metrics_table(results, false).lines().map(|line| line.chars().count()).max();
     let fits = width.is_none_or(|width| needed.unwrap_or(0) <= usize::from(width));
     let mut text = if fits { lines(&table) } else { list(results, width, colour) };
@@ -55,19 +55,20 @@ fn metrics_table(results: &Results, colour: bool) -> Table {
     if controlled {
         header.push("A/A");
     }
-    let beside = results.beside();
-    header.extend(&beside);
+    let controls = results.control_names();
+    header.extend(&controls);
     table.set_header(header.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
     let mut group = String::new();
     for metric in &results.metrics {
         let name = group_name(metric);
         let shown = if name == group { String::new() } else { name.clone() };
         group = name;
-        let others = beside.iter().map(|arm| Cell::new(metric.beside(arm).map_or("-".to_owned(), number)));
+        let others =
+            controls.iter().map(|arm| Cell::new(metric.control_median(arm).map_or("-".to_owned(), number)));
         table.add_row(row(metric, shown, controlled).into_iter().chain(others));
     }
     let last = 9 + usize::from(controlled);
-    for column in (3..8).chain(last..last + beside.len()) {
+    for column in (3..8).chain(last..last + controls.len()) {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -75,7 +76,7 @@ fn metrics_table(results: &Results, colour: bool) -> Table {
     table
 }
 
-/// The same as the table, a paragraph per metric.
+/// Renders the content of the table as a paragraph per metric.
 fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
     let mut text = String::new();
     let mut group = String::new();
@@ -148,7 +149,7 @@ fn verdict_cell(verdict: Verdict) -> Cell {
     }
 }
 
-/// The verdicts counted, in one line.
+/// Returns the number of metrics per verdict in one line.
 #[must_use]
 pub fn summary(results: &Results) -> String {
     let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
@@ -165,12 +166,12 @@ pub fn summary(results: &Results) -> String {
     match (controls.len(), alarms) {
         (0, _) => text.push_str("; no A/A control"),
         (_, 0) => text.push_str("; A/A control clean"),
-        (_, n) => text.push_str(&format!("; A/A control sees a difference in {n}")),
+        (_, n) => text.push_str(&format!("; A/A control shows a difference in {n}")),
     }
     text
 }
 
-/// What a reader must know to trust the table, a sentence per line.
+/// Returns the conditions of the measurement and the explanation, one sentence per line.
 fn footer(results: &Results) -> Vec<String> {
     let meta = &results.meta;
     let source = meta.source.as_ref().map_or(String::new(), |s| format!(" ({s})"));
@@ -192,12 +193,12 @@ fn footer(results: &Results) -> Vec<String> {
     lines
 }
 
-/// How the verdicts come about, a sentence per entry; the report uses it, too.
+/// Returns an explanation of the verdicts, one sentence per entry. The report uses it, too.
 #[must_use]
 pub fn explanation(results: &Results) -> Vec<String> {
     let meta = &results.meta;
     if meta.partial {
-        return vec!["The run was cut short: there are no verdicts.".to_owned()];
+        return vec!["The run was interrupted: there are no verdicts.".to_owned()];
     }
     if meta.pairs < MIN_PAIRS {
         return vec![format!("Verdicts and intervals need {MIN_PAIRS} pairs.")];
@@ -213,7 +214,7 @@ pub fn explanation(results: &Results) -> Vec<String> {
     ];
     if results.metrics.iter().any(|m| m.aa.is_some()) {
         lines.push(format!(
-            "A/A: {} against a second set of {} boots; a metric that sees a difference there gets no verdict.",
+            "A/A: {} against a second set of {} boots; a metric that differs there gets no verdict.",
             meta.base(),
             meta.base()
         ));
@@ -221,7 +222,7 @@ pub fn explanation(results: &Results) -> Vec<String> {
     lines
 }
 
-/// `reap/multi`: the scenario and which of its runs; see [`run_name`].
+/// Returns the scenario and its run, for example `reap/multi`; see [`run_name`].
 pub(crate) fn group_name(metric: &Metric) -> String {
     match &metric.mode {
         Some(mode) => format!("{}/{}", metric.scenario, run_name(mode, metric.cpus)),
@@ -229,7 +230,7 @@ pub(crate) fn group_name(metric: &Metric) -> String {
     }
 }
 
-/// A table with a line below its header, not between rows; it never asks the terminal anything.
+/// Makes a table with a line below its header and none between rows. It does not query the terminal.
 pub(crate) fn new_table(width: Option<u16>, colour: bool) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
@@ -247,12 +248,12 @@ pub(crate) fn new_table(width: Option<u16>, colour: bool) -> Table {
     table
 }
 
-/// The table's text without the blanks that pad its lines, with a final newline.
+/// Returns the table's text without trailing blanks, with a final newline.
 pub(crate) fn lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Breaks `text` between words to fit the width, every line indented; with a final newline.
+/// Wraps `text` to `width` columns and indents every line; with a final newline.
 fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
     let width = width.map_or(usize::MAX, usize::from);
     let margin = " ".repeat(indent);
@@ -294,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn kernels_beside_the_two_have_columns() {
-        let results = fixture::results_with_beside();
+    fn control_kernels_have_columns() {
+        let results = fixture::results_with_control_kernel();
         let text = render(&results, None, false);
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().trim_end();
         assert!(line("verdict").ends_with("precise <1>"), "{text}");
@@ -314,15 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn boots_that_were_made_again_are_shown() {
+    fn boots_that_were_repeated_are_shown() {
         let text = render(&fixture::results_with_repeated(), None, false);
         let line =
-            "FAILED: pair 2/8, memreap, reap/multi: the kernel panicked: <no>; made again, logs in boots/x";
+            "FAILED: pair 2/8, memreap, reap/multi: the kernel panicked: <no>; repeated, logs in boots/x";
         assert!(text.lines().any(|l| l == line), "{text}");
     }
 
     #[test]
-    fn too_few_pairs_are_said_so() {
+    fn too_few_pairs_are_reported() {
         let mut results = fixture::results();
         results.meta.pairs = 1;
         for metric in &mut results.metrics {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What may be said about a metric.
+//! The verdict about a metric.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a comparison may say about a metric; [`crate::ab::stats`] has the rules.
+/// The verdict of a comparison; [`crate::ab::stats`] has the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
-    /// The changed arm improves the metric, beyond chance and beyond the minimum effect.
+    /// The changed arm improves the metric: significantly, and by more than the minimum effect.
     #[serde(rename = "better")]
     Better,
-    /// The changed arm makes the metric worse, beyond chance and beyond the minimum effect.
+    /// The changed arm makes the metric worse: significantly, and by more than the minimum effect.
     #[serde(rename = "worse")]
     Worse,
-    /// The whole interval lies within the minimum effect: no difference worth the name.
+    /// The whole interval is within the minimum effect: there is no relevant difference.
     #[serde(rename = "same")]
     Same,
-    /// The boots do not support any of the three statements above.
+    /// The boots support none of the three statements above.
     #[serde(rename = "no verdict")]
     None,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The form of an `expect.toml`; the parent module describes the tables.
+//! The types of an `expect.toml`. The parent module describes the tables.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Holds the metrics of a run against the tables of an `expect.toml`.
+//! Checks the metrics of a run against the tables of an `expect.toml`.
 
 use crate::ab::catalog::run_name;
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
@@ -10,17 +10,21 @@ use crate::ab::verdict::Verdict;
 use crate::format::{interval, number, percent, ratio};
 use protocol::results::Better;
 
-/// One arm of the results.
+/// An arm of the results.
 #[derive(Clone, Copy)]
 pub(super) enum Arm<'a> {
     Base,
     Changed,
-    /// A kernel beside the two, by its name.
-    Beside(&'a str),
+    /// A control kernel, by its name.
+    ControlKernel(&'a str),
 }
 
 impl<'a> Arm<'a> {
-    /// The arm of that name, or of the name that it has by default.
+    /// Returns the arm of that name. `stock` and `memreap` also name the base and the changed arm if these
+    /// have other names.
+    ///
+    /// # Errors
+    /// Returns a message with the known names.
     pub(super) fn of(results: &Results, arm: &'a str) -> Result<Self, String> {
         let (base, changed) = (results.meta.base(), results.meta.changed());
         match arm {
@@ -28,26 +32,30 @@ impl<'a> Arm<'a> {
             _ if arm == changed => Ok(Self::Changed),
             "stock" => Ok(Self::Base),
             "memreap" => Ok(Self::Changed),
-            _ if results.meta.arms.iter().skip(2).any(|beside| beside.name == arm) => Ok(Self::Beside(arm)),
+            _ if results.meta.arms.iter().skip(2).any(|control| control.name == arm) => {
+                Ok(Self::ControlKernel(arm))
+            }
             _ => {
                 let known = [base, changed].into_iter();
-                let known = known.chain(results.meta.arms.iter().skip(2).map(|beside| beside.name.as_str()));
+                let known =
+                    known.chain(results.meta.arms.iter().skip(2).map(|control| control.name.as_str()));
                 Err(format!("no arm '{arm}'; there are: {}", known.collect::<Vec<_>>().join(", ")))
             }
         }
     }
 
-    /// NaN, which meets no expectation, if the metric was not measured on the arm.
+    /// Returns the metric's median on this arm; NaN, which meets no expectation, if it was not measured
+    /// there.
     fn median(self, metric: &Metric) -> f64 {
         match self {
             Self::Base => median(&metric.stock),
             Self::Changed => median(&metric.memreap),
-            Self::Beside(arm) => metric.beside(arm).unwrap_or(f64::NAN),
+            Self::ControlKernel(arm) => metric.control_median(arm).unwrap_or(f64::NAN),
         }
     }
 }
 
-/// What is said of an expectation that more pairs could have met.
+/// The measured value of an expectation that needs more pairs.
 pub(super) const TOO_FEW_PAIRS: &str = "too few pairs";
 
 fn left_out(expected: String, why: &str) -> Checked {
@@ -55,7 +63,7 @@ fn left_out(expected: String, why: &str) -> Checked {
 }
 
 fn needs_pairs(expected: String) -> Checked {
-    left_out(expected, ": needs pairs")
+    left_out(expected, ": needs more pairs")
 }
 
 pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) -> Checked {
@@ -68,7 +76,7 @@ pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) 
     }
     let scenario = file.scenario.as_deref();
     let known = |m: &Metric| {
-        let of = |known: &&KnownWorse| Scope::of_known_worse(file, known).holds(m, &known.metric);
+        let of = |known: &&KnownWorse| Scope::of_known_worse(file, known).selects(m, &known.metric);
         file.known_worse.iter().find(of).is_some()
     };
     let worse: Vec<String> = results
@@ -111,28 +119,30 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind)
     Checked { expected, measured, state: State::of(met) }
 }
 
-/// A promise about one metric in words, and whether it is kept: `None` if the run cannot tell.
-type Promise = (String, Option<bool>);
+/// A part of an expectation as text, and whether it is met; `None` if this kind of run cannot show it.
+type Part = (String, Option<bool>);
 
-fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Promise {
-    // A rounding error in exp(ln(x)) must not turn identical boots into a miss.
+fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Part {
+    // Identical boots must not miss by a rounding error in exp(ln(x)).
     const ROUNDING: f64 = 1e-9;
     let reaches = |shown: f64, least: f64| shown >= least * (1.0 - ROUNDING);
-    let words = format!("at least {}", ratio(least));
+    let text = format!("at least {}", ratio(least));
     if !kind.smoke {
-        return (words, Some(metric.ci95.is_some_and(|[lowest, _]| reaches(lowest, least))));
+        return (text, Some(metric.ci95.is_some_and(|[lowest, _]| reaches(lowest, least))));
     }
-    match by_one_pair(metric, least) {
-        Some(part) => (format!("{words} ({} by one pair)", ratio(part)), Some(reaches(metric.ratio, part))),
-        None => (words, None),
+    match least_of_one_pair(metric, least) {
+        Some(part) => (format!("{text} ({} for one pair)", ratio(part)), Some(reaches(metric.ratio, part))),
+        None => (text, None),
     }
 }
 
-/// What one pair has to show of a ratio that is promised: half of a gain, in logarithms; where nothing
-/// is to be gained, it may be a fifth below. Guests in real time share the host with whatever else runs
-/// there, and beside two compilers a pair showed 0.77x of a promised 1.25x: they have to show what is
-/// far beyond that, and nothing else.
-fn by_one_pair(metric: &Metric, least: f64) -> Option<f64> {
+/// Returns the ratio that one pair must reach if `least` is expected; `None` if one pair cannot show it.
+///
+/// It is half of the expected gain on a logarithmic scale; if no gain is expected, 80 % of `least`. Guests
+/// that run in real time share the host with other processes: next to two compilers, a pair showed 0.77x
+/// where 1.25x was expected. So they are only checked for ratios that are much larger than this noise.
+fn least_of_one_pair(metric: &Metric, least: f64) -> Option<f64> {
+    /// An effect of this size is visible in one pair on a loaded host.
     const MIN_REAL_TIME_RATIO: f64 = 10.0;
     let virtual_time = metric.mode.as_deref() == Some("icount");
     match least {
@@ -142,23 +152,23 @@ fn by_one_pair(metric: &Metric, least: f64) -> Option<f64> {
     }
 }
 
-/// `share_at_most`, of which one pair has to show half as well.
-fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Promise {
+/// Judges `share_at_most`. One pair must show half of the reduction, on a logarithmic scale.
+fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Part {
     let [changed, base] = sums(metric);
-    let words = format!("at most {} of base", percent(most));
+    let text = format!("at most {} of base", percent(most));
     if kind.smoke {
         let part = most.sqrt();
-        return (format!("{words} ({} by one pair)", percent(part)), Some(changed <= part * base));
+        return (format!("{text} ({} for one pair)", percent(part)), Some(changed <= part * base));
     }
-    (words, Some(changed <= most * base))
+    (text, Some(changed <= most * base))
 }
 
-/// All that was measured on the changed kernel, and on the base.
+/// Returns the sums of the values on the changed arm and on the base arm.
 fn sums(metric: &Metric) -> [f64; 2] {
     [&metric.memreap, &metric.stock].map(|arm| arm.iter().sum())
 }
 
-/// The ratio, how sure it is, and the verdict.
+/// Returns the ratio, its interval and the verdict as text.
 fn judged(metric: &Metric, kind: RunKind) -> String {
     let of = ratio(metric.ratio);
     match metric.ci95 {
@@ -168,7 +178,7 @@ fn judged(metric: &Metric, kind: RunKind) -> String {
     }
 }
 
-/// Which of the results' metrics an expectation is about.
+/// Selects the metrics that an expectation is about.
 pub(super) struct Scope<'a> {
     scenario: Option<&'a str>,
     mode: Option<&'a str>,
@@ -189,8 +199,8 @@ impl<'a> Scope<'a> {
         Self::new(file, &known.scenario, &known.mode, known.cpus)
     }
 
-    /// Whether it is the metric of that name, in a guest that is meant.
-    fn holds(&self, m: &Metric, name: &str) -> bool {
+    /// Whether `m` has that name and is from a selected guest.
+    fn selects(&self, m: &Metric, name: &str) -> bool {
         m.metric == name
             && self.scenario.is_none_or(|s| m.scenario == s)
             && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
@@ -198,7 +208,7 @@ impl<'a> Scope<'a> {
     }
 
     fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
-        results.metrics.iter().filter(|m| self.holds(m, name)).collect()
+        results.metrics.iter().filter(|m| self.selects(m, name)).collect()
     }
 
     pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, kind: RunKind) -> Vec<Checked> {
@@ -208,14 +218,14 @@ impl<'a> Scope<'a> {
             return vec![missing(wanted(&known.metric), &known.metric)];
         }
         let checked = found.into_iter().map(|m| {
-            let (floor, kept) = match known.at_least {
+            let (floor, met) = match known.at_least {
                 0.0 => (String::new(), Some(true)),
                 least => at_least(m, least, kind),
             };
             let separator = if floor.is_empty() { "" } else { ", " };
             let expected = wanted(&place(m)) + separator + &floor;
-            match kept {
-                Some(kept) => Checked { expected, measured: judged(m, kind), state: State::of(kept) },
+            match met {
+                Some(met) => Checked { expected, measured: judged(m, kind), state: State::of(met) },
                 None => needs_pairs(expected),
             }
         });
@@ -285,44 +295,45 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The metric against what is expected of it, and apart from it what needs more pairs.
+/// Checks a metric against an `[[expect]]` table. Parts that need more pairs are a separate outcome,
+/// left out.
 fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
-    let promises = [
+    let parts = [
         expect.at_least.map(|least| at_least(m, least, kind)),
         expect.share_at_most.map(|most| at_most_a_share(m, most, kind)),
         expect.verdict.map(|verdict| (verdict.to_string(), (!kind.smoke).then_some(m.verdict == verdict))),
     ];
-    let (told, untold): (Vec<Promise>, Vec<Promise>) =
-        promises.into_iter().flatten().partition(|(_, kept)| kept.is_some());
-    let of = |promises: &[Promise]| {
-        let words: Vec<&str> = promises.iter().map(|(words, _)| words.as_str()).collect();
-        format!("{}: {}", place(m), words.join(", "))
+    let (checkable, left_out): (Vec<Part>, Vec<Part>) =
+        parts.into_iter().flatten().partition(|(_, met)| met.is_some());
+    let of = |parts: &[Part]| {
+        let texts: Vec<&str> = parts.iter().map(|(text, _)| text.as_str()).collect();
+        format!("{}: {}", place(m), texts.join(", "))
     };
     let mut checked = Vec::new();
-    if !told.is_empty() {
+    if !checkable.is_empty() {
         let mut measured = judged(m, kind);
         if expect.share_at_most.is_some() {
             let [changed, base] = sums(m);
             let share = if base > 0.0 { percent(changed / base) } else { "-".to_owned() };
             measured = format!("{measured}, {share} ({} of {} {})", number(changed), number(base), m.unit);
         }
-        let met = told.iter().all(|(_, kept)| *kept == Some(true));
-        checked.push(Checked { expected: of(&told), measured, state: State::of(met) });
+        let met = checkable.iter().all(|(_, met)| *met == Some(true));
+        checked.push(Checked { expected: of(&checkable), measured, state: State::of(met) });
     }
-    if !untold.is_empty() {
-        checked.push(needs_pairs(of(&untold)));
+    if !left_out.is_empty() {
+        checked.push(needs_pairs(of(&left_out)));
     }
     checked
 }
 
-/// How it is said that an expectation is of a metric that was not measured.
+/// The beginning of the measured value of an expectation of a metric that was not measured.
 pub(super) const NOT_MEASURED: &str = "the results have no";
 
 fn missing(expected: String, metric: &str) -> Checked {
     Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state: State::Missed }
 }
 
-/// What tells the guests apart in which metrics are measured.
+/// Identifies the guest in which a metric was measured.
 fn guest(metric: &Metric) -> (&str, Option<&str>, Option<u32>) {
     (&metric.scenario, metric.mode.as_deref(), metric.cpus)
 }

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a topic promises: `kernel/<topic>/expect.toml`, checked against a run's results.
+//! Checks the results of a run against the expectations of a topic: `kernel/<topic>/expect.toml`.
 //!
 //! ```toml
-//! aa_clean = true             # no A/A control of the scenario may see a difference
+//! aa_clean = true             # no A/A control of the scenario may show a difference
 //!
-//! [[known_worse]]             # what may get worse, but not below this ratio; nothing else may
+//! [[known_worse]]             # a metric that may get worse, down to this ratio; no other metric may
 //! metric = "100-vmas/zone-lock-contended"
-//! at_least = 0.4              # 0.0 where the base arm has 0: then the ratio says nothing
+//! at_least = 0.4              # 0.0 if the base arm has the value 0, so that the ratio is meaningless
 //!
-//! [[expect]]                  # one metric, changed arm against base arm
+//! [[expect]]                  # one metric: changed arm against base arm
 //! metric = "100-vmas/pte-lock-contended"
 //! mode = "multi"              # optional; without it, every mode that has the metric
 //! at_least = 33.0             # the ratio; above 1 is an improvement
 //! verdict = "better"          # optional
-//! share_at_most = 0.03        # optional: all boots together, this share of the base arm's
+//! share_at_most = 0.03        # optional: the sum over all boots, as a share of the base arm's sum
 //!
-//! [[compare]]                 # two metrics of one arm, or one of any two arms, by their medians
+//! [[compare]]                 # medians of two metrics of one arm, or of one metric of two arms
 //! arm = "memreap"
 //! metric = "100-vmas/mrelease2-90"
 //! not_worse_than = "100-vmas/mrelease-90"
-//! tolerance = 0.05            # optional: so much worse is still fine
-//! than_arm = "stock-precise"  # optional: the second metric is of this arm, so two arms are compared
-//! times = 15.0                # optional: must be so many times as good
+//! tolerance = 0.05            # optional: this much worse is still accepted
+//! than_arm = "stock-precise"  # optional: the arm of the second metric
+//! times = 15.0                # optional: the first must be this many times as good
 //!
-//! [[bound]]                   # one metric of one arm, by its median
+//! [[bound]]                   # the median of one metric of one arm
 //! arm = "memreap"
 //! metric = "20000-vmas-2-maps/vmas-per-mapping"
 //! at_most = 1.5
 //! mode = "icount"             # optional, as in all tables
-//! cpus = 64                   # optional, too: of a scenario with several guests of one mode
+//! cpus = 64                   # optional, in all tables: selects one of several guests of a mode
 //! ```
 //!
-//! `scenario = "..."` in a table, or once at the top for all, tells metrics of the same name
-//! apart. A metric that the results do not have fails its expectation.
+//! `scenario = "..."`, in a table or once at the top for all tables, selects one of several metrics of the
+//! same name. An expectation of a metric that the results do not have is missed.
 //!
-//! `at_least` is a promise, a floor of `[[known_worse]]` as well: it is kept if the lower end of the
-//! ratio's 95 % interval is not below it. So it is kept by luck in one of forty runs at most, and a run
-//! that is too noisy, or has too few pairs for an interval, keeps no promise.
+//! `at_least`, also that of `[[known_worse]]`, is met if the lower end of the ratio's 95 % interval is not
+//! below it. So it is met by chance in at most one of forty runs. A run that is too noisy, or has too few
+//! pairs for an interval, misses it.
 //!
-//! `share_at_most` is for counts that go down to almost nothing: where one arm has zeros, a ratio
-//! depends on how they are treated ([`crate::ab::stats`]), a share of a sum does not.
+//! `share_at_most` is for counts that fall to almost zero. With zeros, a ratio depends on their treatment
+//! ([`crate::ab::stats`]); a share of a sum does not.
 //!
-//! [`RunKind`] say what is left out where the results cannot show it.
+//! [`RunKind`] decides which expectations are left out because the results cannot show them.
 
 mod file;
 mod judge;
@@ -62,37 +62,37 @@ use crate::ab::results::Results;
 
 pub use render::render;
 
-/// What the results were to show.
+/// What kind of run the results are from.
 #[derive(Clone, Copy, Debug)]
 pub struct RunKind {
-    /// Whether they are of a smoke run, one pair: then `at_least` and `share_at_most` are judged by the
-    /// pair's own figures, which only have to show half of what is promised, and what needs more pairs is
-    /// left out: verdicts, what got worse, the A/A control, and in guests that run in real time all but
-    /// large ratios.
+    /// Whether it is a smoke run with one pair. Then `at_least` and `share_at_most` are judged by the values
+    /// of that pair, which only have to show half of the expected effect. Expectations that need more pairs
+    /// are left out: verdicts, metrics that got worse, the A/A control and, in guests that run in real time,
+    /// all but large ratios.
     pub smoke: bool,
-    /// Whether they have an A/A control. Without one, `aa_clean` is left out.
+    /// Whether it has an A/A control. Without one, `aa_clean` is left out.
     pub aa: bool,
 }
 
-/// One expectation and what became of it.
+/// One expectation and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What is expected, in words.
+    /// The expectation as text.
     pub expected: String,
-    /// What was measured, or why nothing was.
+    /// The measured value, or why there is none.
     pub measured: String,
-    /// Whether that is enough.
+    /// The outcome.
     pub state: State,
 }
 
-/// What became of an expectation.
+/// The outcome of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was measured.
+    /// The results meet the expectation.
     Met,
-    /// It was not.
+    /// The results do not meet the expectation.
     Missed,
-    /// Nobody looked; see [`RunKind`].
+    /// The expectation was not checked; see [`RunKind`].
     LeftOut,
 }
 
@@ -102,11 +102,11 @@ impl State {
     }
 }
 
-/// Checks `results` against an `expect.toml`.
+/// Checks `results` against the `expect.toml` at `path`. Returns the outcome of each expectation.
 ///
 /// # Errors
-/// When the file cannot be read, or is not of the form that the module describes; the error
-/// names file and line.
+/// When the file cannot be read or does not have the form that the module describes. The error names file
+/// and line.
 pub fn check(results: &Results, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
     check_text(results, &text, path, kind)
@@ -150,7 +150,7 @@ fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Resu
     Ok(checked)
 }
 
-/// The arm of that name, or what is `bad` about it.
+/// Returns the arm of that name; `bad` makes the error if there is none.
 fn arm_named<'a>(
     results: &Results,
     arm: &'a Spanned<String>,
@@ -159,13 +159,13 @@ fn arm_named<'a>(
     Arm::of(results, arm.get_ref()).map_err(|what| bad(arm.span(), what))
 }
 
-/// Whether nothing was missed.
+/// Whether no expectation was missed.
 #[must_use]
 pub fn passed(checked: &[Checked]) -> bool {
     checked.iter().all(|c| c.state != State::Missed)
 }
 
-/// The line, from 1, in which the span begins.
+/// Returns the number of the line in which the span begins, counted from 1.
 fn line(text: &str, span: &Range<usize>) -> usize {
     text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The outcome of the expectations as text.
+//! Renders the outcomes of expectations as text.
 
 use comfy_table::{Attribute, Cell, Color};
 
 use crate::ab::expect::{Checked, State};
 use crate::ab::table;
 
-/// The expectations as a table for the terminal; `width` and `colour` as in [`table::render`].
+/// Renders the outcomes as a table for the terminal. `width` is in columns, `None` for no limit; `colour`
+/// allows colours.
 #[must_use]
 pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let mut table = table::new_table(width, colour);

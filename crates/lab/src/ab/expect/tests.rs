@@ -27,7 +27,7 @@ fn one_pair() -> Results {
     results
 }
 
-/// Without the check that every file has, that nothing else got worse.
+/// Removes the expectation that every file has: that nothing else got worse.
 fn own(checked: Vec<Checked>) -> Vec<Checked> {
     checked.into_iter().filter(|c| !c.expected.ends_with("got worse")).collect()
 }
@@ -36,7 +36,7 @@ fn passes(text: &str) -> Vec<bool> {
     own(check_fixture(text).unwrap()).iter().map(|c| c.state == State::Met).collect()
 }
 
-/// Results with all that the scenario reports, in all its guests and on all its kernels.
+/// Results with all metrics that the scenario reports, in all its guests and on all its kernels.
 fn all_of(scenario: &Scenario) -> Results {
     let mut results = fixture::results();
     let (arm, like) = (results.meta.arms[0].clone(), results.metrics[0].clone());
@@ -58,7 +58,7 @@ fn all_of(scenario: &Scenario) -> Results {
     results
 }
 
-/// What the text names of which `results` have nothing.
+/// The expectations in `text` of metrics that `results` do not have.
 fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
     let checked = check_text(results, text, path, ALL).unwrap();
     let missing = checked.into_iter().filter(|c| c.measured.starts_with(NOT_MEASURED));
@@ -124,7 +124,7 @@ fn what_gets_worse_must_be_known_and_has_a_floor() {
     let name = "100-vmas/mrelease-90";
     assert_eq!(judge("100-vmas/pte-lock-contended", 0.5, ""), [true, false]);
     assert_eq!(judge(name, 0.5, ""), [true, true]);
-    // A floor is a promise: the whole interval is above it.
+    // The whole interval must be above the floor.
     assert_eq!(judge(name, 0.51, ""), [false, true]);
     assert_eq!(judge(name, 0.5, "mode = 'multi'\nscenario = 'reap'"), [true, true]);
     // Known in other guests only.
@@ -136,7 +136,7 @@ fn what_gets_worse_must_be_known_and_has_a_floor() {
 }
 
 #[test]
-fn promises_are_kept_by_the_lower_end_of_the_interval() {
+fn at_least_is_judged_by_the_lower_end_of_the_interval() {
     let mut results = fixture::results();
     let state = |results: &Results, what: &str| {
         let text = format!("[[expect]]\nmetric = '100-vmas/mrelease-90'\n{what}");
@@ -163,7 +163,7 @@ fn promises_are_kept_by_the_lower_end_of_the_interval() {
 }
 
 #[test]
-fn one_pair_has_to_show_half_of_a_promise() {
+fn one_pair_has_to_show_half_of_the_effect() {
     let judge = |metric: usize, ratio: f64, least: f64, table: &str| {
         let mut results = one_pair();
         results.metrics[metric].ratio = ratio;
@@ -174,12 +174,12 @@ fn one_pair_has_to_show_half_of_a_promise() {
     let of_mode = |mode| one_pair().metrics.iter().position(|m| m.mode.as_deref() == Some(mode)).unwrap();
     let (virtual_time, real_time) = (of_mode("icount"), of_mode("multi"));
     for table in ["expect", "known_worse"] {
-        let promises = [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9), (1.0, 0.81, 0.79), (0.5, 0.41, 0.39)];
-        for (least, enough, too_little) in promises {
+        let cases = [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9), (1.0, 0.81, 0.79), (0.5, 0.41, 0.39)];
+        for (least, enough, too_little) in cases {
             assert_eq!(judge(virtual_time, enough, least, table), State::Met, "{least}");
             assert_eq!(judge(virtual_time, too_little, least, table), State::Missed, "{least}");
         }
-        // Others on the host decide in real time, unless it is far off.
+        // In real time only a large ratio can be judged.
         assert_eq!(judge(real_time, 10.1, 100.0, table), State::Met);
         assert_eq!(judge(real_time, 9.9, 100.0, table), State::Missed);
         for least in [0.5, 1.0, 1.25, 9.9] {
@@ -287,7 +287,7 @@ fn a_metric_in_two_modes_must_pass_in_both() {
 }
 
 #[test]
-fn guests_of_one_mode_are_told_apart_by_their_cpus() {
+fn guests_of_one_mode_are_distinguished_by_their_cpus() {
     let mut results = fixture::results();
     for (cpus, factor) in [(16, 1.0), (64, 10.0)] {
         for name in ["a", "b"] {
@@ -332,8 +332,8 @@ fn comparisons_within_an_arm_know_direction_and_tolerance() {
 #[test]
 fn any_two_arms_are_compared_by_a_factor() {
     let mut results = fixture::results();
-    let beside = |arm: &str| ArmMeta { name: arm.into(), ..results.meta.arms[0].clone() };
-    let arms = [beside("third"), beside("unused")];
+    let control = |arm: &str| ArmMeta { name: arm.into(), ..results.meta.arms[0].clone() };
+    let arms = [control("third"), control("unused")];
     results.meta.arms.extend(arms);
     let metric = &mut results.metrics[1];
     metric.memreap = vec![2.0];
@@ -390,7 +390,7 @@ fn aa_clean_needs_controls_that_see_nothing() {
     results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
     assert!(judge(&results)[0].measured.contains("mrelease-90"));
     assert!(!passed(&judge(&results)));
-    // Another scenario's alarm is another topic's.
+    // A difference in another scenario's control is another topic's problem.
     let own_scenario = format!("scenario = '{}'\naa_clean = true", results.metrics[0].scenario);
     results.metrics[1].scenario = "another".into();
     assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x"), ALL).unwrap())));

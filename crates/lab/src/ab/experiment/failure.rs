@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A comparison that ended because of a guest.
+//! The error of a run that ended because of a guest.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::vm::channel::Outcome;
 
-/// A comparison that ended because of a guest. Reaches the caller through
-/// [`anyhow::Error::downcast_ref`].
+/// The error of a run that ended because of a guest. Callers get it by [`anyhow::Error::downcast_ref`].
 #[derive(Debug)]
 pub struct Failure {
-    /// Which boot: `pair 3/8, memreap, reap/multi`.
+    /// The boot's name, for example `pair 3/8, memreap, reap/multi`.
     pub boot: String,
     /// What went wrong.
     pub cause: Cause,
-    /// The boot's folder with all its logs.
+    /// The folder with all logs of the boot.
     pub logs: PathBuf,
-    /// The evidence: the ends of the logs that matter; see [`Boot::tail`].
+    /// The relevant parts of the logs; see [`crate::vm::boot::Boot::tail`].
     pub tail: String,
 }
 
 /// What was wrong with a boot.
 #[derive(Debug)]
 pub enum Cause {
-    /// The guest did not end as it should.
+    /// The guest failed.
     Outcome(Outcome),
-    /// The guest ended well, but what it delivered is not what the other boots deliver.
+    /// The guest succeeded but delivered other metrics than the other boots.
     Metrics(String),
 }
 
 impl Failure {
-    /// The exit code for it: 3 when the host's QEMU is at fault, 4 when the guest is.
+    /// Returns the lab's exit code: 3 if QEMU failed, 4 if the guest failed.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.cause {

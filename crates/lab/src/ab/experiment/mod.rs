@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One comparison: boots both arms in turns, collects one number per metric and boot, and
-//! hands them to the statistics.
+//! Runs one comparison: boots both arms alternately, collects one number per metric and boot, and passes them
+//! to the statistics.
 //!
-//! Boots of a pair are back to back, and their order rotates so that neither a slow drift of
-//! the host nor a place within the pair favours an arm; [`order`] has the details. Guests whose
-//! counter counts instructions do not mind the host, and share it; see [`guests_at_a_time`].
+//! The boots of a pair are back to back. Their order rotates, so that neither a slow drift of the host nor
+//! the place within the pair favours an arm; [`order`] has the details. Guests whose clock counts
+//! instructions do not depend on the load of the host, so several of them run at a time; see
+//! [`guests_at_a_time`].
 //!
-//! A run leaves in the output folder:
+//! A run writes to the output folder:
 //!
 //! ```text
-//! results.json   report.html          the whole run; written at its end
-//! results-partial.json                after each pair, until the run ends; no verdicts
-//! boots/<scenario>-<run>/<pair>-<arm>/   each boot's logs, and what it delivered (boot.json); a run is a
-//!                                      mode, with its CPUs if the scenario has several: icount-64
-//! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be made again
-//! previous/                           the same of the run before
+//! results.json   report.html             the complete run, at its end
+//! results-partial.json                   the results so far, after each pair; without verdicts
+//! boots/<scenario>-<run>/<pair>-<arm>/   the logs and the samples (boot.json) of each boot; <run> is the
+//!                                        mode, with the CPUs if it is ambiguous: icount-64
+//! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be repeated
+//! previous/                              the same files of the previous run
 //! ```
 //!
-//! A lock beside that folder makes runs take turns in it.
+//! A lock next to that folder serialises runs that use it.
 
 mod failure;
 mod order;
@@ -50,31 +51,30 @@ use crate::vm::parallel;
 
 pub use failure::{Cause, Failure};
 
-/// What to compare, and how thoroughly.
+/// What to compare, and with how many boots.
 #[derive(Clone)]
 pub struct Plan {
-    /// Names of scenarios; empty means all.
+    /// The names of the scenarios; all of them if empty.
     pub scenarios: Vec<String>,
-    /// Arguments for the scenarios in the guest, after those that the catalog gives them.
+    /// Arguments for the scenarios in the guest, after those from the catalog.
     pub args: Vec<String>,
-    /// Pairs per scenario and run.
+    /// The number of pairs per scenario and run.
     pub pairs: usize,
-    /// Base and changed.
+    /// The base arm and the changed arm.
     pub arms: [Arm; 2],
-    /// Kernels that scenarios need beside the two ([`Scenario::controls`]), by their names; those
-    /// that are not here are left out.
+    /// The control kernels of the scenarios ([`Scenario::controls`]), matched by name. A control kernel that
+    /// is missing here is not measured.
     pub controls: Vec<Arm>,
-    /// Whether every pair has a second boot of the base arm: the A/A control.
+    /// Whether each pair has a second boot of the base arm, for the A/A control.
     pub aa: bool,
     /// The smallest effect that counts, as a fraction.
     pub min_effect: f64,
     /// The family-wise error rate of the verdicts.
     pub alpha: f64,
-    /// Only checks that both arms deliver all metrics: one pair, no control, no verdicts; the
-    /// output goes to the folder `smoke` and leaves that of a full run alone.
+    /// Whether this is a smoke run, which only checks that both arms deliver all metrics: one pair, no A/A
+    /// control, no verdicts. Its output goes to the folder `smoke`, so results of a full run are kept.
     pub smoke: bool,
-    /// Takes boots that an earlier run made of the same kernel, guest and QEMU instead of making them
-    /// again.
+    /// Whether to reuse boots of an earlier run that had the same kernel, guest and QEMU.
     pub resume: bool,
     /// Where the kernel comes from, for the report.
     pub source: Option<String>,
@@ -87,8 +87,8 @@ pub struct Plan {
 /// Runs the plan with real guests.
 ///
 /// # Errors
-/// [`Failure`] when a guest fails or delivers other metrics than its peers; anything else is
-/// the host's trouble or a plan that makes no sense.
+/// [`Failure`] when a guest fails twice or delivers other metrics than the other boots. Any other error is a
+/// problem of the host or an invalid plan.
 pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
     let name = accel.to_string();
     let booter = Booter {
@@ -101,11 +101,11 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
 type KeyOf<'a> = dyn Fn(&Arm, &Job) -> Result<String> + Sync + 'a;
 type BootOne<'a> = dyn Fn(&Arm, &Job, &Path) -> Result<Boot> + Sync + 'a;
 
-/// How guests are booted; tests pass something quicker.
+/// How guests are booted. Tests pass a substitute that boots nothing.
 struct Booter<'a> {
-    /// What the outcome depends on, as [`boot::content_key`].
+    /// Returns the key of everything that the outcome depends on, like [`boot::content_key`].
     key: &'a KeyOf<'a>,
-    /// Boots one guest, as [`boot::boot`].
+    /// Boots one guest, like [`boot::boot`].
     boot: &'a BootOne<'a>,
 }
 
@@ -123,7 +123,7 @@ fn run_with(
         out.push("smoke");
     }
     let rules = Rules { alpha: plan.alpha, min_effect: plan.min_effect };
-    // Says now what would otherwise be said after all boots.
+    // Checks the rules now and not only after all boots.
     stats::compare(&[], rules)?;
     if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
         bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
@@ -134,7 +134,7 @@ fn run_with(
     }
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
-        // Results without a run that ended well would be taken for this one's.
+        // If this run fails, results of an earlier one must not look like its results.
         ["results.json", "report.html"].iter().try_for_each(|name| remove(&out.join(name)))?;
     } else {
         put_aside(&out)?;
@@ -175,20 +175,20 @@ fn run_with(
     };
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
-    let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.beside(scenario)).len();
+    let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.controls_of(scenario)).len();
     let boots = plan.pairs * runs.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
-        let beside = plan.beside(scenario);
-        groups.push(Group::new(scenario, run, beside.iter().map(|&i| plan.controls[i].name.clone())));
+        let controls = plan.controls_of(scenario);
+        groups.push(Group::new(scenario, run, controls.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
         let at_a_time = guests_at_a_time(ctx, scenario, run);
         let pairs: Vec<usize> = (0..plan.pairs).collect();
-        // So many pairs at a time that no lane waits for another.
+        // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
-            let of_pair = |&pair| order(pair, plan.aa, &beside).into_iter().map(move |role| (pair, role));
+            let of_pair = |&pair| order(pair, plan.aa, &controls).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
                 session.boot(scenario, run, pair, role).map(|boot| (role, boot))
@@ -196,7 +196,7 @@ fn run_with(
             for booted in booted {
                 let (role, booted) = booted?;
                 meta.repeated.extend(booted.repeated.clone());
-                let place = |i| beside.iter().position(|&b| b == i).unwrap_or_default();
+                let place = |i| controls.iter().position(|&c| c == i).unwrap_or_default();
                 let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };
                 let release = booted.deliver_to(&mut groups[current], to)?;
                 let arm = match role {
@@ -222,7 +222,7 @@ fn run_with(
     Ok(results)
 }
 
-/// How many of the run's guests are booted at a time.
+/// Returns how many guests of the run are booted at a time; warns if memory is short even for one.
 fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
     let available = parallel::available_mib().unwrap_or(u64::MAX);
     let fit = parallel::guests_that_fit(run.mem_mib, available);
@@ -238,16 +238,16 @@ fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
 }
 
 impl Plan {
-    /// The scenario's kernels beside the two, by their places in `controls`.
-    fn beside(&self, scenario: &Scenario) -> Vec<usize> {
+    /// Returns the scenario's control kernels as indices of `controls`.
+    fn controls_of(&self, scenario: &Scenario) -> Vec<usize> {
         let wanted =
             |control: &catalog::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }
 
-/// Moves what an earlier run left into `previous`, so that no file of it can be taken for this
-/// run's when this one fails.
+/// Moves the files of the previous run to `previous`, so that they cannot be mistaken for those of this run
+/// if it fails.
 fn put_aside(out: &Path) -> Result<()> {
     let previous = out.join("previous");
     let old: Vec<PathBuf> = ["results.json", "results-partial.json", "report.html", "boots"]
@@ -281,7 +281,7 @@ fn arm_meta(arm: &Arm) -> ArmMeta {
     }
 }
 
-/// The machine the guests ran on; nothing if /proc does not tell.
+/// Returns the host's CPUs as text; `None` if /proc does not name the model.
 fn machine() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "))?.1;

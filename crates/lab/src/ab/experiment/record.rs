@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a boot leaves beside its logs for whoever continues the comparison: `boot.json` if it ended
-//! well, and for an attempt that did not a folder of its own, `<logs>.failed`, with `failed.json`.
-//! Both hold the boot's content key ([`crate::vm::boot::content_key`]): with another kernel, guest or
-//! QEMU they mean nothing.
+//! Records of boots, so that an interrupted comparison can be continued.
+//!
+//! A boot that ended well leaves `boot.json` next to its logs. The logs of a failed attempt are moved to
+//! `<logs>.failed` and get a `failed.json`. Both have the boot's content key
+//! ([`crate::vm::boot::content_key`]); they are ignored if the kernel, the guest or QEMU has changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,24 +17,24 @@ use crate::host::write_atomically;
 use crate::host::{self, Staging};
 use protocol::results::Sample;
 
-/// A boot that ended well.
+/// The content of `boot.json`: a boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct BootRecord {
     /// The boot's content key.
     pub key: String,
     /// The release of its kernel.
     pub release: Option<String>,
-    /// What it measured.
+    /// Its samples.
     pub samples: Vec<Sample>,
 }
 
 impl BootRecord {
-    /// What is kept beside these logs; nothing also if it is not of this form.
+    /// Reads the record next to these logs; `None` if there is none or it is not valid.
     pub fn read(logs: &Path) -> Option<Self> {
         read(&file(logs))
     }
 
-    /// Writes it beside the logs.
+    /// Writes the record next to the logs.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -42,10 +43,10 @@ impl BootRecord {
     }
 }
 
-/// Sees to it that the boot with these logs is made again.
+/// Removes the record next to these logs, so that the boot is repeated.
 ///
 /// # Errors
-/// When what is kept cannot be removed.
+/// When it cannot be removed.
 pub fn forget(logs: &Path) -> Result<()> {
     let file = file(logs);
     host::remove_any(&file).with_context(|| format!("cannot remove {}", file.display()))
@@ -55,22 +56,22 @@ fn file(logs: &Path) -> PathBuf {
     logs.join("boot.json")
 }
 
-/// An attempt that failed.
+/// The content of `failed.json`: an attempt that failed.
 #[derive(Serialize, Deserialize)]
 struct Failed {
     key: String,
     repeated: RepeatedBoot,
 }
 
-/// Where the logs of an attempt go that failed.
+/// Returns the folder for the logs of a failed attempt.
 pub fn failed_folder(logs: &Path) -> PathBuf {
     let mut name = logs.as_os_str().to_owned();
     name.push(".failed");
     name.into()
 }
 
-/// Moves the logs of an attempt that failed out of the way of the next one, in place of those of
-/// any attempt before. Does not return if the attempt failed because the lab was interrupted.
+/// Moves the logs of a failed attempt to [`failed_folder`] and replaces those of an earlier one. Does not
+/// return if the attempt failed because the lab was interrupted.
 ///
 /// # Errors
 /// When the folder cannot be moved or written.
@@ -83,8 +84,8 @@ pub fn set_aside(logs: &Path, key: &str, repeated: &RepeatedBoot) -> Result<()> 
     staging.publish(&target)
 }
 
-/// What became of an earlier attempt at the boot with these logs, if it was the same by its key.
-/// One that was not is removed.
+/// Returns the failed attempt of an earlier run at the boot with these logs if it has the same key; removes
+/// any other.
 ///
 /// # Errors
 /// When it cannot be removed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Collects what the guests of a comparison deliver, and hands it to the statistics.
+//! Collects the samples of all boots and passes them to the statistics.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,38 +13,41 @@ use crate::ab::verdict::Verdict;
 use crate::format;
 use protocol::results::Sample;
 
-/// The boots of one scenario's run.
+/// The samples of one run of a scenario.
 pub(super) struct Group {
     scenario: &'static str,
     mode: &'static str,
     cpus: Option<u32>,
-    /// The names of the kernels beside the two.
-    beside: Vec<String>,
+    /// The names of the control kernels.
+    controls: Vec<String>,
     metrics: Vec<MetricValues>,
 }
 
-/// One metric's values so far; the arrays are indexed by pair.
+/// The values of one metric so far. The arrays are indexed by pair.
 struct MetricValues {
-    /// The first boot's sample: name, unit and direction that all boots must repeat.
+    /// The sample of the first boot. All others must have the same name, unit and direction.
     like: Sample,
     base: Vec<f64>,
     changed: Vec<f64>,
-    control: Vec<f64>,
-    /// The kernels beside the two, in the order of [`Group::beside`].
-    beside: Vec<Vec<f64>>,
+    base_again: Vec<f64>,
+    /// The control kernels, in the order of [`Group::controls`].
+    controls: Vec<Vec<f64>>,
 }
 
 impl Group {
-    pub(super) fn new(scenario: &Scenario, run: &Run, beside: impl Iterator<Item = String>) -> Self {
+    pub(super) fn new(scenario: &Scenario, run: &Run, controls: impl Iterator<Item = String>) -> Self {
         let (mode, cpus) = (mode_name(run.mode), scenario.cpus_in_name(run));
-        Self { scenario: scenario.name, mode, cpus, beside: beside.collect(), metrics: Vec::new() }
+        Self { scenario: scenario.name, mode, cpus, controls: controls.collect(), metrics: Vec::new() }
     }
 
-    /// Takes one boot's samples (of the kernel beside the two that is `i`th in this group, if that
-    /// is the role), or says what is wrong with them.
+    /// Adds the samples of one boot. In `role`, the index of a control kernel is that of
+    /// [`Group::controls`].
+    ///
+    /// # Errors
+    /// Returns what is wrong with the samples.
     pub(super) fn take(&mut self, role: Role, samples: &[Sample]) -> Result<(), String> {
         if samples.is_empty() {
-            return Err("the guest ended well but delivered no metric".to_owned());
+            return Err("the guest succeeded but delivered no metric".to_owned());
         }
         for (i, sample) in samples.iter().enumerate() {
             let name = &sample.metric;
@@ -62,13 +65,13 @@ impl Group {
                     like: like.clone(),
                     base: Vec::new(),
                     changed: Vec::new(),
-                    control: Vec::new(),
-                    beside: vec![Vec::new(); self.beside.len()],
+                    base_again: Vec::new(),
+                    controls: vec![Vec::new(); self.controls.len()],
                 })
                 .collect();
         }
         if let Some(extra) = samples.iter().find(|s| self.metrics.iter().all(|m| m.like.metric != s.metric)) {
-            return Err(format!("metric '{}' is new: earlier boots have no such", extra.metric));
+            return Err(format!("metric '{}' is new: earlier boots do not have it", extra.metric));
         }
         for metric in &mut self.metrics {
             let like = &metric.like;
@@ -84,8 +87,8 @@ impl Group {
             let values = match role {
                 Role::Base => &mut metric.base,
                 Role::Changed => &mut metric.changed,
-                Role::BaseAgain => &mut metric.control,
-                Role::ControlKernel(i) => &mut metric.beside[i],
+                Role::BaseAgain => &mut metric.base_again,
+                Role::ControlKernel(i) => &mut metric.controls[i],
             };
             values.push(sample.value);
         }
@@ -93,8 +96,11 @@ impl Group {
     }
 }
 
-/// The statistics of all groups. A partial run's groups have different numbers of pairs, so
-/// each is a family of its own and nothing gets a verdict.
+/// Computes the results of all groups. The groups of a partial run have different numbers of pairs, so each
+/// is compared separately and there are no verdicts.
+///
+/// # Errors
+/// When the statistics reject the values.
 pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: bool) -> Result<Results> {
     let families: Vec<&[Group]> = if partial { groups.chunks(1).collect() } else { vec![groups] };
     let mut metrics = Vec::new();
@@ -102,9 +108,9 @@ pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: boo
         let collected: Vec<(&Group, &MetricValues)> =
             family.iter().flat_map(|g| g.metrics.iter().map(move |m| (g, m))).collect();
         let main = compare(&collected, rules, |m| &m.changed)?;
-        let has_control = collected.iter().any(|(_, m)| !m.control.is_empty());
+        let has_control = collected.iter().any(|(_, m)| !m.base_again.is_empty());
         let control = match has_control {
-            true => compare(&collected, rules, |m| &m.control)?.into_iter().map(Some).collect(),
+            true => compare(&collected, rules, |m| &m.base_again)?.into_iter().map(Some).collect(),
             false => vec![None; main.len()],
         };
         for (((group, m), main), control) in collected.into_iter().zip(main).zip(control) {
@@ -148,14 +154,14 @@ fn metric(group: &Group, m: &MetricValues, main: &Comparison, aa: Option<&Compar
         p: main.p,
         p_raw: Some(main.p_raw),
         beside: group
-            .beside
+            .controls
             .iter()
-            .zip(&m.beside)
+            .zip(&m.controls)
             .map(|(arm, values)| ControlValues { arm: arm.clone(), values: values.clone() })
             .collect(),
         verdict: main.checked_by(aa),
         aa: aa.map(|aa| AaControl {
-            stock2: m.control.clone(),
+            stock2: m.base_again.clone(),
             ratio: aa.ratio,
             ci95: aa.ci95,
             p: aa.p,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Boots the guests of a comparison, one at a time per caller, and takes over those of an earlier run.
+//! Boots the guests of a comparison, repeats a boot that failed, and reuses boots of an earlier run.
 
 use std::fmt;
 use std::fs;
@@ -22,33 +22,35 @@ use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 
-/// How much of a failed guest's console an error shows.
+/// How many lines of the log of a failed guest an error shows.
 const CONSOLE_TAIL_LINES: usize = 30;
 
-/// A run in progress.
+/// A comparison in progress.
 pub(super) struct Session<'a> {
     pub(super) ctx: &'a Context,
     pub(super) plan: &'a Plan,
     pub(super) out: &'a Path,
     pub(super) step: Step,
     pub(super) counter: BootCounter,
-    /// Whether it has been said that an earlier run's boots are others than this one's.
+    /// Whether a note said that boots of an earlier run cannot be reused.
     pub(super) said_stale: AtomicBool,
     pub(super) booter: &'a Booter<'a>,
 }
 
-/// A boot that ended well, before anybody has looked at what it delivers.
+/// A boot that ended well. Its samples are not checked yet.
 pub(super) struct Booted {
     name: String,
     logs: PathBuf,
     boot: Boot,
-    /// The attempt before, if there was one.
+    /// The failed first attempt, if there was one.
     pub(super) repeated: Option<RepeatedBoot>,
 }
 
 impl Session<'_> {
-    /// Boots one guest, or takes what an earlier run kept of this boot. One that fails is made
-    /// again, once.
+    /// Boots one guest, or reuses the boot of an earlier run. A boot that fails is repeated once.
+    ///
+    /// # Errors
+    /// [`Failure`] if the guest fails twice; otherwise a problem of the host.
     pub(super) fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
@@ -90,13 +92,13 @@ impl Session<'_> {
         Ok(booted)
     }
 
-    /// What an earlier run kept of this boot, if it was the same by its key. What was not is forgotten.
+    /// Returns the record of this boot from an earlier run if it has the same key; removes any other.
     fn recorded(&self, name: &str, logs: &Path, key: &str) -> Result<Option<BootRecord>> {
         match BootRecord::read(logs) {
             Some(record) if record.key != key => {
                 if !self.said_stale.fetch_or(true, Ordering::Relaxed) {
-                    let what = "is of another kernel, guest or QEMU; all such boots are made again";
-                    self.ctx.progress.note(&format!("{name}: the earlier one {what}"));
+                    let what = "is of another kernel, guest or QEMU; all such boots are repeated";
+                    self.ctx.progress.note(&format!("{name}: the earlier boot {what}"));
                 }
                 record::forget(logs)?;
                 Ok(None)
@@ -116,7 +118,7 @@ impl Session<'_> {
         })
     }
 
-    /// Keeps the logs of an attempt that failed, and says that there will be another one.
+    /// Keeps the logs of a failed attempt and warns that the boot is repeated.
     fn set_aside(&self, failure: &Failure, key: &str) -> Result<RepeatedBoot> {
         let to = record::failed_folder(&failure.logs);
         let repeated = RepeatedBoot {
@@ -127,12 +129,12 @@ impl Session<'_> {
         };
         record::set_aside(&failure.logs, key, &repeated)?;
         let RepeatedBoot { boot, what, .. } = &repeated;
-        self.ctx.progress.warn(&format!("{boot}: {what}; it is made again; logs: {}", to.display()));
+        self.ctx.progress.warn(&format!("{boot}: {what}; repeating the boot; logs: {}", to.display()));
         Ok(repeated)
     }
 }
 
-/// A boot of an earlier run.
+/// Converts the record of an earlier run into a boot.
 fn boot_of(record: BootRecord, logs: &Path) -> Boot {
     Boot {
         outcome: Outcome::Exit(0),
@@ -146,7 +148,10 @@ fn boot_of(record: BootRecord, logs: &Path) -> Boot {
 }
 
 impl Booted {
-    /// Adds what the guest delivered to its group, and gives its kernel's release.
+    /// Adds the samples to their group and returns the kernel's release.
+    ///
+    /// # Errors
+    /// [`Failure`] if the metrics are not those of the other boots.
     pub(super) fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
         match group.take(role, &self.boot.samples) {
             Ok(()) => Ok(self.boot.release),
@@ -177,7 +182,7 @@ fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
     }
 }
 
-/// How many boots there are, and how long the rest of them will take.
+/// Counts boots and estimates how long the remaining ones take.
 pub(super) struct BootCounter {
     began: Instant,
     made: AtomicUsize,
@@ -194,12 +199,12 @@ impl BootCounter {
         self.made.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one of an earlier run.
+    /// Counts a boot of an earlier run.
     fn count_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Nothing while no boot tells how long one takes.
+    /// Returns the estimated time left; `None` before the first boot.
     fn left(&self) -> Option<Duration> {
         let made = self.made.load(Ordering::Relaxed);
         let rest = self.all.saturating_sub(made + self.taken.load(Ordering::Relaxed));
@@ -218,7 +223,7 @@ impl fmt::Display for BootCounter {
     }
 }
 
-/// The arm's name as part of a path: names come from the command line.
+/// Makes the arm's name safe for a path: it comes from the command line.
 fn file_name(arm: &str) -> String {
     arm.chars().map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect()
 }

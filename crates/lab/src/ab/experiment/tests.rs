@@ -97,7 +97,7 @@ fn compare_with(f: &Fixture, scenarios: &[&Scenario], boot: &BootOne<'_>) -> Res
 }
 
 #[test]
-fn whole_run_gives_verdicts_and_files() {
+fn whole_run_yields_verdicts_and_files() {
     let f = fixture();
     let mut boots = Vec::new();
     let results = run_fixture(&f, &mut |arm, job, logs| {
@@ -137,7 +137,7 @@ fn whole_run_gives_verdicts_and_files() {
         assert!(out.join("boots").join(boot).join("console.log").is_file(), "{boot}");
     }
 
-    // The next run puts these aside, whatever becomes of it.
+    // The next run moves these away, even if it fails.
     run_fixture(&f, &mut |_, _, _| bail!("no")).unwrap_err();
     assert!(out.join("previous/results.json").is_file());
     assert!(out.join("previous/boots/synthetic-multi").is_dir());
@@ -145,7 +145,7 @@ fn whole_run_gives_verdicts_and_files() {
 }
 
 #[test]
-fn runs_in_one_folder_take_turns() {
+fn runs_in_one_folder_wait_for_each_other() {
     let f = fixture();
     let booted = Mutex::new(Vec::new());
     let begun = std::sync::Barrier::new(2);
@@ -219,7 +219,7 @@ fn several_guests_of_one_mode_are_kept_apart() {
 }
 
 #[test]
-fn kernels_beside_the_two_are_booted_where_they_are_needed() {
+fn control_kernels_are_booted_where_they_are_needed() {
     let mut f = fixture();
     let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
     let controls = vec![arm("unwanted"), arm("second"), arm("first")];
@@ -244,10 +244,10 @@ fn kernels_beside_the_two_are_booted_where_they_are_needed() {
     assert_eq!([times("with first"), times("with second"), times("with stock")], [12, 12, 24]);
     assert_eq!(booted.len(), 2 * 6 * 3 + 2 * 6 * 5);
     for metric in &results.metrics {
-        let beside: Vec<_> = metric.beside.iter().map(|b| (b.arm.as_str(), b.values.clone())).collect();
+        let controls: Vec<_> = metric.beside.iter().map(|b| (b.arm.as_str(), b.values.clone())).collect();
         match metric.scenario.as_str() {
-            "with" => assert_eq!(beside, [("first", vec![100.0; 6]), ("second", vec![200.0; 6])]),
-            _ => assert!(beside.is_empty()),
+            "with" => assert_eq!(controls, [("first", vec![100.0; 6]), ("second", vec![200.0; 6])]),
+            _ => assert!(controls.is_empty()),
         }
         assert_eq!((metric.verdict, metric.stock.len()), (Verdict::Same, 6));
     }
@@ -261,7 +261,7 @@ fn panic() -> Outcome {
 }
 
 #[test]
-fn boot_that_fails_twice_ends_the_run_and_says_all() {
+fn boot_that_fails_twice_ends_the_run_with_an_error() {
     let mut f = fixture();
     f.plan.aa = false;
     let mut boots = 0;
@@ -290,7 +290,7 @@ fn boot_that_fails_twice_ends_the_run_and_says_all() {
 }
 
 #[test]
-fn boot_that_fails_is_made_again_and_never_forgotten() {
+fn boot_that_fails_is_repeated_and_reported() {
     let f = fixture();
     let mut boots = 0;
     let results = run_fixture(&f, &mut |arm, _, logs| {
@@ -306,9 +306,9 @@ fn boot_that_fails_is_made_again_and_never_forgotten() {
     assert_eq!(boots, 2 * 6 * 3 + 2);
     assert!(results.metrics.iter().all(|m| m.stock.len() == 6 && m.verdict != Verdict::None));
     let repeated = &results.meta.repeated;
-    let told: Vec<_> = repeated.iter().map(|r| (r.boot.as_str(), r.exit_code)).collect();
+    let reported: Vec<_> = repeated.iter().map(|r| (r.boot.as_str(), r.exit_code)).collect();
     let of = |pair, arm| format!("pair {pair}/6, {arm}, synthetic/multi");
-    assert_eq!(told, [(of(2, "stock").as_str(), 4), (of(3, "stock2").as_str(), 3)]);
+    assert_eq!(reported, [(of(2, "stock").as_str(), 4), (of(3, "stock2").as_str(), 3)]);
     assert!(repeated[0].what.contains("not syncing: no") && repeated[1].what.contains("gone"));
     assert_eq!(results.exit_code(), Some(4));
     for repeated in repeated {
@@ -319,7 +319,7 @@ fn boot_that_fails_is_made_again_and_never_forgotten() {
     assert_eq!(Results::read(&f.ctx.out.join("results.json")).unwrap(), results);
 }
 
-/// What the boot with these logs measures, whenever it is made.
+/// A boot whose value depends only on the path of its logs.
 fn steady(logs: &Path) -> Boot {
     let name = logs.strip_prefix(logs.ancestors().nth(2).unwrap()).unwrap().display().to_string();
     let ms = name.bytes().fold(0.1, |sum: f64, byte| (sum * 1.7 + f64::from(byte)) % 10.0) + 20.0 / 3.0;
@@ -334,7 +334,8 @@ fn with_kernels(f: &mut Fixture) {
     }
 }
 
-/// Runs the plan on these kernels until `limit` boots have been made, and says which were.
+/// Runs the plan until `limit` boots have been made. The first attempt at the boot named `fails` fails.
+/// Returns the results and the names of the boots.
 fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<String>) {
     let made = Mutex::new(Vec::new());
     let key =
@@ -342,7 +343,7 @@ fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<Str
     let make = |_: &Arm, _: &Job, logs: &Path| {
         let mut made = unpoisoned(&made);
         if made.len() == limit {
-            bail!("broken off");
+            bail!("interrupted");
         }
         let name = logs.file_name().unwrap().to_string_lossy().into_owned();
         let fails = name == fails && !made.contains(&name);
@@ -354,7 +355,7 @@ fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<Str
 }
 
 #[test]
-fn continued_run_is_as_one_that_was_not_broken_off() {
+fn continued_run_has_the_results_of_an_uninterrupted_one() {
     let mut whole = fixture();
     with_kernels(&mut whole);
     let (expected, all) = run_some(&whole, usize::MAX, "");
@@ -370,7 +371,7 @@ fn continued_run_is_as_one_that_was_not_broken_off() {
         assert_eq!(rest.len(), all.len() - limit);
         assert_eq!(results.unwrap().metrics, expected);
         assert!(!f.ctx.out.join("previous").exists());
-        // Without it, all boots are made.
+        // Without `resume`, all boots are made.
         f.plan.resume = false;
         assert_eq!(run_some(&f, usize::MAX, "").1.len(), all.len());
         assert!(f.ctx.out.join("previous/boots/synthetic-multi").is_dir());
@@ -378,7 +379,7 @@ fn continued_run_is_as_one_that_was_not_broken_off() {
 }
 
 #[test]
-fn boots_of_another_kernel_or_plan_are_made_again() {
+fn boots_of_another_kernel_or_plan_are_repeated() {
     let mut f = fixture();
     with_kernels(&mut f);
     f.plan.resume = true;
@@ -388,23 +389,23 @@ fn boots_of_another_kernel_or_plan_are_made_again() {
     results.unwrap();
     assert_eq!(made.len(), 2 * 6);
     assert!(made.iter().all(|name| name.ends_with("-memreap")), "{made:?}");
-    // More pairs: those that there are are taken.
+    // More pairs: the existing ones are reused.
     f.plan.pairs = 7;
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3);
     f.plan.args = vec!["case=c".into()];
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3 * 7);
-    // What cannot be read is not there.
+    // A record that cannot be read is ignored.
     fs::write(f.ctx.out.join("boots/synthetic-multi/01-stock/boot.json"), "{").unwrap();
     assert_eq!(run_some(&f, 0, "").0.unwrap_err().to_string(), "pair 1/7, stock, synthetic/multi");
     assert!(!f.ctx.out.join("results.json").exists() && !f.ctx.out.join("report.html").exists());
 }
 
 #[test]
-fn continued_run_knows_what_failed_before() {
+fn continued_run_reports_what_failed_before() {
     let mut f = fixture();
     with_kernels(&mut f);
     f.plan.resume = true;
-    // Broken off after the boot that failed, was made again and ended well.
+    // Interrupted after the boot that failed and was repeated successfully.
     run_some(&f, 9, "03-stock2").0.unwrap_err();
     let (results, made) = run_some(&f, usize::MAX, "");
     assert_eq!(made.len(), 2 * 6 * 3 - 8);
@@ -418,7 +419,7 @@ fn continued_run_knows_what_failed_before() {
 }
 
 #[test]
-fn missing_qemu_is_the_hosts_trouble() {
+fn missing_qemu_is_a_problem_of_the_host() {
     let f = fixture();
     let qemu = Outcome::Qemu { error: "No such file or directory".into() };
     let error = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, qemu.clone(), vec![]))).unwrap_err();
@@ -449,14 +450,14 @@ fn metrics_must_be_the_same_in_every_boot() {
         let failure = error.downcast_ref::<Failure>().unwrap();
         assert_eq!(failure.exit_code(), 4);
         assert!(failure.to_string().contains(said), "{said:?} is not in: {failure}");
-        // Whoever continues makes this boot again.
+        // A continued run repeats this boot.
         let kept = |boot: &str| f.ctx.out.join("boots/synthetic-multi").join(boot).join("boot.json").exists();
         assert!(kept("01-stock") && !kept("01-memreap"));
     }
 }
 
 #[test]
-fn smoke_is_one_pair_beside_the_full_run() {
+fn smoke_run_is_one_pair_in_its_own_folder() {
     let mut f = fixture();
     f.plan.smoke = true;
     let mut boots = 0;
@@ -472,7 +473,7 @@ fn smoke_is_one_pair_beside_the_full_run() {
 }
 
 #[test]
-fn senseless_plans_are_refused_before_any_boot() {
+fn invalid_plans_are_refused_before_any_boot() {
     type Spoil = fn(&mut Plan);
     let spoils: [Spoil; 5] = [
         |p| p.pairs = 0,
