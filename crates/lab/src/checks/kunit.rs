@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab kunit`: boots the changed kernel with its KUnit suites built in, which run before PID 1,
-//! and lets the kernel's own `kunit.py` read the results from the console.
+//! `lab kunit`: runs the KUnit suites of the changed kernel. They are built in and run before PID 1; the
+//! kernel's `kunit.py` parses the results from the console.
 
 use std::fs;
 use std::path::Path;
@@ -19,29 +19,29 @@ use crate::vm::accel::Accel;
 use crate::vm::boot::{self, boot};
 use crate::vm::job::{Arm, GuestCommand, Job};
 
-/// KASAN and lockdep under TCG take their time.
+/// The limit of the guest. KASAN and lockdep are slow under TCG.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What to run.
+/// The options of `lab kunit`.
 pub struct KunitOptions {
-    /// The kernel's build.
+    /// The kernel's configuration.
     pub variant: Variant,
-    /// Only suites, or `suite.case`, that match this glob.
+    /// A glob for suites or `suite.case`; `None` for all.
     pub filter: Option<String>,
     /// Whether stdout gets the results as JSON (KCIDB format) instead of text.
     pub json: bool,
-    /// Whether a pass of an earlier run counts: see [`passes`].
+    /// Whether a pass of an earlier run is used; see [`passes`].
     pub remembered: bool,
 }
 
-/// Runs the suites and prints the results; gives whether all tests passed. No test at all is a
-/// failure: a filter that matches nothing, or a kernel without its tests, proves nothing.
+/// Runs the suites, prints the results and returns whether all tests passed. If no test ran (the filter
+/// matches none, or the kernel has none), that is a failure.
 ///
 /// # Errors
 /// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
 pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> {
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
-    // The kernels have KUnit switched off until asked, so that other boots do not run the tests.
+    // KUnit is disabled by default, so that other boots do not run the tests.
     let mut cmdline = String::from("kunit.enable=1");
     if options.variant == Variant::Debug {
         cmdline.push_str(" kmemleak=on");
@@ -66,7 +66,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     }
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/kunit"))?;
 
-    // What the tests said before a guest failed is worth showing; the failure counts more.
+    // Results are printed even if the guest failed later, but the failure is what is reported.
     let parsed = parse(&kernel.source_dir, &boot.console_log, options.json);
     if !boot.outcome.is_success() {
         let failure = Failure {
@@ -92,8 +92,8 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     Ok(passed && tests > 0)
 }
 
-/// Has the console read by the tree's own tool, prints what it makes of it, and gives its
-/// verdict and the number of tests that ran.
+/// Parses the console with the tool of the kernel's source, prints the results, and returns whether all tests
+/// passed and how many ran.
 fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     let results = console.with_file_name("kunit.json");
     host::remove_any(&results).with_context(|| results.display().to_string())?;
@@ -101,7 +101,7 @@ fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     tool.arg(source.join("tools/testing/kunit/kunit.py"))
         .args(["parse", &format!("--json={}", results.display())])
         .arg(console)
-        // The tree is shared: no __pycache__ in it.
+        // The source tree is shared between builds: no __pycache__ in it.
         .env("PYTHONDONTWRITEBYTECODE", "1");
     let log = console.with_file_name("kunit.log");
     let status = host::run_logged(&mut tool, &log, |line| {
@@ -110,7 +110,7 @@ fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
         }
     })?;
     let text = fs::read_to_string(&results).with_context(|| {
-        format!("kunit.py left no results ({status}); its words:\n{}", host::tail(&log, 15))
+        format!("kunit.py left no results ({status}); its output:\n{}", host::tail(&log, 15))
     })?;
     let value: Value = serde_json::from_str(&text).with_context(|| results.display().to_string())?;
     if json {
@@ -119,7 +119,7 @@ fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     Ok((status.success() && failed(&value) == 0, ran(&value)))
 }
 
-/// The cases, at any depth, for which `keep` holds.
+/// Counts the cases, at any depth, for which `keep` is true.
 fn count(group: &Value, keep: &dyn Fn(&Value) -> bool) -> u64 {
     let list = |key: &str| group.get(key).and_then(Value::as_array).into_iter().flatten();
     let here = list("test_cases").filter(|case| keep(case)).count() as u64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab test` and what it runs in guests: [`kunit`], [`selftests`], [`stress`], [`soak`].
+//! `lab test` ([`suite`]) and the checks that run in guests: [`kunit`], [`selftests`], [`stress`], [`soak`].
 
 pub mod kunit;
 mod passes;

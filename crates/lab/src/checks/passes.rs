@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Passes of earlier runs. What was run has a key by its content ([`crate::content`]): the same
-//! kernel, program, guest, QEMU and arguments need not pass twice. Failures are never remembered.
+//! Remembers which checks passed.
 //!
-//! A pass counts for [`PASS_LIFETIME`], so that what is new only outside of the key (the host, its kernel)
-//! comes to light as well. Passes are in the cache, outside of the checkout.
+//! Each check has a content key ([`crate::content`]). A check that passed with the same kernel, program,
+//! guest, QEMU and arguments need not run again. Failures are not remembered.
+//!
+//! A pass expires after [`PASS_LIFETIME`], because a change outside of the key (the host and its kernel) may
+//! matter too. Passes are in the cache, outside of the checkout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,13 +18,13 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::host::write_atomically;
 
-/// For how long a pass counts.
+/// How long a pass is valid.
 const PASS_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How the line begins in which a check says that it made use of earlier passes.
+/// The beginning of the line in which a check reports that it used earlier passes.
 pub const SUMMARY_PREFIX: &str = "remembered: ";
 
-/// What an earlier run kept of its pass, if there was one and it still counts.
+/// Returns what was stored with the pass of this key; `None` if there is no valid pass.
 pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
     let path = path(ctx, key);
     let age = path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
@@ -32,7 +34,7 @@ pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Remembers a pass, and forgets those that count no more.
+/// Stores a pass, and removes expired ones.
 ///
 /// # Errors
 /// When the cache cannot be written.
@@ -42,14 +44,15 @@ pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> 
     for entry in fs::read_dir(ctx.cache.join("passes")).into_iter().flatten().flatten() {
         let made = entry.metadata().and_then(|meta| meta.modified());
         if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > PASS_LIFETIME)) {
-            // One that stays costs space and nothing else.
+            // Errors are ignored: an expired pass only takes space.
             let _ = fs::remove_file(entry.path());
         }
     }
     Ok(())
 }
 
-/// What to say of a check in which `remembered` of `all` passes were of earlier runs, if any.
+/// Returns the line about the use of earlier passes in a check: `remembered` of `all`. `None` if there were
+/// none.
 pub fn summary(remembered: usize, all: usize) -> Option<String> {
     (remembered > 0).then(|| format!("{SUMMARY_PREFIX}{remembered} of {all}"))
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab selftests`: user-space tests of the kernel, run in guests.
+//! `lab selftests`: runs user-space tests of the kernel in guests.
 //!
-//! "ours" are the topics' own, in `tools/testing/selftests/memreap`; they run in the changed
-//! kernel and must pass. Any other name is a folder of the kernel's own selftests, or one
-//! program in it (`mm/mrelease_test`); the same binaries run in the stock and in the changed
-//! kernel, and only what fails in the changed one alone is held against it. Each program gets a
-//! guest of its own, so that one that brings its guest down is known by name and spoils no other.
+//! "ours" are the topics' tests, in `tools/testing/selftests/memreap`. They run in the changed kernel and
+//! must pass. Any other name is a folder of the kernel's selftests or a program in it (`mm/mrelease_test`).
+//! Its binaries run in the stock and in the changed kernel, and only failures that stock does not have count.
+//! Each program runs in its own guest, so that one that crashes the guest is identified and does not affect
+//! others.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -32,29 +32,31 @@ use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
 use protocol::results::Message;
 
-/// The folder of our own tests.
+/// The folder of our tests.
 const OUR_FOLDER: &str = "memreap";
-/// Where the tests are, in the kernel's source and in the guest.
+/// The folder of the tests in the kernel's source.
 const SOURCE_FOLDER: &str = "tools/testing/selftests";
+/// The folder of the tests in the guest.
 const GUEST_FOLDER: &str = "/selftests";
 
-/// One program's limit in the guest, in seconds: the kernel's usual 45 s, with room for TCG and
-/// debug checks, among which kmemleak takes most.
-fn program_limit(leaks: bool) -> u64 {
+/// Returns the time limit of a program in seconds. The kernel's default is 45 s; TCG and debug checks take
+/// longer, kmemleak most of all.
+fn program_limit_s(leaks: bool) -> u64 {
     if leaks { 4800 } else { 1200 }
 }
-/// What the guest has for its boot and its end.
+/// The time for the guest's boot and shutdown.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(240);
-/// mrelease_test takes up to 1 GiB.
+/// The guest's memory. mrelease_test uses up to 1 GiB.
 const GUEST_MEM_MIB: u32 = 2048;
-/// Tests of migration need a second node; both get half of the memory.
+/// Tests of migration need a second node. Each node has half of the memory.
 const KERNEL_PARAMETERS: &str = "numa=fake=2";
-/// The kernel's own of them also need two CPUs beside their own.
+/// The CPUs for the kernel's tests: some need two CPUs in addition to their own.
 const KERNEL_TEST_CPUS: u32 = 3;
-/// A victim, what kills it and its reapers each on a CPU of their own.
+/// The CPUs for those of our tests that need more than two: `expedite` has a victim, its killer and reapers,
+/// each on its own CPU.
 const CPUS_OF_OUR_PROGRAMS: &[(&str, u32)] = &[("expedite", 4)];
-/// Those that take longest in the debug kernel, from five minutes to one: begun first, in this order,
-/// so that none of them is alone at the end.
+/// Our tests that take longest in the debug kernel, from five minutes to one. They are started first, in this
+/// order, so that none of them runs alone at the end.
 const LONGEST_RUNNING: &[&str] = &[
     "swap_release",
     "swap_release_race",
@@ -70,42 +72,42 @@ const LONGEST_RUNNING: &[&str] = &[
     "reap_race",
 ];
 
-/// What busybox's `timeout -s KILL` leaves.
+/// The exit status of busybox's `timeout -s KILL` after it killed the program.
 const STATUS_KILLED: i32 = 128 + 9;
 
-/// Libraries that tests under tools/testing/selftests/mm want.
+/// Libraries that tests in tools/testing/selftests/mm use.
 const TEST_LIBRARIES: &[Pkg] = &[
     Pkg { name: "libnuma-dev", probe: Probe::File("/usr/include/numa.h") },
     Pkg { name: "libcap-dev", probe: Probe::File("/usr/include/sys/capability.h") },
 ];
 
-/// What to run.
+/// The options of `lab selftests`.
 pub struct SelftestOptions {
-    /// `ours`, or `FOLDER[/PROGRAM [ARGUMENT...]]` under tools/testing/selftests; none: ours.
+    /// `ours`, or `FOLDER[/PROGRAM [ARGUMENT...]]` below tools/testing/selftests. If empty: `ours`.
     pub names: Vec<String>,
-    /// The kernels' build.
+    /// The kernels' configuration.
     pub variant: Variant,
-    /// How long each storm and race of ours goes on, in seconds.
+    /// The duration of each of our stress tests, in seconds.
     pub stress_seconds: u64,
-    /// Whether guests look for what their programs leaked of the kernel's memory; debug only.
+    /// Whether guests look for memory leaks in the kernel; debug only.
     pub leaks: bool,
     /// Whether stdout gets the results as JSON instead of a table.
     pub json: bool,
-    /// Whether passes of earlier runs count: see [`passes`].
+    /// Whether passes of earlier runs are used; see [`passes`].
     pub remembered: bool,
 }
 
-/// Runs the tests in their kernels, prints the results and gives whether all is well: ours pass and
-/// skip nothing but what [`Skips`] lists, the kernel's own fail nowhere where they do not fail on stock.
+/// Runs the tests, prints the results and returns whether there is no new failure: our tests pass and skip
+/// only what [`Skips`] lists, and the kernel's tests fail only where they also fail on stock.
 ///
 /// # Errors
-/// When a kernel or a test does not build, there is no such test, or QEMU fails. A guest that
-/// panics, hangs or complains is a failure of the test that ran in it.
+/// When a kernel or a test does not build, a test does not exist, or QEMU fails. If a guest panics, hangs or
+/// reports a problem, the test in it has failed.
 pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<bool> {
     let default = [String::from("ours")];
     let names = if options.names.is_empty() { &default[..] } else { &options.names };
     let mut rows = Vec::new();
-    // What was found out before something went wrong is still worth showing.
+    // Results are printed even if there was an error.
     let done = run_all(ctx, accel, options, names, &mut rows);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
@@ -167,7 +169,7 @@ fn run_all(
         for program in &tests.programs {
             let mut next = || reports.next().and_then(|(_, report)| report);
             let base = base.map(|_| next());
-            // Those that were not reached any more because of the error have no row.
+            // Programs that did not run because of an error have no row.
             let (Some(changed), false) = (next(), matches!(base, Some(None))) else { continue };
             let unlisted = match name.is_ours() {
                 true => skips.unlisted(program, options.variant, &changed),
@@ -183,11 +185,11 @@ fn run_all(
     error.map_or(Ok(()), Err)
 }
 
-/// A test's name as the user gives it.
+/// A test's name on the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Name {
     folder: String,
-    /// The program with its arguments; `None` means all of the folder.
+    /// The program with its arguments; `None` for all programs of the folder.
     program: Option<String>,
 }
 
@@ -204,7 +206,7 @@ impl Name {
         let path = path.trim_matches('/');
         let fine = !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "..");
         ensure!(fine, "'{text}' names no folder under {SOURCE_FOLDER}");
-        // Folders may be nested (filesystems/epoll), so what is a program shows in the tree.
+        // Folders may be nested (filesystems/epoll). build() checks whether the last part is a program.
         let (folder, program) = match path.rsplit_once('/') {
             Some((folder, program)) => (folder, Some(format!("{program} {args}").trim().to_owned())),
             None => (path, None),
@@ -213,20 +215,20 @@ impl Name {
     }
 }
 
-/// Tests, built and ready for a guest.
+/// The tests of a folder, built.
 struct Tests {
-    /// Under tools/testing/selftests.
+    /// The folder below tools/testing/selftests.
     folder: String,
-    /// The folder with the binaries, on the host.
+    /// The folder with the binaries on the host.
     built: PathBuf,
-    /// What to run in it, with arguments.
+    /// The programs, with arguments.
     programs: Vec<String>,
-    /// Keeps `built` until the tests are done with, and to ourselves.
+    /// Keeps `built` until the tests have run, and locks it.
     _scratch: (Staging, File),
 }
 
-/// Builds a folder's tests by the kernel's own makefiles, in a scratch copy of the tree, the one
-/// of this number.
+/// Builds the tests of a folder with the kernel's makefiles, in a temporary copy of the tree. `place` is the
+/// number of that copy.
 fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Tests> {
     let mut folder = name.folder.clone();
     let mut program = name.program.clone();
@@ -245,13 +247,13 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     if folder != OUR_FOLDER
         && let Err(e) = host::ensure_packages(ctx, TEST_LIBRARIES)
     {
-        // Most tests need none of them.
+        // Most tests do not need them.
         ctx.progress.warn(&format!("tests that need these will not build: {e:#}"));
     }
     let headers = kernel::install_headers(ctx, kernel)?.join("include");
 
     let step = ctx.progress.step(&format!("building selftests {folder}"));
-    // Beside the tree: hard links do not reach across file systems.
+    // In the cache, where the tree is: hard links do not work across file systems.
     let target = ctx.cache.join(format!("selftests-{place}"));
     let lock = host::lock(ctx, &target)?;
     let scratch = Staging::begin(&target)?;
@@ -275,12 +277,12 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
             vec![command.clone()]
         }
         None => {
-            // One that does not build (a library is missing) must not keep the others back; that
-            // it is missing shows when it is to be run.
+            // A test that does not build (for lack of a library) must not prevent the others. It is reported
+            // as "not built" later.
             let status = host::run_logged(make().arg("-k"), &log, |line| step.detail(line))?;
             if !status.success() {
                 let what = format!("not all of selftests {folder} built: see {}", log.display());
-                // Nothing of ours is missing for want of a library.
+                // Our tests need no libraries, so all of them must build.
                 ensure!(folder != OUR_FOLDER, what);
                 ctx.progress.warn(&what);
             }
@@ -296,17 +298,17 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     Ok(Tests { folder, built, programs, _scratch: (scratch, lock) })
 }
 
-/// How many CPUs a guest of this program of ours has.
+/// Returns the number of CPUs for one of our programs.
 fn cpus_of_ours(program: &str) -> u32 {
     CPUS_OF_OUR_PROGRAMS.iter().find(|(name, _)| *name == program).map_or(2, |&(_, cpus)| cpus)
 }
 
-/// One program in one kernel, in a guest of its own.
+/// A program to run in a kernel.
 struct Run<'a> {
     tree: Tree,
     kernel: &'a Kernel,
     tests: &'a Tests,
-    /// With its arguments.
+    /// The program with its arguments.
     program: &'a str,
 }
 
@@ -315,12 +317,12 @@ impl Run<'_> {
         self.program.split(' ').next().unwrap_or(self.program)
     }
 
-    /// What the longest come first by.
+    /// Returns the sort key of the start order: the longest first.
     fn rank(&self) -> usize {
         LONGEST_RUNNING.iter().position(|&long| long == self.file()).unwrap_or(LONGEST_RUNNING.len())
     }
 
-    /// Its report, and whether it is of an earlier run.
+    /// Returns the report, and whether it is from an earlier run.
     fn report(&self, ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<(Report, bool)> {
         if !self.tests.built.join(self.file()).is_file() {
             return Ok((Report::not_run("not built"), false));
@@ -328,7 +330,7 @@ impl Run<'_> {
         let (arm, job) = (self.arm(), self.job(options)?);
         let mut content = Content::default();
         content.add(boot::content_key(ctx, accel, &arm, &job)?);
-        // What reads the program's output is as much part of a pass as the program.
+        // A pass also depends on the parser of the program's output.
         content.add(include_str!("tap.rs"));
         let key = content.key();
         if options.remembered
@@ -349,7 +351,7 @@ impl Run<'_> {
     }
 
     fn job(&self, options: &SelftestOptions) -> Result<Job> {
-        let (seconds, limit) = (options.stress_seconds, program_limit(options.leaks));
+        let (seconds, limit) = (options.stress_seconds, program_limit_s(options.leaks));
         let (file, program) = (self.file(), self.program);
         let home = format!("{GUEST_FOLDER}/{}", self.tests.folder);
         let script = format!(
@@ -369,7 +371,7 @@ impl Run<'_> {
         let content = fs::read(&path).with_context(|| path.display().to_string())?;
         job.overlay = vec![(path, format!("{home}/{file}"))];
         if content.starts_with(b"#!") {
-            // A script may call anything beside it.
+            // A script may call other files of its folder.
             job.overlay = vec![(self.tests.built.clone(), home)];
             let bash = PathBuf::from("/bin/bash");
             if bash.is_file() {
@@ -395,42 +397,43 @@ impl Run<'_> {
             let cause = Cause::Outcome(boot.outcome.clone());
             return Err(Failure { boot: self.program.into(), cause, tail: boot.tail(20), logs }.into());
         }
-        // Ours speak TAP by the house's rules; of the kernel's own, not all do.
+        // All our tests print TAP; some of the kernel's do not.
         let must_be_tap = self.tests.folder == OUR_FOLDER;
         let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));
         report.seconds = begun.elapsed().as_secs();
         if boot.outcome == Outcome::Exit(STATUS_KILLED) {
-            report.why = Some("killed, or longer than its limit".into());
+            report.why = Some("killed, or over its time limit".into());
         }
         Ok(report)
     }
 }
 
-/// How a case of the one report ended in the other: the case of that name, or, since some tests put what they
-/// measured into the name, one that differs from it in figures alone and has no namesake of its own.
+/// Returns the status in `other` of a case of the report `its`. Some tests have measured values in the names
+/// of cases; so if there is no case of that name, one is used whose name differs only in numbers and does not
+/// occur in `its`.
 fn counterpart(case: &str, its: &Report, other: &Report) -> Option<Status> {
-    let without_figures = |name: &str| -> Vec<char> {
+    let without_numbers = |name: &str| -> Vec<char> {
         let mut text: Vec<char> = name.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         text.dedup_by(|a, b| *a == '0' && *b == '0');
         text
     };
-    let same = |name: &str| !its.cases.contains_key(name) && without_figures(name) == without_figures(case);
+    let same = |name: &str| !its.cases.contains_key(name) && without_numbers(name) == without_numbers(case);
     other.cases.get(case).or_else(|| other.cases.iter().find(|(name, _)| same(name)).map(|(_, s)| s)).copied()
 }
 
-/// One program, compared.
+/// The comparison of a program.
 #[derive(Debug, Serialize)]
 struct Row {
     test: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     stock: Option<Report>,
     memreap: Report,
-    /// What fails in the changed kernel only: cases, or the program as a whole.
+    /// What fails only in the changed kernel: cases, or the program as a whole.
     new_failures: Vec<String>,
 }
 
 impl Row {
-    /// `unlisted` is what ours skip although they may not.
+    /// Compares two reports. `unlisted` are skips of our tests that are not allowed.
     fn new(test: String, stock: Option<Report>, memreap: Report, unlisted: Vec<String>) -> Self {
         let before = |case: &str| stock.as_ref().and_then(|stock| counterpart(case, &memreap, stock));
         let mut new_failures: Vec<String> = memreap
@@ -443,8 +446,8 @@ impl Row {
         if memreap.status == Status::Fail && new_failures.is_empty() && !failed_before {
             new_failures.push(memreap.why.clone().unwrap_or_else(|| "failed".into()));
         }
-        // A program that fails on stock too may fail in another way: a case that stock passes
-        // and that is skipped, or not reported any more.
+        // A program that also fails on stock may have new failures: cases that pass on stock and are now
+        // skipped or missing.
         if let Some(stock) = &stock {
             for (case, _) in stock.cases.iter().filter(|&(_, &status)| status == Status::Pass) {
                 match counterpart(case, stock, &memreap) {
@@ -482,7 +485,7 @@ fn print_table(rows: &[Row]) {
     println!("{table}");
     for row in rows.iter().filter(|r| !r.new_failures.is_empty()) {
         println!("\n{}: {}", row.test, row.new_failures.join("; "));
-        // What went well is no help in finding out what did not.
+        // Lines of passed cases are left out.
         let fine =
             |line: &str| ["ok ", "#  RUN ", "#            OK "].iter().any(|begin| line.starts_with(begin));
         let lines: Vec<_> = row.memreap.output.lines().filter(|line| !fine(line)).collect();
@@ -503,7 +506,7 @@ mod tests {
     const GOOD: &str = "TAP version 13\n1..2\n# a remark\nok 1 one\nok 2 two # SKIP no swap\n";
 
     #[test]
-    fn names_are_taken_apart() {
+    fn names_are_parsed() {
         let name = |text| Name::parse(text).map(|n| (n.folder, n.program)).unwrap();
         assert_eq!(name("ours"), ("memreap".into(), None));
         assert_eq!(name("pidfd"), ("pidfd".into(), None));
@@ -529,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_in_a_name_is_no_other_case() {
+    fn cases_whose_names_differ_in_numbers_are_the_same() {
         let new = |stock: &str, memreap: &str| {
             let report = |cases: &str| {
                 let plan = cases.lines().count();
@@ -547,7 +550,7 @@ mod tests {
         assert_eq!(new(two, "ok 1 page 1\nok 2 sheet 2\n"), ["page 2 (not run)"]);
     }
 
-    /// A program that was renamed would lose its CPUs and its place without a word.
+    /// A renamed program would lose its CPUs and its place in the order without an error.
     #[test]
     fn programs_that_are_named_here_exist() {
         let kernel = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");

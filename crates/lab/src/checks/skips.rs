@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What our selftests may leave out: `kernel/<topic>/skips.toml`, read beside a run's reports. A
-//! program that skips for any other reason fails, so no test stops running unnoticed.
+//! What our selftests may skip: `kernel/<topic>/skips.toml`. A program that skips for a reason that is not
+//! listed fails, so that tests do not stop running unnoticed.
 //!
 //! ```toml
 //! [[skip]]
-//! program = "expedite"                                # of this topic's selftests
-//! reason = "no transparent huge pages in this kernel" # in the words of the program
-//! variants = ["slim", "kcsan"]                        # the kernels in which it may say so
+//! program = "expedite"                                # one of this topic's selftests
+//! reason = "no transparent huge pages in this kernel" # the reason as the program prints it
+//! variants = ["slim", "kcsan"]                        # the kernels in which it is allowed
 //! ```
 
 use std::fs;
@@ -20,7 +20,7 @@ use toml::Spanned;
 use crate::checks::tap::Report;
 use crate::kernel::Variant;
 
-/// Where the lists are, beside the topics.
+/// The name of a list in the folder of a topic.
 const FILE_NAME: &str = "skips.toml";
 
 #[derive(Deserialize)]
@@ -42,10 +42,10 @@ struct Skip {
 pub struct Skips(Vec<Skip>);
 
 impl Skips {
-    /// Reads the lists of a checkout.
+    /// Reads all lists of a checkout.
     ///
     /// # Errors
-    /// When one is not of this form; names file and line.
+    /// When a list cannot be read or is invalid; names file and line.
     pub fn load(repo: &Path) -> Result<Self> {
         let mut all = Vec::new();
         let topics = repo.join("kernel");
@@ -59,7 +59,7 @@ impl Skips {
         Ok(Self(all))
     }
 
-    /// What a program skipped in this kernel although no list allows it, one line each.
+    /// Returns a line for each case that the program skipped in this kernel although no list allows it.
     pub fn unlisted(&self, program: &str, variant: Variant, report: &Report) -> Vec<String> {
         let program = program.split(' ').next().unwrap_or(program);
         let variant = variant.to_string();
@@ -136,9 +136,9 @@ mod tests {
         assert!(error(&variant).starts_with("skips.toml:5: no such variant"), "{}", error(&variant));
     }
 
-    /// A list that names what no program says any more would hide the next skip of that name.
+    /// An entry with a reason that no program prints any more would hide a future skip.
     #[test]
-    fn lists_name_programs_and_reasons_that_there_are() {
+    fn lists_name_existing_programs_and_reasons() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut listed = 0;
         for topic in fs::read_dir(repo.join("kernel")).unwrap() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab soak`: kill storms in the changed kernel, for as long as wanted, while CPUs go and come
-//! back, memory is paged out, swap space comes and goes and real-time tasks take all CPUs. The
-//! guest's scenario `soak` makes the mess; what is looked for is the kernel's complaints, which
-//! fail any boot, and memory or swap space that does not come back.
+//! `lab soak`: kill storms in the changed kernel, for a given time, while CPUs go offline and online, memory
+//! is paged out, swap space is added and removed, and real-time tasks occupy all CPUs.
+//!
+//! The guest's scenario `soak` does the work. The soak fails if the kernel reports a problem, as every boot
+//! does, or if memory or swap space is not freed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,36 +16,36 @@ use crate::vm::accel::Accel;
 use crate::vm::boot::boot;
 use crate::vm::job::{Arm, GuestCommand, Job};
 
-/// What the guest gets for its boot and for its last round beyond the time asked for.
+/// The time for the boot and for the last round, in addition to the requested time.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(180);
-/// One that stays and several that go and come back.
+/// One CPU stays online, the others go offline and online.
 const GUEST_CPUS: u32 = 4;
-/// The scheduler's server for ordinary tasks counts as a task of its CPU, and its timer can put it
-/// there when a CPU has just been found empty. 6.12 warns of that before it stops the server, and
-/// goes on; on a busy host it is no rarity.
+/// A warning of the stock kernel that is allowed. The scheduler's deadline server counts as a task of its
+/// CPU, and its timer can start it after the CPU was found to be empty. 6.12 warns about that before it stops
+/// the server, and continues. It is not rare on a loaded host.
 const STOCK_WARNING: &str = r"WARNING: .* sched_cpu_dying\+";
-/// The most that is asked of one boot.
+/// The longest soak.
 const MAX_MINUTES: u64 = 7 * 24 * 60;
 
-/// What to do.
+/// The options of `lab soak`.
 pub struct SoakOptions {
-    /// For how long.
+    /// The duration in minutes.
     pub minutes: u64,
-    /// The kernel's build.
+    /// The kernel's configuration.
     pub variant: Variant,
-    /// Where the guest's dice start; `None`: anywhere. The seed is printed either way.
+    /// The seed of the guest's random numbers; `None` for one from the clock. It is printed in both cases.
     pub seed: Option<u64>,
 }
 
-/// Runs the storms and prints what was done; gives whether the scenario was content too.
+/// Runs the storms, prints the guest's notes and returns whether the scenario succeeded.
 ///
 /// # Errors
-/// When the kernel does not build, or the guest fails: any splat ends the soak.
+/// When the kernel does not build or the guest fails. A splat ends the soak.
 pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
     let minutes = options.minutes;
     ensure!((1..=MAX_MINUTES).contains(&minutes), "a soak takes 1 to {MAX_MINUTES} minutes, not {minutes}");
     let seed = options.seed.unwrap_or_else(|| {
-        // Any number will do, as long as it differs from run to run.
+        // Any number that differs from run to run.
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.as_secs() ^ u64::from(t.subsec_nanos()))
     });
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;

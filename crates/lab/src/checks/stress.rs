@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab stress`: stress-ng in guests, stock beside ours.
+//! `lab stress`: runs stress-ng in guests, with the stock and the changed kernel.
 //!
-//! stress-ng knows more ways to abuse memory management than our own scenarios, and was written by
-//! others. Each class of its stressors gets a guest of its own in each kernel. What the kernel
-//! complains about fails a guest as everywhere; what stress-ng complains about is held against the
-//! changed kernel unless the stock kernel has it too. How much was done is shown, but guests run
-//! beside each other, so that it is no measurement; only nothing at all is a failure: a class
-//! whose stressors were skipped, or whose OOM killer never killed, has tested nothing.
+//! stress-ng knows more ways to stress memory management than our scenarios, and is independent of this
+//! project. Each class of stressors has its own guest in each kernel. As in all boots, a problem reported by
+//! the kernel fails the guest. A failure reported by stress-ng counts against the changed kernel unless the
+//! stock kernel has it too. The amount of work is shown, but it is no measurement because guests run
+//! concurrently. But no work at all is a failure: a class whose stressors were skipped, or in which the OOM
+//! killer never killed, has tested nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -30,38 +30,39 @@ use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
 use protocol::results::Message;
 
-/// What is run.
+/// The package of stress-ng.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
+/// The path of stress-ng in the guest.
 const GUEST_PROGRAM: &str = "/usr/bin/stress-ng";
-/// The most that is asked of one guest, in seconds.
+/// The longest run of a guest.
 const MAX_SECONDS: u64 = 24 * 60 * 60;
-/// What a guest gets for its boot, and for stressors that notice late that their time is up:
-/// under TCG and with debug checks a single round of some takes a minute.
+/// The time for the boot, and for stressors that check late whether their time is over: under TCG and with
+/// debug checks a single round of some stressors takes a minute.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(300);
-/// What the guest's script puts before its own lines, to tell them from those of stress-ng.
+/// The prefix of the lines of the guest's script, which distinguishes them from those of stress-ng.
 const LAB_LINE_PREFIX: &str = "lab: ";
 
-/// Stressors that belong together, and what they need.
+/// A class of stressors and what it needs.
 #[derive(Debug)]
 struct Class {
     name: &'static str,
     about: &'static str,
     /// stress-ng's stressors, with the number of instances of each.
     stressors: &'static [(&'static str, u32)],
-    /// Options of theirs.
+    /// Options for the stressors.
     options: &'static [&'static str],
     mem_mib: u32,
-    /// Shell commands before, as root; any that fails fails the class.
+    /// Shell commands to prepare the guest, as root. If one fails, the class fails.
     setup: &'static str,
-    /// Shell commands in the process that becomes stress-ng.
+    /// Shell commands in the process that executes stress-ng.
     enter: &'static str,
-    /// Counters of /proc/vmstat that must not be zero in the end: what the class is for.
+    /// Counters of /proc/vmstat that must not be 0 at the end, as proof that the class did what it is for.
     must_count: &'static [&'static str],
-    /// What stress-ng complains of by chance in any kernel, as parts of [`complaint`]'s text.
+    /// Failures that stress-ng reports at random in any kernel: substrings of the result of [`complaint`].
     known_complaints: &'static [&'static str],
 }
 
-/// A class that needs nothing special.
+/// The default values of a class.
 const DEFAULT_CLASS: Class = Class {
     name: "",
     about: "",
@@ -77,7 +78,7 @@ const DEFAULT_CLASS: Class = Class {
 const CLASSES: &[Class] = &[
     Class {
         name: "vm",
-        about: "memory is filled with patterns that are read back, spliced, unmapped under its user",
+        about: "memory is filled with patterns and read back, spliced, and unmapped while it is used",
         // Not vm-rw: the kernels are built without process_vm_readv().
         stressors: &[("vm", 2), ("vm-splice", 1), ("vm-segv", 1)],
         options: &["--vm-bytes", "64M"],
@@ -85,18 +86,18 @@ const CLASSES: &[Class] = &[
     },
     Class {
         name: "mmap",
-        about: "mappings come and go, many at a time, at fixed and at random addresses",
+        about: "many mappings are made and removed, at fixed and at random addresses",
         stressors: &[("mmap", 1), ("mmapmany", 1), ("mmapfixed", 1), ("mmapaddr", 1), ("munmap", 1)],
-        // Each round is many passes over all pages: with more of them TCG ends none in 10 s.
+        // Each round makes many passes over all pages. With more pages no round ends in 10 s under TCG.
         options: &["--mmap-bytes", "4M", "--mmap-mprotect"],
         ..DEFAULT_CLASS
     },
     Class {
         name: "madvise",
-        about: "every advice of madvise() on anonymous and on file pages",
+        about: "all kinds of madvise() on anonymous and file pages",
         stressors: &[("madvise", 2)],
-        // As root it has pages of its own poisoned (MADV_HWPOISON), and ends without success, on
-        // stock too, but says no word of it. What it finds wrong with an advice it does say.
+        // As root it poisons some of its pages (MADV_HWPOISON) and then fails without a message, also on
+        // stock. Problems with an advice have a message.
         known_complaints: &["exit status 2"],
         ..DEFAULT_CLASS
     },
@@ -109,26 +110,26 @@ const CLASSES: &[Class] = &[
     },
     Class {
         name: "ksm",
-        about: "KSM merges pages that are written to again, while their mappings are walked",
+        about: "KSM merges pages that are written again, while their mappings are walked",
         stressors: &[("vm", 2), ("rmap", 1)],
         options: &["--vm-bytes", "32M", "--vm-madvise", "mergeable", "--vm-method", "zero-one", "--vm-keep"],
         setup: "cd /sys/kernel/mm/ksm
 echo 10000 >pages_to_scan
 echo 10 >sleep_millisecs
 echo 1 >run",
-        // A merged page that was written to: so there were merged ones.
+        // Counts writes to merged pages, so there were merged pages.
         must_count: &["cow_ksm"],
         ..DEFAULT_CLASS
     },
     Class {
         name: "swap",
         about: "a cgroup that is too small for its processes, and MADV_PAGEOUT, with swap on zram",
-        // Not stress-ng's own `swap`: it wants a file on a file system that the guest lacks.
+        // Not stress-ng's `swap`, which needs a file on a file system that the guest does not have.
         stressors: &[("vm", 2), ("pageswap", 1)],
-        // For both of them together. Of all methods together no round would end in time.
+        // The size is for both instances together. With all methods no round would end in time.
         options: &["--vm-bytes", "96M", "--vm-method", "rand-set"],
-        // A limit gives the same pressure in all kernels, whatever they take themselves. What does
-        // not compress needs its size in zram: both together have room in the guest.
+        // With a limit, the pressure does not depend on the kernel's own memory. Pages that do not compress
+        // need their full size in zram; the guest has memory for both.
         setup: "echo 536870912 >/sys/block/zram0/disksize
 mkswap /dev/zram0
 swapon /dev/zram0
@@ -141,21 +142,21 @@ echo 67108864 >/sys/fs/cgroup/small/memory.max",
     },
     Class {
         name: "userfaultfd",
-        about: "page faults that a process handles for another",
+        about: "a process handles the page faults of another",
         stressors: &[("userfaultfd", 2)],
         options: &["--userfaultfd-bytes", "16M"],
         ..DEFAULT_CLASS
     },
     Class {
         name: "oom",
-        about: "heaps, stacks and mappings that outgrow memory and swap until the OOM killer kills",
-        // stress-ng begins again what was killed, until the time is up.
+        about: "heaps and stacks grow beyond memory and swap until the OOM killer kills",
+        // stress-ng restarts what was killed, until the time is over.
         stressors: &[("bigheap", 2), ("brk", 1), ("stack", 1)],
-        // A heap is read back after every step: with small ones it fills no memory in 10 s.
+        // A heap is read back after every step. With small steps it does not fill the memory in 10 s.
         options: &["--bigheap-growth", "16M", "--stack-fill"],
         mem_mib: 512,
-        // A ramfs, which is never reclaimed, takes all but 96 MiB: what is left is full soon however
-        // slow the guest, and is the same whatever the kernel takes itself.
+        // A ramfs, which is never reclaimed, takes all but 96 MiB. The rest is full soon even in a slow
+        // guest, and does not depend on the kernel's own memory.
         setup: "mkdir /ballast
 mount -t ramfs ramfs /ballast
 available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
@@ -168,39 +169,39 @@ swapon /dev/zram0",
     },
 ];
 
-/// What to run.
+/// The options of `lab stress`.
 pub struct StressOptions {
-    /// Classes; none: all.
+    /// The names of the classes; all of them if empty.
     pub names: Vec<String>,
-    /// The kernels' build.
+    /// The kernels' configuration.
     pub variant: Variant,
-    /// For how long, per class and kernel.
+    /// The duration per class and kernel, in seconds.
     pub seconds: u64,
     /// Whether stdout gets the results as JSON instead of a table.
     pub json: bool,
 }
 
-/// How it ended, the worse the later.
+/// The verdict. Later ones are more severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing fails in the changed kernel that does not in stock, and all did something.
+    /// The changed kernel has no failure that stock does not have, and all stressors did some work.
     Ok,
-    /// stress-ng failed in the changed kernel alone, or did not do what it was to do.
+    /// stress-ng failed only in the changed kernel, or did not do what the class is for.
     Finding,
-    /// A guest did not end well.
+    /// A guest failed.
     Guest,
 }
 
-/// The classes: name, what it does, stressors.
+/// Returns the name, the description and the stressors of each class.
 pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
     CLASSES.iter().map(|class| (class.name, class.about, class.shown()))
 }
 
-/// Whether these are options that can be run.
+/// Checks the options.
 ///
 /// # Errors
-/// When there is no such class, or the time is out of range.
+/// When there is no class of a given name, or the duration is out of range.
 pub fn check(options: &StressOptions) -> Result<()> {
     ensure!((1..=MAX_SECONDS).contains(&options.seconds), "a class takes 1 to {MAX_SECONDS} seconds");
     select(&options.names).map(|_| ())
@@ -220,11 +221,11 @@ fn select(names: &[String]) -> Result<Vec<&'static Class>> {
     names.iter().map(find).collect()
 }
 
-/// Runs the classes in both kernels, prints the results and gives the worst verdict.
+/// Runs the classes in both kernels, prints the results and returns the most severe verdict.
 ///
 /// # Errors
-/// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. A guest that panics,
-/// hangs or complains does not keep the other classes from running.
+/// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. If a guest panics, hangs or
+/// reports a problem, the other classes still run.
 pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdict> {
     check(options)?;
     let classes = select(&options.names)?;
@@ -239,14 +240,14 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
         .collect::<Result<Vec<_>>>()?;
     let boots: Vec<(&Class, &Arm)> =
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
-    // Nothing is measured, so guests may disturb each other.
+    // Nothing is measured, so guests may run concurrently.
     let most = classes.iter().map(|class| class.mem_mib).max().unwrap_or(0);
     let mut done = parallel::map(parallel::unmeasured_guests(most), &boots, |&(class, arm)| {
         run_one(ctx, accel, arm, class, options.seconds, program.clone())
     })
     .into_iter();
 
-    // What was found out before something went wrong is still worth showing.
+    // Results are printed even if there was an error.
     let mut rows = Vec::new();
     let mut error = None;
     for class in classes {
@@ -270,26 +271,26 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
 }
 
 impl Class {
-    /// `2 vm, 1 rmap`.
+    /// Returns the stressors, for example `2 vm, 1 rmap`.
     fn shown(&self) -> String {
         let each: Vec<_> = self.stressors.iter().map(|(name, n)| format!("{n} {name}")).collect();
         each.join(", ")
     }
 
-    /// What the guest's shell does.
+    /// Returns the shell script for the guest.
     fn script(&self, seconds: u64) -> String {
         let mut command = format!(
             "stress-ng --verify --metrics --yaml /run/stress.yaml --temp-path /tmp --timeout {seconds}s"
         );
         for (name, instances) in self.stressors {
-            // A String takes every write.
+            // Writing to a String cannot fail.
             let _ = write!(command, " --{name} {instances}");
         }
         for option in self.options {
             let _ = write!(command, " {option}");
         }
-        // The shell must live to tell the end; stress-ng decides itself which of its processes the
-        // OOM killer may take. One pipe for all keeps the lines in their order.
+        // The shell must survive to report the end; stress-ng sets the OOM scores of its processes itself.
+        // Stdout and stderr share a pipe, so that lines stay in order.
         format!(
             "exec 2>&1
 set -e
@@ -314,7 +315,7 @@ echo \"{LAB_LINE_PREFIX}end\"
     }
 }
 
-/// Runs one class in one kernel.
+/// Runs a class in a kernel.
 fn run_one(
     ctx: &Context,
     accel: Accel,
@@ -323,7 +324,7 @@ fn run_one(
     seconds: u64,
     program: PathBuf,
 ) -> Result<Report> {
-    // In a file, since the command is shown. Of its own for every run, removed when it is over.
+    // The script is a file because the command is shown. Each run has its own, which is removed at the end.
     let name = format!("stress-{}-{}-{}", class.name, arm.name, std::process::id());
     let script = Staging::begin(&ctx.out.join(name))?;
     fs::write(script.path(), class.script(seconds)).with_context(|| script.path().display().to_string())?;
@@ -351,24 +352,24 @@ fn run_one(
     Ok(Report::new(class, &boot, &text))
 }
 
-/// One class in one kernel.
+/// The result of a class in a kernel.
 #[derive(Debug, Serialize)]
 struct Report {
     /// Why the guest failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     guest: Option<String>,
-    /// stress-ng's exit status; `None` if it did not come so far.
+    /// stress-ng's exit status; `None` if it did not end.
     status: Option<i32>,
-    /// What it failed at, without figures.
+    /// The failures, with numbers replaced by `N`.
     failures: BTreeSet<String>,
-    /// What was to be done and was not.
+    /// What was not done although it should have been.
     idle: Vec<String>,
-    /// The bogo operations by stressor.
+    /// The number of bogo operations by stressor.
     ops: BTreeMap<String, u64>,
     oom_kills: u64,
-    /// Where all of it is.
+    /// The folder with the logs.
     logs: PathBuf,
-    /// The end of what was printed, where something was wrong.
+    /// The end of the output if there was a problem.
     #[serde(skip_serializing_if = "String::is_empty")]
     output: String,
 }
@@ -379,7 +380,7 @@ impl Report {
         let guest = (!boot.outcome.is_healthy()).then(|| boot.outcome.to_string());
         let mut failures = BTreeSet::new();
         let mut idle = Vec::new();
-        // A guest that failed has not come to its end: nothing can be missing in it.
+        // A guest that failed did not finish, so missing work is no finding.
         if guest.is_none() {
             let known = |text: &String| class.known_complaints.iter().any(|known| text.contains(known));
             failures.extend(complaints.into_iter().filter(|text| !known(text)));
@@ -397,7 +398,7 @@ impl Report {
             let zero = |name: &&&str| vmstat.get(**name).is_none_or(|&n| n == 0);
             idle.extend(class.must_count.iter().filter(zero).map(|name| format!("vmstat: 0 {name}")));
             if !complete || boot.outcome != Outcome::Exit(0) {
-                idle.push(format!("its script did not come to its end ({})", boot.outcome));
+                idle.push(format!("its script did not finish ({})", boot.outcome));
             }
         }
         let mut output = String::new();
@@ -415,7 +416,7 @@ impl Report {
         Self { guest, status, failures, idle, ops, oom_kills, logs: boot.logs().to_path_buf(), output }
     }
 
-    /// `ok`, `exit status 2; vm: detected N bit errors`.
+    /// Returns a summary, for example `ok` or `exit status 2; vm: detected N bit errors`.
     fn outcome(&self) -> String {
         let all: Vec<&str> =
             self.guest.iter().chain(&self.failures).chain(&self.idle).map(String::as_str).collect();
@@ -423,7 +424,7 @@ impl Report {
     }
 }
 
-/// What stress-ng's exit status says; from its manual.
+/// Describes stress-ng's exit status, according to its manual.
 fn meaning(status: i32) -> String {
     let what = match status {
         1 => "wrong options, or no resources",
@@ -438,14 +439,14 @@ fn meaning(status: i32) -> String {
     format!("exit status {status} ({what})")
 }
 
-/// What the guest printed.
+/// The parsed output of the guest.
 #[derive(Debug, Default)]
 struct Parsed {
     status: Option<i32>,
     ops: BTreeMap<String, u64>,
     vmstat: BTreeMap<String, u64>,
     complaints: BTreeSet<String>,
-    /// Whether the script came to its end.
+    /// Whether the script finished.
     complete: bool,
 }
 
@@ -469,7 +470,7 @@ impl Parsed {
             } else if let Some(name) = line.trim_start().strip_prefix("- stressor: ") {
                 stressor = Some(name.trim());
             } else if let (Some(name), Some(ops)) = (stressor, line.trim_start().strip_prefix("bogo-ops: ")) {
-                // A stressor comes once, with all its instances.
+                // Each stressor has one entry for all its instances.
                 parsed.ops.extend(ops.trim().parse().map(|ops| (name.to_owned(), ops)));
                 stressor = None;
             }
@@ -478,29 +479,29 @@ impl Parsed {
     }
 }
 
-/// A failure in a line of stress-ng's log, behind its name: `fail:  [123] vm: detected 3 bit errors`
-/// becomes `vm: detected N bit errors`. Without figures, which differ from run to run, so that the
-/// same failure of two kernels looks the same. `None` for lines that are no failure.
+/// Returns the failure in a line of stress-ng's log without the prefix `stress-ng: `; `None` if it is no
+/// failure. `fail:  [123] vm: detected 3 bit errors` becomes `vm: detected N bit errors`: numbers are
+/// replaced because they differ between runs, so that equal failures of two kernels have the same text.
 fn complaint(line: &str) -> Option<String> {
     let text = line.strip_prefix("fail:").or_else(|| line.strip_prefix("error:"))?.trim_start();
     let text = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((_, text)) => text.trim(),
         None => text.trim(),
     };
-    let figure = |word: &str| {
+    let is_number = |word: &str| {
         let hex = word.strip_prefix("0x").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit()));
         hex || word.starts_with(|c: char| c.is_ascii_digit())
     };
     let mut out = String::new();
     for piece in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
         let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-        out.push_str(if figure(word) { "N" } else { word });
+        out.push_str(if is_number(word) { "N" } else { word });
         out.push_str(&piece[word.len()..]);
     }
     Some(out)
 }
 
-/// One class, compared.
+/// The comparison of a class.
 #[derive(Debug, Serialize)]
 struct Row {
     class: &'static str,
@@ -509,7 +510,7 @@ struct Row {
     stock: Report,
     memreap: Report,
     verdict: Verdict,
-    /// What is wrong.
+    /// The problems.
     findings: Vec<String>,
 }
 
@@ -520,12 +521,12 @@ impl Row {
             findings.extend(report.guest.iter().map(|why| format!("{name}: {why}")));
         }
         let failed = !findings.is_empty();
-        // If stock's guest failed, there is nothing to be compared with.
+        // If the guest of stock failed, there is nothing to compare with.
         if stock.guest.is_none() {
             let new = memreap.failures.difference(&stock.failures);
-            findings.extend(new.map(|why| format!("memreap: {why}, not so on stock")));
+            findings.extend(new.map(|why| format!("memreap: {why}, not on stock")));
         }
-        // In either: a test that tests nothing on stock has nothing to say of ours.
+        // In both kernels: a test that did nothing on stock cannot be compared.
         for (name, report) in [("stock", &stock), ("memreap", &memreap)] {
             findings.extend(report.idle.iter().map(|what| format!("{name}: {what}")));
         }
@@ -619,7 +620,7 @@ mod tests {
         Row::new(class, 1, report(stock), report(memreap))
     }
 
-    /// The good output with this line of stress-ng's and this exit status.
+    /// The good output with an additional line and this exit status.
     fn failed(line: &str, status: i32) -> String {
         format!("{line}\n{}", GOOD.replace("lab: status 0", &format!("lab: status {status}")))
     }
@@ -637,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_lose_their_figures() {
+    fn numbers_in_complaints_are_replaced() {
         let of = |line| complaint(line).unwrap_or_default();
         assert_eq!(
             of("fail:  [123] vm: detected 17 bit errors while stressing memory"),
@@ -652,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_in_ours_alone_is_a_finding() {
+    fn a_failure_only_in_the_changed_kernel_is_a_finding() {
         let bits = failed("stress-ng: fail:  [12] vm: detected 3 bit errors while stressing memory", 2);
         let more = failed("stress-ng: fail:  [77] vm: detected 8192 bit errors while stressing memory", 2);
         let new = row(&ONE, GOOD, &bits);
@@ -660,11 +661,11 @@ mod tests {
         assert_eq!(
             new.findings,
             [
-                "memreap: exit status 2 (a stressor failed), not so on stock",
-                "memreap: vm: detected N bit errors while stressing memory, not so on stock"
+                "memreap: exit status 2 (a stressor failed), not on stock",
+                "memreap: vm: detected N bit errors while stressing memory, not on stock"
             ]
         );
-        // The same on stock, if with other figures.
+        // The same on stock, with other numbers.
         let same = row(&ONE, &more, &bits);
         assert_eq!((same.verdict, same.word()), (Verdict::Ok, "fails as on stock"));
         assert_eq!(row(&ONE, &bits, GOOD).verdict, Verdict::Ok);
@@ -675,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_kernel_has_by_chance_is_known() {
+    fn known_random_failures_are_no_finding() {
         let known = Class { known_complaints: &["untrustworthy"], ..ONE };
         assert_eq!(row(&known, GOOD, &failed("", 7)).verdict, Verdict::Ok);
         assert_eq!(row(&known, GOOD, &failed("", 6)).verdict, Verdict::Finding);
@@ -695,7 +696,7 @@ mod tests {
             (&idle.map(String::from)[..], &idle.map(String::from)[..])
         );
         assert_eq!(row.findings[0], "stock: vm-rw: 0 bogo ops");
-        // What it said of it is no news, since stock has it too.
+        // The failure is no finding because stock has it too.
         let said = "vm-rw: process_vm_readv failed, errno=N (Function not implemented)";
         assert!(row.memreap.failures.contains(said) && row.findings.len() == 4);
 
@@ -725,13 +726,13 @@ mod tests {
 
     #[test]
     fn output_that_is_cut_off_is_a_finding() {
-        // Nothing, the preparation alone, and without the end.
+        // No output, only the preparation, and without the end.
         for text in ["", "mkswap: /dev/zram0: No such file\n", GOOD.strip_suffix("lab: end\n").unwrap()] {
             let row = row(&ONE, GOOD, text);
             assert_eq!(row.verdict, Verdict::Finding, "{text}");
             assert!(row.findings.iter().all(|what| what.starts_with("memreap: ")), "{:?}", row.findings);
         }
-        // The shell's own end counts too.
+        // The status of the shell counts too.
         assert!(!report(&ONE, Outcome::Exit(1), GOOD).idle.is_empty());
     }
 
@@ -753,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_picked_by_name() {
+    fn classes_are_selected_by_name() {
         let names = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             select(&names).map(|classes| classes.iter().map(|class| class.name).collect::<Vec<_>>())
@@ -767,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_s_shell_understands_the_scripts() {
+    fn the_scripts_are_valid_shell() {
         for class in CLASSES {
             let script = class.script(7);
             let mut sh = std::process::Command::new("sh");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab test`: the checks of the project in three tiers, one after the other, with a count at the end.
-//! A failed check does not keep the later ones from running. What passed before with the same content
-//! is not run again, and the report says so.
+//! `lab test`: runs the project's checks one after the other and prints a summary.
+//!
+//! The checks are in three tiers. After a failed check the others still run. Checks that passed before with
+//! the same content are skipped, and the summary says so.
 
 use std::fs;
 use std::process::Command;
@@ -18,18 +19,18 @@ use crate::host::{self, Pkg};
 use crate::kernel::{series, source, topics};
 use crate::progress::elapsed;
 
-/// How much is asked for.
+/// A set of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tier {
-    /// For every edit: what is found in ten minutes when the caches are warm.
+    /// For every edit: takes ten minutes with warm caches.
     Check,
-    /// What a stranger needs to trust the project.
+    /// The default: what is needed to trust a version.
     Test,
-    /// Everything, and nothing from memory.
+    /// All checks; passes of earlier runs are not used.
     Full,
 }
 
-/// One check: a command, run in the checkout.
+/// A check: a command that runs in the checkout.
 struct Check {
     name: &'static str,
     about: &'static str,
@@ -40,32 +41,34 @@ struct Check {
     reuse: Reuse,
 }
 
+/// The program of a check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
+    /// A program in `PATH`.
     Tool(&'static str),
-    /// This very program.
+    /// The lab itself.
     Lab,
 }
 
-/// What of earlier passes counts.
+/// Which passes of earlier runs are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reuse {
-    /// Nothing.
+    /// None.
     None,
-    /// The command itself knows, by `--remembered`, guest by guest.
+    /// The command decides for each guest, by its option `--remembered`.
     PerGuest,
-    /// The check as a whole depends on nothing but these.
+    /// The pass of the whole check, which depends only on these inputs.
     ByContent(Inputs),
 }
 
-/// What a check depends on besides its arguments and the kernel's source.
+/// The inputs of a check besides its arguments and the kernel's source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Inputs {
-    /// Whether the topics' READMEs, which are their commit messages, count too.
+    /// Whether the topics' READMEs (the commit messages) are inputs.
     readmes: bool,
-    /// Files in `crates/lab/src/kernel` that do the work.
+    /// The files in `crates/lab/src/kernel` whose code the check runs.
     code: &'static [&'static str],
-    /// Programs that do it, by their versions.
+    /// Programs whose version matters.
     tools: &'static [&'static str],
 }
 
@@ -74,7 +77,7 @@ const TEST_AND_FULL: &[Tier] = &[Tier::Test, Tier::Full];
 const GUEST_TEST_PACKAGES: &[&[Pkg]] =
     &[host::KERNEL_BUILD_PACKAGES, host::GUEST_PACKAGES, host::SERIES_PACKAGES];
 
-/// One for every tier that takes nothing from memory.
+/// The default values of a check.
 const DEFAULT_CHECK: Check = Check {
     name: "",
     about: "",
@@ -85,7 +88,7 @@ const DEFAULT_CHECK: Check = Check {
     reuse: Reuse::None,
 };
 
-/// Cheap ones first, so that a slip shows early.
+/// All checks. Fast ones come first, so that simple mistakes are found early.
 const CHECKS: &[Check] = &[
     Check {
         name: "fmt",
@@ -126,14 +129,14 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "hosted",
-        about: "kernel code natively, under the sanitizers",
+        about: "kernel code on the host, with sanitizers",
         program: Program::Tool("make"),
         args: &["-C", "kernel/hosted", "test"],
         packages: &[host::HOSTED_TEST_PACKAGES],
         reuse: Reuse::ByContent(Inputs { readmes: false, code: &[], tools: &["clang-19"] }),
         ..DEFAULT_CHECK
     },
-    // Before the tests that boot them, which show no progress of a build.
+    // The kernels are built before the tests that boot them, which would not show the progress of a build.
     Check {
         name: "build",
         about: "the stock and the changed kernel build",
@@ -150,7 +153,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "guests",
-        about: "guests that fail on purpose, and ones that run out of memory under the daemon",
+        about: "guests that fail on purpose or run out of memory under the daemon",
         tiers: TEST_AND_FULL,
         program: Program::Tool("cargo"),
         args: &["test", "--package", "lab", "--no-fail-fast", "--test", "*"],
@@ -186,7 +189,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "configs",
-        about: "the same, and in configurations that people forget",
+        about: "the same, and in rare configurations",
         tiers: &[Tier::Full],
         args: &["static", "--configs"],
         packages: &[
@@ -243,7 +246,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "mrelease",
-        about: "the kernel's own mrelease_test, stock beside ours",
+        about: "the kernel's mrelease_test on the stock and the changed kernel",
         tiers: &[Tier::Test],
         args: &["selftests", "--variant", "slim", "mm/mrelease_test"],
         packages: GUEST_TEST_PACKAGES,
@@ -252,7 +255,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "smoke",
-        about: "a comparison with one pair, judged by what one pair can show",
+        about: "a comparison with one pair, and the expectations that one pair can show",
         tiers: &[Tier::Test],
         args: &["ab", "reap", "--smoke", "--expect"],
         packages: GUEST_TEST_PACKAGES,
@@ -260,7 +263,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "scenarios",
-        about: "all comparisons with one pair, judged by what one pair can show",
+        about: "all comparisons with one pair, and the expectations that one pair can show",
         tiers: &[Tier::Full],
         args: &["ab", "--smoke", "--expect"],
         packages: GUEST_TEST_PACKAGES,
@@ -268,7 +271,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "stress",
-        about: "stress-ng in the debug kernel, stock beside ours",
+        about: "stress-ng in the stock and the changed debug kernel",
         tiers: &[Tier::Full],
         args: &["stress"],
         packages: GUEST_TEST_PACKAGES,
@@ -300,13 +303,14 @@ const CHECKS: &[Check] = &[
     },
 ];
 
+/// The inputs of the static checks.
 const STATIC_INPUTS: Inputs = Inputs {
     readmes: false,
     code: &["topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
     tools: &["gcc", "sparse"],
 };
 
-/// A line about each check, in order: its name, the tiers that it is part of, what it is about.
+/// Returns a table of all checks: name, tiers, description.
 pub fn list() -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "check", "test", "test-full", "what"]);
@@ -318,33 +322,33 @@ pub fn list() -> String {
     table.to_string()
 }
 
-/// How much of the log of a check that failed is shown, in lines.
+/// How many lines of the log of a failed check are shown.
 const FAILURE_LOG_LINES: usize = 60;
 
-/// What to run.
+/// The options of `lab test`.
 pub struct SuiteOptions {
-    /// Checks by their names; none: those of the tier.
+    /// The names of checks; if empty, those of the tier.
     pub only: Vec<String>,
-    /// How much, if none is named.
+    /// The tier, if no check is named.
     pub tier: Tier,
-    /// Whether everything is run, whatever passed before.
+    /// Whether to ignore passes of earlier runs.
     pub fresh: bool,
 }
 
-/// How one check went.
+/// The result of a check.
 struct CheckResult {
     name: &'static str,
     about: &'static str,
-    /// Why it failed: the end of its log, or that it could not be run. `None` if it passed.
+    /// Why it failed: the end of its log, or why it could not be run. `None` if it passed.
     failure: Option<String>,
-    /// What of it had passed in an earlier run and was not run again.
+    /// Which part was skipped because it passed in an earlier run, for example `3 of 4`.
     remembered: Option<String>,
     took: Duration,
-    /// How long it took last time.
+    /// How long it took last time, if known.
     last: Option<Duration>,
 }
 
-/// Runs the checks that the options name, prints the summary and returns whether all passed.
+/// Runs the selected checks, prints the summary and returns whether all passed.
 ///
 /// # Errors
 /// When a name is unknown, or a package is missing and cannot be installed.
@@ -426,7 +430,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
         if let Some(key) = key {
             passes::remember(ctx, &key, &())?;
         }
-        // How long it takes to find what is remembered is no help to whoever waits for the rest.
+        // The time of a check that skipped something says nothing about a complete one.
         if remembered.is_none() {
             times::keep(ctx, &name, began.elapsed())?;
         }
@@ -436,7 +440,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
 
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
     let mut command = match check.program {
-        // Its makefiles are what is checked, not what the user has set for others.
+        // The user's environment must not change the build.
         Program::Tool("make") => host::tool("make"),
         Program::Tool(tool) => Command::new(tool),
         Program::Lab => Command::new(std::env::current_exe().context("cannot find this program's own file")?),
@@ -448,11 +452,11 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
     if check.reuse == Reuse::PerGuest && !fresh {
         command.arg("--remembered");
     }
-    // The outer make's job server is not open to us.
+    // An outer make's job server is not available here.
     for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
         command.env_remove(name);
     }
-    // These patches go nowhere: a fresh machine without a git identity can check them as well.
+    // These patches are not sent to anyone, so a machine without a git identity can check them, too.
     if check.name == "series" && !series::author_known(&ctx.repo) {
         command.envs([
             ("GIT_CONFIG_COUNT", "2"),
@@ -465,8 +469,8 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// The key of a check as a whole: its command, all of `kernel/` that can matter, the kernel's source, the
-/// modules of the lab and the programs that do the work.
+/// Returns the content key of a check: its arguments, the relevant files of `kernel/`, the version of the
+/// kernel's source, and the lab's modules and the programs in `inputs`.
 fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
     let mut content = Content::default();
     check.args.iter().for_each(|arg| content.add(arg));
@@ -492,8 +496,8 @@ fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
     Ok(content.key())
 }
 
-/// The table, why the failed ones failed, which may be an hour further up by then, and, alone on the last line,
-/// the counts.
+/// Returns the summary: the table, the failures (repeated here because they may be far up in the output), and
+/// on the last line the counts.
 fn summary(done: &[CheckResult], took: Duration) -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
@@ -567,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_check_took_from_memory_and_took_last_time_is_reported() {
+    fn skipped_parts_and_the_last_time_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let ctx = context(dir.path());
         let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..DEFAULT_CHECK };
@@ -579,8 +583,8 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_tier_leaves_nothing_out_of_a_smaller_one() {
-        // What replaces a check of a smaller tier does its work and more.
+    fn a_larger_tier_includes_the_smaller_one() {
+        // The check that replaces another one in a larger tier; it does the same and more.
         let replaced = |name| match name {
             "static" => "configs",
             "smoke" => "scenarios",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The Test Anything Protocol as kernel selftests speak it (Documentation/dev-tools/ktap.rst): a
-//! plan `1..N`, and `ok N name` or `not ok N name` for each, at the start of the line. Nested results
-//! are summed up by the test that prints them.
+//! Parses the Test Anything Protocol of kernel selftests (Documentation/dev-tools/ktap.rst): a plan `1..N`,
+//! and a line `ok N name` or `not ok N name` for each case. Nested results are indented and ignored: the test
+//! that prints them also prints their summary.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::vm::channel::Outcome;
 
-/// The exit status by which a kernel selftest says that it cannot run here (KSFT_SKIP).
+/// The exit status of a kernel selftest that cannot run on this system (KSFT_SKIP).
 const STATUS_SKIPPED: i32 = 4;
 
 /// How a program or one of its cases ended.
@@ -22,29 +22,29 @@ pub enum Status {
     Fail,
 }
 
-/// What one program said in one kernel, and how its guest ended.
+/// The result of one program in one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     pub status: Status,
-    /// Why it failed as a whole.
+    /// Why the program as a whole failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its cases by name.
+    /// The cases by name.
     pub cases: BTreeMap<String, Status>,
-    /// The reasons that skipped cases gave, by name; that of the program as a whole has the name "".
+    /// The reasons of skipped cases, by name. The name of the program as a whole is "".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub skips: BTreeMap<String, String>,
-    /// For how long its guest ran, in seconds.
+    /// How long the guest ran, in seconds.
     #[serde(default)]
     pub seconds: u64,
-    /// What it printed, if it did not pass.
+    /// The output, if it did not pass.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
 }
 
 impl Report {
-    /// Of a program that printed `text` in a guest that ended so. `evidence` is what the guest's logs
-    /// show of an end that was not healthy.
+    /// Makes the report of a program that printed `text` in a guest that ended with `outcome`. `evidence`
+    /// returns the relevant part of the logs; it is called if the guest was not healthy.
     pub fn new(outcome: &Outcome, text: &str, must_be_tap: bool, evidence: impl Fn() -> String) -> Self {
         let tap = Tap::parse(text);
         let is_tap = tap.version || tap.plan.is_some();
@@ -52,7 +52,7 @@ impl Report {
         let why = match outcome {
             Outcome::Exit(0 | STATUS_SKIPPED) if is_tap || must_be_tap => tap.complaint(),
             Outcome::Exit(0 | STATUS_SKIPPED) => None,
-            // The cases that failed say more than the status.
+            // Failed cases explain the status.
             Outcome::Exit(1) if is_tap && case_failed => tap.complaint().or(Some("cases failed".into())),
             other => Some(other.to_string()),
         };
@@ -79,12 +79,12 @@ impl Report {
         Self { status, why, cases: tap.cases, skips, seconds: 0, output }
     }
 
-    /// Of a program that could not even be started.
+    /// Makes the report of a program that was not started.
     pub fn not_run(why: &str) -> Self {
         Self { status: Status::Fail, why: Some(why.to_owned()), ..Self::default() }
     }
 
-    /// `pass`, `FAIL: exit status 1 (3 ok, 1 not ok)`.
+    /// Returns a summary such as `pass` or `FAIL: exit status 1 (3 ok, 1 not ok)`.
     pub fn summary(&self) -> String {
         let number = |status| self.cases.values().filter(|&&c| c == status).count();
         let mut text = match self.status {
@@ -111,7 +111,7 @@ struct Tap {
     results: usize,
     cases: BTreeMap<String, Status>,
     skips: BTreeMap<String, String>,
-    /// The plan is of no tests at all: `1..0 # SKIP reason`.
+    /// Whether the plan has no tests: `1..0 # SKIP reason`.
     all_skipped: bool,
     bailed: Option<String>,
 }
@@ -155,18 +155,18 @@ impl Tap {
                 self.skips.insert(name.to_owned(), reason.to_owned());
                 Status::Skip
             }
-            // Known not to work: no news.
+            // An expected failure counts as a pass.
             None if known_to_fail(directive) => Status::Pass,
             None => status,
         };
-        // Names repeat in some tests; a failure must not be hidden by a later pass.
+        // Some tests repeat names. A later pass must not hide a failure.
         let kept = self.cases.entry(name.to_owned()).or_insert(status);
         if status == Status::Fail {
             *kept = status;
         }
     }
 
-    /// What is wrong with the stream, or with what it says.
+    /// Returns what is wrong with the stream or its results.
     fn complaint(&self) -> Option<String> {
         if let Some(why) = &self.bailed {
             return Some(format!("bailed out: {why}"));
@@ -174,7 +174,7 @@ impl Tap {
         match self.plan {
             None => Some("no TAP plan in its output".into()),
             Some(plan) if plan != self.results => {
-                Some(format!("planned {plan} results, gave {}", self.results))
+                Some(format!("planned {plan} results, reported {}", self.results))
             }
             Some(_) if self.cases.values().any(|&c| c == Status::Fail) => Some("cases failed".into()),
             Some(_) => None,
@@ -182,7 +182,7 @@ impl Tap {
     }
 }
 
-/// The reason in `SKIP reason`, whatever the case of the word.
+/// Returns the reason in `SKIP reason`; `SKIP` may be in lower case.
 fn skip_reason(directive: &str) -> Option<&str> {
     let directive = directive.trim();
     let (word, reason) = directive.split_once(' ').unwrap_or((directive, ""));
@@ -211,8 +211,8 @@ mod tests {
         for (text, why) in [
             ("", "no TAP plan"),
             ("TAP version 13\nok 1 one\n", "no TAP plan"),
-            ("TAP version 13\n1..2\nok 1 one\n", "planned 2 results, gave 1"),
-            ("TAP version 13\n1..1\nok 1 one\nok 2 two\n", "planned 1 results, gave 2"),
+            ("TAP version 13\n1..2\nok 1 one\n", "planned 2 results, reported 1"),
+            ("TAP version 13\n1..1\nok 1 one\nok 2 two\n", "planned 1 results, reported 2"),
             ("TAP version 13\n1..1\nnot ok 1 one\n", "cases failed"),
             ("TAP version 13\n1..2\nok 1 one\nBail out! no memory\n", "bailed out: no memory"),
         ] {
@@ -229,14 +229,14 @@ mod tests {
             assert_eq!(report(outcome, GOOD, false).status, Status::Fail);
         }
         assert!(report(Outcome::NoResult, GOOD, false).output.ends_with("the log's end"));
-        // Some of the kernel's tests speak no TAP: their status is all there is.
+        // Some of the kernel's tests print no TAP: only their status counts.
         assert_eq!(report(Outcome::Exit(0), "OK\n", false).status, Status::Pass);
         assert_eq!(report(Outcome::Exit(STATUS_SKIPPED), "", false).status, Status::Skip);
         assert_eq!(report(Outcome::Exit(0), "1..0 # SKIP none\n", false).status, Status::Skip);
     }
 
     #[test]
-    fn who_skips_gives_a_reason() {
+    fn skips_have_a_reason() {
         let skips = |outcome, text| -> Vec<(String, String)> {
             report(outcome, text, false).skips.into_iter().collect()
         };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How long things took last time: `times.json` in the cache, so that whoever waits knows for how
-//! long.
+//! Remembers how long checks took, in `times.json` in the cache, to show what to expect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +12,12 @@ use crate::host::write_atomically;
 
 const FILE_NAME: &str = "times.json";
 
-/// How long `name` took last time.
+/// Returns how long `name` took last time; `None` if it is unknown.
 pub fn last(ctx: &Context, name: &str) -> Option<Duration> {
     read(ctx).get(name).copied().map(Duration::from_secs)
 }
 
-/// Keeps how long `name` took. Of two labs at a time, one may lose its figure.
+/// Remembers how long `name` took. If two labs write at the same time, one of the times may be lost.
 ///
 /// # Errors
 /// When the cache cannot be written.
@@ -28,7 +27,7 @@ pub fn keep(ctx: &Context, name: &str, took: Duration) -> Result<()> {
     write_atomically(&ctx.cache.join(FILE_NAME), &serde_json::to_string_pretty(&times)?)
 }
 
-/// What cannot be read is as good as not there.
+/// Returns the remembered times in seconds; none if the file cannot be read.
 fn read(ctx: &Context) -> BTreeMap<String, u64> {
     let text = fs::read(ctx.cache.join(FILE_NAME)).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
