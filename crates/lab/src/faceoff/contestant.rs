@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Contestants: one folder each below `faceoff/contestants`, with a `contestant.toml` and the
-//! files that it puts into the guest.
+//! Reads the contestants. Each is a folder in `faceoff/contestants` with a `contestant.toml` and the files to
+//! install in the guest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,38 +11,38 @@ use serde::Deserialize;
 
 use crate::kernel::Tree;
 
-/// Where the contestants are, in the checkout.
+/// The folder of the contestants in the checkout.
 pub const FOLDER: &str = "faceoff/contestants";
 
-/// `contestant.toml`.
+/// The content of a `contestant.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Toml {
-    /// What tables and plots call it.
+    /// Its name in tables and plots.
     title: String,
-    /// Its place among the others.
+    /// Its position among the others.
     order: u32,
     /// `stock` or `memreap`.
     #[serde(default)]
     kernel: Option<String>,
-    /// Debian packages that must be in the image. None of their units starts by itself.
+    /// Debian packages for the image. Their units are not started automatically.
     #[serde(default)]
     packages: Vec<String>,
-    /// The systemd unit to start; none for the kernel alone.
+    /// The systemd unit to start; `None` for the kernel alone.
     #[serde(default)]
     unit: Option<String>,
-    /// Shell lines run in the guest before the unit starts.
+    /// Shell lines to run in the guest before the unit is started.
     #[serde(default)]
     setup: Vec<String>,
-    /// Another contestant whose files this one uses as well, and whose setup comes before its own.
+    /// Another contestant whose files this one uses, and whose setup runs before its own.
     #[serde(default)]
     like: Option<String>,
-    /// Guest path -> `built:PROGRAM`, or a path in the checkout.
+    /// Files to install: path in the guest, and `built:PROGRAM` or a path in the checkout.
     #[serde(default)]
     install: BTreeMap<String, String>,
 }
 
-/// Where a file that a contestant installs comes from.
+/// The origin of a file that a contestant installs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A program that the lab builds for the guest.
@@ -51,42 +51,43 @@ pub enum Origin {
     File(PathBuf),
 }
 
-/// One who competes.
+/// A contestant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contestant {
-    /// The folder's name, and what the command line calls it.
+    /// The name of its folder, also on the command line.
     pub name: String,
-    /// What tables and plots call it.
+    /// Its name in tables and plots.
     pub title: String,
-    /// Its place among the others.
+    /// Its position among the others.
     pub order: u32,
     /// The kernel it runs on.
     pub kernel: Tree,
-    /// Debian packages that must be in the image.
+    /// Debian packages for the image.
     pub packages: Vec<String>,
-    /// The systemd unit to start; none for the kernel alone.
+    /// The systemd unit to start; `None` for the kernel alone.
     pub unit: Option<String>,
-    /// Shell lines run in the guest before the unit starts.
+    /// Shell lines to run in the guest before the unit is started.
     pub setup: Vec<String>,
-    /// Whose folder has its files: its own name, or that of the one it is like.
+    /// The contestant whose folder has the files: its own name, or that of `like`.
     pub files_of: String,
-    /// Guest path and origin of files beside those in `files/`; empty for one that is like another.
+    /// Path in the guest and origin of files in addition to those in `files/`; empty for one that is like
+    /// another.
     pub install: Vec<(String, Origin)>,
 }
 
 impl Contestant {
-    /// Whether it is one of this project's own daemons, and so compared with the others: with the kernel alone,
-    /// too, when that has been given this project's settings.
+    /// Whether it is one of this project's daemons, which are compared with all others. The kernel alone with
+    /// this project's settings is one of the others.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.files_of == "memreap" && self.unit.is_some()
     }
 }
 
-/// Reads all contestants, in their order.
+/// Reads all contestants and returns them in their order.
 ///
 /// # Errors
-/// Names the file, and the key where one is wrong.
+/// When a file cannot be read or is invalid. Names the file and the key.
 pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
     let folder = repo.join(FOLDER);
     let mut all = Vec::new();
@@ -106,7 +107,7 @@ pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
     for contestant in &mut all {
         let Some(setup) = models.get(&contestant.files_of) else {
             bail!(
-                "{}: like: '{}' is no contestant with files of its own",
+                "{}: like: '{}' is not a contestant with its own files",
                 folder.join(&contestant.name).join("contestant.toml").display(),
                 contestant.files_of
             );
@@ -158,10 +159,10 @@ fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
     })
 }
 
-/// The contestants named, in their own order; all when none is named.
+/// Returns the contestants with these names, in the order of `all`; all of them if there is no name.
 ///
 /// # Errors
-/// When a name is unknown; says which there are.
+/// When a name is unknown. The message lists the known names.
 pub fn select(all: &[Contestant], names: &[String]) -> Result<Vec<Contestant>> {
     for name in names {
         if !all.iter().any(|c| c.name == *name) {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key() {
         for (text, needle) in [
             ("title = \"X\"\n", "order"),
             ("title = \"X\"\norder = 1\nunits = \"x\"\n", "units"),
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// The ones in this checkout.
+    /// Checks the contestants of this checkout.
     #[test]
     fn all_contestants_are_sound() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
@@ -225,7 +226,7 @@ mod tests {
         let ours: Vec<&str> = all.iter().filter(|c| c.is_ours()).map(|c| c.name.as_str()).collect();
         assert_eq!(ours, ["memreap", "memreap-topics"]);
         assert_eq!(all[6].kernel, Tree::Memreap);
-        // What the package sets is set for all that are like it.
+        // The setup of `memreap` is also that of all contestants that are like it.
         assert!(!all[5].setup.is_empty() && all[4].setup == all[5].setup && all[6].setup == all[5].setup);
         assert_eq!(select(&all, &["nohang".into(), "none".into()]).unwrap().len(), 2);
         assert_eq!(select(&all, &[]).unwrap().len(), 7);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn one_like_nobody_is_refused() {
+    fn one_like_an_unknown_contestant_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join(FOLDER).join("x");
         fs::create_dir_all(&folder).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The face-off: low-memory killers compared in one Debian guest under the same loads.
+//! `lab faceoff`: compares low-memory killers in a Debian guest under the same loads.
 //!
-//! [`contestant`] reads who competes, [`rootfs`] makes the guest's disk, [`snapshot`] boots it once,
-//! freezes it warm and restores it for every run, [`record`] collects what the guest says,
-//! [`summary`] puts the runs together, [`page`] and [`terminal`] show them. The guest's own side is
+//! [`contestant`] reads the descriptions of the contestants, [`rootfs`] makes the guest's disk image,
+//! [`snapshot`] boots the guest once, saves its state and restores it for every run. [`record`] collects the
+//! guest's events, [`summary`] evaluates all runs, [`page`] and [`terminal`] show them. The guest's part is
 //! `guest faceoff` in `crates/guest`.
 
 pub mod contestant;
@@ -43,40 +43,39 @@ use crate::vm::image;
 use crate::vm::job::Arm;
 use crate::vm::probe;
 
-/// How long nothing is done.
+/// The duration of the variant `idle`.
 const IDLE_SECONDS: u64 = 60;
-/// Between the contestant's start and the load's.
+/// The time from the start of the contestant to that of the load.
 const SETTLE_SECONDS: u64 = 3;
-/// What a run may take on top of these: restoring, starting, writing the readings. The guest's
-/// seconds are as long as the host's, but a guest without memory is slow to notice that they are
-/// over.
+/// How long a run may take in addition to these times: for restoring the guest, starting the contestant and
+/// sending the results. A guest without free memory notices late that its time is over.
 const RUN_OVERHEAD_SECONDS: u64 = 180;
 
-/// How often a run is made when the host is disturbed each time.
+/// How many times a run is made at most if the host is disturbed each time.
 const MAX_ATTEMPTS_PER_RUN: u32 = 3;
-/// After so many failed runs in a row something is wrong that more runs will not mend.
+/// The face-off ends after so many failed runs in a row: the cause is not random.
 const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 
-/// What to run.
+/// The options of `lab faceoff`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Contestants; all when empty.
+    /// The names of contestants; all of them if empty.
     pub contestants: Vec<String>,
-    /// Variants; all when empty.
+    /// The names of variants; all of them if empty.
     pub variants: Vec<String>,
-    /// Rounds; each runs every contestant once in every variant.
+    /// The number of rounds. Each runs every contestant once in every variant.
     pub runs: usize,
-    /// Of the load in round 0.
+    /// The seed of the loads in round 0.
     pub seed: u64,
-    /// When a load that has not ended is given up, seconds.
+    /// The time limit of a load, in seconds.
     pub limit_s: u64,
-    /// Keep the logs of all runs, not only of those that failed.
+    /// Whether to keep the logs of all runs and not only of those that failed.
     pub keep: bool,
-    /// Go on with the runs of an earlier call.
+    /// Whether to continue an earlier face-off.
     pub resume: bool,
 }
 
-/// What came of it.
+/// The result of the face-off.
 #[derive(Debug)]
 pub struct FaceOff {
     /// The summary, as in `faceoff.json`.
@@ -91,10 +90,11 @@ struct Header {
     meta: Meta,
 }
 
-/// Whether `options` name contestants and variants that there are.
+/// Checks the options.
 ///
 /// # Errors
-/// Names the one that is not, or the key that is wrong in a contestant's file.
+/// When a contestant or a variant does not exist, a number is out of range, or a contestant's file is
+/// invalid.
 pub fn check(ctx: &Context, options: &Options) -> Result<()> {
     contestant::select(&contestant::load(&ctx.repo)?, &options.contestants)?;
     variants(&options.variants)?;
@@ -103,13 +103,13 @@ pub fn check(ctx: &Context, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs the face-off. Every run is appended to `faceoff.jsonl` in the output folder as it ends,
-/// and `faceoff.json` and `faceoff.html` are written after every round. A run that fails is
-/// reported and the next one follows, unless many failed in a row.
+/// Runs the face-off and returns the summary and all runs. Every run is appended to `faceoff.jsonl` in the
+/// output folder when it ends; `faceoff.json` and `faceoff.html` are written after every round. A failed run
+/// is reported and skipped, unless too many failed in a row.
 ///
 /// # Errors
-/// When a name is unknown, something cannot be built, the guest does not come up at all or fails
-/// again and again, or earlier runs that are to be continued were made under other conditions.
+/// When a name is unknown, something cannot be built, the guest does not boot or fails repeatedly, or earlier
+/// runs that should be continued were made under other conditions.
 pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let all = contestant::load(&ctx.repo)?;
     let contestants = contestant::select(&all, &options.contestants)?;
@@ -123,7 +123,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         let other = run_log.runs.iter().find(|run| run.contestant == contestant.name && run.snapshot != *key);
         ensure!(
             other.is_none(),
-            "{}: its earlier runs were made on another kernel; begin anew without --continue",
+            "{}: its earlier runs were made on another kernel; start again without --continue",
             contestant.name
         );
     }
@@ -150,7 +150,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
             ctx.progress.warn(&format!("{name}: {failure}"));
             if in_a_row == MAX_FAILED_RUNS_IN_A_ROW {
                 let what =
-                    format!("the last {MAX_FAILED_RUNS_IN_A_ROW} runs failed; --continue goes on from here");
+                    format!("the last {MAX_FAILED_RUNS_IN_A_ROW} runs failed; --continue repeats them");
                 return Err(GuestFailure(what).into());
             }
         }
@@ -177,8 +177,8 @@ fn variants(names: &[String]) -> Result<Vec<Variant>> {
     Ok(Variant::ALL.into_iter().filter(|v| chosen.is_empty() || chosen.contains(v)).collect())
 }
 
-/// What is still to do, in order: in every round every variant, in every variant all contestants
-/// back to back, of which another one is the first in each round.
+/// Returns the runs that are still to be made, in order: in every round all variants, in every variant all
+/// contestants back to back. Each round begins with another contestant.
 fn plan<'a>(
     contestants: &'a [Contestant],
     variants: &[Variant],
@@ -203,7 +203,7 @@ fn plan<'a>(
     todo
 }
 
-/// Everything that runs start from.
+/// What all runs have in common.
 struct TestBed {
     meta: Meta,
     payload: PathBuf,
@@ -224,7 +224,7 @@ impl TestBed {
         let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
         let (accel, why) = probe::probe_with(ctx, &arm)?;
         ctx.progress.note(&format!("accelerator: {accel} ({why})"));
-        // Of all contestants: leaving one out for a while must not mean another image.
+        // For all contestants, so that the image does not depend on which of them were selected.
         let image = rootfs::get(ctx, all)?;
         let built = image::build_guest(ctx)?;
         let payload = pack(ctx, all, &built, &image::build_packaged(ctx)?)?;
@@ -310,7 +310,8 @@ impl TestBed {
     }
 }
 
-/// Makes a run in which the host's CPUs were its own, or the best of some; `name` is what it is called.
+/// Makes a run and repeats it if too much of the host's CPU time was stolen. Returns the least disturbed of
+/// up to [`MAX_ATTEMPTS_PER_RUN`] runs, or the first that failed. `name` is for messages.
 fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Result<Run> {
     let share = |run: &Run| run.stolen.unwrap_or(0.0);
     let mut best = one()?;
@@ -319,7 +320,8 @@ fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> 
             break;
         }
         let stolen = share(&best) * 100.0;
-        ctx.progress.note(&format!("{name}: {stolen:.0} % of the host's CPU time was stolen: once more"));
+        ctx.progress
+            .note(&format!("{name}: {stolen:.0} % of the host's CPU time was stolen; repeating the run"));
         let again = one()?;
         if again.failure.is_some() || share(&again) < share(&best) {
             best = again;
@@ -328,7 +330,7 @@ fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> 
     Ok(best)
 }
 
-/// A run in one line, for the terminal.
+/// Returns the result of a run in one line, for the terminal.
 fn in_one_line(run: &Run) -> String {
     if run.failure.is_some() {
         return "failed".to_owned();
@@ -345,7 +347,7 @@ fn in_one_line(run: &Run) -> String {
     format!("longest stall {:.0} ms{wrong}", result.longest_stall_ms)
 }
 
-/// Where a contestant's files are in the payload, if it has any.
+/// Returns the folder of a contestant's files in the payload, if it has any.
 fn files_dir(ctx: &Context, contestant: &Contestant) -> Option<String> {
     let there = packed(ctx).join("contestants").join(&contestant.files_of).join("files").is_dir();
     there.then(|| format!("contestants/{}/files", contestant.files_of))
@@ -355,7 +357,7 @@ fn packed(ctx: &Context) -> PathBuf {
     ctx.out.join("faceoff/payload")
 }
 
-/// Puts the guest, memreap and the contestants' files together and makes the payload disk of it.
+/// Makes the payload disk: the guest program, memreap and the contestants' files.
 fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path) -> Result<PathBuf> {
     let built = |program: &str| if program == "memreap" { packaged } else { built }.join(program);
     let folder = packed(ctx);
@@ -389,7 +391,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
     Ok(disk)
 }
 
-/// `faceoff.jsonl`: all runs, each written when it is over.
+/// The file `faceoff.jsonl`: all runs, each written when it has ended.
 struct RunLog {
     file: File,
     meta: Meta,
@@ -397,7 +399,7 @@ struct RunLog {
 }
 
 impl RunLog {
-    /// Begins a new log, keeping the last one as `.previous`, or goes on in it.
+    /// Starts a new log and keeps the last one as `.previous`, or continues the last one.
     fn open(path: &Path, meta: Meta, resume: bool) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         if resume {
@@ -408,16 +410,16 @@ impl RunLog {
             ensure!(
                 same(&header.meta) == same(&meta),
                 "{}: its runs were made with other programs, contestants' files, another seed or limit; \
-                 begin anew without --continue",
+                 start again without --continue",
                 path.display()
             );
-            // What a write that was cut short left at the end goes.
+            // An interrupted write may have left an incomplete line.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             let file = File::options().append(true).open(path).with_context(cannot)?;
             file.set_len(whole as u64).with_context(cannot)?;
-            // One that failed is tried again.
+            // Runs that failed are repeated.
             let runs = runs.into_iter().filter(|run| run.failure.is_none()).collect();
-            // This time there may be kernels that were not needed before.
+            // There may be kernels now that were not needed before.
             let kernels = header.meta.kernels.into_iter().chain(meta.kernels).collect();
             return Ok(Self { file, meta: Meta { kernels, ..header.meta }, runs });
         }
@@ -438,7 +440,7 @@ impl RunLog {
     }
 }
 
-/// Reads a log; a last line without an end does not count.
+/// Parses a log. A last line without a line end is ignored.
 fn read(text: &str) -> Result<(Header, Vec<Run>)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
@@ -481,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_book_is_continued_only_under_the_same_conditions() {
+    fn a_log_is_continued_only_under_the_same_conditions() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("faceoff.jsonl");
         let meta = |fingerprint: &str| Meta { fingerprint: fingerprint.into(), ..Meta::default() };
@@ -503,7 +505,7 @@ mod tests {
         let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
         let run_log = RunLog::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();
         assert_eq!((run_log.runs.len(), run_log.meta.kernels.len()), (2, 1));
-        assert!(RunLog::open(&path, meta("2"), true).err().unwrap().to_string().contains("begin anew"));
+        assert!(RunLog::open(&path, meta("2"), true).err().unwrap().to_string().contains("start again"));
         assert!(RunLog::open(&path, meta("2"), false).unwrap().runs.is_empty());
         assert!(path.with_extension("jsonl.previous").exists());
     }

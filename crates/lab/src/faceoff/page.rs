@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `faceoff.html`: one file without scripts, fonts or links to anywhere else, in the style of
-//! [`crate::ab::report`]; and its plots as SVG files of their own.
+//! Renders `faceoff.html`, a single file without scripts, fonts or external links like [`crate::ab::report`],
+//! and its plots as SVG files.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,22 +20,25 @@ use crate::html::{self, Scale, escape, factor};
 const PAGE_STYLE: &str = include_str!("page.css");
 const PLOT_STYLE: &str = include_str!("plot.css");
 
-/// A plot's size in its own units, which are CSS pixels at its usual width.
+/// The width of a plot in SVG units, which are CSS pixels at its usual width.
 const WIDTH: f64 = 860.0;
+/// The left and the right end of the charts.
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 12.0;
-/// Top and bottom of the two charts, one above the other.
+/// The top and the bottom of the chart of memory.
 const MEMORY_CHART: (f64, f64) = (60.0, 210.0);
+/// The top and the bottom of the chart of stalls, below the other one.
 const STALL_CHART: (f64, f64) = (246.0, 396.0);
+/// The height of a plot.
 const HEIGHT: f64 = 430.0;
-/// The legend, as many in a row as have room for their names.
+/// How many entries of the legend are in a row: their names must have room.
 const LEGEND_COLUMNS: usize = 4;
-/// The stalls' scale begins with a frame.
+/// The lower end of the scale of stalls.
 const FRAME_INTERVAL_MS: f64 = 10.0;
-/// As many line styles as `plot.css` has.
+/// The number of line styles in `plot.css`.
 const LINE_STYLES: usize = 7;
 
-/// The whole page.
+/// Renders the page.
 #[must_use]
 pub fn html(summary: &Summary, runs: &[Run]) -> String {
     let meta = &summary.meta;
@@ -70,7 +73,7 @@ pub fn html(summary: &Summary, runs: &[Run]) -> String {
     page + html::END
 }
 
-/// Writes every plot to `<variant>.svg` in `folder`; gives the files.
+/// Writes every plot to `<variant>.svg` in `folder` and returns the paths.
 ///
 /// # Errors
 /// When they cannot be written.
@@ -98,16 +101,16 @@ fn comparison(summary: &Summary) -> String {
          better. Stalls below 10 ms and recoveries below 50 ms are not distinguished. <i>better</i> and <i>worse</i> \
          by the exact two-sided rank-sum test at 5 %, corrected for the number of others.</p>\n<ul class=\"tiles\">\n",
     );
-    for middle in &summary.middle {
-        let class = if middle.worst_ratio >= 1.0 { "better" } else { "worse" };
+    for median in &summary.middle {
+        let class = if median.worst_ratio >= 1.0 { "better" } else { "worse" };
         let _ = writeln!(
             out,
-            "<li class=\"{class}\"><b>{}</b> {}, {}: the middle of the variants; at worst {} in {}</li>",
-            factor(middle.median_ratio),
-            escape(&title(&middle.contestant)),
-            metric(&middle.metric),
-            factor(middle.worst_ratio),
-            middle.worst_variant
+            "<li class=\"{class}\"><b>{}</b> {}, {}: the median of the variants; {} at worst, in {}</li>",
+            factor(median.median_ratio),
+            escape(&title(&median.contestant)),
+            metric(&median.metric),
+            factor(median.worst_ratio),
+            median.worst_variant
         );
     }
     out + "</ul>\n" + &table(&tables::comparison(summary)) + "</section>\n"
@@ -143,7 +146,7 @@ fn failures(summary: &Summary, variant: Variant) -> String {
                 out,
                 "<details><summary class=\"alarm\">{}: a run failed</summary><pre>{}</pre></details>",
                 escape(&who.title),
-                // Line breaks are what a log is made of.
+                // Escaped by lines, because escape() replaces line breaks.
                 failure.lines().map(escape).collect::<Vec<_>>().join("\n")
             );
         }
@@ -158,9 +161,9 @@ fn method(summary: &Summary) -> String {
     format!(
         "<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n\
          <p>Every run starts from one snapshot of the warmed-up guest, the contestants alternating. The foreground \
-         is an application that draws a frame every 10 ms; a stall is how late a frame is. A run is given up after \
-         {} s, and made again, twice at most, if more than 2 % of the host's own CPU time was stolen meanwhile. \
-         Seeds from {}. The curves are of the run whose longest stall is the middle one.</p>\n\
+         is an application that draws a frame every 10 ms; a stall is how late a frame is. A run is stopped after \
+         {} s. It is repeated, at most twice, if more than 2 % of the host's CPU time was stolen during it. Seeds \
+         from {}. The curves are of the run with the median of the longest stalls.</p>\n\
          <p class=\"soft\">Debian packages: {}.</p>\n</section>\n",
         meta.limit_s,
         meta.seed,
@@ -168,7 +171,7 @@ fn method(summary: &Summary) -> String {
     )
 }
 
-/// One contestant's curve.
+/// The curve of a contestant.
 struct Curve<'a> {
     who: &'a Participant,
     /// Which line style.
@@ -176,17 +179,18 @@ struct Curve<'a> {
     samples: &'a [Sample],
 }
 
-/// One of a plot's charts.
+/// A chart of a plot.
 struct Chart<'a> {
     title: &'a str,
-    /// Of the values, upwards.
+    /// The vertical scale of the values.
     scale: &'a Scale,
-    /// Top and bottom.
+    /// The top and the bottom.
     at: (f64, f64),
     value: fn(&Sample) -> f64,
 }
 
-/// Memory that is left and stalls over time, a line per contestant.
+/// Renders the plot of a variant: available memory and stalls over time, a line per contestant. `None` if
+/// there are no samples.
 fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
     let curves: Vec<Curve<'_>> = summary
         .contestants

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One run: the guest's events, put together, and whether the right processes died.
+//! One run: collects the guest's events and finds wrong victims.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use protocol::faceoff::{Death, Event, Idle, Outcome, Sample, Variant, Who};
 
-/// Everything about one run: a line of `faceoff.jsonl`.
+/// A run: a line of `faceoff.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -15,36 +15,36 @@ pub struct Run {
     pub contestant: String,
     /// The load.
     pub variant: Variant,
-    /// Counted from 0.
+    /// The number of the round, from 0.
     pub round: usize,
     /// The load's seed.
     pub seed: u64,
-    /// The key of the snapshot that it started from.
+    /// The key of the snapshot that the run started from.
     pub snapshot: String,
-    /// How long it took on the host, in seconds.
+    /// How long the run took on the host, in seconds.
     pub seconds: f64,
-    /// The share of the host's CPU time that was stolen from it meanwhile, 0 to 1; see [`super::stolen`].
+    /// The share of the host's CPU time that was stolen during the run, 0 to 1; see [`super::stolen`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stolen: Option<f64>,
-    /// Why there is no outcome, if there is none.
+    /// Why the run failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// The outcome of a load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Outcome>,
-    /// The cost of doing nothing.
+    /// The cost of being idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
-    /// The readings, every 50 ms.
+    /// The samples, every 50 ms.
     pub samples: Vec<Sample>,
     /// The processes that ended.
     pub deaths: Vec<Death>,
-    /// Journal and kernel log.
+    /// The journal and the kernel log.
     pub log: String,
 }
 
 impl Run {
-    /// A run about which nothing is known yet.
+    /// Makes a run without results.
     #[must_use]
     pub fn new(contestant: &str, variant: Variant, round: usize, seed: u64) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Run {
         }
     }
 
-    /// Takes the guest's next event.
+    /// Adds an event of the guest.
     pub fn take(&mut self, event: Event) {
         match event {
             Event::Sample(sample) => self.samples.push(sample),
@@ -79,19 +79,19 @@ impl Run {
         }
     }
 
-    /// Whether the guest delivered what this variant measures.
+    /// Whether the guest delivered the result of this variant.
     pub fn is_complete(&self) -> bool {
         if self.variant == Variant::Idle { self.idle.is_some() } else { self.result.is_some() }
     }
 
-    /// The wrong victims of this run and their number; empty if there was none.
+    /// Returns the number of wrong victims by their kind; empty if there was none.
     pub fn wrong(&self) -> BTreeMap<String, u64> {
         self.result.as_ref().map_or_else(BTreeMap::new, wrong)
     }
 }
 
-/// The processes that should not have died: all but the hog and the background, and hogs beyond those that
-/// were enough.
+/// Returns the number of victims that should not have been killed: all but hogs and background apps, and more
+/// of these than were necessary ("one too many").
 fn wrong(result: &Outcome) -> BTreeMap<String, u64> {
     const RIGHT: [Who; 2] = [Who::Hog, Who::Background];
     let bad = result.kills.iter().filter(|(who, n)| !RIGHT.contains(who) && **n > 0);
@@ -103,10 +103,10 @@ fn wrong(result: &Outcome) -> BTreeMap<String, u64> {
     wrong
 }
 
-/// What to show about an event while the run goes on.
+/// Returns what to show about an event during the run.
 pub(super) fn progress(event: &Event) -> Option<String> {
     match event {
-        Event::Ready => Some("the guest is warm".to_owned()),
+        Event::Ready => Some("the guest is warmed up".to_owned()),
         Event::Started { pid: Some(pid) } => Some(format!("started, process {pid}")),
         Event::Started { pid: None } => Some("started".to_owned()),
         Event::Death(death) => Some(format!("{} ({}) died", death.who, death.name)),
@@ -143,7 +143,7 @@ pub(super) mod tests {
             wrong(&outcome).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 0)], Some(1)), []);
-        assert_eq!(judged(&[], Some(1)), [], "nobody had to die after all");
+        assert_eq!(judged(&[], Some(1)), [], "no kill was necessary");
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 1)], Some(1)), [("innocent".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Foreground, 1), (Who::System, 2)], None).len(), 2);
         assert_eq!(judged(&[(Who::Camera, 1), (Who::Background, 9)], None), [("camera".to_owned(), 1)]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The Debian that all contestants run in: a file system image made with debootstrap, without
-//! loop devices or mounts of its own, kept in the cache under the key of its recipe.
+//! Makes the Debian image that all contestants run in. debootstrap fills a folder, mke2fs makes a file system
+//! of it, so neither loop devices nor mounts are needed. The image is cached under the key of its inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::content::hex;
 use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
 
-/// What it takes on the host.
+/// The packages for making the image.
 pub const PACKAGES: &[Pkg] = &[
     Pkg::tool("debootstrap", "debootstrap"),
     Pkg::tool("e2fsprogs", "mke2fs"),
@@ -25,39 +25,41 @@ pub const PACKAGES: &[Pkg] = &[
     Pkg::tool("qemu-utils", "qemu-img"),
 ];
 
-/// Part of every key: raise it when the way images are made changes.
+/// Part of every key. Increment it when the way images are made changes.
 const RECIPE_VERSION: &str = "1";
+/// The file system image.
 const DISK_FILE: &str = "root.ext4";
-/// Written last into a finished image.
+/// Written last, so a folder that has it is a complete image.
 const MARKER_FILE: &str = "image.json";
 
-/// `faceoff/image.toml`.
+/// The content of `faceoff/image.toml`. Its debug output is part of the key, so renaming the type or a field
+/// causes a new image.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Toml {
     suite: String,
     mirror: String,
-    /// MiB.
+    /// The size of the file system in MiB.
     size: u32,
     packages: Vec<String>,
 }
 
-/// A finished image.
+/// A complete image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Image {
-    /// The raw ext4 file system. Never written to.
+    /// The raw ext4 file system. It is read-only: guests write to an overlay.
     #[serde(skip)]
     pub disk: PathBuf,
-    /// What it was made from, 64 hexadecimal digits.
+    /// The key of its inputs, 64 hexadecimal digits.
     pub key: String,
-    /// Every Debian package in it, with its version.
+    /// The versions of all Debian packages in it.
     pub packages: BTreeMap<String, String>,
 }
 
-/// The image with the packages of all `contestants`: from the cache, or made now.
+/// Returns the image with the packages of all `contestants`, from the cache or made now.
 ///
 /// # Errors
-/// When the recipe is wrong, root's rights are not to be had, or a step of the making fails.
+/// When `image.toml` is invalid, the lab cannot become root, or a step fails.
 pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
     let file = ctx.in_repo("faceoff/image.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -90,7 +92,10 @@ fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> 
     Ok(hex(&hash.finalize()))
 }
 
-/// All files below `folder`, sorted.
+/// Returns all files below `folder`, sorted.
+///
+/// # Errors
+/// When a folder cannot be read.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -166,7 +171,7 @@ fn make(
     Ok(())
 }
 
-/// Lines of `package version`.
+/// Parses lines of `package version`.
 fn versions(listing: &str) -> Result<BTreeMap<String, String>> {
     let pairs = listing.lines().map(|line| {
         let (name, version) =
@@ -178,7 +183,8 @@ fn versions(listing: &str) -> Result<BTreeMap<String, String>> {
     Ok(all)
 }
 
-/// The unpacked system; it belongs to root, so removing it may take root too.
+/// The folder with the unpacked system. It is removed on drop, with root's rights because its files belong to
+/// root.
 struct Tree {
     path: PathBuf,
 }
@@ -191,29 +197,34 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // debootstrap may have been interrupted with these mounted, and rm must not go there.
+        // If debootstrap was interrupted, these may still be mounted, and rm must not descend into them.
         for inside in ["proc", "sys"] {
             if let Ok(mut umount) = as_root("umount") {
-                // Not mounted, most of the time.
+                // Usually they are not mounted.
                 let _ = host::output(umount.args(["-q", "-l"]).arg(self.path.join(inside)));
             }
         }
         if let Ok(mut rm) = as_root("rm") {
-            // Left over it costs space, and the next attempt removes it.
+            // A leftover only takes space, and the next attempt removes it.
             let _ =
                 host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
         }
     }
 }
 
-/// A command with root's rights, through sudo where needed.
+/// Returns a command with root's rights, through sudo if necessary.
+///
+/// # Errors
+/// When the program is not installed, or sudo asks for a password.
 fn as_root(program: &str) -> Result<Command> {
     let path = host::find_tool(program).with_context(|| format!("{program} is not installed"))?;
     if rustix::process::geteuid().is_root() {
         return Ok(Command::new(path));
     }
     if host::output(Command::new("sudo").args(["-n", "true"])).is_err() {
-        bail!("the Debian image of the face-off is made by root; run it once as root, or with sudo set up");
+        bail!(
+            "making the Debian image of the face-off needs root's rights; run it once as root, or set up sudo"
+        );
     }
     let mut command = Command::new("sudo");
     command.arg("-n").arg(path);
@@ -256,7 +267,7 @@ mod tests {
         assert!(versions("cron\n").unwrap_err().to_string().contains("\"cron\""));
     }
 
-    /// The one in this checkout.
+    /// Checks the files of this checkout.
     #[test]
     fn the_recipe_is_sound() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The face-off's guest: booted once, frozen when it says that it is warm, and restored from there for
-//! every run.
+//! The face-off's guest. It is booted once; when it reports that it is warmed up, its state is saved, and
+//! every run starts from that state.
 //!
-//! Freezing is QEMU's migration into a file. The guest's second channel is a file that the lab
-//! follows, its jobs come through a FIFO that is open from the start: a port without a listener
-//! reads as closed in the guest.
+//! The state is saved by QEMU's migration to a file. The guest's events go to a file that the lab follows.
+//! Its jobs come through a FIFO that the lab opens before QEMU starts, because a port without a connected
+//! host is closed in the guest.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -35,31 +35,35 @@ use crate::vm::qemu::{self, host_tsc_khz, option_path};
 
 /// The guest's virtual CPUs.
 pub const CPUS: u32 = 2;
-/// The guest's memory.
+/// The guest's memory in MiB.
 pub const MEMORY_MIB: u32 = 2048;
-/// The size of the payload disk. The snapshot depends on it, so it does not follow the content.
+/// The size of the payload disk. It is fixed because a snapshot is only valid for disks of the same size.
 pub const PAYLOAD_DISK_BYTES: u64 = 64 << 20;
 
-/// Part of every snapshot's key: raise it when the machine or the boot changes.
+/// Part of every snapshot's key. Increment it when the machine or the boot changes.
 const RECIPE_VERSION: &str = "3";
+/// The disk's changes since the image.
 const OVERLAY_FILE: &str = "overlay.qcow2";
+/// QEMU's state.
 const STATE_FILE: &str = "machine";
-/// Written last into a finished snapshot.
+/// Written last, so a folder that has it is a complete snapshot.
 const MARKER_FILE: &str = "snapshot.json";
-/// How many snapshots stay in the cache; each has about 800 MiB.
+/// How many snapshots stay in the cache. Each takes about 800 MiB.
 const MAX_CACHED_SNAPSHOTS: usize = 6;
 
+/// How often the guest and QEMU are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// From power on until the guest is warm: half a minute under TCG.
+/// The limit for booting and warming up, which takes half a minute under TCG.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
-/// What QEMU may take to answer a command, and to write or read its state.
+/// The limit for QEMU to answer a command, and to save or restore its state.
 const QMP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lines that a kernel short of memory may print, and a host that is short of CPUs provokes.
+/// Console lines that are allowed: a kernel that is short of memory, or runs on a loaded host, may print
+/// them.
 const ALLOWED_CONSOLE_LINES: &[&str] =
     &[r"INFO: task .* blocked", r"rcu: INFO: rcu_", r"soft lockup", r"page allocation"];
 
-/// A guest that went wrong: what happened and the ends of its logs.
+/// The failure of a guest: what happened, and the ends of its logs.
 #[derive(Debug)]
 pub struct GuestFailure(pub String);
 
@@ -71,21 +75,21 @@ impl std::fmt::Display for GuestFailure {
 
 impl std::error::Error for GuestFailure {}
 
-/// A frozen, warm guest.
+/// The saved state of a warmed-up guest.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     accel: Accel,
     folder: PathBuf,
     kernel: PathBuf,
-    /// Kernel, image, guest program and machine, 64 hexadecimal digits.
+    /// The content key of kernel, image, guest program and machine: 64 hexadecimal digits.
     pub key: String,
 }
 
-/// The snapshot of `image` on `kernel` with the guest program at `guest`: from the cache, or
-/// made now with `payload` as the payload disk.
+/// Returns the snapshot of `image` on `kernel` with the guest program at `guest`, from the cache or made now.
+/// `payload` is the payload disk for making it.
 ///
 /// # Errors
-/// When QEMU cannot be run, or, as a [`GuestFailure`], when the guest does not come up.
+/// When QEMU cannot be run; a [`GuestFailure`] when the guest does not boot.
 pub fn make(
     ctx: &Context,
     accel: Accel,
@@ -106,7 +110,7 @@ pub fn make(
         return Ok(snapshot);
     }
     prune(&parent);
-    let step = ctx.progress.step(&format!("booting {} to freeze it", kernel.release));
+    let step = ctx.progress.step(&format!("booting {} for a snapshot", kernel.release));
     let staging = Staging::begin(&folder)?;
     let work = staging.path();
     fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
@@ -118,10 +122,10 @@ pub fn make(
     let logs = ctx.out.join("logs/faceoff-snapshot").join(&kernel.release);
     let mut machine = Machine::start(accel, &snapshot.kernel, work, payload, &logs, false)?;
     machine.follow(&step, BOOT_TIMEOUT, &mut |event| matches!(event, Event::Ready))?;
-    step.detail("freezing");
+    step.detail("saving the state");
     machine.monitor.execute("stop", json!({}))?;
     machine.monitor.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
-    // Relative to the working folder, so that no path needs the shell's quoting.
+    // The path is relative to the working folder, so that it needs no quoting for the shell.
     machine.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{STATE_FILE}") }))?;
     let began = Instant::now();
     loop {
@@ -140,7 +144,7 @@ pub fn make(
     fs::write(&marker, json!({ "key": snapshot.key, "kernel": kernel.release }).to_string())
         .with_context(|| format!("cannot write {}", marker.display()))?;
     staging.publish(&folder)?;
-    step.done("frozen");
+    step.done("saved");
     Ok(snapshot)
 }
 
@@ -151,7 +155,7 @@ impl Snapshot {
         let sound = marker.is_some_and(|m| m["key"] == self.key.as_str())
             && [OVERLAY_FILE, STATE_FILE].iter().all(|file| self.folder.join(file).is_file());
         if sound {
-            // Its age counts from its last use; without write access it gets pruned earlier.
+            // The modification time is the time of last use. Without write access it is pruned earlier.
             let _ = File::options()
                 .append(true)
                 .open(self.folder.join(MARKER_FILE))
@@ -160,12 +164,12 @@ impl Snapshot {
         sound
     }
 
-    /// Brings the guest back, gives it `job` and passes its events to `sink`, until it says that
-    /// it is done. The logs are in `logs` afterwards.
+    /// Restores the guest, sends it `job` and passes its events to `sink` until the last one. The logs go to
+    /// the folder `logs`.
     ///
     /// # Errors
-    /// When QEMU cannot be run, or, as a [`GuestFailure`], when the guest reports trouble,
-    /// panics, ends too early or is not done within `limit`.
+    /// When QEMU cannot be run; a [`GuestFailure`] when the guest reports an error, panics, ends too early or
+    /// does not finish within `limit`.
     pub fn run(
         &self,
         payload: &Path,
@@ -187,7 +191,7 @@ impl Snapshot {
             }
         }
         machine.monitor.execute("cont", json!({}))?;
-        machine.job.write_all(&line::encode(job)?).context("giving the guest its job")?;
+        machine.job.write_all(&line::encode(job)?).context("sending the guest its job")?;
         machine.follow(step, limit, &mut |event| {
             let over = matches!(event, Event::End);
             sink(event);
@@ -207,14 +211,15 @@ fn key(accel: Accel, kernel: &Kernel, image: &Image, guest: &Path) -> Result<Str
     Ok(content.key())
 }
 
-/// Removes the snapshots that were not used for longest.
+/// Removes all but the most recently used snapshots.
 fn prune(parent: &Path) {
     let used = |path: &Path| fs::metadata(path.join(MARKER_FILE)).and_then(|meta| meta.modified());
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let mut all: Vec<_> =
         entries.filter_map(|entry| Some((used(&entry.path()).ok()?, entry.path()))).collect();
     all.sort();
-    // One more is about to come. What cannot be removed costs space and nothing else.
+    // One less than the limit, because another is about to be made. Errors are ignored: what remains only
+    // takes space.
     for (_, path) in all.iter().rev().skip(MAX_CACHED_SNAPSHOTS - 1) {
         let _ = host::remove_any(path);
     }
@@ -231,12 +236,12 @@ struct Machine {
     folder: PathBuf,
 }
 
-/// The pair of FIFOs of QEMU's `pipe` character device, without its suffixes.
+/// The common name of the two FIFOs of QEMU's `pipe` character device.
 const JOB_PIPE: &str = "job";
 
 impl Machine {
-    /// Starts QEMU in the folder that has the overlay. With `incoming` it waits for its state, and what it
-    /// writes to the disk is discarded.
+    /// Starts QEMU in `folder`, which has the overlay. With `incoming`, it waits for its state, and writes to
+    /// the disk are discarded.
     fn start(
         accel: Accel,
         kernel: &Path,
@@ -247,7 +252,7 @@ impl Machine {
     ) -> Result<Self> {
         host::remove_any(log_folder).with_context(|| format!("cannot remove {}", log_folder.display()))?;
         fs::create_dir_all(log_folder).with_context(|| format!("cannot make {}", log_folder.display()))?;
-        // The guest writes nothing into the second one.
+        // The guest does not write to the second one.
         for fifo in fifos(log_folder) {
             rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, FileMode::from_raw_mode(0o600), 0)
                 .with_context(|| format!("cannot make {}", fifo.display()))?;
@@ -279,11 +284,11 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Watches the guest until `over` says that an event was the last one.
-    fn follow(&mut self, step: &Step, limit: Duration, over: &mut dyn FnMut(Event) -> bool) -> Result<()> {
+    /// Passes the guest's events to `is_last` until it returns true. Fails if the guest does.
+    fn follow(&mut self, step: &Step, limit: Duration, is_last: &mut dyn FnMut(Event) -> bool) -> Result<()> {
         let began = Instant::now();
         loop {
-            // Looked at before the logs, so that the logs are complete once QEMU is gone.
+            // Checked before the logs are read, so that they are complete once QEMU has ended.
             let ended = self.child.try_wait()?;
             let bytes = self.output.read()?;
             for line in self.events.feed(&bytes) {
@@ -295,7 +300,7 @@ impl Machine {
                         if let Some(said) = record::progress(&event) {
                             step.detail(&said);
                         }
-                        if over(event) {
+                        if is_last(event) {
                             return Ok(());
                         }
                     }
@@ -336,14 +341,14 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // They would be taken for logs.
+        // The FIFOs are not logs.
         for fifo in fifos(&self.folder) {
             let _ = fs::remove_file(fifo);
         }
     }
 }
 
-/// What QEMU reads from and writes to, in this order.
+/// Returns the FIFO that QEMU reads from and the one that it writes to.
 fn fifos(folder: &Path) -> [PathBuf; 2] {
     ["in", "out"].map(|end| folder.join(format!("{JOB_PIPE}.{end}")))
 }
@@ -356,15 +361,15 @@ fn command(
     job: &Path,
     incoming: bool,
 ) -> Result<Command> {
-    // Warnings (level 4) must reach the console, where they are watched for. What has no level of its
-    // own gets one that does not: the stack and the list of zones in each report of a shortage, some
-    // KB, would delay the kill whose time is measured.
+    // Warnings (level 4) must be on the console, which is watched. Messages without a level get one that is
+    // not printed there: the stack and the list of zones in each report of a memory shortage, some KB, would
+    // delay the kill whose time is measured.
     let mut params = String::from(
         "console=ttyS0 root=/dev/vda rw rootfstype=ext4 panic=-1 reboot=t printk.time=1 loglevel=5 \
          sysctl.kernel.printk=\"5 6\" \
          transparent_hugepage=never net.ifnames=0 fsck.mode=skip systemd.gpt_auto=0",
     );
-    // microvm boots faster, but cannot be migrated.
+    // microvm would boot faster but does not support migration.
     let mut qemu = qemu::machine("pc", CPUS, MEMORY_MIB);
     qemu::accelerate(&mut qemu, accel, Mode::Multi, CPUS, "host,migratable=on", host_tsc_khz(), &mut params);
     qemu.arg("-kernel").arg(kernel).args(["-append", &params]);
@@ -390,7 +395,7 @@ fn command(
     Ok(qemu)
 }
 
-/// QEMU's monitor (QMP): commands and answers, a JSON value per line.
+/// QEMU's monitor (QMP): commands and answers, one JSON value per line.
 struct Monitor {
     to: ChildStdin,
     from: Receiver<String>,
@@ -399,7 +404,7 @@ struct Monitor {
 impl Monitor {
     fn new(to: ChildStdin, stdout: std::process::ChildStdout) -> Self {
         let (send, from) = mpsc::channel();
-        // Ends with QEMU, or with whoever listens.
+        // Ends when QEMU ends or the receiver is dropped.
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
                 let Ok(line) = line else { break };
@@ -413,20 +418,20 @@ impl Monitor {
 
     fn greet(&mut self) -> Result<()> {
         let hello = self.next()?;
-        ensure!(hello.get("QMP").is_some(), "QEMU's monitor says {hello} instead of hello");
+        ensure!(hello.get("QMP").is_some(), "QEMU's monitor sent {hello} instead of its greeting");
         self.execute("qmp_capabilities", json!({}))?;
         Ok(())
     }
 
     fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
-        writeln!(self.to, "{line}").with_context(|| format!("QEMU does not take '{command}'"))?;
+        writeln!(self.to, "{line}").with_context(|| format!("QEMU does not accept '{command}'"))?;
         loop {
             let mut answer = self.next().with_context(|| format!("waiting for QEMU's '{command}'"))?;
             if let Some(error) = answer.get("error") {
                 bail!("QEMU's '{command}': {error}");
             }
-            // All else are events.
+            // Anything else is an event.
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }
@@ -435,17 +440,17 @@ impl Monitor {
 
     fn next(&mut self) -> Result<Value> {
         match self.from.recv_timeout(QMP_TIMEOUT) {
-            Ok(line) => serde_json::from_str(&line).with_context(|| format!("QEMU's monitor says {line}")),
-            Err(RecvTimeoutError::Timeout) => bail!("QEMU's monitor is silent"),
-            Err(RecvTimeoutError::Disconnected) => bail!("QEMU is gone"),
+            Ok(line) => serde_json::from_str(&line).with_context(|| format!("QEMU's monitor sent {line}")),
+            Err(RecvTimeoutError::Timeout) => bail!("QEMU's monitor does not answer"),
+            Err(RecvTimeoutError::Disconnected) => bail!("QEMU has ended"),
         }
     }
 }
 
-/// Makes the payload disk at `disk` of what is in `folder`: a tar, padded.
+/// Makes the payload disk at `disk`: a padded tar archive of `folder`.
 ///
 /// # Errors
-/// When it is larger than the disk.
+/// When the archive is larger than the disk.
 pub fn pack_payload(folder: &Path, disk: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--format=gnu", "--owner=0", "--group=0", "--sort=name", "--mtime=@0", "-cf"]).arg(disk);
@@ -480,9 +485,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_for_reaches_the_console() {
-        // As include/linux/kern_levels.h has it; a message is printed if its level is lower than
-        // the console's.
+    fn warnings_reach_the_console() {
+        // From include/linux/kern_levels.h. A message is printed if its level is lower than that of the
+        // console.
         const KERN_WARNING: u32 = 4;
         let (kernel, payload, job) = (Path::new("/kernel"), Path::new("/payload"), Path::new("/job"));
         let logs = Logs::in_folder(Path::new("/logs"));
@@ -496,13 +501,13 @@ mod tests {
             let later: Vec<u32> =
                 later.split('"').next().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
             assert!(later[0] > KERN_WARNING, "{parameters}");
-            // What has no level of its own is not for the console.
+            // Messages without a level are not printed.
             assert!(later[1] >= later[0], "{parameters}");
         }
     }
 
     #[test]
-    fn only_the_oldest_snapshots_go() {
+    fn only_the_oldest_snapshots_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let now = std::time::SystemTime::now();
         for age in 0..8_u64 {

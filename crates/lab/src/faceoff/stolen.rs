@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How much of the host's time its own hypervisor gave to others.
+//! Measures stolen time: the CPU time that the host's hypervisor gave to other machines.
 //!
-//! Where the host is a virtual machine, a guest of ours stands still whenever the host does, and a frame that is
-//! late for that says nothing about the contestant. What was stolen does not depend on what the guest does, so
-//! runs can be judged by it without favour.
+//! If the host is a virtual machine, its guests stop whenever it does, and frames that are late for that
+//! reason say nothing about a contestant. Stolen time does not depend on the guest, so repeating runs by it
+//! does not favour any contestant.
 
 use std::fs;
 
-/// Beyond this share a run is disturbed.
+/// A run with a larger share of stolen time is disturbed.
 const MAX_STOLEN_SHARE: f64 = 0.02;
 
-/// The time of all CPUs since the host booted.
+/// The CPU time of all CPUs since the host booted, in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuTimes {
-    /// In all, in clock ticks.
+    /// The total.
     all: u64,
-    /// Of that, stolen.
+    /// The stolen part.
     stolen: u64,
 }
 
 impl CpuTimes {
-    /// Reads them; `None` where /proc/stat does not say.
+    /// Reads the current values; `None` if /proc/stat does not have them.
     #[must_use]
     pub fn now() -> Option<Self> {
         parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Which share was stolen since, 0 to 1.
+    /// Returns the share that was stolen since `before`, 0 to 1.
     #[must_use]
     pub fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
@@ -34,13 +34,14 @@ impl CpuTimes {
     }
 }
 
-/// Whether a run of which this share was stolen is better made again.
+/// Whether a run with this share of stolen time should be repeated.
 #[must_use]
 pub fn is_disturbed(share: f64) -> bool {
     share > MAX_STOLEN_SHARE
 }
 
-/// The first line: user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the first two.
+/// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal. The time of guests, which
+/// follows, is included in the first two.
 fn parse(stat: &str) -> Option<CpuTimes> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();

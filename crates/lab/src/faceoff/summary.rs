@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! All runs put together: medians and worst cases per contestant and variant, and this project's own
-//! contestants compared with the best of the others.
+//! Evaluates all runs: medians and worst cases per contestant and variant, and this project's contestants
+//! compared with the best of the others. These are the types of `faceoff.json`.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use crate::ab::ranks::against_best;
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 
-/// A frame is planned every 10 ms: shorter delays are not distinguished.
+/// Stalls are compared with this resolution: a frame is due every 10 ms.
 const STALL_RESOLUTION_MS: f64 = 10.0;
-/// Memory is read every 50 ms.
+/// Recoveries are compared with this resolution: memory is sampled every 50 ms.
 const RECOVERY_RESOLUTION_MS: f64 = 50.0;
 
-/// Under what conditions the runs were made: those of another fingerprint may not join them.
+/// The conditions of the runs. Runs with different fingerprints cannot be combined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
-    /// When the first run began, local time with its offset.
+    /// The start of the first run: local time with its UTC offset.
     pub date: String,
     /// `kvm` or `tcg`.
     pub accelerator: String,
@@ -31,26 +31,26 @@ pub struct Meta {
     pub cpus: u32,
     /// Guest memory, MiB.
     pub memory_mib: u32,
-    /// Of round 0; a round's seed is this plus its number.
+    /// The seed of round 0. The seed of a round is this plus its number.
     pub seed: u64,
-    /// When a load that has not ended is given up, seconds.
+    /// The time limit of a load, in seconds.
     pub limit_s: u64,
     /// Kernel releases by tree.
     pub kernels: BTreeMap<String, String>,
     /// The contestants' Debian packages and their versions.
     pub packages: BTreeMap<String, String>,
-    /// Of the image and of all programs and files that go into the guest.
+    /// The content key of the image and of all programs and files in the guest.
     pub fingerprint: String,
 }
 
-/// A contestant, as the reader of the summary needs it.
+/// A contestant in the summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Participant {
-    /// Its folder.
+    /// The name of its folder.
     pub name: String,
-    /// What it is called.
+    /// Its name in tables.
     pub title: String,
-    /// One of this project's own.
+    /// Whether it is one of this project's daemons.
     pub ours: bool,
 }
 
@@ -63,16 +63,16 @@ impl From<&Contestant> for Participant {
 /// One number per run, in the order of the rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// None: it did not come to that.
+    /// The values; `None` if the event did not occur.
     pub values: Vec<Option<f64>>,
-    /// None: more than half of the runs have no value, or there is none.
+    /// The median; `None` if there is none or it is infinite.
     pub median: Option<f64>,
-    /// The largest; none when any run did not come to that, or there is no run.
+    /// The largest value; `None` if there is none or it is infinite.
     pub worst: Option<f64>,
 }
 
 impl Spread {
-    /// Where no value means "never": it counts as worse than any other.
+    /// For times until an event: a missing value means "never" and counts as infinite.
     fn until(values: Vec<Option<f64>>) -> Self {
         let endless: Vec<f64> = values.iter().map(|v| v.unwrap_or(f64::INFINITY)).collect();
         let known = |value: f64| value.is_finite().then_some(value);
@@ -80,114 +80,114 @@ impl Spread {
         Self { median: known(median(&endless)), worst, values }
     }
 
-    /// Where no value means that there was nothing to measure: it does not count.
+    /// For values that may not apply to a run: a missing value is ignored.
     fn of_those(values: Vec<Option<f64>>) -> Self {
         let known: Vec<f64> = values.iter().copied().flatten().collect();
-        let middle = median(&known);
+        let median = median(&known);
         let worst = known.into_iter().reduce(f64::max);
-        Self { median: middle.is_finite().then_some(middle), worst, values }
+        Self { median: median.is_finite().then_some(median), worst, values }
     }
 }
 
 /// All runs of one contestant in one variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Who.
+    /// The contestant's name.
     pub contestant: String,
     /// The load.
     pub variant: Variant,
-    /// How many runs delivered figures.
+    /// The number of runs that delivered a result.
     pub runs: usize,
-    /// Those that did not, and why.
+    /// Why the other runs failed.
     pub failures: Vec<String>,
-    /// Runs during which the host was disturbed all the same, after several tries.
+    /// The number of runs that were disturbed, even after several attempts.
     #[serde(default)]
     pub disturbed: usize,
-    /// Runs that were not over in time.
+    /// The number of runs that exceeded the time limit.
     pub timed_out: usize,
-    /// Runs in which the load did not end as it should.
+    /// The number of runs in which the load did not end as it should.
     pub not_served: usize,
-    /// The foreground's worst frame delay, ms.
+    /// The longest frame delay of the foreground, in ms.
     pub longest_stall_ms: Spread,
-    /// Its frame delays above 50 ms together.
+    /// The sum of its frame delays above 50 ms, in ms.
     pub total_stall_ms: Spread,
-    /// From 5 % available to recovered.
+    /// The time from 5 % available memory to recovery, in ms.
     pub low_to_recovered_ms: Spread,
-    /// From the first signal until the memory was back.
+    /// The time from the first signal until the memory was free, in ms.
     pub signal_to_back_ms: Spread,
-    /// From the load's start to the first signal.
+    /// The time from the start of the load to the first signal, in ms.
     pub first_signal_ms: Spread,
-    /// With a camera: how long it waited for its memory.
+    /// How long the camera waited for its memory, in ms. Only in the variant `apps`.
     pub camera_ms: Spread,
-    /// Deaths by a signal, by what died, over all runs.
+    /// The number of processes killed by a signal in all runs, by their kind.
     pub kills: BTreeMap<Who, u64>,
-    /// Those of them that the kernel chose.
+    /// How many of them the kernel's OOM killer chose.
     pub kernel_oom_kills: u64,
-    /// Wrong victims, by what they were, over all runs.
+    /// The number of wrong victims in all runs, by their kind.
     pub wrong: BTreeMap<String, u64>,
-    /// Runs with a wrong victim.
+    /// The number of runs with a wrong victim.
     pub wrong_runs: usize,
-    /// Idle: proportional set size, KiB.
+    /// Idle: proportional set size, in KiB.
     pub pss_kib: Spread,
-    /// Idle: processor time, ms.
+    /// Idle: CPU time, in ms.
     pub cpu_ms: Spread,
-    /// Idle: context switches.
+    /// Idle: number of context switches.
     pub wakeups: Spread,
 }
 
-/// One of our contestants against the best of the others, in one variant.
+/// One of this project's contestants compared with the best of the others in one variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Ours.
+    /// The name of our contestant.
     pub contestant: String,
     /// The load.
     pub variant: Variant,
     /// `longest_stall_ms` or `low_to_recovered_ms`.
     pub metric: String,
-    /// Our median; none: not recovered within the limit.
+    /// Its median in ms; `None` if it did not recover within the limit.
     pub ours: Option<f64>,
-    /// The other with the smallest median.
+    /// The other contestant with the smallest median.
     pub best_peer: String,
-    /// Its median.
+    /// The median of that one in ms; `None` as above.
     pub theirs: Option<f64>,
-    /// Theirs by ours: above 1 we are better.
+    /// `theirs` divided by `ours`: above 1, ours is better.
     pub ratio: f64,
-    /// What the runs support about ours and the best of the others.
+    /// The verdict of the rank-sum test.
     pub verdict: Verdict,
 }
 
-/// The middle of a contestant's ratios over all variants.
+/// The median of a contestant's ratios over all variants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MedianRatio {
-    /// Ours.
+    /// The name of our contestant.
     pub contestant: String,
     /// As in [`Comparison`].
     pub metric: String,
-    /// Of the ratios.
+    /// The median of the ratios.
     pub median_ratio: f64,
-    /// The smallest, and where.
+    /// The smallest ratio.
     pub worst_ratio: f64,
-    /// The variant that has it.
+    /// The variant with the smallest ratio.
     pub worst_variant: Variant,
 }
 
-/// `faceoff.json`.
+/// The content of `faceoff.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The conditions.
     pub meta: Meta,
-    /// Those who took part, in their order.
+    /// The contestants, in their order.
     pub contestants: Vec<Participant>,
-    /// By variant, then contestant.
+    /// The results, by variant and contestant.
     pub entries: Vec<Entry>,
-    /// By contestant of ours, metric, variant.
+    /// The comparisons, by our contestant, metric and variant.
     pub comparison: Vec<Comparison>,
-    /// By contestant of ours and metric.
+    /// The median ratios, by our contestant and metric.
     pub middle: Vec<MedianRatio>,
 }
 
 impl Summary {
-    /// Puts the runs together.
+    /// Evaluates the runs.
     #[must_use]
     pub fn of(meta: Meta, contestants: &[Contestant], runs: &[Run]) -> Self {
         let contestants: Vec<Participant> = contestants.iter().map(Participant::from).collect();
@@ -207,7 +207,7 @@ impl Summary {
         summary
     }
 
-    /// The variants that were run, in order.
+    /// Returns the variants that were run, in order.
     #[must_use]
     pub fn variants(&self) -> Vec<Variant> {
         let mut all: Vec<Variant> = self.entries.iter().map(|entry| entry.variant).collect();
@@ -215,19 +215,20 @@ impl Summary {
         all
     }
 
-    /// The entries of one variant, in the contestants' order.
+    /// Returns the entries of a variant, in the order of the contestants.
     pub fn of_variant(&self, variant: Variant) -> impl Iterator<Item = (&Participant, &Entry)> {
         let of = move |entry: &&Entry| entry.variant == variant;
         self.entries.iter().filter(of).filter_map(|entry| Some((self.who(&entry.contestant)?, entry)))
     }
 
-    /// A contestant by its name.
+    /// Returns the contestant of that name.
     #[must_use]
     pub fn who(&self, name: &str) -> Option<&Participant> {
         self.contestants.iter().find(|who| who.name == name)
     }
 
-    /// A finding is a wrong victim of ours, or a variant in which another is better beyond chance.
+    /// Returns a finding, if there is one: a wrong victim of one of our contestants, or a variant in which
+    /// another contestant is significantly better.
     #[must_use]
     pub fn finding(&self) -> Option<String> {
         let ours = |name: &str| self.who(name).is_some_and(|who| who.ours);
@@ -249,7 +250,7 @@ impl Summary {
     }
 
     fn compared(&self) -> (Vec<Comparison>, Vec<MedianRatio>) {
-        let (mut comparison, mut middle) = (Vec::new(), Vec::new());
+        let (mut comparison, mut medians) = (Vec::new(), Vec::new());
         let limit = self.meta.limit_s as f64 * 1000.0;
         type Get = fn(&Entry) -> &Spread;
         let metrics: [(&str, Get, f64); 2] = [
@@ -289,7 +290,7 @@ impl Summary {
                 }
                 let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
                 if let Some((ratio, variant)) = ratios.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b)) {
-                    middle.push(MedianRatio {
+                    medians.push(MedianRatio {
                         contestant: own.name.clone(),
                         metric: metric.to_owned(),
                         median_ratio: median(&values),
@@ -299,7 +300,7 @@ impl Summary {
                 }
             }
         }
-        (comparison, middle)
+        (comparison, medians)
     }
 }
 
@@ -347,7 +348,7 @@ fn sum<'a, K: Ord + Clone + 'a>(counts: impl Iterator<Item = &'a BTreeMap<K, u64
     sum
 }
 
-/// The run to draw: the one whose longest stall is the middle one.
+/// Returns the run to plot: the one with the median of the longest stalls.
 #[must_use]
 pub fn typical<'a>(runs: &'a [Run], contestant: &str, variant: Variant) -> Option<&'a Run> {
     let mut own: Vec<(f64, &Run)> = runs
@@ -395,7 +396,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_missing_value_is_never_or_nothing() {
+    fn a_missing_value_is_infinite_or_ignored() {
         let never = Spread::until(vec![Some(1.0), None, Some(3.0)]);
         assert_eq!((never.median, never.worst), (Some(3.0), None));
         assert_eq!(Spread::until(vec![None, None, Some(3.0)]).median, None);
@@ -406,7 +407,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn runs_are_put_together_by_contestant_and_variant() {
+    fn runs_are_grouped_by_contestant_and_variant() {
         let mut failed = run("peer", Variant::Hog, 2, 9e9, None);
         failed.failure = Some("panic".into());
         let mut bad = run("peer", Variant::Hog, 1, 300.0, Some(500.0));
@@ -442,15 +443,15 @@ pub(super) mod tests {
         assert_eq!(ratio("low_to_recovered_ms", Variant::Hog), ("peer", 2.0));
         assert_eq!(ratio("longest_stall_ms", Variant::Leak), ("none", 2.0), "4 ms counts as 10");
         assert_eq!(ratio("low_to_recovered_ms", Variant::Leak), ("none", 1.0));
-        let middle = &compared.middle[0];
+        let median = &compared.middle[0];
         assert_eq!(
-            (middle.median_ratio, middle.worst_ratio, middle.worst_variant),
+            (median.median_ratio, median.worst_ratio, median.worst_variant),
             (2.5, 2.0, Variant::Leak)
         );
     }
 
     #[test]
-    fn what_may_be_luck_is_no_finding() {
+    fn an_insignificant_difference_is_no_finding() {
         let rounds = |n: usize| -> Vec<Run> {
             let of = |round| {
                 let stall = |base: usize| (base + round) as f64;
@@ -480,7 +481,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_typical_run_is_the_middle_one() {
+    fn the_typical_run_is_the_median() {
         let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", Variant::Hog, 0, stall, None));
         assert_eq!(
             typical(&runs, "peer", Variant::Hog).unwrap().result.as_ref().unwrap().longest_stall_ms,

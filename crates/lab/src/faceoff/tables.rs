@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The face-off's tables, as the page and the terminal both show them.
+//! The tables of the face-off, for the page and the terminal.
 
 use protocol::faceoff::Variant;
 
@@ -7,18 +7,18 @@ use super::summary::{Entry, Spread, Summary};
 use crate::ab::verdict::Verdict;
 use crate::format::{number, ratio};
 
-/// One table: text, except for the leading columns right-aligned numbers.
+/// A table. The first columns are text, the others are right-aligned.
 pub(super) struct Table {
     pub(super) head: Vec<&'static str>,
-    /// How many of the columns at the left are text.
+    /// The number of text columns at the left.
     pub(super) text_columns: usize,
     pub(super) rows: Vec<Vec<Cell>>,
 }
 
-/// One cell.
+/// A cell.
 pub(super) struct Cell {
     pub(super) text: String,
-    /// Whether this is bad news.
+    /// Whether the cell is highlighted as a problem.
     pub(super) alarm: bool,
 }
 
@@ -32,7 +32,7 @@ impl Cell {
     }
 }
 
-/// All contestants under one load.
+/// Returns the table of all contestants under a load.
 pub(super) fn load(summary: &Summary, variant: Variant) -> Table {
     let mut head = vec![
         "contestant",
@@ -80,7 +80,7 @@ pub(super) fn load(summary: &Summary, variant: Variant) -> Table {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
-/// What the contestants cost while nothing happens.
+/// Returns the table of the contestants' cost while the machine is idle.
 pub(super) fn idle(summary: &Summary) -> Table {
     let rows = summary.of_variant(Variant::Idle).map(|(who, entry)| {
         vec![
@@ -95,7 +95,7 @@ pub(super) fn idle(summary: &Summary) -> Table {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
-/// Ours against the best of the others.
+/// Returns the table that compares ours with the best of the others.
 pub(super) fn comparison(summary: &Summary) -> Table {
     let title = |name: &str| summary.who(name).map_or(name, |who| &who.title).to_owned();
     let value = |value: Option<f64>| value.map_or_else(|| "never".to_owned(), ms);
@@ -116,7 +116,7 @@ pub(super) fn comparison(summary: &Summary) -> Table {
     Table { rows: rows.collect(), head, text_columns: 4 }
 }
 
-/// A metric's name for people.
+/// Returns a metric's name for readers.
 pub(super) fn metric(name: &str) -> &str {
     match name {
         "longest_stall_ms" => "longest stall",
@@ -129,7 +129,7 @@ fn ms(value: f64) -> String {
     number(value.round())
 }
 
-/// Median and worst; `never` where the runs did not get there.
+/// Formats median and worst value. `never` is the text for a missing value; `-` if it is empty.
 fn spread(spread: &Spread, never: &str) -> String {
     let shown = |value: Option<f64>| match value {
         Some(value) => ms(value),
@@ -143,7 +143,7 @@ fn spread(spread: &Spread, never: &str) -> String {
     }
 }
 
-/// The wrong victims, if there were any.
+/// Returns the wrong victims as text, if there are any.
 fn wrong(entry: &Entry) -> Option<String> {
     let victims: Vec<String> = entry.wrong.iter().map(|(who, n)| format!("{n} {who}")).collect();
     (entry.wrong_runs > 0)

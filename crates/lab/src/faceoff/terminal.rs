@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The face-off on the terminal.
+//! Renders the face-off for the terminal.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color};
 
@@ -10,7 +10,7 @@ use super::tables::{self, Table, metric};
 use crate::ab::table::{lines, new_table};
 use crate::format::ratio;
 
-/// The summary as text: the loads, the idle costs, ours against the best of the others.
+/// Renders the summary: a table per load, the idle costs, ours compared with the best of the others.
 #[must_use]
 pub fn render(summary: &Summary, colour: bool) -> String {
     let mut text = String::new();
@@ -32,14 +32,14 @@ pub fn render(summary: &Summary, colour: bool) -> String {
         "Ours against the best of the others (medians; above 1 ours is better):",
         &tables::comparison(summary),
     );
-    for middle in &summary.middle {
+    for median in &summary.middle {
         text += &format!(
-            "{}, {}: {} in the middle of the variants, at worst {} ({})\n",
-            middle.contestant,
-            metric(&middle.metric),
-            ratio(middle.median_ratio),
-            ratio(middle.worst_ratio),
-            middle.worst_variant
+            "{}, {}: {} in the median of the variants, {} at worst ({})\n",
+            median.contestant,
+            metric(&median.metric),
+            ratio(median.median_ratio),
+            ratio(median.worst_ratio),
+            median.worst_variant
         );
     }
     text
@@ -87,7 +87,7 @@ mod tests {
             "3.00x",
             "350",
             "idle, for 60 s:",
-            "in the middle",
+            "in the median",
             "no verdict",
         ] {
             assert!(text.contains(needle), "{needle}:\n{text}");
