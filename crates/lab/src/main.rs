@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `lab` command; all of its work is in the library.
+//! The `lab` command. Only its arguments and exit codes are here; the rest is in the library.
 
 mod cli;
 

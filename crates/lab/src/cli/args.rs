@@ -13,13 +13,13 @@ use lab::vm::job::{Arm, Mode};
 
 const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
-2 wrong usage; 3 trouble of the host (QEMU missing, apt impossible, a build that failed);
-4 a guest that failed (panic, splat, hang, no result, garbage), also if the boot was made again
-and then ended well; 130 interrupted.
+2 wrong usage; 3 a problem of the host (QEMU missing, apt impossible, a build that failed);
+4 a guest that failed (panic, splat, hang, no result, garbage), also if the boot was repeated
+successfully; 130 interrupted.
 
 Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memreap.";
 
-/// Builds stock and changed Linux kernels, boots both in QEMU and says which is better.
+/// Builds stock and changed Linux kernels, boots both in QEMU and determines which is better.
 #[derive(Parser)]
 #[command(name = "lab", version, after_help = EXIT_CODES_HELP, propagate_version = true)]
 pub(super) struct Cli {
@@ -52,7 +52,7 @@ pub(super) enum Sub {
     CleanCache,
 }
 
-/// Compare two arms: boot both in turns, run the scenarios, print the verdicts
+/// Compare two arms: boot them alternately, run the scenarios, print the verdicts
 ///
 /// Writes target/lab/results.json and target/lab/report.html.
 #[derive(Args)]
@@ -60,12 +60,12 @@ pub(super) enum Sub {
   lab ab                                  all scenarios, stock against memreap
   lab ab reap --pairs 12                  one scenario, more pairs
   lab ab reap --cmdline-memreap memreap.reap=0
-  lab ab --continue                       what a comparison that was broken off has left to do
+  lab ab --continue                       the rest of an interrupted comparison
   lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always")]
 pub(super) struct AbArgs {
     /// Scenarios [default: all]
     pub(super) scenarios: Vec<String>,
-    /// Pairs of boots; below six there is no verdict
+    /// Pairs of boots; verdicts need at least six
     #[arg(long, default_value_t = 8)]
     pub(super) pairs: usize,
     /// Print results.json on stdout instead of the table
@@ -74,8 +74,8 @@ pub(super) struct AbArgs {
     /// Leave out the A/A control (a second boot of the base arm in each pair)
     #[arg(long)]
     pub(super) no_aa: bool,
-    /// The arms, base first; give none or two [default: stock and memreap, and what kernels a
-    /// scenario needs beside them]
+    /// The arms, base first; give none or two [default: stock and memreap, and the control kernels of
+    /// the scenarios]
     #[arg(long = "arm", value_name = ARM_VALUE_NAME)]
     pub(super) arms: Vec<ArmSpec>,
     /// Kernel parameters for the stock arm
@@ -84,10 +84,11 @@ pub(super) struct AbArgs {
     /// Kernel parameters for the memreap arm
     #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
     pub(super) cmdline_memreap: String,
+    /// The kernels' configuration
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub(super) variant: Variant,
-    /// Judge by kernel/<scenario>/expect.toml: what must be shown, and what may get worse; with
-    /// --smoke by what one pair can show
+    /// Check the expectations in kernel/<scenario>/expect.toml; with --smoke those that one pair can
+    /// show
     #[arg(long)]
     pub(super) expect: bool,
     /// Run only this case of a scenario, for example 100-vmas
@@ -96,47 +97,46 @@ pub(super) struct AbArgs {
     /// The smallest effect that counts, as a fraction
     #[arg(long, default_value_t = 0.03)]
     pub(super) min_effect: f64,
-    /// One quick pair that shows that everything runs: no control, no verdicts
+    /// Only check that everything runs: one pair, no A/A control, no verdicts
     #[arg(long)]
     pub(super) smoke: bool,
-    /// Go on where an earlier one ended or was broken off: boots that it made of the same kernel,
-    /// guest and QEMU are taken, not made again
+    /// Continue an earlier comparison: reuse its boots that had the same kernel, guest and QEMU
     #[arg(long = "continue")]
     pub(super) resume: bool,
 }
 
-/// Compare low-memory killers in one Debian guest, each on the same loads
+/// Compare low-memory killers in a Debian guest, under the same loads
 ///
-/// Writes target/lab/faceoff.jsonl as it goes, faceoff.json and faceoff.html after every round.
-/// A contestant is a folder in faceoff/contestants. Finding (exit code 1): a wrong victim of
-/// memreap, or a variant in which another is better.
+/// Writes target/lab/faceoff.jsonl after every run, faceoff.json and faceoff.html after every round.
+/// Each contestant is a folder in faceoff/contestants. Finding (exit code 1): a wrong victim of
+/// memreap, or a variant in which another contestant is better.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  lab faceoff                             everybody, every variant: some hours
+  lab faceoff                             all contestants and variants; takes some hours
   lab faceoff earlyoom memreap --variant hog --runs 3
-  lab faceoff --continue                  what an interrupted one has left to do")]
+  lab faceoff --continue                  the rest of an interrupted face-off")]
 pub(super) struct FaceoffArgs {
     /// Contestants [default: all]
     pub(super) contestants: Vec<String>,
-    /// Only this load, or \"idle\" (repeatable) [default: all]
+    /// Only this load, or "idle" (repeatable) [default: all]
     #[arg(long = "variant", value_name = "VARIANT")]
     pub(super) variants: Vec<String>,
     /// Rounds; each runs every contestant once in every variant
     #[arg(long, default_value_t = 5)]
     pub(super) runs: usize,
-    /// Of the load in the first round; the others count on from it
+    /// The seed of the first round's loads; it is incremented in every round
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// When a load that has not ended is given up; a slow leak needs 40 to fill the memory
+    /// The time limit of a load; a slow leak needs 40 s to fill the memory
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(super) limit: u64,
     /// Keep the logs of all runs, not only of those that failed
     #[arg(long)]
     pub(super) keep: bool,
-    /// Go on where an earlier one ended
+    /// Continue an earlier face-off
     #[arg(long = "continue")]
     pub(super) resume: bool,
-    /// Write the plots as SVG files too
+    /// Also write the plots as SVG files
     #[arg(long, value_name = "FOLDER")]
     pub(super) svg: Option<PathBuf>,
     /// Print faceoff.json on stdout instead of the tables
@@ -146,7 +146,7 @@ pub(super) struct FaceoffArgs {
 
 /// Show the results of earlier comparisons
 ///
-/// Takes a results.json of `lab ab` or a faceoff.json of `lab faceoff`, for example one of docs/results/.
+/// Reads the results.json of `lab ab` or the faceoff.json of `lab faceoff`, for example from docs/results/.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lab report docs/results/reap.json
@@ -156,15 +156,15 @@ pub(super) struct ReportArgs {
     /// The files
     #[arg(value_name = "FILE", required_unless_present = "documents")]
     pub(super) files: Vec<PathBuf>,
-    /// Write a page per file into this folder instead of tables to stdout
+    /// Write an HTML page per file to this folder instead of tables to stdout
     #[arg(long, value_name = "FOLDER")]
     pub(super) html: Option<PathBuf>,
-    /// Write the tables of README.md and docs/results.md anew from docs/results/
+    /// Update the tables of README.md and docs/results.md from docs/results/
     #[arg(long, conflicts_with_all = ["files", "html"])]
     pub(super) documents: bool,
 }
 
-/// Boot one guest: a shell, or one command with its own exit code
+/// Boot one guest with a shell or a command
 ///
 /// Exit code: the command's own (128+n after signal n) when the guest was healthy; 3 when QEMU
 /// failed; 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
@@ -177,6 +177,7 @@ pub(super) struct BootArgs {
     /// The kernel
     #[arg(long, value_name = ARM_VALUE_NAME, default_value = "memreap")]
     pub(super) arm: ArmSpec,
+    /// The kernel's configuration
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub(super) variant: Variant,
     /// Number of CPUs
@@ -188,13 +189,13 @@ pub(super) struct BootArgs {
     /// How guest time passes
     #[arg(long, value_enum, default_value_t = TimeMode::Multi)]
     pub(super) mode: TimeMode,
-    /// Seconds until a command's guest counts as hung
+    /// Time limit of a command in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180)]
     pub(super) timeout: u64,
-    /// More kernel parameters
+    /// Additional kernel parameters
     #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
     pub(super) cmdline: String,
-    /// Put a file or folder into the guest (repeatable)
+    /// Copy a file or folder to the guest (repeatable)
     #[arg(long, value_name = "HOST:GUEST")]
     pub(super) copy: Vec<CopySpec>,
     /// The command and its arguments [default: a shell]
@@ -202,12 +203,13 @@ pub(super) struct BootArgs {
     pub(super) command: Vec<String>,
 }
 
-/// Build kernels, or find them in the cache, and print the paths of their bzImages
+/// Build kernels, unless the cache has them, and print the paths of the bzImages
 #[derive(Args)]
 pub(super) struct BuildArgs {
-    /// Which tree: stock, memreap or a scenario's control [default: all]
+    /// The tree: stock, memreap or a control kernel [default: all]
     #[arg(long, value_name = "TREE")]
     pub(super) arm: Option<Tree>,
+    /// The configuration
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub(super) variant: Variant,
 }
@@ -217,69 +219,73 @@ pub(super) struct BuildArgs {
 pub(super) struct KunitArgs {
     /// Only suites (or suite.case) matching this glob
     pub(super) filter: Option<String>,
+    /// The kernel's configuration
     #[arg(long, value_enum, default_value_t = Variant::Debug)]
     pub(super) variant: Variant,
     /// Print the results as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Take it as passed if it passed before with the same kernel, guest and QEMU
+    /// Skip the run if it passed before with the same kernel, guest and QEMU
     #[arg(long)]
     pub(super) remembered: bool,
 }
 
-/// Run selftests in the changed kernel: ours, and the kernel's own compared with stock
+/// Run selftests in the changed kernel: our own, and the kernel's compared with stock
 #[derive(Args)]
 #[command(after_help = "Examples:
-  lab selftests                           ours
-  lab selftests ours mm/mrelease_test     ours and one of the kernel's own
+  lab selftests                           our own
+  lab selftests ours mm/mrelease_test     our own and one of the kernel's
   lab selftests cgroup                    all of tools/testing/selftests/cgroup")]
 pub(super) struct SelftestArgs {
-    /// \"ours\", or names under tools/testing/selftests [default: ours]
+    /// "ours", or names under tools/testing/selftests [default: ours]
     pub(super) names: Vec<String>,
+    /// The kernels' configuration
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub(super) variant: Variant,
-    /// How long each storm and race of ours goes on, in seconds
+    /// Duration of each of our stress tests in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
     pub(super) stress_seconds: u64,
-    /// Look for leaks of the kernel's memory too (kmemleak), which takes longer; debug only
+    /// Also look for memory leaks in the kernel (kmemleak), which takes longer; debug only
     #[arg(long)]
     pub(super) leaks: bool,
     /// Print the results as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Take programs as passed that passed before with the same content, kernel, guest and QEMU
+    /// Skip programs that passed before with the same content, kernel, guest and QEMU
     #[arg(long)]
     pub(super) remembered: bool,
 }
 
-/// Stress the changed kernel for a while: kill storms, fork races, memory pressure
+/// Stress the changed kernel: kill storms, fork races, memory pressure
 #[derive(Args)]
 pub(super) struct SoakArgs {
-    /// For how long
+    /// Duration in minutes
     #[arg(long, default_value_t = 10)]
     pub(super) minutes: u64,
+    /// The kernel's configuration
     #[arg(long, value_enum, default_value_t = Variant::Debug)]
     pub(super) variant: Variant,
-    /// Repeat the storm of an earlier soak [default: any]
+    /// Random seed, to repeat an earlier soak [default: from the clock]
     #[arg(long)]
     pub(super) seed: Option<u64>,
 }
 
-/// Run stress-ng in guests, stock beside the changed kernel
+/// Run stress-ng in guests, with the stock and the changed kernel
 ///
-/// A guest for each class of stressors and kernel. Finding (exit code 1): a failure that stock does
-/// not have, or a class in which nothing was done.
+/// Each class of stressors gets a guest per kernel. Finding (exit code 1): a failure that stock does not
+/// have, or a class that did nothing.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lab stress                              all classes in both debug kernels
-  lab stress oom swap --seconds 300       two of them, longer
-  lab stress --variant slim --seconds 10  a quick look")]
+  lab stress oom swap --seconds 300       two classes, longer
+  lab stress --variant slim --seconds 10  a quick run")]
 pub(super) struct StressArgs {
     /// Classes [default: all]
     pub(super) classes: Vec<String>,
+    /// The kernels' configuration
     #[arg(long, value_enum, default_value_t = Variant::Debug)]
     pub(super) variant: Variant,
-    /// For how long, per class and kernel
+    /// Duration per class and kernel in seconds
     #[arg(long, default_value_t = 60)]
     pub(super) seconds: u64,
     /// Print the results as JSON
@@ -293,7 +299,7 @@ pub(super) struct StressArgs {
 /// Export the topics as patches for git am
 #[derive(Args)]
 pub(super) struct SeriesArgs {
-    /// Where to
+    /// The folder for the patches
     #[arg(long, value_name = "FOLDER", default_value = "series")]
     pub(super) out: PathBuf,
     /// Apply the patches with git am and build a kernel after each
@@ -301,10 +307,10 @@ pub(super) struct SeriesArgs {
     pub(super) check: bool,
 }
 
-/// Check the topics' code as a maintainer would: checkpatch, sparse, W=1
+/// Check the topics' code: checkpatch, sparse, W=1
 #[derive(Args)]
 pub(super) struct StaticArgs {
-    /// Also compile it in configurations that people forget (SMP=n, MMU=n, SWAP=n, ...)
+    /// Also compile it in rare configurations (SMP=n, MMU=n, SWAP=n, ...)
     #[arg(long)]
     pub(super) configs: bool,
 }
@@ -317,30 +323,30 @@ pub(super) struct TopicsArgs {
     pub(super) check_all: bool,
 }
 
-/// Run the checks of the project, a tier of them or some by name
+/// Run the project's checks, by tier or by name
 ///
-/// What passed before with the same content is not run again, and the report says what that was. Passes
-/// are kept in the cache for 30 days.
+/// Checks that passed before with the same content are skipped, and the report says which. Passes are
+/// remembered in the cache for 30 days.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lab test                                what `make test` runs
-  lab test --tier check                   for every edit: ten minutes with warm caches
-  lab test kunit selftests --fresh        two checks, whatever passed before")]
+  lab test --tier check                   for every edit; ten minutes with warm caches
+  lab test kunit selftests --fresh        two checks, even if they passed before")]
 pub(super) struct TestArgs {
     /// Checks by name [default: all of the tier]
     pub(super) checks: Vec<String>,
-    /// How much; `full` takes nothing from memory
+    /// Which checks; `full` does not skip what passed before
     #[arg(long, value_enum, default_value_t = Tier::Test)]
     pub(super) tier: Tier,
-    /// Run everything, whatever passed before
+    /// Do not skip what passed before
     #[arg(long)]
     pub(super) fresh: bool,
-    /// Only list them
+    /// Only list the checks
     #[arg(long)]
     pub(super) list: bool,
 }
 
-/// Say what the lab needs of this host, what is missing and how to get it
+/// Check what the lab needs of this host and say how to get what is missing
 #[derive(Args)]
 pub(super) struct DoctorArgs {
     /// Print the findings as JSON
@@ -348,14 +354,17 @@ pub(super) struct DoctorArgs {
     pub(super) json: bool,
 }
 
+/// The form of `--arm` in the help.
 const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
 
-/// One `--arm`.
+/// The value of `--arm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArmSpec {
+    /// A kernel that the lab builds.
     Built(Tree),
-    /// The changed kernel with parameters that make it a control.
-    With(&'static str, &'static str),
+    /// A control kernel that is the changed kernel with parameters: name and parameters.
+    WithParameters(&'static str, &'static str),
+    /// A bzImage file.
     File(Arm),
 }
 
@@ -366,7 +375,7 @@ impl FromStr for ArmSpec {
         let Some((name, rest)) = text.split_once('=') else {
             let control = catalog::controls().into_iter().find(|control| control.name == text);
             if let Some(ControlKernel { name, parameters: Some(parameters) }) = control {
-                return Ok(Self::With(name, parameters));
+                return Ok(Self::WithParameters(name, parameters));
             }
             return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));
         };
@@ -382,7 +391,7 @@ impl FromStr for ArmSpec {
     }
 }
 
-/// One `--copy`.
+/// The value of `--copy`: the path on the host and that in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CopySpec(pub(super) PathBuf, pub(super) String);
 
@@ -403,9 +412,9 @@ impl FromStr for CopySpec {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TimeMode {
-    /// Real concurrency, real noise
+    /// Real time with concurrent CPUs
     Multi,
-    /// Instructions as time: repeats closely; one CPU's worth of speed
+    /// Time counted in instructions, which repeats closely; CPUs run one at a time
     Icount,
 }
 
@@ -433,7 +442,10 @@ mod tests {
         assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
         assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
         assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
-        assert_eq!("memreap-sync".parse(), Ok(ArmSpec::With("memreap-sync", "memreap.swap_release=sync")));
+        assert_eq!(
+            "memreap-sync".parse(),
+            Ok(ArmSpec::WithParameters("memreap-sync", "memreap.swap_release=sync"))
+        );
         assert!("memreap-none".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-none'"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();

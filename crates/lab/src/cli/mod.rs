@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands and their exit codes.
+//! The subcommands and their exit codes.
 
 mod args;
 
@@ -40,15 +40,15 @@ use args::{
     Sub, TopicsArgs,
 };
 
-/// A finding: not an error, but not a clean result either.
+// The exit codes; see `EXIT_CODES_HELP`.
 const EXIT_FINDING: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_HOST: u8 = 3;
 const EXIT_GUEST: u8 = 4;
-/// A shell in a guest ends when its user wants.
+/// The time limit of a shell: it ends when its user ends it.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// An error in what the user asked for; everything else counts as the host's trouble.
+/// An error in the arguments. Any other error counts as a problem of the host.
 #[derive(Debug)]
 struct WrongUsage(String);
 
@@ -60,7 +60,7 @@ impl fmt::Display for WrongUsage {
 
 impl std::error::Error for WrongUsage {}
 
-/// The program.
+/// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     match host::exit_cleanly_on_interrupt().and_then(|()| run(Cli::parse())) {
         Ok(code) => code,
@@ -120,7 +120,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Sub::Stress(args) => stress_ng(&ctx, args),
         Sub::Series(args) => {
-            // git runs in folders of its own.
+            // git runs in other folders, so the path must be absolute.
             let out = std::path::absolute(&args.out).with_context(|| args.out.display().to_string())?;
             let patches = series::export(&ctx, &out)?;
             for patch in &patches {
@@ -174,14 +174,14 @@ fn accelerator(ctx: &Context) -> Result<Accel> {
     Ok(probe::probe(ctx)?.0)
 }
 
-/// The arm of a kernel that the lab builds.
+/// Builds a kernel, or finds it in the cache, and returns it with its arm.
 fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(Arm, Kernel)> {
     let kernel = kernel::build(ctx, tree, variant)?;
     let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: cmdline.to_owned() };
     Ok((arm, kernel))
 }
 
-/// The arm of the changed kernel that parameters make a control.
+/// Like [`built`], for a control kernel that is the changed kernel with parameters.
 fn changed(ctx: &Context, name: &str, variant: Variant, parameters: &str) -> Result<(Arm, Kernel)> {
     let (arm, kernel) = built(ctx, Tree::Memreap, variant, parameters)?;
     Ok((Arm { name: name.to_owned(), ..arm }, kernel))
@@ -196,7 +196,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
     host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
-    // Arms of one's own are compared with each other and nothing else.
+    // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();
     if default_arms {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
@@ -215,7 +215,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
                 arms.push(arm);
                 continue;
             }
-            ArmSpec::With(name, parameters) => changed(ctx, name, args.variant, parameters)?,
+            ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?,
             ArmSpec::Built(tree) => {
                 let cmdline = match tree {
                     Tree::Stock => args.cmdline_stock.as_str(),
@@ -267,12 +267,13 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(ab_code(&results, good)))
 }
 
-/// The exit code of a comparison that is complete: a boot that failed counts more than a finding.
+/// Returns the exit code of a complete comparison. A failed boot takes precedence over a finding.
 fn ab_code(results: &Results, good: bool) -> u8 {
     results.exit_code().unwrap_or(if good { 0 } else { EXIT_FINDING })
 }
 
-/// Checks `kernel/<scenario>/expect.toml` of every scenario that has one.
+/// Checks `kernel/<scenario>/expect.toml` of all scenarios and returns whether all expectations are met. A
+/// scenario without that file must not have metrics that got worse.
 fn expectations(
     ctx: &Context,
     results: &Results,
@@ -284,7 +285,7 @@ fn expectations(
     for scenario in scenarios {
         let path = ctx.in_repo(format!("kernel/{scenario}/expect.toml"));
         if !path.is_file() {
-            ctx.progress.note(&format!("{scenario}: nothing is expected ({} is not there)", path.display()));
+            ctx.progress.note(&format!("{scenario}: no expectations ({} does not exist)", path.display()));
             let worse = |m: &&Metric| m.scenario == *scenario && m.verdict == Verdict::Worse;
             all_passed &= results.metrics.iter().find(worse).is_none();
             continue;
@@ -292,7 +293,7 @@ fn expectations(
         let checked = expect::check(results, &path, kind)?;
         let (width, colour) = table::stdout_style();
         let text = expect::render(&checked, width, colour);
-        // With --json stdout is for the results alone.
+        // With --json, stdout is only for the results.
         if quiet {
             eprint!("{text}")
         } else {
@@ -303,7 +304,7 @@ fn expectations(
     Ok(all_passed)
 }
 
-/// How this run can be repeated.
+/// Returns the command line that repeats this run.
 fn command_line() -> String {
     let arguments = std::env::args().skip(1).map(|argument| host::shell_quoted(&argument));
     std::iter::once("lab".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
@@ -373,7 +374,7 @@ fn report(ctx: &Context, args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `lab report` can show.
+/// A file that `lab report` can show.
 enum ReportFile {
     Comparison(Box<Results>),
     FaceOff(Box<Summary>),
@@ -411,7 +412,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     let mut arm = match args.arm {
         ArmSpec::File(arm) => arm,
         ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
-        ArmSpec::With(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
+        ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
     };
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
     let (accel, _) = probe::probe_with(ctx, &arm)?;
@@ -481,7 +482,7 @@ fn static_checks(ctx: &Context, args: &StaticArgs) -> Result<ExitCode> {
 fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
     if args.check_all {
         for release in topics::check_all(ctx)? {
-            println!("{release}: all topics and controls apply");
+            println!("{release}: all topics and control kernels apply");
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -492,7 +493,7 @@ fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes only what the lab makes: the variable could name any folder.
+/// Removes only the entries that the lab makes: $MEMREAP_CACHE may be a folder with other files.
 fn clean_cache(ctx: &Context) -> Result<ExitCode> {
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
     for name in [
@@ -523,7 +524,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_that_failed_decide_the_exit_code_of_ab() {
+    fn failed_boots_decide_the_exit_code_of_ab() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/results.json");
         let mut results = Results::read(&path).unwrap();
         assert_eq!([true, false].map(|good| ab_code(&results, good)), [0, EXIT_FINDING]);
