@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Keys by content: a SHA-256 over parts that do not run together.
+//! Content keys: a SHA-256 over several parts, each preceded by its length, so that parts cannot run
+//! together.
 
 use std::fs;
 use std::path::Path;
@@ -7,19 +8,19 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-/// A key in the making.
+/// Collects the parts of a content key.
 #[derive(Clone, Default)]
 pub struct Content(Sha256);
 
 impl Content {
-    /// Adds one part.
+    /// Adds a part.
     pub fn add(&mut self, part: impl AsRef<[u8]>) {
         let part = part.as_ref();
         self.0.update((part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
-    /// Adds what is in a file, not where it is.
+    /// Adds the content of a file, but not its path.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -28,14 +29,14 @@ impl Content {
         Ok(())
     }
 
-    /// The key: 64 hexadecimal digits.
+    /// Returns the key: 64 hexadecimal digits.
     #[must_use]
     pub fn key(self) -> String {
         hex(&self.0.finalize())
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns the bytes as hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()

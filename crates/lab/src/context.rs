@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where things are: the checkout, the cache, the output folder. Everything else takes a
-//! [`Context`] instead of guessing paths, so tests can point it at temporary folders.
+//! The paths of the checkout, the cache and the output folder. All other modules take them from a
+//! [`Context`], so tests can use temporary folders.
 
 use std::path::{Path, PathBuf};
 
@@ -8,28 +8,27 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::progress::Progress;
 
-/// The folders and the reporter that every step of the lab works with.
+/// The folders and the progress display that all parts of the lab use.
 #[derive(Clone)]
 pub struct Context {
-    /// The checkout: the folder that holds `kernel/topics.toml`.
+    /// The checkout: the folder with `kernel/topics.toml`.
     pub repo: PathBuf,
-    /// Content-keyed caches, outside the checkout: `$MEMREAP_CACHE`, else
+    /// The cache, outside of the checkout, with entries named by content keys: `$MEMREAP_CACHE`, else
     /// `$XDG_CACHE_HOME/memreap`, else `~/.cache/memreap`.
     pub cache: PathBuf,
-    /// What one run leaves for its reader: `target/lab` in the checkout.
+    /// The output folder for results, reports and logs: `target/lab` in the checkout.
     pub out: PathBuf,
-    /// Which 6.12.N to build: `--kernel`, else `$MEMREAP_KERNEL`, else the newest that apt
-    /// offers (`None`).
+    /// The kernel version, 6.12.N: `--kernel`, else `$MEMREAP_KERNEL`; `None` for the newest that apt offers.
     pub kernel: Option<String>,
-    /// Steps, elapsed time and log lines go here.
+    /// The progress display.
     pub progress: Progress,
 }
 
 impl Context {
-    /// Finds the checkout from the current folder upwards.
+    /// Finds the checkout: the current folder or one of its parents.
     ///
     /// # Errors
-    /// When no folder above holds `kernel/topics.toml`, or no cache folder can be named.
+    /// When none of these folders has `kernel/topics.toml`, or there is no place for the cache.
     pub fn discover(progress: Progress) -> Result<Self> {
         let cwd = std::env::current_dir().context("cannot read the current folder")?;
         let Some(repo) = cwd.ancestors().find(|d| d.join("kernel/topics.toml").is_file()) else {
@@ -44,7 +43,7 @@ impl Context {
         })
     }
 
-    /// A path inside the checkout.
+    /// Returns a path inside the checkout.
     pub fn in_repo(&self, path: impl AsRef<Path>) -> PathBuf {
         self.repo.join(path)
     }

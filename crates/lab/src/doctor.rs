@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab doctor`: what the lab needs of the host, what is there, and what to do about the rest.
+//! `lab doctor`: checks what the lab needs of the host and says how to get what is missing.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,29 +16,29 @@ use crate::vm::accel::Accel;
 use crate::vm::parallel;
 use crate::vm::probe;
 
-/// A source tree, a stock and a changed build of two variants, ccache.
+/// The space for a source tree, stock and changed builds of two variants, and ccache.
 const MIN_FREE_DISK_GIB: u64 = 8;
-/// The largest guest, and a compiler beside it.
+/// The memory for the largest guest and a compiler at the same time.
 const MIN_AVAILABLE_MEMORY_MIB: u64 = 3 * 1024;
 
-/// How one thing stands.
+/// The state of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be.
+    /// Nothing to do.
     Ok,
-    /// The lab works without it, but slower or less.
+    /// The lab works, but slower or with limits.
     Warn,
-    /// The lab cannot work like this.
+    /// The lab does not work.
     Missing,
 }
 
-/// One thing looked at.
+/// The result for one item.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The item.
     pub what: String,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// What was found.
     pub found: String,
@@ -57,10 +57,10 @@ impl Finding {
     }
 }
 
-/// Looks at everything.
+/// Checks all items.
 ///
 /// # Errors
-/// Only for trouble of the lab itself, such as a cache that cannot be written.
+/// Only for problems of the lab itself, such as a cache that cannot be written.
 pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     let mut findings = vec![machine(), cores(), memory(), disk(&ctx.cache)];
     for (what, packages, state) in [
@@ -107,14 +107,15 @@ fn memory() -> Finding {
     match parallel::available_mib() {
         Some(mib) if mib >= MIN_AVAILABLE_MEMORY_MIB => Finding::ok("memory", format!("{mib} MiB available")),
         Some(mib) => {
-            let remedy = format!("close something: guests and compilers want {MIN_AVAILABLE_MEMORY_MIB} MiB");
+            let remedy =
+                format!("free some memory: guests and compilers need {MIN_AVAILABLE_MEMORY_MIB} MiB");
             Finding::bad("memory", State::Warn, format!("{mib} MiB available"), remedy)
         }
         None => Finding::bad("memory", State::Warn, "unknown", "no MemAvailable in /proc/meminfo"),
     }
 }
 
-/// The free space where the cache is or will be.
+/// Checks the free space where the cache is or will be.
 fn disk(cache: &Path) -> Finding {
     let shown = cache.display();
     if let Some(why) = kernel::refused_path(cache) {
@@ -145,7 +146,7 @@ fn disk(cache: &Path) -> Finding {
 fn packages_finding(what: &str, packages: &[Pkg], state: State) -> Finding {
     let missing: Vec<&str> = packages.iter().filter(|p| !p.is_present()).map(|p| p.name).collect();
     if missing.is_empty() {
-        return Finding::ok(what, "all there");
+        return Finding::ok(what, "all installed");
     }
     let names = missing.join(" ");
     let remedy = format!("sudo apt-get install --no-install-recommends {names}");
@@ -171,8 +172,7 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
     Ok(match accel {
         Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
         Accel::Tcg => {
-            let remedy =
-                "guests run emulated: slower, but the comparisons hold. For KVM give this user /dev/kvm";
+            let remedy = "guests are emulated: slower, but comparisons are valid. For KVM, give this user access to /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
         }
     })
@@ -201,12 +201,12 @@ fn kernels(ctx: &Context) -> Finding {
     }
 }
 
-/// Whether the lab can work.
+/// Whether the lab works on this host.
 pub fn healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|f| f.state != State::Missing)
 }
 
-/// The findings for people: one line each, the remedy below.
+/// Renders the findings: a line for each, followed by its remedy.
 pub fn render(findings: &[Finding]) -> String {
     let mut text = String::new();
     for f in findings {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tables of the documents, made from the raw results that are kept beside them.
+//! Generates the tables of the documents from the raw results in `docs/results`.
 //!
-//! `docs/results/tables.toml` says which metric of which `results.json` in that folder is a row of which table:
+//! `docs/results/tables.toml` defines the tables: each row is a metric of a results file in that folder.
 //!
 //! ```toml
 //! [[table]]
-//! name = "reap"                  # the table stands between `<!-- table: reap -->` and `<!-- end of table -->`
+//! name = "reap"                  # the table is between `<!-- table: reap -->` and `<!-- end of table -->`
 //! file = "reap.json"
 //! [[table.row]]
 //! label = "SIGKILL, 90 % back, 100 VMAs"
 //! scenario = "reap"
 //! metric = "100-vmas/kill-90"
-//! cpus = 64                      # if the scenario has several guests that report the metric
-//! file = "other.json"            # if the row is of another file than the table
+//! cpus = 64                      # only if several guests of the scenario report the metric
+//! file = "other.json"            # only if it is not the table's file
 //! ```
 //!
-//! `lab report --documents` writes the tables, a test of the lab finds those that are not what the files say.
+//! `lab report --documents` writes the tables. A test of the lab fails if a table differs from the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,11 +28,13 @@ use serde::Deserialize;
 use crate::ab::results::{Metric, Results};
 use crate::format::{interval, number, ratio};
 
-/// The documents that have such tables.
+/// The documents with generated tables.
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
-/// Where the raw results are.
+/// The folder with the raw results.
 const RESULTS_FOLDER: &str = "docs/results";
+/// The begin of the line before a table, followed by its name.
 const TABLE_BEGIN: &str = "<!-- table: ";
+/// The line after a table.
 const TABLE_END: &str = "<!-- end of table -->";
 
 #[derive(Deserialize)]
@@ -59,20 +61,21 @@ struct Row {
     file: Option<String>,
 }
 
-/// A document whose tables are not those of the raw results.
+/// A document whose tables differ from the raw results.
 #[derive(Debug)]
 pub struct Outdated {
     /// Its path in the checkout.
     pub path: PathBuf,
-    /// What it should say.
+    /// The text that it should have.
     pub text: String,
 }
 
-/// Makes the tables of all documents below `repo` and returns those documents that have others.
+/// Generates the tables of all documents below `repo` and returns the documents that differ.
 ///
 /// # Errors
-/// When a file cannot be read; when `tables.toml` names a file or a metric that is not there, or a table that no
-/// document has; when a document has a table that is not in `tables.toml`; when a file is in no table.
+/// When a file cannot be read; when `tables.toml` names a file or a metric that does not exist, or a table
+/// that no document has; when a document has a table that is not in `tables.toml`; when a results file is
+/// used in no table.
 pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
@@ -94,7 +97,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
         let name = entry?.file_name().to_string_lossy().into_owned();
         ensure!(
             !name.ends_with(".json") || files.contains_key(&name),
-            "{RESULTS_FOLDER}/{name}: no table is made of it"
+            "{RESULTS_FOLDER}/{name}: no table uses it"
         );
     }
     let mut outdated = Vec::new();
@@ -117,7 +120,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The table in Markdown. `files` keeps what was read.
+/// Returns the table in Markdown. `files` caches the files that were read.
 fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
     let mut text = String::new();
     let mut arms = None;
@@ -174,7 +177,7 @@ fn cells(metric: &Metric) -> [String; 4] {
     ]
 }
 
-/// The document with the tables in their places; notes in `used` which those were.
+/// Returns the document with its tables replaced. Adds the names of its tables to `used`.
 fn with_tables<'t>(
     document: &str,
     tables: &BTreeMap<&'t str, String>,
@@ -230,7 +233,7 @@ mod tests {
         metric = "100-vmas/mrelease-90"
     "#;
 
-    /// A checkout with these files and two documents.
+    /// Makes a checkout with these tables, a results file and two documents.
     fn checkout(tables: &str, readme: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join(RESULTS_FOLDER);
@@ -258,11 +261,11 @@ mod tests {
         fs::write(&found[0].path, &found[0].text).unwrap();
         assert!(outdated(dir.path()).unwrap().is_empty());
         fs::write(&found[0].path, expected.replace("606", "607")).unwrap();
-        assert_eq!(outdated(dir.path()).unwrap().len(), 1, "a figure that the file does not have");
+        assert_eq!(outdated(dir.path()).unwrap().len(), 1, "a value that the file does not have");
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn errors_name_what_does_not_match() {
         let error = |tables: &str, readme: &str| {
             let dir = checkout(tables, readme);
             format!("{:#}", outdated(dir.path()).unwrap_err())
@@ -275,7 +278,7 @@ mod tests {
         );
         assert!(error(TABLES, &EMPTY.replace(TABLE_END, "")).contains("the last table has no"));
         assert!(error(&TABLES.replace("a.json", "b.json"), EMPTY).contains("b.json: cannot read"));
-        assert!(error("table = []", "x\n").contains("a.json: no table is made of it"));
+        assert!(error("table = []", "x\n").contains("a.json: no table uses it"));
     }
 
     #[test]

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How numbers are written, on the terminal, in reports and in the documents.
+//! Formats numbers for the terminal, reports and documents.
 
-/// A measured value: three significant digits, thousands apart; whole numbers as they are.
+/// Formats a measured value: three significant digits, thousands separators; whole numbers completely.
 #[must_use]
 pub fn number(value: f64) -> String {
     if value.is_finite() && value.fract() == 0.0 { thousands(value) } else { digits(value) }
 }
 
-/// A round value, as on an axis: like [`number`], but no zeros behind the point for the sake of
-/// the next value's digits.
+/// Formats a round value, for example on an axis: like [`number`] but without trailing zeros.
 #[must_use]
 pub fn round(value: f64) -> String {
     let text = digits(value);
@@ -31,7 +30,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A ratio: `1.32x`; three significant digits.
+/// Formats a ratio with three significant digits: `1.32x`.
 #[must_use]
 pub fn ratio(ratio: f64) -> String {
     match ratio {
@@ -42,14 +41,14 @@ pub fn ratio(ratio: f64) -> String {
     }
 }
 
-/// An interval of ratios: `1.25 - 1.41`.
+/// Formats an interval of ratios: `1.25 - 1.41`.
 #[must_use]
 pub fn interval([lo, hi]: [f64; 2]) -> String {
     let plain = |r| ratio(r).trim_end_matches('x').to_owned();
     format!("{} - {}", plain(lo), plain(hi))
 }
 
-/// A probability: never shown as 0, never with more digits than it is worth.
+/// Formats a p-value with two or three decimals; never as 0.
 #[must_use]
 pub fn p_value(p: f64) -> String {
     match p {
@@ -60,13 +59,13 @@ pub fn p_value(p: f64) -> String {
     }
 }
 
-/// A number of things: `1 pair`, `2 pairs`.
+/// Formats a count with its noun: `1 pair`, `2 pairs`.
 #[must_use]
 pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A fraction in per cent: `3 %`.
+/// Formats a fraction in per cent: 0.03 as `3 %`.
 #[must_use]
 pub fn percent(fraction: f64) -> String {
     format!("{} %", round(fraction * 100.0))
@@ -84,12 +83,12 @@ fn thousands(value: f64) -> String {
     text
 }
 
-/// Seconds since 1970 as UTC in RFC 3339. The calendar repeats every 400 years (146,097 days);
-/// years are taken to begin in March, which puts the leap day last.
+/// Formats seconds since 1970 as UTC in RFC 3339. The calendar repeats every 400 years (146,097 days). Years
+/// are counted from March, so that the leap day is the last day.
 #[must_use]
 pub fn rfc3339(secs: u64) -> String {
     let (days, time) = (secs / 86_400, secs % 86_400);
-    // Day 0 of this count is 0000-03-01.
+    // Days since 0000-03-01.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

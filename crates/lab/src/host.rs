@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The host: commands run for the lab, their logs, Debian packages, and what Ctrl-C leaves.
+//! The host: runs commands and keeps their logs, installs Debian packages, and cleans up after an interrupt.
 //!
-//! Every child runs in its own process group and dies with the lab. Whatever is being made is
-//! made under a [`Staging`] name; an interrupt kills the children and removes the stagings, so
-//! a later run finds either a finished thing or nothing.
+//! Every child process has its own process group and dies with the lab. Files and folders are built under a
+//! temporary name ([`Staging`]). An interrupt kills the children and removes the stagings, so a later run
+//! finds either a complete result or none.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,7 +21,10 @@ use rustix::process::{Pid, Signal};
 use crate::context::Context;
 use crate::progress::{Step, unpoisoned};
 
-/// What has to go when the run is interrupted.
+/// How long children have after SIGTERM to clean up before they are killed.
+const TERM_GRACE: Duration = Duration::from_secs(3);
+
+/// What is killed and removed when the lab is interrupted.
 struct CleanupList {
     groups: Vec<Pid>,
     stagings: Vec<PathBuf>,
@@ -33,8 +36,8 @@ fn cleanup() -> MutexGuard<'static, CleanupList> {
     unpoisoned(&CLEANUP)
 }
 
-/// From here on SIGINT, SIGTERM and SIGHUP end the run cleanly: children killed, half-built
-/// things removed, exit code 130. Call it first in `main`, before any thread exists.
+/// Makes SIGINT, SIGTERM and SIGHUP end the lab cleanly: kill the children, remove stagings, exit with 130.
+/// Call it first in `main`, before any thread exists.
 ///
 /// # Errors
 /// When the thread that waits for the signals cannot be started.
@@ -47,7 +50,7 @@ pub fn exit_cleanly_on_interrupt() -> Result<()> {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             libc::sigaddset(&raw mut set, signal);
         }
-        // Blocked here and in all later threads; spawn() opens the mask again for children.
+        // Blocked in this and all later threads. spawn() unblocks them for children.
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
         set
     };
@@ -64,24 +67,24 @@ pub fn exit_cleanly_on_interrupt() -> Result<()> {
 }
 
 fn interrupted() -> ! {
-    // Locked until exit: from now on no child starts and no staging is made or renamed.
+    // Locked until exit, so that no child is started and no staging is made or renamed any more.
     let cleanup = cleanup();
-    // First politely: a child may be a lab itself, with things of its own to remove. A group
-    // that is gone already is what we want, so errors do not matter.
+    // SIGTERM first: a child may be a lab with its own cleanup. Errors are ignored: the group may be gone
+    // already.
     let signal = |signal| {
         for &group in &cleanup.groups {
             let _ = rustix::process::kill_process_group(group, signal);
         }
     };
     signal(Signal::TERM);
-    let deadline = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + TERM_GRACE;
     let alive = || cleanup.groups.iter().any(|&g| rustix::process::test_kill_process_group(g).is_ok());
     while alive() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     signal(Signal::KILL);
     for path in &cleanup.stagings {
-        // Our own threads may still be writing there for a moment: try again.
+        // Other threads may still be writing there for a moment, so this may need several attempts.
         for _ in 0..50 {
             if remove_any(path).is_ok() {
                 break;
@@ -97,7 +100,7 @@ fn interrupted() -> ! {
     process::exit(130)
 }
 
-/// Removes a file or a folder with all in it; gone already is fine.
+/// Removes a file, or a folder with its content. A path that does not exist is no error.
 ///
 /// # Errors
 /// When something remains that cannot be removed.
@@ -113,15 +116,15 @@ pub fn remove_any(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A child that cannot outlive the lab. Dropped while it runs, it is killed with its group.
+/// A child process that cannot outlive the lab. If it is dropped while it runs, it is killed with its group.
 pub struct Child {
     inner: process::Child,
     group: Pid,
     reaped: bool,
 }
 
-/// Starts `command` in its own process group, to be killed when the lab ends, however that is.
-/// The child also dies with the *thread* that started it: wait for it there.
+/// Starts `command` in its own process group. It is killed when the lab ends for any reason, and also when
+/// the *thread* that started it ends; so wait for it in that thread.
 ///
 /// # Errors
 /// When the program cannot be started; the message names it.
@@ -132,7 +135,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     // memory that sigemptyset initialises.
     unsafe {
         command.pre_exec(move || {
-            // std leaves the mask alone, and ours keeps the signals that end a program blocked.
+            // The child inherits the signal mask, in which exit_cleanly_on_interrupt() blocks signals.
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut none);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
@@ -158,17 +161,17 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
 }
 
 impl Child {
-    /// The child's process id, also its group's.
+    /// Returns the process ID of the child, which is also that of its group.
     pub fn id(&self) -> u32 {
         self.inner.id()
     }
 
-    /// The pipes, as [`std::process::Child`] has them.
+    /// Returns the process, for access to its pipes.
     pub fn pipes(&mut self) -> &mut process::Child {
         &mut self.inner
     }
 
-    /// Waits for the end.
+    /// Waits until the child ends and returns its status.
     ///
     /// # Errors
     /// When the system call fails.
@@ -178,7 +181,7 @@ impl Child {
         Ok(status)
     }
 
-    /// The status if the child has ended.
+    /// Returns the status if the child has ended.
     ///
     /// # Errors
     /// When the system call fails.
@@ -193,7 +196,7 @@ impl Child {
     /// Kills the child and all of its group.
     pub fn kill(&self) {
         if !self.reaped {
-            // Gone already is what we want.
+            // Errors are ignored: the group may be gone already.
             let _ = rustix::process::kill_process_group(self.group, Signal::KILL);
         }
     }
@@ -216,9 +219,9 @@ impl Drop for Child {
     }
 }
 
-/// What a program needs of the user's environment to run at all and to reach the network. Nothing
-/// by which a compiler, a linker, ccache or a kernel's makefile can be told to work differently,
-/// and nothing that changes the language of messages.
+/// The environment variables that [`tool`] passes on: what a program needs to run and to reach the network.
+/// None of them changes the behaviour of compilers, linkers, ccache or makefiles, or the language of
+/// messages.
 const PASSED_ENVIRONMENT: &[&str] = &[
     "PATH",
     "HOME",
@@ -234,17 +237,16 @@ const PASSED_ENVIRONMENT: &[&str] = &[
     "NO_PROXY",
 ];
 
-/// How many CPUs the lab may use; 1 where the system does not say.
+/// Returns the number of CPUs that the lab may use; 1 if it is unknown.
 #[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A program of whose result the lab believes that its inputs alone decide, as a build that is
-/// found again by their contents: it sees little of the user's environment. Make takes every
-/// variable that it finds there for one of its own, and a shell that works on kernels may well
-/// have `LLVM`, `KCFLAGS` or `W` set. A list of those to keep out would never be complete, so
-/// this is a list of those to let in.
+/// Returns a command for a program whose result must depend only on its inputs, because the result is cached
+/// under their content key. It gets only [`PASSED_ENVIRONMENT`] of the user's environment. Make uses every
+/// environment variable as one of its own, and a kernel developer's shell may have `LLVM`, `KCFLAGS` or `W`
+/// set. A list of variables to remove would never be complete.
 pub fn tool(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let passed = PASSED_ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -255,14 +257,14 @@ pub fn tool(program: impl AsRef<OsStr>) -> Command {
 /// Runs `command` with nothing on stdin and returns its stdout.
 ///
 /// # Errors
-/// When it cannot be started or fails; the message carries the command and its stderr.
+/// When it cannot be started or fails. The message has the command and its stderr.
 pub fn output(command: &mut Command) -> Result<String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = spawn(command)?;
     let stderr = child.inner.stderr.take().map(|mut pipe| {
         std::thread::spawn(move || {
             let mut text = Vec::new();
-            // What cannot be read cannot be quoted; the exit status still decides.
+            // The text is only for messages, so a read error is ignored.
             let _ = pipe.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         })
@@ -281,8 +283,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// Runs `command` with stdout and stderr going, in order, to the file `log` and line by line to
-/// `on_line`. A non-zero exit is no error: the status is returned.
+/// Runs `command` and returns its status; a status other than 0 is no error. Stdout and stderr are written in
+/// order to the file `log` and passed line by line to `on_line`.
 ///
 /// # Errors
 /// When the log cannot be written or the command cannot be started.
@@ -297,7 +299,7 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
     let second: OwnedFd = writer.try_clone()?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second);
     let mut child = spawn(command)?;
-    // The command holds the pipe's writing ends; without this the reader never sees the end.
+    // `command` holds writing ends of the pipe. While it does, the reader does not see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut lines = BufReader::new(File::from(reader));
     let mut line = Vec::new();
@@ -309,10 +311,10 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
     child.wait()
 }
 
-/// Like [`run_logged`], showing each line as the step's detail.
+/// Like [`run_logged`], but shows each line as the step's detail.
 ///
 /// # Errors
-/// As [`run_logged`], and when the command fails: the message holds the log's end and path.
+/// As [`run_logged`], and when the command fails. The message has the end of the log and its path.
 pub fn run_step(step: &Step, command: &mut Command, log: &Path) -> Result<()> {
     let status = run_logged(command, log, |line| step.detail(line))?;
     if !status.success() {
@@ -326,7 +328,7 @@ pub fn run_step(step: &Step, command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The last `lines` lines of a text file, indented; empty if it cannot be read.
+/// Returns the last `lines` lines of a text file, indented; empty if it cannot be read.
 pub fn tail(log: &Path, lines: usize) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -335,7 +337,7 @@ pub fn tail(log: &Path, lines: usize) -> String {
     all[from..].iter().map(|l| format!("  {l}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A command as one would type it, for messages.
+/// Returns the command line for messages. It is not quoted.
 pub fn command_text(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -344,7 +346,7 @@ pub fn command_text(command: &Command) -> String {
         .join(" ")
 }
 
-/// One word of a command line, in single quotes where a shell would read it as anything else.
+/// Returns a word of a command line, in single quotes if a shell would not take it literally.
 #[must_use]
 pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+".contains(c);
@@ -355,18 +357,19 @@ pub fn shell_quoted(word: &str) -> String {
     }
 }
 
-/// A file or folder in the making. Unless [`Staging::publish`]ed it is removed again: on drop,
-/// and by an interrupt. A staging that a killed run left is removed when its successor begins.
+/// A file or folder that is being built under a temporary name. Unless it is published
+/// ([`Staging::publish`]), it is removed on drop and on an interrupt. A staging that a killed run left is
+/// removed by the next one with the same target.
 pub struct Staging {
     path: PathBuf,
 }
 
 impl Staging {
-    /// Reserves `<target>.partial`, empty. The caller holds a lock that makes it the only one
-    /// to work on `target`.
+    /// Reserves the path `<target>.partial`, which does not exist afterwards. The caller must hold a lock on
+    /// `target`.
     ///
     /// # Errors
-    /// When leftovers cannot be removed or the parent folder cannot be made.
+    /// When a leftover cannot be removed or the parent folder cannot be made.
     pub fn begin(target: &Path) -> Result<Self> {
         let mut name = target.as_os_str().to_owned();
         name.push(".partial");
@@ -379,12 +382,12 @@ impl Staging {
         Ok(Self { path })
     }
 
-    /// Where to write.
+    /// Returns the temporary path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the finished thing its name in one atomic step, replacing what had it before.
+    /// Renames the staging to `target` atomically and replaces a file or folder there.
     ///
     /// # Errors
     /// When the rename fails.
@@ -402,14 +405,15 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // After publish() there is nothing at this path any more. What cannot be removed is
-        // never trusted either: only published names are.
+        // After publish() the path does not exist. Errors are ignored: leftovers are never used, only
+        // published names are.
         let _ = remove_any(&self.path);
         cleanup().stagings.retain(|p| *p != self.path);
     }
 }
 
-/// Replaces `path` by `text` in one step, so no reader ever sees half a file.
+/// Replaces the content of `path` by `text` atomically, so that no reader sees an incomplete file. Creates
+/// the folder if necessary.
 ///
 /// # Errors
 /// When the folder cannot be created or written.
@@ -427,11 +431,11 @@ pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the exclusive lock `<target>.lock`, waiting for another lab that holds it. Released
-/// when the returned file is dropped.
+/// Takes the exclusive lock `<target>.lock` and returns the file that holds it; dropping it releases the
+/// lock. Waits while another lab holds the lock.
 ///
 /// # Errors
-/// When the lock file cannot be made.
+/// When the lock file cannot be created or locked.
 pub fn lock(ctx: &Context, target: &Path) -> Result<File> {
     use rustix::fs::FlockOperation::{LockExclusive, NonBlockingLockExclusive};
     let mut name = target.as_os_str().to_owned();
@@ -448,38 +452,38 @@ pub fn lock(ctx: &Context, target: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// A Debian package, and what shows that its content is there, by whatever means it came.
+/// A Debian package, and how to detect its content, which may also have been installed in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pkg {
-    /// The name to give to apt.
+    /// The package's name for apt.
     pub name: &'static str,
-    /// How to see that it is there.
+    /// How to detect its content.
     pub probe: Probe,
 }
 
-/// What shows that a package's content is there.
+/// How to detect a package's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// A program in `PATH`.
     Tool(&'static str),
     /// A file, by its absolute path.
     File(&'static str),
-    /// Nothing simpler than dpkg's own record.
+    /// The package's status in dpkg's database.
     Dpkg,
 }
 
 impl Pkg {
-    /// A package that is there when `tool` is in `PATH`.
+    /// A package that is present if `tool` is in `PATH`.
     pub const fn tool(name: &'static str, tool: &'static str) -> Self {
         Self { name, probe: Probe::Tool(tool) }
     }
 
-    /// A package that is there when dpkg has it installed.
+    /// A package that is present if dpkg has it installed.
     pub const fn dpkg(name: &'static str) -> Self {
         Self { name, probe: Probe::Dpkg }
     }
 
-    /// Whether the package's content is there.
+    /// Whether the package's content is present.
     pub fn is_present(&self) -> bool {
         match self.probe {
             Probe::Tool(tool) => find_tool(tool).is_some(),
@@ -493,7 +497,7 @@ impl Pkg {
     }
 }
 
-/// What building a kernel takes.
+/// The packages for building a kernel.
 pub const KERNEL_BUILD_PACKAGES: &[Pkg] = &[
     Pkg::tool("gcc", "gcc"),
     Pkg { name: "libc6-dev", probe: Probe::File("/usr/include/stdio.h") },
@@ -511,26 +515,26 @@ pub const KERNEL_BUILD_PACKAGES: &[Pkg] = &[
     Pkg::tool("patch", "patch"),
 ];
 
-/// What getting the kernel's source takes, beyond apt itself.
+/// The packages for unpacking the kernel's source, besides apt.
 pub const SOURCE_PACKAGES: &[Pkg] =
     &[Pkg::tool("xz-utils", "xz"), Pkg::tool("tar", "tar"), Pkg::tool("dpkg", "dpkg-deb")];
 
-/// What exporting the topics as a series takes.
+/// The packages for applying topics and exporting them as a series.
 pub const SERIES_PACKAGES: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch", "patch")];
 
-/// What booting guests takes.
+/// The packages for booting guests.
 pub const GUEST_PACKAGES: &[Pkg] =
     &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), Pkg::tool("busybox-static", "busybox")];
 
-/// What the hosted kernel tests take.
+/// The packages for the kernel code's tests on the host.
 pub const HOSTED_TEST_PACKAGES: &[Pkg] =
     &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
 
-/// What checking the kernel code takes.
+/// The packages for static checks of the kernel code.
 pub const LINT_PACKAGES: &[Pkg] = &[Pkg::tool("sparse", "sparse")];
 
-/// Where `tool` is in `PATH`. The system's own folders are looked at as well, because root's
-/// tools are often missing from a user's `PATH`.
+/// Returns the path of `tool`, searched in `PATH` and in the folders for root's tools, which are often
+/// missing from a user's `PATH`; `None` if it is not found.
 pub fn find_tool(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -539,11 +543,11 @@ pub fn find_tool(tool: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Installs those of `packages` that are missing, as root or through sudo.
+/// Installs the missing ones of `packages`, as root or through sudo.
 ///
 /// # Errors
-/// When something is missing and neither way is open (one line with the command to run), or
-/// when apt fails (the end of its log).
+/// When packages are missing and the lab is neither root nor can use sudo (the message has the command to
+/// run), or when apt fails (the message has the end of its log).
 pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
     let missing: Vec<&str> = packages.iter().filter(|p| !p.is_present()).map(|p| p.name).collect();
     if missing.is_empty() {
@@ -560,7 +564,7 @@ pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
         command.args(["install", "--no-install-recommends", "-y"]).args(&missing);
         run_step(&step, &mut command, &log)
     };
-    // An update takes long, so it comes only when apt's lists are missing or out of date.
+    // An update takes long, so it is done only if apt's lists are missing or out of date.
     if let Err(first) = install() {
         step.detail("apt-get update");
         apt_update(&step, &log, &apt).map_err(|e| e.context(first))?;
@@ -574,7 +578,7 @@ pub fn ensure_packages(ctx: &Context, packages: &[Pkg]) -> Result<()> {
     Ok(())
 }
 
-/// Refreshes apt's lists if that is permitted; `Ok(false)` if it is not.
+/// Refreshes apt's lists. Returns `Ok(false)` if that is not permitted.
 ///
 /// # Errors
 /// When apt-get fails.
@@ -592,8 +596,8 @@ fn apt_update(step: &Step, log: &Path, apt: &impl Fn() -> Command) -> Result<()>
     run_step(step, &mut command, log)
 }
 
-/// How to start an apt-get that may change the system: as root, or through a sudo that asks
-/// nothing.
+/// Returns a function that makes an apt-get command with root's rights, through sudo if necessary; `None` if
+/// there is no apt or sudo asks for a password.
 fn apt_as_root() -> Option<impl Fn() -> Command> {
     find_tool("apt-get")?;
     let sudo = !rustix::process::geteuid().is_root();
@@ -607,7 +611,7 @@ fn apt_as_root() -> Option<impl Fn() -> Command> {
         if sudo {
             command.args(["-n", "env"]);
         }
-        // Wait for another apt instead of failing at once.
+        // Waits for another apt instead of failing at once.
         command.args(settings).args(["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]);
         command
     })
@@ -680,7 +684,7 @@ mod tests {
         drop(staging);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
-        // What a killed run left is not trusted.
+        // A leftover of a killed run is removed.
         fs::create_dir(dir.path().join("thing.partial")).unwrap();
         fs::write(dir.path().join("thing.partial/old"), "").unwrap();
         let staging = Staging::begin(&target).unwrap();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the lab's pages have in common: one file without scripts, fonts or links to anywhere else.
+//! The common parts of the lab's HTML pages. A page is a single file without scripts, fonts or external
+//! links.
 
 use crate::format;
 
 const STYLE: &str = include_str!("html.css");
 
-/// The end of a page that [`begin`] began, after its `<main>`.
+/// The end of a page: closes the `<main>` that the caller opened and the document of [`begin`].
 pub(crate) const END: &str = "</main>\n</body>\n</html>\n";
 
-/// The beginning of a page, up to the heading inside its `<header>`, which the caller ends. `style` is added
-/// to the common style sheet.
+/// Returns the beginning of a page, up to the heading inside of `<header>`, which the caller closes. `style`
+/// is added to the common style sheet.
 pub(crate) fn begin(title: &str, heading: &str, style: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -21,7 +22,7 @@ pub(crate) fn begin(title: &str, heading: &str, style: &str) -> String {
     )
 }
 
-/// Text, so that it cannot be markup.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -31,7 +32,7 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Control characters are not allowed in HTML, however they are written.
+            // HTML does not allow control characters, not even as references.
             c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -39,12 +40,12 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// As [`format::ratio`], with a multiplication sign.
+/// Like [`format::ratio`], with a multiplication sign.
 pub(crate) fn factor(value: f64) -> String {
     format::ratio(value).replace('x', "×")
 }
 
-/// From a value to its place in a plot.
+/// Maps values to coordinates of a plot.
 pub(crate) struct Scale {
     lo: f64,
     hi: f64,
@@ -54,15 +55,17 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// A logarithmic scale from `lo` at coordinate `left` to `hi` at `right`.
     pub(crate) fn log(lo: f64, hi: f64, left: f64, right: f64) -> Self {
         Self { lo, hi, left, right, is_log: true }
     }
 
+    /// A linear scale from `lo` at coordinate `left` to `hi` at `right`.
     pub(crate) fn linear(lo: f64, hi: f64, left: f64, right: f64) -> Self {
         Self { lo, hi, left, right, is_log: false }
     }
 
-    /// A linear scale that holds all values, and 0 too unless that would waste half of it.
+    /// Returns a linear scale that includes all values, and 0 unless that would waste half of the scale.
     pub(crate) fn of_values<'a>(
         values: impl Iterator<Item = &'a f64> + Clone,
         left: f64,
@@ -74,7 +77,7 @@ impl Scale {
             _ if !lo.is_finite() || !hi.is_finite() => (0.0, 1.0),
             _ if hi <= 0.0 => (0.0, 1.0),
             _ if lo < hi / 2.0 => (0.0, hi * 1.03),
-            // Values that are all alike stand in the middle.
+            // Values that are nearly equal are in the middle of the scale.
             _ => {
                 let margin = ((hi - lo) * 0.06).max(hi * 1e-6);
                 (lo - margin, hi + margin)
@@ -83,6 +86,7 @@ impl Scale {
         Self { lo, hi, left, right, is_log: false }
     }
 
+    /// Returns the coordinate of a value.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let place = if self.is_log {
             (value / self.lo).ln() / (self.hi / self.lo).ln()
@@ -92,7 +96,7 @@ impl Scale {
         self.left + place * (self.right - self.left)
     }
 
-    /// A few round values on the scale.
+    /// Returns a few round values on the scale.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         if self.is_log && self.hi / self.lo > 4.0 {
             let steps: &[f64] = if self.hi / self.lo > 100.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };

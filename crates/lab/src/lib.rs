@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The lab: builds stock and changed kernels from one configuration, boots both in QEMU alternating, runs the
-//! same work in both and says, with statistics, which is better.
+//! The lab: builds stock and changed kernels from one configuration, boots them alternately in QEMU, runs the
+//! same workload in both, and determines by statistics which is better.
 //!
-//! The way of one comparison through the modules:
-//! [`kernel`] (sources, topics, a bzImage per arm), [`vm`] (an initramfs, one guest, one
-//! [`vm::channel::Outcome`]), [`ab`] (pairs of boots, statistics, report). [`checks`] are the tests that
-//! `lab test` runs, [`faceoff`] compares low-memory killers.
+//! A comparison uses these modules in turn: [`kernel`] (sources, topics, a bzImage per arm), [`vm`] (an
+//! initramfs, a guest, its [`vm::channel::Outcome`]), [`ab`] (pairs of boots, statistics, report). [`checks`]
+//! has the tests that `lab test` runs, [`faceoff`] compares low-memory killers, [`documents`] fills the
+//! tables of the documentation.
 
 pub mod ab;
 pub mod checks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the lab is doing now: on a terminal a spinner line per running step, elsewhere plain
-//! lines. All of it goes to stderr, so that stdout carries results and nothing else.
+//! Shows what the lab is doing: on a terminal a spinner per running step, elsewhere plain lines. All of it
+//! goes to stderr; stdout is only for results.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Without a terminal, a step's detail is printed at most this often.
+/// The shortest time between two details of a step without a terminal, so that logs stay short.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reports steps, notes and warnings. Clones share one display and one clock.
+/// Shows steps, notes and warnings. Clones share one display and one start time.
 #[derive(Clone)]
 pub struct Progress {
     inner: Arc<Inner>,
@@ -35,7 +35,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// A reporter on stderr: spinners if that is a terminal, else plain lines.
+    /// Makes a display on stderr: spinners if that is a terminal, else plain lines.
     pub fn new() -> Self {
         Self::with(if std::io::stderr().is_terminal() {
             Display::Terminal(MultiProgress::new())
@@ -44,7 +44,7 @@ impl Progress {
         })
     }
 
-    /// A reporter that prints nothing, for tests.
+    /// Makes a display that prints nothing, for tests.
     pub fn quiet() -> Self {
         Self::with(Display::Quiet)
     }
@@ -53,8 +53,7 @@ impl Progress {
         Self { inner: Arc::new(Inner { began: Instant::now(), display }) }
     }
 
-    /// Begins a named step. It ends with [`Step::done`]; a step that is dropped before counts
-    /// as failed.
+    /// Begins a step. It ends by [`Step::done`]; a step that is dropped earlier has failed.
     pub fn step(&self, what: &str) -> Step {
         let bar = match &self.inner.display {
             Display::Terminal(multi) => {
@@ -82,17 +81,17 @@ impl Progress {
         }
     }
 
-    /// A line worth keeping: a choice made, a path written.
+    /// Prints a line of information, such as a choice or a path.
     pub fn note(&self, line: &str) {
         self.line(line);
     }
 
-    /// A line about something that is not as it should be, but does not stop the run.
+    /// Prints a warning about a problem that does not stop the run.
     pub fn warn(&self, line: &str) {
         self.line(&format!("warning: {line}"));
     }
 
-    /// Runs `f`, which prints to the terminal by itself, while the spinners are out of the way.
+    /// Hides the spinners while `f` prints to the terminal.
     pub fn suspend<R>(&self, f: impl FnOnce() -> R) -> R {
         match &self.inner.display {
             Display::Terminal(multi) => multi.suspend(f),
@@ -103,7 +102,7 @@ impl Progress {
     fn line(&self, line: &str) {
         let stamped = format!("[{:>4}] {line}", elapsed(self.inner.began.elapsed()));
         match &self.inner.display {
-            // A line that cannot be shown is no reason to fail the work it is about.
+            // Work must not fail because a line cannot be shown.
             Display::Terminal(multi) => drop(multi.println(stamped)),
             Display::Plain => eprintln!("{stamped}"),
             Display::Quiet => {}
@@ -111,7 +110,7 @@ impl Progress {
     }
 }
 
-/// One running step.
+/// A running step.
 pub struct Step {
     progress: Progress,
     what: String,
@@ -122,7 +121,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Shows what the step is at now, for example the file being compiled.
+    /// Shows the current state of the step, for example the file being compiled.
     pub fn detail(&self, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.to_owned());
@@ -135,7 +134,7 @@ impl Step {
         }
     }
 
-    /// Ends the step well; `msg` says what came of it (may be empty).
+    /// Ends the step successfully. `msg` is the result; if it is empty, "done" is shown.
     pub fn done(mut self, msg: &str) {
         let msg = if msg.is_empty() { "done" } else { msg };
         self.end(msg);
@@ -159,7 +158,7 @@ impl Drop for Step {
     }
 }
 
-/// A duration for people: `8s`, `3m05s`, `1h02m`.
+/// Formats a duration: `8s`, `3m05s`, `1h02m`.
 pub fn elapsed(time: Duration) -> String {
     let s = time.as_secs();
     match s {
@@ -169,7 +168,7 @@ pub fn elapsed(time: Duration) -> String {
     }
 }
 
-/// Locks `mutex`; what a panicking thread left behind in it is still usable here.
+/// Locks `mutex`, even if a thread panicked while holding it: no data of the lab becomes invalid by that.
 pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

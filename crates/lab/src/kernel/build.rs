@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One build of a kernel: its key, its tree, the steps that make it, and how long it stays in the cache.
+//! Builds a kernel or finds it in the cache, and removes old builds from the cache.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,36 +19,38 @@ use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{Kernel, Tree, Variant};
 
-/// Part of every key: raise it when the way kernels are built changes.
+/// Part of every key. Increment it when the way kernels are built changes.
 const RECIPE_VERSION: &str = "2";
-/// How many builds of a variant stay in the cache.
+/// How many builds of each variant stay in the cache.
 const MAX_CACHED_BUILDS: usize = 6;
-
-/// After this time unfinished work counts as abandoned.
+/// Unfinished work of this age belongs to a run that was killed: no build takes a day.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// What a build leaves, relative to its folder.
+// Files of a build, relative to its folder.
 const BZIMAGE_FILE: &str = "arch/x86/boot/bzImage";
 const RELEASE_FILE: &str = "include/config/kernel.release";
+/// What is kept of a build. It is valid only if all of them exist.
 const PRODUCTS: [&str; 6] =
     [BZIMAGE_FILE, RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
-/// Written last into a finished build.
+/// Written last, so a folder that has it is a complete build.
 pub(super) const MARKER_FILE: &str = "memreap-build.json";
-/// What the marker records about a finished build.
+
+/// The content of [`MARKER_FILE`].
 #[derive(Serialize, Deserialize)]
 struct Marker {
     key: String,
     release: String,
-    /// Of the bzImage: a file that lost its data in a power cut is not trusted.
+    /// Checksum of the bzImage, which detects a file that lost its data in a power failure.
     sha256: String,
 }
 
-/// Builds a kernel, or returns at once when the cache has it. A changed kernel is built on top
-/// of the stock one's objects where there are any.
+/// Builds a kernel, or takes it from the cache. Builds of patched trees start from the objects of the
+/// stock build if the cache has it.
 ///
 /// # Errors
-/// When the source, a package or a topic is missing or does not fit, when a requested symbol
-/// does not take effect, or when the build fails (compiler errors, the log's end and path).
+/// When the source or a package is missing, a patch does not apply, a requested symbol does not take
+/// effect, or the build fails. The message of a failed build has the compiler's errors, the end of the log
+/// and its path.
 pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     if let Some(why) = make::refused_path(&ctx.cache) {
         bail!("{}: {why}", ctx.cache.display());
@@ -68,7 +70,7 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     plan.finished().with_context(|| format!("{}: the build just finished is not valid", plan.dir.display()))
 }
 
-/// One build: what goes in, and where the result goes.
+/// The inputs and the output folder of one build.
 struct Plan {
     source: Source,
     tree: Tree,
@@ -102,7 +104,7 @@ impl Plan {
         Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir })
     }
 
-    /// The kernel, if its build is complete and sound.
+    /// Returns the kernel if the cache has a complete and undamaged build.
     fn finished(&self) -> Option<Kernel> {
         let marker_path = self.dir.join(MARKER_FILE);
         let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
@@ -113,7 +115,7 @@ impl Plan {
         if !sound {
             return None;
         }
-        // Its age counts from its last use. Without write access it merely gets pruned earlier.
+        // The modification time is the time of last use. Without write access the build is pruned earlier.
         let _ =
             File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
         Some(Kernel {
@@ -127,7 +129,7 @@ impl Plan {
     }
 
     fn run(&self, ctx: &Context) -> Result<()> {
-        // Its objects are a head start, but not worth a build of their own.
+        // Its objects save time, but less than building stock first would cost.
         let stock = match self.tree {
             Tree::Stock => None,
             Tree::Memreap | Tree::Control(_) => {
@@ -162,7 +164,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Makes the tree: all of the pristine source as hard links, then the topics.
+    /// Makes the source tree if it does not exist: hard links to the pristine source, then the patches.
     fn ensure_tree(&self, ctx: &Context) -> Result<()> {
         if self.tree_dir.is_dir() {
             return Ok(());
@@ -180,15 +182,15 @@ impl Plan {
         if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
             bail!("kernel/ was edited while its topics were applied; run this again");
         }
-        // The copy has the source's time; from here on it tells whether the tree is in use.
+        // The copy has the source's modification time. From now on it is the time of last use.
         set_time(staging.path(), SystemTime::now())?;
         staging.publish(&self.tree_dir)?;
         step.done("");
         Ok(())
     }
 
-    /// Publishes the build. Of a stock build all objects stay, as the seed of others; of a
-    /// changed one only what is needed to run it.
+    /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;
+    /// of any other build only [`PRODUCTS`] are kept.
     fn keep(&self, work: Staging) -> Result<()> {
         for product in PRODUCTS {
             if !work.path().join(product).is_file() {
@@ -244,9 +246,8 @@ fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Removes the builds of `variant` that were not used for longest, and what runs that were
-/// killed or interrupted left: unfinished work, and trees without a build. What cannot be
-/// removed costs space and nothing else.
+/// Removes all but the most recently used builds of `variant`, and what killed runs left behind:
+/// unfinished work and trees without a build. Errors are ignored: what remains only takes space.
 fn prune(ctx: &Context, variant: Variant) {
     let prefix = format!("{variant}-");
     let trees = folders(&ctx.cache.join("trees"));
@@ -274,7 +275,7 @@ fn prune(ctx: &Context, variant: Variant) {
     }
 }
 
-/// Whether nobody can be at work there any more.
+/// Whether no running lab can be working in the folder.
 fn is_old(folder: &Path) -> bool {
     let age = folder.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
     age.is_some_and(|age| age > ABANDONED_AFTER)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel configurations: the fragments in `kernel/configs`, the topics' symbols, and the check that what they
-//! request took effect.
+//! Kernel configurations: reads the fragments in `kernel/configs`, adds the topics' symbols, writes a
+//! `.config` and checks that every request took effect.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::kernel::Variant;
 use crate::kernel::make::make;
 use crate::kernel::topics::Topic;
 
-/// The topics' symbols, and their KUnit tests in the variants that look for faults.
+/// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
         Variant::Debug | Variant::Kcsan => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
@@ -32,21 +32,24 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
         .collect()
 }
 
-/// The requests of the variant's fragments with these topics turned on, one per symbol.
+/// Returns the requests of the variant's fragments and of these topics, one per symbol.
+///
+/// # Errors
+/// When a fragment cannot be read or has a bad line.
 pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant) -> Result<Vec<Request>> {
     let mut requests = fragment_requests(ctx, variant)?;
     requests.extend(topic_requests(topics, variant));
     Ok(merge(requests))
 }
 
-/// One line of a configuration fragment.
+/// A symbol and the value that it must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Without `CONFIG_`.
+    /// The name without `CONFIG_`.
     symbol: String,
     /// `y`, `n`, a number or a quoted string.
     value: String,
-    /// Where it stands, `file:line`.
+    /// Where the request comes from: `file:line`.
     origin: String,
 }
 
@@ -60,7 +63,7 @@ fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-/// Reads lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.
+/// Parses lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.
 fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -83,7 +86,7 @@ fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-/// One request per symbol: the last one counts.
+/// Reduces the requests to one per symbol; the last one wins.
 fn merge(requests: Vec<Request>) -> Vec<Request> {
     let mut merged: Vec<Request> = Vec::new();
     for request in requests {
@@ -99,7 +102,7 @@ pub(super) fn fragment_text(requests: &[Request]) -> String {
     requests.iter().map(|r| format!("CONFIG_{}={}\n", r.symbol, r.value)).collect()
 }
 
-/// The requests that a finished `.config` does not grant, one line each.
+/// Returns a line for each request that does not hold in a finished `.config`.
 fn unmet(requests: &[Request], config: &str) -> Vec<String> {
     let granted: HashMap<&str, &str> =
         config.lines().filter_map(|l| l.strip_prefix("CONFIG_")?.split_once('=')).collect();
@@ -113,7 +116,10 @@ fn unmet(requests: &[Request], config: &str) -> Vec<String> {
         .collect()
 }
 
-/// Writes `out/.config`: nothing but the requests and what they pull in.
+/// Writes `out/.config`: allnoconfig plus the requests and what they select.
+///
+/// # Errors
+/// When make fails, or a request does not take effect.
 pub(super) fn configure(
     ctx: &Context,
     tree: &Path,

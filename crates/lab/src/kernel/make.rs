@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's makefiles: how they are run, so that equal content yields equal builds, and what they take over
-//! from an earlier build.
+//! Runs the kernel's makefiles reproducibly: equal inputs yield equal builds, and a build can start from the
+//! objects of another one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use crate::kernel::topics::{self, Topic};
 use crate::kernel::{Kernel, build};
 use crate::progress::Step;
 
-/// Why kernels cannot be built below `folder`, if so.
+/// Returns why kernels cannot be built below `folder`; `None` if they can.
 pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
     let text = folder.to_string_lossy();
     let refused = text.contains(|c: char| c.is_whitespace() || c == ':');
     refused.then_some("the kernel's make takes no path with spaces or colons; set MEMREAP_CACHE to another")
 }
 
-/// A `make` for `tree` with its output in `out`, which must lie directly below `tree`: all that
-/// could make two builds of one content differ is fixed.
+/// Returns a `make` command for `tree` with its output in `out`, which must be directly below `tree`.
+/// Time stamps, user, host and build number are fixed, so that equal inputs yield equal builds.
 pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
     let mut output = std::ffi::OsString::from("O=");
     output.push(out);
@@ -41,13 +41,16 @@ pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
         .env("CCACHE_DIR", ctx.cache.join("ccache"))
         .env("CCACHE_MAXSIZE", "5G")
         .env("CCACHE_NOHASHDIR", "1")
-        // The few absolute paths, in the build of the kernel's own tools.
+        // Only the kernel's own tools are compiled with absolute paths.
         .env("CCACHE_BASEDIR", tree);
     command
 }
 
-/// Runs a make with the object at hand as the step's detail. `counter` keeps how many steps the
-/// last such run took, so that the next one can say how far it is.
+/// Runs make and shows the current file as the step's detail. The file `counter` keeps the number of
+/// steps of the last run, to show progress in the next one.
+///
+/// # Errors
+/// When make fails: the message has the compiler's errors, the end of the log and its path.
 pub(super) fn run_make(
     ctx: &Context,
     step: &Step,
@@ -62,7 +65,7 @@ pub(super) fn run_make(
     let status = host::run_logged(command, log, |line| {
         if let Some((tool, file)) = kbuild_step(line) {
             steps += 1;
-            // A changed header that all include makes the last run's number meaningless.
+            // When more is rebuilt than last time, the number says nothing.
             let expected = last.filter(|&n| steps <= n).map_or(String::new(), |n| format!(" of about {n}"));
             step.detail(&format!("{tool} {file} ({steps}{expected})"));
         } else if line.contains(" warning: ") {
@@ -79,17 +82,17 @@ pub(super) fn run_make(
         ctx.progress.warn(&format!("{warnings} compiler warnings, see {}", log.display()));
     }
     if let Some(path) = counter {
-        // Only the display of the next run depends on it.
+        // Only the display of the next run depends on it, so errors are ignored.
         let _ = fs::write(path, steps.to_string());
     }
     Ok(())
 }
 
-/// `  CC      mm/mmap.o` -> (`CC`, `mm/mmap.o`).
+/// Parses `  CC      mm/mmap.o` into (`CC`, `mm/mmap.o`).
 fn kbuild_step(line: &str) -> Option<(&str, &str)> {
     let (tool, file) = line.strip_prefix("  ")?.split_once(' ')?;
     let is_tool = !tool.is_empty() && tool.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    // The kernel's own tools are named by absolute paths; what matters is their end.
+    // The kernel's own tools have absolute paths; show only the part in the tree.
     let file = file.trim().rsplit_once(".partial/").map_or(file.trim(), |(_, short)| short);
     is_tool.then_some((tool, file))
 }
@@ -100,18 +103,25 @@ fn is_error(line: &str) -> bool {
         .any(|sign| line.contains(sign))
 }
 
-/// Starts a changed kernel's build in `work` from a finished stock build of the same source and
-/// variant: make then compiles only what the topics and their symbols touch. That is the
-/// ordinary incremental build. It is sound because the two trees differ in the topics' files
-/// alone, and the caller gives these a time younger than any stock object.
+/// Copies the objects of a stock build of the same source and variant to `work`, so that make compiles
+/// only what the patches and their symbols affect. This is an ordinary incremental build. It is correct
+/// because the trees differ only in the patched files, and the caller makes those newer than any stock
+/// object.
+///
+/// # Errors
+/// When the copy fails.
 pub(super) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
     host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
     host::remove_any(&work.join(build::MARKER_FILE)).context("cannot clear the copied marker")
 }
 
-/// Keeps the copied objects of [`copy_objects`] valid. The kernel's own tools record absolute
-/// paths, so they are made anew in the new place, and every object depends on one of them,
-/// objtool: give them the age that they have in the stock build.
+/// Keeps the objects valid that [`copy_objects`] copied. The kernel's own tools record absolute paths, so
+/// make rebuilds them in the new folder. Every object depends on one of them, objtool, and would be rebuilt
+/// too; so the tools get the modification time of the stock build's objtool. Does nothing if a topic
+/// changes the tools.
+///
+/// # Errors
+/// When make fails or a time cannot be set.
 pub(super) fn settle_tools(
     ctx: &Context,
     stock: &Kernel,
@@ -134,6 +144,10 @@ pub(super) fn settle_tools(
     topics::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
 }
 
+/// Returns the paths in the kernel tree that the topics add or edit.
+///
+/// # Errors
+/// When a topic cannot be read.
 pub(super) fn touched(topics: &[Topic]) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for topic in topics {
@@ -142,21 +156,28 @@ pub(super) fn touched(topics: &[Topic]) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Sets a modification time.
+///
+/// # Errors
+/// When the file cannot be opened or changed.
 pub(super) fn set_time(path: &Path, time: SystemTime) -> Result<()> {
     File::open(path)
         .and_then(|f| f.set_modified(time))
         .with_context(|| format!("cannot set the time of {}", path.display()))
 }
 
-/// Copies a tree by hard links: fast, and safe as long as nobody writes into a file in place.
+/// Copies a tree by hard links. That is fast, and safe as long as no file is written in place.
+///
+/// # Errors
+/// When `cp` fails, for example across file systems.
 pub(crate) fn hard_link_copy(from: &Path, to: &Path) -> Result<()> {
     host::output(Command::new("cp").arg("-al").arg(from).arg(to))
         .with_context(|| format!("cannot copy {}", from.display()))?;
     Ok(())
 }
 
-/// The kernel's user-space headers, as `make headers_install` leaves them: the returned folder
-/// has them under `include/`. Cached with the kernel's tree.
+/// Installs the kernel's user-space headers and returns the folder that has them in `include/`. They are
+/// cached per source tree.
 ///
 /// # Errors
 /// When make fails.
@@ -174,7 +195,7 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
     let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
     fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
     let log = ctx.out.join("logs/headers.log");
-    // headers_install would need rsync for its last step, a copy.
+    // `headers_install` needs rsync, only to copy the result.
     run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
     let staging = Staging::begin(&target)?;
     fs::create_dir_all(staging.path())
@@ -191,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn make_lines_are_told_apart() {
+    fn kinds_of_make_lines_are_distinguished() {
         assert_eq!(kbuild_step("  CC      mm/mmap.o"), Some(("CC", "mm/mmap.o")));
         assert_eq!(kbuild_step("  LD [M]  x.ko"), Some(("LD", "[M]  x.ko")));
         assert_eq!(kbuild_step("  CC      /c/work-1.partial/tools/x.o"), Some(("CC", "tools/x.o")));
@@ -201,7 +222,7 @@ mod tests {
         assert!(!is_error("  CC      lib/error.o"));
     }
 
-    /// Set for the process in which a test finds an environment of its own.
+    /// Set in the process that the test below starts to inspect its environment.
     const INNER_PROCESS_VARIABLE: &str = "LAB_TEST_ENVIRONMENT";
 
     #[test]
@@ -236,7 +257,7 @@ mod tests {
         (name, "dirty")
     }
 
-    /// Prints the environment of a command in a makefile that is run as the kernel's is.
+    /// Prints the environment that a command in a makefile sees if the makefile is run as the kernel's.
     fn what_a_build_sees() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("Makefile"), "all:\n\t@env; echo '$(LLVM) $(KCFLAGS)'\n").unwrap();

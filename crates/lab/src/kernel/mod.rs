@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernels: one configuration, some trees (stock, with the topics applied, and with a control's
-//! patch applied), builds keyed by everything that goes into them.
+//! Kernels: several source trees (stock, memreap with the topics applied, control kernels with one patch),
+//! built from one configuration. A build's key covers everything that goes into it.
 //!
-//! In the cache, `trees/<key>` is a hard-linked copy of the pristine source with a tree's topics
-//! applied, and `trees/<key>/<variant>-<key>` a finished build in it. Building right below the
-//! source keeps every path that the compiler sees relative (`../mm/mmap.c`), so that ccache
-//! knows a file again in any tree.
+//! In the cache, `trees/<key>` is a hard-linked copy of the pristine source with the patches of a tree
+//! applied. A finished build is in `trees/<key>/<variant>-<key>`. Because the output is directly below the
+//! source, all paths that the compiler sees are relative (`../mm/mmap.c`), so ccache hits across trees.
+//!
+//! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`series`] exports
+//! the topics as patches.
 
 mod build;
 mod config;
@@ -26,24 +28,24 @@ pub use build::build;
 pub use make::install_headers;
 pub(crate) use make::{hard_link_copy, refused_path};
 
-/// The kernels to compare with beside stock and the changed one: stock with `kernel/controls/<name>.patch`.
+/// The control kernels that need a build of their own: stock with `kernel/controls/<name>.patch` applied.
 pub const CONTROLS: &[&str] = &["stock-precise"];
 
-/// Which checks are compiled into a kernel.
+/// A kernel configuration: what is compiled in besides the topics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Variant {
-    /// What the lab measures: no debug code.
+    /// No debug code. Everything that is measured runs on it.
     Slim,
     /// lockdep, KASAN, UBSAN, kmemleak, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
     Debug,
     /// KCSAN, the data-race detector, and the topics' KUnit tests.
     Kcsan,
-    /// Slim, with what Debian's userland needs: for the face-off.
+    /// Slim plus what Debian's user space needs. For the face-off.
     Faceoff,
 }
 
 impl Variant {
-    /// The fragments in `kernel/configs`; a later one overrides an earlier one.
+    /// The names of the fragments in `kernel/configs`. A later one overrides an earlier one.
     fn fragments(self) -> &'static [&'static str] {
         match self {
             Self::Slim => &["slim"],
@@ -68,21 +70,21 @@ impl fmt::Display for Variant {
 /// Which tree a kernel is built from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tree {
-    /// Debian's source as it is.
+    /// Debian's source, unchanged.
     Stock,
-    /// The same with the topics applied and turned on.
+    /// Debian's source with all topics applied and enabled.
     Memreap,
-    /// Debian's source with one small patch, one of [`CONTROLS`].
+    /// Debian's source with the patch of one of [`CONTROLS`].
     Control(&'static str),
 }
 
 impl Tree {
-    /// All trees, stock first.
+    /// Returns all trees, stock first.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Stock, Self::Memreap].into_iter().chain(CONTROLS.iter().copied().map(Self::Control))
     }
 
-    /// What is applied to Debian's source, in order.
+    /// Reads the patches that are applied to Debian's source, in order.
     fn changes(self, repo: &Path) -> Result<Vec<Topic>> {
         match self {
             Self::Stock => Ok(Vec::new()),
@@ -116,15 +118,15 @@ impl FromStr for Tree {
 /// A finished kernel in the cache.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// What to boot.
+    /// The bootable image.
     pub bzimage: PathBuf,
     /// The complete configuration.
     pub config: PathBuf,
-    /// Has `vmlinux`, `System.map` and `usr/gen_init_cpio`.
+    /// The folder with `vmlinux`, `System.map` and `usr/gen_init_cpio`.
     pub build_dir: PathBuf,
-    /// The tree that it was built from, `trees/<tree key>` in the cache.
+    /// The source tree that it was built from: `trees/<tree key>` in the cache.
     pub source_dir: PathBuf,
-    /// As `uname -r` says it.
+    /// The release as `uname -r` prints it.
     pub release: String,
     /// The content key, 64 hexadecimal digits.
     pub key: String,
@@ -142,7 +144,7 @@ mod tests {
             assert_eq!(tree.to_string().parse(), Ok(tree));
         }
         assert_eq!(Tree::all().next(), Some(Tree::Stock));
-        // A control that is the changed kernel needs none of its own.
+        // A control that is the changed kernel with parameters has no tree.
         assert!("memreap-sync".parse::<Tree>().is_err());
         let unknown = "precise".parse::<Tree>().unwrap_err();
         assert!(unknown.starts_with("no tree 'precise'; there are: stock, memreap, "), "{unknown}");

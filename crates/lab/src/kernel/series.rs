@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The topics as a series of mails: one complete patch per topic, in order, for `git am`.
+//! Exports the topics as a patch series: one patch per topic, in order, for `git am`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,12 +16,12 @@ use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
 
-/// Writes the series to `out`, replacing the patches of an earlier export there, and returns
-/// the patches in order. Equal topics yield equal patches.
+/// Writes the series to the folder `out`, replaces the patches of an earlier export there, and returns the
+/// paths of the patches in order. Equal topics yield equal patches.
 ///
 /// # Errors
-/// When a topic does not apply, its README cannot be a commit message, or git has no user to
-/// sign off.
+/// When a topic does not apply, its README cannot be a commit message, or git has no user name and
+/// address for the sign-off.
 pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let topics = topics::load(&ctx.repo)?;
@@ -58,8 +58,8 @@ pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
     Ok(exported)
 }
 
-/// Applies the patches with `git am`, one after the other, and builds a slim kernel after each,
-/// with the topics so far turned on.
+/// Applies the patches one after the other with `git am` and builds a slim kernel after each, with the
+/// topics applied so far enabled.
 ///
 /// # Errors
 /// Names the first patch that does not apply or build.
@@ -73,12 +73,12 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
     let author = Author::of(&ctx.repo)?;
     let target = ctx.cache.join("trees/series");
     let _lock = host::lock(ctx, &target)?;
-    // Never published: the tree is only built in.
+    // Never published: it is removed at the end.
     let tree = Staging::begin(&target)?;
     make::hard_link_copy(&source.dir, tree.path())?;
     let out = tree.path().join("work-series");
     fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    // The patched files are written later than any of these objects, so make sees them.
+    // The patched files are written later, so they are newer than these objects and make rebuilds them.
     make::copy_objects(&stock, &out)?;
 
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
@@ -105,7 +105,7 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
     same_as_applied(&topics, &source, &git_tree)
 }
 
-/// The series must lead to the very tree that the lab builds.
+/// Checks that the series leads to the same files as [`topics::apply_all`], which the lab's kernels use.
 fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result<()> {
     let applied = tempfile::tempdir().context("cannot make a temporary folder")?;
     topics::copy_touched(topics, &source.dir, applied.path())?;
@@ -121,7 +121,8 @@ fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result
     Ok(())
 }
 
-/// Puts a new file at `to` without writing into what is there: that is a hard link.
+/// Replaces `to` by a copy of `from`. Writing in place would change the pristine source, as `to` is a hard
+/// link to it.
 fn replace(from: &Path, to: &Path) -> Result<()> {
     host::remove_any(to)
         .and_then(|()| to.parent().map_or(Ok(()), fs::create_dir_all))
@@ -130,19 +131,22 @@ fn replace(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Who signs off.
+/// The person in whose name the patches are signed off.
 struct Author {
     name: String,
     email: String,
 }
 
-/// Whether git in the checkout knows in whose name the patches are signed off.
+/// Whether git in the checkout has a user name and address for the sign-off.
 pub fn author_known(repo: &Path) -> bool {
     Author::of(repo).is_ok()
 }
 
 impl Author {
-    /// As git in the checkout has it.
+    /// Reads the author from git's configuration in the checkout.
+    ///
+    /// # Errors
+    /// When the name or the address is not set.
     fn of(repo: &Path) -> Result<Self> {
         let get = |key: &str| {
             let mut git = Command::new("git");
@@ -159,7 +163,7 @@ impl Author {
     }
 }
 
-/// Subject, the README without its title, sign-off.
+/// The commit message: subject, README without its title, sign-off.
 fn message(topic: &Topic, author: &Author) -> Result<String> {
     let path = topic.dir.join("README.md");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -168,8 +172,10 @@ fn message(topic: &Topic, author: &Author) -> Result<String> {
     Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
 }
 
-/// The README as a mail's text: without the title, and headings as plain lines. `Err` has the
-/// line that git would take for the end of the message.
+/// Converts a README into the text of a commit message: without the title, headings as plain lines.
+///
+/// # Errors
+/// Returns the number and the problem of a line that would end the message in `git am`.
 fn body(readme: &str) -> Result<String, (usize, &'static str)> {
     let mut lines = Vec::new();
     let mut titled = false;
@@ -191,15 +197,15 @@ fn body(readme: &str) -> Result<String, (usize, &'static str)> {
     if text.is_empty() { Err((1, "has no text below its title")) } else { Ok(text) }
 }
 
-/// The commit date of a topic's patch: `SOURCE_DATE_EPOCH`, else when the topic last changed in
-/// the checkout, so that equal checkouts yield equal patches.
+/// Returns the commit date of a topic's patch: `SOURCE_DATE_EPOCH`, else the time of the last commit that
+/// changed the topic, so that equal checkouts yield equal patches.
 fn date(ctx: &Context, topic: &Topic) -> Result<String> {
     let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(seconds) => seconds,
         Err(_) => {
             let mut log = Command::new("git");
             log.args(["log", "-1", "--format=%ct", "--"]).arg(&topic.dir).current_dir(&ctx.repo);
-            // Neither an unpacked archive nor a checkout without commits has a date.
+            // An unpacked archive and a checkout without commits have no date.
             host::output(&mut log).unwrap_or_default()
         }
     };
@@ -212,14 +218,14 @@ fn date(ctx: &Context, topic: &Topic) -> Result<String> {
     Ok(format!("@{seconds} +0000"))
 }
 
-/// A throwaway repository of only the files that the topics touch.
+/// A temporary git repository with only the files that the topics add or edit.
 struct Repo<'a> {
     tree: &'a Path,
     author: &'a Author,
 }
 
 impl<'a> Repo<'a> {
-    /// One commit, tagged `pristine`, with the kernel's own versions.
+    /// Makes the repository with one commit, tagged `pristine`: the files as they are in the kernel.
     fn with_touched_files(
         topics: &[Topic],
         source: &Source,
@@ -235,7 +241,7 @@ impl<'a> Repo<'a> {
         Ok(repo)
     }
 
-    /// A git that depends neither on the user's settings nor on a repository around us.
+    /// Returns a git command that ignores the user's settings and any surrounding repository.
     fn git(&self) -> Command {
         let mut git = Command::new("git");
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"] {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Debian's `linux-source-6.12`: which 6.12.N apt offers, and pristine unpacked trees of them.
+//! Debian's package `linux-source-6.12`: finds the versions that apt offers, downloads and unpacks them.
 //!
-//! A tree is unpacked once into `<cache>/source/<package version>` and never written to again.
+//! A tree is unpacked once into `<cache>/source/<package version>`. It is read-only from then on, because
+//! other trees are hard links to it.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -21,26 +22,26 @@ const PACKAGE: &str = "linux-source-6.12";
 /// One version of the source package, for example `6.12.117-1~deb12u1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageVersion {
-    /// As apt writes it.
+    /// The version as apt writes it.
     pub full: String,
     /// The N of 6.12.N.
     pub patch_level: u32,
 }
 
 impl PackageVersion {
-    /// Reads `6.12.N-<Debian revision>`; `None` for anything else.
+    /// Parses `6.12.N-<Debian revision>`; returns `None` for anything else.
     pub fn parse(full: &str) -> Option<Self> {
         let upstream = full.split('-').next()?;
         let patch_level = upstream.strip_prefix(SERIES)?.strip_prefix('.')?.parse().ok()?;
         Some(Self { full: full.to_owned(), patch_level })
     }
 
-    /// The kernel's release, `6.12.N`.
+    /// Returns the kernel's release, `6.12.N`.
     pub fn release(&self) -> String {
         format!("{SERIES}.{}", self.patch_level)
     }
 
-    /// Whether `wanted` (`6.12.N` or the full package version) means this one.
+    /// Whether `wanted`, a release or a full package version, names this version.
     fn is(&self, wanted: &str) -> bool {
         self.full == wanted || self.release() == wanted
     }
@@ -51,12 +52,12 @@ impl PackageVersion {
 pub struct Source {
     /// The package it came from.
     pub version: PackageVersion,
-    /// The tree. Shared and hard-linked to: never write in it.
+    /// The tree. Never write in it: other trees are hard links to it.
     pub dir: PathBuf,
 }
 
-/// The tree that this run is about: the one asked for, else the newest that apt offers, else
-/// (without apt) the newest in the cache, with a note. Downloads and unpacks it if need be.
+/// Returns the source to use: the requested version, else the newest that apt offers, else the newest in
+/// the cache (with a note). Downloads and unpacks it if necessary.
 ///
 /// # Errors
 /// When apt does not offer the version and it is not in the cache, or the download or the
@@ -67,7 +68,7 @@ pub fn get(ctx: &Context) -> Result<Source> {
         Err(e) => {
             let cached = cached(ctx);
             let Ok(version) = select(ctx, &cached) else { return Err(e) };
-            ctx.progress.note(&format!("apt does not help ({e:#}); using the cached {}", version.full));
+            ctx.progress.note(&format!("apt cannot provide it ({e:#}); using the cached {}", version.full));
             version
         }
     };
@@ -99,11 +100,11 @@ fn select(ctx: &Context, versions: &[PackageVersion]) -> Result<PackageVersion> 
     bail!("kernel {wanted}: apt offers no such {PACKAGE}; it offers: {offers}")
 }
 
-/// The versions in apt's lists, newest first. The network is asked only if the lists have none
-/// at all and we may refresh them.
+/// Returns the versions in apt's lists, newest first. If the lists have none, they are refreshed from the
+/// network, as far as that is permitted.
 ///
 /// # Errors
-/// When a permitted `apt-get update` fails and no tree is in the cache either.
+/// When `apt-get update` fails and the cache has no tree either.
 pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
     let listed = listed();
     if !listed.is_empty() {
@@ -116,13 +117,13 @@ pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
     }
 }
 
-/// The versions in apt's lists as they are now, newest first; none without apt.
+/// Returns the versions in apt's current lists, newest first; none if there is no apt.
 pub fn listed() -> Vec<PackageVersion> {
     let mut madison = Command::new("apt-cache");
     host::output(madison.args(["madison", PACKAGE])).map(|text| parse_madison(&text)).unwrap_or_default()
 }
 
-/// Reads `apt-cache madison`: lines of `package | version | where`.
+/// Parses the output of `apt-cache madison`: lines of `package | version | origin`.
 fn parse_madison(text: &str) -> Vec<PackageVersion> {
     let mut versions: Vec<PackageVersion> = Vec::new();
     for line in text.lines() {
@@ -139,7 +140,7 @@ fn parse_madison(text: &str) -> Vec<PackageVersion> {
             versions.push(version);
         }
     }
-    // apt's own order, newest first, decides between two packages of one release.
+    // The sort is stable: two packages of one release keep apt's order, newest first.
     versions.sort_by_key(|v| Reverse(v.patch_level));
     versions
 }
@@ -148,7 +149,7 @@ fn folder(ctx: &Context, version: &PackageVersion) -> PathBuf {
     ctx.cache.join("source").join(&version.full)
 }
 
-/// The versions whose trees are in the cache, newest first.
+/// Returns the versions whose trees are in the cache, newest first.
 pub fn cached(ctx: &Context) -> Vec<PackageVersion> {
     let Ok(entries) = fs::read_dir(ctx.cache.join("source")) else { return Vec::new() };
     let mut versions: Vec<PackageVersion> = entries
@@ -161,10 +162,10 @@ pub fn cached(ctx: &Context) -> Vec<PackageVersion> {
     versions
 }
 
-/// The pristine tree of `version`, downloaded and unpacked if it is not in the cache.
+/// Returns the pristine tree of `version`; downloads and unpacks it if the cache does not have it.
 ///
 /// # Errors
-/// When the download, which apt verifies, or the unpacking fails.
+/// When the download (which apt verifies) or the unpacking fails.
 pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
     let dir = folder(ctx, version);
     let source = Source { version: version.clone(), dir: dir.clone() };
@@ -177,7 +178,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
         return Ok(source);
     }
     host::ensure_packages(ctx, host::SOURCE_PACKAGES)?;
-    // Never published: it goes when this function ends.
+    // Never published: it is removed when this function returns.
     let package = host::Staging::begin(&ctx.cache.join("source/download"))?;
     let tree = host::Staging::begin(&dir)?;
     for folder in [package.path(), tree.path()] {
@@ -186,7 +187,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
 
     let step = ctx.progress.step(&format!("downloading {PACKAGE} {}", version.full));
     if let Err(e) = download(ctx, version, package.path(), &step) {
-        // Mirrors drop old files: apt's lists may be older than the archive.
+        // Mirrors remove old packages, so the download fails if apt's lists are old.
         if !host::refresh_apt_lists(ctx).unwrap_or(false) {
             return Err(e);
         }
@@ -223,7 +224,7 @@ fn unpack(ctx: &Context, package: &Path, tree: &Path, step: &Step) -> Result<()>
     host::run_step(step, &mut pipeline, &ctx.out.join("logs/unpack.log"))
 }
 
-/// The tree must be the release that its package's version says.
+/// Checks that the tree is of the release that the package version names.
 fn check_release(tree: &Path, version: &PackageVersion) -> Result<()> {
     let path = tree.join("Makefile");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -262,7 +263,7 @@ N: something apt says
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn versions_are_distinguished() {
         let v = PackageVersion::parse("6.12.117-1~deb12u1").unwrap();
         assert_eq!((v.patch_level, v.release().as_str()), (117, "6.12.117"));
         assert!(v.is("6.12.117") && v.is("6.12.117-1~deb12u1") && !v.is("6.12.11"));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Our changes to the kernel, kept outside its tree: `kernel/topics.toml` gives their order, a
-//! topic's folder its new files (`files/`), its edits to existing files (`hook.patch`) and its
-//! commit message (`README.md`).
+//! Topics: our changes to the kernel, kept outside its source tree.
 //!
-//! A hook applies with offsets but without fuzz: fuzz means that the code around the edit
-//! changed, and then somebody has to look.
+//! `kernel/topics.toml` lists them in order. The folder of a topic has its new files (`files/`), its edits to
+//! existing files (`hook.patch`) and its commit message (`README.md`).
+//!
+//! A hook may apply with offsets but not with fuzz: fuzz means that the code around the edit has changed, and
+//! that needs a review.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +25,7 @@ use crate::kernel::{CONTROLS, source};
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
 pub struct Topic {
-    /// Its name, also its folder's.
+    /// Its name, which is also the name of its folder.
     pub name: String,
     /// Its Kconfig symbol, without `CONFIG_`; a control has none.
     pub kconfig: Option<String>,
@@ -32,11 +33,11 @@ pub struct Topic {
     pub kunit: Option<String>,
     /// The subject line of its commit.
     pub subject: String,
-    /// The topics that it builds on, all of them earlier in the order.
+    /// The topics that it depends on, all of which come earlier.
     pub needs: Vec<String>,
     /// `kernel/<name>` in the checkout.
     pub dir: PathBuf,
-    /// Its edits to existing files: `hook.patch` in its folder.
+    /// The patch with its edits to existing files: `hook.patch` in its folder.
     pub patch: PathBuf,
 }
 
@@ -60,7 +61,7 @@ struct Entry {
 /// Reads `kernel/topics.toml` and checks it against the topics' folders.
 ///
 /// # Errors
-/// Names the file, the line and the key of the first thing that is wrong.
+/// Names the file, the line and the key of the first problem.
 pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     let path = repo.join("kernel/topics.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -83,7 +84,7 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
             ));
         }
         if topics.iter().any(|t| t.name == name) {
-            return Err(wrong(at_name(), "name", format!("\"{name}\" is there twice")));
+            return Err(wrong(at_name(), "name", format!("\"{name}\" appears twice")));
         }
         let subject = entry.subject.get_ref().clone();
         if subject.trim().is_empty() || subject.contains('\n') {
@@ -124,15 +125,14 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     Ok(topics)
 }
 
-/// The control called `name`: a patch to the stock kernel that is applied as a topic's is, and
-/// nothing more.
+/// Returns the patch of the control kernel `name` as a topic that has nothing else.
 ///
 /// # Errors
 /// When there is no `kernel/controls/<name>.patch`.
 pub fn control(repo: &Path, name: &str) -> Result<Topic> {
     let patch = repo.join("kernel/controls").join(format!("{name}.patch"));
     if !patch.is_file() {
-        bail!("{}: missing, the patch that makes the kernel '{name}' of stock", patch.display());
+        bail!("{}: missing; it is the patch of the control kernel '{name}'", patch.display());
     }
     Ok(Topic {
         name: name.to_owned(),
@@ -146,10 +146,10 @@ pub fn control(repo: &Path, name: &str) -> Result<Topic> {
 }
 
 impl Topic {
-    /// The new files, by their path in the kernel tree, sorted.
+    /// Returns the paths of the new files in the kernel tree, sorted.
     ///
     /// # Errors
-    /// When the folder cannot be read or holds something that is no regular file.
+    /// When the folder cannot be read or contains something other than folders and regular files.
     pub fn new_files(&self) -> Result<Vec<PathBuf>> {
         let root = self.dir.join("files");
         let found = if root.is_dir() { files_below(&root)? } else { Vec::new() };
@@ -159,10 +159,10 @@ impl Topic {
         Ok(paths)
     }
 
-    /// The existing files that `hook.patch` edits, by their path in the kernel tree.
+    /// Returns the paths of the existing files that `hook.patch` edits.
     ///
     /// # Errors
-    /// When the patch cannot be read, makes or removes a file, or leaves the tree.
+    /// When the patch cannot be read, creates or removes a file, or has a path outside of the tree.
     pub fn hooked_files(&self) -> Result<Vec<PathBuf>> {
         let Some(text) = self.hook()? else { return Ok(Vec::new()) };
         let wrong =
@@ -193,7 +193,7 @@ impl Topic {
         Ok(paths)
     }
 
-    /// Every path in the kernel tree that the topic makes or edits.
+    /// Returns all paths in the kernel tree that the topic adds or edits.
     ///
     /// # Errors
     /// As [`Topic::new_files`] and [`Topic::hooked_files`].
@@ -209,7 +209,7 @@ impl Topic {
         text.map(Some).with_context(|| format!("cannot read {}", self.patch.display()))
     }
 
-    /// Whether the topic itself brings the Kconfig symbol.
+    /// Whether the topic defines the Kconfig symbol.
     fn defines(&self, symbol: &str) -> Result<bool> {
         let is_definition = |line: &str| {
             let mut words = line.split_whitespace();
@@ -230,11 +230,10 @@ impl Topic {
         Ok(hook.lines().filter_map(|l| l.strip_prefix('+')).any(is_definition))
     }
 
-    /// Puts the topic into `tree`. After an error the tree is unchanged.
+    /// Applies the topic to `tree`. If the patch does not apply, the tree is unchanged.
     ///
     /// # Errors
-    /// Names the topic, the file and the hunk that does not fit, or the new file whose place is
-    /// taken.
+    /// Names the topic, and the file and hunk that do not apply or the new file that already exists.
     pub fn apply(&self, tree: &Path) -> Result<()> {
         let new_files = self.new_files()?;
         for path in &new_files {
@@ -260,8 +259,8 @@ impl Topic {
         Ok(())
     }
 
-    /// GNU patch writes a new file and renames it over the old one, so a hard-linked tree's
-    /// other names keep the old content.
+    /// Runs GNU patch. It writes a new file and renames it over the old one, so that hard links to the old
+    /// file keep its content.
     fn patch(&self, tree: &Path, dry_run: bool) -> Result<()> {
         let mut command = host::tool("patch");
         command.args(["-p1", "--fuzz=0", "--forward", "--no-backup-if-mismatch", "--reject-file=-"]);
@@ -280,7 +279,10 @@ impl Topic {
     }
 }
 
-/// All regular files below `folder`.
+/// Returns all regular files below `folder`.
+///
+/// # Errors
+/// When a folder cannot be read or contains something else.
 pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     walk(folder, &mut found)?;
@@ -302,9 +304,9 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What patch said about `hook`, in one line: the first file that does not fit, and its hunks.
+/// Summarises the output of patch for `hook` in one line: the first file that failed, and its hunks.
 fn explain(hook: &str, said: &str) -> String {
-    // Fixed patterns: they compile.
+    // The patterns are constants, so they compile.
     let (Ok(file), Ok(hunk)) = (
         Regex::new(r"^(?:checking|patching) file '?(.+?)'?(?: using Plan .)?$"),
         Regex::new(r"^Hunk #(\d+) FAILED at (\d+)"),
@@ -323,7 +325,7 @@ fn explain(hook: &str, said: &str) -> String {
             let hunks = &mut failed.get_or_insert_with(|| (current.clone(), Vec::new())).1;
             hunks.push(format!("hunk {} (line {})", &found[1], &found[2]));
         } else if line.starts_with("Reversed (or previously applied) patch detected") {
-            return format!("{hook} does not apply to {current}: its edits are there already");
+            return format!("{hook} does not apply to {current}: it is already applied");
         } else if let Some(problem) = line.strip_prefix("patch: **** ") {
             return format!("{hook} is not a valid patch: {problem}");
         } else if line.starts_with("can't find file to patch") {
@@ -338,7 +340,7 @@ fn explain(hook: &str, said: &str) -> String {
     }
 }
 
-/// Puts all topics into `tree`, in order.
+/// Applies all topics to `tree`, in order.
 ///
 /// # Errors
 /// As [`Topic::apply`]; the topics before the failing one stay applied.
@@ -346,7 +348,7 @@ pub fn apply_all(topics: &[Topic], tree: &Path) -> Result<()> {
     topics.iter().try_for_each(|topic| topic.apply(tree))
 }
 
-/// Copies from `pristine` to `dest` only the files that the topics touch: enough to apply them.
+/// Copies from `pristine` to `dest` only the files that the topics edit, which is enough to apply them.
 ///
 /// # Errors
 /// When a copy fails.
@@ -364,7 +366,7 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
     Ok(())
 }
 
-/// Adds everything about the topics that decides what gets built to `content`: not the messages.
+/// Adds to `content` everything about the topics that affects a build. Commit messages do not.
 ///
 /// # Errors
 /// When one of their files cannot be read.
@@ -384,11 +386,11 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
     Ok(())
 }
 
-/// Applies the topics, and every control by itself, to the oldest and the newest 6.12.N that apt
-/// offers (or, without apt, the cache holds), and returns those releases.
+/// Applies the topics, and the patch of each control kernel, to the oldest and the newest 6.12.N that apt
+/// offers (without apt: that the cache has), and returns those releases.
 ///
 /// # Errors
-/// As [`Topic::apply`], naming the kernel; or when no source can be had.
+/// As [`Topic::apply`], naming the kernel; or when no source is available.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let mut series = vec![load(&ctx.repo)?];
@@ -412,7 +414,7 @@ pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
             copy_touched(changes, &source.dir, tree.path())?;
             apply_all(changes, tree.path()).with_context(|| format!("on {}", version.full))?;
         }
-        step.done(&format!("{} topics and {} controls apply", series[0].len(), series.len() - 1));
+        step.done(&format!("{} topics and {} control kernels apply", series[0].len(), series.len() - 1));
         checked.push(version.release());
     }
     Ok(checked)
@@ -526,12 +528,12 @@ mod tests {
     }
 
     #[test]
-    fn other_misfits_are_explained() {
+    fn other_reasons_why_a_patch_fails_are_explained() {
         let f = Fixture::new();
         f.apply().unwrap();
         fs::remove_file(f.tree().join("mm/Kconfig.t")).unwrap();
         let error = f.apply().unwrap_err();
-        assert_eq!(error.to_string(), "t: hook.patch does not apply to mm/a.c: its edits are there already");
+        assert_eq!(error.to_string(), "t: hook.patch does not apply to mm/a.c: it is already applied");
 
         fs::remove_file(f.tree().join("mm/a.c")).unwrap();
         let error = f.apply().unwrap_err();
@@ -583,7 +585,7 @@ mod tests {
         says(&good.replace("M_T", "M_X"), "kernel/topics.toml:3: kconfig: no Kconfig file");
         says(&format!("{good}kunit = \"M_T_KUNIT_TEST\"\n"), "kernel/topics.toml:6: kunit: no Kconfig file");
         says(&entry("t", "[\"u\"]"), "kernel/topics.toml:5: needs: \"u\" is not an earlier topic");
-        says(&format!("{good}\n{good}"), "kernel/topics.toml:8: name: \"t\" is there twice");
+        says(&format!("{good}\n{good}"), "kernel/topics.toml:8: name: \"t\" appears twice");
         says(
             &entry("v", "[]"),
             "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing",
@@ -615,8 +617,7 @@ mod tests {
         let repo = f.dir.path().join("repo");
         let missing = control(&repo, "c").unwrap_err().to_string();
         assert!(
-            missing
-                .ends_with("kernel/controls/c.patch: missing, the patch that makes the kernel 'c' of stock"),
+            missing.ends_with("kernel/controls/c.patch: missing; it is the patch of the control kernel 'c'"),
             "{missing}"
         );
         f.write("repo/kernel/controls/c.patch", &format!("Why.\n\n{HOOK}"));
@@ -625,7 +626,7 @@ mod tests {
         control.apply(&f.tree()).unwrap();
         assert!(f.read("tree/mm/a.c").contains("nine and a half"));
         let error = control.apply(&f.tree()).unwrap_err().to_string();
-        assert_eq!(error, "c: c.patch does not apply to mm/a.c: its edits are there already");
+        assert_eq!(error, "c: c.patch does not apply to mm/a.c: it is already applied");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One guest: a kernel, an initramfs with a job, a console and a result channel; boots it,
-//! watches it live and says how it ended.
+//! Boots one guest, watches it while it runs, and determines how it ended.
 //!
-//! QEMU writes the console and the channel straight into files in the boot's log folder and
-//! the lab follows them, so nothing is lost when a guest dies, and every boot leaves
-//! `console.log`, `channel.jsonl`, `qemu.log` and `qemu.cmd` (the exact command to repeat it).
+//! A guest has a kernel, an initramfs with a job, a console and a result channel. QEMU writes the console and
+//! the channel to files in the boot's log folder, and the lab follows these files. So nothing is lost when a
+//! guest dies, and every boot leaves `console.log`, `channel.jsonl`, `qemu.log` and `qemu.cmd`, the command
+//! that repeats it.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -29,41 +29,41 @@ use crate::vm::logs::{Logs, Output, append_excerpt, claim};
 use crate::vm::qemu::{self, host_tsc_khz, option_path, quoted};
 use crate::vm::terminal::Terminal;
 
-/// How often the console, the channel and QEMU are looked at.
+/// How often the console, the channel and QEMU are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// What a guest gets after a panic or its exit line to end by itself.
+/// How long a guest has after a panic or its exit message to end by itself.
 const END_GRACE: Duration = Duration::from_secs(10);
-/// What a guest gets after its first splat, so that the log shows what else happens. It has
-/// failed already; there is no use in waiting for a long job to end.
+/// How long a guest may run after its first splat, so that the log shows what follows. The boot has already
+/// failed, so it does not have to wait for the end of a long job.
 const SPLAT_GRACE: Duration = Duration::from_secs(20);
 
-/// What one boot gave.
+/// The result of one boot.
 #[derive(Clone, Debug)]
 pub struct Boot {
-    /// How it ended. Samples of a boot that did not end well are not to be used.
+    /// How it ended. Samples are only valid if it was a success.
     pub outcome: Outcome,
-    /// The metrics' numbers.
+    /// The values of the metrics.
     pub samples: Vec<Sample>,
-    /// Remarks of the guest.
+    /// The guest's notes.
     pub notes: Vec<String>,
-    /// The kernel's release, once the guest has said it.
+    /// The kernel's release, if the guest got far enough to report it.
     pub release: Option<String>,
-    /// What the serial console showed.
+    /// The log of the serial console.
     pub console_log: PathBuf,
-    /// What came over the result channel.
+    /// The log of the result channel.
     pub channel_log: PathBuf,
-    /// From QEMU's start to its end.
+    /// The time from QEMU's start to its end.
     pub elapsed: Duration,
 }
 
 impl Boot {
-    /// The folder with all logs of this boot.
+    /// Returns the folder with all logs of this boot.
     pub fn logs(&self) -> &Path {
         self.console_log.parent().unwrap_or(&self.console_log)
     }
 
-    /// The evidence for the outcome, in at most about `lines` lines: the console from the
-    /// complaint on, or the ends of the console, of the channel and of QEMU's own output.
+    /// Returns about `lines` lines of the logs that explain the outcome: the console from the kernel's
+    /// message on, or the ends of the console, the channel and QEMU's output.
     pub fn tail(&self, lines: usize) -> String {
         let mut text = String::new();
         let mut show = |log: &Path, from: Option<&str>, lines| append_excerpt(&mut text, log, from, lines);
@@ -84,19 +84,17 @@ impl Boot {
     }
 }
 
-/// Boots `arm`, lets it do `job`, and prints what a command prints, live, on the lab's own
-/// stdout and stderr. The logs go into `log_dir`, or into `<log_dir>.2` and so on while another
-/// lab is using it; [`Boot`] says which.
+/// Boots `arm` with `job` and prints the output of its command as it arrives on the lab's stdout and stderr.
+/// The logs go to `log_dir`, or to `<log_dir>.2` and so on while another lab uses it; see [`Boot::logs`].
 ///
 /// # Errors
-/// Only for trouble of the lab on the host: logs that cannot be written, an overlay file that
-/// is missing, no terminal for an interactive job. Whatever happens to QEMU or in the guest is
-/// an [`Outcome`].
+/// Only for problems of the lab on the host: logs that cannot be written, a missing overlay file, no terminal
+/// for an interactive job. Failures of QEMU and of the guest are an [`Outcome`].
 pub fn boot(ctx: &Context, accel: Accel, arm: &Arm, job: &Job, log_dir: &Path) -> Result<Boot> {
     boot_with(ctx, accel, arm, job, log_dir, &mut |message| match message {
         Message::Out(text) => ctx.progress.suspend(|| {
             print!("{text}");
-            // Whoever closed our stdout does not want it.
+            // If stdout is closed, nobody reads it.
             let _ = std::io::stdout().flush();
         }),
         Message::Err(text) => ctx.progress.suspend(|| eprint!("{text}")),
@@ -104,7 +102,7 @@ pub fn boot(ctx: &Context, accel: Accel, arm: &Arm, job: &Job, log_dir: &Path) -
     })
 }
 
-/// Like [`boot`], with every message of the guest going to `sink` as it comes.
+/// Like [`boot`], but passes every message of the guest to `sink` as it arrives.
 ///
 /// # Errors
 /// As [`boot`].
@@ -130,7 +128,7 @@ pub fn boot_with(
         qemu.stdin(Stdio::null()).stdout(Stdio::null());
     }
 
-    // Nothing else may draw on a terminal that belongs to the guest.
+    // The terminal of an interactive guest shows only its console.
     let name = job.name.clone().unwrap_or_else(|| job.command.to_string());
     let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {name}", arm.name)));
     let mut run = Run {
@@ -148,7 +146,7 @@ pub fn boot_with(
             let _terminal = if job.interactive { Some(Terminal::join(&mut child)?) } else { None };
             let mut deadlines = Deadlines::new(began, job);
             loop {
-                // Looked at before the logs, so that the logs are complete once QEMU is gone.
+                // Checked before the logs are read, so that they are complete once QEMU has ended.
                 let status = child.try_wait()?;
                 run.read(sink)?;
                 if let Some(step) = &step {
@@ -183,12 +181,12 @@ pub fn boot_with(
     })
 }
 
-/// What a boot's outcome depends on, as 64 hexadecimal digits: the contents of the kernel and of the
-/// initramfs, QEMU's version and its arguments, what the console may not say. Not the speed of the
-/// host, nor where files are.
+/// Returns the key of everything that the outcome of a boot depends on, 64 hexadecimal digits: the contents
+/// of kernel and initramfs, QEMU's version and arguments, and the denylist of console lines. The speed of the
+/// host and the paths of files are not part of it.
 ///
 /// # Errors
-/// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not tell its version.
+/// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not print its version.
 pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<String> {
     let initrd = image::build(ctx, job)?;
     let version = host::output(qemu::program().arg("--version"))?;
@@ -211,16 +209,16 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
     Ok(content.key())
 }
 
-/// How QEMU came to its end.
+/// How QEMU ended.
 #[derive(Debug)]
 enum End {
-    /// By itself: the guest ended the machine.
+    /// By itself: the guest shut down.
     Guest,
-    /// By itself, in error, or it never began.
+    /// By itself with an error, or it could not be started.
     Died(String),
     /// Killed: the guest did not end in time.
     TimeOut,
-    /// Killed: the guest's console had said enough.
+    /// Killed: the kernel had complained and the time after that was over.
     AfterComplaint,
 }
 
@@ -235,7 +233,7 @@ impl End {
     }
 }
 
-/// The points in time at which a guest is not waited for any longer.
+/// When a guest is killed.
 struct Deadlines {
     hang_deadline: Instant,
     complaint_deadline: Option<Instant>,
@@ -256,7 +254,7 @@ impl Deadlines {
     fn check(&mut self, run: &Run) -> Option<End> {
         let now = Instant::now();
         if self.interactive {
-            // Somebody is sitting in front of it and has Ctrl-] to end it.
+            // The user can end it by Ctrl-].
             return None;
         }
         if self.complaint_deadline.is_none() {
@@ -280,14 +278,14 @@ impl Deadlines {
     }
 }
 
-/// What is known about a running guest.
+/// The state of a running guest.
 struct Run {
     output: Output,
     decoder: Decoder,
     samples: Vec<Sample>,
     notes: Vec<String>,
     release: Option<String>,
-    /// What the guest said last about what it is doing.
+    /// The guest's last progress message.
     progress: Option<String>,
 }
 
@@ -311,7 +309,7 @@ impl Run {
         Ok(())
     }
 
-    /// The outcome, in the order of precedence that [`Outcome`] documents.
+    /// Returns the outcome, in the order of precedence that [`Outcome`] documents.
     fn judge(&mut self, end: End, elapsed: Duration) -> Outcome {
         self.output.watch.finish();
         if matches!(end, End::Guest) {
@@ -333,7 +331,7 @@ impl Run {
     }
 }
 
-/// QEMU's command line for one boot.
+/// Returns QEMU's command line for one boot.
 fn command(
     accel: Accel,
     arm: &Arm,
@@ -343,7 +341,7 @@ fn command(
     host_tsc_khz: u64,
 ) -> Result<Command> {
     let mut params = String::from("console=ttyS0 panic=-1 reboot=t printk.time=1 transparent_hugepage=never");
-    // microvm boots in a second because it has next to nothing to probe.
+    // microvm boots in a second because it has hardly any devices to probe.
     let mut qemu = qemu::machine("microvm", job.cpus, job.mem_mib);
     qemu::accelerate(&mut qemu, accel, job.mode, job.cpus, "host", host_tsc_khz, &mut params);
     for own in [&job.cmdline, &arm.cmdline].into_iter().filter(|own| !own.is_empty()) {
@@ -351,7 +349,7 @@ fn command(
     }
     let console = option_path(&logs.console)?;
     let console = if job.interactive {
-        // The lab passes the terminal through a pipe: see [`Terminal`].
+        // The lab passes on the terminal's input and output through pipes; see [`Terminal`].
         format!("stdio,id=console,signal=off,logfile={console}")
     } else {
         format!("file,id=console,path={console}")
@@ -390,7 +388,7 @@ mod tests {
         assert!(icount.contains("tsc_early_khz=1000000 idle=halt a=b'"), "{icount}");
         let kvm = shown(Accel::Kvm, Mode::Multi, "/l");
         assert!(kvm.contains("-accel kvm -cpu host") && !kvm.contains("tsc"), "{kvm}");
-        // Instruction counting is TCG's, whatever the host has.
+        // Only TCG counts instructions.
         assert_eq!(shown(Accel::Kvm, Mode::Icount, "/l"), icount);
     }
 
@@ -440,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_news_wins() {
+    fn the_most_severe_problem_is_reported() {
         const PANIC: &str = "[    1.000000] Kernel panic - not syncing: x\n";
         const WARN: &str = "[    0.900000] WARNING: CPU: 0\n";
         let bad = "nonsense\n";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The lab's end of the result channel, and the verdict on one boot.
+//! Decodes the result channel, and defines the outcome of a boot.
 //!
-//! The guest writes JSON lines to a virtio-serial port (`crates/init/src/report.rs` is the
-//! other end, `crates/protocol` has what is said); QEMU writes what comes out into `channel.jsonl`. The stream of a healthy guest
-//! starts with `hello` and ends with `exit`. Whatever does not fit is garbage and fails the
-//! boot: a number from a guest that also sends nonsense is not to be trusted.
+//! The guest writes JSON lines to a virtio-serial port (`crates/init/src/report.rs`; the messages are in
+//! `crates/protocol`), and QEMU writes them to `channel.jsonl`. The stream of a healthy guest begins with
+//! `hello` and ends with `exit`. Anything else is garbage and fails the boot: values from a guest that also
+//! sends garbage are not reliable.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use protocol::line::Lines;
 use protocol::results::Message;
 
-/// Takes the stream apart into messages and judges it.
+/// Splits the stream into messages and checks their order.
 #[derive(Debug, Default)]
 pub struct Decoder {
     lines: Lines,
@@ -22,25 +22,25 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next bytes of the stream and gives the messages that are now complete.
+    /// Takes the next bytes of the stream and returns the messages that are now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Message> {
         let lines = self.lines.feed(bytes);
         lines.iter().filter_map(|line| self.line(line)).collect()
     }
 
-    /// The stream is over because the guest ended: a line without an end is garbage.
+    /// Ends the stream after the guest ended: an incomplete line is garbage.
     pub fn finish(&mut self) {
         if let Some(rest) = self.lines.finish() {
             self.reject(&rest, "the last line has no end");
         }
     }
 
-    /// The exit status, once the guest sent it.
+    /// Returns the exit status, once the guest has sent it.
     pub fn exit(&self) -> Option<i32> {
         self.exit
     }
 
-    /// The first line that is no message or not in its place, with the reason.
+    /// Returns the first line that is not a message or not in the right place, with the reason.
     pub fn garbage(&self) -> Option<&str> {
         self.garbage.as_deref()
     }
@@ -57,7 +57,7 @@ impl Decoder {
         match (&message, self.began, self.exit) {
             (_, _, Some(_)) => self.reject(line, "comes after the exit line"),
             (_, true, _) if is_hello => self.reject(line, "is a second hello"),
-            // A guest that fails before it knows what it runs on may say so and exit.
+            // A guest that fails before it can send `hello` may send notes and exit.
             (Message::Sample(_), false, _) => self.reject(line, "comes before hello"),
             (Message::Exit(status), _, _) => self.exit = Some(*status),
             _ => {}
@@ -72,18 +72,18 @@ impl Decoder {
     }
 }
 
-/// How one boot ended. If several apply, the one that comes first here is reported: what the
-/// kernel says about itself counts more than what the guest's programs say.
+/// How a boot ended. If several outcomes apply, the first one in this list is reported: messages of the
+/// kernel take precedence over those of the guest's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// QEMU is missing, refused its arguments or died.
     Qemu {
-        /// QEMU's own words.
+        /// QEMU's message.
         error: String,
     },
     /// The kernel panicked.
     Panic {
-        /// The console line that says so.
+        /// The line on the console.
         line: String,
     },
     /// The kernel printed something from the denylist in [`crate::vm::console`].
@@ -93,9 +93,9 @@ pub enum Outcome {
         /// The first matching console line.
         line: String,
     },
-    /// The channel carried what is no message.
+    /// The channel has a line that is not a valid message.
     Garbage {
-        /// The line and what is wrong with it.
+        /// The line and the reason.
         line: String,
     },
     /// The guest did not end in time and was killed.
@@ -120,8 +120,8 @@ impl Outcome {
         matches!(self, Self::Exit(_))
     }
 
-    /// The exit code of `lab boot`: the job's own status from a healthy guest, else 3 for QEMU
-    /// trouble, 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
+    /// Returns the exit code of `lab boot`: the job's status if the guest was healthy, else 3 if QEMU failed,
+    /// 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Qemu { .. } => 3,
@@ -130,7 +130,7 @@ impl Outcome {
             Self::Hang { .. } => 122,
             Self::NoResult => 123,
             Self::Garbage { .. } => 124,
-            // Exit statuses are eight bits wide; anything else must at least not look like 0.
+            // Exit codes have eight bits; any other status must not become 0.
             Self::Exit(status) => u8::try_from(*status).unwrap_or(u8::MAX),
         }
     }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Watches the guest's serial console for the kernel's own complaints while they come.
+//! Watches the guest's serial console for messages of the kernel about problems ("splats").
 //!
-//! Only lines that carry the kernel's time stamp are judged (the lab boots every kernel with
-//! `printk.time=1`), so a program that prints `WARNING:` on the console is not taken for the
-//! kernel. A job that expects a complaint allows it by a regular expression in
-//! [`crate::vm::boot::Job::allow`]; nothing is allowed by default, and nothing allows a panic.
+//! Only lines with the kernel's time stamp count (every kernel boots with `printk.time=1`), so a program that
+//! prints `WARNING:` on the console is not mistaken for the kernel. A job that expects such a message allows
+//! it by a regular expression in [`crate::vm::job::Job::allow`]. By default nothing is allowed, and a panic
+//! never is.
 
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result};
 use regex::Regex;
 
-/// What a kernel under test must not print: the name used in reports, and what to look for.
-/// The first match gives the name, so the special comes before the general.
+/// What a kernel under test must not print: the kind, for reports, and a regular expression. The first match
+/// decides the kind, so specific patterns come before general ones.
 pub(crate) const DENYLIST: &[(&str, &str)] = &[
     ("KASAN", r"KASAN:"),
     ("KCSAN", r"KCSAN: (data-race|assert)"),
     ("UBSAN", r"UBSAN:"),
     ("memory leak", r"kmemleak: (\d+ new suspected memory leaks|unreferenced object )"),
-    // From then on it finds nothing, or not everything. That it is off is nothing to complain of
-    // where nobody asked for it; where somebody did, PID 1 does.
+    // After these messages kmemleak misses leaks. The message that it is disabled is not in the list because
+    // most jobs do not need it; PID 1 fails the jobs that do.
     (
         "kmemleak",
         r"kmemleak: (Memory pool empty|Cannot (allocate a kmemleak_object|insert)|.* unknown object at )",
@@ -48,18 +48,18 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
     ("WARN", r"WARNING:"),
 ];
 
-/// A panic ends the guest; what was printed before it may be the cause, but this is the news.
+/// The beginning of the message of a panic. It is reported even if other lines of the denylist came before.
 const PANIC: &str = "Kernel panic";
 
 static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
     DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
 });
 
-/// `[    1.234567]`, with the caller of CONFIG_PRINTK_CALLER, then the message.
+/// `[    1.234567]`, the caller if CONFIG_PRINTK_CALLER is set, then the message.
 static TIME_STAMPED_LINE: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ?(.*)").ok());
 
-/// What the console said so far.
+/// What was found on the console so far.
 #[derive(Debug, Default)]
 pub struct Watch {
     allow: Vec<Regex>,
@@ -70,11 +70,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch. `allow` are regular expressions for denylisted lines that this job
-    /// expects.
+    /// Starts a watch. `allow` are regular expressions of denylisted lines that the job expects.
     ///
     /// # Errors
-    /// When one of them does not parse.
+    /// When an expression is invalid.
     pub fn new(allow: &[String]) -> Result<Self> {
         let allow = allow
             .iter()
@@ -92,23 +91,23 @@ impl Watch {
         }
     }
 
-    /// The console is over: a last line without an end counts as well.
+    /// Ends the console: a last line without a line end counts as well.
     pub fn finish(&mut self) {
         let rest = std::mem::take(&mut self.partial);
         self.line(&String::from_utf8_lossy(&rest));
     }
 
-    /// The line that announces a panic.
+    /// Returns the line of a panic.
     pub fn panic(&self) -> Option<&str> {
         self.panic.as_deref()
     }
 
-    /// The first denylisted line, with its kind.
+    /// Returns the first denylisted line that is not allowed, with its kind.
     pub fn splat(&self) -> Option<(&'static str, &str)> {
         self.splat.as_ref().map(|(kind, line)| (*kind, line.as_str()))
     }
 
-    /// The last line that was not empty: what the guest is at, until it reports itself.
+    /// Returns the last line that was not empty. It shows the progress of a guest that reports none.
     pub fn last(&self) -> &str {
         &self.last
     }
@@ -150,9 +149,9 @@ mod tests {
         assert!(TIME_STAMPED_LINE.is_some());
     }
 
-    /// Lines as 6.12 prints them.
+    /// Lines that Linux 6.12 prints.
     #[test]
-    fn complaints_are_known_by_their_kind() {
+    fn messages_have_the_right_kind() {
         for (line, kind) in [
             ("WARNING: CPU: 1 PID: 67 at drivers/misc/lkdtm/bugs.c:112 lkdtm_WARNING+0x1a/0x20", "WARN"),
             ("WARNING: possible circular locking dependency detected", "lockdep"),
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_harmless_is_left_alone() {
+    fn harmless_lines_are_ignored() {
         for line in [
             "[    0.000000] Lock dependency validator: Copyright (c) 2006 Red Hat, Inc.",
             "[    0.000000] kasan: KernelAddressSanitizer initialized",
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_kept_beside_the_splat_before_it() {
+    fn a_panic_is_kept_as_well_as_the_splat_before_it() {
         let mut watch = Watch::new(&[]).unwrap();
         watch.feed(b"[    1.000000] BUG: kernel NULL pointer dereference\n[    1.0000");
         watch.feed(b"01] Kernel panic - not syncing: Fatal exception");

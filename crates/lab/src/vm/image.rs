@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The initramfs: `/init`, busybox and the job, and for those that need them the scenarios and `memreap`.
+//! Builds the initramfs: `/init`, busybox, the job, and for jobs that need them the scenarios and `memreap`.
 //!
-//! The kernel takes several cpio archives in a row, later ones on top. The first holds what is
-//! the same for all boots, the second the job's overlay and `/job.json`. Both are written here
-//! in the "newc" format (Documentation/driver-api/early-userspace/buffer-format.rst): an arm
-//! may be a bare bzImage without a build folder that has `usr/gen_init_cpio`.
+//! The kernel accepts several concatenated cpio archives; later ones override earlier ones. The first archive
+//! is the same for all boots, the second has the job's overlay and `/job.json`. The "newc" format
+//! (Documentation/driver-api/early-userspace/buffer-format.rst) is written here because an arm may be a
+//! bzImage without a build folder, and so without `usr/gen_init_cpio`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,11 +23,11 @@ use crate::host;
 use crate::progress::unpoisoned;
 use crate::vm::job::{GuestCommand, Job};
 
-/// What the guest's programs are built for: every kernel the lab boots is x86-64.
+/// The target of the guest's programs: all kernels of the lab are x86-64.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The initramfs for `job`: a file in the output folder, named by its content, so that a boot's
-/// command stays repeatable and equal jobs share one file.
+/// Builds the initramfs for `job` and returns its path in the output folder. The name is a hash of the
+/// content, so that the command of a boot can be repeated and equal jobs share one file.
 ///
 /// # Errors
 /// When the guest's programs do not build, busybox is missing or not static, an overlay file
@@ -49,14 +49,15 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     image.extend(cpio.finish()?);
 
     let folder = ctx.out.join("initrd");
-    // Guests of one lab are no other lab to wait for.
+    // Threads of this process take a mutex first: the file lock would note that another lab is being waited
+    // for.
     static WITHIN_PROCESS: Mutex<()> = Mutex::new(());
     let _turn = unpoisoned(&WITHIN_PROCESS);
     let _lock = host::lock(ctx, &folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{}.cpio", hex(&Sha256::digest(&image)[..8])));
     if path.exists() {
-        // In use again, so not among the old ones.
+        // The modification time is the time of last use.
         File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;
     } else {
         remove_old(&folder);
@@ -68,8 +69,8 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Every selftest and every guest build makes new images of some megabytes: those that no boot
-/// has used for a day go. One that cannot be removed costs space and nothing else.
+/// Removes images that no boot has used for a day: each selftest and each change of the guest makes a new
+/// image of some megabytes. Errors are ignored: what remains only takes space.
 fn remove_old(folder: &Path) {
     const UNUSED_IMAGE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -80,19 +81,19 @@ fn remove_old(folder: &Path) {
     }
 }
 
-/// What is the same for all guests.
+/// The parts that are the same for all guests.
 #[derive(Clone)]
 struct Common {
-    /// The archive with what every guest has.
+    /// The archive that every guest has.
     image: Vec<u8>,
-    /// The program with the scenarios, for guests that run one.
+    /// The program with the scenarios, for guests that run a scenario.
     guest: Vec<u8>,
-    /// memreap, for guests that have it.
+    /// The program memreap, for guests that need it.
     memreap: Vec<u8>,
 }
 
-/// Made once per run of the lab: a comparison must not see a guest that changes under it because
-/// somebody edits its source meanwhile.
+/// Returns the common parts, built once per process: the guest must not change during a comparison because
+/// its source is edited meanwhile.
 fn common(ctx: &Context) -> Result<Common> {
     static CACHED: Mutex<Option<Common>> = Mutex::new(None);
     let mut made = unpoisoned(&CACHED);
@@ -130,14 +131,13 @@ fn common(ctx: &Context) -> Result<Common> {
     Ok(common)
 }
 
-/// Builds the static programs for the guest, in a target folder of its own: they have their own
-/// flags, and cargo may be waiting for this very lab with the usual folder locked. Gives the folder
-/// that they are in.
+/// Builds the static programs for the guest and returns their folder. They have their own target folder
+/// because their flags differ, and because a cargo that runs this lab may have locked the usual one.
 pub(crate) fn build_guest(ctx: &Context) -> Result<PathBuf> {
     build_static(ctx, "release", &["init", "guest", "memreap"], "building the guest's programs")
 }
 
-/// Builds memreap as it is packaged, but static: optimised for what it takes in memory.
+/// Builds memreap with the profile of its package (optimised for memory use), but static; returns its folder.
 pub(crate) fn build_packaged(ctx: &Context) -> Result<PathBuf> {
     build_static(ctx, "dist", &["memreap"], "building memreap as it is packaged")
 }
@@ -164,8 +164,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Adds a file, or a folder with all in it; links are followed. With executables come their
-/// shared libraries, at the paths where they are here.
+/// Adds a file or a folder with its content; links are followed. The shared libraries of executables are
+/// added at the paths that they have on the host.
 fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
     let cannot_read = || format!("cannot read the overlay {}", from.display());
     let meta = fs::metadata(from).with_context(cannot_read)?;
@@ -195,12 +195,12 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// The shared libraries that an executable loads, the dynamic linker included; none for a
-/// static one.
+/// Returns the shared libraries that an executable loads, including the dynamic linker; none for a static
+/// one.
 fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let mut ldd = Command::new("ldd");
     let Ok(listing) = host::output(ldd.arg(program)) else {
-        // "not a dynamic executable" is all that ldd has against one it can read.
+        // ldd fails for static executables ("not a dynamic executable").
         return Ok(Vec::new());
     };
     let mut libraries = Vec::new();
@@ -215,7 +215,7 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(libraries)
 }
 
-/// Writes a cpio archive in the kernel's "newc" format. Same calls, same bytes.
+/// Writes a cpio archive in the kernel's "newc" format. Equal calls yield equal bytes.
 #[derive(Default)]
 struct Newc {
     bytes: Vec<u8>,
@@ -248,7 +248,7 @@ impl Newc {
         self.entry(path, Self::CHAR | mode, (major, minor), &[])
     }
 
-    /// One entry, after the folders it is in.
+    /// Adds an entry, and before it the folders that it is in.
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let name = path.trim_start_matches('/');
         ensure!(
@@ -270,9 +270,8 @@ impl Newc {
     fn raw(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let size = u32::try_from(content.len()).with_context(|| format!("/{name}: 4 GiB or more"))?;
         let name_size = u32::try_from(name.len() + 1).with_context(|| format!("/{name}: name too long"))?;
-        // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of
-        // the node (2), name with its NUL, checksum (unused). With one link each, the inode
-        // numbers have no meaning.
+        // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of the node (2),
+        // length of the name with its NUL, checksum (unused). The inode matters only for hard links.
         let fields = [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -286,7 +285,7 @@ impl Newc {
         Ok(())
     }
 
-    /// Names and contents end on four-byte boundaries.
+    /// Pads to a multiple of four bytes, as the format requires after names and contents.
     fn pad(&mut self) {
         let end = self.bytes.len().next_multiple_of(4);
         self.bytes.resize(end, 0);
@@ -302,7 +301,7 @@ impl Newc {
 mod tests {
     use super::*;
 
-    /// The host's own cpio reads what we write.
+    /// The host's cpio can read the archives.
     #[test]
     fn cpio_agrees_on_the_format() {
         let mut newc = Newc::default();

@@ -1,63 +1,63 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a boot is asked for: a kernel, a machine and a job for PID 1.
+//! The input of a boot: a kernel, a machine and a job for PID 1.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use protocol::job::Command as GuestCommand;
 
-/// One side of a comparison: a kernel and its boot parameters.
+/// An arm of a comparison: a kernel and its boot parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arm {
-    /// What the tables call it.
+    /// Its name in tables.
     pub name: String,
     /// The kernel's bzImage.
     pub bzimage: PathBuf,
-    /// Kernel parameters, appended after the lab's own, so they win.
+    /// Kernel parameters. They come after the lab's own and override them.
     pub cmdline: String,
 }
 
-/// How guest time passes under TCG; KVM knows only its own, real time.
+/// How guest time passes under TCG. Under KVM it is always real time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One host thread per CPU: real concurrency, real noise.
+    /// One host thread per CPU, real time: real concurrency, and noise.
     Multi,
-    /// Time is the number of instructions executed by all CPUs together: repeats closely,
-    /// shows cost, not parallelism. Always TCG.
+    /// Time is the number of instructions executed by all CPUs together. It repeats closely and shows cost,
+    /// not parallelism. Always under TCG.
     Icount,
 }
 
 /// What PID 1 runs, and the machine to run it on.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What to run.
+    /// The command that PID 1 runs.
     pub command: GuestCommand,
-    /// What progress calls it, if the command itself says little.
+    /// A name to show instead of the command.
     pub name: Option<String>,
     /// Number of CPUs.
     pub cpus: u32,
     /// Memory in MiB.
     pub mem_mib: u32,
-    /// The kind of guest time.
+    /// How guest time passes.
     pub mode: Mode,
-    /// Kernel parameters that the job needs, before those of the arm.
+    /// Kernel parameters of the job. Those of the arm come later.
     pub cmdline: String,
-    /// The whole boot's limit; then the guest counts as hung and is killed.
+    /// The time limit of the boot. A guest that takes longer counts as hung and is killed.
     pub timeout: Duration,
-    /// Files or folders of the host that the guest finds at the given absolute paths. With an
-    /// executable come the shared libraries it needs.
+    /// Files and folders of the host and their absolute paths in the guest. The shared libraries of
+    /// executables are added.
     pub overlay: Vec<(PathBuf, String)>,
     /// Whether the guest's console is the lab's terminal.
     pub interactive: bool,
-    /// Regular expressions for console lines that would fail the boot but are expected here;
-    /// say why where you set one. Empty for all but tests that provoke complaints.
+    /// Regular expressions of console lines that would fail the boot but are expected. Only for tests that
+    /// provoke such lines and for known bugs; document the reason where it is set.
     pub allow: Vec<String>,
-    /// Whether the guest has `/bin/memreap`. Without it, what boots does not change with memreap.
+    /// Whether the guest has `/bin/memreap`. Without it, the boot's key does not depend on memreap.
     pub memreap: bool,
 }
 
 impl Job {
-    /// A job on two CPUs with 1 GiB, real concurrency and a limit of three minutes.
+    /// A job with two CPUs, 1 GiB, real time and a limit of three minutes.
     pub fn new(command: GuestCommand) -> Self {
         Self {
             command,

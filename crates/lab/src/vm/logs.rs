@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What one boot leaves in its folder: the console, the channel, QEMU's own output and its command line.
+//! The log files of one boot: the console, the channel, QEMU's output and its command line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,9 +18,9 @@ use crate::vm::qemu;
 /// The files of one boot.
 #[derive(Clone, Debug)]
 pub(crate) struct Logs {
-    /// What the serial console showed.
+    /// The output of the serial console.
     pub(crate) console: PathBuf,
-    /// What came over the result channel.
+    /// The data of the result channel.
     pub(crate) channel: PathBuf,
     /// QEMU's standard error.
     pub(crate) qemu: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// The paths in `folder`, none of which need exist.
+    /// Returns the paths in `folder`. The files need not exist.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         Self {
             console: folder.join("console.log"),
@@ -39,8 +39,9 @@ impl Logs {
         }
     }
 
-    /// Notes the command, empties the logs (QEMU makes them only if it gets that far, and what an earlier
-    /// boot left must not be read), and sends QEMU's standard error to its log.
+    /// Writes the command to its file, empties the logs, and redirects QEMU's standard error to its log. The
+    /// logs are emptied because QEMU may fail before it does that, and logs of an earlier boot must not be
+    /// read.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -57,8 +58,8 @@ impl Logs {
     }
 }
 
-/// Appends to `text` the end of a log, or its part from a line that contains `from` on: about `lines`
-/// lines. Nothing if there is no such log, or it is empty.
+/// Appends about `lines` lines of a log to `text`: from the line that contains `from` on, or the end of the
+/// log. Appends nothing if there is no such log or it is empty.
 pub(crate) fn append_excerpt(text: &mut String, log: &Path, from: Option<&str>, lines: usize) {
     let bytes = fs::read(log).unwrap_or_default();
     let content = String::from_utf8_lossy(&bytes);
@@ -67,7 +68,7 @@ pub(crate) fn append_excerpt(text: &mut String, log: &Path, from: Option<&str>, 
     let start = from.and_then(|from| all.iter().position(|line| line.contains(from)));
     let start = start.map_or(end, |start| start.saturating_sub(2).min(end.max(start)));
     if start < all.len() {
-        // A String takes every write.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "--- {}", log.display());
     }
     for line in all.iter().skip(start).take(lines + 2) {
@@ -75,19 +76,19 @@ pub(crate) fn append_excerpt(text: &mut String, log: &Path, from: Option<&str>, 
     }
 }
 
-/// What a running QEMU writes: the console, which is watched, and the channel.
+/// Follows the console and the channel of a running guest.
 pub(crate) struct Output {
     console: Follower,
     channel: Follower,
-    /// What the console has said.
+    /// The watch of the console.
     pub(crate) watch: Watch,
 }
 
 impl Output {
-    /// Follows the logs of a boot; `allow` are regular expressions for console lines that are expected.
+    /// Follows the logs of a boot. `allow` are regular expressions of expected console lines.
     ///
     /// # Errors
-    /// When a log cannot be read, or an expression is wrong.
+    /// When a log cannot be read or an expression is invalid.
     pub(crate) fn follow(logs: &Logs, allow: &[String]) -> Result<Self> {
         Ok(Self {
             console: Follower::new(&logs.console)?,
@@ -96,7 +97,7 @@ impl Output {
         })
     }
 
-    /// Shows the watch what is new on the console, and returns what is new on the channel.
+    /// Passes new data of the console to the watch and returns new data of the channel.
     ///
     /// # Errors
     /// When a log cannot be read.
@@ -114,7 +115,7 @@ impl Follower {
         Ok(Self(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 
-    /// Returns what was appended since the last call.
+    /// Returns the data that was appended since the last call.
     fn read(&mut self) -> Result<Vec<u8>> {
         let mut new = Vec::new();
         self.0.read_to_end(&mut new).context("reading a guest's log")?;
@@ -122,8 +123,11 @@ impl Follower {
     }
 }
 
-/// Makes a log folder this process's own until it ends, so that two labs in one checkout do not
-/// write into each other's logs, nor read each other's results: the second gets `<folder>.2`.
+/// Reserves a log folder for this process until it ends and returns its path. If another lab has reserved it,
+/// the path is `<folder>.2` and so on, so that labs in one checkout do not write or read each other's logs.
+///
+/// # Errors
+/// When the folder cannot be made, or too many labs use it.
 pub(crate) fn claim(folder: &Path) -> Result<PathBuf> {
     static CLAIMED: Mutex<BTreeMap<PathBuf, (PathBuf, File)>> = Mutex::new(BTreeMap::new());
     const MAX_FOLDERS: u32 = 100;
@@ -161,7 +165,7 @@ mod tests {
         rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let second = dir.path().join("boot.2");
         assert_eq!(claim(&logs).unwrap(), second);
-        // And stays ours.
+        // A second call returns the same folder.
         assert_eq!(claim(&logs).unwrap(), second);
         assert_eq!(claim(&dir.path().join("free")).unwrap(), dir.path().join("free"));
     }

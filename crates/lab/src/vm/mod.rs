@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guests: what is booted ([`job`]), from which initramfs ([`image`]), under which accelerator
-//! ([`probe`]), by which QEMU command line ([`qemu`]); what it said ([`logs`], [`console`], [`channel`]);
-//! and one boot from start to verdict ([`boot`]).
+//! Guests.
+//!
+//! [`boot`] runs one guest from start to outcome. [`job`] is what to boot and run, [`image`] builds the
+//! initramfs, [`probe`] chooses the accelerator, [`qemu`] makes the command line. [`logs`], [`console`] and
+//! [`channel`] read what the guest writes. [`parallel`] runs several guests at a time.
 
 pub mod accel;
 pub mod boot;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guests beside each other: how many the host has room for, and the work of booting them.
+//! Runs several guests at a time: how many the host can take, and the threads that run them.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,21 +10,21 @@ use anyhow::Result;
 use crate::host;
 use crate::vm::job::Mode;
 
-/// What QEMU takes beside the guest's memory, in MiB: itself, and TCG's translated code.
+/// The memory that QEMU needs in addition to the guest's: for itself and for TCG's translated code.
 const QEMU_MIB: u64 = 256;
-/// What is left to the host, in MiB.
+/// The memory that is left for the host.
 const HOST_RESERVE_MIB: u64 = 512;
 
-/// How many guests of `mem_mib` fit into a host that has `available` MiB to spare; 0 if none does.
+/// Returns how many guests of `mem_mib` fit into `available_mib` MiB of memory; may be 0.
 #[must_use]
-pub fn guests_that_fit(mem_mib: u32, available: u64) -> usize {
-    let room = available.saturating_sub(HOST_RESERVE_MIB);
-    usize::try_from(room / (u64::from(mem_mib) + QEMU_MIB)).unwrap_or(usize::MAX)
+pub fn guests_that_fit(mem_mib: u32, available_mib: u64) -> usize {
+    let room_mib = available_mib.saturating_sub(HOST_RESERVE_MIB);
+    usize::try_from(room_mib / (u64::from(mem_mib) + QEMU_MIB)).unwrap_or(usize::MAX)
 }
 
-/// How many guests are booted at a time on a host with so many CPUs, if `fit` have room; at least
-/// one. Where time is counted in instructions, what else the host does makes no difference;
-/// anywhere else it does.
+/// Returns how many guests that measure something may run at a time on a host with `cpus` CPUs, if `fit` of
+/// them have room; at least one. If time is counted in instructions, other load does not change the values;
+/// in all other modes it does.
 #[must_use]
 pub fn measured_guests(mode: Mode, cpus: usize, fit: usize) -> usize {
     match mode {
@@ -33,15 +33,15 @@ pub fn measured_guests(mode: Mode, cpus: usize, fit: usize) -> usize {
     }
 }
 
-/// How many guests of `mem_mib` are booted at a time if nothing is measured in them: as many as there
-/// are CPUs and room; at least one.
+/// Returns how many guests of `mem_mib` run at a time if nothing is measured in them: as many as there are
+/// CPUs and room for; at least one.
 #[must_use]
 pub fn unmeasured_guests(mem_mib: u32) -> usize {
     let fit = available_mib().map_or(usize::MAX, |available| guests_that_fit(mem_mib, available));
     host::cpus().min(fit).max(1)
 }
 
-/// The host's MemAvailable in MiB, if it says so.
+/// Returns the host's MemAvailable in MiB; `None` if /proc/meminfo does not have it.
 #[must_use]
 pub fn available_mib() -> Option<u64> {
     mem_available(&fs::read_to_string("/proc/meminfo").ok()?)
@@ -53,8 +53,9 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// Does `work` on all items, up to `lanes` of them at a time, and gives the results in the items'
-/// order. After the first error nothing more is begun, so the results may end with it.
+/// Calls `work` for all items, for up to `at_a_time` of them concurrently, and returns the results in the
+/// order of the items. After the first error no further item is started, so there may be fewer results than
+/// items.
 pub fn map<T: Sync, R: Send>(
     at_a_time: usize,
     items: &[T],

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which accelerator QEMU gets. That `/dev/kvm` exists says little: in nested or sandboxed
-//! hosts KVM may hang or die as soon as a guest runs. So a tiny guest is run, with a time limit,
-//! and the answer is kept until the host restarts.
+//! Chooses QEMU's accelerator.
+//!
+//! That `/dev/kvm` exists is not enough: on nested or sandboxed hosts KVM may hang or fail as soon as a guest
+//! runs. So a tiny guest ("stub") is run with a time limit. The result is kept until the host restarts.
 
 use std::fs::{self, File};
 use std::process::{ExitStatus, Stdio};
@@ -18,14 +19,14 @@ use crate::vm::boot::boot_with;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::qemu;
 
-/// The tiny guest takes 0.1 s under TCG.
+/// The limit of the tiny guest, which takes 0.1 s under TCG.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
-/// A kernel takes 1.5 s under TCG.
+/// The limit of a kernel, which takes 1.5 s under TCG.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a killed QEMU may take to go before it is left behind.
+/// How long to wait for a killed QEMU. One that is stuck inside KVM never ends.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What was found out, and on which boot of the host.
+/// The result of a probe, and the boot of the host that it is valid for.
 #[derive(Serialize, Deserialize)]
 struct Finding {
     boot_id: String,
@@ -35,8 +36,8 @@ struct Finding {
     why: String,
 }
 
-/// Chooses the accelerator: KVM if a tiny guest runs under it, else TCG; and says why in one
-/// line. `LAB_ACCEL=kvm` or `tcg` decides without a probe.
+/// Returns the accelerator and the reason in one line: KVM if a tiny guest runs under it, else TCG.
+/// `LAB_ACCEL=kvm` or `tcg` decides without a probe.
 ///
 /// # Errors
 /// When `LAB_ACCEL` has another value, or the probe's files cannot be written.
@@ -54,11 +55,11 @@ pub fn probe(ctx: &Context) -> Result<(Accel, String)> {
     Ok((accel, why))
 }
 
-/// Like [`probe`], but believes in KVM only once the kernel of `arm` has booted under it: there
-/// are hosts where tiny guests run and kernels hang.
+/// Like [`probe`], but returns KVM only if the kernel of `arm` boots under it: there are hosts on which tiny
+/// guests run and kernels hang.
 ///
 /// # Errors
-/// As [`probe`], and host trouble while booting.
+/// As [`probe`], and for problems of the host while booting.
 pub fn probe_with(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
     let (accel, why) = probe(ctx)?;
     let confirmed = recall(ctx).is_some_and(|known| known.kernel);
@@ -68,7 +69,7 @@ pub fn probe_with(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = KERNEL_TIMEOUT;
     let boot = boot_with(ctx, Accel::Kvm, arm, &job, &ctx.out.join("logs/kvm"), &mut |_| {})?;
-    // A splat is the kernel's fault, not KVM's, and will be reported by whoever boots next.
+    // A splat is not a problem of KVM. The next boot of the kernel will report it.
     let (accel, why) = if boot.release.is_some() {
         (Accel::Kvm, "KVM boots a kernel".to_owned())
     } else {
@@ -85,7 +86,7 @@ fn forced() -> Result<Option<(Accel, String)>> {
         Some("tcg") => Accel::Tcg,
         _ => bail!("LAB_ACCEL={}: must be kvm or tcg", value.to_string_lossy()),
     };
-    Ok(Some((accel, "LAB_ACCEL says so".to_owned())))
+    Ok(Some((accel, "set by LAB_ACCEL".to_owned())))
 }
 
 fn boot_id() -> Option<String> {
@@ -95,13 +96,13 @@ fn boot_id() -> Option<String> {
 fn recall(ctx: &Context) -> Option<Finding> {
     let text = fs::read_to_string(ctx.cache.join("accel.json")).ok()?;
     let finding: Finding = serde_json::from_str(&text).ok()?;
-    // Permission to use KVM may come and go with the user's groups; then it is another question.
+    // The user may have lost permission to use KVM.
     let usable = finding.accel == Accel::Tcg || kvm_opens().is_ok();
     (usable && Some(&finding.boot_id) == boot_id().as_ref()).then_some(finding)
 }
 
 fn remember(ctx: &Context, kernel: bool, accel: Accel, why: &str) -> Result<()> {
-    // What takes no time to find out need not be kept; it may change at any moment.
+    // That KVM cannot be opened is found out at once and may change, so it is not kept.
     let (Some(boot_id), Ok(())) = (boot_id(), kvm_opens()) else { return Ok(()) };
     let finding = Finding { boot_id, kernel, accel, why: why.to_owned() };
     let path = ctx.cache.join("accel.json");
@@ -137,7 +138,7 @@ fn try_stub(ctx: &Context) -> Result<(Accel, String)> {
     Ok((accel, why))
 }
 
-/// Runs [`STUB`] as the machine's firmware; `None` when the time was up.
+/// Runs [`STUB`] as the machine's firmware and returns QEMU's status; `None` after the time limit.
 fn run_stub(ctx: &Context, accel: Accel, limit: Duration) -> Result<Option<ExitStatus>> {
     let folder = ctx.out.join("logs");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -157,7 +158,7 @@ fn run_stub(ctx: &Context, accel: Accel, limit: Duration) -> Result<Option<ExitS
     if status.is_none() {
         child.kill();
         if wait_at_most(&mut child, KILL_TIMEOUT)?.is_none() {
-            // Stuck inside KVM; waiting for it would hang the lab as well.
+            // It is stuck inside KVM. Dropping the child would wait for it forever.
             std::mem::forget(child);
         }
     }
@@ -178,9 +179,8 @@ fn wait_at_most(child: &mut host::Child, limit: Duration) -> Result<Option<ExitS
 /// QEMU's exit status after the stub has written 42: `value << 1 | 1`.
 const STUB_EXIT_STATUS: i32 = 42 << 1 | 1;
 
-/// A guest of 198 bytes that goes the way of a kernel, from real mode through protected mode to
-/// long mode with paging, works on memory there for a while and then ends QEMU through the
-/// debug exit port.
+/// A guest of 198 bytes. Like a kernel, it switches from real mode through protected mode to long mode with
+/// paging. There it writes to memory for a while and then ends QEMU through the debug exit port.
 #[rustfmt::skip]
 const STUB: [u8; 198] = [
     // real mode, at F000:0000
@@ -238,7 +238,7 @@ const STUB: [u8; 198] = [
     0x1f, 0x00, 0xa0, 0x00, 0x0f, 0x00,
 ];
 
-/// 64 KiB of firmware: the stub, and a jump to it where the processor starts.
+/// Returns 64 KiB of firmware: the stub, and a jump to it at the reset vector.
 fn stub_image() -> Vec<u8> {
     const RESET_VECTOR: usize = 0xfff0;
     let jump = [0xea, 0x00, 0x00, 0x00, 0xf0]; // ljmp $0xf000, $0
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::progress::Progress;
 
-    /// If the stub were broken, KVM would be found unusable everywhere and nobody would know.
+    /// If the stub did not work, KVM would be considered unusable on every host without an error.
     #[test]
     fn the_stub_runs_under_tcg() {
         if host::find_tool("qemu-system-x86_64").is_none() {

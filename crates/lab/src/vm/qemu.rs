@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QEMU's command line, as far as all of the lab's guests share it.
+//! The parts of QEMU's command line that all guests of the lab share.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,26 +14,26 @@ use crate::host;
 use crate::vm::accel::Accel;
 use crate::vm::job::Mode;
 
-/// The CPU under TCG. `max` offers `rep stosb` as the fast way to clear a page, but TCG
-/// emulates it byte by byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.
+/// The CPU under TCG. `max` has ERMS, so the kernel clears pages by `rep stosb`, which TCG emulates byte by
+/// byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.
 const TCG_CPU: &str = "max,-erms";
-/// With `-icount` the TSC ticks once in a nanosecond of guest time.
+/// With `-icount`, the TSC ticks once per nanosecond of guest time.
 const ICOUNT_TSC_KHZ: u64 = 1_000_000;
 
-/// An instruction takes 2^shift nanoseconds of guest time under `-icount`: one, unless there are
-/// many CPUs. Then whoever waits for time to pass makes all of them take their turn, and the 100 ms
-/// for which the kernel measures its timer would take minutes. With much more than four, 64 CPUs'
-/// timer interrupts take all the time that there is.
+/// Returns the `shift` of `-icount`: an instruction takes 2^shift nanoseconds of guest time. It is 0 (one
+/// nanosecond) unless there are many CPUs. While one CPU waits for time to pass, QEMU runs all others, so
+/// with one nanosecond the 100 ms of the kernel's timer calibration would take minutes. With much more than
+/// four nanoseconds, the timer interrupts of 64 CPUs would use up all guest time.
 fn icount_shift(cpus: u32) -> u32 {
     if cpus <= 8 { 0 } else { 2 }
 }
 
-/// The QEMU to run: `$LAB_QEMU`, else the one in PATH.
+/// Returns the QEMU to run: `$LAB_QEMU`, else the one in `PATH`.
 pub(crate) fn program() -> Command {
     Command::new(std::env::var_os("LAB_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into()))
 }
 
-/// A machine of this kind (`-M`) with no devices, that ends instead of rebooting.
+/// Returns a command for a machine of this kind (`-M`) without devices, which ends instead of rebooting.
 pub(crate) fn machine(kind: &str, cpus: u32, mem_mib: u32) -> Command {
     let mut qemu = program();
     qemu.args(["-M", kind, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
@@ -41,8 +41,8 @@ pub(crate) fn machine(kind: &str, cpus: u32, mem_mib: u32) -> Command {
     qemu
 }
 
-/// Sets the accelerator and the CPU, and appends to `params` what the guest's kernel must be told about
-/// its clock. `kvm_cpu` is the CPU under KVM; `host_tsc_khz` the rate of the host's TSC.
+/// Sets the accelerator and the CPU, and appends the kernel parameters about the clock to `params`. `kvm_cpu`
+/// is the CPU model under KVM, `host_tsc_khz` the frequency of the host's TSC.
 pub(crate) fn accelerate(
     qemu: &mut Command,
     accel: Accel,
@@ -62,25 +62,28 @@ pub(crate) fn accelerate(
         (_, Mode::Icount) => (&["-accel", "tcg", "-icount", &icount], ICOUNT_TSC_KHZ),
     };
     qemu.args(args).args(["-cpu", TCG_CPU]);
-    // microvm has no timer to calibrate the TSC against, and on a loaded host any calibration fails, so
-    // the guest is told; idle=halt because MWAIT is emulated as a busy loop.
+    // microvm has no timer to calibrate the TSC against, and on a loaded host any calibration fails, so the
+    // frequency is a parameter. idle=halt because TCG emulates MWAIT as a busy loop.
     let _ = write!(params, " tsc=reliable tsc_early_khz={khz} idle=halt");
 }
 
-/// Connects the virtio-serial port that the guest finds as `name` to this character device, which has
+/// Adds a virtio-serial port that the guest sees as `name`, connected to the character device `chardev` with
 /// the id `id`. The machine needs a virtio-serial controller before its first port.
 pub(crate) fn serial_port(qemu: &mut Command, id: &str, chardev: &str, name: &str) {
     qemu.args(["-chardev", chardev, "-device", &format!("virtserialport,chardev={id},name={name}")]);
 }
 
-/// A path as the value of a QEMU option, where a comma ends the value unless doubled.
+/// Returns a path as the value of a QEMU option, with commas doubled.
+///
+/// # Errors
+/// When the path is not UTF-8.
 pub(crate) fn option_path(path: &Path) -> Result<String> {
     let Some(text) = path.to_str() else { bail!("{}: QEMU needs paths in UTF-8", path.display()) };
     Ok(text.replace(',', ",,"))
 }
 
-/// The rate of the host's time stamp counter in kHz, which is also the guest's under TCG.
-/// Measured over 50 ms, once.
+/// Returns the frequency of the host's time stamp counter in kHz, which is also the guest's under TCG. It is
+/// measured once, over 50 ms.
 pub(crate) fn host_tsc_khz() -> u64 {
     static KHZ: OnceLock<u64> = OnceLock::new();
     *KHZ.get_or_init(|| {
@@ -99,14 +102,14 @@ fn tsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// TCG serves the guest's RDTSC from the virtual clock in ns where it knows no host counter.
+/// On hosts without a known counter, TCG's RDTSC returns the virtual clock in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 fn tsc() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     u64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or_default()
 }
 
-/// A command, quoted for a shell.
+/// Returns the command line, quoted for a shell.
 pub(crate) fn quoted(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())

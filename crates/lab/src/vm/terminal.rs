@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The lab's terminal as the console of an interactive guest.
+//! Connects the lab's terminal with the console of an interactive guest.
 
 use std::io::{Read as _, Write as _};
 use std::thread;
@@ -10,8 +10,8 @@ use crate::host;
 
 /// The lab's terminal, connected to the guest's console and in raw mode until dropped.
 ///
-/// QEMU does not get the terminal itself: it runs in a process group of its own, which may not
-/// read from the terminal, and if it were killed the terminal would stay raw.
+/// QEMU does not use the terminal directly: its process group is in the background and may not read from the
+/// terminal, and if QEMU were killed the terminal would stay in raw mode.
 pub(super) struct Terminal {
     before: rustix::termios::Termios,
 }
@@ -31,8 +31,8 @@ impl Terminal {
         rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &raw)
             .context("cannot make the terminal raw")?;
         let terminal = Self { before };
-        // Both threads end with the console; the first at the latest with the lab, for a read
-        // from the terminal cannot be called off.
+        // Both threads end with the console. The first may only end with the lab, because a read from the
+        // terminal cannot be cancelled.
         thread::spawn(move || {
             let mut keys = [0; 256];
             while let Ok(n @ 1..) = std::io::stdin().read(&mut keys) {
@@ -62,7 +62,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // There is no more that could be done about a terminal that does not take it.
+        // Nothing can be done about a terminal that refuses it.
         let _ =
             rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &self.before);
     }
