@@ -186,13 +186,14 @@ fn overview(results: &Results) -> String {
 }
 
 fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String {
-    const W: f64 = 240.0;
-    const MARGIN: f64 = 8.0;
-    let scale = Scale::log(1.0 / reach, reach, MARGIN, W - MARGIN);
+    const BAR_WIDTH: f64 = 240.0;
+    const BAR_MARGIN: f64 = 8.0;
+    let scale = Scale::log(1.0 / reach, reach, BAR_MARGIN, BAR_WIDTH - BAR_MARGIN);
     let at = |r: f64| scale.at(r.clamp(1.0 / reach, reach));
     let class = class(metric.verdict);
     // Hidden from screen readers: the neighbouring cells have the numbers.
-    let mut svg = format!("<svg viewBox=\"0 0 {W} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    let mut svg =
+        format!("<svg viewBox=\"0 0 {BAR_WIDTH} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
     svg += &band(&scale, min_effect, 0.0, 18.0);
     let _ = write!(svg, "<path class=\"one\" d=\"M{0:.1} 0V18\"/>", at(1.0));
     let x = at(metric.ratio);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::kernel::Tree;
 
 /// The folder of the contestants in the checkout.
-pub const FOLDER: &str = "faceoff/contestants";
+pub const CONTESTANTS_FOLDER: &str = "faceoff/contestants";
 
 /// The content of a `contestant.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -89,7 +89,7 @@ impl Contestant {
 /// # Errors
 /// When a file cannot be read or is invalid. Names the file and the key.
 pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
-    let folder = repo.join(FOLDER);
+    let folder = repo.join(CONTESTANTS_FOLDER);
     let mut all = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let entry = entry.with_context(|| format!("cannot read {}", folder.display()))?;
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn one_like_an_unknown_contestant_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join(FOLDER).join("x");
+        let folder = dir.path().join(CONTESTANTS_FOLDER).join("x");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("contestant.toml"), "title = \"X\"\norder = 1\nlike = \"y\"\n").unwrap();
         let error = load(dir.path()).unwrap_err().to_string();

@@ -241,8 +241,8 @@ impl TestBed {
         let meta = Meta {
             date: host::output(std::process::Command::new("date").arg("+%F %T %z"))?.trim().to_owned(),
             accelerator: accel.to_string(),
-            cpus: snapshot::CPUS,
-            memory_mib: snapshot::MEMORY_MIB,
+            cpus: snapshot::GUEST_CPUS,
+            memory_mib: snapshot::GUEST_MEMORY_MIB,
             seed: options.seed,
             limit_s: options.limit_s,
             kernels: kernels.iter().map(|(tree, kernel)| (tree.clone(), kernel.release.clone())).collect(),
@@ -371,7 +371,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
     put(&built("guest"), &folder.join("guest"))?;
     for contestant in contestants.iter().filter(|c| c.files_of == c.name) {
         let to = folder.join("contestants").join(&contestant.name).join("files");
-        let own = ctx.in_repo(contestant::FOLDER).join(&contestant.name).join("files");
+        let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {
             for file in rootfs::files(&own)? {
                 put(&file, &to.join(file.strip_prefix(&own)?))?;

@@ -21,16 +21,16 @@ const PAGE_STYLE: &str = include_str!("page.css");
 const PLOT_STYLE: &str = include_str!("plot.css");
 
 /// The width of a plot in SVG units, which are CSS pixels at its usual width.
-const WIDTH: f64 = 860.0;
+const PLOT_WIDTH: f64 = 860.0;
 /// The left and the right end of the charts.
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = WIDTH - 12.0;
+const PLOT_LEFT: f64 = 52.0;
+const PLOT_RIGHT: f64 = PLOT_WIDTH - 12.0;
 /// The top and the bottom of the chart of memory.
 const MEMORY_CHART: (f64, f64) = (60.0, 210.0);
 /// The top and the bottom of the chart of stalls, below the other one.
 const STALL_CHART: (f64, f64) = (246.0, 396.0);
 /// The height of a plot.
-const HEIGHT: f64 = 430.0;
+const PLOT_HEIGHT: f64 = 430.0;
 /// How many entries of the legend are in a row: their names must have room.
 const LEGEND_COLUMNS: usize = 4;
 /// The lower end of the scale of stalls.
@@ -207,19 +207,19 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
         return None;
     }
     let mib: fn(&Sample) -> f64 = |s| (s.avail + s.swap_free) as f64 / 1024.0;
-    let time = Scale::linear(0.0, end / 1000.0, LEFT, RIGHT);
+    let time = Scale::linear(0.0, end / 1000.0, PLOT_LEFT, PLOT_RIGHT);
     let memory = Scale::linear(0.0, all().map(mib).fold(1.0, f64::max), MEMORY_CHART.1, MEMORY_CHART.0);
     let longest = all().map(|s| s.fg_gap_ms).fold(FRAME_INTERVAL_MS * 10.0, f64::max);
     let stalls = Scale::log(FRAME_INTERVAL_MS, longest, STALL_CHART.1, STALL_CHART.0);
     let names: Vec<&str> = curves.iter().map(|curve| curve.who.title.as_str()).collect();
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}\" role=\"img\" \
          aria-label=\"{}: memory and stalls over time of {}\"><style>{PLOT_STYLE}</style>",
         variant,
         escape(&names.join(", "))
     );
     for (at, curve) in curves.iter().enumerate() {
-        let x = LEFT + (at % LEGEND_COLUMNS) as f64 * ((RIGHT - LEFT) / LEGEND_COLUMNS as f64);
+        let x = PLOT_LEFT + (at % LEGEND_COLUMNS) as f64 * ((PLOT_RIGHT - PLOT_LEFT) / LEGEND_COLUMNS as f64);
         let y = 12.0 + (at / LEGEND_COLUMNS) as f64 * 15.0;
         let _ = write!(
             svg,
@@ -240,14 +240,14 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
         },
     ];
     for Chart { title, scale, at: (top, bottom), value } in charts {
-        let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{title}</text>", top - 8.0);
+        let _ = write!(svg, "<text x=\"{PLOT_LEFT}\" y=\"{:.0}\">{title}</text>", top - 8.0);
         for tick in scale.ticks() {
             let y = scale.at(tick);
             let _ = write!(
                 svg,
-                "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>\
+                "<path class=\"grid\" d=\"M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}\"/>\
                  <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 5.0,
+                PLOT_LEFT - 5.0,
                 y + 4.0,
                 round(tick)
             );
@@ -271,8 +271,11 @@ fn plot(summary: &Summary, runs: &[Run], variant: Variant) -> Option<String> {
             let _ = write!(svg, "<path class=\"line c{}\" d=\"M{}\"/>", curve.style, points.join("L"));
         }
     }
-    let _ =
-        write!(svg, "<text x=\"{RIGHT}\" y=\"{:.0}\" text-anchor=\"end\">seconds</text></svg>", HEIGHT - 4.0);
+    let _ = write!(
+        svg,
+        "<text x=\"{PLOT_RIGHT}\" y=\"{:.0}\" text-anchor=\"end\">seconds</text></svg>",
+        PLOT_HEIGHT - 4.0
+    );
     Some(svg)
 }
 

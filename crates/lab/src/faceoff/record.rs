@@ -93,10 +93,10 @@ impl Run {
 /// Returns the number of victims that should not have been killed: all but hogs and background apps, and more
 /// of these than were necessary ("one too many").
 fn wrong(result: &Outcome) -> BTreeMap<String, u64> {
-    const RIGHT: [Who; 2] = [Who::Hog, Who::Background];
-    let bad = result.kills.iter().filter(|(who, n)| !RIGHT.contains(who) && **n > 0);
+    const RIGHT_VICTIMS: [Who; 2] = [Who::Hog, Who::Background];
+    let bad = result.kills.iter().filter(|(who, n)| !RIGHT_VICTIMS.contains(who) && **n > 0);
     let mut wrong: BTreeMap<String, u64> = bad.map(|(who, n)| (who.to_string(), *n)).collect();
-    let kills: u64 = RIGHT.iter().filter_map(|who| result.kills.get(who)).sum();
+    let kills: u64 = RIGHT_VICTIMS.iter().filter_map(|who| result.kills.get(who)).sum();
     if let Some(needed) = result.needed_kills.filter(|needed| kills > *needed) {
         wrong.insert("one too many".to_owned(), kills - needed);
     }

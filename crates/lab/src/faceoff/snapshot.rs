@@ -34,9 +34,9 @@ use crate::vm::logs::{Logs, Output, append_excerpt};
 use crate::vm::qemu::{self, host_tsc_khz, option_path};
 
 /// The guest's virtual CPUs.
-pub const CPUS: u32 = 2;
+pub const GUEST_CPUS: u32 = 2;
 /// The guest's memory in MiB.
-pub const MEMORY_MIB: u32 = 2048;
+pub const GUEST_MEMORY_MIB: u32 = 2048;
 /// The size of the payload disk. It is fixed because a snapshot is only valid for disks of the same size.
 pub const PAYLOAD_DISK_BYTES: u64 = 64 << 20;
 
@@ -370,8 +370,16 @@ fn command(
          transparent_hugepage=never net.ifnames=0 fsck.mode=skip systemd.gpt_auto=0",
     );
     // microvm would boot faster but does not support migration.
-    let mut qemu = qemu::machine("pc", CPUS, MEMORY_MIB);
-    qemu::accelerate(&mut qemu, accel, Mode::Multi, CPUS, "host,migratable=on", host_tsc_khz(), &mut params);
+    let mut qemu = qemu::machine("pc", GUEST_CPUS, GUEST_MEMORY_MIB);
+    qemu::accelerate(
+        &mut qemu,
+        accel,
+        Mode::Multi,
+        GUEST_CPUS,
+        "host,migratable=on",
+        host_tsc_khz(),
+        &mut params,
+    );
     qemu.arg("-kernel").arg(kernel).args(["-append", &params]);
     let throwaway = if incoming { "on" } else { "off" };
     qemu.args([

@@ -49,7 +49,7 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
 ];
 
 /// The beginning of the message of a panic. It is reported even if other lines of the denylist came before.
-const PANIC: &str = "Kernel panic";
+const PANIC_MESSAGE: &str = "Kernel panic";
 
 static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
     DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
@@ -61,7 +61,7 @@ static TIME_STAMPED_LINE: LazyLock<Option<Regex>> =
 
 /// What was found on the console so far.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ConsoleWatch {
     allow: Vec<Regex>,
     partial: Vec<u8>,
     panic: Option<String>,
@@ -69,7 +69,7 @@ pub struct Watch {
     last: String,
 }
 
-impl Watch {
+impl ConsoleWatch {
     /// Starts a watch. `allow` are regular expressions of denylisted lines that the job expects.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Watch {
         line.clone_into(&mut self.last);
         let Some(text) = TIME_STAMPED_LINE.as_ref().and_then(|s| s.captures(line)?.get(1)) else { return };
         let text = text.as_str();
-        if self.panic.is_none() && text.contains(PANIC) {
+        if self.panic.is_none() && text.contains(PANIC_MESSAGE) {
             self.panic = Some(line.to_owned());
         } else if self.splat.is_none()
             && let Some((kind, _)) = DENYLIST_REGEXES.iter().find(|(_, pattern)| pattern.is_match(text))
@@ -137,7 +137,7 @@ mod tests {
 
     fn splat(text: &str, allow: &[&str]) -> Option<&'static str> {
         let allow: Vec<_> = allow.iter().map(|a| (*a).to_owned()).collect();
-        let mut watch = Watch::new(&allow).unwrap();
+        let mut watch = ConsoleWatch::new(&allow).unwrap();
         watch.feed(text.as_bytes());
         watch.finish();
         watch.splat().map(|(kind, _)| kind)
@@ -239,12 +239,12 @@ mod tests {
         let text = "[    1.000000] WARNING: expected at a\n[    1.000001] WARNING: other\n";
         assert_eq!(splat(text, &["expected"]), Some("WARN"));
         assert_eq!(splat(text, &["expected", "other"]), None);
-        assert!(Watch::new(&["(".to_owned()]).is_err());
+        assert!(ConsoleWatch::new(&["(".to_owned()]).is_err());
     }
 
     #[test]
     fn a_panic_is_kept_as_well_as_the_splat_before_it() {
-        let mut watch = Watch::new(&[]).unwrap();
+        let mut watch = ConsoleWatch::new(&[]).unwrap();
         watch.feed(b"[    1.000000] BUG: kernel NULL pointer dereference\n[    1.0000");
         watch.feed(b"01] Kernel panic - not syncing: Fatal exception");
         assert_eq!(watch.panic(), None);

@@ -24,7 +24,7 @@ use crate::progress::unpoisoned;
 use crate::vm::job::{GuestCommand, Job};
 
 /// The target of the guest's programs: all kernels of the lab are x86-64.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Builds the initramfs for `job` and returns its path in the output folder. The name is a hash of the
 /// content, so that the command of a boot can be repeated and equal jobs share one file.
@@ -149,7 +149,7 @@ fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> 
     cargo
         .args(["build", "--locked", "--profile", profile])
         .args(packages.iter().flat_map(|package| ["--package", package]))
-        .args(["--target", TARGET, "--manifest-path"])
+        .args(["--target", GUEST_TARGET, "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")
         .arg(&folder)
@@ -157,7 +157,7 @@ fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> 
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
     step.done("");
-    Ok(folder.join(TARGET).join(profile))
+    Ok(folder.join(GUEST_TARGET).join(profile))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, Result, bail};
 
 use crate::progress::unpoisoned;
-use crate::vm::console::Watch;
+use crate::vm::console::ConsoleWatch;
 use crate::vm::qemu;
 
 /// The files of one boot.
@@ -81,7 +81,7 @@ pub(crate) struct Output {
     console: Follower,
     channel: Follower,
     /// The watch of the console.
-    pub(crate) watch: Watch,
+    pub(crate) watch: ConsoleWatch,
 }
 
 impl Output {
@@ -93,7 +93,7 @@ impl Output {
         Ok(Self {
             console: Follower::new(&logs.console)?,
             channel: Follower::new(&logs.channel)?,
-            watch: Watch::new(allow)?,
+            watch: ConsoleWatch::new(allow)?,
         })
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// Ctrl-] ends the guest, as in telnet.
-    const ESCAPE: u8 = 0x1d;
+    const ESCAPE_KEY: u8 = 0x1d;
 
     pub(super) fn join(qemu: &mut host::Child) -> Result<Self> {
         let group = qemu.id();
@@ -36,7 +36,7 @@ impl Terminal {
         thread::spawn(move || {
             let mut keys = [0; 256];
             while let Ok(n @ 1..) = std::io::stdin().read(&mut keys) {
-                if keys[..n].contains(&Self::ESCAPE) {
+                if keys[..n].contains(&Self::ESCAPE_KEY) {
                     if let Some(pid) = i32::try_from(group).ok().and_then(rustix::process::Pid::from_raw) {
                         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
                     }
