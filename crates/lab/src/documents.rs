@@ -11,6 +11,7 @@
 //! label = "SIGKILL, 90 % back, 100 VMAs"
 //! scenario = "reap"
 //! metric = "100-vmas/kill-90"
+//! mode = "multi"                 # if the scenario reports the metric in both modes
 //! cpus = 64                      # only if several guests of the scenario report the metric
 //! file = "other.json"            # only if it is not the table's file
 //! ```
@@ -57,6 +58,7 @@ struct Row {
     label: String,
     scenario: String,
     metric: String,
+    mode: Option<String>,
     cpus: Option<u32>,
     file: Option<String>,
 }
@@ -153,12 +155,17 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
 
 fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
     let is_it = |m: &&Metric| {
-        m.scenario == row.scenario && m.metric == row.metric && (row.cpus.is_none() || m.cpus == row.cpus)
+        m.scenario == row.scenario
+            && m.metric == row.metric
+            && (row.mode.is_none() || m.mode == row.mode)
+            && (row.cpus.is_none() || m.cpus == row.cpus)
     };
     let mut found = results.metrics.iter().filter(is_it);
     match (found.next(), found.next()) {
         (Some(metric), None) => Ok(metric),
-        (Some(_), Some(_)) => bail!("several guests report {} of {}: say `cpus`", row.metric, row.scenario),
+        (Some(_), Some(_)) => {
+            bail!("several guests report {} of {}: say `mode` or `cpus`", row.metric, row.scenario)
+        }
         (None, _) => bail!("there is no {} of {}", row.metric, row.scenario),
     }
 }
