@@ -1,46 +1,34 @@
 //! memreap gets memory back, fast and predictably: the command.
 //!
-//! What a user types is in [`args`], what it means in the types that the commands take
-//! ([`kill::Plan`]). A process that the user names is found and held by [`target`], and killed by [`strike`].
+//! [`commands`] has what a user can type and what each command does. A process that the user names is found, killed
+//! and its memory taken back by [`kill`].
 //!
 //! The [`daemon`] finds its victims by itself: [`choice`] looks for the process, or the cgroup, that gives
 //! most memory back, by the [`policy`] that [`config`] reads from a file.
 
-pub mod args;
 pub mod choice;
+pub mod commands;
 pub mod config;
 pub mod daemon;
-pub mod doctor;
 pub mod exit;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod generate;
-mod interrupt;
 pub mod kill;
-mod pick;
 pub mod policy;
-mod progress;
-pub mod report;
-pub mod signal;
-mod standing;
-pub mod strike;
-pub mod target;
 pub mod units;
 mod users;
-mod watch;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
 use clap::Parser as _;
 
-use args::{Cli, Command};
+use commands::args::Cli;
 use exit::Exit;
 
 /// The program.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match commands::run(Cli::parse()) {
         Ok(exit) => exit.into(),
         Err(e) => {
             eprintln!("memreap: {e:#}");
@@ -50,16 +38,5 @@ pub fn main() -> ExitCode {
                 .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
             if broken_pipe { Exit::Done } else { Exit::Internal }.into()
         }
-    }
-}
-
-fn run(cli: Cli) -> Result<Exit> {
-    match cli.command {
-        Command::Kill(args) => kill::run(&args.resolve()),
-        Command::Pick(args) => pick::run(&args),
-        Command::Watch(args) => watch::run(&args),
-        Command::Daemon(args) => daemon::run(&args),
-        Command::Doctor(args) => doctor::run(args.json),
-        Command::Generate(args) => generate::run(&args),
     }
 }

@@ -23,7 +23,7 @@ use common::{
 use linux::meminfo::MemInfo;
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd, Root};
-use memreap::daemon::history;
+use memreap::daemon::report::history;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::TempDir;
 

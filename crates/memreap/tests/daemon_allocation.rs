@@ -12,13 +12,13 @@ use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Comm;
 use memreap::choice::Cost;
-use memreap::daemon::history::{self, History};
-use memreap::daemon::journal::{Journal, Kind, Priority};
-use memreap::daemon::metrics::{Figures, Server};
-use memreap::daemon::record::{Ending, Kill, Reason};
-use memreap::daemon::service::Service;
-use memreap::daemon::warn::{Warner, Warning};
-use memreap::strike::Method;
+use memreap::daemon::report::history::{self, History};
+use memreap::daemon::report::journal::{Journal, Kind, Priority};
+use memreap::daemon::report::metrics::{Figures, Server};
+use memreap::daemon::report::record::{Ending, Kill, Reason};
+use memreap::daemon::report::service::Service;
+use memreap::daemon::report::warn::{Warner, Warning};
+use memreap::kill::engine::Method;
 
 /// Counts what each thread allocates.
 struct Counting;

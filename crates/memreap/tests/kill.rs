@@ -13,7 +13,7 @@ use std::{fs, thread};
 
 use linux::PidFd;
 use linux::process::State;
-use memreap::strike::{Armed, Fate, Held, Kernel, Method};
+use memreap::kill::engine::{Armed, Fate, Held, Kernel, Method};
 
 use common::{
     OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, strike, unique, wait_until,

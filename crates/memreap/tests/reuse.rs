@@ -14,8 +14,8 @@ use std::{fs, thread};
 
 use common::{in_a_namespace, memreap, strike, unique, wait_until};
 use linux::{Pid, Root};
-use memreap::strike::{Armed, Fate, Held, Kernel, Method, prefer_this_thread};
-use memreap::target::{Rules, Selector, Target, select};
+use memreap::kill::engine::{Armed, Fate, Held, Kernel, Method, prefer_this_thread};
+use memreap::kill::target::{Rules, Selector, Target, select};
 
 /// The ID that is used again and again: far above what else there is.
 const CONTESTED: i32 = 20_000;

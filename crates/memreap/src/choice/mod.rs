@@ -10,14 +10,14 @@
 //! made beforehand ([`Chooser::refresh`]), a slice at a time, and stay upper bounds as the system's own
 //! counters say how much can have been allocated since ([`table`]). Only those whose bound could still
 //! beat the best are read again. When a kill may come soon, those that may be chosen are also read exactly
-//! beforehand, and what is remembered of that decides if it provably still can ([`memory`]).
+//! beforehand, and what is remembered of that decides if it provably still can ([`cache`]).
 //!
 //! (A bound grows by all that the system allocates, as it could have been this process. When that is more
 //! than the best one has, every process is a candidate again, and only a look excludes it, in whatever order.
 //! So refreshes must be more frequent than what it takes to allocate as much as the largest holds.)
 
+mod cache;
 mod groups;
-mod memory;
 mod readers;
 mod search;
 mod table;
@@ -36,10 +36,10 @@ use linux::scan::{self, Brief, Failure, File, Scan};
 use linux::{Pid, PidFd, Root};
 use rustix::fs::{CWD, Mode, OFlags};
 
+use crate::kill::target;
 use crate::policy::{Policy, Subject, Verdict};
-use crate::target;
+use cache::{Figure, Memory, WORTH};
 use groups::{Groups, Tally};
-use memory::{Figure, Memory, WORTH};
 use readers::{Answer, COMMAND_LINE, Private, Readers};
 use search::{Candidate, Readings, best};
 use table::{Counters, Machine, Reading, Table};

@@ -14,7 +14,7 @@ use linux::Pid;
 use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
 
-use crate::standing;
+use crate::kill::prestarted;
 
 /// Threads that are waited for. One works at a time; the others take over when it is stuck.
 const READERS: usize = 4;
@@ -221,7 +221,7 @@ impl Reader {
     fn start(scan: &Arc<Scan>, nice: i32) -> io::Result<Arc<Self>> {
         let (reader, scan) = (Self::new(), Arc::clone(scan));
         let worker = Arc::clone(&reader);
-        standing::start("reader", STACK, move || {
+        prestarted::start("reader", STACK, move || {
             run_at(nice);
             worker.work(|pid, file, buffer| match file {
                 File::Cmdline => {

@@ -12,7 +12,7 @@ use super::section::{
     unless_false,
 };
 use super::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
-use crate::kill::First;
+use crate::commands::kill::First;
 use crate::policy::{Effect, Pattern, Policy, Rule};
 use crate::users;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd};
-use memreap::strike::{Armed, Outcome};
+use memreap::kill::engine::{Armed, Outcome};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;

@@ -11,7 +11,7 @@ use linux::psi::Pressure;
 use linux::zram::Usage;
 use linux::{Root, Source, swaps};
 
-use super::governor::Sample;
+use crate::daemon::decide::governor::Sample;
 
 /// Room for the longest of the files: memory.stat.
 const BUFFER: usize = 16 << 10;

@@ -12,10 +12,11 @@ use arrayvec::ArrayVec;
 use linux::{Pid, PidFd};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::cgroup_kill;
 use super::threads::{Policy, Threads, schedule};
-use super::{cgroup, files};
 use crate::choice::CGROUP;
-use crate::strike::STACK;
+use crate::daemon::files;
+use crate::kill::engine::STACK;
 
 /// How often is looked for threads and processes that were started in the meantime by those that were not
 /// done with yet.
@@ -73,10 +74,10 @@ impl Hold {
         {
             release(&threads);
         }
-        let Some(dir) = cgroups.and_then(|root| cgroup::open_below(root, &self.cgroup)) else { return };
+        let Some(dir) = cgroups.and_then(|root| cgroup_kill::open_below(root, &self.cgroup)) else { return };
         for _ in 0..PASSES {
             let mut released = 0;
-            let _ = cgroup::members(&dir, |pid| {
+            let _ = cgroup_kill::members(&dir, |pid| {
                 // Opened first: what is read then is of the same process, or of none.
                 if let Some(threads) = Threads::open(proc, pid)
                     && files::stat(proc, pid).is_some_and(|stat| stat.start_time >= self.since)

@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use linux::{Pid, PidFd};
 
 use super::threads::{Policy, schedule};
-use crate::strike::{
+use crate::kill::engine::{
     Epoch, Held, Method, Outcome, PAUSE, SIGNAL_ALL_WITHIN, SPIN_UP, STACK, Slot, WORTH, prefer_this_thread,
 };
 
@@ -260,7 +260,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::strike::Fate;
+    use crate::kill::engine::Fate;
 
     fn sleeper() -> (Child, Held) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();

@@ -11,18 +11,20 @@ use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::pidfd::{PidFd, Signal, SignalFlags};
 
-use super::governor::{Governor, Sample};
-use super::hold::{self, Hold};
-use super::keeper::{Progress, World};
-use super::probe::Probe;
-use super::reapers::Reapers;
-use super::record::{Ending, Kill, Reason};
-use super::sense::{self, Buffer, Limited, Memory};
-use super::voice::Voice;
-use super::{cgroup, files, lift, limits};
+use super::limits;
+use super::sampler::{self, Buffer, Limited, Memory};
 use crate::choice::{CGROUP, Choice, Chooser, Group, Scope};
 use crate::config::{Config, WholeCgroup};
-use crate::strike::{Fate, Held, Method};
+use crate::daemon::act::probe::Probe;
+use crate::daemon::act::reapers::Reapers;
+use crate::daemon::act::throttle::{self, Hold};
+use crate::daemon::act::{boost, cgroup_kill};
+use crate::daemon::decide::control_loop::{Progress, World};
+use crate::daemon::decide::governor::{Governor, Sample};
+use crate::daemon::files;
+use crate::daemon::report::notify::Voice;
+use crate::daemon::report::record::{Ending, Kill, Reason};
+use crate::kill::engine::{Fate, Held, Method};
 
 /// The machine, and so many limited cgroups.
 pub const MEMORIES: usize = 16;
@@ -101,7 +103,7 @@ impl System {
         cgroups: Option<OwnedFd>,
         mut voice: Voice,
     ) -> Self {
-        let may_hold = hold::can_be_undone();
+        let may_hold = throttle::can_be_undone();
         if !may_hold && config.act.hold_back {
             voice.note(format_args!("nobody is held back, as that could not be undone (CAP_SYS_NICE)"));
         }
@@ -110,7 +112,7 @@ impl System {
         Self {
             began: Instant::now(),
             memories,
-            buffer: sense::buffer(),
+            buffer: sampler::buffer(),
             chooser,
             probe,
             reapers,
@@ -243,17 +245,17 @@ impl System {
         };
         // Not before the signal, which would wait for it.
         self.let_go_if(|hold| hold.is_of(pid) || whole && hold.cgroup() == &cgroup[..]);
-        lift::lift(&self.proc, self.cgroups.as_ref(), pid, &cgroup);
+        boost::lift(&self.proc, self.cgroups.as_ref(), pid, &cgroup);
         Ok(place)
     }
 
     /// Kills the cgroup of a victim as a whole. Gives the cgroup.
     fn kill_group(&self, choice: &Choice) -> Option<OwnedFd> {
-        let dir = cgroup::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
+        let dir = cgroup_kill::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
         // It may be another one of that name by now: only this one is killed, and only if the victim
         // is still in it.
-        cgroup::is_member(&dir, choice.pid)?;
-        cgroup::kill(&dir, self.reapers.method()).then_some(dir)
+        cgroup_kill::is_member(&dir, choice.pid)?;
+        cgroup_kill::kill(&dir, self.reapers.method()).then_some(dir)
     }
 }
 
@@ -479,7 +481,7 @@ impl World for System {
         let niceness = if seen.available < struck.bearable { HURRIED } else { UNHURRIED };
         self.reapers.let_others_run(niceness);
         struck.kill.means = outcome.means;
-        let whole = struck.group.as_ref().is_none_or(cgroup::is_empty);
+        let whole = struck.group.as_ref().is_none_or(cgroup_kill::is_empty);
         match outcome.fate {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
             Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use arrayvec::{ArrayString, ArrayVec};
 
-use super::record::Reason;
 use crate::config::Act;
+use crate::daemon::report::record::Reason;
 use crate::units::Size;
 
 /// Samples that are remembered: with the shortest tick, more than the window.

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 
-use super::files;
 use super::threads::{Policy, Threads};
+use crate::daemon::files;
 
 /// SCHED_BATCH and SCHED_IDLE.
 const MEEK: [u32; 2] = [3, 5];

@@ -12,7 +12,6 @@ use linux::meminfo::MemInfo;
 use linux::pidfd::Signal;
 use linux::process::Comm;
 
-use super::governor::Outlook;
 use super::history::History;
 use super::journal::{Journal, Kind, Priority};
 use super::metrics::{Figures, Server};
@@ -21,6 +20,7 @@ use super::service::Service;
 use super::warn::{Warner, Warning};
 use crate::choice::Choice;
 use crate::config::Config;
+use crate::daemon::decide::governor::Outlook;
 use crate::units::Size;
 
 /// The same trouble is not told more often than this.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use linux::pidfd::Signal;
 
+use super::control_loop::{Keeper, Next, Progress, World};
 use super::governor::{Advice, Governor, Sample};
-use super::keeper::{Keeper, Next, Progress, World};
-use super::record::{Ending, Reason};
+use crate::commands::kill::First;
 use crate::config::{Act, Config, Level};
-use crate::kill::First;
+use crate::daemon::report::record::{Ending, Reason};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

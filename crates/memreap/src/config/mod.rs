@@ -16,14 +16,14 @@ use anyhow::Result;
 use linux::meminfo::MemInfo;
 use linux::{Root, escape};
 
+use crate::commands::kill::First;
 use crate::exit::Exit;
-use crate::kill::First;
+use crate::kill::target;
 use crate::policy::Policy;
-use crate::target;
 use crate::units::Size;
 
 /// The built-in configuration.
-pub const BUILT_IN: &str = include_str!("../../../packaging/memreap.toml");
+pub const BUILT_IN: &str = include_str!("../../../../packaging/memreap.toml");
 
 /// How the built-in configuration is called in messages.
 const BUILT_IN_NAME: &str = "built-in configuration";

@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use linux::{Pid, PidFd};
 use rustix::fs::{Mode, OFlags};
 
-use super::files;
-use crate::strike::{self, Method};
+use crate::daemon::files;
+use crate::kill::engine::{self, Method};
 
 /// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
 /// a time.
@@ -79,7 +79,7 @@ fn kill_members(dir: &OwnedFd, means: Method) -> bool {
             break;
         }
         for (pidfd, _) in held.iter().zip(own).filter(|(_, own)| *own) {
-            killed |= strike::kill(pidfd, means).is_ok();
+            killed |= engine::kill(pidfd, means).is_ok();
         }
     }
     killed

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::commands::kill::Plan;
 use crate::exit::Exit;
-use crate::kill::Plan;
-use crate::strike::{Fate, Method, Outcome};
-use crate::target::Problem;
+use crate::kill::engine::{Fate, Method, Outcome};
+use crate::kill::target::Problem;
 use crate::units;
 
 /// The version of the JSON. Fields may be added without a new one.
@@ -385,7 +385,7 @@ fn method_name<S: Serializer>(method: &Method, serializer: S) -> Result<S::Ok, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kill::Show;
+    use crate::commands::kill::Show;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -7,7 +7,7 @@ use linux::Pid;
 use linux::process::Comm;
 
 use crate::choice::{CGROUP, Cost};
-use crate::strike::Method;
+use crate::kill::engine::Method;
 
 /// Why a victim was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub struct Kill {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A kill that went well.

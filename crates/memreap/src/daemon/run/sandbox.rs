@@ -326,14 +326,14 @@ mod tests {
 
     use linux::{Pid, PidFd, Process, Root};
 
-    use super::super::history::{self, History};
-    use super::super::journal::{Journal, Kind, Priority};
-    use super::super::metrics::{Figures, Server};
-    use super::super::record::tests::kill;
-    use super::super::service::Service;
-    use super::super::warn::Warner;
     use super::*;
-    use crate::strike::{Armed, Fate, Held, Kernel, Method};
+    use crate::daemon::report::history::{self, History};
+    use crate::daemon::report::journal::{Journal, Kind, Priority};
+    use crate::daemon::report::metrics::{Figures, Server};
+    use crate::daemon::report::record::tests::kill;
+    use crate::daemon::report::service::Service;
+    use crate::daemon::report::warn::Warner;
+    use crate::kill::engine::{Armed, Fate, Held, Kernel, Method};
 
     /// Set for the process in which a test enters the sandbox, as nobody gets out of it.
     const INSIDE: &str = "MEMREAP_TEST_SANDBOX";

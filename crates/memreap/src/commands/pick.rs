@@ -8,8 +8,8 @@ use linux::cgroup::Hierarchy;
 use linux::{Process, Root, escape, process};
 use serde::Serialize;
 
-use crate::args::PickArgs;
 use crate::choice::{Choice, Chooser, Considered, Scope};
+use crate::commands::args::PickArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::policy::Policy;

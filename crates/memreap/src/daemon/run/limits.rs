@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use arrayvec::ArrayVec;
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 
-use super::files;
 use crate::choice::CGROUP;
+use crate::daemon::files;
 
 /// How deep is looked: every level needs an open directory and room on the stack.
 const DEPTH: usize = 10;

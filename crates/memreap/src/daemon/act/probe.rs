@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::files;
-use crate::standing;
-use crate::strike::STACK;
+use crate::daemon::files;
+use crate::kill::engine::STACK;
+use crate::kill::prestarted;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::{Pid, PidFd};
 
@@ -44,7 +44,7 @@ impl Probe {
             Arc::new(Shared { proc: proc.try_clone()?, job: Mutex::new(None), turn: Condvar::new() });
         let probe = Self { shared: Arc::clone(&shared) };
         let mut buffer = vec![0; 16 << 10];
-        standing::start("probe", STACK, move || shared.live(&mut buffer))?;
+        prestarted::start("probe", STACK, move || shared.live(&mut buffer))?;
         Ok(probe)
     }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 
-use crate::args::{Cli, Generate, GenerateArgs};
+use crate::commands::args::{Cli, Generate, GenerateArgs};
 use crate::exit::Exit;
 
 /// Writes what was asked for.

@@ -12,14 +12,14 @@ use linux::Root;
 use linux::psi::{Pressure, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::WatchArgs;
 use crate::choice::{Choice, Chooser, Scope};
+use crate::commands::args::WatchArgs;
+use crate::commands::interrupt::Interrupt;
 use crate::config::Config;
-use crate::daemon::governor::Sample;
-use crate::daemon::history::{self, Entry};
-use crate::daemon::sense::{self, Machine, Memory};
+use crate::daemon::decide::governor::Sample;
+use crate::daemon::report::history::{self, Entry};
+use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::exit::Exit;
-use crate::interrupt::Interrupt;
 use show::Picture;
 use trend::{Forecast, Trend};
 
@@ -108,7 +108,7 @@ struct Watcher {
     config: Config,
     root: Root,
     memory: Memory,
-    buffer: sense::Buffer,
+    buffer: sampler::Buffer,
     chooser: Chooser,
     trend: Trend,
     began: Instant,
@@ -119,7 +119,7 @@ impl Watcher {
         let root = Root::system();
         Ok(Self {
             memory: Memory::Machine(Machine::open(&root)?),
-            buffer: sense::buffer(),
+            buffer: sampler::buffer(),
             chooser: Chooser::new(&root, PROCESSES).context("cannot look at processes")?,
             trend: Trend::new(config.act.clone()),
             began: Instant::now(),

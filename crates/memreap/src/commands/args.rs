@@ -9,10 +9,10 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use linux::Pid;
 
-use crate::kill::{First, Plan, Show};
-use crate::signal::FirstSignal;
-use crate::strike::Method;
-use crate::target::Selector;
+use crate::commands::kill::{First, Plan, Show};
+use crate::kill::engine::Method;
+use crate::kill::signal::FirstSignal;
+use crate::kill::target::Selector;
 use crate::units::parse_duration;
 
 /// How long a process has to act on the first signal, unless told.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use linux::pidfd::Signal;
 
 use super::governor::{Advice, Governor, Sample};
-use super::record::{Ending, Reason};
 use crate::config::{Act, Config};
+use crate::daemon::report::record::{Ending, Reason};
 
 /// After memory is back: the kernel's counters lag, and a rate needs some samples.
 const SETTLE: Duration = Duration::from_millis(100);

@@ -1,5 +1,8 @@
 //! `memreap kill`.
 
+mod progress;
+mod report;
+
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -9,14 +12,14 @@ use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
 use linux::{Pid, Root};
 
+use crate::commands::interrupt::Interrupt;
 use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::report::{Fault, Memory, Report, Story, Victim, Was};
-use crate::signal::FirstSignal;
-use crate::strike::{self, Armed, Fate, Held, Kernel, Method, Outcome, Wait};
-use crate::target::{self, Kind, Rules, Selector, Target};
+use crate::kill::engine::{self, Armed, Fate, Held, Kernel, Method, Outcome, Wait};
+use crate::kill::signal::FirstSignal;
+use crate::kill::target::{self, Kind, Rules, Selector, Target};
 use crate::units;
+use progress::Progress;
+use report::{Fault, Memory, Report, Story, Victim, Was};
 
 /// How often the progress is brought up to date.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -96,7 +99,7 @@ struct Chosen {
 fn execute(plan: &Plan) -> Result<Report> {
     // Not for a walk over page tables, which is long.
     if !plan.exact {
-        let _ = strike::prefer_this_thread();
+        let _ = engine::prefer_this_thread();
     }
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);
@@ -278,7 +281,7 @@ mod tests {
     use linux::{PidFd, Process};
 
     use super::*;
-    use crate::target::Facts;
+    use crate::kill::target::Facts;
 
     #[test]
     fn an_exact_figure_counts_swap_once() {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::Act;
-use crate::daemon::governor::{Governor, Sample};
+use crate::daemon::decide::governor::{Governor, Sample};
 
 /// What the rate is taken over, if there are more than two looks in it.
 const WINDOW: Duration = Duration::from_secs(5);

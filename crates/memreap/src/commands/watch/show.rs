@@ -7,7 +7,7 @@ use linux::escape;
 use serde_json::{Value, json};
 
 use super::{Look, Next};
-use crate::daemon::history::Entry;
+use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
 
@@ -223,7 +223,7 @@ mod tests {
     use super::super::trend::Forecast;
     use super::*;
     use crate::choice::{Choice, Cost};
-    use crate::daemon::governor::Sample;
+    use crate::daemon::decide::governor::Sample;
 
     const MIB: u64 = 1 << 20;
 

@@ -1,0 +1,10 @@
+//! What the daemon tells people and other programs.
+
+pub mod history;
+pub mod journal;
+pub mod metrics;
+pub mod notify;
+pub mod record;
+pub mod service;
+pub mod text;
+pub mod warn;
