@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd, Process, Root, process};
 use memreap::choice::{Chooser, Cost, Scope};
-use memreap::kill::engine;
+use memreap::kill::raise_priority;
 use memreap::policy::Policy;
 
 /// Processes that change; the first few of them are hogs.
@@ -76,7 +76,7 @@ fn main() {
     std::thread::sleep(Duration::from_secs(2));
 
     // As the daemon does.
-    let _ = engine::prefer_this_thread();
+    let _ = raise_priority();
     let mut chooser = Chooser::new(&root, processes + 1000).expect("a chooser");
     // One that is also told that a kill may come soon.
     let mut warned = Chooser::new(&root, processes + 1000).expect("a chooser");

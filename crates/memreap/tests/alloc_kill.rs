@@ -26,7 +26,7 @@ use memreap::daemon::report::history;
 use memreap::daemon::report::notify::Voice;
 use memreap::daemon::run::sampler::{Machine, Memory};
 use memreap::daemon::run::system::{MEMORIES, System};
-use memreap::kill::engine::Method;
+use memreap::kill::Method;
 use rustix::fs::{CWD, Mode, OFlags};
 use strict::without_allocating;
 

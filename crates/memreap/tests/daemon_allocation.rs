@@ -18,7 +18,7 @@ use memreap::daemon::report::metrics::{Figures, Server};
 use memreap::daemon::report::record::{Ending, Kill, Reason};
 use memreap::daemon::report::service::Service;
 use memreap::daemon::report::warn::{Warner, Warning};
-use memreap::kill::engine::Method;
+use memreap::kill::Method;
 
 /// Counts what each thread allocates.
 struct Counting;

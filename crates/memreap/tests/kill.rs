@@ -13,10 +13,11 @@ use std::{fs, thread};
 
 use linux::PidFd;
 use linux::process::State;
-use memreap::kill::engine::{Armed, Fate, Held, Kernel, Method};
+use memreap::kill::{Armed, Fate, KernelFeatures, Method};
 
 use common::{
-    OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, memreap, start, strike, unique, wait_until,
+    OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, kill_all, memreap, start, unique,
+    wait_until,
 };
 
 const KILLED: Option<i32> = Some(libc::SIGKILL);
@@ -71,12 +72,12 @@ fn the_json_has_the_documented_fields() {
     );
     assert_eq!(
         keys(&json["victims"][0]),
-        "bytes bytes_per_second comm exact exited_seconds means mrelease outcome pid ppid rss_anon seconds \
+        "bytes bytes_per_second comm exact exited_seconds method mrelease outcome pid ppid rss_anon seconds \
          start_time swap uid"
     );
     assert_eq!(keys(&json["before"]), "anon available free swap_free");
     assert_eq!(keys(&json["signal_first"]), "grace_seconds signal");
-    assert_eq!((&json["version"], &json["command"]), (&1.into(), &"kill".into()));
+    assert_eq!((&json["version"], &json["command"]), (&2.into(), &"kill".into()));
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn every_method_kills() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(ran.json()["method"], method);
         if method != "mrelease" {
-            assert_eq!(ran.json()["victims"][0]["means"], method);
+            assert_eq!(ran.json()["victims"][0]["method"], method);
             assert!(ran.json()["victims"][0]["mrelease"].is_null(), "{ran:?}");
         }
         assert_eq!(victim.died_of(), KILLED);
@@ -461,7 +462,7 @@ fn on_one_cpu_the_thread_that_signals_frees_the_memory() {
     }
     let ran = Ran::from(command.output().unwrap());
     let json = ran.json();
-    assert_eq!((&json["threads"], &json["victims"][0]["means"]), (&1.into(), &"mrelease".into()), "{ran:?}");
+    assert_eq!((&json["threads"], &json["victims"][0]["method"]), (&1.into(), &"mrelease".into()), "{ran:?}");
     assert!(json["victims"][0]["seconds"].as_f64().unwrap() < 0.3, "{ran:?}");
     assert_eq!(parked.release(|| {}), KILLED);
 }
@@ -472,13 +473,14 @@ fn threads_help_workers_that_leave_cpus_to_others() {
         eprintln!("skipped: no process_mrelease");
         return;
     }
-    let outcome = |paced| {
+    let outcome = |paced_workers| {
         let parked = Parked::new(32);
         let pidfd = PidFd::open(parked.0.pid).unwrap();
-        let held = Held { pidfd, bytes: 32 << 20, vm_size: 1, core_dumping: false };
-        let armed = Armed::new(vec![held], Method::Expedite, Kernel { together: false, paced }).unwrap();
+        let victim = memreap::kill::Victim { pidfd, bytes: 32 << 20, vm_size: 1, core_dumping: false };
+        let kernel = KernelFeatures { parallel_reap: false, paced_workers };
+        let armed = Armed::new(vec![victim], Method::Expedite, kernel).unwrap();
         let threads = armed.threads();
-        let outcome = strike(armed, Duration::from_millis(300)).remove(0);
+        let outcome = kill_all(armed, Duration::from_millis(300)).remove(0);
         assert_eq!(parked.release(|| {}), KILLED);
         (threads, outcome)
     };
@@ -506,7 +508,7 @@ fn memory_that_another_process_shares_does_not_come_back() {
         eprintln!("skipped: without process_mrelease the sharer is not noticed");
         return;
     }
-    // Held on its way out, so that there is time to notice.
+    // Kept on its way out, so that there is time to notice.
     let parked = Parked::with(Victim::new(&Setup { sharer: true, mib: 16, ..Setup::default() }));
     let child = start(&["--json", "--method", "mrelease", &parked.0.pid()]);
     wait_until("the victim has stopped on its way out", || parked.is_stopped());

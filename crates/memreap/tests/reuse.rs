@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{in_a_namespace, memreap, strike, unique, wait_until};
+use common::{in_a_namespace, kill_all, memreap, unique, wait_until};
 use linux::{Pid, Root};
-use memreap::kill::engine::{Armed, Fate, Held, Kernel, Method, prefer_this_thread};
 use memreap::kill::target::{Rules, Selector, Target, select};
+use memreap::kill::{Armed, Fate, KernelFeatures, Method, Victim, raise_priority};
 
 /// The ID that is used again and again: far above what else there is.
 const CONTESTED: i32 = 20_000;
@@ -91,14 +91,14 @@ impl Child {
     }
 }
 
-fn held(targets: Vec<Target>) -> Vec<Held> {
-    let held = |t: Target| Held {
+fn victims(targets: Vec<Target>) -> Vec<Victim> {
+    let victim = |t: Target| Victim {
         pidfd: t.pidfd,
         bytes: t.facts.bytes(),
         vm_size: t.facts.vm_size,
         core_dumping: t.facts.core_dumping,
     };
-    targets.into_iter().map(held).collect()
+    targets.into_iter().map(victim).collect()
 }
 
 /// On the host this would take IDs that may be others'.
@@ -131,11 +131,12 @@ fn replaced() {
         let (first, second) = (chosen(by_pid), chosen(by_name));
         assert_eq!((first.len(), second.len()), (1, 1));
         // One is armed while its victim lives, the other one when it is a stranger already.
-        let armed = Armed::new(held(first), method, Kernel::default()).unwrap();
+        let armed = Armed::new(victims(first), method, KernelFeatures::default()).unwrap();
         assert_eq!(game.stop(), Some(libc::SIGTERM));
         let stranger = Child::new(CONTESTED, &name, LONG).expect("the ID is free again");
-        let mut outcomes = strike(armed, DEATH);
-        outcomes.extend(strike(Armed::new(held(second), method, Kernel::default()).unwrap(), DEATH));
+        let mut outcomes = kill_all(armed, DEATH);
+        outcomes
+            .extend(kill_all(Armed::new(victims(second), method, KernelFeatures::default()).unwrap(), DEATH));
         assert!(outcomes.iter().all(|outcome| outcome.fate == Fate::Gone), "{outcomes:?}");
         assert_eq!(stranger.stop(), Some(libc::SIGTERM), "{method:?}: the stranger was hit");
     }
@@ -178,7 +179,7 @@ fn hunted() {
                     let method =
                         if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
-                    strike(Armed::new(held(targets), method, Kernel::default()).unwrap(), DEATH);
+                    kill_all(Armed::new(victims(targets), method, KernelFeatures::default()).unwrap(), DEATH);
                 }
             });
         }
@@ -189,8 +190,8 @@ fn hunted() {
                 assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
             }
         });
-        // As the threads that strike do: they must not keep this one from having IDs recycled.
-        let _ = prefer_this_thread();
+        // As the threads that kill do: they must not keep this one from having IDs recycled.
+        let _ = raise_priority();
         let mut random = 42;
         let began = Instant::now();
         while began.elapsed() < HUNT || (killed < ENOUGH.0 || strangers < ENOUGH.1) {

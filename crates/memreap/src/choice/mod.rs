@@ -277,7 +277,7 @@ impl Chooser {
             namespace: hierarchy.map(|h| h.namespace),
             ksm: open_ksm(root),
             own: Pid::own(),
-            line: target::line_of_descent(root),
+            line: target::ancestry(root),
             cost: Cost::default(),
         };
         Ok(Self {

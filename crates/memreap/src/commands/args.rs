@@ -9,14 +9,13 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use linux::Pid;
 
-use crate::commands::kill::{First, Plan, Show};
-use crate::kill::engine::Method;
-use crate::kill::signal::FirstSignal;
+use super::kill::plan::{Plan, Show};
 use crate::kill::target::Selector;
+use crate::kill::{FirstSignal, Method, SignalFirst};
 use crate::units::parse_duration;
 
-/// How long a process has to act on the first signal, unless told.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long a process has to act on the first signal when no time is given.
+const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 const KILL_AFTER_HELP: &str = "\
 Names:
@@ -178,7 +177,9 @@ impl KillArgs {
             all: self.all,
             force: self.force,
             keep_going: self.keep_going,
-            first: self.signal_first.map(|signal| First { signal, grace: self.grace.unwrap_or(GRACE) }),
+            signal_first: self
+                .signal_first
+                .map(|signal| SignalFirst { signal, grace: self.grace.unwrap_or(DEFAULT_GRACE) }),
             timeout: self.timeout,
             method: self.method.into(),
             dry_run: self.dry_run,
@@ -354,15 +355,15 @@ mod tests {
     fn defaults() {
         let plan = plan(&["x"]).unwrap();
         assert_eq!(plan.timeout, Duration::from_secs(10));
-        assert_eq!((plan.first, plan.method, plan.show), (None, None, Show::Text));
+        assert_eq!((plan.signal_first, plan.method, plan.show), (None, None, Show::Text));
         assert!(!(plan.all || plan.force || plan.keep_going || plan.dry_run || plan.exact));
     }
 
     #[test]
     fn a_first_signal_brings_a_grace_time() {
-        let first = plan(&["x", "--signal-first", "term"]).unwrap().first.unwrap();
-        assert_eq!((first.signal.to_string().as_str(), first.grace), ("SIGTERM", GRACE));
-        let first = plan(&["x", "-s", "HUP", "-g", "100ms"]).unwrap().first.unwrap();
+        let first = plan(&["x", "--signal-first", "term"]).unwrap().signal_first.unwrap();
+        assert_eq!((first.signal.to_string().as_str(), first.grace), ("SIGTERM", DEFAULT_GRACE));
+        let first = plan(&["x", "-s", "HUP", "-g", "100ms"]).unwrap().signal_first.unwrap();
         assert_eq!(first.grace, Duration::from_millis(100));
     }
 

@@ -16,8 +16,8 @@ use anyhow::Result;
 use linux::meminfo::MemInfo;
 use linux::{Root, escape};
 
-use crate::commands::kill::First;
 use crate::exit::Exit;
+use crate::kill::SignalFirst;
 use crate::kill::target;
 use crate::policy::Policy;
 use crate::units::Size;
@@ -120,7 +120,7 @@ pub enum WholeCgroup {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kill {
     /// A signal before SIGKILL, and the time it has; `None` kills at once.
-    pub first: Option<First>,
+    pub signal_first: Option<SignalFirst>,
     /// How long to wait for a victim's memory before the next victim is taken.
     pub deadline: Duration,
     /// Choose the cgroup first that holds most, then a victim in it.
@@ -132,7 +132,7 @@ pub struct Kill {
 impl Default for Kill {
     fn default() -> Self {
         Self {
-            first: None,
+            signal_first: None,
             deadline: Duration::from_secs(3),
             by_cgroup: true,
             whole_cgroup: WholeCgroup::OomGroup,
@@ -193,7 +193,7 @@ impl Config {
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let mut config = Self::read(path)?;
         let root = Root::system();
-        config.policy.spare(target::line_of_descent(&root));
+        config.policy.spare(target::ancestry(&root));
         // Without, oom_score_adj counts for nothing; the daemon needs the file for more, and will tell.
         if let Ok(info) = MemInfo::read(&root) {
             config.policy.set_total(info.total.saturating_add(info.swap_total));
@@ -349,7 +349,7 @@ mod tests {
             hold_back: false,
         };
         assert_eq!(config.act, act);
-        let first = config.kill.first.unwrap();
+        let first = config.kill.signal_first.unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
         assert_eq!(config.kill.deadline, Duration::from_secs(60));
         assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));

@@ -12,7 +12,7 @@ use super::section::{
     unless_false,
 };
 use super::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
-use crate::commands::kill::First;
+use crate::kill::SignalFirst;
 use crate::policy::{Effect, Pattern, Policy, Rule};
 use crate::users;
 
@@ -91,7 +91,7 @@ fn kill(mut section: Section<'_, '_>) -> Kill {
     let signal = section.get("signal_first", |v| unless_false(v, |v| string(v)?.parse())).flatten();
     let mut grace = 2 * SECOND;
     section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
-    kill.first = signal.map(|signal| First { signal, grace });
+    kill.signal_first = signal.map(|signal| SignalFirst { signal, grace });
     section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
     section.set("by_cgroup", &mut kill.by_cgroup, boolean);
     section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {

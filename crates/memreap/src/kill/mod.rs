@@ -1,6 +1,14 @@
-//! Finding a process, killing it and getting its memory back.
+//! Finds processes, kills them and gets their memory back.
 
 pub mod engine;
+pub mod method;
 pub(crate) mod prestarted;
 pub mod signal;
 pub mod target;
+pub mod victim;
+
+pub use engine::{Armed, KernelFeatures, WaitEnd};
+pub use method::Method;
+pub use prestarted::raise_priority;
+pub use signal::{FirstSignal, SignalFirst};
+pub use victim::{Fate, Outcome, Victim};

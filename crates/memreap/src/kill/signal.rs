@@ -1,7 +1,8 @@
-//! Signals by name.
+//! Signals that ask a process to end, by name.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -49,6 +50,15 @@ impl FirstSignal {
     pub fn signal(self) -> Signal {
         self.0
     }
+}
+
+/// A signal before SIGKILL, and how long to wait for its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalFirst {
+    /// The signal.
+    pub signal: FirstSignal,
+    /// The time between it and SIGKILL.
+    pub grace: Duration,
 }
 
 impl FromStr for FirstSignal {

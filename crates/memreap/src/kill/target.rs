@@ -1,8 +1,8 @@
-//! Choosing processes, and holding on to them.
+//! Finds the processes that a user names, and opens pidfds on them.
 //!
-//! A process is held by a pidfd from before the first thing that is read about it. What was read
-//! is only believed if the pidfd says afterwards that its process still has the ID: then nobody
-//! else can have had it in between, and the facts are the held process's own.
+//! A pidfd is opened before anything is read about the process. What was read is used only if the pidfd says afterwards
+//! that its process still has the ID: then no other process can have had it in between, and the facts are about the
+//! process behind the pidfd.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -35,7 +35,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What is known of a process that is held.
+/// What is known of a process behind a pidfd.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Its name.
@@ -144,13 +144,13 @@ pub struct Selection {
     pub problems: Vec<Problem>,
 }
 
-/// Finds processes and holds them.
+/// Finds processes and opens pidfds on them.
 pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
     let mut selection = Selection::default();
     let protected = Protected::find(root);
     for selector in selectors {
         let found = match selector {
-            Selector::Pid(pid) => hold(root, *pid, None).map(|target| vec![target]),
+            Selector::Pid(pid) => open_target(root, *pid, None).map(|target| vec![target]),
             Selector::Name(name) => find(root, name, rules.all),
         };
         match found {
@@ -182,7 +182,7 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
 
 impl Selection {
     fn has(&self, target: &Target) -> bool {
-        // Both are held, so neither ID can have been used again.
+        // There is a pidfd on both, so neither ID can have been reused.
         self.targets.iter().any(|t| t.process.pid() == target.process.pid())
     }
 }
@@ -201,8 +201,8 @@ fn label(pid: Pid, comm: &Comm) -> String {
     format!("{pid} ({})", escape(comm.as_bytes()))
 }
 
-/// Holds the process with this ID; with `name`, only if it fits it.
-fn hold(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Trouble> {
+/// Opens the process with this ID; with `name`, only if the name is the process's.
+fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Trouble> {
     let not_found = || (Kind::NotFound, format!("no process has the ID {pid}"));
     let pidfd = match PidFd::open(pid) {
         Ok(pidfd) => pidfd,
@@ -227,8 +227,7 @@ fn hold(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Trouble> 
         };
         Ok((process, facts, fits))
     });
-    // The other half of the order of things: only now is what was read known to be about the
-    // process that is held.
+    // Only now is what was read known to be about the process behind the pidfd.
     let still_there = match pidfd.pid() {
         Ok(now) => now == Some(pid),
         Err(e) => return Err(system(e)),
@@ -261,10 +260,10 @@ impl Facts {
     fn read(root: &Root, process: &Process) -> linux::Result<Self> {
         let stat = process.stat()?;
         let status = process.status()?;
-        // When a process's first thread ends before the others, it looks like a zombie, without
-        // memory; the others have it.
-        let headless = stat.state == State::Zombie && status.threads > 1;
-        let memory = if headless {
+        // When a process's first thread exits before the others, the process looks like a zombie without memory; the
+        // other threads have it.
+        let leader_exited = stat.state == State::Zombie && status.threads > 1;
+        let memory = if leader_exited {
             other_thread(root, process.pid()).unwrap_or(status.clone())
         } else {
             status.clone()
@@ -275,7 +274,7 @@ impl Facts {
             ppid: stat.ppid,
             start_time: stat.start_time,
             kernel_thread: stat.is_kernel_thread(),
-            zombie: stat.state == State::Zombie && !headless,
+            zombie: stat.state == State::Zombie && !leader_exited,
             core_dumping: memory.core_dumping,
             vm_size: memory.vm_size,
             rss_anon: memory.rss_anon,
@@ -327,11 +326,11 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
     let mut targets = Vec::new();
     let mut hidden = false;
     for pid in process::pids(root).map_err(system)? {
-        // Nobody means this very process by its name.
+        // A name never means memreap itself.
         if pid == Pid::own() {
             continue;
         }
-        // Looked at first and held afterwards: few fit, and holding costs more.
+        // Compared first and opened afterwards: few fit, and opening costs more.
         match Process::open(root, pid).and_then(|process| fits(name, &process)) {
             Ok(true) => {}
             Ok(false) => continue,
@@ -340,7 +339,7 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
                 continue;
             }
         }
-        match hold(root, pid, Some(name)) {
+        match open_target(root, pid, Some(name)) {
             Ok(target) => targets.push(target),
             // Gone, or another by now.
             Err((Kind::NotFound, _)) => {}
@@ -348,14 +347,14 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
         }
     }
     match targets.len() {
-        0 => Err((Kind::NotFound, nobody(name, hidden || hides_processes(root)))),
+        0 => Err((Kind::NotFound, not_found_text(name, hidden || hides_processes(root)))),
         1 => Ok(targets),
         _ if all => Ok(targets),
-        n => Err((Kind::Ambiguous, ambiguous(name, n, &targets))),
+        n => Err((Kind::Ambiguous, ambiguous_text(name, n, &targets))),
     }
 }
 
-fn nobody(name: &OsStr, hidden: bool) -> String {
+fn not_found_text(name: &OsStr, hidden: bool) -> String {
     let mut text = format!("no process is called '{}'", escape(name));
     if name.as_bytes().contains(&b'/') {
         text.push_str("; a program is named without its folder");
@@ -371,8 +370,8 @@ fn hides_processes(root: &Root) -> bool {
     Pid::new(1).is_some_and(|init| Process::open(root, init).and_then(|p| p.stat()).is_err())
 }
 
-fn ambiguous(name: &OsStr, n: usize, targets: &[Target]) -> String {
-    /// More than fit on a screen help nobody.
+fn ambiguous_text(name: &OsStr, n: usize, targets: &[Target]) -> String {
+    /// About as many as fit on a screen.
     const LISTED: usize = 40;
     let mut text = format!("'{}' fits {n} processes; give a PID, or --all to kill them all:", escape(name));
     for target in targets.iter().take(LISTED) {
@@ -436,29 +435,29 @@ fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
-/// Processes that are not killed by mistake.
+/// Processes that are killed only with --force.
 struct Protected {
-    /// The caller itself, then its parent and so on.
-    line: Vec<Pid>,
+    /// See [`ancestry`].
+    ancestry: Vec<Pid>,
 }
 
-/// The caller itself, then its parent and so on.
-pub(crate) fn line_of_descent(root: &Root) -> Vec<Pid> {
-    let mut line = vec![Pid::own()];
-    while let Some(parent) = line
+/// Returns the caller itself, then its parent and so on.
+pub(crate) fn ancestry(root: &Root) -> Vec<Pid> {
+    let mut pids = vec![Pid::own()];
+    while let Some(parent) = pids
         .last()
         .and_then(|last| Process::open(root, *last).and_then(|p| p.stat()).ok()?.ppid)
         // A parent that died while we looked has a new one, which may be one seen already.
-        .filter(|parent| !line.contains(parent))
+        .filter(|parent| !pids.contains(parent))
     {
-        line.push(parent);
+        pids.push(parent);
     }
-    line
+    pids
 }
 
 impl Protected {
     fn find(root: &Root) -> Self {
-        Self { line: line_of_descent(root) }
+        Self { ancestry: ancestry(root) }
     }
 
     fn check(&self, target: &Target, force: bool) -> Result<(), Trouble> {
@@ -472,7 +471,7 @@ impl Protected {
             "the init process"
         } else if pid == Pid::own() {
             "memreap itself"
-        } else if self.line.contains(&pid) {
+        } else if self.ancestry.contains(&pid) {
             "an ancestor of memreap"
         } else {
             return Ok(());
@@ -509,9 +508,9 @@ mod tests {
     }
 
     #[test]
-    fn the_line_goes_up_to_init() {
-        let line = line_of_descent(&Root::system());
-        assert_eq!(line[0], Pid::own());
-        assert!(line.len() > 1);
+    fn the_ancestry_goes_up_to_init() {
+        let pids = ancestry(&Root::system());
+        assert_eq!(pids[0], Pid::own());
+        assert!(pids.len() > 1);
     }
 }

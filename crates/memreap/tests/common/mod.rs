@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use linux::pidfd::{Signal, SignalFlags};
 use linux::{Pid, PidFd};
-use memreap::kill::engine::{Armed, Outcome};
+use memreap::kill::{Armed, Outcome};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
@@ -274,8 +274,8 @@ impl Ran {
 }
 
 /// Kills, and waits for the end for at most `limit`.
-pub fn strike(armed: Armed, limit: Duration) -> Vec<Outcome> {
-    armed.fire();
+pub fn kill_all(armed: Armed, limit: Duration) -> Vec<Outcome> {
+    armed.kill();
     // Any file that does not become readable.
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
     armed.wait(Instant::now() + limit, reader.as_fd(), Duration::from_secs(1), || {}).unwrap();

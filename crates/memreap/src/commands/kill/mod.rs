@@ -1,5 +1,6 @@
 //! `memreap kill`.
 
+pub mod plan;
 mod progress;
 mod report;
 
@@ -8,72 +9,26 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
 use linux::{Pid, Root};
 
-use crate::commands::interrupt::Interrupt;
+use super::interrupt::Interrupt;
 use crate::exit::Exit;
-use crate::kill::engine::{self, Armed, Fate, Held, Kernel, Method, Outcome, Wait};
-use crate::kill::signal::FirstSignal;
-use crate::kill::target::{self, Kind, Rules, Selector, Target};
+use crate::kill::target::{self, Kind, Rules, Target};
+use crate::kill::{Armed, Fate, KernelFeatures, Method, Outcome, Victim, WaitEnd, raise_priority};
 use crate::units;
+use plan::{Plan, Show};
 use progress::Progress;
-use report::{Fault, Memory, Report, Story, Victim, Was};
+use report::{Fault, Memory, Report, VictimFacts, VictimReport, VictimResult};
 
-/// How often the progress is brought up to date.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often the progress line is updated.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to be done: the arguments, with all defaults applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Whom to kill.
-    pub selectors: Vec<Selector>,
-    /// A name may fit several processes.
-    pub all: bool,
-    /// Protection does not count.
-    pub force: bool,
-    /// Problems with some targets do not spare the others.
-    pub keep_going: bool,
-    /// A signal before SIGKILL.
-    pub first: Option<First>,
-    /// How long to wait for the end after SIGKILL.
-    pub timeout: Duration,
-    /// How to get the memory back; `None` is the best there is.
-    pub method: Option<Method>,
-    /// Send no signal.
-    pub dry_run: bool,
-    /// Count what comes back by walking the page tables.
-    pub exact: bool,
-    /// What to print.
-    pub show: Show,
-}
-
-/// A signal that asks to end, and how long to wait for what it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct First {
-    /// The signal.
-    pub signal: FirstSignal,
-    /// How long until SIGKILL.
-    pub grace: Duration,
-}
-
-/// What to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
-    /// Lines for people.
-    Text,
-    /// One JSON object.
-    Json,
-    /// Errors only.
-    Nothing,
-}
-
-/// Kills, and prints what came of it.
+/// Kills, and prints the result.
 ///
 /// # Errors
-/// When the system is in no state to find out: /proc cannot be read, threads cannot be started,
-/// or the output cannot be written. Trouble with single targets is in the output.
+/// When /proc cannot be read, threads cannot be started, or the output cannot be written. Problems with single targets
+/// are in the output.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
     for fault in &report.errors {
@@ -88,25 +43,25 @@ pub fn run(plan: &Plan) -> Result<Exit> {
     Ok(report.exit)
 }
 
-/// A target and what is told about it.
+/// A target and the memory that is expected of it.
 struct Chosen {
     target: Target,
-    /// What comes back: exactly, or at most.
+    /// What comes back, in bytes: exactly, or at most.
     bytes: u64,
     exact: bool,
 }
 
 fn execute(plan: &Plan) -> Result<Report> {
-    // Not for a walk over page tables, which is long.
+    // Not for a walk over page tables, which takes long.
     if !plan.exact {
-        let _ = engine::prefer_this_thread();
+        let _ = raise_priority();
     }
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);
     let mut report = Report::new(plan, method, memory(&root)?);
     if !method.supported() {
         let message = format!(
-            "this kernel does not have --method {}; 'memreap doctor' says what it has",
+            "this kernel does not have --method {}; 'memreap doctor' lists what it has",
             method.name()
         );
         report.errors.push(Fault { target: None, pid: None, kind: "unsupported", message });
@@ -116,22 +71,24 @@ fn execute(plan: &Plan) -> Result<Report> {
 
     let rules = Rules { all: plan.all, force: plan.force };
     let selection = target::select(&root, &plan.selectors, rules);
-    let troubled = selection.problems.iter().map(|p| p.kind.exit()).max();
+    let problem_exit = selection.problems.iter().map(|p| p.kind.exit()).max();
     report.add_problems(&selection.problems);
     let (zombies, live): (Vec<_>, Vec<_>) = selection.targets.into_iter().partition(|t| t.facts.zombie);
     let chosen: Vec<_> = live.into_iter().map(|target| Chosen::new(target, plan.exact)).collect();
-    if let Some(exit) = troubled
+    if let Some(exit) = problem_exit
         && !plan.keep_going
     {
-        report.victims.extend(chosen.iter().map(|c| c.report(Story::Spared)));
+        report.victims.extend(chosen.iter().map(|c| c.report(VictimResult::Spared)));
         report.exit = exit;
         return Ok(report);
     }
-    report.victims.extend(zombies.into_iter().map(|target| Chosen::new(target, false).report(Story::Zombie)));
-    report.exit = troubled.unwrap_or(Exit::Done);
+    report
+        .victims
+        .extend(zombies.into_iter().map(|target| Chosen::new(target, false).report(VictimResult::Zombie)));
+    report.exit = problem_exit.unwrap_or(Exit::Done);
 
     if plan.dry_run {
-        report.victims.extend(chosen.iter().map(|c| c.report(Story::WouldKill { means: method })));
+        report.victims.extend(chosen.iter().map(|c| c.report(VictimResult::WouldKill { method })));
     } else if !chosen.is_empty() {
         kill_all(plan, &root, method, chosen, &mut report)?;
     }
@@ -150,36 +107,37 @@ fn kill_all(
     // Before threads are started.
     let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
     let mut victims = Vec::with_capacity(chosen.len());
-    let mut told = Vec::with_capacity(chosen.len());
+    let mut reports = Vec::with_capacity(chosen.len());
     for c in chosen {
-        told.push(c.report(Story::Spared));
+        reports.push(c.report(VictimResult::Spared));
         let facts = &c.target.facts;
         let (vm_size, core_dumping) = (facts.vm_size, facts.core_dumping);
-        victims.push(Held { pidfd: c.target.pidfd, bytes: c.bytes, vm_size, core_dumping });
+        victims.push(Victim { pidfd: c.target.pidfd, bytes: c.bytes, vm_size, core_dumping });
     }
     let count = victims.len();
-    // Who asks for the kernel's workers gets these alone.
-    let paced = plan.method.is_none() && workers_are_paced(root);
-    let kernel = Kernel { together: reap_is_on(root), paced };
+    let kernel = KernelFeatures::read(root);
+    // A user who asks for the kernel's workers gets these alone.
+    let paced_workers = plan.method.is_none() && kernel.paced_workers;
+    let kernel = KernelFeatures { paced_workers, ..kernel };
     let armed = Armed::new(victims, method, kernel).context("cannot start threads")?;
     report.threads = armed.threads();
     let before = memory(root)?;
 
-    let mut wait = Wait::TimeUp;
-    if let Some(first) = plan.first {
-        armed.ask(first.signal.signal());
+    let mut wait = WaitEnd::TimeUp;
+    if let Some(first) = plan.signal_first {
+        armed.send_first_signal(first.signal.signal());
         let mut progress = Progress::new(plan.show != Show::Nothing);
-        wait = armed.wait(Instant::now() + first.grace, interrupt.as_fd(), INTERVAL, || {
+        wait = armed.wait(Instant::now() + first.grace, interrupt.as_fd(), PROGRESS_INTERVAL, || {
             progress.show(|elapsed| {
                 let left = units::time(first.grace.saturating_sub(elapsed));
                 format!("{} sent to {count}; SIGKILL in {left} to those that are left", first.signal)
             });
         })?;
     }
-    if wait == Wait::TimeUp {
-        armed.fire();
+    if wait == WaitEnd::TimeUp {
+        armed.kill();
         let mut progress = Progress::new(plan.show != Show::Nothing);
-        wait = armed.wait(Instant::now() + plan.timeout, interrupt.as_fd(), INTERVAL, || {
+        wait = armed.wait(Instant::now() + plan.timeout, interrupt.as_fd(), PROGRESS_INTERVAL, || {
             progress.show(|elapsed| {
                 let back = memory(root).map_or(0, |now| now.gain_since(&before)).min(expected);
                 let rate = units::rate(back as f64 / elapsed.as_secs_f64());
@@ -192,18 +150,18 @@ fn kill_all(
             });
         })?;
     }
-    report.interrupted = wait == Wait::Interrupted && interrupt.take();
+    report.interrupted = wait == WaitEnd::Interrupted && interrupt.take();
     let outcomes = armed.outcomes();
     report.before = before;
     report.after = Some(memory(root)?);
-    for (mut victim, outcome) in told.into_iter().zip(outcomes) {
+    for (mut victim, outcome) in reports.into_iter().zip(outcomes) {
         if let Fate::Refused(errno) = outcome.fate {
-            let fault = refused(&victim, errno);
-            report.exit = report.exit.max(fault.1);
-            report.errors.push(fault.0);
+            let (fault, exit) = refusal(&victim, errno);
+            report.exit = report.exit.max(exit);
+            report.errors.push(fault);
         }
         report.exit = report.exit.max(exit_of(&outcome));
-        victim.story = Story::Struck(outcome);
+        victim.result = VictimResult::Attempted(outcome);
         report.victims.push(victim);
     }
     if report.interrupted {
@@ -217,23 +175,23 @@ fn exit_of(outcome: &Outcome) -> Exit {
         Fate::Killed | Fate::Exited | Fate::Gone => Exit::Done,
         Fate::Shared => Exit::Shared,
         Fate::Dying => Exit::StillDying,
-        // Told by other means: Ctrl-C, the error.
+        // Reported otherwise: by Ctrl-C, by the error.
         Fate::Spared | Fate::Refused(_) => Exit::Done,
     }
 }
 
-/// A signal that the kernel refused although it said before that it would not.
-fn refused(victim: &Victim, errno: i32) -> (Fault, Exit) {
+/// The error for a signal that the kernel refused although it had permitted it before.
+fn refusal(victim: &VictimReport, errno: i32) -> (Fault, Exit) {
     let error = std::io::Error::from_raw_os_error(errno);
     let kind = if matches!(errno, libc::EPERM | libc::EACCES) { Kind::NotPermitted } else { Kind::System };
     let message = format!("cannot signal {}: {error}", victim.label());
-    (Fault { target: None, pid: Some(victim.was.pid), kind: kind.name(), message }, kind.exit())
+    (Fault { target: None, pid: Some(victim.facts.pid), kind: kind.name(), message }, kind.exit())
 }
 
 impl Chosen {
     fn new(target: Target, exact: bool) -> Self {
         let at_most = target.facts.bytes();
-        // Not in reach of everybody, and then the upper bound has to do.
+        // Not permitted for all processes; the upper bound is used then.
         let rollup = if exact { target.process.smaps_rollup().ok() } else { None };
         match rollup {
             Some(rollup) => Self { target, bytes: rollup.comes_back(), exact: true },
@@ -241,37 +199,26 @@ impl Chosen {
         }
     }
 
-    fn report(&self, story: Story) -> Victim {
-        let facts = &self.target.facts;
-        let was = Was {
+    fn report(&self, result: VictimResult) -> VictimReport {
+        let read = &self.target.facts;
+        let facts = VictimFacts {
             pid: self.target.process.pid().get(),
-            comm: linux::escape(facts.comm.as_bytes()).to_string(),
-            uid: facts.uid,
-            ppid: facts.ppid.map(Pid::get),
-            start_time: facts.start_time,
-            rss_anon: facts.rss_anon,
-            swap: facts.swap,
+            comm: linux::escape(read.comm.as_bytes()).to_string(),
+            uid: read.uid,
+            ppid: read.ppid.map(Pid::get),
+            start_time: read.start_time,
+            rss_anon: read.rss_anon,
+            swap: read.swap,
             bytes: self.bytes,
             exact: self.exact,
         };
-        Victim { was, story }
+        VictimReport { facts, result }
     }
 }
 
 fn memory(root: &Root) -> Result<Memory> {
     let info = MemInfo::read(root)?;
     Ok(Memory { anon: info.anon, free: info.free, available: info.available, swap_free: info.swap_free })
-}
-
-/// Whether several threads can free one address space together.
-pub(crate) fn reap_is_on(root: &Root) -> bool {
-    // What cannot be read is not counted on.
-    matches!(Topic::Reap.is_on(root), Ok(Some(true)))
-}
-
-/// Whether the kernel's workers leave a share of their CPU to others.
-fn workers_are_paced(root: &Root) -> bool {
-    matches!(features::expedite_cpu_percent(root), Ok(Some(percent)) if percent < 100)
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! What `memreap kill` tells.
+//! What `memreap kill` prints, as text and as JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::commands::kill::Plan;
+use super::plan::Plan;
 use crate::exit::Exit;
-use crate::kill::engine::{Fate, Method, Outcome};
 use crate::kill::target::Problem;
+use crate::kill::{Fate, Method, Outcome};
 use crate::units;
 
-/// The version of the JSON. Fields may be added without a new one.
-const VERSION: u32 = 1;
-/// Below this a rate says more about the clock than about the memory.
-const RATED: u64 = 1 << 20;
-/// Below this other processes' doings drown what came back.
-const NOTABLE: u64 = 64 << 20;
+/// The version of the JSON. Fields may be added without a new one; 2 renamed a victim's `means` to `method`.
+const VERSION: u32 = 2;
+/// With less memory than this no rate is printed: it says more about the clock than about the memory.
+const MIN_RATED_BYTES: u64 = 1 << 20;
+/// With less memory than this no shortfall is printed: what other processes allocate and free is as much.
+const MIN_SHORTFALL_BYTES: u64 = 64 << 20;
 
-/// All that there is to tell; `docs/memreap.md` has the JSON's fields.
+/// All that is printed; `docs/memreap.md` lists the JSON's fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`VERSION`].
@@ -46,7 +46,7 @@ pub struct Report {
     /// The system's memory at the end.
     pub after: Option<Memory>,
     /// The processes.
-    pub victims: Vec<Victim>,
+    pub victims: Vec<VictimReport>,
     /// What went wrong.
     pub errors: Vec<Fault>,
 }
@@ -81,16 +81,16 @@ impl Memory {
 
 /// One process.
 #[derive(Clone, Debug)]
-pub struct Victim {
-    /// What it was.
-    pub was: Was,
+pub struct VictimReport {
+    /// What was read of it before the kill.
+    pub facts: VictimFacts,
     /// What became of it.
-    pub story: Story,
+    pub result: VictimResult,
 }
 
-/// What a process was, before anything was done to it.
+/// What was read of a process before anything was done to it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Was {
+pub struct VictimFacts {
     /// Its ID.
     pub pid: i32,
     /// Its name, printable.
@@ -111,20 +111,20 @@ pub struct Was {
     pub exact: bool,
 }
 
-/// What became of a process.
+/// What was done to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Story {
-    /// Nothing was done to it, because of problems with other targets, or Ctrl-C.
+pub enum VictimResult {
+    /// Nothing: there were problems with other targets, or Ctrl-C.
     Spared,
     /// A dry run.
     WouldKill {
         /// How its memory would come back.
-        means: Method,
+        method: Method,
     },
     /// It was dead already.
     Zombie,
-    /// It was to be killed.
-    Struck(Outcome),
+    /// It was killed, or the attempt failed; see [`Outcome::fate`].
+    Attempted(Outcome),
 }
 
 /// What went wrong with a target.
@@ -140,11 +140,11 @@ pub struct Fault {
     pub message: String,
 }
 
-/// [`Story`] as JSON has it.
+/// [`VictimResult`] as JSON.
 #[derive(Default, Serialize)]
-struct Told {
+struct ResultJson {
     outcome: &'static str,
-    means: Option<&'static str>,
+    method: Option<&'static str>,
     /// From the signal until the memory was back.
     seconds: Option<f64>,
     bytes_per_second: Option<f64>,
@@ -170,7 +170,7 @@ impl Report {
             exit: Exit::Done,
             method,
             threads: 0,
-            signal_first: plan.first.map(|first| FirstReport {
+            signal_first: plan.signal_first.map(|first| FirstReport {
                 signal: first.signal.to_string(),
                 grace_seconds: first.grace.as_secs_f64(),
             }),
@@ -211,24 +211,24 @@ impl Report {
         text
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = (&Was, &Outcome)> {
-        self.victims.iter().filter_map(|victim| match &victim.story {
-            Story::Struck(outcome) => Some((&victim.was, outcome)),
+    fn outcomes(&self) -> impl Iterator<Item = (&VictimFacts, &Outcome)> {
+        self.victims.iter().filter_map(|victim| match &victim.result {
+            VictimResult::Attempted(outcome) => Some((&victim.facts, outcome)),
             _ => None,
         })
     }
 
-    /// What came back, and when the last of it did.
+    /// Returns how many bytes came back, and after what time the last of them did.
     fn back(&self) -> (u64, Duration) {
         self.outcomes()
-            .filter_map(|(was, o)| Some((was.bytes, o.started + o.back?)))
+            .filter_map(|(facts, o)| Some((facts.bytes, o.started + o.back?)))
             .fold((0, Duration::ZERO), |(sum, last), (bytes, at)| (sum + bytes, last.max(at)))
     }
 
-    /// The sum, where there is one to draw.
+    /// The sum over several processes.
     fn total(&self) -> Option<String> {
         if self.dry_run && self.victims.len() > 1 {
-            let sum = self.victims.iter().map(|v| v.was.bytes).sum();
+            let sum = self.victims.iter().map(|v| v.facts.bytes).sum();
             return Some(format!("{} processes: {} would come back", self.victims.len(), units::bytes(sum)));
         }
         let came = self.outcomes().filter(|(_, o)| o.back.is_some()).count();
@@ -236,11 +236,11 @@ impl Report {
         (came > 1).then(|| format!("{came} processes: {}", back(sum, last)))
     }
 
-    /// A word of doubt, where the system has much less back than its processes had.
+    /// A note for when the system has got much less memory back than its processes had.
     fn shortfall(&self) -> Option<String> {
         let (sum, _) = self.back();
         let gain = self.after?.gain_since(&self.before);
-        (sum >= NOTABLE && gain < sum / 5 * 4).then(|| {
+        (sum >= MIN_SHORTFALL_BYTES && gain < sum / 5 * 4).then(|| {
             format!(
                 "note: the system uses only {} less than before: pages that other processes use too do not \
                  come back (--exact leaves them out), and others may have taken memory since",
@@ -253,7 +253,7 @@ impl Report {
 /// "2.0 GiB back in 0.41 s (4.9 GiB/s)"
 fn back(bytes: u64, time: Duration) -> String {
     let mut text = format!("{} back in {}", units::bytes(bytes), units::time(time));
-    if bytes >= RATED
+    if bytes >= MIN_RATED_BYTES
         && let Some(rate) = rate(bytes, time)
     {
         let _ = write!(text, " ({})", units::rate(rate));
@@ -265,27 +265,27 @@ fn rate(bytes: u64, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| bytes as f64 / time.as_secs_f64())
 }
 
-impl Victim {
+impl VictimReport {
     /// "4711 (name)".
     pub fn label(&self) -> String {
-        format!("{} ({})", self.was.pid, self.was.comm)
+        format!("{} ({})", self.facts.pid, self.facts.comm)
     }
 
     fn line(&self, report: &Report) -> String {
-        let (who, bytes) = (self.label(), units::bytes(self.was.bytes));
-        match &self.story {
-            Story::Spared => format!("not killed: {who}"),
-            Story::Zombie => {
-                let parent = self.was.ppid.map_or_else(String::new, |ppid| format!(", process {ppid},"));
+        let (who, bytes) = (self.label(), units::bytes(self.facts.bytes));
+        match &self.result {
+            VictimResult::Spared => format!("not killed: {who}"),
+            VictimResult::Zombie => {
+                let parent = self.facts.ppid.map_or_else(String::new, |ppid| format!(", process {ppid},"));
                 format!(
                     "{who} is dead already (a zombie) and has no memory to give back; its parent{parent} has not waited for it"
                 )
             }
-            Story::WouldKill { means } => {
-                let at_most = if self.was.exact { "" } else { "at most " };
-                format!("would kill {who}: {at_most}{bytes} would come back, by {}", means.name())
+            VictimResult::WouldKill { method } => {
+                let at_most = if self.facts.exact { "" } else { "at most " };
+                format!("would kill {who}: {at_most}{bytes} would come back, by {}", method.name())
             }
-            Story::Struck(outcome) => match outcome.fate {
+            VictimResult::Attempted(outcome) => match outcome.fate {
                 Fate::Spared => format!("not killed: {who}"),
                 Fate::Gone => format!("{who} was gone before the signal"),
                 Fate::Refused(_) => format!("not killed: {who}"),
@@ -295,13 +295,13 @@ impl Victim {
                     format!("{who} ended after {signal}: {bytes} back in {}", units::time(end))
                 }
                 Fate::Killed => {
-                    let late = if outcome.race_lost && self.was.bytes >= RATED {
+                    let late = if outcome.race_lost && self.facts.bytes >= MIN_RATED_BYTES {
                         " (mrelease came too late)"
                     } else {
                         ""
                     };
-                    let back = back(self.was.bytes, outcome.back.unwrap_or_default());
-                    format!("killed {who}: {back} by {}{late}", outcome.means.name())
+                    let back = back(self.facts.bytes, outcome.back.unwrap_or_default());
+                    format!("killed {who}: {back} by {}{late}", outcome.method.name())
                 }
                 Fate::Shared => format!(
                     "killed {who}, but its {bytes} did not come back: another process that lives shares the memory"
@@ -317,7 +317,7 @@ impl Victim {
                             format!(
                                 "its {bytes} came back in {} by {}",
                                 units::time(time),
-                                outcome.means.name()
+                                outcome.method.name()
                             )
                         }
                         None => format!("it may hold {bytes} still"),
@@ -328,14 +328,18 @@ impl Victim {
         }
     }
 
-    fn told(&self) -> Told {
-        let outcome = match &self.story {
-            Story::Spared => return Told { outcome: "spared", ..Told::default() },
-            Story::Zombie => return Told { outcome: "zombie", ..Told::default() },
-            Story::WouldKill { means } => {
-                return Told { outcome: "would_kill", means: Some(means.name()), ..Told::default() };
+    fn result_json(&self) -> ResultJson {
+        let outcome = match &self.result {
+            VictimResult::Spared => return ResultJson { outcome: "spared", ..ResultJson::default() },
+            VictimResult::Zombie => return ResultJson { outcome: "zombie", ..ResultJson::default() },
+            VictimResult::WouldKill { method } => {
+                return ResultJson {
+                    outcome: "would_kill",
+                    method: Some(method.name()),
+                    ..ResultJson::default()
+                };
             }
-            Story::Struck(outcome) => outcome,
+            VictimResult::Attempted(outcome) => outcome,
         };
         let name = match outcome.fate {
             Fate::Killed => "killed",
@@ -346,11 +350,11 @@ impl Victim {
             Fate::Spared => "spared",
             Fate::Refused(_) => "refused",
         };
-        Told {
+        ResultJson {
             outcome: name,
-            means: matches!(outcome.fate, Fate::Killed | Fate::Dying).then(|| outcome.means.name()),
+            method: matches!(outcome.fate, Fate::Killed | Fate::Dying).then(|| outcome.method.name()),
             seconds: outcome.back.map(|t| t.as_secs_f64()),
-            bytes_per_second: outcome.back.and_then(|t| rate(self.was.bytes, t)),
+            bytes_per_second: outcome.back.and_then(|t| rate(self.facts.bytes, t)),
             exited_seconds: outcome.exited.map(|t| t.as_secs_f64()),
             mrelease: (outcome.calls > 0).then_some(Calls {
                 calls: outcome.calls,
@@ -361,16 +365,16 @@ impl Victim {
     }
 }
 
-impl Serialize for Victim {
+impl Serialize for VictimReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Flat<'a> {
             #[serde(flatten)]
-            was: &'a Was,
+            facts: &'a VictimFacts,
             #[serde(flatten)]
-            told: Told,
+            result: ResultJson,
         }
-        Flat { was: &self.was, told: self.told() }.serialize(serializer)
+        Flat { facts: &self.facts, result: self.result_json() }.serialize(serializer)
     }
 }
 
@@ -385,7 +389,7 @@ fn method_name<S: Serializer>(method: &Method, serializer: S) -> Result<S::Ok, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::kill::Show;
+    use crate::commands::kill::plan::Show;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -395,7 +399,7 @@ mod tests {
             all: false,
             force: false,
             keep_going: false,
-            first: None,
+            signal_first: None,
             timeout: 10_000 * MS,
             method: None,
             dry_run: false,
@@ -411,7 +415,7 @@ mod tests {
     fn outcome(fate: Fate) -> Outcome {
         Outcome {
             fate,
-            means: Method::Mrelease,
+            method: Method::Mrelease,
             started: Duration::ZERO,
             back: Some(410 * MS),
             exited: Some(420 * MS),
@@ -421,8 +425,8 @@ mod tests {
         }
     }
 
-    fn victim(pid: i32, bytes: u64, story: Story) -> Victim {
-        let was = Was {
+    fn victim(pid: i32, bytes: u64, result: VictimResult) -> VictimReport {
+        let facts = VictimFacts {
             pid,
             comm: "firefox".to_owned(),
             uid: 1000,
@@ -433,11 +437,11 @@ mod tests {
             bytes,
             exact: false,
         };
-        Victim { was, story }
+        VictimReport { facts, result }
     }
 
     fn line(fate: Fate) -> String {
-        victim(1234, 2 << 30, Story::Struck(outcome(fate))).line(&report())
+        victim(1234, 2 << 30, VictimResult::Attempted(outcome(fate))).line(&report())
     }
 
     #[test]
@@ -460,29 +464,29 @@ mod tests {
         );
         let mut report = report();
         report.signal_first = Some(FirstReport { signal: "SIGTERM".to_owned(), grace_seconds: 2.0 });
-        let exited = victim(1234, 2 << 30, Story::Struck(outcome(Fate::Exited)));
+        let exited = victim(1234, 2 << 30, VictimResult::Attempted(outcome(Fate::Exited)));
         assert_eq!(exited.line(&report), "1234 (firefox) ended after SIGTERM: 2.0 GiB back in 0.41 s");
     }
 
     #[test]
-    fn a_line_for_those_not_struck() {
-        let line = |story| victim(1234, 2 << 30, story).line(&report());
-        assert_eq!(line(Story::Spared), "not killed: 1234 (firefox)");
+    fn a_line_for_those_not_killed() {
+        let line = |result| victim(1234, 2 << 30, result).line(&report());
+        assert_eq!(line(VictimResult::Spared), "not killed: 1234 (firefox)");
         assert_eq!(
-            line(Story::Zombie),
+            line(VictimResult::Zombie),
             "1234 (firefox) is dead already (a zombie) and has no memory to give back; its parent, process 77, \
              has not waited for it"
         );
         assert_eq!(
-            line(Story::WouldKill { means: Method::Expedite }),
+            line(VictimResult::WouldKill { method: Method::Expedite }),
             "would kill 1234 (firefox): at most 2.0 GiB would come back, by expedite"
         );
     }
 
     #[test]
     fn a_lost_race_is_told_where_it_matters() {
-        let lost = Outcome { means: Method::Plain, race_lost: true, ..outcome(Fate::Killed) };
-        let line = |bytes| victim(1, bytes, Story::Struck(lost)).line(&report());
+        let lost = Outcome { method: Method::Plain, race_lost: true, ..outcome(Fate::Killed) };
+        let line = |bytes| victim(1, bytes, VictimResult::Attempted(lost)).line(&report());
         assert!(line(2 << 30).ends_with("by plain (mrelease came too late)"), "{}", line(2 << 30));
         assert_eq!(line(100 << 10), "killed 1 (firefox): 100 KiB back in 0.41 s by plain");
     }
@@ -492,11 +496,11 @@ mod tests {
         let mut report = report();
         let late = Outcome { started: 90 * MS, ..outcome(Fate::Killed) };
         report.victims = vec![
-            victim(1, 1 << 30, Story::Struck(outcome(Fate::Killed))),
-            victim(2, 1 << 30, Story::Struck(late)),
-            victim(3, 1 << 30, Story::Struck(outcome(Fate::Gone))),
+            victim(1, 1 << 30, VictimResult::Attempted(outcome(Fate::Killed))),
+            victim(2, 1 << 30, VictimResult::Attempted(late)),
+            victim(3, 1 << 30, VictimResult::Attempted(outcome(Fate::Gone))),
         ];
-        report.victims[2].story = Story::Struck(Outcome { back: None, ..outcome(Fate::Gone) });
+        report.victims[2].result = VictimResult::Attempted(Outcome { back: None, ..outcome(Fate::Gone) });
         let text = report.text();
         assert_eq!(text.lines().last(), Some("2 processes: 2.0 GiB back in 0.50 s (4.0 GiB/s)"), "{text}");
     }
@@ -504,12 +508,12 @@ mod tests {
     #[test]
     fn less_back_than_said_is_told() {
         let mut report = report();
-        report.victims = vec![victim(1, 2 << 30, Story::Struck(outcome(Fate::Killed)))];
+        report.victims = vec![victim(1, 2 << 30, VictimResult::Attempted(outcome(Fate::Killed)))];
         assert_eq!(report.shortfall(), None);
         report.after = Some(Memory { anon: 3 << 30, ..report.before });
         assert!(report.text().contains("the system uses only 1.0 GiB less than before"), "{}", report.text());
         // What others do must not look like a shortfall of little.
-        report.victims = vec![victim(1, 1 << 20, Story::Struck(outcome(Fate::Killed)))];
+        report.victims = vec![victim(1, 1 << 20, VictimResult::Attempted(outcome(Fate::Killed)))];
         report.after = Some(report.before);
         assert_eq!(report.shortfall(), None);
     }
@@ -523,11 +527,11 @@ mod tests {
 
     #[test]
     fn json_has_null_for_what_is_not_known() {
-        let json = |story| serde_json::to_value(victim(1, 1 << 20, story)).unwrap();
-        let zombie = json(Story::Zombie);
+        let json = |result| serde_json::to_value(victim(1, 1 << 20, result)).unwrap();
+        let zombie = json(VictimResult::Zombie);
         assert_eq!((&zombie["outcome"], &zombie["seconds"]), (&"zombie".into(), &serde_json::Value::Null));
-        let killed = json(Story::Struck(outcome(Fate::Killed)));
-        assert_eq!((&killed["means"], &killed["mrelease"]["again"]), (&"mrelease".into(), &1.into()));
+        let killed = json(VictimResult::Attempted(outcome(Fate::Killed)));
+        assert_eq!((&killed["method"], &killed["mrelease"]["again"]), (&"mrelease".into(), &1.into()));
         assert_eq!(killed["seconds"], 0.41);
         assert_eq!(serde_json::to_value(report()).unwrap()["exit_code"], 0);
     }

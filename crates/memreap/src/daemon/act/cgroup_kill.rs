@@ -8,7 +8,8 @@ use linux::{Pid, PidFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::daemon::files;
-use crate::kill::engine::{self, Method};
+use crate::kill::Method;
+use crate::kill::method::send_sigkill;
 
 /// How often the members of a cgroup are looked for that is killed one by one, and how many are held at
 /// a time.
@@ -46,18 +47,18 @@ pub fn is_member(dir: &OwnedFd, pid: Pid) -> Option<()> {
 
 /// Kills the processes in a leaf cgroup: all at once where the kernel can (Linux 5.14), with their memory
 /// freed by it where it can do that, too. Says whether it did, or whether there were any.
-pub fn kill(dir: &OwnedFd, means: Method) -> bool {
-    let words: &[&[u8]] = if means == Method::Expedite { &[b"1 expedite", b"1"] } else { &[b"1"] };
+pub fn kill(dir: &OwnedFd, method: Method) -> bool {
+    let words: &[&[u8]] = if method == Method::Expedite { &[b"1 expedite", b"1"] } else { &[b"1"] };
     // A user's own cgroups are the user's to write to, and root's with CAP_DAC_OVERRIDE. What the kernel
     // does not know has killed nobody (EINVAL).
     let file = rustix::fs::openat(dir, c"cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     file.is_ok_and(|file| words.iter().any(|word| rustix::io::write(&file, word).is_ok()))
-        || kill_members(dir, means)
+        || kill_members(dir, method)
 }
 
 /// Kills the processes in a cgroup one by one, and those that they have started meanwhile, some times
 /// over. Says whether there were any.
-fn kill_members(dir: &OwnedFd, means: Method) -> bool {
+fn kill_members(dir: &OwnedFd, method: Method) -> bool {
     let mut killed = false;
     for _ in 0..PASSES {
         let mut held = ArrayVec::<PidFd, MEMBERS>::new();
@@ -79,7 +80,7 @@ fn kill_members(dir: &OwnedFd, means: Method) -> bool {
             break;
         }
         for (pidfd, _) in held.iter().zip(own).filter(|(_, own)| *own) {
-            killed |= engine::kill(pidfd, means).is_ok();
+            killed |= send_sigkill(pidfd, method).is_ok();
         }
     }
     killed
@@ -137,11 +138,12 @@ mod tests {
     fn the_kernel_is_asked_for_what_it_can() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cgroup.kill");
-        for (means, word) in [(Method::Plain, "1"), (Method::Mrelease, "1"), (Method::Expedite, "1 expedite")]
+        for (method, word) in
+            [(Method::Plain, "1"), (Method::Mrelease, "1"), (Method::Expedite, "1 expedite")]
         {
             fs::write(&file, "").unwrap();
             let dir = rustix::fs::openat(CWD, dir.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
-            assert!(kill(&dir.unwrap(), means));
+            assert!(kill(&dir.unwrap(), method));
             assert_eq!(fs::read_to_string(&file).unwrap(), word);
         }
     }

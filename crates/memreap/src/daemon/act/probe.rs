@@ -10,8 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::daemon::files;
-use crate::kill::engine::STACK;
-use crate::kill::prestarted;
+use crate::kill::prestarted::{self, STACK_BYTES};
 use arrayvec::{ArrayString, ArrayVec};
 use linux::{Pid, PidFd};
 
@@ -44,7 +43,7 @@ impl Probe {
             Arc::new(Shared { proc: proc.try_clone()?, job: Mutex::new(None), turn: Condvar::new() });
         let probe = Self { shared: Arc::clone(&shared) };
         let mut buffer = vec![0; 16 << 10];
-        prestarted::start("probe", STACK, move || shared.live(&mut buffer))?;
+        prestarted::start("probe", STACK_BYTES, move || shared.live(&mut buffer))?;
         Ok(probe)
     }
 

@@ -1,5 +1,5 @@
-//! Threads that wait for a victim all the daemon's life, so that none must be started when there is
-//! no memory to start one with.
+//! Threads that wait for a victim during all of the daemon's life, so that none must be started when there is no memory to
+//! start one with.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -11,188 +11,196 @@ use arrayvec::ArrayVec;
 use linux::{Pid, PidFd};
 
 use super::threads::{Policy, schedule};
-use crate::kill::engine::{
-    Epoch, Held, Method, Outcome, PAUSE, SIGNAL_ALL_WITHIN, SPIN_UP, STACK, Slot, WORTH, prefer_this_thread,
-};
+use crate::kill::engine::{MAX_SIGNAL_DELAY, MIN_THREADED_VICTIM_BYTES, SPINNER_START_TIMEOUT};
+use crate::kill::prestarted::{STACK_BYTES, raise_priority};
+use crate::kill::victim::{Epoch, MIN_RETRY_PAUSE, TrackedVictim};
+use crate::kill::{Method, Outcome, Victim};
 
-/// Victims that can be dying at the same time. More than one only when one does not die in time, or some of many
-/// die together.
-pub const VICTIMS: usize = 32;
+/// Victims that can be dying at the same time: more than one only when one does not die in time, or when several of a
+/// cgroup are killed together.
+pub const MAX_VICTIMS: usize = 32;
 /// Two on a victim, and two for the next one when those are stuck in the kernel.
 const THREADS: usize = 4;
-/// How often a thread looks whether the other one still works.
-const STEP_IN: Duration = Duration::from_millis(1);
+/// How often a thread checks whether another thread still frees the victim's memory.
+const HANDOVER_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a thread tries to free the memory of one victim.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_FREEING_TIME: Duration = Duration::from_secs(30);
 
-/// The standing threads and their victims.
+/// The prestarted threads and their victims.
 pub struct Reapers {
     shared: Arc<Shared>,
     method: Method,
-    spin: bool,
+    /// Whether a thread tries to free a victim's memory from before the kill: only with several CPUs.
+    uses_spinner: bool,
 }
 
 struct Shared {
     epoch: Epoch,
-    slots: [RwLock<Option<Slot>>; VICTIMS],
-    jobs: Mutex<ArrayVec<Job, { 2 * VICTIMS }>>,
-    turn: Condvar,
-    /// The threads that have a victim; 0 is none.
-    busy: [AtomicI32; THREADS],
+    slots: [RwLock<Option<TrackedVictim>>; MAX_VICTIMS],
+    jobs: Mutex<ArrayVec<Job, { 2 * MAX_VICTIMS }>>,
+    job_posted: Condvar,
+    /// The IDs of threads that work on a victim; 0 is none.
+    busy_tids: [AtomicI32; THREADS],
     spinning: AtomicUsize,
-    /// The victim that a thread tries to free from before it is killed; [`VICTIMS`] is none.
-    spun: AtomicUsize,
-    /// Several threads can free one address space together (topic `reap`).
-    together: bool,
+    /// The slot of the victim that a thread tries to free from before it is killed; [`MAX_VICTIMS`] is none.
+    spinner_slot: AtomicUsize,
+    /// Several threads can free one address space at the same time (topic `reap`).
+    parallel_reap: bool,
     ready: AtomicUsize,
 }
 
+/// What a thread does with the victim in a slot.
 #[derive(Clone, Copy)]
 enum Job {
-    /// Try to free the victim's memory from before it is killed.
+    /// Tries to free its memory, beginning before it is killed.
     Spin(usize),
-    /// Kill it, then free its memory.
-    Strike(usize),
+    /// Kills it, then frees its memory.
+    Kill(usize),
 }
 
 impl Reapers {
-    /// Starts the threads and lets each make its system call once in vain. With `together` several
-    /// threads can free one address space at the same time (topic `reap`).
+    /// Starts the threads, and has each make its system call once without effect. With `parallel_reap` several threads
+    /// can free one address space at the same time (topic `reap`).
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn new(method: Method, together: bool) -> io::Result<Self> {
+    pub fn new(method: Method, parallel_reap: bool) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             epoch: Epoch::now(),
             slots: Default::default(),
             jobs: Mutex::new(ArrayVec::new()),
-            turn: Condvar::new(),
-            busy: Default::default(),
+            job_posted: Condvar::new(),
+            busy_tids: Default::default(),
             spinning: AtomicUsize::new(0),
-            spun: AtomicUsize::new(VICTIMS),
-            together,
+            spinner_slot: AtomicUsize::new(MAX_VICTIMS),
+            parallel_reap,
             ready: AtomicUsize::new(0),
         });
         let threads = if method == Method::Mrelease { THREADS } else { 0 };
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name("reaper".into()).stack_size(STACK).spawn(move || shared.live())?;
+            thread::Builder::new()
+                .name("reaper".into())
+                .stack_size(STACK_BYTES)
+                .spawn(move || shared.work())?;
         }
         while shared.ready.load(Ordering::Acquire) < threads {
-            thread::sleep(PAUSE);
+            thread::sleep(MIN_RETRY_PAUSE);
         }
-        let spin = thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
-        Ok(Self { shared, method, spin })
+        let uses_spinner = thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        Ok(Self { shared, method, uses_spinner })
     }
 
-    /// How memory is got back.
+    /// Returns how memory comes back.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// Kills a victim and begins to free its memory. Gives the number by which to ask for it, or the
-    /// victim's handle back when all places are taken by victims that do not die.
+    /// Kills a victim and begins to free its memory. Returns the slot by which [`Self::outcome`] is asked for it.
     ///
     /// # Errors
-    /// The handle; nothing was sent.
-    pub fn strike(&self, victim: Held) -> Result<usize, PidFd> {
-        let large = victim.bytes >= WORTH;
-        let place = self.shared.take_place(victim)?;
+    /// The victim's pidfd when all slots are taken by victims that do not die; nothing was sent then.
+    pub fn kill(&self, victim: Victim) -> Result<usize, PidFd> {
+        let large = victim.bytes >= MIN_THREADED_VICTIM_BYTES;
+        let slot = self.shared.take_slot(victim)?;
         if self.method == Method::Mrelease && large {
-            self.let_threads(place);
+            self.hand_to_threads(slot);
         }
-        self.send(place);
-        Ok(place)
+        self.send_sigkill(slot);
+        Ok(slot)
     }
 
-    /// The same for one more: it is killed at once, and its memory is freed when a thread has the time.
+    /// As [`Self::kill`], for one more victim of the same cgroup: it is sent its signal at once, and its memory is freed
+    /// when a thread has time for it.
     ///
     /// # Errors
-    /// As [`Self::strike`].
-    pub fn strike_too(&self, victim: Held) -> Result<usize, PidFd> {
-        let place = self.shared.take_place(victim)?;
-        self.send(place);
+    /// As [`Self::kill`].
+    pub fn kill_additional(&self, victim: Victim) -> Result<usize, PidFd> {
+        let slot = self.shared.take_slot(victim)?;
+        self.send_sigkill(slot);
         if self.method == Method::Mrelease {
-            self.shared.post(Job::Strike(place));
+            self.shared.post(Job::Kill(slot));
         }
-        Ok(place)
+        Ok(slot)
     }
 
-    fn send(&self, place: usize) {
-        self.shared.with(place, |slot| {
-            if slot.waits_for_signal() {
-                slot.send(self.shared.epoch, self.method);
+    fn send_sigkill(&self, slot: usize) {
+        self.shared.with(slot, |victim| {
+            if victim.awaits_sigkill() {
+                victim.send_sigkill(self.shared.epoch, self.method);
             }
         });
     }
 
-    fn let_threads(&self, place: usize) {
+    /// Has threads kill the victim and free its memory, and waits until one has sent the signal, or for
+    /// [`MAX_SIGNAL_DELAY`].
+    fn hand_to_threads(&self, slot: usize) {
         let shared = &*self.shared;
-        if self.spin {
+        if self.uses_spinner {
             shared.spinning.store(0, Ordering::Release);
-            shared.spun.store(place, Ordering::Release);
-            shared.post(Job::Spin(place));
+            shared.spinner_slot.store(slot, Ordering::Release);
+            shared.post(Job::Spin(slot));
             let began = Instant::now();
-            while shared.spinning.load(Ordering::Acquire) == 0 && began.elapsed() < SPIN_UP {
+            while shared.spinning.load(Ordering::Acquire) == 0 && began.elapsed() < SPINNER_START_TIMEOUT {
                 thread::yield_now();
             }
         }
-        shared.post(Job::Strike(place));
+        shared.post(Job::Kill(slot));
         let began = Instant::now();
-        let waits = || shared.with(place, Slot::waits_for_signal).unwrap_or(false);
-        while waits() && began.elapsed() < SIGNAL_ALL_WITHIN {
-            thread::sleep(PAUSE);
+        let waits = || shared.with(slot, TrackedVictim::awaits_sigkill).unwrap_or(false);
+        while waits() && began.elapsed() < MAX_SIGNAL_DELAY {
+            thread::sleep(MIN_RETRY_PAUSE);
         }
     }
 
-    /// Takes real time away from the threads that free memory, once they are at it, and gives them this
-    /// niceness: for a large victim that takes most of a second on a slow machine, and whoever happens to
-    /// share the CPU would not run for so long. What they needed it for was to be in time.
-    pub fn let_others_run(&self, niceness: i32) {
-        for busy in &self.shared.busy {
+    /// Takes the threads that are freeing memory out of real time, and sets their niceness. A large victim takes most of
+    /// a second on a slow machine, during which other threads on that CPU would not run; real time was needed only to
+    /// call process_mrelease(2) before the victim passes exit_mm().
+    pub fn lower_priority(&self, nice: i32) {
+        for busy in &self.shared.busy_tids {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
                 // A thread of ours, which does not end.
                 schedule(tid, Policy::Other, 0);
                 // SAFETY: takes numbers. The kernel takes a thread here, whatever POSIX says.
-                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), niceness) };
+                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), nice) };
             }
         }
     }
 
-    /// How it goes with a victim.
-    pub fn outcome(&self, place: usize) -> Option<Outcome> {
-        self.shared.with(place, |slot| {
-            slot.look(self.shared.epoch);
-            slot.outcome(0)
+    /// Returns what has happened to the victim in a slot so far; `None` if there never was one.
+    pub fn outcome(&self, slot: usize) -> Option<Outcome> {
+        self.shared.with(slot, |victim| {
+            victim.check_exited(self.shared.epoch);
+            victim.outcome(0)
         })
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ArrayVec<Job, { 2 * VICTIMS }>> {
+    fn lock(&self) -> MutexGuard<'_, ArrayVec<Job, { 2 * MAX_VICTIMS }>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, place: usize, f: impl FnOnce(&Slot) -> T) -> Option<T> {
-        let slot = self.slots.get(place)?.read().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(f)
+    fn with<T>(&self, slot: usize, f: impl FnOnce(&TrackedVictim) -> T) -> Option<T> {
+        let victim = self.slots.get(slot)?.read().unwrap_or_else(PoisonError::into_inner);
+        victim.as_ref().map(f)
     }
 
-    /// Gives a victim a place.
-    fn take_place(&self, victim: Held) -> Result<usize, PidFd> {
-        let Some(place) = self.free_place() else { return Err(victim.pidfd) };
-        match self.slots[place].try_write() {
-            Ok(mut slot) => *slot = Some(Slot::new(victim, 0, false)),
+    /// Puts a victim into a free slot.
+    fn take_slot(&self, victim: Victim) -> Result<usize, PidFd> {
+        let Some(slot) = self.free_slot() else { return Err(victim.pidfd) };
+        match self.slots[slot].try_write() {
+            Ok(mut tracked) => *tracked = Some(TrackedVictim::new(victim, 0, false)),
             Err(_) => return Err(victim.pidfd),
         }
-        Ok(place)
+        Ok(slot)
     }
 
-    /// A place whose victim is gone, and which no thread looks at.
-    fn free_place(&self) -> Option<usize> {
-        (0..VICTIMS).find(|place| match self.slots[*place].try_write() {
-            Ok(slot) => slot.as_ref().is_none_or(|s| s.look(self.epoch) || !s.is_waited_for()),
+    /// Returns a slot whose victim is gone, and which no thread uses.
+    fn free_slot(&self) -> Option<usize> {
+        (0..MAX_VICTIMS).find(|slot| match self.slots[*slot].try_write() {
+            Ok(victim) => victim.as_ref().is_none_or(|v| v.check_exited(self.epoch) || !v.is_pending()),
             Err(_) => false,
         })
     }
@@ -200,15 +208,15 @@ impl Shared {
     fn post(&self, job: Job) {
         // When there is no room the threads are all stuck; the signal is sent without them.
         if self.lock().try_push(job).is_ok() {
-            self.turn.notify_one();
+            self.job_posted.notify_one();
         }
     }
 
-    /// A thread's life.
-    fn live(&self) {
-        let _ = prefer_this_thread();
+    /// What a thread does: one job after the other.
+    fn work(&self) {
+        let _ = raise_priority();
         let tid = rustix::thread::gettid();
-        // In vain, so that the code is there when it is needed.
+        // Without effect, so that the code is in memory when it is needed.
         let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
         self.ready.fetch_add(1, Ordering::AcqRel);
         loop {
@@ -216,36 +224,44 @@ impl Shared {
             let job = loop {
                 match jobs.pop_at(0) {
                     Some(job) => break job,
-                    None => jobs = self.turn.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                    None => jobs = self.job_posted.wait(jobs).unwrap_or_else(PoisonError::into_inner),
                 }
             };
             drop(jobs);
-            let _ = prefer_this_thread();
-            let busy = self.busy.iter().find(|busy| {
+            let _ = raise_priority();
+            let busy = self.busy_tids.iter().find(|busy| {
                 busy.compare_exchange(0, tid.as_raw_pid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
             });
             let began = Instant::now();
-            let abandoned = || began.elapsed() > PATIENCE;
+            let abandoned = || began.elapsed() > MAX_FREEING_TIME;
             match job {
-                Job::Spin(place) => {
-                    let done = self.with(place, |slot| {
+                Job::Spin(slot) => {
+                    let done = self.with(slot, |victim| {
                         self.spinning.fetch_add(1, Ordering::AcqRel);
-                        slot.free(self.epoch, || false, abandoned);
+                        victim.free_memory(self.epoch, || false, abandoned);
                     });
-                    let _ = self.spun.compare_exchange(place, VICTIMS, Ordering::AcqRel, Ordering::Relaxed);
+                    let _ = self.spinner_slot.compare_exchange(
+                        slot,
+                        MAX_VICTIMS,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
                     done
                 }
-                Job::Strike(place) => self.with(place, |slot| {
-                    if slot.waits_for_signal() {
-                        slot.send(self.epoch, Method::Plain);
+                Job::Kill(slot) => self.with(slot, |victim| {
+                    if victim.awaits_sigkill() {
+                        victim.send_sigkill(self.epoch, Method::Plain);
                     }
-                    // Two threads in one address space only fight, where the kernel does not let them
-                    // work together: and on a machine with two CPUs they leave none for those who wait
-                    // for the memory. So this one only steps in when the other has failed.
-                    while !self.together && self.spun.load(Ordering::Acquire) == place && !abandoned() {
-                        thread::sleep(STEP_IN);
+                    // Where the kernel does not let two threads free one address space together, they only contend for
+                    // it, and on a machine with two CPUs leave none for the threads that wait for the memory. So this
+                    // one begins only when the spinner has failed.
+                    while !self.parallel_reap
+                        && self.spinner_slot.load(Ordering::Acquire) == slot
+                        && !abandoned()
+                    {
+                        thread::sleep(HANDOVER_CHECK_INTERVAL);
                     }
-                    slot.free(self.epoch, || false, abandoned);
+                    victim.free_memory(self.epoch, || false, abandoned);
                 }),
             };
             if let Some(busy) = busy {
@@ -260,27 +276,26 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::kill::engine::Fate;
+    use crate::kill::Fate;
 
-    fn sleeper() -> (Child, Held) {
+    fn sleeper() -> (Child, Victim) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = PidFd::open(Pid::new(child.id().cast_signed()).unwrap()).unwrap();
-        (child, Held { pidfd, bytes: WORTH, vm_size: 0, core_dumping: false })
+        (child, Victim { pidfd, bytes: MIN_THREADED_VICTIM_BYTES, vm_size: 0, core_dumping: false })
     }
 
     #[test]
-    fn victims_die_one_after_the_other_and_places_are_used_again() {
-        type Strike = fn(&Reapers, Held) -> Result<usize, PidFd>;
-        const STRIKES: [Strike; 2] = [Reapers::strike, Reapers::strike_too];
-        for (method, strike) in
-            [Method::best(), Method::Plain].into_iter().flat_map(|m| STRIKES.map(|s| (m, s)))
+    fn victims_die_one_after_the_other_and_slots_are_used_again() {
+        type Kill = fn(&Reapers, Victim) -> Result<usize, PidFd>;
+        const KILLS: [Kill; 2] = [Reapers::kill, Reapers::kill_additional];
+        for (method, kill) in [Method::best(), Method::Plain].into_iter().flat_map(|m| KILLS.map(|k| (m, k)))
         {
             let reapers = Reapers::new(method, false).unwrap();
-            for _ in 0..2 * VICTIMS {
-                let (mut child, held) = sleeper();
-                let place = strike(&reapers, held).unwrap();
+            for _ in 0..2 * MAX_VICTIMS {
+                let (mut child, victim) = sleeper();
+                let slot = kill(&reapers, victim).unwrap();
                 child.wait().unwrap();
-                let outcome = reapers.outcome(place).unwrap();
+                let outcome = reapers.outcome(slot).unwrap();
                 assert_eq!(outcome.fate, Fate::Killed, "{method:?}");
                 assert!(outcome.back.unwrap() <= Duration::from_secs(10));
             }
@@ -290,10 +305,10 @@ mod tests {
     #[test]
     fn a_victim_that_is_gone_is_told_so() {
         let reapers = Reapers::new(Method::best(), true).unwrap();
-        let (mut child, held) = sleeper();
+        let (mut child, victim) = sleeper();
         child.kill().unwrap();
         child.wait().unwrap();
-        let place = reapers.strike(held).unwrap();
-        assert_eq!(reapers.outcome(place).unwrap().fate, Fate::Gone);
+        let slot = reapers.kill(victim).unwrap();
+        assert_eq!(reapers.outcome(slot).unwrap().fate, Fate::Gone);
     }
 }

@@ -16,7 +16,7 @@ use super::cgroup_kill;
 use super::threads::{Policy, Threads, schedule};
 use crate::choice::CGROUP;
 use crate::daemon::files;
-use crate::kill::engine::STACK;
+use crate::kill::prestarted::STACK_BYTES;
 
 /// How often is looked for threads and processes that were started in the meantime by those that were not
 /// done with yet.
@@ -99,7 +99,7 @@ pub fn can_be_undone() -> bool {
         let own = rustix::thread::gettid().as_raw_pid();
         [Policy::Idle, Policy::Other].into_iter().all(|policy| schedule(own, policy, 0))
     };
-    let thread = thread::Builder::new().stack_size(STACK).spawn(try_it);
+    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(try_it);
     thread.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 

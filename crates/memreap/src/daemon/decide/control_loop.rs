@@ -271,7 +271,7 @@ impl<V> Keeper<V> {
 
 /// Who is asked to end before it is killed needs the time for it.
 fn act(config: &Config) -> Act {
-    let grace = config.kill.first.as_ref().map_or(Duration::ZERO, |first| first.grace);
+    let grace = config.kill.signal_first.as_ref().map_or(Duration::ZERO, |first| first.grace);
     Act { horizon: config.act.horizon + grace, ..config.act.clone() }
 }
 
@@ -323,7 +323,7 @@ impl<V> Watch<V> {
                                 return Some(pause);
                             }
                         };
-                        match &kill.first {
+                        match &kill.signal_first {
                             // There is no time left to ask for anything.
                             Some(first) if reason != Reason::Critical => {
                                 world.ask(memory, &victim, first.signal.signal());

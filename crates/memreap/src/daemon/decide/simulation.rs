@@ -6,9 +6,9 @@ use linux::pidfd::Signal;
 
 use super::control_loop::{Keeper, Next, Progress, World};
 use super::governor::{Advice, Governor, Sample};
-use crate::commands::kill::First;
 use crate::config::{Act, Config, Level};
 use crate::daemon::report::record::{Ending, Reason};
+use crate::kill::SignalFirst;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -610,7 +610,7 @@ fn a_victim_that_does_not_die_is_left_behind_at_the_deadline() {
 #[test]
 fn who_is_asked_first_has_the_time_that_there_is() {
     let mut config = Config::default();
-    config.kill.first = Some(First { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
     for deaf in [false, true] {
         let mut run = Run::new(0.5, &config);
         run.sim.deaf = deaf;

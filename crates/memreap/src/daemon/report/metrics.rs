@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 
 use super::record::{Ending, Kill, Reason};
 use super::text::Text;
-use crate::kill::engine::Method;
+use crate::kill::Method;
 
 /// The longest answer.
 const ANSWER: usize = 8 << 10;

@@ -7,7 +7,7 @@ use linux::Pid;
 use linux::process::Comm;
 
 use crate::choice::{CGROUP, Cost};
-use crate::kill::engine::Method;
+use crate::kill::Method;
 
 /// Why a victim was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

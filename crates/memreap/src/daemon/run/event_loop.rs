@@ -24,7 +24,6 @@ use super::signals::{Event as SignalEvent, Signals};
 use super::system::{MEMORIES, System};
 use crate::choice::{Choice, Chooser};
 use crate::commands::args::DaemonArgs;
-use crate::commands::kill;
 use crate::config::{self, Config};
 use crate::daemon::act::probe::Probe;
 use crate::daemon::act::reapers::Reapers;
@@ -32,7 +31,7 @@ use crate::daemon::decide::control_loop::{Keeper, Next, World as _};
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::report::notify::Voice;
 use crate::exit::Exit;
-use crate::kill::engine::{Method, prefer_this_thread};
+use crate::kill::{KernelFeatures, Method, raise_priority};
 
 /// Processes that are looked at, at most.
 const PROCESSES: usize = 32 << 10;
@@ -125,8 +124,8 @@ impl Daemon {
         let cgroups = hierarchy.as_ref().and_then(|h| open_dir(&h.path).ok());
         let chooser = Chooser::new(&root, PROCESSES).context("cannot look at processes")?;
         let probe = Probe::new(&proc).context("cannot start a thread")?;
-        let reapers =
-            Reapers::new(Method::best(), kill::reap_is_on(&root)).context("cannot start threads")?;
+        let reapers = Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap)
+            .context("cannot start threads")?;
         if trigger.is_none() {
             voice.note(format_args!(
                 "this kernel does not tell of pressure (PSI): looking every {} ms instead",
@@ -155,7 +154,7 @@ impl Daemon {
             hierarchy.as_ref().map(|h| h.path.as_path()),
         );
         let mut system = System::new(first, chooser, probe, reapers, config, dry_run, proc, cgroups, voice);
-        if let Err(e) = prefer_this_thread() {
+        if let Err(e) = raise_priority() {
             system.voice.note(format_args!(
                 "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
             ));

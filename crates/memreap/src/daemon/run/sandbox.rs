@@ -333,7 +333,7 @@ mod tests {
     use crate::daemon::report::record::tests::kill;
     use crate::daemon::report::service::Service;
     use crate::daemon::report::warn::Warner;
-    use crate::kill::engine::{Armed, Fate, Held, Kernel, Method};
+    use crate::kill::{Armed, Fate, KernelFeatures, Method};
 
     /// Set for the process in which a test enters the sandbox, as nobody gets out of it.
     const INSIDE: &str = "MEMREAP_TEST_SANDBOX";
@@ -418,14 +418,15 @@ mod tests {
         process.statm().unwrap();
         process.status().unwrap();
         process.comm().unwrap();
-        let held = Held {
+        let sleeping = crate::kill::Victim {
             pidfd: PidFd::open(pid(&victim)).unwrap(),
             bytes: 8 << 20,
             vm_size: 1,
             core_dumping: false,
         };
-        let armed = Armed::new(vec![held], Method::best(), Kernel { together: true, paced: false }).unwrap();
-        armed.fire();
+        let kernel = KernelFeatures { parallel_reap: true, paced_workers: false };
+        let armed = Armed::new(vec![sleeping], Method::best(), kernel).unwrap();
+        armed.kill();
         let deadline = Instant::now() + Duration::from_secs(10);
         armed.wait(deadline, interrupt.as_fd(), Duration::from_millis(100), || {}).unwrap();
         let outcome = armed.outcomes().remove(0);

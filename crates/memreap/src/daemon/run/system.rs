@@ -24,7 +24,7 @@ use crate::daemon::decide::governor::{Governor, Sample};
 use crate::daemon::files;
 use crate::daemon::report::notify::Voice;
 use crate::daemon::report::record::{Ending, Kill, Reason};
-use crate::kill::engine::{Fate, Held, Method};
+use crate::kill::{Fate, Method, Victim};
 
 /// The machine, and so many limited cgroups.
 pub const MEMORIES: usize = 16;
@@ -231,10 +231,10 @@ impl System {
         &mut self,
         victim: Choice,
         whole: bool,
-        strike: fn(&Reapers, Held) -> Result<usize, PidFd>,
+        strike: fn(&Reapers, Victim) -> Result<usize, PidFd>,
     ) -> Result<Option<usize>, i32> {
         let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
-        let place = match strike(&self.reapers, Held { pidfd, bytes, vm_size, core_dumping: false }) {
+        let place = match strike(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
             Ok(place) => Some(place),
             // All places are taken by victims that are dying: then without help.
             Err(pidfd) => {
@@ -434,7 +434,7 @@ impl World for System {
                 struck.kill.expected = group.bytes;
                 struck.kill.exact = false;
             }
-            match self.kill(victim, struck.group.is_some(), Reapers::strike) {
+            match self.kill(victim, struck.group.is_some(), Reapers::kill) {
                 Ok(place @ Some(_)) => struck.place = place,
                 Ok(None) => struck.kill.means = Method::Plain,
                 Err(errno) => struck.refused = Some(errno),
@@ -456,7 +456,7 @@ impl World for System {
         let next = || self.chooser.another(&self.config.policy, cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
-        self.kill(victim, false, Reapers::strike_too).ok()?;
+        self.kill(victim, false, Reapers::kill_additional).ok()?;
         let kill = &mut self.struck[memory].as_mut()?.kill;
         kill.processes += 1;
         kill.expected += bytes;
@@ -479,8 +479,8 @@ impl World for System {
             return Progress::Dying;
         };
         let niceness = if seen.available < struck.bearable { HURRIED } else { UNHURRIED };
-        self.reapers.let_others_run(niceness);
-        struck.kill.means = outcome.means;
+        self.reapers.lower_priority(niceness);
+        struck.kill.means = outcome.method;
         let whole = struck.group.as_ref().is_none_or(cgroup_kill::is_empty);
         match outcome.fate {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
@@ -489,7 +489,7 @@ impl World for System {
             Fate::Dying if outcome.back.is_none() => {
                 // What the kernel frees is back long before a process has exited that waits for a CPU. One that does
                 // not is gone by then, and its swap with it.
-                let waits = outcome.means == Method::Expedite && struck.at.elapsed() >= LINGER;
+                let waits = outcome.method == Method::Expedite && struck.at.elapsed() >= LINGER;
                 let left = || files::statm(&self.proc, struck.kill.pid).map_or(0, |memory| memory.resident);
                 if !waits || left() > struck.bytes / FREED {
                     return Progress::Dying;

@@ -1,0 +1,57 @@
+//! How the memory of a killed process comes back.
+
+use linux::PidFd;
+use linux::pidfd::{self, Signal, SignalFlags};
+
+/// How the memory of a killed process comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The kernel does it, as part of the kill (topic `expedite`).
+    Expedite,
+    /// Our threads do it, by process_mrelease(2).
+    Mrelease,
+    /// The dying process does it.
+    Plain,
+}
+
+impl Method {
+    /// The first of expedite, mrelease and plain that this kernel has.
+    pub fn best() -> Self {
+        [Self::Expedite, Self::Mrelease].into_iter().find(|m| m.supported()).unwrap_or(Self::Plain)
+    }
+
+    /// Whether this kernel has it.
+    pub fn supported(self) -> bool {
+        match self {
+            Self::Expedite => pidfd::expedite_supported(),
+            Self::Mrelease => pidfd::mrelease_supported(),
+            Self::Plain => true,
+        }
+    }
+
+    /// Its name in options and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Expedite => "expedite",
+            Self::Mrelease => "mrelease",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// Sends SIGKILL; with [`Method::Expedite`] it asks the kernel to free the memory as part of the kill. Returns whether
+/// the kernel does.
+///
+/// # Errors
+/// As [`PidFd::send_signal`]; nothing was sent then.
+pub(crate) fn send_sigkill(pidfd: &PidFd, method: Method) -> linux::Result<bool> {
+    if method == Method::Expedite {
+        match pidfd.send_signal(Signal::KILL, SignalFlags::EXPEDITE) {
+            Ok(()) => return Ok(true),
+            // Switched off since we asked: that the process is killed matters more than how.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    pidfd.send_signal(Signal::KILL, SignalFlags::empty()).map(|()| false)
+}
