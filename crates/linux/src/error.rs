@@ -1,4 +1,4 @@
-//! What can go wrong, with the path and the line it went wrong at.
+//! Errors, with the path and the line.
 
 use std::borrow::Cow;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::{Pid, escape};
 
 /// The most of an offending line that an error repeats, in bytes.
-const EXCERPT: usize = 80;
+const MAX_EXCERPT_BYTES: usize = 80;
 
 /// Why something could not be had from the kernel.
 ///
@@ -83,7 +83,7 @@ impl Error {
 
     /// `line` counts from 1.
     pub(crate) fn parse(path: &Path, line: usize, what: impl Into<Cow<'static, str>>, text: &[u8]) -> Self {
-        let cut = &text[..text.len().min(EXCERPT)];
+        let cut = &text[..text.len().min(MAX_EXCERPT_BYTES)];
         let more = if cut.len() < text.len() { "..." } else { "" };
         Self::Parse {
             path: path.to_owned(),

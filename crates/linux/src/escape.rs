@@ -1,4 +1,4 @@
-//! Showing bytes that somebody else chose.
+//! Escapes bytes that another process has chosen, for output.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};

@@ -1,4 +1,4 @@
-//! What the running kernel has of this project's topics.
+//! Which of this project's topics the running kernel has, and sysctls for memory.
 
 use crate::{Result, Root, read, text};
 
@@ -43,7 +43,7 @@ impl Topic {
     /// When /sys/module/memreap/parameters/ has it but it cannot be read.
     pub fn is_on(self, root: &Root) -> Result<Option<bool>> {
         let path = root.sys().join("module/memreap/parameters").join(self.parameter());
-        let Some(bytes) = read::file_if_there(&path, read::SMALL)? else {
+        let Some(bytes) = read::file_if_there(&path, read::SMALL_FILE_BYTES)? else {
             return Ok(None);
         };
         let line = text::single(&path, &bytes)?;
@@ -55,8 +55,8 @@ impl Topic {
     }
 }
 
-/// The sysctl `vm.expedite_min_kbytes`: processes that have at least so many KiB of anonymous memory
-/// and swap when they are killed are expedited whoever kills them; 0 for none. `None` when the
+/// Reads the sysctl `vm.expedite_min_kbytes`: processes with at least so many KiB of anonymous memory
+/// and swap are expedited by every SIGKILL, whichever process sends it; 0 for none. `None` when the
 /// kernel does not have it.
 ///
 /// # Errors
@@ -74,9 +74,9 @@ pub fn expedite_cpu_percent(root: &Root) -> Result<Option<u64>> {
     sysctl(root, "vm/expedite_cpu_percent")
 }
 
-/// The sysctl `vm.watermark_scale_factor`: how much memory there is between the point where the kernel begins to
-/// reclaim in the background and the one where everybody has to who allocates, in 1/10,000 of all. `None` when
-/// the kernel does not have it.
+/// The sysctl `vm.watermark_scale_factor`: how much memory there is between the point where the kernel begins
+/// to reclaim in the background and the one where everybody has to who allocates, in 1/10,000 of all. `None`
+/// when the kernel does not have it.
 ///
 /// # Errors
 /// When it cannot be read or is not a number.
@@ -86,7 +86,9 @@ pub fn watermark_scale_factor(root: &Root) -> Result<Option<u64>> {
 
 fn sysctl(root: &Root, name: &str) -> Result<Option<u64>> {
     let path = root.proc().join("sys").join(name);
-    read::file_if_there(&path, read::SMALL)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
+    read::file_if_there(&path, read::SMALL_FILE_BYTES)?
+        .map(|bytes| text::single_number(&path, &bytes))
+        .transpose()
 }
 
 #[cfg(test)]

@@ -19,12 +19,16 @@ mod source;
 mod text;
 
 pub mod cgroup;
+pub mod child;
+pub mod dir;
 pub mod features;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
+pub mod own_memory;
 pub mod perf;
 pub mod pidfd;
 pub mod process;
@@ -32,10 +36,13 @@ pub mod psi;
 pub mod release;
 pub mod scan;
 pub mod sched;
+pub mod seccomp;
+pub mod signal;
 pub mod swaps;
 pub mod vmstat;
 pub mod zram;
 
+pub use dir::Dir;
 pub use error::{Error, Result};
 pub use escape::{Escaped, escape};
 pub use pid::{InvalidPid, Pid};

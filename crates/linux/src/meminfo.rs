@@ -10,7 +10,7 @@ use crate::{Result, Root, read, text};
 pub struct MemInfo {
     /// Memory the kernel manages.
     pub total: u64,
-    /// Pages that nobody uses.
+    /// Pages that are not used.
     pub free: u64,
     /// What programs can get without swapping, as the kernel estimates it.
     pub available: u64,
@@ -60,7 +60,7 @@ impl MemInfo {
     /// When it cannot be read; and as [`MemInfo::parse`].
     pub fn read(root: &Root) -> Result<Self> {
         let path = root.proc().join("meminfo");
-        Self::parse(&path, &read::file(&path, read::SMALL)?)
+        Self::parse(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)
     }
 
     /// Parses /proc/meminfo.

@@ -25,7 +25,7 @@ pub struct Mount {
 /// When the file cannot be read; and as [`parse`].
 pub fn own(root: &Root) -> Result<Vec<Mount>> {
     let path = root.proc().join("self/mountinfo");
-    parse(&path, &read::file(&path, read::LARGE)?)
+    parse(&path, &read::file(&path, read::LARGE_FILE_BYTES)?)
 }
 
 /// Parses /proc/PID/mountinfo.

@@ -1,6 +1,6 @@
-//! An alarm that goes off after so many page faults on a CPU, whoever's they are: an event counter of
-//! the kernel (perf_event_open(2)) that counts in software, as part of the fault, and costs nothing
-//! while nobody touches new memory.
+//! An alarm that goes off after a number of page faults on a CPU, of any process: a software event counter of
+//! the kernel (perf_event_open(2)), which counts as part of the fault and costs nothing while no new memory
+//! is touched.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::text::Line;
 use crate::{Error, Result, Root, read, text};
 
 /// The most CPUs that are counted on.
-const CPUS: usize = 4096;
+const MAX_CPUS: usize = 4096;
 
 /// `struct perf_event_attr` as of its first version, 64 bytes; every kernel takes that.
 #[repr(C)]
@@ -31,7 +31,7 @@ struct Attr {
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_PAGE_FAULTS: u64 = 2;
-const DISABLED: u64 = 1 << 0;
+const ATTR_DISABLED: u64 = 1 << 0;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 /// `_IO('$', 0)`, `_IO('$', 1)` and `_IOW('$', 4, u64)`.
 const PERF_EVENT_IOC_ENABLE: libc::c_ulong = 0x2400;
@@ -53,7 +53,7 @@ impl FaultAlarm {
     /// kernel has no such counters.
     pub fn open(root: &Root) -> Result<Self> {
         let path = root.sys().join("devices/system/cpu/online");
-        let online = cpus(&path, &read::file(&path, read::SMALL)?)?;
+        let online = cpus(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)?;
         let mut cpus = Vec::with_capacity(online.len());
         for cpu in online {
             match counter(cpu) {
@@ -111,7 +111,7 @@ fn counter(cpu: u32) -> std::result::Result<OwnedFd, Errno> {
         config: PERF_COUNT_SW_PAGE_FAULTS,
         // Set when it is armed; it only has to be one that samples.
         sample_period: 1 << 32,
-        flags: DISABLED,
+        flags: ATTR_DISABLED,
         ..Attr::default()
     };
     // SAFETY: `attr` is a live local of the size that it names; the other arguments are numbers.
@@ -122,7 +122,7 @@ fn counter(cpu: u32) -> std::result::Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    // SAFETY: the kernel has just made it, and nothing else knows of it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let own = std::process::id().cast_signed();
     for (command, value) in [(libc::F_SETOWN, own), (libc::F_SETFL, libc::O_ASYNC)] {
@@ -147,7 +147,7 @@ fn cpus(path: &Path, bytes: &[u8]) -> Result<Vec<u32>> {
             Some(dash) => (number(line, &part[..dash])?, number(line, &part[dash + 1..])?),
             None => (number(line, part)?, number(line, part)?),
         };
-        if first > last || cpus.len() + (last - first) as usize >= CPUS {
+        if first > last || cpus.len() + (last - first) as usize >= MAX_CPUS {
             return Err(line.error("not a list of CPUs"));
         }
         cpus.extend(first..=last);

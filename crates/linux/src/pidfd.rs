@@ -1,5 +1,5 @@
-//! pidfds: handles on processes that stay with the process when its ID is used again, and what
-//! can be done with them: signals, waiting, and getting the memory of a dying process back.
+//! pidfds: descriptors that refer to the same process even when its ID is reused; and what can be done with
+//! them: signals, waiting, swapping pages out, and getting the memory of a dying process back.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -52,6 +52,16 @@ pub enum Release {
     Denied,
 }
 
+/// A range of addresses in another process, with the layout of the kernel's `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// The first address.
+    pub start: usize,
+    /// The length in bytes.
+    pub len: usize,
+}
+
 /// A handle on one process.
 #[derive(Debug)]
 pub struct PidFd {
@@ -85,7 +95,7 @@ impl PidFd {
     /// When /proc is not there or is another PID namespace's, in which the process is not.
     pub fn pid(&self) -> Result<Option<Pid>> {
         let path = PathBuf::from(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd()));
-        let bytes = read::file(&path, read::SMALL)?;
+        let bytes = read::file(&path, read::SMALL_FILE_BYTES)?;
         for line in text::lines(&path, &bytes) {
             let line = line?;
             if let Some((b"Pid", value)) = line.key_value() {
@@ -138,6 +148,28 @@ impl PidFd {
         }
     }
 
+    /// Swaps pages of the process out (process_madvise(2) with `MADV_PAGEOUT`). Their contents do not change.
+    /// Allocates nothing when it succeeds.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_NICE and the right to trace the process; ESRCH when it has exited; EINVAL for a
+    /// range that is not whole pages; ENOMEM for one that is not mapped.
+    pub fn page_out(&self, ranges: &[AddressRange]) -> Result<()> {
+        // SAFETY: live ranges, with the layout of iovec; the addresses are the other process's, and paging
+        // out changes no contents.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.fd.as_raw_fd(),
+                ranges.as_ptr(),
+                ranges.len(),
+                libc::MADV_PAGEOUT,
+                0_u32,
+            )
+        };
+        answer(done).map_err(|errno| Error::call("process_madvise", self.pid, errno))
+    }
+
     /// Waits until all threads of the process have exited, and says whether they have. Then its
     /// memory is free, unless another process shares it. Signal handlers do not end the wait.
     ///
@@ -179,7 +211,7 @@ pub fn supported() -> bool {
 
 /// Whether the kernel has process_mrelease(2), and the caller may use it.
 pub fn mrelease_supported() -> bool {
-    // What has the call looks for the file first.
+    // A kernel that has the call checks the descriptor first.
     process_mrelease(NO_FD) == Err(Errno::BADF)
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for one file.
+//! Waits for one file: poll(2).
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! /proc/PID: what the kernel says about one process.
+//! /proc/PID: the files of one process.
 
 pub(crate) mod cgroup;
 mod comm;
@@ -26,7 +26,7 @@ pub use status::{Ids, Status};
 use crate::{Error, Pid, Result, Root, read, text};
 
 /// How much of a command line is read, in bytes.
-const CMDLINE: usize = 64 << 10;
+const MAX_CMDLINE_BYTES: usize = 64 << 10;
 
 /// The processes there are, in the order the kernel gives (ascending). Without those that are
 /// hidden from the caller (hidepid), and without threads. One that appears or exits meanwhile
@@ -35,8 +35,8 @@ const CMDLINE: usize = 64 << 10;
 /// # Errors
 /// When /proc cannot be read.
 pub fn pids(root: &Root) -> Result<impl Iterator<Item = Pid>> {
-    // All of them before the first is looked at: so an error can be told, and what is looked
-    // at is as fresh as can be.
+    // All of them before the first is read: so an error can be returned, and what is read is as recent as
+    // possible.
     let mut pids = Vec::new();
     let error = |e| Error::io(root.proc(), e);
     for entry in fs::read_dir(root.proc()).map_err(error)? {
@@ -131,7 +131,7 @@ impl Process {
     /// # Errors
     /// [`Error::Gone`], and what the kernel says.
     pub fn cmdline(&self) -> Result<Vec<OsString>> {
-        let mut bytes = self.read(c"cmdline", CMDLINE)?;
+        let mut bytes = self.read(c"cmdline", MAX_CMDLINE_BYTES)?;
         // Each argument ends with a NUL, but for one that the process has overwritten.
         if bytes.last() == Some(&0) {
             bytes.pop();
@@ -200,7 +200,7 @@ impl Process {
     }
 
     fn parse<T>(&self, name: &CStr, parse: impl Fn(&Path, &[u8]) -> Result<T>) -> Result<T> {
-        let limit = read::LARGE;
+        let limit = read::LARGE_FILE_BYTES;
         let bytes = self.read(name, limit + 1)?;
         if bytes.len() > limit {
             return Err(self.error(name, Errno::FBIG));

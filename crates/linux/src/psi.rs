@@ -1,5 +1,5 @@
-//! Pressure stall information: the share of time in which tasks could not run for want of
-//! memory, CPU or I/O; and triggers that tell when it rises.
+//! Pressure stall information (PSI): the share of time in which tasks waited for memory, CPU or I/O; and
+//! triggers that report when it rises.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,7 +84,7 @@ impl Pressure {
     }
 
     fn read_file(path: &Path) -> Result<Self> {
-        Self::parse(path, &read::file(path, read::SMALL)?)
+        Self::parse(path, &read::file(path, read::SMALL_FILE_BYTES)?)
     }
 
     /// Parses a file of PSI.

@@ -1,4 +1,4 @@
-//! Reading files of the kernel, with a bound.
+//! Reads files of the kernel, with a limit on their size.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,16 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::path::Arg;
 
 use crate::{Error, Result};
 
 /// Files with a handful of numbers.
-pub(crate) const SMALL: usize = 64 << 10;
+pub(crate) const SMALL_FILE_BYTES: usize = 64 << 10;
 /// Files with a line per mount or per supplementary group, of which there can be 65,536.
-pub(crate) const LARGE: usize = 16 << 20;
-/// What one read(2) of most files below /proc gives at most, so that one allocation is enough.
-const PAGE: usize = 4096;
+pub(crate) const LARGE_FILE_BYTES: usize = 16 << 20;
+/// What one read(2) of most files below /proc returns at most, so that one allocation is enough.
+const PROC_READ_BYTES: usize = 4096;
 
 /// The whole file. More than `limit` bytes are an error: no file of the kernel that is read with
 /// that limit can be as large, so whatever it is, it is not one.
@@ -41,22 +42,29 @@ pub(crate) fn file_if_there(path: &Path, limit: usize) -> Result<Option<Vec<u8>>
 }
 
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
-    // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a
-    // terminal.
+    Ok(open_at(CWD, path)?)
+}
+
+/// Opens a file below an open directory, for reading. Allocates nothing when `name` is a C string.
+pub(crate) fn open_at(dir: impl AsFd, name: impl Arg + Copy) -> std::result::Result<OwnedFd, Errno> {
+    // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a terminal.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    Ok(retry(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?)
+    retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty()))
+}
+
+/// Reads what one read(2) returns. Allocates nothing.
+pub(crate) fn some(file: impl AsFd, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
+    retry_on_intr(|| rustix::io::read(&file, &mut *buffer))
 }
 
 /// As [`file`], for a file in an open directory. More than `limit` bytes are cut off.
 pub(crate) fn up_to_at(dir: impl AsFd, name: &CStr, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = retry(|| rustix::fs::openat(&dir, name, flags, Mode::empty()))?;
-    up_to(fd, limit)
+    up_to(open_at(dir, name)?, limit)
 }
 
 /// What a file has, but no more than `limit` bytes.
 fn up_to(fd: impl AsFd, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
-    let mut bytes = Vec::with_capacity(limit.min(PAGE));
+    let mut bytes = Vec::with_capacity(limit.min(PROC_READ_BYTES));
     while bytes.len() < limit {
         if bytes.len() == bytes.capacity() {
             bytes.reserve(bytes.len());
@@ -64,21 +72,11 @@ fn up_to(fd: impl AsFd, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
         let start = bytes.len();
         let room = bytes.capacity().min(limit);
         bytes.resize(room, 0);
-        let got = retry(|| rustix::io::read(&fd, &mut bytes[start..]));
+        let got = some(&fd, &mut bytes[start..]);
         bytes.truncate(start + *got.as_ref().unwrap_or(&0));
         if got? == 0 {
             break;
         }
     }
     Ok(bytes)
-}
-
-/// Calls again when a signal handler ran meanwhile.
-fn retry<T>(mut call: impl FnMut() -> std::result::Result<T, Errno>) -> std::result::Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
 }

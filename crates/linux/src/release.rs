@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{Result, Root, escape, read, text};
 
-/// A kernel's release, as uname(2) gives it.
+/// A kernel's release, as uname(2) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// All of it: "6.12.43+deb13-amd64".
@@ -25,7 +25,7 @@ impl Release {
     /// When the file cannot be read; and as [`Release::parse`].
     pub fn read(root: &Root) -> Result<Self> {
         let path = root.proc().join("sys/kernel/osrelease");
-        Self::parse(&path, &read::file(&path, read::SMALL)?)
+        Self::parse(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)
     }
 
     /// Parses a release with a line end.

@@ -1,52 +1,27 @@
-//! Looking at all processes again and again, without allocating: for a program that has to decide
-//! when memory is short.
+//! Reads files of all processes again and again, without allocating: for a program that has to decide when
+//! memory is short.
 //!
-//! Everything is read into buffers of the caller's and parsed in place. What cannot be read or does
-//! not make sense is a [`Failure`], without a text: there is nobody to read it at that time. For all
-//! else there is [`Process`](crate::Process).
+//! Everything is read into buffers of the caller's and parsed in place. What cannot be read or is malformed
+//! is a [`Failure`], without a text. For other uses there is [`Process`](crate::Process).
 
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
-use rustix::io::Errno;
-
-use crate::process::{Comm, State, unescaped};
+use crate::dir::Dir;
+pub use crate::dir::Failure;
+use crate::process::{Comm, Stat, State, Statm, unescaped};
 use crate::text::number;
-use crate::{Error, Pid, Root};
+use crate::{Pid, Root, read};
 
-/// Room for the path of a file of a process, relative to /proc.
-const PATH: usize = 48;
+/// Room for the path of a file of a process, relative to /proc, in bytes.
+const MAX_PATH_BYTES: usize = 48;
 
-/// Why something could not be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// There is no such process, or it has no such file, or, where memory was asked for, no memory.
-    Gone,
-    /// EPERM or EACCES.
-    Denied,
-    /// What is there is not what the kernel writes, or more than there is room for.
-    Malformed,
-    /// Another error of the kernel's.
-    Other(Errno),
-}
-
-impl From<Errno> for Failure {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::NOENT | Errno::SRCH => Self::Gone,
-            Errno::PERM | Errno::ACCESS => Self::Denied,
-            errno => Self::Other(errno),
-        }
-    }
-}
-
-/// /proc, held open.
+/// /proc, open.
 #[derive(Debug)]
 pub struct Scan {
-    proc: OwnedFd,
+    proc: Dir,
 }
 
 /// Files of a process.
@@ -60,8 +35,14 @@ pub enum File {
     OomScoreAdj,
     /// Memory, exactly: [`Rollup`](crate::process::Rollup). Waits for the lock of its memory map.
     SmapsRollup,
-    /// The arguments, each with a NUL behind it. Waits for the lock of its memory map.
+    /// The arguments, each followed by a NUL. Waits for the lock of its memory map.
     Cmdline,
+    /// The mappings: [`Mapping`](crate::maps::Mapping) per line. Waits for the lock of its memory map.
+    Maps,
+    /// Scheduling and times: [`Stat`].
+    Stat,
+    /// Memory, roughly: [`Statm`].
+    Statm,
 }
 
 impl File {
@@ -72,6 +53,9 @@ impl File {
             Self::OomScoreAdj => b"oom_score_adj",
             Self::SmapsRollup => b"smaps_rollup",
             Self::Cmdline => b"cmdline",
+            Self::Maps => b"maps",
+            Self::Stat => b"stat",
+            Self::Statm => b"statm",
         }
     }
 }
@@ -82,29 +66,74 @@ impl Scan {
     /// # Errors
     /// When that fails.
     pub fn open(root: &Root) -> crate::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::openat(CWD, root.proc(), flags, Mode::empty()) {
-            Ok(proc) => Ok(Self { proc }),
-            Err(errno) => Err(Error::io(root.proc(), errno)),
+        Ok(Self { proc: Dir::open(root.proc())? })
+    }
+
+    /// Reads all of a file of the process or thread that has this ID now.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit into `buffer`; of a command line, as much as fits is returned.
+    pub fn process<'b>(&self, pid: Pid, file: File, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
+        match file {
+            File::Cmdline => self.proc.read_start(path, buffer),
+            _ => self.proc.read(path, buffer),
         }
     }
 
-    /// All of a file of the process or thread that has this ID now.
+    /// Parses /proc/PID/stat of the process or thread that has this ID now.
     ///
     /// # Errors
-    /// When it cannot be read or does not fit into `buffer`; of a command line, what fits is given.
-    pub fn process<'b>(&self, pid: Pid, file: File, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
-        let mut path = [0; PATH];
-        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
-        read_at(&self.proc, path, buffer, file == File::Cmdline)
+    /// When it cannot be read or is malformed.
+    pub fn stat(&self, pid: Pid) -> Result<Stat, Failure> {
+        let mut buffer = [0; 1024];
+        let text = self.process(pid, File::Stat, &mut buffer)?;
+        Stat::parse(Path::new("stat"), text).map_err(|_| Failure::Malformed)
     }
 
-    /// All of a file of the system's, such as "vmstat".
+    /// Parses /proc/PID/statm. All of it is 0 once the process has left its memory.
+    ///
+    /// # Errors
+    /// When it cannot be read or is malformed.
+    pub fn statm(&self, pid: Pid) -> Result<Statm, Failure> {
+        let mut buffer = [0; 256];
+        let text = self.process(pid, File::Statm, &mut buffer)?;
+        Statm::parse(Path::new("statm"), text).map_err(|_| Failure::Malformed)
+    }
+
+    /// Calls `each` with the lines of a file of a process; see [`Dir::for_each_line`].
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn for_each_line(
+        &self,
+        pid: Pid,
+        file: File,
+        buffer: &mut [u8],
+        max_bytes: usize,
+        each: impl FnMut(&[u8]),
+    ) -> Result<(), Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
+        self.proc.for_each_line(path, buffer, max_bytes, each)
+    }
+
+    /// Opens the directory of a process's threads.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn tasks(&self, pid: Pid) -> Result<Dir, Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        self.proc.open_dir(join(&mut path, pid, b"task").ok_or(Failure::Malformed)?)
+    }
+
+    /// Reads all of a file of the system's, such as "vmstat".
     ///
     /// # Errors
     /// When it cannot be read or does not fit into `buffer`.
     pub fn system<'b>(&self, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
-        read_at(&self.proc, name, buffer, false)
+        self.proc.read(name, buffer)
     }
 
     /// How many processes and threads have been started since the system was, in all namespaces.
@@ -113,11 +142,12 @@ impl Scan {
     /// When /proc/stat cannot be read or does not tell.
     pub fn forks(&self, buffer: &mut [u8]) -> Result<u64, Failure> {
         const KEY: &[u8] = b"\nprocesses ";
-        let fd = open_at(&self.proc, c"stat", OFlags::empty())?;
+        let fd = read::open_at(&self.proc, c"stat")?;
         // The line before it has a number per interrupt, of any length.
         let mut kept = 0;
         loop {
-            let got = read(&fd, buffer.get_mut(kept..).filter(|b| !b.is_empty()).ok_or(Failure::Malformed)?)?;
+            let got =
+                read::some(&fd, buffer.get_mut(kept..).filter(|b| !b.is_empty()).ok_or(Failure::Malformed)?)?;
             let text = &buffer[..kept + got];
             if let Some(at) = text.windows(KEY.len()).position(|w| w == KEY) {
                 let rest = &text[at + KEY.len()..];
@@ -148,7 +178,8 @@ impl Scan {
         last_pid(self.system(c"loadavg", &mut buffer)?).ok_or(Failure::Malformed)
     }
 
-    /// Calls `found` with the ID of each process, ascending. `buffer` is best some 32 KiB.
+    /// Calls `found` with the ID of each process, ascending, until it returns false. `buffer` is best some 32
+    /// KiB.
     ///
     /// # Errors
     /// When /proc cannot be read to its end.
@@ -157,11 +188,10 @@ impl Scan {
         buffer: &mut [MaybeUninit<u8>],
         found: impl FnMut(Pid) -> bool,
     ) -> Result<(), Failure> {
-        // Opened anew: each listing has a position of its own.
-        list(&self.proc, c".", buffer, found)
+        list(&self.proc, buffer, found)
     }
 
-    /// As [`Scan::pids`], with the threads of a process. Ends when `found` says false.
+    /// As [`Scan::pids`], with the threads of a process.
     ///
     /// # Errors
     /// When they cannot be read to their end.
@@ -171,26 +201,8 @@ impl Scan {
         buffer: &mut [MaybeUninit<u8>],
         found: impl FnMut(Pid) -> bool,
     ) -> Result<(), Failure> {
-        let mut path = [0; PATH];
-        let path = join(&mut path, pid, b"task").ok_or(Failure::Malformed)?;
-        list(&self.proc, path, buffer, found)
+        list(&self.tasks(pid)?, buffer, found)
     }
-}
-
-/// Opens a directory below `dir`, to read or list it.
-///
-/// # Errors
-/// When that fails.
-pub fn open_dir(dir: &OwnedFd, name: &CStr) -> Result<OwnedFd, Failure> {
-    Ok(open_at(dir, name, OFlags::DIRECTORY | OFlags::NOFOLLOW)?)
-}
-
-/// All of a file in `dir`.
-///
-/// # Errors
-/// When it cannot be read or does not fit into `buffer`.
-pub fn file<'b>(dir: &OwnedFd, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
-    read_at(dir, name, buffer, false)
 }
 
 /// What a scan needs of /proc/PID/status. Sizes are in bytes.
@@ -324,7 +336,7 @@ fn hex(value: &[u8]) -> Option<u64> {
 }
 
 /// "PID/name".
-fn join<'a>(path: &'a mut [u8; PATH], pid: Pid, name: &[u8]) -> Option<&'a CStr> {
+fn join<'a>(path: &'a mut [u8; MAX_PATH_BYTES], pid: Pid, name: &[u8]) -> Option<&'a CStr> {
     use io::Write as _;
     let mut rest = &mut path[..];
     write!(rest, "{pid}/").ok()?;
@@ -333,45 +345,69 @@ fn join<'a>(path: &'a mut [u8; PATH], pid: Pid, name: &[u8]) -> Option<&'a CStr>
     CStr::from_bytes_until_nul(path).ok()
 }
 
-fn open_at(dir: &OwnedFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Calls `found` with each name in a directory that is an ID, until it returns false.
+fn list(
+    dir: &Dir,
+    buffer: &mut [MaybeUninit<u8>],
+    mut found: impl FnMut(Pid) -> bool,
+) -> Result<(), Failure> {
+    dir.for_each_entry(buffer, |name, _| {
+        match std::str::from_utf8(name.to_bytes()).ok().and_then(|name| name.parse().ok()) {
+            Some(pid) => found(pid),
+            None => true,
+        }
+    })
+}
+
+/// Opens a directory below `dir`, to read or list it.
+///
+/// # Errors
+/// When that fails.
+pub fn open_dir(dir: &std::os::fd::OwnedFd, name: &CStr) -> Result<std::os::fd::OwnedFd, Failure> {
+    Ok(open_at(dir, name, rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW)?)
+}
+
+/// All of a file in `dir`.
+///
+/// # Errors
+/// When it cannot be read or does not fit into `buffer`.
+pub fn file<'b>(dir: &std::os::fd::OwnedFd, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+    read_at(dir, name, buffer, false)
+}
+
+fn open_at(
+    dir: &std::os::fd::OwnedFd,
+    name: &CStr,
+    flags: rustix::fs::OFlags,
+) -> Result<std::os::fd::OwnedFd, rustix::io::Errno> {
     // O_NONBLOCK and O_NOCTTY: what is mounted over a file of the kernel may be a pipe or a
     // terminal.
-    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    rustix::io::retry_on_intr(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+    let flags = flags
+        | rustix::fs::OFlags::RDONLY
+        | rustix::fs::OFlags::CLOEXEC
+        | rustix::fs::OFlags::NONBLOCK
+        | rustix::fs::OFlags::NOCTTY;
+    rustix::io::retry_on_intr(|| rustix::fs::openat(dir, name, flags, rustix::fs::Mode::empty()))
 }
 
-fn read(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-    rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *buffer))
-}
-
-fn read_at<'b>(dir: &OwnedFd, name: &CStr, buffer: &'b mut [u8], cut: bool) -> Result<&'b [u8], Failure> {
-    let fd = open_at(dir, name, OFlags::empty())?;
+fn read_at<'b>(
+    dir: &std::os::fd::OwnedFd,
+    name: &CStr,
+    buffer: &'b mut [u8],
+    cut: bool,
+) -> Result<&'b [u8], Failure> {
+    let fd = open_at(dir, name, rustix::fs::OFlags::empty())?;
     let mut len = 0;
     loop {
         if len == buffer.len() {
             // Whether that is all is not known.
             return if cut { Ok(buffer) } else { Err(Failure::Malformed) };
         }
-        match read(&fd, &mut buffer[len..])? {
+        match crate::read::some(&fd, &mut buffer[len..])? {
             0 => return Ok(&buffer[..len]),
             got => len += got,
         }
     }
-}
-
-/// Calls `found` with each name that is an ID, until it says false.
-fn list(
-    dir: &OwnedFd,
-    name: &CStr,
-    buffer: &mut [MaybeUninit<u8>],
-    mut found: impl FnMut(Pid) -> bool,
-) -> Result<(), Failure> {
-    entries(&open_at(dir, name, OFlags::DIRECTORY)?, buffer, |name, _| {
-        match std::str::from_utf8(name.to_bytes()).ok().and_then(|name| name.parse().ok()) {
-            Some(pid) => found(pid),
-            None => true,
-        }
-    })
 }
 
 /// Calls `found` with each name in a directory and whether it is a directory itself (as far as the
@@ -380,11 +416,11 @@ fn list(
 /// # Errors
 /// When the directory cannot be read to its end.
 pub fn entries(
-    dir: &OwnedFd,
+    dir: &std::os::fd::OwnedFd,
     buffer: &mut [MaybeUninit<u8>],
     mut found: impl FnMut(&CStr, bool) -> bool,
 ) -> Result<(), Failure> {
-    let mut entries = RawDir::new(dir, buffer);
+    let mut entries = rustix::fs::RawDir::new(dir, buffer);
     while let Some(entry) = entries.next() {
         match entry {
             Ok(entry) => {
@@ -393,7 +429,7 @@ pub fn entries(
                     break;
                 }
             }
-            Err(Errno::INTR) => {}
+            Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -490,6 +526,21 @@ mod tests {
             assert!(scan.forks(&mut vec![0; size]).unwrap() > before, "{size}");
         }
         assert!(scan.last_pid().unwrap() > 1);
+    }
+
+    #[test]
+    fn a_process_has_memory_until_it_is_dead() {
+        let scan = Scan::open(&Root::system()).unwrap();
+        assert!(scan.statm(Pid::own()).unwrap().resident > 0);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::new(child.id().cast_signed()).unwrap();
+        child.kill().unwrap();
+        while scan.statm(pid).unwrap().resident > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(scan.stat(pid).unwrap().ppid, Some(Pid::own()));
+        child.wait().unwrap();
+        assert_eq!(scan.statm(pid), Err(Failure::Gone));
     }
 
     #[test]

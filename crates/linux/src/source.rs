@@ -1,4 +1,4 @@
-//! Files of the kernel that are read again and again.
+//! Files of the kernel that stay open and are read again and again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

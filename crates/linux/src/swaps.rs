@@ -25,7 +25,7 @@ pub struct Swap {
 /// When the file cannot be read; and as [`parse`].
 pub fn read(root: &Root) -> Result<Vec<Swap>> {
     let path = root.proc().join("swaps");
-    read::file_if_there(&path, read::SMALL)?.map_or(Ok(Vec::new()), |bytes| parse(&path, &bytes))
+    read::file_if_there(&path, read::SMALL_FILE_BYTES)?.map_or(Ok(Vec::new()), |bytes| parse(&path, &bytes))
 }
 
 /// Parses /proc/swaps.

@@ -1,4 +1,4 @@
-//! What the kernel's text files have in common.
+//! Parses lines and numbers, as the kernel's text files have them.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -56,7 +56,7 @@ pub fn parse<const N: usize>(path: &Path, bytes: &[u8], names: [&str; N]) -> Res
 
 fn with_file<T>(root: &Root, parse: impl FnOnce(&Path, &[u8]) -> Result<T>) -> Result<T> {
     let path = root.proc().join("vmstat");
-    parse(&path, &read::file(&path, read::SMALL)?)
+    parse(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)
 }
 
 fn name(line: Line<'_>) -> Result<(&[u8], Line<'_>)> {

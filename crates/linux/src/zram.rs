@@ -65,8 +65,8 @@ fn is_zram(name: &str) -> bool {
 
 fn device(dir: &Path, name: &str) -> Result<Option<Device>> {
     let (size_path, usage_path) = (dir.join("disksize"), dir.join("mm_stat"));
-    let size = read::file_if_there(&size_path, read::SMALL)?;
-    let usage = read::file_if_there(&usage_path, read::SMALL)?;
+    let size = read::file_if_there(&size_path, read::SMALL_FILE_BYTES)?;
+    let usage = read::file_if_there(&usage_path, read::SMALL_FILE_BYTES)?;
     let (Some(size), Some(usage)) = (size, usage) else {
         return Ok(None);
     };

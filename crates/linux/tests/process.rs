@@ -312,7 +312,7 @@ fn a_pipe_in_place_of_a_file_does_not_block() {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     }
-    // Whoever blocks stays behind in a thread of its own.
+    // In a thread of its own, so that the test ends even if the read blocks.
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         tell.send(seven(&root).comm().is_err() && linux::meminfo::MemInfo::read(&root).is_err())

@@ -1,4 +1,4 @@
-//! A process's name.
+//! /proc/PID/comm: a process's name.
 
 use std::fmt;
 use std::path::Path;

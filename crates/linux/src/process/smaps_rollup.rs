@@ -96,7 +96,7 @@ impl Rollup {
     /// Never less than that, and no more than its share of anonymous and shared memory. More only where it
     /// maps files and memory that others hold too: the sums of clean and dirty pages do not tell them apart.
     /// Shared memory that outlives its last mapping is counted, though it does not come back: a file on a
-    /// tmpfs, or a memfd that somebody has open.
+    /// tmpfs, or a memfd that another process has open.
     pub fn comes_back(&self) -> u64 {
         let private = self.private_clean.saturating_add(self.private_dirty);
         // What others map, too, is in `pss_file` by half at most: so at least this much of it is private.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_no_file_and_nobody_elses() {
+    fn what_comes_back_is_private_and_no_file() {
         use Of::{Anon, File, Shmem};
         const MIB: u64 = 256;
         let mib = |pages: &[(Of, u64, u64)]| rollup_of(pages).comes_back() >> 20;

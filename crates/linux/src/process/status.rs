@@ -164,7 +164,7 @@ impl Status {
 }
 
 fn unescape(line: Line<'_>) -> Result<Comm> {
-    // Not the value that `key_value` gives: the name may start with spaces.
+    // Not the value that `key_value` returns: the name may start with spaces.
     let shown = line.bytes.strip_prefix(b"Name:\t").ok_or_else(|| line.error("no tab before the name"))?;
     unescaped(shown).ok_or_else(|| {
         line.error("not a name: too long, or a backslash with neither n nor a backslash after it")

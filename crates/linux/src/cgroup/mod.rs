@@ -1,5 +1,7 @@
 //! The cgroup v2 hierarchy.
 
+mod dir;
+
 use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::scan::{self, File, Scan};
 use crate::{Pid, Process, Result, Root, mountinfo, read, text};
+
+pub use dir::Cgroup;
 
 /// Where the v2 hierarchy is mounted, and what it controls there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +42,7 @@ impl Hierarchy {
             return Ok(None);
         };
         let path = root.resolve(&mount.mount_point);
-        let bytes = read::file(&path.join("cgroup.controllers"), read::SMALL)?;
+        let bytes = read::file(&path.join("cgroup.controllers"), read::SMALL_FILE_BYTES)?;
         let controllers = String::from_utf8_lossy(&bytes).split_ascii_whitespace().map(Into::into).collect();
         let namespace = Namespace::find(root, &mount.root, &path);
         Ok(Some(Self { path, controllers, namespace }))
@@ -72,7 +76,7 @@ impl Hierarchy {
     /// When /proc cannot be read.
     pub fn processes_outside(&self, root: &Root) -> Result<usize> {
         let scan = Scan::open(root)?;
-        let mut buffer = vec![0; read::SMALL];
+        let mut buffer = vec![0; read::SMALL_FILE_BYTES];
         Ok(crate::process::pids(root)?
             .filter(|pid| {
                 let file = scan.process(*pid, File::Cgroup, &mut buffer);
@@ -83,7 +87,8 @@ impl Hierarchy {
 }
 
 impl Namespace {
-    /// `mounted` is what is mounted at `path`, from the namespace's root: "/../.." if that is two levels above.
+    /// `mounted` is what is mounted at `path`, from the namespace's root: "/../.." if that is two levels
+    /// above.
     fn find(root: &Root, mounted: &Path, path: &Path) -> Self {
         if mounted == Path::new("/") {
             return Self(Some(Vec::new()));
@@ -95,7 +100,8 @@ impl Namespace {
     fn search(root: &Root, mounted: &Path, path: &Path) -> Option<Vec<u8>> {
         let above = levels_above(mounted)?;
         let file = root.proc().join("self/cgroup");
-        let told = crate::process::cgroup::parse(&file, &read::file(&file, read::LARGE).ok()?).ok()??;
+        let told =
+            crate::process::cgroup::parse(&file, &read::file(&file, read::LARGE_FILE_BYTES).ok()?).ok()??;
         let below = told.strip_prefix("/").ok()?;
         let named = |c: Component<'_>| matches!(c, Component::Normal(_));
         if !below.components().all(named) {
@@ -135,7 +141,7 @@ fn levels_above(path: &Path) -> Option<usize> {
 /// The cgroup so many levels below a directory that we are in.
 fn with_own(dir: &Path, levels: usize) -> Option<PathBuf> {
     let Some(levels) = levels.checked_sub(1) else {
-        let members = read::file(&dir.join("cgroup.procs"), read::LARGE).ok()?;
+        let members = read::file(&dir.join("cgroup.procs"), read::LARGE_FILE_BYTES).ok()?;
         return scan::ids(&members).any(|pid| pid == Some(Pid::own())).then(|| dir.to_owned());
     };
     let mut below = std::fs::read_dir(dir).ok()?.flatten();

@@ -1,29 +1,43 @@
-//! How a thread is scheduled: sched_setscheduler(2) and sched_getscheduler(2).
+//! How a thread is scheduled: sched_setscheduler(2), sched_getscheduler(2) and setpriority(2).
 //!
-//! The calls themselves, not the C library's functions: those of musl answer ENOSYS and do not ask the
-//! kernel, as POSIX means processes by them and Linux threads.
+//! The calls themselves, not the C library's functions: those of musl return ENOSYS without asking the
+//! kernel, because POSIX means processes where Linux means threads.
+
+mod threads;
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// The policy of a thread, or of the calling one if `tid` is 0, with `SCHED_RESET_ON_FORK` if it has that.
+pub use threads::{Policy, Threads};
+
+/// Returns the policy of a thread, or of the calling one if `tid` is 0, with `SCHED_RESET_ON_FORK` if it has
+/// that.
 ///
 /// # Errors
-/// What the kernel says.
+/// ESRCH when there is no such thread.
 pub fn policy(tid: i32) -> Result<i32, Errno> {
     // SAFETY: takes a number.
     answer(unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid) })
 }
 
-/// Has a thread, or the calling one if `tid` is 0, be scheduled by a policy; `priority` is 0 but for
-/// real-time ones. Safe after a fork.
+/// Gives a thread, or the calling one if `tid` is 0, a policy; `priority` is 0 except for real-time policies.
+/// Can be called after a fork.
 ///
 /// # Errors
-/// What the kernel says: EPERM without CAP_SYS_NICE, for most.
+/// EPERM without CAP_SYS_NICE, for most policies; ESRCH; EINVAL for an unknown policy or priority.
 pub fn set_policy(tid: i32, policy: i32, priority: i32) -> Result<(), Errno> {
     // SAFETY: the kernel's struct sched_param is this one number, a live local.
     answer(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const priority) }).map(drop)
+}
+
+/// Sets the niceness of a thread, or of the calling one if `tid` is 0: -20 (most CPU time) to 19. The kernel
+/// takes a thread here, whatever POSIX says.
+///
+/// # Errors
+/// EACCES or EPERM without CAP_SYS_NICE, ESRCH.
+pub fn set_nice(tid: i32, nice: i32) -> Result<(), Errno> {
+    rustix::process::setpriority_process(rustix::process::Pid::from_raw(tid), nice)
 }
 
 fn answer(ret: libc::c_long) -> Result<i32, Errno> {
