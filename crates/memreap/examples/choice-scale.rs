@@ -1,6 +1,6 @@
 //! Chooses among thousands of processes, again and again, and compares with reading all of them exactly.
 //!
-//! In a PID namespace of its own, so that nobody else is among them (as root, some 4 GiB of memory):
+//! In a PID namespace of its own, so that no other process is among them (as root, some 4 GiB of memory):
 //!
 //! ```text
 //! cargo build --release --example choice-scale

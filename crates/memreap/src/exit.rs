@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-/// How a command ended, for whoever looks at `$?`.
+/// How a command ended.
 ///
-/// Ordered by what matters more: when several apply to one run, the greatest is the one given.
+/// Ordered by importance: when several apply to one run, the greatest one is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Exit {
     /// Everything asked for was done.
     Done,
-    /// Asked for something that this kernel does not have; as other wrong usage, which ends the
-    /// program before there is an `Exit`.
+    /// Wrong usage: a method that this kernel does not have, or a wrong configuration. Wrong arguments end
+    /// the program before there is an `Exit`.
     Usage,
     /// `doctor`: memreap cannot work here.
     Unfit,
@@ -18,15 +18,15 @@ pub enum Exit {
     NotFound,
     /// A name fits several processes, or the process is protected.
     Refused,
-    /// The caller may not kill, or not even look at, the process.
+    /// The caller may not kill the process, or not read it.
     NotPermitted,
     /// The process is dead, but its memory is held by another one that lives.
     Shared,
-    /// The process had not gone when the time was up.
+    /// The process had not exited when the time was up.
     StillDying,
     /// Ctrl-C.
     Interrupted,
-    /// Something that should not happen.
+    /// An internal error.
     Internal,
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_more_wins() {
+    fn the_most_important_one_wins() {
         let all = [Exit::NotFound, Exit::StillDying, Exit::Done, Exit::NotPermitted];
         assert_eq!(all.into_iter().max(), Some(Exit::StillDying));
         assert!(Exit::Interrupted > Exit::StillDying && Exit::NotPermitted > Exit::Refused);

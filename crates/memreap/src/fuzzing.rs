@@ -1,5 +1,5 @@
-//! Entries for fuzzing, called by the targets in fuzz/ and by the test below. Each takes any bytes and
-//! panics when what is made of them cannot be true. Says whether the bytes were taken.
+//! Entry points for fuzzing, called by the targets in fuzz/ and by the tests below. Each takes any bytes and
+//! panics when the result cannot be right. Returns whether the bytes were accepted.
 
 use linux::Pid;
 
@@ -34,7 +34,7 @@ fn sound(config: &Config, bytes: &[u8]) {
     assert!(!act.horizon.is_zero() && !kill.deadline.is_zero() && !config.warn.time_limit.is_zero());
     assert!(kill.signal_first.is_none_or(|first| !first.grace.is_zero()));
     assert!(config.warn.command.as_ref().is_none_or(|command| command[0].starts_with('/')));
-    // As if the file were what a process says of itself.
+    // The file also serves as the name and command line of a process.
     let comm = &bytes[..bytes.len().min(15)];
     let subject = |oom_score_adj| Subject {
         pid: Pid::own(),

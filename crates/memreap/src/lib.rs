@@ -1,13 +1,13 @@
 //! memreap gets memory back, fast and predictably: the command.
 //!
-//! [`commands`] has what a user can type and what each command does. A process that the user names is found, killed
-//! and its memory taken back by [`kill`].
+//! `commands` has what a user can type and what each command does. [`kill`] finds the processes that a user
+//! names, kills them and gets their memory back.
 //!
-//! The [`daemon`] finds its victims by itself: [`choice`] looks for the process, or the cgroup, that gives
-//! most memory back, by the [`policy`] that [`config`] reads from a file.
+//! The [`daemon`] finds its victims itself: [`choice`] finds the process, or the cgroup, that gives most
+//! memory back, by the [`policy`] that [`config`] reads from a file.
 
 pub mod choice;
-pub mod commands;
+mod commands;
 pub mod config;
 pub mod daemon;
 pub mod exit;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use commands::args::Cli;
+use commands::Cli;
 use exit::Exit;
 
 /// The program.
@@ -32,7 +32,7 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(e) => {
             eprintln!("memreap: {e:#}");
-            // Whoever reads our output and stops early, such as head(1), wants no more of it.
+            // A reader of the output that stops early, such as head(1), is no error.
             let broken_pipe = e
                 .downcast_ref::<std::io::Error>()
                 .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe);

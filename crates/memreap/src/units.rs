@@ -1,13 +1,13 @@
-//! Sizes, times and rates, as people write and read them.
+//! Sizes, times and rates: parsed from what users write, and formatted for users.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The longest time that can be asked for: long enough to stand for "for ever", short enough
-/// that no sum of times overflows.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The longest time that is accepted: long enough to stand for "for ever", short enough that no sum of times
+/// overflows.
+const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A duration: a number with `ms`, `s`, `m` or `h`; seconds without.
+/// Parses a duration: a number with `ms`, `s`, `m` or `h`; seconds without.
 ///
 /// # Errors
 /// Text for the user when it is not one, or more than a week.
@@ -24,11 +24,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let number: f64 = number.parse().map_err(|_| "expected a duration such as 500ms, 2s or 1m".to_owned())?;
     Duration::try_from_secs_f64(number * seconds)
         .ok()
-        .filter(|d| *d <= LONGEST)
-        .ok_or_else(|| format!("longer than a week ({} h)", LONGEST.as_secs() / 3600))
+        .filter(|d| *d <= MAX_DURATION)
+        .ok_or_else(|| format!("longer than a week ({} h)", MAX_DURATION.as_secs() / 3600))
 }
 
-/// A size in bytes: a number with `KiB`, `MiB`, `GiB` or `TiB`, or `K`, `M`, `G` or `T`.
+/// Parses a size in bytes: a number with `KiB`, `MiB`, `GiB` or `TiB`, or `K`, `M`, `G` or `T`.
 ///
 /// # Errors
 /// Text for the user when it is not one.
@@ -48,17 +48,17 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     if bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err("has too many digits".to_owned()) }
 }
 
-/// A size for people: `512 KiB`, `2.0 GiB`.
+/// Formats a size: `512 KiB`, `2.0 GiB`.
 pub fn bytes(bytes: u64) -> String {
     Size(bytes).to_string()
 }
 
-/// A rate for people: `4.9 GiB/s`.
+/// Formats a rate: `4.9 GiB/s`.
 pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", Scaled(bytes_per_second))
 }
 
-/// As [`bytes`], without a string of its own.
+/// As [`bytes`], without allocating.
 #[derive(Clone, Copy, Debug)]
 pub struct Size(pub u64);
 
@@ -86,12 +86,12 @@ impl fmt::Display for Scaled {
     }
 }
 
-/// A short time for people: `0.8 ms`, `41 ms`, `0.41 s`, `12.3 s`.
+/// Formats a short time: `0.8 ms`, `41 ms`, `0.41 s`, `12.3 s`.
 pub fn time(time: Duration) -> String {
     Time(time).to_string()
 }
 
-/// As [`time()`], without a string of its own.
+/// As [`time()`], without allocating.
 #[derive(Clone, Copy, Debug)]
 pub struct Time(pub Duration);
 
@@ -107,7 +107,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A process's age for people: `8s`, `3m`, `5h`, `12d`.
+/// Formats a process's age: `8s`, `3m`, `5h`, `12d`.
 pub fn age(age: Duration) -> String {
     match age.as_secs() {
         s @ 0..60 => format!("{s}s"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_formatted() {
         let shown =
             [0, 1023, 1024, 10 << 10, 1023 << 10, (1 << 20) - 1, 3 << 29, 2 << 30, 20 << 30, u64::MAX]
                 .map(bytes);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn times_read_well() {
+    fn times_are_formatted() {
         let shown = [80, 4_000, 41_300, 99_900, 412_000, 9_990_000, 61_000_000]
             .map(|us| time(Duration::from_micros(us)));
         assert_eq!(shown, ["0.1 ms", "4.0 ms", "41 ms", "0.10 s", "0.41 s", "10.0 s", "61.0 s"]);

@@ -3,26 +3,25 @@
 use std::fs;
 use std::path::Path;
 
-/// The largest /etc/passwd that is looked at.
-const LIMIT: u64 = 16 << 20;
+/// A larger /etc/passwd is not read.
+const MAX_PASSWD_BYTES: u64 = 16 << 20;
 
-/// The name of a user, or the number where there is none.
+/// Returns the name of a user, or the number where there is none.
 ///
-/// Looks only at /etc/passwd: the other sources (LDAP and the like) are asked through shared
-/// libraries, which a static program cannot load, and over a network that may not answer on a
-/// machine short of memory.
+/// Reads only /etc/passwd: other sources (LDAP and the like) need shared libraries, which a static program
+/// cannot load, and a network that may not answer on a machine short of memory.
 pub fn name(uid: u32) -> String {
     find(&table(), uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// The number of the user with this name, of which the same is true.
+/// Returns the number of the user with this name, from /etc/passwd.
 pub fn id(name: &str) -> Option<u32> {
     find_id(&table(), name)
 }
 
 fn table() -> Vec<u8> {
     let path = Path::new("/etc/passwd");
-    let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= LIMIT);
+    let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= MAX_PASSWD_BYTES);
     if small { fs::read(path).unwrap_or_default() } else { Vec::new() }
 }
 

@@ -32,7 +32,7 @@ fn choosing_allocates_nothing() {
         (cold, warm, below, nowhere, again, refreshed, chooser.cost())
     });
     assert!(!nowhere);
-    // Where nobody else runs, there is nobody to choose.
+    // Where no other process runs, there is none to choose.
     println!("{cold} {warm} {below} {again} {refreshed} {cost:?}");
     assert!(cost.processes > 0 && cost.cheap >= cost.processes);
 }

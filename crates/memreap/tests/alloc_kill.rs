@@ -8,32 +8,31 @@ mod strict;
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{WITHOUT_PSI, in_a_namespace, unique};
-use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::meminfo::MemInfo;
+use linux::scan::Scan;
+use linux::{Dir, Root};
 use memreap::choice::Chooser;
 use memreap::config::Config;
 use memreap::daemon::act::probe::Probe;
 use memreap::daemon::act::reapers::Reapers;
-use memreap::daemon::decide::control_loop::{Keeper, Next, World as _};
+use memreap::daemon::decide::control_loop::{ControlLoop, Next};
+use memreap::daemon::decide::world::World as _;
 use memreap::daemon::report::history;
-use memreap::daemon::report::notify::Voice;
+use memreap::daemon::report::notify::Notifier;
 use memreap::daemon::run::sampler::{Machine, Memory};
-use memreap::daemon::run::system::{MEMORIES, System};
+use memreap::daemon::run::system::{MAX_MEMORIES, System};
 use memreap::kill::Method;
-use rustix::fs::{CWD, Mode, OFlags};
 use strict::without_allocating;
 
 /// Longer than any kill takes.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A grandchild with much memory, since children of whoever chooses are spared.
+/// A grandchild with much memory: children of the process that chooses are never killed.
 struct Victim(Child);
 
 impl Victim {
@@ -59,10 +58,6 @@ impl Drop for Victim {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn open_dir(path: &Path) -> OwnedFd {
-    rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
 #[test]
@@ -91,26 +86,26 @@ fn kill() {
     );
     fs::write(dir.path().join("config"), config).unwrap();
     let config = Config::load(Some(&dir.path().join("config"))).unwrap();
-    let voice = Voice::open(&config).unwrap();
+    let notifier = Notifier::open(&config).unwrap();
     let hierarchy = Hierarchy::find(&root).unwrap();
-    let cgroups = hierarchy.as_ref().map(|h| open_dir(&h.path));
+    let cgroups = hierarchy.as_ref().map(|h| Dir::open(&h.path).unwrap());
     let memory = Memory::Machine(Machine::open(&root).unwrap());
     let chooser = Chooser::new(&root, 1000).unwrap();
     let reapers = Reapers::new(Method::best(), false).unwrap();
-    let mut keeper = Keeper::new(&config, MEMORIES);
-    let proc = open_dir(root.proc());
-    let probe = Probe::new(&proc).unwrap();
-    let mut system = System::new(memory, chooser, probe, reapers, config, false, proc, cgroups, voice);
+    let mut control_loop = ControlLoop::new(&config, MAX_MEMORIES);
+    let scan = Scan::open(&root).unwrap();
+    let probe = Probe::new(&root).unwrap();
+    let mut system = System::new(memory, chooser, probe, reapers, config, false, scan, cgroups, notifier);
     let noted = File::open(&past).unwrap();
     let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
     let began = Instant::now();
 
     without_allocating(|| {
-        system.hold_back(0, keeper.governor(0).unwrap());
+        system.throttle(0, control_loop.governor(0).unwrap());
         let mut more = 10;
-        // What comes after the kill is the decision that nobody is left to be killed.
+        // What comes after the kill is the decision that no victim is left.
         while more > 0 && began.elapsed() < LONG {
-            let pause = match keeper.step(&mut system) {
+            let pause = match control_loop.step(&mut system) {
                 Next::After(pause) => pause,
                 Next::Rest => Duration::from_millis(10),
             };

@@ -31,8 +31,8 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(20);
 /// A service manager that waits so long hears of the daemon once in half of it.
 const PATIENT: Duration = Duration::from_secs(120);
-/// Nobody may be killed.
-const NOBODY: &str = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
+/// No process may be killed.
+const NO_VICTIM: &str = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
 
 /// A daemon, its service manager, and all the files it has.
 struct Daemon {
@@ -97,7 +97,7 @@ impl Daemon {
         daemon
     }
 
-    /// Waits for a message to the service manager, and gives those before it.
+    /// Waits for a message to the service manager, and returns those before it.
     fn hears(&self, wanted: &str) -> Vec<String> {
         let began = Instant::now();
         let mut before = Vec::new();
@@ -118,7 +118,7 @@ impl Daemon {
         self.pidfd.send_signal(signal, SignalFlags::empty()).unwrap();
     }
 
-    /// Lets it read its configuration again, and gives what it says about it.
+    /// Lets it read its configuration again, and returns what it prints about it.
     fn reload(&self) -> String {
         let before = self.files.said().len();
         self.signal(Signal::HUP);
@@ -144,7 +144,7 @@ impl Daemon {
         line.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().unwrap()
     }
 
-    /// Ends it, and gives all that it has said.
+    /// Ends it, and returns all that it has printed.
     fn end(mut self) -> String {
         self.signal(Signal::TERM);
         self.hears("STOPPING=1");
@@ -171,7 +171,7 @@ fn without_notes(said: &str) -> Vec<&str> {
 
 #[test]
 fn it_starts_works_and_ends_without_another_word() {
-    let daemon = Daemon::start(NOBODY);
+    let daemon = Daemon::start(NO_VICTIM);
     assert_eq!(fs::read_to_string(daemon.files.path("state/history")).unwrap(), "");
     let answer = daemon.metrics();
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
@@ -181,15 +181,15 @@ fn it_starts_works_and_ends_without_another_word() {
     let said = daemon.end();
     let lines = without_notes(&said);
     let ([first, second], _) = lines.split_at(2) else { panic!("{said}") };
-    assert!(first.starts_with("<6>memreap: watching over "), "{said}");
-    assert!(first.ends_with(", without killing anybody (--dry-run)"), "{said}");
-    assert_eq!((*second, lines.len()), ("<6>memreap: told to end", 2), "{said}");
+    assert!(first.starts_with("<6>memreap: watching "), "{said}");
+    assert!(first.ends_with(", without sending signals (--dry-run)"), "{said}");
+    assert_eq!((*second, lines.len()), ("<6>memreap: stopping", 2), "{said}");
 }
 
 #[test]
 fn the_watchdog_is_fed_even_after_a_pause() {
     let watchdog = Duration::from_millis(400);
-    let daemon = Daemon::start_as(NOBODY, watchdog, |command| command.arg("--dry-run"));
+    let daemon = Daemon::start_as(NO_VICTIM, watchdog, |command| command.arg("--dry-run"));
     let fed = |times: u32| {
         let began = Instant::now();
         for _ in 0..times {
@@ -218,7 +218,7 @@ fn state(daemon: &Daemon) -> String {
 
 #[test]
 fn a_wrong_configuration_does_not_replace_the_right_one() {
-    let daemon = Daemon::start(NOBODY);
+    let daemon = Daemon::start(NO_VICTIM);
     daemon.files.configure("[act]\ncritical = \"1%\"\nlow = \"0%\"\nhigh = 1\n");
     let said = daemon.reload();
     let config = daemon.files.path("config").display().to_string();
@@ -231,8 +231,8 @@ fn a_wrong_configuration_does_not_replace_the_right_one() {
     assert_eq!(lines[2..], ["<3>memreap: the old configuration stays in force"]);
     fs::remove_file(daemon.files.path("config")).unwrap();
     assert!(daemon.reload().contains(": there is no such file"));
-    daemon.files.configure(NOBODY);
-    assert_eq!(daemon.reload(), "<6>memreap: took the new configuration\n");
+    daemon.files.configure(NO_VICTIM);
+    assert_eq!(daemon.reload(), "<6>memreap: the new configuration is in force\n");
     assert_eq!(daemon.metric("memreap_reloads_total{result=\"ok\"}"), 1.0);
     assert_eq!(daemon.metric("memreap_reloads_total{result=\"failed\"}"), 2.0);
     daemon.end();
@@ -253,18 +253,18 @@ fn what_it_cannot_start_with_is_told() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
         assert!(ran.err.starts_with(&wrong), "{ran:?}");
     }
-    files.configure(NOBODY);
+    files.configure(NO_VICTIM);
     let ran = run(&["--check-config"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert_eq!(ran.out, format!("{}: ok\n", files.path("config").display()));
-    // Whoever wants metrics counts on them.
+    // An address for metrics that cannot be used is an error.
     fs::write(files.path("metrics"), "").unwrap();
     let ran = run(&["--dry-run"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(70), ""), "{ran:?}");
-    assert!(ran.err.contains("cannot give metrics on"), "{ran:?}");
+    assert!(ran.err.contains("cannot serve metrics on"), "{ran:?}");
 }
 
-/// Has it run as somebody who may do nothing.
+/// Has it run as a user without rights.
 fn unprivileged(command: &mut Command) -> &mut Command {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
@@ -299,7 +299,7 @@ fn waits(pid: u32) -> Vec<u64> {
 #[test]
 fn when_nothing_happens_it_sleeps() {
     // Where page faults of others wake it up, it is as calm as they are.
-    let daemon = Daemon::start_as(NOBODY, PATIENT, unprivileged);
+    let daemon = Daemon::start_as(NO_VICTIM, PATIENT, unprivileged);
     if !daemon.files.said().contains("does not tell of pressure") {
         let calm = || {
             let before = waits(daemon.child.id());
@@ -323,7 +323,7 @@ fn cgroups_that_cannot_be_seen_are_told_at_the_start() {
     let Some(node) = Node::new("cgroups_that_cannot_be_seen_are_told_at_the_start") else { return };
     for mounted in [Mounted::Host, Mounted::Own] {
         let daemon =
-            Daemon::start_as(NOBODY, PATIENT, |command| node.contain(command.arg("--dry-run"), mounted));
+            Daemon::start_as(NO_VICTIM, PATIENT, |command| node.contain(command.arg("--dry-run"), mounted));
         let outside = daemon.metric("memreap_processes_outside");
         let said = daemon.end();
         let told = format!("<4>memreap: {outside} processes are in cgroups that are not below /");
@@ -334,14 +334,14 @@ fn cgroups_that_cannot_be_seen_are_told_at_the_start() {
 
 #[test]
 fn it_runs_with_no_rights_at_all() {
-    let daemon = Daemon::start_as(NOBODY, PATIENT, unprivileged);
+    let daemon = Daemon::start_as(NO_VICTIM, PATIENT, unprivileged);
     assert!(daemon.metric("memreap_available_bytes") > 0.0);
-    daemon.files.configure(NOBODY);
-    assert_eq!(daemon.reload(), "<6>memreap: took the new configuration\n");
+    daemon.files.configure(NO_VICTIM);
+    assert_eq!(daemon.reload(), "<6>memreap: the new configuration is in force\n");
     let said = daemon.end();
     // What it has to do without is noted, and no trouble.
     assert_eq!(without_notes(&said).len(), 3, "{said}");
-    for lacking in ["not scheduled in real time", "nobody is held back"] {
+    for lacking in ["not scheduled in real time", "no process is throttled"] {
         let told: Vec<_> = said.lines().filter(|line| line.contains(lacking)).collect();
         assert!(matches!(told[..], [line] if line.ends_with(" (CAP_SYS_NICE)")), "{lacking}: {said}");
     }
@@ -352,7 +352,7 @@ fn it_runs_with_no_rights_at_all() {
 fn only(name: &str) -> String {
     format!(
         "act = {{ low = 100, critical = 99.9 }}\n[[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
-         {NOBODY}"
+         {NO_VICTIM}"
     )
 }
 
@@ -376,8 +376,9 @@ fn without_psi_it_says_so_and_decides_all_the_same() {
 fn dry_run() {
     let name = unique();
     let victim = Victim::new(&Setup { name: name.clone().into(), mib: 32, ..Setup::default() });
-    let daemon = Daemon::start(NOBODY);
-    let told = "<5>memreap: this kernel does not tell of pressure (PSI): looking every 250 ms instead\n";
+    let daemon = Daemon::start(NO_VICTIM);
+    let told =
+        "<5>memreap: this kernel does not report pressure (PSI): sampling memory every 250 ms instead\n";
     assert!(daemon.files.said().contains(told), "{}", daemon.files.said());
     let looks = daemon.metric("memreap_wake_ups_total");
     thread::sleep(Duration::from_secs(1));
@@ -401,7 +402,7 @@ fn dry_run() {
 }
 
 #[test]
-fn it_kills_whom_it_may_and_nobody_else() {
+fn it_kills_the_process_that_it_may_and_no_other() {
     in_a_namespace("kill_one", WITHOUT_PSI);
 }
 
@@ -424,16 +425,18 @@ fn kill_one() {
     let entry = &entries[0];
     assert_eq!((entry.pid, entry.ending.as_str(), entry.rule.as_str()), (pid, "back", "the one"));
     assert!((32 << 20..64 << 20).contains(&entry.bytes), "{entry:?}");
-    let nobody = "<3>memreap: nobody may be killed whose memory would help (critical): ";
-    wait_until("it wants another victim", || daemon.files.said().contains(nobody));
+    let no_victim = "<3>memreap: no process may be killed whose memory would help (critical): ";
+    wait_until("it wants another victim", || daemon.files.said().contains(no_victim));
     assert!(innocent.is_alive());
     let kills: f64 = ["expedite", "mrelease", "plain"]
-        .map(|means| daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",means=\"{means}\"}}")))
+        .map(|method| {
+            daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",means=\"{method}\"}}"))
+        })
         .iter()
         .sum();
     assert_eq!(kills, 1.0);
     assert!(daemon.metric("memreap_back_bytes_total") >= f64::from(32 << 20));
     let said = daemon.end();
     let line = format!("<4>memreap: killed {pid} ({name}), user ");
-    assert_eq!((said.matches(&line).count(), said.matches(nobody).count()), (1, 1), "{said}");
+    assert_eq!((said.matches(&line).count(), said.matches(no_victim).count()), (1, 1), "{said}");
 }

@@ -1,4 +1,4 @@
-//! What the daemon says and notes when it kills takes no memory: it would have to be waited for.
+//! What the daemon reports when it kills allocates nothing: it would have to wait for the memory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -12,12 +12,14 @@ use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Comm;
 use memreap::choice::Cost;
+use memreap::daemon::decide::reason::{Ending, Reason};
 use memreap::daemon::report::history::{self, History};
 use memreap::daemon::report::journal::{Journal, Kind, Priority};
-use memreap::daemon::report::metrics::{Figures, Server};
-use memreap::daemon::report::record::{Ending, Kill, Reason};
+use memreap::daemon::report::metrics::{Metrics, Server};
+use memreap::daemon::report::record::KillRecord;
 use memreap::daemon::report::service::Service;
-use memreap::daemon::report::warn::{Warner, Warning};
+use memreap::daemon::report::warn::Warner;
+use memreap::daemon::report::warning::Warning;
 use memreap::kill::Method;
 
 /// Counts what each thread allocates.
@@ -51,10 +53,10 @@ fn allocations(what: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-fn kill() -> Kill {
+fn kill() -> KillRecord {
     let mut cgroup = ArrayVec::new();
     cgroup.try_extend_from_slice(b"/user.slice/\x1b").unwrap();
-    Kill {
+    KillRecord {
         unix_ms: 1_700_000_000_123,
         pid: Pid::new(4711).unwrap(),
         comm: Comm::new(b"a\nb").unwrap(),
@@ -67,7 +69,7 @@ fn kill() -> Kill {
         reason: Reason::Forecast,
         because: ArrayString::from("80 MiB of 2.0 GiB were available").unwrap(),
         rule: ArrayString::from("rule").unwrap(),
-        means: Method::Mrelease,
+        method: Method::Mrelease,
         ending: Ending::Back,
         available: [80 << 20, 1300 << 20],
         took: Duration::from_millis(41),
@@ -87,16 +89,16 @@ fn telling_of_a_kill_allocates_nothing() {
     let mut server = Server::listen(socket.to_str().unwrap()).unwrap();
     let mut client = UnixStream::connect(&socket).unwrap();
     client.write_all(b"GET /\n\n").unwrap();
-    let mut figures = Figures::default();
+    let mut metrics = Metrics::default();
     let kill = kill();
     assert!(allocations(|| drop(Box::new(1))) > 0, "the count counts");
 
     let count = allocations(|| {
         for ending in [Ending::Back, Ending::Gone, Ending::Late, Ending::DryRun, Ending::Refused(1)] {
-            let kill = Kill { ending, ..kill.clone() };
+            let kill = KillRecord { ending, ..kill.clone() };
             journal.killed(&kill);
             history.append(&kill).unwrap();
-            figures.count(&kill);
+            metrics.count(&kill);
             warner.killed(&kill);
         }
         let warning = Warning {
@@ -110,13 +112,13 @@ fn telling_of_a_kill_allocates_nothing() {
         };
         journal.warned(&warning);
         warner.warn(&warning);
-        journal.note(Kind::Trouble, Priority::Error, format_args!("{} {:?}", 1.5, kill.took));
+        journal.log(Kind::Trouble, Priority::Error, format_args!("{} {:?}", 1.5, kill.took));
         service.watchdog().unwrap();
         service.status(format_args!("calm, {} available", 1)).unwrap();
         for _ in 0..4 {
-            server.serve(&figures);
+            server.serve(&metrics);
         }
-        history.tidy().unwrap();
+        history.maintain().unwrap();
     });
     assert_eq!(count, 0);
     let mut answer = String::new();

@@ -121,7 +121,7 @@ fn a_name_must_fit_as_a_whole() {
 }
 
 #[test]
-fn a_name_that_fits_several_kills_nobody_but_with_all() {
+fn a_name_that_fits_several_kills_none_but_with_all() {
     let name = unique();
     let victims = [named(&name), named(&name), named(&name)];
     let ran = kill(&[&name]);
@@ -214,14 +214,14 @@ fn a_target_given_twice_is_killed_once() {
 #[test]
 fn one_bad_target_spares_the_others_but_with_keep_going() {
     let victim = Victim::of(2);
-    // Above what a PID can be, so nobody's.
-    let nobody = i32::MAX.to_string();
-    let ran = kill(&[&victim.pid(), &nobody]);
+    // Above what a PID can be.
+    let no_pid = i32::MAX.to_string();
+    let ran = kill(&[&victim.pid(), &no_pid]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.err.contains(&format!("no process has the ID {nobody}")), "{ran:?}");
+    assert!(ran.err.contains(&format!("no process has the ID {no_pid}")), "{ran:?}");
     assert!(ran.out.contains("not killed"), "{ran:?}");
     assert!(victim.is_alive());
-    let ran = kill(&["--keep-going", &victim.pid(), &nobody]);
+    let ran = kill(&["--keep-going", &victim.pid(), &no_pid]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(victim.died_of(), KILLED);
 }
@@ -263,7 +263,7 @@ fn a_zombie_has_nothing_to_give() {
     assert_eq!(kill(&["--json", &victim.pid()]).json()["victims"][0]["outcome"], "zombie");
 }
 
-/// Runs a shell line in which `$M` is the command; gives what it printed.
+/// Runs a shell line in which `$M` is the command; returns what it printed.
 fn shell(line: &str) -> Ran {
     Ran::from(Command::new("sh").args(["-c", line]).env("M", env!("CARGO_BIN_EXE_memreap")).output().unwrap())
 }
@@ -281,7 +281,7 @@ fn ancestors_and_itself_are_protected() {
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.err.contains("memreap itself"), "{ran:?}");
     assert!(victim.is_alive());
-    // Its own name is nobody's target.
+    // Its own name is not a target.
     let name = unique();
     let dir = tempfile::tempdir().unwrap();
     let program = copy_of(env!("CARGO_BIN_EXE_memreap"), dir.path().join(&name));
@@ -349,7 +349,7 @@ fn another_users_process_is_not_permitted() {
 }
 
 #[test]
-fn a_dry_run_kills_nobody() {
+fn a_dry_run_kills_no_process() {
     let victim = Victim::of(24);
     let ran = kill(&["--dry-run", "--json", "-s", "TERM", &victim.pid()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -114,7 +114,7 @@ fn mapped() {
     let anonymous = Victim::of(127);
     assert_eq!(chosen(), anonymous.pid.get(), "{:?}", pick(&["--explain"]));
     assert!(files.iter().all(Victim::is_alive));
-    // Shared memory that nobody else maps does.
+    // Shared memory that no other process maps does.
     let shared = maps(WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
     assert_eq!(chosen(), shared.pid.get(), "{:?}", pick(&["--explain"]));
 }

@@ -29,7 +29,7 @@ const HUNT: Duration = Duration::from_secs(4);
 /// On a busy machine it takes longer until so many were killed and so many strangers were there.
 const ENOUGH: (u32, u32) = (20, 100);
 const TOO_LONG: Duration = Duration::from_secs(60);
-/// What a process of ours exits with when nobody kills it.
+/// What a process of ours exits with when it is not killed.
 const NATURAL: i32 = 7;
 
 #[test]
@@ -46,7 +46,7 @@ fn no_stranger_dies_while_ids_are_recycled() {
 struct Child(i32);
 
 impl Child {
-    /// `None` when somebody else got the ID.
+    /// `None` when another process got the ID.
     fn new(pid: i32, name: &CString, life: Duration) -> Option<Self> {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
         let life =
@@ -71,14 +71,14 @@ impl Child {
         Some(child)
     }
 
-    /// Asks it to end, and gives the signal it died of.
+    /// Asks it to end, and returns the signal it died of.
     fn stop(self) -> Option<i32> {
         // SAFETY: no pointers; our own child has this ID until we wait.
         unsafe { libc::kill(self.0, libc::SIGTERM) };
         self.end()
     }
 
-    /// Waits, and gives the signal it died of, if any.
+    /// Waits, and returns the signal it died of, if any.
     fn end(self) -> Option<i32> {
         let mut status = 0;
         // SAFETY: `status` is where the status goes.
@@ -121,7 +121,7 @@ fn replaced() {
             continue;
         }
         let name = CString::new(unique()).unwrap();
-        let game = Child::new(CONTESTED, &name, LONG).expect("nobody else is here");
+        let game = Child::new(CONTESTED, &name, LONG).expect("no other process is here");
         let by_pid = Selector::Pid(Pid::new(CONTESTED).unwrap());
         wait_until("it has its name", || {
             fs::read(format!("/proc/{CONTESTED}/comm")).unwrap().trim_ascii_end() == name.as_bytes()

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Ran, Setup, Victim, interrupt, memreap};
 use serde_json::Value;
 
-/// Nobody but processes with this name may be killed.
+/// Only processes with this name may be killed.
 fn only(name: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
@@ -45,7 +45,7 @@ fn the_next_victim_is_shown() {
 
 #[test]
 fn ctrl_c_ends_it_well() {
-    let config = only("nobody has this");
+    let config = only("no process has this");
     let mut child = memreap()
         .args(["watch", "-i", "1h", "--json", "--config"])
         .arg(config.path())

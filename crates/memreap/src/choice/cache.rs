@@ -1,18 +1,19 @@
-//! Exact figures that are remembered, and what they still say later.
+//! A cache of exact readings, and what they still say later.
 //!
-//! Reading the page tables of a large process takes tens of milliseconds, most of all when it is about to
-//! be chosen. So it is read shortly before, and what has happened since is bounded instead.
+//! Reading the page tables of a large process takes tens of milliseconds, most of all when it is about to be
+//! chosen. So it is read shortly before, and what has happened since is bounded instead.
 //!
-//! **Why an old figure decides.** The anonymous memory of a process, in RAM and in swap, is its alone or
-//! shared, and only by a fork does one that is its alone become shared: with a process that is new, which
-//! then holds as much. All it gets otherwise is its alone. So what it shares has grown since by no more
-//! than what all new processes hold, whoever made them, and the rest of what it holds now is its alone.
+//! **Why an old reading decides.** The anonymous memory of a process, in RAM and in swap, is private or
+//! shared, and private memory becomes shared only by a fork: with a new process, which then holds as much.
+//! All that the process gets otherwise is private. So what it shares has grown since by no more than what all
+//! new processes hold, whichever process started them, and the rest of what it holds now is private.
 //!
-//! What it shared then is what it held less what was read as its own. While it was read it may have freed
-//! what had been counted, and got anew what was counted again; it held no more at any time, that included,
-//! than before plus all that the system allocated meanwhile. Pages of files are left out, as others can
-//! map them at any time, and of swap what may be shared, because that counts in part and no more once it
-//! is back in RAM. Same-page merging (KSM) shares without a fork: while it runs, nothing is remembered.
+//! What it shared then is what it held less what was read as private. While it was read it may have freed
+//! memory that had been counted, and got new memory that was counted again; including that, it never held
+//! more than before plus all that the system allocated meanwhile. Pages of files are left out, because other
+//! processes can map them at any time, and so is swap that may be shared, because it counts in part, and no
+//! longer once it is back in RAM. Same-page merging (KSM) shares without a fork: while it runs, the cache is
+//! not used.
 
 use std::time::{Duration, Instant};
 
@@ -22,93 +23,95 @@ use linux::{Pid, PidFd};
 use super::readers::Private;
 use super::table::Reading;
 
-/// How many are remembered.
-const REMEMBERED: usize = 4;
-/// Those of less own memory are read as fast as they are recalled, in bytes.
-pub(super) const WORTH: u64 = 32 << 20;
-/// How long it is remembered. The bounds hold for longer, but get wider.
-const LASTS: Duration = Duration::from_secs(2);
-/// It is not read in advance again before.
-const RECENT: Duration = Duration::from_secs(1);
+/// How many readings are cached.
+const MAX_ENTRIES: usize = 4;
+/// Less private memory than this is read as fast as it is looked up.
+pub(super) const MIN_CACHED_BYTES: u64 = 32 << 20;
+/// How long a reading is used. The bounds hold for longer, but get wider.
+const MAX_AGE: Duration = Duration::from_secs(2);
+/// A process is not read in advance again sooner than this.
+const MIN_REREAD_AGE: Duration = Duration::from_secs(1);
 
-/// What an exact reading has left behind.
+/// What is kept of an exact reading. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Figure {
-    /// What would have come back.
+pub(super) struct ExactFigure {
+    /// What would have come back at the time.
     bytes: u64,
-    /// The anonymous memory that was its alone, at least.
+    /// The private anonymous memory, at least.
     own: u64,
-    /// The anonymous memory it held before.
+    /// The anonymous memory that it held before.
     anon: u64,
-    /// All that may have been counted as such while it was read.
-    held: u64,
-    /// Processes that are known since a later refresh or choice may be new.
+    /// What it can have held at most while it was read.
+    max_held: u64,
+    /// Processes that are known only since a later refresh or choice may be new.
     pub(super) round: u32,
 }
 
-impl Figure {
-    /// Of a reading that began after `before` was read, in this round; the system has allocated so many bytes
-    /// from then until it was done.
-    pub(super) fn new(private: Private, before: &Reading, round: u32, allocated: u64) -> Self {
-        let held = before.anon.saturating_add(before.slack).saturating_add(allocated);
-        Self { bytes: private.bytes, own: private.own.min(held), anon: before.anon, held, round }
+impl ExactFigure {
+    /// From a reading that began after `before` was read, in this round; the system has allocated
+    /// `allocated_bytes` from then until it was done.
+    pub(super) fn new(private: Private, before: &Reading, round: u32, allocated_bytes: u64) -> Self {
+        let max_held = before.anon.saturating_add(before.counter_error).saturating_add(allocated_bytes);
+        Self { bytes: private.bytes, own: private.own.min(max_held), anon: before.anon, max_held, round }
     }
 
-    /// At least so much comes back now, when new processes hold no more than `newcomers`, in bytes.
-    pub(super) fn least(&self, now: &Reading, newcomers: u64) -> u64 {
-        let shared = self.held.saturating_sub(self.own).saturating_add(newcomers);
-        now.anon.saturating_sub(now.slack).saturating_sub(shared)
+    /// Returns how many bytes come back now at least, when new processes hold no more than
+    /// `new_process_bytes`.
+    pub(super) fn lower_bound(&self, now: &Reading, new_process_bytes: u64) -> u64 {
+        let shared = self.max_held.saturating_sub(self.own).saturating_add(new_process_bytes);
+        now.anon.saturating_sub(now.counter_error).saturating_sub(shared)
     }
 
-    /// What comes back now: as much more or less as it holds more or less, and whether nothing has changed.
-    pub(super) fn likely(&self, now: &Reading, newcomers: u64) -> (u64, bool) {
+    /// Returns how many bytes come back now: as much more or less as it holds more or less; and whether
+    /// nothing has changed.
+    pub(super) fn estimate(&self, now: &Reading, new_process_bytes: u64) -> (u64, bool) {
         let bytes = self.bytes.saturating_add(now.anon).saturating_sub(self.anon);
-        (bytes, newcomers == 0 && now.anon.abs_diff(self.anon) <= now.slack)
+        (bytes, new_process_bytes == 0 && now.anon.abs_diff(self.anon) <= now.counter_error)
     }
 }
 
-/// The figures of a few processes, and who they are of.
+/// The exact readings of a few processes.
 #[derive(Default)]
-pub(super) struct Memory(ArrayVec<Remembered, REMEMBERED>);
+pub(super) struct ExactCache(ArrayVec<Entry, MAX_ENTRIES>);
 
-struct Remembered {
+struct Entry {
     pid: Pid,
-    /// Holds it, so that no other process is taken for it.
+    /// Its ID can be reused, the pidfd cannot.
     pidfd: PidFd,
-    figure: Figure,
+    figure: ExactFigure,
     at: Instant,
 }
 
-impl Memory {
-    /// Remembers a figure, instead of an older one of the same process or the oldest of all.
-    pub(super) fn keep(&mut self, pidfd: PidFd, figure: Figure) {
+impl ExactCache {
+    /// Adds a reading, in place of an older one of the same process or the oldest of all.
+    pub(super) fn insert(&mut self, pidfd: PidFd, figure: ExactFigure) {
         let pid = pidfd.opened_as();
         self.0.retain(|known| known.pid != pid);
         if self.0.is_full() {
             self.0.remove(0);
         }
-        self.0.push(Remembered { pid, pidfd, figure, at: Instant::now() });
+        self.0.push(Entry { pid, pidfd, figure, at: Instant::now() });
     }
 
-    /// Forgets what is too old.
-    pub(super) fn fade(&mut self) {
-        self.0.retain(|known| known.at.elapsed() < LASTS);
+    /// Removes readings that are too old.
+    pub(super) fn expire(&mut self) {
+        self.0.retain(|known| known.at.elapsed() < MAX_AGE);
     }
 
-    /// The figure of a process, if it is still the same one and not too long ago.
-    pub(super) fn find(&self, pid: Pid) -> Option<&Figure> {
-        let known = self.0.iter().find(|known| known.pid == pid && known.at.elapsed() < LASTS)?;
+    /// Returns the reading of a process, if it is not too old and the process has not exited.
+    pub(super) fn get(&self, pid: Pid) -> Option<&ExactFigure> {
+        let known = self.0.iter().find(|known| known.pid == pid && known.at.elapsed() < MAX_AGE)?;
         known.pidfd.is_alive().unwrap_or(false).then_some(&known.figure)
     }
 
-    /// Whose figures are there.
-    pub(super) fn all(&self) -> impl Iterator<Item = Pid> {
+    /// Returns the processes that have a reading.
+    pub(super) fn pids(&self) -> impl Iterator<Item = Pid> {
         self.0.iter().map(|known| known.pid)
     }
 
-    /// Whether a process was read so short a time ago that it need not be read in advance.
+    /// Whether a process was read so recently that it need not be read in advance.
     pub(super) fn is_recent(&self, pid: Pid) -> bool {
-        self.0.iter().any(|known| known.pid == pid && known.at.elapsed() < RECENT)
+        self.0.iter().any(|known| known.pid == pid && known.at.elapsed() < MIN_REREAD_AGE)
     }
 }
 
@@ -148,7 +151,12 @@ mod tests {
         }
 
         fn reading(&self) -> Reading {
-            let at = Counters { allocated: self.allocated, faults: 0, mapped: 0, mapped_per_fault: 1 };
+            let at = Counters {
+                allocated_bytes: self.allocated,
+                faults: 0,
+                mapped_bytes: 0,
+                mapped_bytes_per_fault: 1,
+            };
             Reading::with(self.held(0), 0, at)
         }
 
@@ -156,7 +164,7 @@ mod tests {
             let process = process % self.made;
             let at = which % self.pages.len().max(1);
             match what {
-                // Somebody allocates: mostly we do.
+                // A process allocates: mostly ours.
                 0 | 1 => {
                     self.allocated += PAGE;
                     let holders = if what == 0 { 1 } else { 1 << process };
@@ -210,10 +218,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Processes that allocate, free, swap, fork, end and write to what they share, also while one of them
-        /// is read.
+        /// Processes that allocate, free, swap, fork, end and write to what they share, also while one of
+        /// them is read.
         #[test]
-        fn what_is_remembered_is_never_too_much(
+        fn a_lower_bound_is_never_too_high(
             start in prop::collection::vec((1_u16..4, any::<bool>()), 0..60),
             while_read in steps(30),
             after in steps(60),
@@ -236,52 +244,52 @@ mod tests {
                 swap_pss: first.2 + second.2,
                 ..Default::default()
             };
-            let figure = Figure::new(Private::of(&rollup), &before, 0, world.allocated);
+            let figure = ExactFigure::new(Private::of(&rollup), &before, 0, world.allocated);
             after.into_iter().for_each(|step| world.step(step));
-            let newcomers = (2..world.made).map(|process| world.held(process)).sum();
-            let (least, own) = (figure.least(&world.reading(), newcomers), world.own());
+            let new_process_bytes = (2..world.made).map(|process| world.held(process)).sum();
+            let (least, own) = (figure.lower_bound(&world.reading(), new_process_bytes), world.own());
             prop_assert!(least <= own, "{least} of {own}");
         }
     }
 
-    fn figure_of(own: u64, anon: u64) -> Figure {
+    fn figure_of(own: u64, anon: u64) -> ExactFigure {
         let before = Reading::with(anon, 0, Counters::UNKNOWN);
-        Figure::new(Private { bytes: own + 5, own }, &before, 0, 0)
+        ExactFigure::new(Private { bytes: own + 5, own }, &before, 0, 0)
     }
 
     #[test]
     fn growth_and_shrinking_are_followed() {
         let figure = figure_of(700, 1000);
-        let now = |anon, slack| Reading { slack, ..Reading::with(anon, 0, Counters::UNKNOWN) };
-        assert_eq!(figure.least(&now(1000, 0), 0), 700);
-        assert_eq!(figure.least(&now(1500, 0), 0), 1200);
-        assert_eq!(figure.least(&now(600, 0), 0), 300);
-        assert_eq!(figure.least(&now(200, 0), 0), 0);
-        assert_eq!(figure.least(&now(1000, 10), 50), 640);
-        assert_eq!(figure.likely(&now(1000, 10), 0), (705, true));
-        assert_eq!(figure.likely(&now(1010, 10), 1), (715, false));
-        assert_eq!(figure.likely(&now(900, 10), 0), (605, false));
+        let now = |anon, slack| Reading { counter_error: slack, ..Reading::with(anon, 0, Counters::UNKNOWN) };
+        assert_eq!(figure.lower_bound(&now(1000, 0), 0), 700);
+        assert_eq!(figure.lower_bound(&now(1500, 0), 0), 1200);
+        assert_eq!(figure.lower_bound(&now(600, 0), 0), 300);
+        assert_eq!(figure.lower_bound(&now(200, 0), 0), 0);
+        assert_eq!(figure.lower_bound(&now(1000, 10), 50), 640);
+        assert_eq!(figure.estimate(&now(1000, 10), 0), (705, true));
+        assert_eq!(figure.estimate(&now(1010, 10), 1), (715, false));
+        assert_eq!(figure.estimate(&now(900, 10), 0), (605, false));
     }
 
     #[test]
-    fn the_oldest_makes_room_and_the_dead_are_nobody() {
-        let mut memory = Memory::default();
-        let mut children: Vec<_> = (0..=REMEMBERED)
+    fn the_oldest_makes_room_and_a_dead_process_has_none() {
+        let mut cache = ExactCache::default();
+        let mut children: Vec<_> = (0..=MAX_ENTRIES)
             .map(|_| std::process::Command::new("sleep").arg("60").spawn().unwrap())
             .collect();
         let pids: Vec<_> = children.iter().map(|child| Pid::new(child.id().cast_signed()).unwrap()).collect();
         for (i, pid) in pids.iter().enumerate() {
-            memory.keep(PidFd::open(*pid).unwrap(), figure_of(i as u64, 100));
+            cache.insert(PidFd::open(*pid).unwrap(), figure_of(i as u64, 100));
         }
-        memory.keep(PidFd::open(pids[1]).unwrap(), figure_of(50, 100));
-        assert_eq!(memory.find(pids[0]), None);
-        assert_eq!(memory.find(pids[1]), Some(&figure_of(50, 100)));
-        assert_eq!(memory.find(pids[2]), Some(&figure_of(2, 100)));
-        assert!(memory.is_recent(pids[1]) && !memory.is_recent(pids[0]));
+        cache.insert(PidFd::open(pids[1]).unwrap(), figure_of(50, 100));
+        assert_eq!(cache.get(pids[0]), None);
+        assert_eq!(cache.get(pids[1]), Some(&figure_of(50, 100)));
+        assert_eq!(cache.get(pids[2]), Some(&figure_of(2, 100)));
+        assert!(cache.is_recent(pids[1]) && !cache.is_recent(pids[0]));
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert_eq!(memory.find(pids[2]), None);
+        assert_eq!(cache.get(pids[2]), None);
     }
 }

@@ -1,60 +1,51 @@
-//! Leaf cgroups: what each of them holds.
+//! Leaf cgroups, and what each of them holds.
 //!
-//! **When a group counts.** A group counts for what comes back when all of it is killed, and only when
-//! all of it may be: no member is protected. Else it counts for nothing, and its members for themselves.
-//! A process counts for what its own death gives back. The greater of the best group and the best
-//! process wins: so a service's hundred small processes stand behind one larger hog elsewhere, many
-//! hogs of one job come before a large process that is not their doing, and memory that the members
-//! of a group share is counted once.
+//! **When a group counts.** A group counts for what comes back when all of it is killed, and only when all of
+//! it may be: no member is protected. Otherwise it counts for nothing, and its members for themselves. A
+//! process counts for what its own death gives back. The greater of the best group and the best process wins.
+//! So a service of a hundred small processes comes after one larger process elsewhere, many processes of one
+//! job that take memory come before a large process that does not, and memory that the members of a group
+//! share counts once.
 
 use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
-use arrayvec::ArrayVec;
-use linux::{Pid, scan};
-use rustix::fs::{CWD, Mode, OFlags};
+use linux::{Dir, Pid, scan};
 
+use super::cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES, is_below};
 use super::table::{Entry, Reading};
-use super::{CGROUP, Path};
 use crate::policy::Verdict;
 
-/// The most cgroups that are looked at.
-pub(super) const CGROUPS: usize = 4000;
-/// Which no cgroup has as its index.
-const NONE: u16 = u16::MAX;
+/// The most cgroups that are known.
+pub(super) const MAX_CGROUPS: usize = 4000;
+/// The index of no cgroup.
+const NO_INDEX: u16 = u16::MAX;
 
-/// Stands for a path.
+/// Returns a hash of a path.
 pub(super) fn hash(path: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Whether `path` is `above` or below it.
-pub(super) fn is_below(path: &[u8], above: &[u8]) -> bool {
-    let above = above.strip_suffix(b"/").unwrap_or(above);
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-}
-
 /// The v2 hierarchy.
 pub(super) struct Groups {
-    root: OwnedFd,
+    root: Dir,
     /// Whether memory is controlled in it.
     memory: bool,
-    /// Those there are, each behind the one above it.
-    dirs: Vec<Dir>,
-    /// Their hashes, in order.
+    /// The cgroups, each after the one above it.
+    nodes: Vec<Node>,
+    /// The hashes of their paths, in order.
     index: Vec<(u64, u16)>,
 }
 
-struct Dir {
-    path: Path,
+struct Node {
+    path: CgroupPath,
     above: u16,
-    /// It has figures of its own.
+    /// It has memory.current.
     memory: bool,
-    /// One below has.
+    /// One below it has.
     memory_below: bool,
     tally: Tally,
 }
@@ -62,9 +53,9 @@ struct Dir {
 /// What is known of the members of a cgroup.
 #[derive(Clone, Copy)]
 pub(super) struct Tally {
-    /// Those that have memory.
+    /// Members that have memory.
     pub(super) processes: u32,
-    /// One may not be killed, or is not known yet, or is rather not to be killed.
+    /// One of them must not be killed, or counts for less by its weight.
     pub(super) protected: bool,
     /// What the policy says about the member that it would rather kill than any other.
     pub(super) verdict: Verdict,
@@ -77,7 +68,7 @@ impl Tally {
         verdict: Verdict { never: false, factor: 0.0, offset: 0, rule: None },
     };
 
-    /// Counts a member in. What has no memory, or is on its way out, does not count.
+    /// Counts a member. One that has no memory, or is dying, does not count.
     pub(super) fn count(&mut self, reading: &Reading) {
         if !reading.has_memory || reading.killed {
             return;
@@ -98,66 +89,65 @@ impl Tally {
 
 impl Groups {
     pub(super) fn open(path: &std::path::Path, memory: bool) -> Option<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
-        let (dirs, index) = (Vec::with_capacity(CGROUPS), Vec::with_capacity(CGROUPS));
-        Some(Self { root, memory, dirs, index })
+        let root = Dir::open(path).ok()?;
+        let (nodes, index) = (Vec::with_capacity(MAX_CGROUPS), Vec::with_capacity(MAX_CGROUPS));
+        Some(Self { root, memory, nodes, index })
     }
 
-    /// Whether groups have figures.
+    /// Whether the memory controller is on.
     pub(super) fn controlled(&self) -> bool {
         self.memory
     }
 
-    /// Finds the cgroups at `start` and below anew. What vanishes meanwhile is left out.
+    /// Finds the cgroups at `start` and below again. What vanishes meanwhile is left out.
     pub(super) fn walk(&mut self, start: &[u8], names: &mut [MaybeUninit<u8>]) {
-        self.dirs.clear();
+        self.nodes.clear();
         self.index.clear();
-        let mut path = Path::new();
+        let mut path = CgroupPath::new();
         if path.try_extend_from_slice(start.strip_suffix(b"/").unwrap_or(start)).is_ok() {
-            self.dirs.push(Dir::new(path, NONE));
+            self.nodes.push(Node::new(path, NO_INDEX));
         }
         let mut next = 0;
-        while next < self.dirs.len() {
-            let above = u16::try_from(next).unwrap_or(NONE);
-            if let Some(dir) = self.dir(&self.dirs[next].path) {
-                // What cannot be listed to its end has the rest of it left out.
-                let _ = scan::entries(&dir, names, |name, directory| {
+        while next < self.nodes.len() {
+            let above = u16::try_from(next).unwrap_or(NO_INDEX);
+            if let Some(dir) = self.dir(&self.nodes[next].path) {
+                // When it cannot be listed to its end, the rest is left out.
+                let _ = dir.for_each_entry(names, |name, directory| {
                     let name = name.to_bytes();
                     if !directory {
-                        self.dirs[next].memory |= name == b"memory.current";
+                        self.nodes[next].memory |= name == b"memory.current";
                     } else if name != b"." && name != b".." {
-                        let mut path = self.dirs[next].path.clone();
+                        let mut path = self.nodes[next].path.clone();
                         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name).is_ok();
-                        if fits && self.dirs.len() < CGROUPS {
-                            self.dirs.push(Dir::new(path, above));
+                        if fits && self.nodes.len() < MAX_CGROUPS {
+                            self.nodes.push(Node::new(path, above));
                         } else {
                             // Not a leaf, though what is below is not known.
-                            self.dirs[next].memory_below = true;
+                            self.nodes[next].memory_below = true;
                         }
                     }
                     true
                 });
             }
-            let dir = &self.dirs[next];
-            if dir.memory && dir.above != NONE {
+            let dir = &self.nodes[next];
+            if dir.memory && dir.above != NO_INDEX {
                 let above = usize::from(dir.above);
-                self.dirs[above].memory_below = true;
+                self.nodes[above].memory_below = true;
             }
             next += 1;
         }
-        for (i, dir) in self.dirs.iter().enumerate() {
-            self.index.push((hash(dir.full()), u16::try_from(i).unwrap_or(NONE)));
+        for (i, dir) in self.nodes.iter().enumerate() {
+            self.index.push((hash(dir.full()), u16::try_from(i).unwrap_or(NO_INDEX)));
         }
         self.index.sort_unstable();
     }
 
-    /// The leaf that counts the memory of the processes in a cgroup.
+    /// Returns the leaf that counts the memory of the processes in a cgroup, which is given by its hash.
     pub(super) fn leaf(&self, cgroup: u64) -> Option<usize> {
         let at = self.index.binary_search_by_key(&cgroup, |(hash, _)| *hash).ok()?;
         let mut index = self.index[at].1;
         loop {
-            let dir = self.dirs.get(usize::from(index))?;
+            let dir = self.nodes.get(usize::from(index))?;
             if dir.memory {
                 // Not the root: that is no group.
                 let leaf = !dir.memory_below && !dir.path.is_empty();
@@ -167,24 +157,24 @@ impl Groups {
         }
     }
 
-    /// Counts all processes where they belong.
+    /// Counts all processes as members of their leaves.
     pub(super) fn tally(&mut self, entries: &[Entry]) {
-        for dir in &mut self.dirs {
+        for dir in &mut self.nodes {
             dir.tally = Tally::EMPTY;
         }
         for entry in entries.iter().filter(|entry| !entry.gone) {
             if let Some(reading) = &entry.reading
-                && let Some(leaf) = self.leaf(reading.cgroup)
+                && let Some(leaf) = self.leaf(reading.cgroup_hash)
             {
-                self.dirs[leaf].tally.count(reading);
+                self.nodes[leaf].tally.count(reading);
             }
         }
     }
 
-    /// The groups that may be killed, with an upper bound of what they hold in bytes, and what the policy
-    /// says.
+    /// Calls `each` with the groups that may be killed, an upper bound of what they hold in bytes, and what
+    /// the policy says.
     pub(super) fn expendable(&self, mut each: impl FnMut(usize, u64, &Verdict)) {
-        for (i, dir) in self.dirs.iter().enumerate() {
+        for (i, dir) in self.nodes.iter().enumerate() {
             if dir.tally.expendable()
                 && let Some(bytes) = self.bound(i)
             {
@@ -193,29 +183,29 @@ impl Groups {
         }
     }
 
-    /// All it is charged for, and what it has in swap.
+    /// All memory that it is charged for, and its swap.
     fn bound(&self, index: usize) -> Option<u64> {
-        let dir = self.dir(&self.dirs[index].path)?;
+        let dir = self.dir(&self.nodes[index].path)?;
         let mut buffer = [0; 32];
-        let charged = scan::size(scan::file(&dir, c"memory.current", &mut buffer).ok()?)?;
+        let charged = scan::size(dir.read(c"memory.current", &mut buffer).ok()?)?;
         Some(charged.saturating_add(swap(&dir)))
     }
 
-    /// Anonymous memory and swap in bytes, and whether memory.oom.group is set.
+    /// Returns anonymous memory and swap in bytes, and whether memory.oom.group is set.
     pub(super) fn bytes(&self, index: usize, buffer: &mut [u8]) -> Option<(u64, bool)> {
-        let dir = self.dir(&self.dirs[index].path)?;
-        let anon = scan::keyed(scan::file(&dir, c"memory.stat", buffer).ok()?, b"anon")?;
-        let together = scan::file(&dir, c"memory.oom.group", buffer).ok() == Some(b"1\n");
+        let dir = self.dir(&self.nodes[index].path)?;
+        let anon = scan::keyed(dir.read(c"memory.stat", buffer).ok()?, b"anon")?;
+        let together = dir.read(c"memory.oom.group", buffer).ok() == Some(b"1\n");
         Some((anon.saturating_add(swap(&dir)), together))
     }
 
     /// Calls `each` with every process in the cgroup and those below; `None` for one that is outside of
     /// our PID namespace. False when not all of them could be told.
     pub(super) fn members(&self, index: usize, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) -> bool {
-        let path = &self.dirs[index].path;
-        self.dirs.iter().filter(|dir| is_below(&dir.path, path)).all(|dir| {
+        let path = &self.nodes[index].path;
+        self.nodes.iter().filter(|dir| is_below(&dir.path, path)).all(|dir| {
             let Some(dir) = self.dir(&dir.path) else { return false };
-            match scan::file(&dir, c"cgroup.procs", buffer) {
+            match dir.read(c"cgroup.procs", buffer) {
                 Ok(text) => {
                     scan::ids(text).for_each(&mut each);
                     true
@@ -228,10 +218,10 @@ impl Groups {
     /// Calls `each` with every process that is in one of the cgroups that were found; `None` for one that is
     /// outside of our PID namespace.
     pub(super) fn all_members(&self, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) {
-        for dir in &self.dirs {
-            // What vanishes has nobody.
+        for dir in &self.nodes {
+            // One that vanishes has no processes.
             if let Some(dir) = self.dir(&dir.path)
-                && let Ok(text) = scan::file(&dir, c"cgroup.procs", buffer)
+                && let Ok(text) = dir.read(c"cgroup.procs", buffer)
             {
                 scan::ids(text).for_each(&mut each);
             }
@@ -239,35 +229,30 @@ impl Groups {
     }
 
     /// Opens a cgroup's directory.
-    fn dir(&self, path: &[u8]) -> Option<OwnedFd> {
-        let mut name = [0; CGROUP + 2];
+    fn dir(&self, path: &[u8]) -> Option<Dir> {
+        let mut name = [0; MAX_CGROUP_PATH_BYTES + 2];
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let path = if path.is_empty() { b"." } else { path };
         name.get_mut(..path.len())?.copy_from_slice(path);
-        scan::open_dir(&self.root, CStr::from_bytes_until_nul(&name).ok()?).ok()
+        self.root.open_dir(CStr::from_bytes_until_nul(&name).ok()?).ok()
     }
 }
 
-impl Dir {
-    fn new(path: Path, above: u16) -> Self {
+impl Node {
+    fn new(path: CgroupPath, above: u16) -> Self {
         Self { path, above, memory: false, memory_below: false, tally: Tally::EMPTY }
     }
 
-    /// The path as processes' files have it.
+    /// Its path as in /proc/PID/cgroup.
     fn full(&self) -> &[u8] {
         if self.path.is_empty() { b"/" } else { &self.path }
     }
 }
 
-/// What is in swap; nothing when swap is not counted.
-fn swap(dir: &OwnedFd) -> u64 {
+/// What it has in swap, in bytes; 0 when swap is not counted.
+fn swap(dir: &Dir) -> u64 {
     let mut buffer = [0; 32];
-    scan::file(dir, c"memory.swap.current", &mut buffer).ok().and_then(scan::size).unwrap_or(0)
-}
-
-/// As much of a path in parts as is remembered.
-pub(super) fn shortened(parts: [&[u8]; 2]) -> ArrayVec<u8, CGROUP> {
-    parts.iter().copied().flatten().copied().take(CGROUP).collect()
+    dir.read(c"memory.swap.current", &mut buffer).ok().and_then(scan::size).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -299,7 +284,7 @@ mod tests {
 
     fn leaf(groups: &Groups, path: &str) -> Option<String> {
         let index = groups.leaf(hash(path.as_bytes()))?;
-        Some(String::from_utf8_lossy(groups.dirs[index].full()).into_owned())
+        Some(String::from_utf8_lossy(groups.nodes[index].full()).into_owned())
     }
 
     #[test]
@@ -327,7 +312,7 @@ mod tests {
         // It vanishes.
         fs::remove_dir_all(tree.join("a.slice")).unwrap();
         assert_eq!((groups.bytes(index, &mut [0; 4096]), groups.bound(index)), (None, None));
-        assert!(!groups.members(index, &mut [0; 4096], |_| panic!("nobody is there")));
+        assert!(!groups.members(index, &mut [0; 4096], |_| panic!("it has no processes")));
     }
 
     #[test]
@@ -335,11 +320,11 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         cgroup(tree.path(), "a", Some((1, 1, 1)), "");
         cgroup(tree.path(), &format!("a/{}", "x".repeat(255)), Some((1, 1, 1)), "");
-        for i in 0..CGROUPS {
+        for i in 0..MAX_CGROUPS {
             fs::create_dir(tree.path().join(i.to_string())).unwrap();
         }
         let groups = walked(tree.path());
-        assert_eq!((groups.dirs.len(), groups.dirs.capacity()), (CGROUPS, CGROUPS));
+        assert_eq!((groups.nodes.len(), groups.nodes.capacity()), (MAX_CGROUPS, MAX_CGROUPS));
         // What is below has a path that is too long: so it is no leaf.
         assert_eq!(leaf(&groups, "/a"), None);
     }
@@ -363,12 +348,5 @@ mod tests {
         let dead = Reading { has_memory: false, ..never };
         let dying = Reading { killed: true, ..never };
         assert!(tally(&[dead, plain, dying]).expendable());
-    }
-
-    #[test]
-    fn below_is_by_components() {
-        assert!(is_below(b"/a/b", b"/a") && is_below(b"/a", b"/a") && is_below(b"/a/b", b"/a/"));
-        assert!(is_below(b"/a", b"/") && is_below(b"/", b"/"));
-        assert!(!is_below(b"/ab", b"/a") && !is_below(b"/", b"/a") && !is_below(b"", b"/a"));
     }
 }

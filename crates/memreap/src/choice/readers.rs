@@ -1,9 +1,8 @@
-//! Threads that read what may have to wait for a process.
+//! Threads that read files for which one may have to wait.
 //!
-//! smaps_rollup and the command line take the lock of the process's memory map, which somebody may
-//! hold for seconds just when memory is short. So a thread reads them, and whoever asks waits no
-//! longer than he wants. A thread that is stuck is left to itself until it comes back, and another
-//! one is asked next time.
+//! smaps_rollup and the command line take the lock of the process's memory map, which may be held for seconds
+//! just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A
+//! thread that is stuck is not used until it has finished, and another one is asked meanwhile.
 
 use std::io;
 use std::path::Path;
@@ -16,28 +15,28 @@ use linux::scan::{Failure, File, Scan};
 
 use crate::kill::prestarted;
 
-/// Threads that are waited for. One works at a time; the others take over when it is stuck.
-const READERS: usize = 4;
-/// How much of a command line counts.
-pub(super) const COMMAND_LINE: usize = 4096;
-/// The niceness of threads that somebody waits for, and of the one that nobody waits for.
-const FAVOURED: i32 = -20;
-const MEEK: i32 = 5;
+/// Threads that a caller waits for. One works at a time; the others take over when it is stuck.
+const READER_THREADS: usize = 4;
+/// How much of a command line is read.
+pub(super) const MAX_COMMAND_LINE_BYTES: usize = 4096;
+/// The niceness of threads that a caller waits for, and of the one that reads in advance.
+const FOREGROUND_NICE: i32 = -20;
+const BACKGROUND_NICE: i32 = 5;
 /// Room for a system call and a few frames around it.
-const STACK: usize = 64 << 10;
+const STACK_BYTES: usize = 64 << 10;
 
-/// What came of asking.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<T> {
     /// What was asked for.
     Read(T),
-    /// It cannot be had.
+    /// It could not be read.
     Failed(Failure),
-    /// It was not there in time.
+    /// It was not read in time.
     Late,
 }
 
-/// What is a process's alone.
+/// A process's private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Private {
     /// What comes back when it dies, in bytes.
@@ -50,43 +49,44 @@ impl Private {
     pub(super) fn of(rollup: &Rollup) -> Self {
         let files = rollup.rss.saturating_sub(rollup.anonymous);
         let anonymous = rollup.private_clean.saturating_add(rollup.private_dirty).saturating_sub(files);
-        // What is shared counts at most by half in `swap_pss`: that half is as much as is missing from `swap`.
+        // What is shared counts at most by half in `swap_pss`: that half is as much as is missing from
+        // `swap`.
         let swap = rollup.swap_pss.saturating_sub(rollup.swap.saturating_sub(rollup.swap_pss));
         Self { bytes: rollup.comes_back(), own: anonymous.saturating_add(swap) }
     }
 }
 
-/// The threads. They end when this is dropped, but for those that are stuck.
+/// The threads. They end when this is dropped, except for those that are stuck.
 pub(super) struct Readers {
     readers: Vec<Arc<Reader>>,
-    /// Reads in advance, and is not waited for.
-    scout: Arc<Reader>,
+    /// Reads in advance.
+    background: Arc<Reader>,
 }
 
 struct Reader {
-    desk: Mutex<Desk>,
-    turn: Condvar,
+    request: Mutex<Request>,
+    changed: Condvar,
 }
 
-struct Desk {
-    step: Step,
-    /// The answer to a question for a command line.
-    text: [u8; COMMAND_LINE],
+struct Request {
+    state: State,
+    /// A command line that was read.
+    text: [u8; MAX_COMMAND_LINE_BYTES],
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum State {
     /// Nothing to do.
     Idle,
     /// To be read.
     Asked(Pid, File),
     /// Being read.
     Reading,
-    /// Being read, but nobody waits any more.
+    /// Being read, but the caller has given up.
     Abandoned,
     /// Read.
     Done(Result<Content, Failure>),
-    /// There will be no more questions.
+    /// There will be no more requests.
     End,
 }
 
@@ -104,11 +104,12 @@ impl Readers {
     /// # Errors
     /// When that fails.
     pub(super) fn new(scan: &Arc<Scan>) -> io::Result<Self> {
-        let readers = (0..READERS).map(|_| Reader::start(scan, FAVOURED)).collect::<io::Result<_>>()?;
-        Ok(Self { readers, scout: Reader::start(scan, MEEK)? })
+        let readers =
+            (0..READER_THREADS).map(|_| Reader::start(scan, FOREGROUND_NICE)).collect::<io::Result<_>>()?;
+        Ok(Self { readers, background: Reader::start(scan, BACKGROUND_NICE)? })
     }
 
-    /// What is the process's alone, exactly.
+    /// Reads a process's private memory exactly.
     pub(super) fn private(&self, pid: Pid, deadline: Instant) -> Answer<Private> {
         self.ask(pid, File::SmapsRollup, deadline, |content, _| match content {
             Content::Private(private) => Some(private),
@@ -116,12 +117,12 @@ impl Readers {
         })
     }
 
-    /// The command line, cut at the length of `buffer`; how long it is.
+    /// Reads the command line, cut at the length of `buffer`; returns its length.
     pub(super) fn command_line(
         &self,
         pid: Pid,
         deadline: Instant,
-        buffer: &mut [u8; COMMAND_LINE],
+        buffer: &mut [u8; MAX_COMMAND_LINE_BYTES],
     ) -> Answer<usize> {
         self.ask(pid, File::Cmdline, deadline, |content, text| match content {
             Content::Text(len) => {
@@ -132,23 +133,23 @@ impl Readers {
         })
     }
 
-    /// Begins to read in advance what is the process's alone; false when the last such reading is not over.
-    pub(super) fn begin(&self, pid: Pid) -> bool {
-        let mut desk = self.scout.lock();
-        let idle = matches!(desk.step, Step::Idle);
+    /// Begins to read a process's private memory in advance; false when the last such reading is not over.
+    pub(super) fn start_in_background(&self, pid: Pid) -> bool {
+        let mut request = self.background.lock();
+        let idle = matches!(request.state, State::Idle);
         if idle {
-            desk.step = Step::Asked(pid, File::SmapsRollup);
-            self.scout.turn.notify_all();
+            request.state = State::Asked(pid, File::SmapsRollup);
+            self.background.changed.notify_all();
         }
         idle
     }
 
-    /// What was read in advance. When it is late it goes on, and can be asked for again.
-    pub(super) fn finish(&self, deadline: Instant) -> Answer<Private> {
-        let mut desk = self.scout.lock();
+    /// Returns what was read in advance. When it is late it goes on, and can be asked for again.
+    pub(super) fn background_result(&self, deadline: Instant) -> Answer<Private> {
+        let mut request = self.background.lock();
         loop {
-            if let Step::Done(result) = desk.step {
-                desk.step = Step::Idle;
+            if let State::Done(result) = request.state {
+                request.state = State::Idle;
                 return match result {
                     Ok(Content::Private(private)) => Answer::Read(private),
                     Ok(Content::Text(_)) => Answer::Failed(Failure::Malformed),
@@ -159,7 +160,8 @@ impl Readers {
             if left.is_zero() {
                 return Answer::Late;
             }
-            desk = self.scout.turn.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            request =
+                self.background.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -168,61 +170,61 @@ impl Readers {
         pid: Pid,
         file: File,
         deadline: Instant,
-        take: impl FnOnce(Content, &[u8; COMMAND_LINE]) -> Option<T>,
+        take: impl FnOnce(Content, &[u8; MAX_COMMAND_LINE_BYTES]) -> Option<T>,
     ) -> Answer<T> {
         let idle = self.readers.iter().find_map(|reader| {
-            let desk = reader.lock();
-            matches!(desk.step, Step::Idle).then_some((reader, desk))
+            let request = reader.lock();
+            matches!(request.state, State::Idle).then_some((reader, request))
         });
         // All of them are stuck.
-        let Some((reader, mut desk)) = idle else { return Answer::Late };
-        desk.step = Step::Asked(pid, file);
-        reader.turn.notify_all();
+        let Some((reader, mut request)) = idle else { return Answer::Late };
+        request.state = State::Asked(pid, file);
+        reader.changed.notify_all();
         loop {
-            match desk.step {
-                Step::Done(result) => {
-                    desk.step = Step::Idle;
+            match request.state {
+                State::Done(result) => {
+                    request.state = State::Idle;
                     return match result {
-                        Ok(content) => {
-                            take(content, &desk.text).map_or(Answer::Failed(Failure::Malformed), Answer::Read)
-                        }
+                        Ok(content) => take(content, &request.text)
+                            .map_or(Answer::Failed(Failure::Malformed), Answer::Read),
                         Err(failure) => Answer::Failed(failure),
                     };
                 }
-                Step::Asked(..) | Step::Reading => {}
-                Step::Idle | Step::Abandoned | Step::End => return Answer::Late,
+                State::Asked(..) | State::Reading => {}
+                State::Idle | State::Abandoned | State::End => return Answer::Late,
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // One that has not even begun need not.
-                desk.step = if matches!(desk.step, Step::Asked(..)) { Step::Idle } else { Step::Abandoned };
+                // A request that has not begun is withdrawn.
+                request.state =
+                    if matches!(request.state, State::Asked(..)) { State::Idle } else { State::Abandoned };
                 return Answer::Late;
             }
-            desk = reader.turn.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            request = reader.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        for reader in self.readers.iter().chain([&self.scout]) {
-            reader.lock().step = Step::End;
-            reader.turn.notify_all();
+        for reader in self.readers.iter().chain([&self.background]) {
+            reader.lock().state = State::End;
+            reader.changed.notify_all();
         }
     }
 }
 
 impl Reader {
     fn new() -> Arc<Self> {
-        let desk = Desk { step: Step::Idle, text: [0; COMMAND_LINE] };
-        Arc::new(Self { desk: Mutex::new(desk), turn: Condvar::new() })
+        let request = Request { state: State::Idle, text: [0; MAX_COMMAND_LINE_BYTES] };
+        Arc::new(Self { request: Mutex::new(request), changed: Condvar::new() })
     }
 
     fn start(scan: &Arc<Scan>, nice: i32) -> io::Result<Arc<Self>> {
         let (reader, scan) = (Self::new(), Arc::clone(scan));
         let worker = Arc::clone(&reader);
-        prestarted::start("reader", STACK, move || {
-            run_at(nice);
+        prestarted::start("reader", STACK_BYTES, move || {
+            set_own_nice(nice);
             worker.work(|pid, file, buffer| match file {
                 File::Cmdline => {
                     scan.process(pid, file, buffer).map(|text| (Content::Text(text.len()), text))
@@ -238,51 +240,51 @@ impl Reader {
         Ok(reader)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Request> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a thread.
+    /// What a thread does: one request after the other.
     fn work(
         &self,
         mut read: impl for<'b> FnMut(Pid, File, &'b mut [u8]) -> Result<(Content, &'b [u8]), Failure>,
     ) {
-        let mut buffer = [0; COMMAND_LINE];
-        let mut desk = self.lock();
+        let mut buffer = [0; MAX_COMMAND_LINE_BYTES];
+        let mut request = self.lock();
         loop {
-            match desk.step {
-                Step::End => return,
-                Step::Asked(pid, file) => {
-                    desk.step = Step::Reading;
-                    drop(desk);
+            match request.state {
+                State::End => return,
+                State::Asked(pid, file) => {
+                    request.state = State::Reading;
+                    drop(request);
                     let result = read(pid, file, &mut buffer);
-                    desk = self.lock();
-                    match desk.step {
-                        Step::Reading => {
+                    request = self.lock();
+                    match request.state {
+                        State::Reading => {
                             if let Ok((_, text)) = result {
-                                desk.text[..text.len()].copy_from_slice(text);
+                                request.text[..text.len()].copy_from_slice(text);
                             }
-                            desk.step = Step::Done(result.map(|(content, _)| content));
-                            self.turn.notify_all();
+                            request.state = State::Done(result.map(|(content, _)| content));
+                            self.changed.notify_all();
                         }
-                        Step::End => return,
-                        _ => desk.step = Step::Idle,
+                        State::End => return,
+                        _ => request.state = State::Idle,
                     }
                 }
-                _ => desk = self.turn.wait(desk).unwrap_or_else(PoisonError::into_inner),
+                _ => request = self.changed.wait(request).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 }
 
-/// Gives the calling thread its share of a CPU, and not all of it. The one that asks runs in real time; so
-/// must not this one: walking the page tables of a large process takes a CPU for as long as it takes, also when
-/// nobody waits for it any more, and those who would free memory could not run meanwhile.
-fn run_at(nice: i32) {
-    // Whoever started it may run in real time.
-    let _ = linux::sched::set_policy(0, libc::SCHED_OTHER, 0);
-    // Not in reach of everybody (CAP_SYS_NICE).
-    let _ = rustix::process::setpriority_process(None, nice);
+/// Takes the calling thread out of real time, and sets its niceness. The caller runs in real time, but
+/// walking the page tables of a large process uses a CPU for as long as it takes, also when the caller has
+/// given up, and the threads that free memory could not run meanwhile.
+fn set_own_nice(nice: i32) {
+    // Inherited from a thread that may run in real time.
+    let _ = linux::sched::Policy::Other.apply(0);
+    // Fails without CAP_SYS_NICE.
+    let _ = linux::sched::set_nice(0, nice);
 }
 
 #[cfg(test)]
@@ -311,7 +313,7 @@ mod tests {
                 matches!(readers.private(Pid::own(), soon()), Answer::Read(private) if private.bytes > 0 && private.own <= private.bytes)
             );
         }
-        let mut text = [0; COMMAND_LINE];
+        let mut text = [0; MAX_COMMAND_LINE_BYTES];
         let Answer::Read(len) = readers.command_line(Pid::own(), soon(), &mut text) else { panic!() };
         assert_eq!(&text[..len], std::fs::read("/proc/self/cmdline").unwrap());
         let none = Pid::new(i32::MAX).unwrap();
@@ -321,8 +323,8 @@ mod tests {
     #[test]
     fn one_that_is_stuck_is_replaced_until_it_comes_back() {
         let (stuck, entered) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let readers = Readers { readers: vec![Reader::new(), Reader::new()], scout: Reader::new() };
-        for reader in readers.readers.iter().chain([&readers.scout]) {
+        let readers = Readers { readers: vec![Reader::new(), Reader::new()], background: Reader::new() };
+        for reader in readers.readers.iter().chain([&readers.background]) {
             let (reader, stuck, entered) = (Arc::clone(reader), Arc::clone(&stuck), Arc::clone(&entered));
             thread::spawn(move || {
                 reader.work(|pid, _, _| {
@@ -345,17 +347,17 @@ mod tests {
         until_stuck(&readers, 1);
         assert_eq!(readers.private(pid(7), soon()), Answer::Read(private(7)));
         until_stuck(&readers, 2);
-        // Nobody is left but the one that reads in advance, and that is stuck as well.
+        // Only the one that reads in advance is left, and that is stuck as well.
         assert_eq!(readers.private(pid(7), soon()), Answer::Late);
-        assert!(readers.begin(pid(1)));
-        assert_eq!(readers.finish(in_a_moment()), Answer::Late);
-        assert!(!readers.begin(pid(7)));
+        assert!(readers.start_in_background(pid(1)));
+        assert_eq!(readers.background_result(in_a_moment()), Answer::Late);
+        assert!(!readers.start_in_background(pid(7)));
         stuck.store(false, Ordering::Release);
         // What was read in advance is still of use.
-        assert_eq!(readers.finish(soon()), Answer::Read(private(1)));
-        assert!(readers.begin(pid(9)));
-        assert_eq!(readers.finish(soon()), Answer::Read(private(9)));
-        // Its late answer is nobody's.
+        assert_eq!(readers.background_result(soon()), Answer::Read(private(1)));
+        assert!(readers.start_in_background(pid(9)));
+        assert_eq!(readers.background_result(soon()), Answer::Read(private(9)));
+        // The late answer of a request that was given up is dropped.
         let began = Instant::now();
         loop {
             match readers.private(pid(8), soon()) {

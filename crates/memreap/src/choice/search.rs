@@ -1,4 +1,4 @@
-//! The search for the best of many when looking closely is dear.
+//! Finds the best of many candidates when an exact reading is expensive.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -8,12 +8,12 @@ use std::collections::BinaryHeap;
 pub(super) struct Candidate {
     /// Its score is not greater than this.
     pub(super) bound: u64,
-    /// Decides between equals: the lowest wins. Of a process that waits in vfork(2) and its child, which
-    /// use the same memory, that is the parent, without whom the child goes on.
+    /// Decides between equals: the lowest wins. Of a process that waits in vfork(2) and its child, which use
+    /// the same memory, that is usually the parent.
     pub(super) pid: i32,
-    /// Whose it is, for the caller.
+    /// Identifies it to the caller.
     pub(super) index: u32,
-    /// The bound is of now.
+    /// The bound is current.
     pub(super) fresh: bool,
 }
 
@@ -35,71 +35,71 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// Ways to look at a candidate. `None` when it need not be considered any more.
-pub(super) trait Readings {
-    /// What is known of the best one.
+/// The scores of candidates, at increasing cost. `None` when a candidate need not be considered any more.
+pub(super) trait Scores {
+    /// What is returned about the best one.
     type Found;
 
-    /// A bound that is of now.
-    fn look(&mut self, index: u32) -> Option<u64>;
+    /// Returns a current upper bound.
+    fn fresh_bound(&mut self, index: u32) -> Option<u64>;
 
-    /// A score that the true one is not below, if one is known without looking closely. The bound is of now.
-    fn floor(&mut self, index: u32) -> Option<u64>;
+    /// Returns a lower bound, if one is known without an exact reading. The upper bound is current by then.
+    fn lower_bound(&mut self, index: u32) -> Option<u64>;
 
-    /// What is known of one whose floor has decided, and its score as far as that is known.
-    fn recall(&mut self, index: u32) -> Option<(u64, Self::Found)>;
+    /// Returns a candidate whose lower bound has decided, and its score as far as that is known.
+    fn cached(&mut self, index: u32) -> Option<(u64, Self::Found)>;
 
-    /// The true score.
+    /// Returns the exact score.
     fn exact(&mut self, index: u32) -> Option<(u64, Self::Found)>;
 }
 
-/// The one with the greatest true score: the same as if all were read exactly, because none is left
-/// out whose bound could beat the best. Leaves those that were not read exactly in the heap, but for
-/// what [`Readings`] has dismissed.
-pub(super) fn best<R: Readings>(
+/// Returns the candidate with the greatest exact score: the same as if all were read exactly, because none is
+/// left out whose upper bound could beat the best. Leaves those that were not read exactly in the heap,
+/// except for those that [`Scores`] has dismissed.
+pub(super) fn best<R: Scores>(
     candidates: &mut BinaryHeap<Candidate>,
-    readings: &mut R,
+    scores: &mut R,
 ) -> Option<(u64, R::Found)> {
     let mut best: Option<(Candidate, R::Found)> = None;
-    // One whose floor is above the best that was read exactly, with that as its bound.
-    let mut floor: Option<Candidate> = None;
+    // One whose lower bound is above the best that was read exactly, with the lower bound as its bound.
+    let mut leader: Option<Candidate> = None;
     loop {
-        let beaten = floor.or(best.as_ref().map(|(best, _)| *best));
-        let next = candidates.peek().copied().filter(|next| beaten.is_none_or(|b| next.rank() > b.rank()));
-        let read = match (next, floor) {
+        let to_beat = leader.or(best.as_ref().map(|(best, _)| *best));
+        let next = candidates.peek().copied().filter(|next| to_beat.is_none_or(|b| next.rank() > b.rank()));
+        let to_read = match (next, leader) {
             (None, None) => break,
-            (None, Some(leader)) => {
-                let recalled = readings.recall(leader.index);
-                if recalled.is_some() {
-                    return recalled;
+            (None, Some(winner)) => {
+                let cached = scores.cached(winner.index);
+                if cached.is_some() {
+                    return cached;
                 }
-                floor = None;
+                leader = None;
                 continue;
             }
             (Some(next), _) if !next.fresh => {
                 candidates.pop();
-                if let Some(bound) = readings.look(next.index) {
+                if let Some(bound) = scores.fresh_bound(next.index) {
                     candidates.push(Candidate { bound, fresh: true, ..next });
                 }
                 continue;
             }
-            // Its floor does not decide.
-            (Some(_), Some(leader)) => {
-                floor = None;
-                leader
+            // The leader's lower bound does not decide.
+            (Some(_), Some(undecided)) => {
+                leader = None;
+                undecided
             }
             (Some(next), None) => {
                 candidates.pop();
-                let known = readings.floor(next.index).map(|bound| Candidate { bound, ..next });
-                if known.is_some_and(|known| beaten.is_none_or(|b| known.rank() > b.rank())) {
-                    floor = known;
+                let known = scores.lower_bound(next.index).map(|bound| Candidate { bound, ..next });
+                if known.is_some_and(|known| to_beat.is_none_or(|b| known.rank() > b.rank())) {
+                    leader = known;
                     continue;
                 }
                 next
             }
         };
-        let Some((score, found)) = readings.exact(read.index) else { continue };
-        let read = Candidate { bound: score, ..read };
+        let Some((score, found)) = scores.exact(to_read.index) else { continue };
+        let read = Candidate { bound: score, ..to_read };
         if best.as_ref().is_none_or(|(best, _)| read.rank() > best.rank()) {
             best = Some((read, found));
         }
@@ -113,9 +113,9 @@ mod tests {
     use crate::policy::Verdict;
 
     /// Marsaglia's xorshift64: fast, and the same on every run.
-    struct Random(u64);
+    struct Rng(u64);
 
-    impl Random {
+    impl Rng {
         fn below(&mut self, bound: u64) -> u64 {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -130,36 +130,35 @@ mod tests {
         stale: u64,
         bound: u64,
         exact: u64,
-        /// What the exact figure is not below.
-        floor: Option<u64>,
+        lower_bound: Option<u64>,
         gone: bool,
         verdict: Verdict,
     }
 
     struct Population {
         all: Vec<Process>,
-        looks: usize,
+        fresh_bounds: usize,
         exacts: usize,
-        recalls: usize,
+        cached: usize,
     }
 
-    impl Readings for Population {
+    impl Scores for Population {
         type Found = i32;
 
-        fn look(&mut self, index: u32) -> Option<u64> {
-            self.looks += 1;
+        fn fresh_bound(&mut self, index: u32) -> Option<u64> {
+            self.fresh_bounds += 1;
             let p = self.all[index as usize];
-            // One may end after it was looked at.
+            // One may exit after it was read.
             (!p.gone || p.pid % 2 == 0).then(|| p.verdict.score(p.bound))
         }
 
-        fn floor(&mut self, index: u32) -> Option<u64> {
+        fn lower_bound(&mut self, index: u32) -> Option<u64> {
             let p = self.all[index as usize];
-            p.floor.map(|floor| p.verdict.score(floor))
+            p.lower_bound.map(|bound| p.verdict.score(bound))
         }
 
-        fn recall(&mut self, index: u32) -> Option<(u64, i32)> {
-            self.recalls += 1;
+        fn cached(&mut self, index: u32) -> Option<(u64, i32)> {
+            self.cached += 1;
             let p = self.all[index as usize];
             (!p.gone).then(|| (p.verdict.score(p.exact), p.pid))
         }
@@ -171,19 +170,19 @@ mod tests {
         }
     }
 
-    fn population(random: &mut Random) -> Population {
-        let n = random.below(200);
+    fn population(rng: &mut Rng) -> Population {
+        let n = rng.below(200);
         // Small numbers, so that there are many ties.
-        let spread = [4, 1000, 1 << 40][random.below(3) as usize];
-        // How far bounds are off, so that floors decide as well.
-        let width = [1, spread / 50 + 1, spread][random.below(3) as usize];
+        let spread = [4, 1000, 1 << 40][rng.below(3) as usize];
+        // How far bounds are off, so that lower bounds decide as well.
+        let width = [1, spread / 50 + 1, spread][rng.below(3) as usize];
         let factors = [1.0, 1.0, 1.0, 0.1, 2.0, 0.0];
         let all = (0..n)
             .map(|i| {
-                let exact = random.below(spread);
-                let bound = exact + random.below(width);
-                let offset = if random.below(4) == 0 {
-                    random.below(2 * spread).cast_signed() - spread.cast_signed()
+                let exact = rng.below(spread);
+                let bound = exact + rng.below(width);
+                let offset = if rng.below(4) == 0 {
+                    rng.below(2 * spread).cast_signed() - spread.cast_signed()
                 } else {
                     0
                 };
@@ -191,27 +190,27 @@ mod tests {
                     pid: i32::try_from(i + 2).unwrap(),
                     exact,
                     bound,
-                    stale: bound + random.below(width),
-                    floor: (random.below(2) == 0).then(|| exact.saturating_sub(random.below(width))),
-                    gone: random.below(10) == 0,
+                    stale: bound + rng.below(width),
+                    lower_bound: (rng.below(2) == 0).then(|| exact.saturating_sub(rng.below(width))),
+                    gone: rng.below(10) == 0,
                     verdict: Verdict {
-                        never: random.below(10) == 0,
-                        factor: factors[random.below(6) as usize],
+                        never: rng.below(10) == 0,
+                        factor: factors[rng.below(6) as usize],
                         offset,
                         rule: None,
                     },
                 }
             })
             .collect();
-        Population { all, looks: 0, exacts: 0, recalls: 0 }
+        Population { all, fresh_bounds: 0, exacts: 0, cached: 0 }
     }
 
     #[test]
     fn the_best_is_that_of_reading_all() {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let (mut decided, mut vain) = (0, 0);
+        let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+        let (mut decided, mut repeated) = (0, 0);
         for round in 0..5000 {
-            let mut population = population(&mut random);
+            let mut population = population(&mut rng);
             let mut heap: BinaryHeap<_> = population
                 .all
                 .iter()
@@ -231,11 +230,11 @@ mod tests {
                 .max_by_key(|p| (p.verdict.score(p.exact), Reverse(p.pid)))
                 .map(|p| (p.verdict.score(p.exact), p.pid));
             assert_eq!(best(&mut heap, &mut population), expected, "round {round}");
-            assert!(population.exacts <= population.looks);
-            decided += usize::from(population.recalls > 0);
-            vain += usize::from(population.recalls > 1);
+            assert!(population.exacts <= population.fresh_bounds);
+            decided += usize::from(population.cached > 0);
+            repeated += usize::from(population.cached > 1);
         }
-        assert!(decided > 1000 && vain > 20, "{decided} {vain}");
+        assert!(decided > 1000 && repeated > 20, "{decided} {repeated}");
     }
 
     #[test]
@@ -246,7 +245,7 @@ mod tests {
             stale: exact + 20,
             bound: exact + 10,
             exact,
-            floor: None,
+            lower_bound: None,
             gone: false,
             verdict,
         };
@@ -261,38 +260,38 @@ mod tests {
                 fresh: false,
             })
             .collect();
-        let mut population = Population { all, looks: 0, exacts: 0, recalls: 0 };
+        let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
         assert_eq!(best(&mut heap, &mut population), Some((100_000, 1000)));
-        assert_eq!((population.looks, population.exacts), (1, 1));
+        assert_eq!((population.fresh_bounds, population.exacts), (1, 1));
         assert_eq!(heap.len(), 999);
     }
 
     #[test]
-    fn a_floor_above_all_bounds_is_enough() {
+    fn a_lower_bound_above_all_upper_bounds_is_enough() {
         let verdict = Verdict { never: false, factor: 1.0, offset: 0, rule: None };
-        let run = |floor, decoy| {
-            let process = |pid, exact, bound, floor| Process {
+        let run = |lower_bound, decoy| {
+            let process = |pid, exact, bound, lower_bound| Process {
                 pid,
                 stale: bound,
                 bound,
                 exact,
-                floor,
+                lower_bound,
                 gone: false,
                 verdict,
             };
-            // One that only looks large is read first; the next two are decided by what is known.
+            // One that only fresh_bounds large is read first; the next two are decided by what is known.
             let all = vec![
                 process(1, 10, decoy, None),
-                process(2, 900, 1000, floor),
+                process(2, 900, 1000, lower_bound),
                 process(3, 800, 850, Some(700)),
             ];
             let mut heap: BinaryHeap<_> = (0_u32..)
                 .zip(&all)
                 .map(|(index, p)| Candidate { bound: p.stale, pid: p.pid, index, fresh: false })
                 .collect();
-            let mut population = Population { all, looks: 0, exacts: 0, recalls: 0 };
+            let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
             let found = best(&mut heap, &mut population);
-            (found, population.exacts, population.recalls)
+            (found, population.exacts, population.cached)
         };
         let hog = Some((900, 2));
         assert_eq!(run(Some(860), 800), (hog, 0, 1));

@@ -1,4 +1,4 @@
-//! What is known of each process, and how much it can hold by now at most.
+//! The table of processes: what was read of each, and how much it can hold by now at most.
 
 use std::path::Path;
 
@@ -10,39 +10,40 @@ use linux::{Root, vmstat};
 
 use crate::policy::Verdict;
 
-/// What a page fault maps at most of shared memory: its neighbours, too ("fault-around").
-const MAPPED_PER_FAULT: u64 = 64 << 10;
-/// The same, where it is mapped by huge pages.
-const MAPPED_PER_HUGE_FAULT: u64 = 2 << 20;
-/// How far a counter of the system's memory may be off per CPU and node, in pages.
-const SYSTEM_COUNTER: u64 = 125;
+/// Shared memory that a page fault maps, at most: the pages around it, too ("fault-around").
+const MAPPED_BYTES_PER_FAULT: u64 = 64 << 10;
+/// The same, where huge pages map it.
+const MAPPED_BYTES_PER_HUGE_FAULT: u64 = 2 << 20;
+/// How far a counter of the system's memory may be off per CPU and node.
+const SYSTEM_COUNTER_ERROR_PAGES: u64 = 125;
 /// How far a counter of a process's memory may be off per thread, before Linux 6.2.
-const THREAD_COUNTER: u64 = 64;
+const THREAD_COUNTER_ERROR_PAGES: u64 = 64;
 
 /// The system's counters, read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counters {
     /// Bytes that have been allocated since the system was started.
-    pub(super) allocated: u64,
+    pub(super) allocated_bytes: u64,
     /// Page faults since then.
     pub(super) faults: u64,
     /// Bytes of shared memory that are mapped by any process; at least as much as there are.
-    pub(super) mapped: u64,
+    pub(super) mapped_bytes: u64,
     /// Bytes of shared memory that a page fault maps at most.
-    pub(super) mapped_per_fault: u64,
+    pub(super) mapped_bytes_per_fault: u64,
 }
 
 impl Counters {
-    /// What stands for counters that cannot be read: what is read now is bounded by itself only, and has no
-    /// bound when they can be read later.
-    pub(super) const UNKNOWN: Self = Self { allocated: 0, faults: 0, mapped: u64::MAX, mapped_per_fault: 1 };
+    /// Stands for counters that cannot be read: a reading with them is bounded by itself only, and has no
+    /// bound once the counters can be read.
+    pub(super) const UNKNOWN: Self =
+        Self { allocated_bytes: 0, faults: 0, mapped_bytes: u64::MAX, mapped_bytes_per_fault: 1 };
 
-    /// Reads them.
-    pub(super) fn read(scan: &Scan, machine: &Machine, buffer: &mut [u8]) -> Result<Self, Failure> {
-        Self::parse(scan.system(c"vmstat", buffer)?, machine).ok_or(Failure::Malformed)
+    /// Reads them from /proc/vmstat.
+    pub(super) fn read(scan: &Scan, constants: &SystemConstants, buffer: &mut [u8]) -> Result<Self, Failure> {
+        Self::parse(scan.system(c"vmstat", buffer)?, constants).ok_or(Failure::Malformed)
     }
 
-    fn parse(bytes: &[u8], machine: &Machine) -> Option<Self> {
+    fn parse(bytes: &[u8], constants: &SystemConstants) -> Option<Self> {
         let values = vmstat::parse(
             Path::new(""),
             bytes,
@@ -63,34 +64,36 @@ impl Counters {
         let [mapped, shmem, faults, shmem_huge, zones @ ..] = values;
         let pages = zones.iter().flatten().try_fold(0_u64, |sum, zone| sum.checked_add(*zone))?;
         let huge = shmem_huge.unwrap_or(0) > 0;
-        // `mapped` has files in it, and `shmem` what nobody maps.
+        // `mapped` has files in it, and `shmem` has what is not mapped.
         let most = mapped?.min(shmem?);
         Some(Self {
-            allocated: pages.checked_mul(machine.page)?,
+            allocated_bytes: pages.checked_mul(constants.page_bytes)?,
             faults: faults?,
-            mapped: most.saturating_add(machine.system_slack).saturating_mul(machine.page),
-            mapped_per_fault: if huge { MAPPED_PER_HUGE_FAULT } else { MAPPED_PER_FAULT },
+            mapped_bytes: most
+                .saturating_add(constants.system_error_pages)
+                .saturating_mul(constants.page_bytes),
+            mapped_bytes_per_fault: if huge { MAPPED_BYTES_PER_HUGE_FAULT } else { MAPPED_BYTES_PER_FAULT },
         })
     }
 }
 
-/// What does not change while the system runs.
+/// What does not change while the system runs: sizes, and how far counters may be off.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Machine {
+pub(super) struct SystemConstants {
     /// The size of a page in bytes.
-    page: u64,
+    page_bytes: u64,
     /// How far a counter of a process's memory may be off, in pages.
-    process_slack: u64,
+    process_error_pages: u64,
     /// The counter may be off by so much per thread, too.
-    thread_slack: u64,
+    error_pages_per_thread: u64,
     /// How far a counter of the system's memory may be off, in pages.
-    system_slack: u64,
+    system_error_pages: u64,
     /// IDs of processes are below this.
     pub(super) pid_max: u64,
 }
 
-impl Machine {
-    /// Finds out.
+impl SystemConstants {
+    /// Reads them from /proc and /sys.
     pub(super) fn find(root: &Root) -> Self {
         let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         // "0-3,8": CPUs or nodes there can be.
@@ -103,19 +106,19 @@ impl Machine {
         // adding them up; later kernels do that when status is read, but which ones is not to be seen.
         let lazy = Release::read(root).is_ok_and(|release| release.is_at_least(6, 2));
         Self {
-            page: rustix::param::page_size() as u64,
-            process_slack: cpus * (2 * cpus).max(32),
-            thread_slack: if lazy { 0 } else { THREAD_COUNTER },
-            system_slack: cpus * nodes * SYSTEM_COUNTER,
+            page_bytes: rustix::param::page_size() as u64,
+            process_error_pages: cpus * (2 * cpus).max(32),
+            error_pages_per_thread: if lazy { 0 } else { THREAD_COUNTER_ERROR_PAGES },
+            system_error_pages: cpus * nodes * SYSTEM_COUNTER_ERROR_PAGES,
             pid_max: read(&root.proc().join("sys/kernel/pid_max")).trim_end().parse().unwrap_or(32768),
         }
     }
 
-    /// How far a counter of the process's may be off, in bytes.
-    pub(super) fn slack(&self, threads: u32) -> u64 {
-        self.process_slack
-            .saturating_add(self.thread_slack.saturating_mul(threads.into()))
-            .saturating_mul(self.page)
+    /// Returns how far a counter of a process with so many threads may be off, in bytes.
+    pub(super) fn counter_error(&self, threads: u32) -> u64 {
+        self.process_error_pages
+            .saturating_add(self.error_pages_per_thread.saturating_mul(threads.into()))
+            .saturating_mul(self.page_bytes)
     }
 }
 
@@ -126,12 +129,12 @@ pub(super) struct Entry {
     pub(super) pid: Pid,
     /// What was read; `None` until then.
     pub(super) reading: Option<Reading>,
-    /// It is no more; to be taken out.
+    /// It has exited, and is to be removed.
     pub(super) gone: bool,
-    /// When it was last looked at: the number of the refresh or choice.
-    pub(super) round: u32,
-    /// When it became known, or had an ID that another one may have had before.
-    pub(super) born: u32,
+    /// The refresh or choice in which it was last read.
+    pub(super) last_round: u32,
+    /// The refresh or choice in which it became known, or since which its ID may be another process's.
+    pub(super) first_round: u32,
 }
 
 /// What was read of a process.
@@ -143,11 +146,11 @@ pub(super) struct Reading {
     pub(super) uid: u32,
     /// It leads its session.
     pub(super) leader: bool,
-    /// Who has the memory: the process, or a thread when the first one has ended.
-    pub(super) holder: Pid,
+    /// The ID by which its memory is read: its own, or that of a thread when the first one has exited.
+    pub(super) memory_tid: Pid,
     /// Whether it has any: not so for kernel threads and zombies.
     pub(super) has_memory: bool,
-    /// It has been sent SIGKILL: what it holds is on its way back.
+    /// It has been sent SIGKILL: its memory is coming back already.
     pub(super) killed: bool,
     /// The size of its address space.
     pub(super) vm_size: u64,
@@ -155,65 +158,66 @@ pub(super) struct Reading {
     pub(super) anon: u64,
     /// Shared memory that it maps, in bytes.
     pub(super) mapped: u64,
-    /// How far each of the two may be off.
-    pub(super) slack: u64,
-    /// The system's counters before that was read.
-    pub(super) at: Counters,
+    /// How far each of the two may be off, in bytes.
+    pub(super) counter_error: u64,
+    /// The system's counters before this was read.
+    pub(super) counters: Counters,
     /// What the policy says.
     pub(super) verdict: Verdict,
-    /// Stands for what it was told.
-    pub(super) judged: u64,
-    /// Whether the command line was known.
-    pub(super) command_line: bool,
-    /// Stands for the path of its cgroup.
-    pub(super) cgroup: u64,
+    /// A hash of what the policy was asked about.
+    pub(super) judged_hash: u64,
+    /// Whether the command line was among that.
+    pub(super) command_line_known: bool,
+    /// A hash of its cgroup's path.
+    pub(super) cgroup_hash: u64,
 }
 
 impl Reading {
     /// One of so much memory, for tests.
     #[cfg(test)]
-    pub(super) fn with(anon: u64, mapped: u64, at: Counters) -> Self {
+    pub(super) fn with(anon: u64, mapped: u64, counters: Counters) -> Self {
         Self {
             comm: Comm::new(b"x").expect("short enough"),
             uid: 0,
             leader: false,
-            holder: Pid::own(),
+            memory_tid: Pid::own(),
             has_memory: true,
             killed: false,
             vm_size: 0,
             anon,
             mapped,
-            slack: 0,
-            at,
+            counter_error: 0,
+            counters,
             verdict: Verdict { never: false, factor: 1.0, offset: 0, rule: None },
-            judged: 0,
-            command_line: false,
-            cgroup: 0,
+            judged_hash: 0,
+            command_line_known: false,
+            cgroup_hash: 0,
         }
     }
 
-    /// What can come back at most when the process dies, in bytes.
+    /// Returns how many bytes can come back at most when the process dies.
     ///
     /// That is its share of anonymous and shared memory at most, and the counters have both in full. Since it
     /// was read, it can have got no more anonymous memory than the whole system has allocated (what fork
     /// copies has other owners), and mapped no more of shared memory than all page faults did, or than is
     /// mapped at all. Neither pages of files nor what drivers map by themselves come back.
-    pub(super) fn bound(&self, now: &Counters) -> u64 {
-        let grown = now.allocated.saturating_sub(self.at.allocated);
-        let faults = now.faults.saturating_sub(self.at.faults);
-        let mapped = faults.saturating_mul(now.mapped_per_fault).saturating_add(self.mapped);
+    pub(super) fn upper_bound(&self, now: &Counters) -> u64 {
+        let grown = now.allocated_bytes.saturating_sub(self.counters.allocated_bytes);
+        let faults = now.faults.saturating_sub(self.counters.faults);
+        let mapped = faults.saturating_mul(now.mapped_bytes_per_fault).saturating_add(self.mapped);
         self.anon
-            .saturating_add(self.slack)
+            .saturating_add(self.counter_error)
             .saturating_add(grown)
-            .saturating_add(mapped.saturating_add(self.slack).min(now.mapped))
+            .saturating_add(mapped.saturating_add(self.counter_error).min(now.mapped_bytes))
     }
 
-    /// What comes back, by guess: what others share with it is in it, and what it maps is not.
+    /// Returns a guess of what comes back, in bytes: with memory that it shares with other processes, without
+    /// what it maps.
     pub(super) fn estimate(&self) -> u64 {
         self.anon
     }
 
-    /// It may be killed, and that would give something back.
+    /// Whether it may be killed, and has memory.
     pub(super) fn eligible(&self) -> bool {
         self.has_memory && !self.killed && !self.verdict.never
     }
@@ -223,15 +227,15 @@ impl Reading {
 pub(super) struct Table {
     entries: Vec<Entry>,
     capacity: usize,
-    /// How many there were no room for.
-    pub(super) left_out: u32,
+    /// How many there was no room for.
+    pub(super) not_stored: u32,
     /// Counts refreshes and choices.
     pub(super) round: u32,
 }
 
 impl Table {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { entries: Vec::with_capacity(capacity), capacity, left_out: 0, round: 0 }
+        Self { entries: Vec::with_capacity(capacity), capacity, not_stored: 0, round: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -250,44 +254,45 @@ impl Table {
         self.entries.binary_search_by_key(&pid, |entry| entry.pid).ok()
     }
 
-    /// Adds one that is not known yet, of which nothing has been read.
+    /// Adds a process that is not known yet, without a reading.
     pub(super) fn add(&mut self, pid: Pid) {
         if let Err(at) = self.entries.binary_search_by_key(&pid, |entry| entry.pid) {
             if self.entries.len() == self.capacity {
-                self.left_out += 1;
+                self.not_stored += 1;
             } else {
-                let entry = Entry { pid, reading: None, gone: false, round: 0, born: self.round };
+                let entry = Entry { pid, reading: None, gone: false, last_round: 0, first_round: self.round };
                 self.entries.insert(at, entry);
             }
         }
     }
 
-    /// Makes known that the ID may have gone to another process.
-    pub(super) fn doubt(&mut self, doubtful: impl Fn(i32) -> bool) {
-        for entry in self.entries.iter_mut().filter(|entry| doubtful(entry.pid.get())) {
+    /// Forgets the readings of processes whose ID may be another process's by now.
+    pub(super) fn invalidate(&mut self, may_be_reused: impl Fn(i32) -> bool) {
+        for entry in self.entries.iter_mut().filter(|entry| may_be_reused(entry.pid.get())) {
             entry.reading = None;
-            entry.born = self.round;
+            entry.first_round = self.round;
         }
     }
 
-    /// How much anonymous memory those hold at most that may have been made since a round, but for `old`,
-    /// in bytes; `None` when that is not known.
-    pub(super) fn newcomers(&self, round: u32, old: Pid) -> Option<u64> {
-        if self.left_out > 0 {
+    /// Returns how many bytes of anonymous memory the processes hold at most that may have been started since
+    /// a round, without `old`; `None` when that is not known.
+    pub(super) fn new_process_bytes(&self, round: u32, old: Pid) -> Option<u64> {
+        if self.not_stored > 0 {
             return None;
         }
-        self.entries.iter().filter(|entry| entry.born > round && entry.pid != old && !entry.gone).try_fold(
-            0,
-            |sum: u64, entry| {
+        self.entries
+            .iter()
+            .filter(|entry| entry.first_round > round && entry.pid != old && !entry.gone)
+            .try_fold(0, |sum: u64, entry| {
                 let reading = entry.reading.as_ref()?;
-                let held = if reading.has_memory { reading.anon.saturating_add(reading.slack) } else { 0 };
+                let held =
+                    if reading.has_memory { reading.anon.saturating_add(reading.counter_error) } else { 0 };
                 Some(sum.saturating_add(held))
-            },
-        )
+            })
     }
 
-    /// Takes those out that are gone. All indices change.
-    pub(super) fn clear_gone(&mut self) {
+    /// Removes those that are gone. All indices change.
+    pub(super) fn remove_gone(&mut self) {
         self.entries.retain(|entry| !entry.gone);
     }
 }
@@ -301,27 +306,33 @@ mod tests {
     const VMSTAT: &str = "nr_mapped 10\nnr_shmem 90\nnr_shmem_pmdmapped 0\npgalloc_dma 1\n\
         pgalloc_dma32 20\npgalloc_normal 300\npgalloc_movable 4000\npgfault 7\n";
 
-    fn machine() -> Machine {
-        Machine { page: 4096, process_slack: 64, thread_slack: 0, system_slack: 5, pid_max: 32768 }
+    fn constants() -> SystemConstants {
+        SystemConstants {
+            page_bytes: 4096,
+            process_error_pages: 64,
+            error_pages_per_thread: 0,
+            system_error_pages: 5,
+            pid_max: 32768,
+        }
     }
 
     #[test]
     fn zones_are_added_up() {
-        let counters = Counters::parse(VMSTAT.as_bytes(), &machine()).unwrap();
+        let counters = Counters::parse(VMSTAT.as_bytes(), &constants()).unwrap();
         let expected = Counters {
-            allocated: 4321 * 4096,
+            allocated_bytes: 4321 * 4096,
             faults: 7,
-            mapped: 15 * 4096,
-            mapped_per_fault: MAPPED_PER_FAULT,
+            mapped_bytes: 15 * 4096,
+            mapped_bytes_per_fault: MAPPED_BYTES_PER_FAULT,
         };
         assert_eq!(counters, expected);
         let huge = VMSTAT.replace("nr_shmem_pmdmapped 0", "nr_shmem_pmdmapped 1");
         assert_eq!(
-            Counters::parse(huge.as_bytes(), &machine()).unwrap().mapped_per_fault,
-            MAPPED_PER_HUGE_FAULT
+            Counters::parse(huge.as_bytes(), &constants()).unwrap().mapped_bytes_per_fault,
+            MAPPED_BYTES_PER_HUGE_FAULT
         );
         let little = VMSTAT.replace("nr_shmem 90", "nr_shmem 3");
-        assert_eq!(Counters::parse(little.as_bytes(), &machine()).unwrap().mapped, 8 * 4096);
+        assert_eq!(Counters::parse(little.as_bytes(), &constants()).unwrap().mapped_bytes, 8 * 4096);
         for wrong in [
             "",
             "nr_mapped 1\nnr_shmem 1\n",
@@ -329,7 +340,7 @@ mod tests {
             "nr_shmem 1\npgfault 1\n",
             "nr_mapped 1\nnr_shmem 1\npgfault -1\n",
         ] {
-            assert_eq!(Counters::parse(wrong.as_bytes(), &machine()), None, "{wrong}");
+            assert_eq!(Counters::parse(wrong.as_bytes(), &constants()), None, "{wrong}");
         }
     }
 
@@ -345,10 +356,10 @@ mod tests {
         write("sys/devices/system/cpu/possible", "0-63\n");
         write("proc/sys/kernel/osrelease", "6.12.1\n");
         write("proc/sys/kernel/pid_max", "4194304\n");
-        let found = Machine::find(&root);
-        assert_eq!((found.slack(1000), found.pid_max), (64 * 128 * found.page, 4_194_304));
+        let found = SystemConstants::find(&root);
+        assert_eq!((found.counter_error(1000), found.pid_max), (64 * 128 * found.page_bytes, 4_194_304));
         write("proc/sys/kernel/osrelease", "6.1.0\n");
-        assert_eq!(Machine::find(&root).slack(1000), (64 * 128 + 64_000) * found.page);
+        assert_eq!(SystemConstants::find(&root).counter_error(1000), (64 * 128 + 64_000) * found.page_bytes);
     }
 
     #[test]
@@ -358,16 +369,16 @@ mod tests {
             table.add(Pid::new(pid).unwrap());
         }
         let ids = |table: &Table| table.entries().iter().map(|e| e.pid.get()).collect::<Vec<_>>();
-        assert_eq!((ids(&table), table.left_out), (vec![2, 5, 9], 1));
-        let at = Counters { allocated: 0, faults: 0, mapped: 0, mapped_per_fault: 1 };
+        assert_eq!((ids(&table), table.not_stored), (vec![2, 5, 9], 1));
+        let at = Counters { allocated_bytes: 0, faults: 0, mapped_bytes: 0, mapped_bytes_per_fault: 1 };
         for index in 0..3 {
             table.get(index).reading = Some(Reading::with(1, 1, at));
         }
-        table.doubt(|pid| pid > 4);
+        table.invalidate(|pid| pid > 4);
         let read: Vec<_> = table.entries().iter().map(|e| e.reading.is_some()).collect();
         assert_eq!(read, [true, false, false]);
         table.get(1).gone = true;
-        table.clear_gone();
+        table.remove_gone();
         assert_eq!(ids(&table), [2, 9]);
         assert_eq!(table.find(Pid::new(9).unwrap()), Some(1));
     }
@@ -381,15 +392,15 @@ mod tests {
         ) {
             const PAGE: u64 = 4096;
             let mut counters =
-                Counters { allocated: 0, faults: 0, mapped: start.1 * PAGE, mapped_per_fault: MAPPED_PER_FAULT };
+                Counters { allocated_bytes: 0, faults: 0, mapped_bytes: start.1 * PAGE, mapped_bytes_per_fault: MAPPED_BYTES_PER_FAULT };
             let (mut anon, mut mapped, mut elsewhere) = (start.0 * PAGE, start.1 * PAGE, 0_u64);
             let read = Reading::with(anon, mapped, counters);
             for (what, pages) in steps {
                 let bytes = pages * PAGE;
                 match what {
                     // Anonymous memory, here or elsewhere.
-                    0 => (anon, counters.allocated) = (anon + bytes, counters.allocated + bytes),
-                    1 => counters.allocated += bytes,
+                    0 => (anon, counters.allocated_bytes) = (anon + bytes, counters.allocated_bytes + bytes),
+                    1 => counters.allocated_bytes += bytes,
                     2 => anon = anon.saturating_sub(bytes),
                     // What others have mapped is mapped here instead.
                     3 => {
@@ -399,8 +410,8 @@ mod tests {
                     }
                     _ => elsewhere += bytes,
                 }
-                counters.mapped = mapped + elsewhere;
-                prop_assert!(read.bound(&counters) >= anon + mapped);
+                counters.mapped_bytes = mapped + elsewhere;
+                prop_assert!(read.upper_bound(&counters) >= anon + mapped);
             }
         }
     }

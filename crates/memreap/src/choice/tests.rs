@@ -1,12 +1,15 @@
-//! The chooser on real processes, and on a /proc that lies.
+//! The chooser on real processes, and on a malformed /proc.
 
 use std::fs;
-use std::path::Path as FilePath;
+use std::path::Path;
+use std::time::Duration;
 
-use linux::{Process, process};
+use linux::{Pid, PidFd, Process, Root, process};
 
-use super::*;
-use crate::policy::{Effect, Rule};
+use super::cache::ExactCache;
+use super::groups::Groups;
+use super::{Choice, Chooser, Group, Scope};
+use crate::policy::{Effect, Policy, Rule};
 
 /// Perl needs it twice.
 const HUGE: usize = 150;
@@ -46,7 +49,7 @@ impl Drop for Hog {
     }
 }
 
-/// The choice, if nobody were there but `hogs` and smaller ones: others on this machine, as those of tests
+/// The choice, as if there were only `hogs` and smaller processes: others on this machine, as those of tests
 /// that run at the same time, are spared one by one.
 fn choose(chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
     choose_by(&Policy::default(), chooser, scope, hogs)
@@ -58,9 +61,9 @@ fn choose_by(policy: &Policy, chooser: &mut Chooser, scope: Scope<'_>, hogs: &[P
         if hogs.contains(&choice.pid) {
             return Some(choice);
         }
-        chooser.eyes.line.push(choice.pid);
-        let index = chooser.table.find(choice.pid).unwrap();
-        chooser.table.get(index).reading = None;
+        chooser.examiner.ancestry.push(choice.pid);
+        let index = chooser.population.table.find(choice.pid).unwrap();
+        chooser.population.table.get(index).reading = None;
     }
 }
 
@@ -75,7 +78,7 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     assert!(cold.cheap >= cold.processes && cold.exact + cold.late >= 1, "{cold:?}");
     // While others come and go, what is remembered may decide, and is no exact figure then.
     let exactly = |_| {
-        chooser.memory = Memory::default();
+        chooser.ahead.cache = ExactCache::default();
         choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.exact)
     };
     let choice = (0..100).find_map(exactly).unwrap();
@@ -87,9 +90,9 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     let ours = chooser.explain().find(|c| c.pid == Pid::own());
     assert!(ours.is_none(), "{ours:?}");
 
-    // When it is known what all have, few are looked at again.
+    // When it is known what all have, few are read again.
     chooser.refresh(&Policy::default(), Duration::from_secs(10), false);
-    let mut entries = chooser.table.entries().iter();
+    let mut entries = chooser.population.table.entries().iter();
     assert!(entries.all(|entry| entry.reading.is_some() || entry.gone));
     choose(&mut chooser, ALL, &[hog.pid]).unwrap();
 
@@ -112,7 +115,7 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, large.pid);
     drop(dead);
-    chooser.eyes.line.push(spared.pid);
+    chooser.examiner.ancestry.push(spared.pid);
     let others = |chooser: &mut Chooser, cgroup: &[u8]| -> Vec<Pid> {
         let all = std::iter::from_fn(|| chooser.another(&policy, cgroup));
         all.filter(|other| pids.contains(&other.pid) && other.bytes >= 60 << 20)
@@ -143,9 +146,9 @@ fn no_weight_makes_up_for_too_little() {
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, small.pid);
-    chooser.set_least(choice.bytes + (8 << 20));
+    chooser.set_min_bytes(choice.bytes + (8 << 20));
     assert_eq!(choose_by(&policy, &mut chooser, ALL, &pids).unwrap().pid, large.pid);
-    chooser.set_least(u64::MAX);
+    chooser.set_min_bytes(u64::MAX);
     assert!(choose_by(&policy, &mut chooser, ALL, &pids).is_none());
 }
 
@@ -158,12 +161,12 @@ fn what_was_read_in_advance_decides_until_a_fork() {
     chooser.refresh(&policy, Duration::from_secs(10), false);
     // Those of others are spared, and not read in advance then.
     assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hog.pid);
-    chooser.memory = Memory::default();
+    chooser.ahead.cache = ExactCache::default();
     // Others may come, and allocate.
     let decided = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
         chooser.refresh(&policy, Duration::from_secs(1), true);
-        let known = chooser.memory.find(hog.pid).is_some();
+        let known = chooser.ahead.cache.get(hog.pid).is_some();
         let choice = choose(&mut chooser, ALL, &pids).unwrap();
         assert_eq!(choice.pid, hog.pid);
         let exact = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
@@ -178,7 +181,7 @@ fn what_was_read_in_advance_decides_until_a_fork() {
     while Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back() > before / 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The child may not be chosen; else its own bound would have it looked at more closely.
+    // The child must not be chosen; otherwise its own bound would have it read exactly.
     let child = process::pids(&Root::system())
         .unwrap()
         .find(|pid| {
@@ -186,13 +189,13 @@ fn what_was_read_in_advance_decides_until_a_fork() {
             stat.is_ok_and(|stat| stat.ppid == Some(hog.pid))
         })
         .unwrap();
-    chooser.eyes.line.push(child);
-    assert!(chooser.memory.find(hog.pid).is_some());
+    chooser.examiner.ancestry.push(child);
+    assert!(chooser.ahead.cache.get(hog.pid).is_some());
     assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, smaller.pid);
 }
 
 #[test]
-fn a_proc_that_lies_gets_nobody_killed() {
+fn a_malformed_proc_gets_no_process_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::at(dir.path());
     let write = |name: &str, text: &[u8]| {
@@ -205,7 +208,7 @@ fn a_proc_that_lies_gets_nobody_killed() {
     let status = fs::read("/proc/self/status").unwrap();
     let rollup = fs::read("/proc/self/smaps_rollup").unwrap();
     let policy = Policy::default();
-    // Our own ID, and one that nobody can have.
+    // Our own ID, and one that no process can have.
     for (pid, tgid) in [(Pid::own().get(), Pid::own().get()), (i32::MAX, i32::MAX), (77, 78)] {
         let text =
             String::from_utf8_lossy(&status).replace(&format!("\t{}", Pid::own()), &format!("\t{tgid}"));
@@ -215,7 +218,7 @@ fn a_proc_that_lies_gets_nobody_killed() {
     }
     write("1/status", b"Name:\tx\nVmRSS:\t-1 kB\n");
     write("2/status", &vec![b'x'; 1 << 20]);
-    fs::create_dir_all(FilePath::new(&dir.path().join("proc/3/status"))).unwrap();
+    fs::create_dir_all(Path::new(&dir.path().join("proc/3/status"))).unwrap();
     let mut chooser = Chooser::new(&root, 100).unwrap();
     for _ in 0..3 {
         chooser.refresh(&policy, Duration::from_secs(1), true);
@@ -235,7 +238,7 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    // Somebody else's, as it is not our child.
+    // Not our child, which would be spared.
     let hog = Hog::start(8);
     let (own, pid) = (Pid::own(), hog.pid);
     for file in ["status", "smaps_rollup", "oom_score_adj"] {
@@ -305,7 +308,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let hogs = [Hog::start(HUGE + 150), Hog::start(HUGE + 140), Hog::start(HUGE + 200)];
     real.put(&hogs[0]);
     real.put(&hogs[1]);
-    // The figures are made up, as not every hierarchy has them.
+    // The numbers are made up, as not every hierarchy has these files.
     let tree = tempfile::tempdir().unwrap();
     let group = tree.path().join(&name);
     let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
@@ -316,7 +319,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
     let pids = [0, 1, 2].map(|i: usize| hogs[i].pid);
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.groups = Groups::open(tree.path(), true);
+    chooser.membership.groups = Groups::open(tree.path(), true);
     let by_cgroup = Scope::All { by_cgroup: true };
 
     // Together they have more than the one that is larger than each.
@@ -336,7 +339,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
 
-    // At its own limit, nobody else.
+    // At its own limit, no other process.
     let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();
     assert_eq!((choice.pid, choice.group.map(|group| group.expendable)), (hogs[0].pid, Some(false)));
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());

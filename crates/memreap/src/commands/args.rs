@@ -1,4 +1,4 @@
-//! What a user can type. Help, man pages and completions all come from these definitions.
+//! What a user can type. Help, man pages and completions are generated from these definitions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ Names:
   Nothing is matched in part, and threads are never targets.
 
 Safety:
-  If any target is not found, is not yours to kill, is ambiguous or protected, nobody is killed
-  (see --keep-going). Every process is held by a pidfd from the moment it is chosen: when its ID
-  goes to another process meanwhile, that one is not hit. PID 1, memreap itself and its ancestors
+  If any target is not found, not permitted, ambiguous or protected, no process is killed (see
+  --keep-going). There is a pidfd on every process from the moment it is chosen: when its ID is
+  reused by another process meanwhile, that one is not hit. PID 1, memreap itself and its ancestors
   are protected (see --force); kernel threads cannot be killed at all.
 
 Exit codes:
@@ -52,10 +52,10 @@ Exit codes:
   1    memreap cannot work here";
 
 const WATCH_AFTER_HELP: &str = "\
-On a terminal the picture is drawn over and over at the same place; otherwise there is one line per
-look. The forecast is made from the looks of the last 5 s, and swap counts in it by what swapping
-out still frees. The next victim is found as the daemon would find it, but it is only shown. As
-root, its memory is counted exactly; otherwise other users' is an upper bound.
+On a terminal the view is drawn at the same place each time; otherwise there is one line per view.
+The forecast is made from the samples of the last 5 s, and swap counts in it by what swapping out
+still frees. The next victim is chosen as the daemon would choose it, but only shown. As root, its
+memory is measured exactly; otherwise other users' is an upper bound.
 
 Exit codes:
   0    shown as often as told, or ended by Ctrl-C
@@ -68,11 +68,11 @@ Files:
 
 const DAEMON_AFTER_HELP: &str = "\
 Signals:
-  SIGHUP           read the configuration again; if it is wrong, say so and keep the old one
+  SIGHUP           read the configuration again; if it is wrong, report that and keep the old one
   SIGTERM, SIGINT  end
 
 Exit codes:
-  0    told to end; with --check-config, the configuration is right
+  0    stopped by a signal; with --check-config, the configuration is right
   2    wrong usage, or the configuration is wrong
   70   cannot start, or internal error
 
@@ -99,13 +99,13 @@ pub struct Cli {
 pub enum Command {
     /// Kill processes and get their memory back now
     Kill(KillArgs),
-    /// Say who would be killed now, and why
+    /// Print which process would be killed now, and why
     Pick(PickArgs),
     /// Show pressure, memory, the next victim and recent kills, live
     Watch(WatchArgs),
-    /// Watch over memory, and kill before the machine freezes
+    /// Watch memory, and kill before the machine freezes
     Daemon(DaemonArgs),
-    /// Say what this kernel offers, what is missing, and what that costs
+    /// Print what this kernel offers, what is missing, and what that costs
     Doctor(DoctorArgs),
     /// Print the man pages or shell completions
     #[command(hide = true)]
@@ -114,8 +114,8 @@ pub enum Command {
 
 /// Kill processes and get their memory back now
 ///
-/// Sends SIGKILL, frees the memory on behalf of the dying processes by the fastest means this
-/// kernel has, and prints what came back, how fast and by which means.
+/// Sends SIGKILL, frees the memory on behalf of the dying processes by the fastest method that this
+/// kernel has, and prints what came back, how fast and by which method.
 #[derive(Args, Debug)]
 #[command(
     after_help = KILL_AFTER_HELP,
@@ -152,7 +152,7 @@ pub struct KillArgs {
     /// How to get the memory back
     #[arg(long, short, value_enum, default_value_t = MethodArg::Auto)]
     method: MethodArg,
-    /// Do everything but send signals; show who would be killed and what would come back
+    /// Do everything but send signals; print what would be killed and what would come back
     #[arg(long, short = 'n')]
     dry_run: bool,
     /// Count what comes back exactly: slow for large processes (implied by --dry-run)
@@ -217,13 +217,13 @@ impl From<MethodArg> for Option<Method> {
     }
 }
 
-/// Say who would be killed now, and why
+/// Print which process would be killed now, and why
 #[derive(Args, Debug)]
 pub struct PickArgs {
     /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Say how each of the first candidates was judged, and what the choice cost
+    /// Print how each of the first candidates was judged, and what the choice cost
     #[arg(long, short)]
     pub explain: bool,
     /// Print one JSON object
@@ -238,25 +238,25 @@ pub struct WatchArgs {
     /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How often to look; at least 100ms
+    /// The time between two views; at least 100ms
     #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub interval: Duration,
-    /// Look so often, then end
+    /// Show so many views, then end
     #[arg(long, short = 'n', value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Print one JSON object per look
+    /// Print one JSON object per view
     #[arg(long)]
     pub json: bool,
 }
 
-/// Watch over memory, and kill before the machine freezes
+/// Watch memory, and kill before the machine freezes
 #[derive(Args, Debug)]
 #[command(after_help = DAEMON_AFTER_HELP)]
 pub struct DaemonArgs {
     /// The configuration [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Read the configuration, say what is wrong with it, and end
+    /// Read the configuration, print what is wrong with it, and end
     #[arg(long)]
     pub check_config: bool,
     /// Do everything but send signals
@@ -264,7 +264,7 @@ pub struct DaemonArgs {
     pub dry_run: bool,
 }
 
-/// Say what this kernel offers, what is missing, and what that costs
+/// Print what this kernel offers, what is missing, and what that costs
 #[derive(Args, Debug)]
 #[command(after_help = DOCTOR_AFTER_HELP)]
 pub struct DoctorArgs {

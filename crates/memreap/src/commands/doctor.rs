@@ -1,4 +1,4 @@
-//! `memreap doctor`: what this kernel offers, what is missing, and what that costs.
+//! `memreap doctor`: prints what this kernel offers, what is missing, and what that costs.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -20,20 +20,20 @@ use crate::units;
 /// The version of the JSON. Fields and findings may be added without a new one.
 const VERSION: u32 = 1;
 /// The oldest kernel that has all that memreap cannot do without.
-const OLDEST: (u32, u32) = (5, 15);
-/// What the program and its threads want locked at most.
-const LOCKED: u64 = 64 << 20;
-/// What the package sets vm.watermark_scale_factor to.
-const WATERMARKS: u64 = 100;
-/// What it sets vm.expedite_cpu_percent to.
-const CPU_PERCENT: u64 = 50;
+const MIN_KERNEL: (u32, u32) = (5, 15);
+/// How much memory the program and its threads want to lock, at most.
+const WANTED_LOCKED_BYTES: u64 = 64 << 20;
+/// The value to which the package sets vm.watermark_scale_factor, in 1/10,000 of memory.
+const MIN_WATERMARK_SCALE_FACTOR: u64 = 100;
+/// The value to which the package sets vm.expedite_cpu_percent.
+const MAX_EXPEDITE_CPU_PERCENT: u64 = 50;
 
-const TOPICS: &str = "a kernel with memreap's topics";
+const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 
 /// Capabilities that help, by their numbers in capabilities(7).
 const CAPABILITIES: [(&str, u32, &str); 4] = [
     ("CAP_KILL", 5, "kills other users' processes"),
-    ("CAP_SYS_PTRACE", 19, "exact figures (--exact, --dry-run) of other users' processes"),
+    ("CAP_SYS_PTRACE", 19, "exact sizes (--exact, --dry-run) of other users' processes"),
     (
         "CAP_SYS_NICE",
         23,
@@ -42,7 +42,7 @@ const CAPABILITIES: [(&str, u32, &str); 4] = [
     ("CAP_IPC_LOCK", 14, "memreap stays in memory when there is none left"),
 ];
 
-/// How one thing stands.
+/// The state of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -52,27 +52,27 @@ pub enum State {
     Off,
     /// It is not there.
     Missing,
-    /// It could not be found out.
+    /// That could not be read.
     Unknown,
 }
 
-/// One thing looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub thing: &'static str,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// What was found.
     pub found: String,
-    /// What it is good for, and so what it costs to be without.
+    /// What it is for, and so what its lack costs.
     #[serde(rename = "for")]
     pub purpose: &'static str,
     /// What to do, where something can be done.
     pub remedy: Option<Cow<'static, str>>,
 }
 
-/// What is asked by system calls, not read from files.
+/// What is found out by system calls, not read from files.
 #[derive(Clone, Copy, Debug)]
 pub struct Probes {
     /// pidfd_open(2) and pidfd_send_signal(2).
@@ -88,7 +88,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Of the running system and this process.
+    /// Probes the running system and this process.
     pub fn system() -> Self {
         let status = Process::open(&Root::system(), Pid::own()).and_then(|own| own.status());
         Self {
@@ -105,7 +105,7 @@ impl Probes {
     }
 }
 
-/// Looks, and prints what was found.
+/// Runs all checks, and prints the findings.
 ///
 /// # Errors
 /// When the output cannot be written.
@@ -131,18 +131,18 @@ pub fn run(json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
-/// All findings, in the order in which they are told.
+/// Runs all checks; returns the findings in the order in which they are printed.
 pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     let mut findings = vec![release(root)];
     findings.push(
-        Look::new("pidfd", "memreap kills nobody without it: a reused PID could be hit")
+        Check::new("pidfd", "memreap kills no process without it: a reused PID could be hit")
             .either(probes.pidfd, "works", "does not work")
             .remedy("a kernel since 5.15; in a container, a seccomp profile that allows pidfd_open"),
     );
     findings.push(
-        Look::new(
+        Check::new(
             "process_mrelease",
-            "memory comes back while the process still exits; else as after kill(1)",
+            "memory comes back while the process still exits; otherwise as after kill(1)",
         )
         .either(probes.mrelease, "works", "does not work")
         .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
@@ -157,7 +157,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings.push(watermarks(root));
     for (name, bit, purpose) in CAPABILITIES {
         findings.push(
-            Look::new(name, purpose)
+            Check::new(name, purpose)
                 .either(probes.has(bit), "effective", "not effective")
                 .remedy("run as root, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
         );
@@ -166,13 +166,13 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings
 }
 
-/// A finding in the making.
-struct Look {
+/// A check that has no result yet.
+struct Check {
     thing: &'static str,
     purpose: &'static str,
 }
 
-impl Look {
+impl Check {
     fn new(thing: &'static str, purpose: &'static str) -> Self {
         Self { thing, purpose }
     }
@@ -191,7 +191,7 @@ impl Look {
 }
 
 impl Finding {
-    /// Adds what to do, unless all is well.
+    /// Adds what to do, unless the state is ok.
     fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         if self.state != State::Ok {
             self.remedy = Some(remedy.into());
@@ -201,13 +201,13 @@ impl Finding {
 }
 
 fn release(root: &Root) -> Finding {
-    let look = Look::new("kernel", "older ones lack what memreap is built on");
+    let check = Check::new("kernel", "older ones lack what memreap is built on");
     match Release::read(root) {
-        Ok(release) if release.is_at_least(OLDEST.0, OLDEST.1) => look.is(State::Ok, release.text),
-        Ok(release) => look
-            .is(State::Missing, format!("{}, older than {}.{}", release.text, OLDEST.0, OLDEST.1))
+        Ok(release) if release.is_at_least(MIN_KERNEL.0, MIN_KERNEL.1) => check.is(State::Ok, release.text),
+        Ok(release) => check
+            .is(State::Missing, format!("{}, older than {}.{}", release.text, MIN_KERNEL.0, MIN_KERNEL.1))
             .remedy("a kernel since 5.15"),
-        Err(e) => look.unknown(e),
+        Err(e) => check.unknown(e),
     }
 }
 
@@ -229,63 +229,68 @@ fn topic_finding(root: &Root, probes: &Probes, topic: Topic) -> Finding {
             "memreap.ksm_rmap=1 on the kernel's command line",
         ),
     };
-    let look = Look::new(thing, purpose);
+    let check = Check::new(thing, purpose);
     match topic.is_on(root) {
-        // What counts is what the system call says.
-        Ok(Some(true)) if topic == Topic::Expedite && !probes.expedite => look
+        // The system call decides.
+        Ok(Some(true)) if topic == Topic::Expedite && !probes.expedite => check
             .is(State::Unknown, "on, but its flag is refused")
             .remedy("a seccomp filter may be in the way"),
-        Ok(Some(true)) => look.is(State::Ok, "on"),
-        Ok(Some(false)) => look.is(State::Off, "off").remedy(switch),
-        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
-        Err(e) => look.unknown(e),
+        Ok(Some(true)) => check.is(State::Ok, "on"),
+        Ok(Some(false)) => check.is(State::Off, "off").remedy(switch),
+        Ok(None) => check.is(State::Missing, "not in this kernel").remedy(TOPICS_REMEDY),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn expedite_min(root: &Root) -> Finding {
-    let look = Look::new("vm.expedite_min_kbytes", "kills by others, the OOM killer's too, are expedited");
+    let check = Check::new("vm.expedite_min_kbytes", "kills by others, the OOM killer's too, are expedited");
     match features::expedite_min_kbytes(root) {
-        Ok(Some(0)) => look
+        Ok(Some(0)) => check
             .is(State::Off, "0: only kills by memreap are expedited")
             .remedy("sysctl vm.expedite_min_kbytes=65536 for all processes from 64 MiB"),
-        Ok(Some(kib)) => look.is(State::Ok, format!("from {}", units::bytes(kib.saturating_mul(1024)))),
-        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
-        Err(e) => look.unknown(e),
+        Ok(Some(kib)) => check.is(State::Ok, format!("from {}", units::bytes(kib.saturating_mul(1024)))),
+        Ok(None) => check.is(State::Missing, "not in this kernel").remedy(TOPICS_REMEDY),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn expedite_cpu(root: &Root) -> Finding {
-    let look = Look::new("vm.expedite_cpu_percent", "nobody stands still while a victim's memory is freed");
+    let check = Check::new(
+        "vm.expedite_cpu_percent",
+        "other processes go on running while a victim's memory is freed",
+    );
     match features::expedite_cpu_percent(root) {
         Ok(Some(percent)) => {
-            let found = format!("{percent}: of a CPU that others want");
-            if percent <= CPU_PERCENT {
-                look.is(State::Ok, found)
+            let found = format!("{percent}: of a CPU that other processes want");
+            if percent <= MAX_EXPEDITE_CPU_PERCENT {
+                check.is(State::Ok, found)
             } else {
-                look.is(State::Off, found).remedy(format!("sysctl vm.expedite_cpu_percent={CPU_PERCENT}"))
+                check
+                    .is(State::Off, found)
+                    .remedy(format!("sysctl vm.expedite_cpu_percent={MAX_EXPEDITE_CPU_PERCENT}"))
             }
         }
-        Ok(None) => look.is(State::Missing, "not in this kernel").remedy(TOPICS),
-        Err(e) => look.unknown(e),
+        Ok(None) => check.is(State::Missing, "not in this kernel").remedy(TOPICS_REMEDY),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn pressure(root: &Root) -> Finding {
-    let look = Look::new("PSI", "tells how much time is lost to memory shortage");
+    let check = Check::new("PSI", "tells how much time is lost to memory shortage");
     match Pressure::read(root, Resource::Memory) {
         Ok(pressure) => {
-            look.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10))
+            check.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10))
         }
-        Err(e) if e.is_unsupported() => look
+        Err(e) if e.is_unsupported() => check
             .is(State::Missing, "not in this kernel, or switched off")
             .remedy("psi=1 on the kernel's command line; CONFIG_PSI=y"),
-        Err(e) => look.unknown(e),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn cgroups(root: &Root) -> [Finding; 2] {
-    let v2 = Look::new("cgroup v2", "limits and pressure of groups of processes");
-    let kill = Look::new("cgroup.kill", "kills a whole group at once");
+    let v2 = Check::new("cgroup v2", "limits and pressure of groups of processes");
+    let kill = Check::new("cgroup.kill", "kills a whole group at once");
     match Hierarchy::find(root) {
         Ok(Some(hierarchy)) => {
             let place = linux::escape(&hierarchy.path).to_string();
@@ -309,40 +314,40 @@ fn cgroups(root: &Root) -> [Finding; 2] {
     }
 }
 
-fn cgroup_kill(root: &Root, hierarchy: &Hierarchy, look: Look) -> Finding {
+fn cgroup_kill(root: &Root, hierarchy: &Hierarchy, check: Check) -> Finding {
     // Every group but the root has the file.
     let own = Process::open(root, Pid::own()).and_then(|own| hierarchy.cgroup_of(&own)).ok().flatten();
     if own.is_some_and(|group| hierarchy.dir(&group).join("cgroup.kill").exists()) {
-        return look.is(State::Ok, "there");
+        return check.is(State::Ok, "there");
     }
     match Release::read(root) {
-        Ok(release) if release.is_at_least(5, 14) => look.is(State::Ok, "since Linux 5.14"),
-        Ok(_) => look.is(State::Missing, "not in this kernel").remedy("a kernel since 5.14"),
-        Err(e) => look.unknown(e),
+        Ok(release) if release.is_at_least(5, 14) => check.is(State::Ok, "since Linux 5.14"),
+        Ok(_) => check.is(State::Missing, "not in this kernel").remedy("a kernel since 5.14"),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn swap(root: &Root) -> Finding {
-    let look = Look::new("swap", "idle memory makes room, and there is more time to choose a victim");
+    let check = Check::new("swap", "idle memory can be moved out, and there is more time to choose a victim");
     match (swaps::read(root), MemInfo::read(root)) {
         (Ok(list), Ok(info)) if !list.is_empty() => {
             let (total, free) = (units::bytes(info.swap_total), units::bytes(info.swap_free));
-            look.is(State::Ok, format!("{total} in {}, {free} free", list.len()))
+            check.is(State::Ok, format!("{total} in {}, {free} free", list.len()))
         }
         (Ok(_), Ok(_)) => {
-            look.is(State::Off, "none in use").remedy("zram: zramctl --find --size 4G; mkswap; swapon")
+            check.is(State::Off, "none in use").remedy("zram: zramctl --find --size 4G; mkswap; swapon")
         }
-        (Err(e), _) | (_, Err(e)) => look.unknown(e),
+        (Err(e), _) | (_, Err(e)) => check.unknown(e),
     }
 }
 
 fn zram_finding(root: &Root) -> Finding {
-    let look = Look::new("zram", "swap in memory, compressed: fast, and no disk to wait for");
+    let check = Check::new("zram", "swap in memory, compressed: fast, without waiting for a disk");
     match zram::devices(root) {
         Ok(devices) => {
             let set_up: Vec<_> = devices.iter().filter(|device| device.disk_size > 0).collect();
             if set_up.is_empty() {
-                return look
+                return check
                     .is(State::Off, "no device set up")
                     .remedy("modprobe zram; zramctl --find --size 4G");
             }
@@ -351,42 +356,46 @@ fn zram_finding(root: &Root) -> Finding {
                 [size + device.disk_size, held + usage.original, used + usage.used]
             });
             let sizes = [size, held, used].map(units::bytes);
-            look.is(State::Ok, format!("{}, holds {} in {}", sizes[0], sizes[1], sizes[2]))
+            check.is(State::Ok, format!("{}, holds {} in {}", sizes[0], sizes[1], sizes[2]))
         }
-        Err(e) => look.unknown(e),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn watermarks(root: &Root) -> Finding {
-    let look =
-        Look::new("watermarks", "the kernel reclaims before those who allocate have to do it themselves");
+    let check = Check::new(
+        "watermarks",
+        "the kernel reclaims before processes that allocate have to do it themselves",
+    );
     match features::watermark_scale_factor(root) {
         Ok(Some(factor)) => {
             let found = format!("vm.watermark_scale_factor is {factor}");
-            if factor >= WATERMARKS {
-                look.is(State::Ok, found)
+            if factor >= MIN_WATERMARK_SCALE_FACTOR {
+                check.is(State::Ok, found)
             } else {
-                look.is(State::Off, found).remedy(format!("sysctl vm.watermark_scale_factor={WATERMARKS}"))
+                check
+                    .is(State::Off, found)
+                    .remedy(format!("sysctl vm.watermark_scale_factor={MIN_WATERMARK_SCALE_FACTOR}"))
             }
         }
-        Ok(None) => look.is(State::Missing, "no vm.watermark_scale_factor").remedy("a kernel since 4.6"),
-        Err(e) => look.unknown(e),
+        Ok(None) => check.is(State::Missing, "no vm.watermark_scale_factor").remedy("a kernel since 4.6"),
+        Err(e) => check.unknown(e),
     }
 }
 
 fn memlock(probes: &Probes) -> Finding {
-    let look = Look::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
+    let check = Check::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
     match probes.memlock {
-        _ if probes.has(14) => look.is(State::Ok, "does not count with CAP_IPC_LOCK"),
-        None => look.is(State::Ok, "no limit"),
-        Some(limit) if limit >= LOCKED => look.is(State::Ok, units::bytes(limit)),
-        Some(limit) => look
+        _ if probes.has(14) => check.is(State::Ok, "does not apply with CAP_IPC_LOCK"),
+        None => check.is(State::Ok, "no limit"),
+        Some(limit) if limit >= WANTED_LOCKED_BYTES => check.is(State::Ok, units::bytes(limit)),
+        Some(limit) => check
             .is(State::Missing, format!("{}, which is too little", units::bytes(limit)))
             .remedy("ulimit -l 65536, LimitMEMLOCK=64M, or CAP_IPC_LOCK"),
     }
 }
 
-/// For people: a line per thing, with what its lack costs and what to do about it.
+/// As text: a line per thing, with what its lack costs and what to do about it.
 fn render(findings: &[Finding], probes: &Probes) -> String {
     let mut text = String::new();
     for finding in findings {

@@ -1,11 +1,11 @@
-//! Man pages and completions.
+//! Generates man pages and shell completions.
 
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 
-use crate::commands::args::{Cli, Generate, GenerateArgs};
+use super::args::{Cli, Generate, GenerateArgs};
 use crate::exit::Exit;
 
 /// Writes what was asked for.

@@ -1,18 +1,20 @@
-//! The commands: `memreap kill`, `pick`, `watch`, `daemon`, `doctor`.
+//! What a user can type, and what each command does.
 
-pub mod args;
+mod args;
+mod daemon;
 mod doctor;
 mod generate;
 mod interrupt;
-pub mod kill;
+mod kill;
 mod pick;
 mod watch;
 
 use anyhow::Result;
 
-use crate::daemon;
 use crate::exit::Exit;
-use args::{Cli, Command};
+use args::Command;
+
+pub use args::Cli;
 
 /// Runs the command that the arguments name.
 ///
@@ -23,7 +25,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Kill(args) => kill::run(&args.resolve()),
         Command::Pick(args) => pick::run(&args),
         Command::Watch(args) => watch::run(&args),
-        Command::Daemon(args) => daemon::run::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
         Command::Doctor(args) => doctor::run(args.json),
         Command::Generate(args) => generate::run(&args),
     }

@@ -1,4 +1,4 @@
-//! `memreap pick`: who would be killed now, and why. Kills nobody.
+//! `memreap pick`: prints which process would be killed now, and why. Sends no signal.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use linux::cgroup::Hierarchy;
 use linux::{Process, Root, escape, process};
 use serde::Serialize;
 
+use super::args::PickArgs;
 use crate::choice::{Choice, Chooser, Considered, Scope};
-use crate::commands::args::PickArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::policy::Policy;
@@ -17,14 +17,14 @@ use crate::{units, users};
 
 /// The version of the JSON. Fields may be added without a new one.
 const VERSION: u32 = 1;
-/// How many come next, unless more is asked for.
-const NEXT: usize = 3;
-/// Room for processes that appear after they were counted.
-const SPARE: usize = 1024;
+/// How many of the next candidates are printed without --explain.
+const SHOWN_NEXT: usize = 3;
+/// Room for processes that are started after they were counted.
+const SPARE_PROCESSES: usize = 1024;
 /// How long reading all command lines may take, where the policy asks for them.
-const PREPARATION: Duration = Duration::from_secs(5);
+const COMMAND_LINES_BUDGET: Duration = Duration::from_secs(5);
 
-/// All that there is to tell; `docs/memreap.md` has the JSON's fields.
+/// All that is printed; `docs/memreap.md` lists the JSON's fields.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -66,7 +66,7 @@ struct Candidate {
     cgroup: Option<String>,
     /// What comes back at most.
     bound_bytes: u64,
-    /// What comes back; `None` when it was not looked at closely.
+    /// What comes back; `None` when it was not read closely.
     bytes: Option<u64>,
     exact: bool,
     rule: Option<String>,
@@ -85,7 +85,7 @@ struct CostReport {
 /// Runs the command.
 ///
 /// # Errors
-/// When processes cannot be looked at.
+/// When processes cannot be read.
 pub fn run(args: &PickArgs) -> Result<Exit> {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
@@ -95,10 +95,10 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
         }
     };
     let root = Root::system();
-    let room = process::pids(&root)?.count() + SPARE;
-    let mut chooser = Chooser::new(&root, room).context("cannot look at processes")?;
+    let room = process::pids(&root)?.count() + SPARE_PROCESSES;
+    let mut chooser = Chooser::new(&root, room).context("cannot read processes")?;
     if config.policy.needs_command_line() {
-        chooser.refresh(&config.policy, PREPARATION, false);
+        chooser.refresh(&config.policy, COMMAND_LINES_BUDGET, false);
     }
     let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
     let report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
@@ -134,9 +134,7 @@ impl Report {
     fn write(&self, out: &mut impl Write, explain: bool) -> io::Result<()> {
         match &self.victim {
             Some(victim) => victim.write(out)?,
-            None => {
-                writeln!(out, "nobody would be killed: no process that may be killed has memory of its own")?
-            }
+            None => writeln!(out, "no process would be killed: none that may be killed has private memory")?,
         }
         if explain {
             self.write_table(out)?;
@@ -146,16 +144,16 @@ impl Report {
         if !rustix::process::geteuid().is_root() {
             writeln!(
                 out,
-                "only what this user may kill was looked at; run as root to see what the daemon sees"
+                "only processes that this user may kill were considered; run as root for the daemon's choice"
             )?;
         }
         Ok(())
     }
 
-    /// Those who come next, in one line.
+    /// The next candidates, in one line.
     fn write_next(&self, out: &mut impl Write) -> io::Result<()> {
         let victim = self.victim.as_ref().map(|victim| victim.pid);
-        let next = self.candidates.iter().filter(|c| Some(c.pid) != victim).take(NEXT);
+        let next = self.candidates.iter().filter(|c| Some(c.pid) != victim).take(SHOWN_NEXT);
         let next: Vec<String> = next
             .map(|c| match c.bytes {
                 Some(bytes) => format!("{} ({}) {}", c.pid, c.name, units::bytes(bytes)),

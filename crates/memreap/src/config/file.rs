@@ -1,4 +1,4 @@
-//! Reading the file, whatever it is.
+//! Reads the file of a configuration, whatever kind of file it is.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -6,14 +6,14 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// The largest file that is taken for a configuration.
-const LIMIT: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// How often a file that changes while it is read is read again.
-const TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// The text of the file, or what is wrong with it; `None` when there is none.
 pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         // A FIFO without a writer would be waited for.
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = match opened {
@@ -25,9 +25,12 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
             return Err("is not a regular file: name the file that holds the configuration".to_owned());
         }
         let mut bytes = Vec::new();
-        (&file).take(LIMIT + 1).read_to_end(&mut bytes).map_err(|e| cannot(&e))?;
-        if bytes.len() as u64 > LIMIT {
-            return Err(format!("is larger than {} KiB: this cannot be a configuration", LIMIT >> 10));
+        (&file).take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| cannot(&e))?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(format!(
+                "is larger than {} KiB: this cannot be a configuration",
+                MAX_FILE_BYTES >> 10
+            ));
         }
         if same(&before, &file).map_err(|e| cannot(&e))? {
             return match String::from_utf8(bytes) {

@@ -1,4 +1,4 @@
-//! The configuration: TOML with errors that name line and key.
+//! The configuration: TOML, with errors that name line and key.
 //!
 //! What a file does not say is as in the built-in configuration, which is a file itself:
 //! packaging/memreap.toml.
@@ -6,176 +6,18 @@
 mod file;
 mod parse;
 mod section;
+mod settings;
 
-use std::fmt;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use anyhow::Result;
 use linux::meminfo::MemInfo;
 use linux::{Root, escape};
 
-use crate::exit::Exit;
-use crate::kill::SignalFirst;
 use crate::kill::target;
-use crate::policy::Policy;
-use crate::units::Size;
-
-/// The built-in configuration.
-pub const BUILT_IN: &str = include_str!("../../../../packaging/memreap.toml");
-
-/// How the built-in configuration is called in messages.
-const BUILT_IN_NAME: &str = "built-in configuration";
-
-/// Where the configuration is, unless told.
-pub const DEFAULT_PATH: &str = "/etc/memreap.toml";
-
-/// All that can be configured, with defaults applied.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it was read; `None` for the built-in one.
-    pub path: Option<PathBuf>,
-    /// When to act.
-    pub act: Act,
-    /// How to kill.
-    pub kill: Kill,
-    /// Whom.
-    pub policy: Policy,
-    /// Whom to tell before.
-    pub warn: Warn,
-    /// What is kept and shown.
-    pub record: Record,
-}
-
-/// An amount of memory: a share of all, but no more than a size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Level {
-    /// In percent of all.
-    pub share: f64,
-    /// In bytes; `u64::MAX` for any.
-    pub most: u64,
-}
-
-impl Level {
-    /// In bytes, when there is so much in all.
-    pub fn of(&self, total: u64) -> u64 {
-        ((total as f64 * self.share / 100.0) as u64).min(self.most)
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} %", self.share)?;
-        if self.most < u64::MAX { write!(f, " and at most {}", Size(self.most)) } else { Ok(()) }
-    }
-}
-
-/// When to act.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Act {
-    /// Act when memory and swap run out within this time at the present rate...
-    pub horizon: Duration,
-    /// ...and so much of memory is available at most.
-    pub low: Level,
-    /// Act when less is left and it shrinks, at almost any rate.
-    pub critical: Level,
-    /// Act when all tasks stalled for this share of the last second, in percent, with less than `low`
-    /// available.
-    pub stall: f64,
-    /// Watch over cgroups' own limits, too.
-    pub cgroups: bool,
-    /// While memory is short and gets shorter, let whoever would be killed run only when nobody else wants to.
-    pub hold_back: bool,
-}
-
-impl Default for Act {
-    fn default() -> Self {
-        Self {
-            horizon: Duration::from_secs(2),
-            low: Level { share: 10.0, most: 8 << 30 },
-            critical: Level { share: 7.0, most: 4 << 30 },
-            stall: 90.0,
-            cgroups: true,
-            hold_back: true,
-        }
-    }
-}
-
-/// When a cgroup is killed as a whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WholeCgroup {
-    /// When memory.oom.group asks for it, or its largest process alone would not be enough.
-    Auto,
-    /// When memory.oom.group asks for it.
-    #[default]
-    OomGroup,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// How to kill.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Kill {
-    /// A signal before SIGKILL, and the time it has; `None` kills at once.
-    pub signal_first: Option<SignalFirst>,
-    /// How long to wait for a victim's memory before the next victim is taken.
-    pub deadline: Duration,
-    /// Choose the cgroup first that holds most, then a victim in it.
-    pub by_cgroup: bool,
-    /// When to kill a whole cgroup.
-    pub whole_cgroup: WholeCgroup,
-}
-
-impl Default for Kill {
-    fn default() -> Self {
-        Self {
-            signal_first: None,
-            deadline: Duration::from_secs(3),
-            by_cgroup: true,
-            whole_cgroup: WholeCgroup::OomGroup,
-        }
-    }
-}
-
-/// Whom to tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warn {
-    /// Desktop notifications.
-    pub desktop: bool,
-    /// A command to run before and after a kill, with its arguments.
-    pub command: Option<Vec<String>>,
-    /// How long it may take; then it is killed.
-    pub time_limit: Duration,
-}
-
-impl Default for Warn {
-    fn default() -> Self {
-        Self { desktop: false, command: None, time_limit: Duration::from_secs(2) }
-    }
-}
-
-/// What is kept and shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Where kills are noted; `None` for nowhere.
-    pub history: Option<PathBuf>,
-    /// The Unix socket (a path) or loopback address on which metrics are given; `None` for none.
-    pub metrics: Option<String>,
-}
-
-impl Default for Record {
-    fn default() -> Self {
-        Self { history: Some("/var/lib/memreap/history.jsonl".into()), metrics: None }
-    }
-}
-
-/// What is wrong with a configuration: each with file, line and key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ConfigError(pub Vec<String>);
+pub(crate) use settings::BUILT_IN_NAME;
+pub use settings::{
+    Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, Kill, Level, Record, Warn, WholeCgroup,
+};
 
 impl Default for Config {
     /// The built-in configuration, without knowledge of the system.
@@ -185,8 +27,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `path`, or [`DEFAULT_PATH`] if there is one, or takes the built-in configuration; and
-    /// tells the policy of this system's memory and of the processes that memreap depends on.
+    /// Reads `path`, or [`DEFAULT_PATH`] if that exists, or else takes the built-in configuration. Adds what
+    /// the policy needs of this system: its memory, and the processes that memreap depends on.
     ///
     /// # Errors
     /// All that is wrong, each with file, line, key and remedy.
@@ -194,14 +36,14 @@ impl Config {
         let mut config = Self::read(path)?;
         let root = Root::system();
         config.policy.spare(target::ancestry(&root));
-        // Without, oom_score_adj counts for nothing; the daemon needs the file for more, and will tell.
+        // Without it oom_score_adj does not count; the daemon needs the file for more, and reports the error.
         if let Ok(info) = MemInfo::read(&root) {
             config.policy.set_total(info.total.saturating_add(info.swap_total));
         }
         Ok(config)
     }
 
-    /// The text of a configuration; `file` is how errors name it.
+    /// Parses the text of a configuration; `file` is how errors name it.
     ///
     /// # Errors
     /// All that is wrong, each with file, line, key and remedy.
@@ -223,30 +65,13 @@ impl Config {
     }
 }
 
-/// Reads the configuration that the daemon would, and says whether it is right: on stdout that it
-/// is, on stderr what is wrong.
-///
-/// # Errors
-/// When the output cannot be written.
-pub fn check(path: Option<&Path>) -> Result<Exit> {
-    match Config::load(path) {
-        Ok(config) => {
-            let name = config.path.map_or(BUILT_IN_NAME.to_owned(), |path| escape(&path).to_string());
-            writeln!(std::io::stdout(), "{name}: ok")?;
-            Ok(Exit::Done)
-        }
-        Err(error) => {
-            writeln!(std::io::stderr(), "{error}")?;
-            Ok(Exit::Usage)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use linux::Pid;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::policy::{Subject, Verdict};
@@ -346,7 +171,7 @@ mod tests {
             critical: share(5.0),
             stall: 12.5,
             cgroups: false,
-            hold_back: false,
+            throttle: false,
         };
         assert_eq!(config.act, act);
         let first = config.kill.signal_first.unwrap();
@@ -599,7 +424,7 @@ oom_score_adj = "< x"
             ),
             ("bash", 1000, app, false, 0.1, "shell"),
             ("postgres", 70, "/system.slice/postgresql.service", false, 0.1, "system service"),
-            // Nobody may call himself out of danger.
+            // A name alone does not protect.
             ("systemd-x", 1000, app, false, 1.0, ""),
             ("sshd", 0, "/system.slice/docker-ab12.scope", false, 1.0, "container"),
             ("firefox", 1000, app, false, 1.0, ""),
@@ -641,7 +466,7 @@ oom_score_adj = "< x"
                 let cgroup = format!("{folder}{class}{end}/cri-containerd-1.scope");
                 score(64 * GIB, &cgroup, oom_score_adj, bytes)
             };
-            // What the kubelet gives: 1000 to best-effort pods, and 1000 less the share of memory that it
+            // What the kubelet sets: 1000 to best-effort pods, and 1000 less the share of memory that it
             // requests to a burstable one, here 6 of 64 GiB; at most 999.
             assert!(score("burstable", 906, 5 * GIB) < score("besteffort", 1000, 4 * GIB), "{folder}");
             assert!(score("burstable", 999, 5 * GIB) < score("besteffort", 1000, 4 * GIB), "{folder}");
@@ -649,7 +474,7 @@ oom_score_adj = "< x"
     }
 
     #[test]
-    fn apps_that_nobody_looks_at_come_before_the_one_in_front() {
+    fn background_apps_come_before_the_one_in_front() {
         const MIB: u64 = 1 << 20;
         let app = |oom_score_adj, mib| {
             score(3 << 30, "/user.slice/user-1000.slice/app.slice/app-1.scope", oom_score_adj, mib * MIB)
@@ -667,10 +492,32 @@ oom_score_adj = "< x"
         fs::write(&path, "[act]\nlow = 12\n").unwrap();
         let config = Config::load(Some(&path)).unwrap();
         assert_eq!((config.act.low, config.path.as_deref()), (share(12.0), Some(&*path)));
-        assert_eq!(check(Some(&path)).unwrap(), Exit::Done);
         fs::write(&path, "[act]\nlow = 120\n").unwrap();
         assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("c.toml:2: act.low: 120 %"));
-        assert_eq!(check(Some(&path)).unwrap(), Exit::Usage);
-        assert_eq!(check(Some(dir.path())).unwrap(), Exit::Usage);
+        assert!(Config::load(Some(dir.path())).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(
+            comm in prop::collection::vec(any::<u8>(), 0..20),
+            command_line in prop::collection::vec(any::<u8>(), 0..200),
+            cgroup in prop::collection::vec(any::<u8>(), 0..100),
+            pid in 1..=i32::MAX,
+            uid: u32,
+            oom_score_adj: i16,
+        ) {
+            let config = Config::default();
+            let subject = Subject {
+                pid: Pid::new(pid).unwrap(),
+                comm: &comm,
+                command_line: &command_line,
+                uid,
+                cgroup: &cgroup,
+                oom_score_adj,
+            };
+            let verdict = config.policy.judge(&subject);
+            prop_assert!(verdict.rule.is_none_or(|rule| config.policy.rule(rule) != "?"));
+        }
     }
 }

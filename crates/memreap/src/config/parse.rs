@@ -1,4 +1,4 @@
-//! From text to a configuration.
+//! Parses the text of a configuration.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use super::section::{
     Problems, Section, boolean, duration, integer, level, list, number, one_or_more, percent, string,
     unless_false,
 };
-use super::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
+use super::settings::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
 use crate::kill::SignalFirst;
 use crate::policy::{Effect, Pattern, Policy, Rule};
 use crate::users;
@@ -20,11 +20,11 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What `protect = true` and `prefer = true` stand for.
-const PROTECT: f64 = 0.1;
-const PREFER: f64 = 10.0;
-/// Factors beyond this and its inverse are no weights but vetoes.
-const FACTOR_MAX: f64 = 1e6;
+/// The factors of `protect = true` and `prefer = true`.
+const DEFAULT_PROTECT: f64 = 0.1;
+const DEFAULT_PREFER: f64 = 10.0;
+/// The largest factor, and the inverse of the smallest: beyond them a weight would be a veto.
+const MAX_FACTOR: f64 = 1e6;
 
 pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
     let mut problems = Problems::new(text);
@@ -69,7 +69,7 @@ fn act(mut section: Section<'_, '_>) -> Act {
     section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
-    section.set("hold_back", &mut act.hold_back, boolean);
+    section.set("hold_back", &mut act.throttle, boolean);
     if !section.has("low") {
         act.low.most = act.low.most.max(act.critical.most);
     }
@@ -201,9 +201,9 @@ fn effect(section: &mut Section<'_, '_>) -> Option<Effect> {
         true => Ok(Effect::Never),
         false => Err("is false; to let no later rule decide, write weight = 1".to_owned()),
     });
-    let protect = section.get("protect", |v| factor(v, PROTECT, 1.0 / FACTOR_MAX..=1.0));
-    let prefer = section.get("prefer", |v| factor(v, PREFER, 1.0..=FACTOR_MAX));
-    let weight = section.get("weight", |v| factor(v, 1.0, 1.0 / FACTOR_MAX..=FACTOR_MAX));
+    let protect = section.get("protect", |v| factor(v, DEFAULT_PROTECT, 1.0 / MAX_FACTOR..=1.0));
+    let prefer = section.get("prefer", |v| factor(v, DEFAULT_PREFER, 1.0..=MAX_FACTOR));
+    let weight = section.get("weight", |v| factor(v, 1.0, 1.0 / MAX_FACTOR..=MAX_FACTOR));
     if given != 1 {
         let text = if given == 0 { "says not what to do" } else { "says more than one thing to do" };
         section.reject_all(&format!("{text}; give one of {}", KEYS.join(", ")));

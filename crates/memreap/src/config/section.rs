@@ -1,4 +1,4 @@
-//! Taking values out of TOML, and keeping count of what is wrong with them.
+//! Takes values out of TOML, and collects what is wrong with them.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use linux::escape;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Level;
+use super::settings::Level;
 use crate::units::{parse_duration, parse_size, time};
 
-/// How many problems are told; what is no configuration at all has one per line.
-const MOST: usize = 50;
+/// How many problems are reported; a file that is not a configuration has one per line.
+const MAX_PROBLEMS: usize = 50;
 
 /// What is wrong with a text, and where.
 pub(super) struct Problems<'t> {
@@ -28,7 +28,7 @@ impl<'t> Problems<'t> {
         self.found.is_empty()
     }
 
-    /// Notes a problem with what begins at the byte `at`.
+    /// Adds a problem with what begins at the byte `at`.
     pub(super) fn add(&mut self, at: usize, problem: String) {
         self.found.push((at, problem));
     }
@@ -36,11 +36,11 @@ impl<'t> Problems<'t> {
     /// One line per problem, "FILE:LINE: PROBLEM", in the order of the file.
     pub(super) fn into_lines(mut self, file: &str) -> Vec<String> {
         self.found.sort();
-        let more = self.found.len().saturating_sub(MOST);
+        let more = self.found.len().saturating_sub(MAX_PROBLEMS);
         let mut lines: Vec<_> = self
             .found
             .iter()
-            .take(MOST)
+            .take(MAX_PROBLEMS)
             .map(|(at, problem)| {
                 let before = self.text.as_bytes().get(..*at).unwrap_or_default();
                 let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -154,21 +154,22 @@ impl<'a, 't> Section<'a, 't> {
         all.join(", ")
     }
 
-    /// Notes what is wrong with the value under `key`, or, when there is none, with all of the section.
+    /// Reports what is wrong with the value under `key`, or, when there is none, with all of the section.
     pub(super) fn reject(&mut self, key: &str, text: &str) {
         let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
         self.wrong(at, key, text);
     }
 
-    /// Notes what is wrong with the section itself.
+    /// Reports what is wrong with the section itself.
     pub(super) fn reject_all(&mut self, text: &str) {
         self.problems.add(self.at, format!("{}: {text}", self.name));
     }
 
-    /// Notes the keys that nobody asked for.
+    /// Reports the keys that were not asked for.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
-        for (key, _) in table.iter().filter(|(key, _)| !self.known.contains(&key.get_ref().as_ref())) {
+        let expected = |key: &str| self.known.contains(&key);
+        for (key, _) in table.iter().filter(|(key, _)| !expected(key.get_ref().as_ref())) {
             let text = format!("there is no such key; there are {}", self.known.join(", "));
             let path = self.path(key.get_ref());
             self.problems.add(key.span().start, format!("{path}: {text}"));

@@ -1,14 +1,16 @@
 //! Kills one or several processes at once and gets their memory back.
 //!
-//! Everything is prepared before it is needed: [`Armed::new`] starts the threads, has each make its system call once
-//! without effect and locks the program's memory. From then until the signals are sent nothing is allocated and no
-//! file is opened, because either can wait for memory, and reading a victim's files can wait for the victim.
+//! Everything is prepared before it is needed: [`Armed::new`] starts the threads, has each make its system
+//! call once without effect and locks the program's memory. From then until the signals are sent nothing is
+//! allocated and no file is opened, because either can wait for memory, and reading a victim's files can wait
+//! for the victim.
 //!
-//! **The race.** process_mrelease(2) fails with EINVAL until the process is killed, and with ESRCH once it has passed
-//! exit_mm(), some ten microseconds after it has received the signal and long before its memory is free. Two kinds of
-//! threads try to call it in between, because each fails where the other does not. A *killer* sends the signal and
-//! calls at once; it fails if the victim wakes up on the killer's CPU and preempts it. A *spinner* has been calling
-//! since before the signal on another CPU; it fails if no CPU is idle.
+//! **The race.** process_mrelease(2) fails with EINVAL until the process is killed, and with ESRCH once it
+//! has passed exit_mm(), some ten microseconds after it has received the signal and long before its memory is
+//! free. Two kinds of threads try to call it in between, because each fails where the other does not. A
+//! *killer* sends the signal and calls at once; it fails if the victim wakes up on the killer's CPU and
+//! preempts it. A *spinner* has been calling since before the signal on another CPU; it fails if no CPU is
+//! idle.
 //!
 //! Signals are sent through the pidfd only.
 
@@ -50,8 +52,8 @@ const LAST_RESULT_TIMEOUT: Duration = Duration::from_millis(10);
 pub struct KernelFeatures {
     /// Several threads can free one address space at the same time (topic `reap`).
     pub parallel_reap: bool,
-    /// Its workers leave a share of their CPU to other processes (`vm.expedite_cpu_percent`). A user waits for this
-    /// kill, so threads of ours free memory beside them.
+    /// Its workers leave a share of their CPU to other processes (`vm.expedite_cpu_percent`). A user waits
+    /// for this kill, so threads of ours free memory beside them.
     pub paced_workers: bool,
 }
 
@@ -111,8 +113,8 @@ enum Phase {
 impl Armed {
     /// Prepares to kill `victims`.
     ///
-    /// Raises the calling thread's priority and locks this program's memory, as far as the caller's privileges allow.
-    /// `method` is how the memory is to come back.
+    /// Raises the calling thread's priority and locks this program's memory, as far as the caller's
+    /// privileges allow. `method` is how the memory is to come back.
     ///
     /// # Errors
     /// When threads cannot be started.
@@ -162,8 +164,8 @@ impl Armed {
             }
             armed.shared.wait_until(|s| s.running.load(Ordering::Acquire) == armed.threads);
         }
-        // May fail (RLIMIT_MEMLOCK); it is of use only when memory is short. Without MCL_FUTURE: where there is a limit,
-        // later mappings would fail at it.
+        // May fail (RLIMIT_MEMLOCK); it is of use only when memory is short. Without MCL_FUTURE: where there
+        // is a limit, later mappings would fail at it.
         let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT);
         Ok(armed)
     }
@@ -330,8 +332,8 @@ impl Shared {
 
     /// Makes the system call once, so that its code is mapped and in the cache.
     fn warm_up(&self, victim: &TrackedVictim) {
-        // Without effect: the victim has not been killed. If another process has killed it just now, this helps
-        // already.
+        // Without effect: the victim has not been killed. If another process has killed it just now, this
+        // helps already.
         let _ = victim.pidfd.release_memory();
         self.running.fetch_add(1, Ordering::AcqRel);
     }

@@ -39,8 +39,8 @@ impl Method {
     }
 }
 
-/// Sends SIGKILL; with [`Method::Expedite`] it asks the kernel to free the memory as part of the kill. Returns whether
-/// the kernel does.
+/// Sends SIGKILL; with [`Method::Expedite`] it asks the kernel to free the memory as part of the kill.
+/// Returns whether the kernel does.
 ///
 /// # Errors
 /// As [`PidFd::send_signal`]; nothing was sent then.

@@ -1,5 +1,5 @@
-//! Threads that are started before they are needed, and how they are scheduled: for work that must be done when no
-//! memory is left.
+//! Threads that are started before they are needed, and how they are scheduled: for work that must be done
+//! when no memory is left.
 
 use std::io;
 use std::sync::{Arc, Barrier};
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 /// Room for a system call and a few frames around it.
 pub(crate) const STACK_BYTES: usize = 128 << 10;
 
-/// Starts a thread, and returns when it runs. A thread allocates memory before it reaches its own code, so one that
-/// first runs when no memory is left would wait for the victim that it is to help with.
+/// Starts a thread, and returns when it runs. A thread allocates memory before it reaches its own code, so
+/// one that first runs when no memory is left would wait for the victim that it is to help with.
 ///
 /// It is not joined: it may be in the kernel for as long as a process's memory map is locked.
 ///
@@ -28,17 +28,17 @@ pub(crate) fn start(name: &str, stack_bytes: usize, work: impl FnOnce() + Send +
     Ok(())
 }
 
-/// Has the calling thread, and those it starts, run before others: SCHED_FIFO, else nice -20. Without CAP_SYS_NICE
-/// neither is possible; then, on a busy machine, memory comes back at the speed of the victim's share of a CPU, and the
-/// race ([`engine`](super::engine)) is lost more often.
+/// Has the calling thread, and those it starts, run before others: SCHED_FIFO, else nice -20. Without
+/// CAP_SYS_NICE neither is possible; then, on a busy machine, memory comes back at the speed of the victim's
+/// share of a CPU, and the race ([`engine`](super::engine)) is lost more often.
 ///
 /// # Errors
 /// Why it does not run in real time.
 pub fn raise_priority() -> Result<(), Errno> {
-    // The lowest real-time priority: it is enough against all threads that are not real-time. A niceness would not be,
-    // where sessions or groups are scheduled each with its own share.
+    // The lowest real-time priority: it is enough against all threads that are not real-time. A niceness
+    // would not be, where sessions or groups are scheduled each with its own share.
     linux::sched::set_policy(0, libc::SCHED_FIFO, 1).inspect_err(|_| {
         // The group may lack a real-time budget.
-        let _ = rustix::process::setpriority_process(None, -20);
+        let _ = linux::sched::set_nice(0, -20);
     })
 }

@@ -1,8 +1,8 @@
 //! Finds the processes that a user names, and opens pidfds on them.
 //!
-//! A pidfd is opened before anything is read about the process. What was read is used only if the pidfd says afterwards
-//! that its process still has the ID: then no other process can have had it in between, and the facts are about the
-//! process behind the pidfd.
+//! A pidfd is opened before anything is read about the process. What was read is used only if the pidfd says
+//! afterwards that its process still has the ID: then no other process can have had it in between, and the
+//! facts are about the process behind the pidfd.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -90,7 +90,7 @@ pub struct Problem {
 pub enum Kind {
     /// No such process.
     NotFound,
-    /// The caller may not signal it, or not look at it.
+    /// The caller may not signal it, or not read it.
     NotPermitted,
     /// The name fits several.
     Ambiguous,
@@ -260,8 +260,8 @@ impl Facts {
     fn read(root: &Root, process: &Process) -> linux::Result<Self> {
         let stat = process.stat()?;
         let status = process.status()?;
-        // When a process's first thread exits before the others, the process looks like a zombie without memory; the
-        // other threads have it.
+        // When a process's first thread exits before the others, the process looks like a zombie without
+        // memory; the other threads have it.
         let leader_exited = stat.state == State::Zombie && status.threads > 1;
         let memory = if leader_exited {
             other_thread(root, process.pid()).unwrap_or(status.clone())

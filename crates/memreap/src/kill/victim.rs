@@ -26,8 +26,8 @@ pub struct Victim {
     pub bytes: u64,
     /// The size of its address space in bytes: the same for victims that share one.
     pub vm_size: u64,
-    /// It is dumping its core: then EINVAL from process_mrelease(2) does not mean that another process shares its
-    /// memory.
+    /// It is dumping its core: then EINVAL from process_mrelease(2) does not mean that another process shares
+    /// its memory.
     pub core_dumping: bool,
 }
 
@@ -150,8 +150,9 @@ impl TrackedVictim {
         }
     }
 
-    /// Calls process_mrelease(2) until it has freed the memory or can no longer do so. `sharer_dies_too` says whether
-    /// another process that shares the memory is about to be killed as well; `abandoned` ends the attempts.
+    /// Calls process_mrelease(2) until it has freed the memory or can no longer do so. `sharer_dies_too` says
+    /// whether another process that shares the memory is about to be killed as well; `abandoned` ends the
+    /// attempts.
     pub(crate) fn free_memory(
         &self,
         epoch: Epoch,
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(fate(&|s| at(&s.sigkill_ns)), Fate::Dying);
         let dead = |s: &TrackedVictim| (at(&s.sigkill_ns), at(&s.exited_ns)).0;
         assert_eq!(fate(&dead), Fate::Killed);
-        // A second signal that found nobody does not make a kill undone.
+        // A second signal that found no process does not undo a kill.
         assert_eq!(
             fate(&|s| (dead(s), s.refused_errno.store(libc::ESRCH, Ordering::Release)).0),
             Fate::Killed

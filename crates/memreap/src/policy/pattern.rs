@@ -3,18 +3,18 @@
 //! There is no way to escape: the names of systemd's units have backslashes of their own, and `?`
 //! fits a `*`.
 
-/// The longest pattern: with it, a match takes some microseconds at most.
-const LONGEST: usize = 256;
+/// The longest pattern: with it a match takes some microseconds at most.
+const MAX_PATTERN_BYTES: usize = 256;
 
 /// How much of a process's name the kernel keeps.
-const COMM: usize = 15;
+const COMM_BYTES: usize = 15;
 
-/// What a text must look like.
+/// A pattern that a text fits or does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<[u8]>,
-    /// How many bytes at its beginning can only be fitted by themselves. Most processes are told apart
-    /// by these, and there are many processes and patterns.
+    /// How many bytes at its beginning are literal. Most processes are distinguished by these, and there are
+    /// many processes and patterns.
     head: usize,
     kind: Kind,
 }
@@ -34,7 +34,7 @@ impl Pattern {
     /// Text for the user: when it is empty or longer than 256 bytes.
     pub fn name(text: &str) -> Result<Self, String> {
         let text = text.as_bytes();
-        let kept = text.get(..COMM).filter(|start| !start.contains(&b'*')).unwrap_or(text);
+        let kept = text.get(..COMM_BYTES).filter(|start| !start.contains(&b'*')).unwrap_or(text);
         Self::new(kept, Kind::Name)
     }
 
@@ -64,7 +64,7 @@ impl Pattern {
     fn new(text: &[u8], kind: Kind) -> Result<Self, String> {
         match text.len() {
             0 => Err("is empty; '*' fits everything".to_owned()),
-            1..=LONGEST => {
+            1..=MAX_PATTERN_BYTES => {
                 let special = |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && kind == Kind::CommandLine);
                 let mut head = text.iter().position(special).unwrap_or(text.len());
                 // Without any component, "/**" does not fit the slash either.
@@ -73,11 +73,11 @@ impl Pattern {
                 }
                 Ok(Self { text: text.into(), head, kind })
             }
-            _ => Err(format!("has more than {LONGEST} bytes; '*' can stand for some of them")),
+            _ => Err(format!("has more than {MAX_PATTERN_BYTES} bytes; '*' can stand for some of them")),
         }
     }
 
-    /// Whether all of `bytes` looks like this. Takes at most as many steps as both have bytes,
+    /// Whether all of `bytes` fits. Takes at most as many steps as both have bytes,
     /// multiplied.
     pub fn fits(&self, bytes: &[u8]) -> bool {
         if !bytes.starts_with(&self.text[..self.head]) {

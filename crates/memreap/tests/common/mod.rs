@@ -1,6 +1,6 @@
 //! Processes to kill, and running the command on them.
 //!
-//! Tests find victims by names that nobody else has, so that no other process is ever hit, and
+//! Tests find victims by names that no other process has, so that no other process is ever hit, and
 //! every victim dies with the test's thread.
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -121,7 +121,7 @@ impl Victim {
         let pid = Pid::new(pid).expect("fork");
         let pidfd = PidFd::open(pid).unwrap();
         let mut victim = Self { pid, pidfd, sharer: None, waited: false };
-        // SAFETY: both descriptors were made above and belong to nobody else.
+        // SAFETY: both descriptors were made above and belong to nothing else.
         let (mut reader, writer) = unsafe { (File::from_raw_fd(pipe[0]), File::from_raw_fd(pipe[1])) };
         drop(writer);
         let mut said = [0; 4];
@@ -244,7 +244,7 @@ pub fn copy_of(program: &str, to: PathBuf) -> PathBuf {
     to
 }
 
-/// Runs `memreap kill`; gives its exit code, stdout and stderr.
+/// Runs `memreap kill`; returns its exit code, stdout and stderr.
 pub fn kill(args: &[&str]) -> Ran {
     Ran::from(memreap().arg("kill").args(args).output().unwrap())
 }
@@ -286,7 +286,7 @@ pub fn kill_all(armed: Armed, limit: Duration) -> Vec<Outcome> {
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        assert!(began.elapsed() < Duration::from_secs(20), "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Who must not allocate, with all threads that the test has made: a thread's number, 0 for nobody.
+/// The thread that must not allocate, with all threads that the test has started; 0 for none.
 static STRICT: AtomicI32 = AtomicI32::new(0);
 
 /// Does `work`, for which memory must be enough as it is, in all threads.

@@ -27,8 +27,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Kills, and prints the result.
 ///
 /// # Errors
-/// When /proc cannot be read, threads cannot be started, or the output cannot be written. Problems with single targets
-/// are in the output.
+/// When /proc cannot be read, threads cannot be started, or the output cannot be written. Problems with
+/// single targets are in the output.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
     for fault in &report.errors {

@@ -1,12 +1,12 @@
-//! What is shown on a terminal while a kill takes its time.
+//! The progress line on a terminal, while a kill takes long.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What is over before this needs no progress.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// What takes less time than this shows no progress.
+const SHOW_AFTER: Duration = Duration::from_millis(300);
 
 /// A line on stderr that comes when something takes longer, and goes away with the value.
 pub struct Progress {
@@ -24,7 +24,7 @@ impl Progress {
     /// Shows where things stand; `text` is given the time since the beginning.
     pub fn show(&mut self, text: impl FnOnce(Duration) -> String) {
         let elapsed = self.began.elapsed();
-        if !self.wanted || elapsed < PATIENCE {
+        if !self.wanted || elapsed < SHOW_AFTER {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {

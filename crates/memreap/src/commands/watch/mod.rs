@@ -1,4 +1,4 @@
-//! `memreap watch`: the live picture.
+//! `memreap watch`: shows pressure, memory, the next victim and recent kills, live.
 
 mod show;
 mod trend;
@@ -12,32 +12,32 @@ use linux::Root;
 use linux::psi::{Pressure, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::args::WatchArgs;
+use super::interrupt::Interrupt;
 use crate::choice::{Choice, Chooser, Scope};
-use crate::commands::args::WatchArgs;
-use crate::commands::interrupt::Interrupt;
 use crate::config::Config;
-use crate::daemon::decide::governor::Sample;
+use crate::daemon::decide::sample::Sample;
 use crate::daemon::report::history::{self, Entry};
 use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::exit::Exit;
 use show::Picture;
 use trend::{Forecast, Trend};
 
-/// The shortest pause between two looks: each of them goes through all processes.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// The shortest time between two views: each of them reads all processes.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The most processes among which a victim is chosen.
-const PROCESSES: usize = 32_768;
-/// For how long figures are brought up to date before each choice.
-const REFRESH: Duration = Duration::from_millis(50);
+const MAX_PROCESSES: usize = 32_768;
+/// How long processes are read before each choice.
+const REFRESH_BUDGET: Duration = Duration::from_millis(50);
 /// How many kills are shown.
-const KILLS: usize = 5;
+const SHOWN_KILLS: usize = 5;
 
-/// What was seen at one time.
-struct Look {
+/// What is shown at one time.
+struct View {
     at: SystemTime,
     sample: Sample,
     forecast: Forecast,
-    /// `None` when the kernel does without PSI.
+    /// `None` without PSI.
     pressure: Option<Pressure>,
     next: Option<Next>,
     /// Latest last; or why there are none to show.
@@ -51,11 +51,11 @@ struct Next {
     rule: String,
 }
 
-/// Shows the picture until Ctrl-C, or as often as told.
+/// Shows views until Ctrl-C, or as many as the arguments say.
 ///
 /// # Errors
-/// When /proc cannot be read, or the output cannot be written. A wrong configuration is told, and
-/// is wrong usage.
+/// When /proc cannot be read, or the output cannot be written. A wrong configuration is printed, and is wrong
+/// usage.
 pub fn run(args: &WatchArgs) -> Result<Exit> {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
@@ -68,27 +68,27 @@ pub fn run(args: &WatchArgs) -> Result<Exit> {
     let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
     let mut watcher = Watcher::new(config)?;
     let mut picture = (io::stdout().is_terminal() && !args.json).then(Picture::default);
-    let interval = args.interval.max(SHORTEST);
-    let mut looks = 0;
+    let interval = args.interval.max(MIN_INTERVAL);
+    let mut views = 0;
     loop {
         let next = Instant::now() + interval;
-        let look = watcher.look()?;
+        let view = watcher.view()?;
         let mut out = io::stdout().lock();
         match &mut picture {
-            Some(picture) => picture.draw(&mut out, show::terminal_size(), &show::lines(&look))?,
-            None if args.json => writeln!(out, "{}", show::json(&look)?)?,
-            None => writeln!(out, "{}", show::line(&look))?,
+            Some(picture) => picture.draw(&mut out, show::terminal_size(), &show::lines(&view))?,
+            None if args.json => writeln!(out, "{}", show::json(&view)?)?,
+            None => writeln!(out, "{}", show::line(&view))?,
         }
         out.flush()?;
         drop(out);
-        looks += 1;
-        if args.count.is_some_and(|count| looks >= count) || interrupted(&interrupt, next)? {
+        views += 1;
+        if args.count.is_some_and(|count| views >= count) || interrupted(&interrupt, next)? {
             return Ok(Exit::Done);
         }
     }
 }
 
-/// Waits until `end` or Ctrl-C, and says whether it was Ctrl-C.
+/// Waits until `end` or Ctrl-C, and returns whether it was Ctrl-C.
 fn interrupted(interrupt: &Interrupt, end: Instant) -> io::Result<bool> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -120,7 +120,7 @@ impl Watcher {
         Ok(Self {
             memory: Memory::Machine(Machine::open(&root)?),
             buffer: sampler::buffer(),
-            chooser: Chooser::new(&root, PROCESSES).context("cannot look at processes")?,
+            chooser: Chooser::new(&root, MAX_PROCESSES).context("cannot read processes")?,
             trend: Trend::new(config.act.clone()),
             began: Instant::now(),
             config,
@@ -128,18 +128,17 @@ impl Watcher {
         })
     }
 
-    fn look(&mut self) -> Result<Look> {
+    fn view(&mut self) -> Result<View> {
         let policy = &self.config.policy;
-        self.chooser.refresh(policy, REFRESH, false);
+        self.chooser.refresh(policy, REFRESH_BUDGET, false);
         let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
         let next = choice.map(|choice| {
             let rule = choice.rule.map_or(String::new(), |rule| policy.rule(rule).to_owned());
             Next { choice, rule }
         });
         let kills = match &self.config.record.history {
-            Some(path) => {
-                history::read(path, KILLS).map_err(|e| format!("{} cannot be read: {e}", linux::escape(path)))
-            }
+            Some(path) => history::read(path, SHOWN_KILLS)
+                .map_err(|e| format!("{} cannot be read: {e}", linux::escape(path))),
             None => Ok(Vec::new()),
         };
         let sample = self.memory.sample(self.began.elapsed(), &mut self.buffer[..])?;
@@ -149,6 +148,6 @@ impl Watcher {
             Err(e) => return Err(e.into()),
         };
         let forecast = self.trend.observe(sample);
-        Ok(Look { at: SystemTime::now(), sample, forecast, pressure, next, kills })
+        Ok(View { at: SystemTime::now(), sample, forecast, pressure, next, kills })
     }
 }

@@ -1,4 +1,4 @@
-//! The picture as text, as one line, and as JSON.
+//! A view as text, as one line, and as JSON.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,13 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use linux::escape;
 use serde_json::{Value, json};
 
-use super::{Look, Next};
+use super::{Next, View};
 use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
 
-/// Where a terminal does not say how large it is.
-const SIZE: [usize; 2] = [80, 24];
+/// The version of the JSON. Fields may be added without a new one.
+const VERSION: u32 = 1;
+/// Columns and rows of a terminal that does not say how large it is.
+const DEFAULT_SIZE: [usize; 2] = [80, 24];
 
 /// Lines that are drawn over and over at the same place.
 #[derive(Default)]
@@ -45,29 +47,29 @@ impl Picture {
 pub(super) fn terminal_size() -> [usize; 2] {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => [size.ws_col.into(), size.ws_row.into()],
-        _ => SIZE,
+        _ => DEFAULT_SIZE,
     }
 }
 
-/// The whole picture.
-pub(super) fn lines(look: &Look) -> Vec<String> {
+/// All lines of a view.
+pub(super) fn lines(view: &View) -> Vec<String> {
     let mut lines = vec![
-        format!("memory    {}", memory(look)),
-        format!("swap      {}", swap(look)),
-        format!("pressure  {}", pressure(look)),
-        format!("forecast  {}", forecast(look)),
+        format!("memory    {}", memory(view)),
+        format!("swap      {}", swap(view)),
+        format!("pressure  {}", pressure(view)),
+        format!("forecast  {}", forecast(view)),
     ];
-    match &look.next {
+    match &view.next {
         Some(next) => {
             lines.push(format!("next      {}", victim(next)));
             lines.push(format!("          {}", cost(next)));
         }
-        None => lines.push("next      nobody".to_owned()),
+        None => lines.push("next      none".to_owned()),
     }
-    match &look.kills {
+    match &view.kills {
         Ok(kills) if kills.is_empty() => lines.push("kills     none so far".to_owned()),
         Ok(kills) => {
-            let shown = kills.iter().rev().map(|entry| kill(entry, look.at));
+            let shown = kills.iter().rev().map(|entry| kill(entry, view.at));
             lines.extend(
                 shown
                     .zip(["kills     "].into_iter().chain(std::iter::repeat("          ")))
@@ -79,47 +81,47 @@ pub(super) fn lines(look: &Look) -> Vec<String> {
     lines
 }
 
-/// The same in one line, without the past.
-pub(super) fn line(look: &Look) -> String {
-    let next = look.next.as_ref().map_or("nobody".to_owned(), victim);
+/// A view in one line, without the kills.
+pub(super) fn line(view: &View) -> String {
+    let next = view.next.as_ref().map_or("none".to_owned(), victim);
     format!(
         "memory {}; swap {}; pressure {}; {}; next {next}",
-        memory(look),
-        swap(look),
-        pressure(look),
-        forecast(look)
+        memory(view),
+        swap(view),
+        pressure(view),
+        forecast(view)
     )
 }
 
-fn memory(look: &Look) -> String {
-    let sample = &look.sample;
+fn memory(view: &View) -> String {
+    let sample = &view.sample;
     let share = sample.available as f64 / sample.total.max(1) as f64 * 100.0;
     format!("{} of {} available ({share:.0} %)", bytes(sample.available), bytes(sample.total))
 }
 
-fn swap(look: &Look) -> String {
-    let sample = &look.sample;
+fn swap(view: &View) -> String {
+    let sample = &view.sample;
     let free = sample.disk_free + sample.zram_free;
     if free == 0 {
         return "none free".to_owned();
     }
-    let good = look.forecast.headroom.saturating_sub(sample.available);
+    let good = view.forecast.headroom.saturating_sub(sample.available);
     let zram = match sample.zram_free {
         0 => String::new(),
-        _ => format!(" (zram frees {:.0} % of a page)", look.forecast.swap_yield * 100.0),
+        _ => format!(" (zram frees {:.0} % of a page)", view.forecast.swap_yield * 100.0),
     };
     format!("{} free, good for {} of memory{zram}", bytes(free), bytes(good))
 }
 
-fn pressure(look: &Look) -> String {
-    let Some(pressure) = &look.pressure else { return "not known: the kernel does without PSI".to_owned() };
+fn pressure(view: &View) -> String {
+    let Some(pressure) = &view.pressure else { return "not known: this kernel does not have PSI".to_owned() };
     let full = pressure.full.map_or(0.0, |full| full.avg10);
     format!("some {:.1} %, full {full:.1} % of the last 10 s", pressure.some.avg10)
 }
 
-fn forecast(look: &Look) -> String {
-    match look.forecast.left {
-        Some(left) => format!("gone in {} at {}", duration(left), rate(look.forecast.rate)),
+fn forecast(view: &View) -> String {
+    match view.forecast.left {
+        Some(left) => format!("gone in {} at {}", duration(left), rate(view.forecast.rate)),
         None => "does not run out".to_owned(),
     }
 }
@@ -160,23 +162,23 @@ fn kill(entry: &Entry, now: SystemTime) -> String {
         bytes(entry.bytes),
         printable(&entry.ending),
         time(Duration::from_micros(entry.took_us)),
-        printable(&entry.means),
+        printable(&entry.method),
         printable(&entry.reason)
     )
 }
 
-/// What should be escaped already; but the file may be anybody's.
+/// Escapes text that should be escaped already: the file may have been written by another program.
 fn printable(text: &str) -> String {
     escape(text).to_string().replace(r"\\", r"\")
 }
 
-/// One object; sizes in bytes, times in seconds, shares 0 to 1 but for pressure, which is in percent.
-pub(super) fn json(look: &Look) -> serde_json::Result<Value> {
-    let (sample, forecast) = (&look.sample, &look.forecast);
-    let pressure = look.pressure.map(|pressure| {
+/// One object; sizes in bytes, times in seconds, shares 0 to 1 except for pressure, which is in percent.
+pub(super) fn json(view: &View) -> serde_json::Result<Value> {
+    let (sample, forecast) = (&view.sample, &view.forecast);
+    let pressure = view.pressure.map(|pressure| {
         json!({ "some_avg10": pressure.some.avg10, "full_avg10": pressure.full.map(|full| full.avg10) })
     });
-    let next = look.next.as_ref().map(|Next { choice, rule }| {
+    let next = view.next.as_ref().map(|Next { choice, rule }| {
         json!({
             "pid": choice.pid.get(),
             "comm": escape(choice.comm.as_bytes()).to_string(),
@@ -191,9 +193,9 @@ pub(super) fn json(look: &Look) -> serde_json::Result<Value> {
             "seconds": choice.cost.took.as_secs_f64(),
         })
     });
-    let unix_ms = look.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let unix_ms = view.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     Ok(json!({
-        "version": 1,
+        "version": VERSION,
         "command": "watch",
         "unix_ms": unix_ms,
         "total": sample.total,
@@ -210,7 +212,7 @@ pub(super) fn json(look: &Look) -> serde_json::Result<Value> {
         "bytes_per_second": forecast.rate,
         "seconds_left": forecast.left.map(|left| left.as_secs_f64()),
         "next": next,
-        "kills": serde_json::to_value(look.kills.as_deref().unwrap_or_default())?,
+        "kills": serde_json::to_value(view.kills.as_deref().unwrap_or_default())?,
     }))
 }
 
@@ -223,7 +225,7 @@ mod tests {
     use super::super::trend::Forecast;
     use super::*;
     use crate::choice::{Choice, Cost};
-    use crate::daemon::decide::governor::Sample;
+    use crate::daemon::decide::sample::Sample;
 
     const MIB: u64 = 1 << 20;
 
@@ -237,7 +239,7 @@ mod tests {
         .unwrap()
     }
 
-    fn look() -> Look {
+    fn view() -> View {
         let line = |avg10| Line { avg10, avg60: 0.0, avg300: 0.0, total: Duration::ZERO };
         let pid = Pid::own();
         let choice = Choice {
@@ -253,7 +255,7 @@ mod tests {
             rule: Some(3),
             cost: Cost { processes: 312, cheap: 20, exact: 3, late: 0, took: Duration::from_millis(4) },
         };
-        Look {
+        View {
             at: UNIX_EPOCH + Duration::from_secs(1000),
             sample: Sample {
                 total: 2000 * MIB,
@@ -276,12 +278,12 @@ mod tests {
 
     #[test]
     fn the_picture() {
-        let mut look = look();
+        let mut view = view();
         let pid = Pid::own();
         let victim = format!("{pid} (a\\u{{1b}}b), user 4000000000: at most 700 MiB would come back (shell)");
         let kill = r"42 (h\u{1b}og), user 4000000000: 300 MiB back after 41 ms by mrelease; forecast";
         assert_eq!(
-            lines(&look),
+            lines(&view),
             [
                 "memory    100 MiB of 2.0 GiB available (5 %)".to_owned(),
                 "swap      530 MiB free, good for 230 MiB of memory (zram frees 40 % of a page)".to_owned(),
@@ -293,36 +295,36 @@ mod tests {
                 format!("          2m ago  {kill}"),
             ]
         );
-        look.next = None;
-        look.pressure = None;
-        look.forecast.left = None;
-        look.sample.zram_free = 0;
-        look.sample.disk_free = 0;
-        look.kills = Err("/x cannot be read".to_owned());
+        view.next = None;
+        view.pressure = None;
+        view.forecast.left = None;
+        view.sample.zram_free = 0;
+        view.sample.disk_free = 0;
+        view.kills = Err("/x cannot be read".to_owned());
         assert_eq!(
-            lines(&look)[1..],
+            lines(&view)[1..],
             [
                 "swap      none free",
-                "pressure  not known: the kernel does without PSI",
+                "pressure  not known: this kernel does not have PSI",
                 "forecast  does not run out",
-                "next      nobody",
+                "next      none",
                 "kills     /x cannot be read",
             ]
         );
-        assert!(line(&look).ends_with("does not run out; next nobody"), "{}", line(&look));
+        assert!(line(&view).ends_with("does not run out; next none"), "{}", line(&view));
     }
 
     #[test]
     fn json_says_it_all() {
-        let mut look = look();
-        let value = json(&look).unwrap();
+        let mut view = view();
+        let value = json(&view).unwrap();
         assert_eq!(value["next"]["bytes"], 700 * MIB);
         assert_eq!(value["next"]["comm"], r"a\u{1b}b");
         assert_eq!((&value["headroom"], &value["seconds_left"]), (&json!(330 * MIB), &json!(10.0)));
         assert_eq!((&value["pressure"]["full_avg10"], &value["kills"][1]["pid"]), (&json!(5.0), &json!(42)));
-        look.next = None;
-        look.pressure = None;
-        let value = json(&look).unwrap();
+        view.next = None;
+        view.pressure = None;
+        let value = json(&view).unwrap();
         assert!(value["next"].is_null() && value["pressure"].is_null());
     }
 

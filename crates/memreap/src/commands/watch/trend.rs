@@ -1,15 +1,16 @@
-//! Where memory is going, over seconds: calmer than what the daemon acts on.
+//! A forecast of memory over seconds, which is steadier than what the daemon acts on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::Act;
-use crate::daemon::decide::governor::{Governor, Sample};
+use crate::daemon::decide::governor::Governor;
+use crate::daemon::decide::sample::Sample;
 
-/// What the rate is taken over, if there are more than two looks in it.
-const WINDOW: Duration = Duration::from_secs(5);
-/// Below this rate memory does not run out, it wavers: bytes per second.
-const STEADY: f64 = (1 << 20) as f64;
+/// The time over which the rate is taken, if there are more than two samples in it.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+/// At a lower rate memory does not run out, it only fluctuates.
+const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
 
 /// When memory will be gone.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +26,7 @@ pub(super) struct Forecast {
 }
 
 pub(super) struct Trend {
-    /// Knows what swapping out frees.
+    /// Measures what swapping out frees.
     governor: Governor,
     samples: VecDeque<Sample>,
 }
@@ -38,11 +39,11 @@ impl Trend {
     pub(super) fn observe(&mut self, sample: Sample) -> Forecast {
         self.governor.observe(sample);
         let swap_yield = self.governor.outlook().swap_yield;
-        let oldest = sample.at.saturating_sub(WINDOW);
+        let oldest = sample.at.saturating_sub(RATE_WINDOW);
         while self.samples.len() > 1 && self.samples.front().is_some_and(|s| s.at < oldest) {
             self.samples.pop_front();
         }
-        // With one and the same yield at both ends: learning something is not losing memory.
+        // With the same yield at both ends: a new measurement is not a loss of memory.
         let headroom = |s: &Sample| s.available as f64 + s.disk_free as f64 + s.zram_free as f64 * swap_yield;
         let now = headroom(&sample);
         let rate = self.samples.front().map_or(0.0, |then| {
@@ -50,7 +51,7 @@ impl Trend {
             if span > 0.0 { (headroom(then) - now) / span } else { 0.0 }
         });
         self.samples.push_back(sample);
-        let left = (rate > STEADY).then(|| Duration::from_secs_f64(now / rate));
+        let left = (rate > STEADY_BYTES_PER_SECOND).then(|| Duration::from_secs_f64(now / rate));
         Forecast { headroom: now as u64, swap_yield, rate, left }
     }
 }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_are_far_apart_count_too() {
+    fn samples_that_are_far_apart_count_too() {
         let mut trend = Trend::new(Act::default());
         trend.observe(sample(0.0, 1000 * MIB));
         trend.observe(sample(60.0, 1000 * MIB));

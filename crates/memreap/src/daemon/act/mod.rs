@@ -1,8 +1,7 @@
-//! What the daemon does to processes.
+//! What the daemon does to processes: kills them, frees their memory, throttles, boosts and probes them.
 
 pub mod boost;
 pub mod cgroup_kill;
 pub mod probe;
 pub mod reapers;
-mod threads;
 pub mod throttle;

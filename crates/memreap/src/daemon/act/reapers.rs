@@ -1,5 +1,5 @@
-//! Threads that wait for a victim during all of the daemon's life, so that none must be started when there is no memory to
-//! start one with.
+//! Threads that wait for a victim during all of the daemon's life, so that none must be started when there is
+//! no memory to start one with.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -8,16 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use linux::sched::{self, Policy};
 use linux::{Pid, PidFd};
 
-use super::threads::{Policy, schedule};
 use crate::kill::engine::{MAX_SIGNAL_DELAY, MIN_THREADED_VICTIM_BYTES, SPINNER_START_TIMEOUT};
 use crate::kill::prestarted::{STACK_BYTES, raise_priority};
 use crate::kill::victim::{Epoch, MIN_RETRY_PAUSE, TrackedVictim};
 use crate::kill::{Method, Outcome, Victim};
 
-/// Victims that can be dying at the same time: more than one only when one does not die in time, or when several of a
-/// cgroup are killed together.
+/// Victims that can be dying at the same time: more than one only when one does not die in time, or when
+/// several of a cgroup are killed together.
 pub const MAX_VICTIMS: usize = 32;
 /// Two on a victim, and two for the next one when those are stuck in the kernel.
 const THREADS: usize = 4;
@@ -59,8 +59,8 @@ enum Job {
 }
 
 impl Reapers {
-    /// Starts the threads, and has each make its system call once without effect. With `parallel_reap` several threads
-    /// can free one address space at the same time (topic `reap`).
+    /// Starts the threads, and has each make its system call once without effect. With `parallel_reap`
+    /// several threads can free one address space at the same time (topic `reap`).
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -96,7 +96,8 @@ impl Reapers {
         self.method
     }
 
-    /// Kills a victim and begins to free its memory. Returns the slot by which [`Self::outcome`] is asked for it.
+    /// Kills a victim and begins to free its memory. Returns the slot by which [`Self::outcome`] is asked for
+    /// it.
     ///
     /// # Errors
     /// The victim's pidfd when all slots are taken by victims that do not die; nothing was sent then.
@@ -110,8 +111,8 @@ impl Reapers {
         Ok(slot)
     }
 
-    /// As [`Self::kill`], for one more victim of the same cgroup: it is sent its signal at once, and its memory is freed
-    /// when a thread has time for it.
+    /// As [`Self::kill`], for one more victim of the same cgroup: it is sent its signal at once, and its
+    /// memory is freed when a thread has time for it.
     ///
     /// # Errors
     /// As [`Self::kill`].
@@ -153,17 +154,16 @@ impl Reapers {
         }
     }
 
-    /// Takes the threads that are freeing memory out of real time, and sets their niceness. A large victim takes most of
-    /// a second on a slow machine, during which other threads on that CPU would not run; real time was needed only to
-    /// call process_mrelease(2) before the victim passes exit_mm().
+    /// Takes the threads that are freeing memory out of real time, and sets their niceness. A large victim
+    /// takes most of a second on a slow machine, during which other threads on that CPU would not run; real
+    /// time was needed only to call process_mrelease(2) before the victim passes exit_mm().
     pub fn lower_priority(&self, nice: i32) {
         for busy in &self.shared.busy_tids {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
                 // A thread of ours, which does not end.
-                schedule(tid, Policy::Other, 0);
-                // SAFETY: takes numbers. The kernel takes a thread here, whatever POSIX says.
-                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), nice) };
+                let _ = Policy::Other.apply(tid);
+                let _ = sched::set_nice(tid, nice);
             }
         }
     }
@@ -252,9 +252,9 @@ impl Shared {
                     if victim.awaits_sigkill() {
                         victim.send_sigkill(self.epoch, Method::Plain);
                     }
-                    // Where the kernel does not let two threads free one address space together, they only contend for
-                    // it, and on a machine with two CPUs leave none for the threads that wait for the memory. So this
-                    // one begins only when the spinner has failed.
+                    // Where the kernel does not let two threads free one address space together, they only
+                    // contend for it, and on a machine with two CPUs leave none for the threads that wait for
+                    // the memory. So this one begins only when the spinner has failed.
                     while !self.parallel_reap
                         && self.spinner_slot.load(Ordering::Acquire) == slot
                         && !abandoned()

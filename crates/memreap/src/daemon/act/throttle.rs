@@ -1,117 +1,113 @@
-//! Holding back whoever would be killed, while memory is short and gets shorter: it runs only when nobody
-//! else wants to. Mostly it is who takes the memory, and so takes it more slowly; and those whom it makes
-//! wait have a CPU for their page faults.
+//! Throttles the process that would be killed next, while memory is short and getting shorter: it runs only
+//! when no other process wants to (`SCHED_IDLE`). Usually it is the process that takes the memory, and so
+//! takes it more slowly; and the processes that wait for memory have a CPU for their page faults.
 //!
-//! Nothing else is changed about it, and it is let go as soon as memory is not short any more, it is asked to
-//! end, or somebody else would be killed.
+//! Nothing else about it changes. It is unthrottled as soon as memory is no longer short, when it is asked to
+//! end, or when another process would be killed.
 
-use std::os::fd::OwnedFd;
 use std::thread;
 
 use arrayvec::ArrayVec;
-use linux::{Pid, PidFd};
+use linux::cgroup::Cgroup;
+use linux::scan::Scan;
+use linux::sched::{Policy, Threads};
+use linux::{Dir, Pid, PidFd};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::cgroup_kill;
-use super::threads::{Policy, Threads, schedule};
-use crate::choice::CGROUP;
-use crate::daemon::files;
+use crate::choice::MAX_CGROUP_PATH_BYTES;
 use crate::kill::prestarted::STACK_BYTES;
 
-/// How often is looked for threads and processes that were started in the meantime by those that were not
-/// done with yet.
+/// How often threads and processes are listed again, for those that were started meanwhile by others that had
+/// not been changed yet.
 const PASSES: usize = 4;
 
-/// That of a cgroup: "/a/b".
-type Path = ArrayVec<u8, CGROUP>;
+/// The path of a cgroup: "/a/b".
+type Path = ArrayVec<u8, MAX_CGROUP_PATH_BYTES>;
 
-/// A process that is held back.
-pub struct Hold {
+/// A process that is throttled.
+pub struct Throttle {
     process: PidFd,
-    /// Where those that it starts begin, and inherit how it is scheduled.
+    /// Where the processes that it starts begin; they inherit how it is scheduled.
     cgroup: Path,
-    /// When, in clock ticks since boot.
-    since: u64,
+    /// When it was throttled, in clock ticks since boot.
+    since_ticks: u64,
 }
 
-impl Hold {
-    /// Holds this process back. `None` if that cannot be undone: when some of its threads are not scheduled
-    /// as most are, or its cgroup is not known.
-    pub fn on(proc: &OwnedFd, process: PidFd, cgroup: Path) -> Option<Self> {
-        let threads = Threads::open(proc, process.opened_as())?;
-        // Now it is known whose they are.
-        if cgroup.is_empty() || process.has_exited().ok()? || !threads.are_all(Policy::Other) {
+impl Throttle {
+    /// Throttles a process. `None` if that could not be undone: when some of its threads are not
+    /// `SCHED_OTHER`, or its cgroup is not known.
+    pub fn apply(scan: &Scan, process: PidFd, cgroup: Path) -> Option<Self> {
+        let threads = Threads::open(scan, process.opened_as()).ok()?;
+        // As the process has not exited, the threads are its own.
+        let exited = process.has_exited().ok()?;
+        if cgroup.is_empty() || exited || !threads.all_have(Policy::Other).ok()? {
             return None;
         }
-        let since = now();
+        let since_ticks = ticks_since_boot();
         for _ in 0..PASSES {
             if threads.change(Some(Policy::Other), Policy::Idle) == 0 {
                 break;
             }
         }
-        Some(Self { process, cgroup, since })
+        Some(Self { process, cgroup, since_ticks })
     }
 
     /// Whether it is this process.
     pub fn is_of(&self, pid: Pid) -> bool {
-        self.process.opened_as() == pid && !self.has_ended()
+        self.process.opened_as() == pid && !self.has_exited()
     }
 
-    /// Its cgroup when it was chosen.
+    /// Returns its cgroup at the time when it was chosen.
     pub fn cgroup(&self) -> &[u8] {
         &self.cgroup
     }
 
     /// Whether it has exited.
-    pub fn has_ended(&self) -> bool {
+    pub fn has_exited(&self) -> bool {
         self.process.has_exited().unwrap_or(true)
     }
 
-    /// Lets it run as before, and all in its cgroup that were started since and have it from there.
-    pub fn release(&self, proc: &OwnedFd, cgroups: Option<&OwnedFd>) {
-        if let Some(threads) = Threads::open(proc, self.process.opened_as())
-            && !self.has_ended()
+    /// Schedules it as before, and all processes in its cgroup that were started since and have inherited it.
+    pub fn undo(&self, scan: &Scan, cgroups: Option<&Dir>) {
+        if let Ok(threads) = Threads::open(scan, self.process.opened_as())
+            && !self.has_exited()
         {
-            release(&threads);
+            unthrottle(&threads);
         }
-        let Some(dir) = cgroups.and_then(|root| cgroup_kill::open_below(root, &self.cgroup)) else { return };
+        let Some(cgroup) = cgroups.and_then(|root| Cgroup::open(root, &self.cgroup).ok()) else { return };
         for _ in 0..PASSES {
-            let mut released = 0;
-            let _ = cgroup_kill::members(&dir, |pid| {
+            let mut changed = 0;
+            let _ = cgroup.for_each_process(|pid| {
                 // Opened first: what is read then is of the same process, or of none.
-                if let Some(threads) = Threads::open(proc, pid)
-                    && files::stat(proc, pid).is_some_and(|stat| stat.start_time >= self.since)
+                if let Ok(threads) = Threads::open(scan, pid)
+                    && scan.stat(pid).is_ok_and(|stat| stat.start_time >= self.since_ticks)
                 {
-                    released += release(&threads);
+                    changed += unthrottle(&threads);
                 }
             });
-            if released == 0 {
+            if changed == 0 {
                 break;
             }
         }
     }
 }
 
-/// Whether somebody who is held back can be let go again, which takes CAP_SYS_NICE where it counts: not in
-/// a user namespace. Tries it.
+/// Whether a throttled process can be scheduled as before, which takes CAP_SYS_NICE where it counts: not in a
+/// user namespace. Tries it.
 pub fn can_be_undone() -> bool {
-    let try_it = || {
-        let own = rustix::thread::gettid().as_raw_pid();
-        [Policy::Idle, Policy::Other].into_iter().all(|policy| schedule(own, policy, 0))
-    };
+    let try_it = || [Policy::Idle, Policy::Other].into_iter().all(|policy| policy.apply(0).is_ok());
     let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(try_it);
     thread.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
-fn release(threads: &Threads) -> usize {
+fn unthrottle(threads: &Threads) -> usize {
     (0..PASSES)
         .map(|_| threads.change(Some(Policy::Idle), Policy::Other))
         .take_while(|changed| *changed > 0)
         .sum()
 }
 
-/// In clock ticks since boot.
-fn now() -> u64 {
+fn ticks_since_boot() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let ticks = rustix::param::clock_ticks_per_second();
     now.tv_sec.cast_unsigned() * ticks + now.tv_nsec.cast_unsigned() * ticks / 1_000_000_000
@@ -123,25 +119,21 @@ mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Child, Command, Stdio};
 
-    use rustix::fs::{CWD, Mode, OFlags};
+    use linux::Root;
 
     use super::*;
-
-    fn open(path: impl AsRef<std::path::Path>) -> OwnedFd {
-        rustix::fs::openat(CWD, path.as_ref(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap()
-    }
 
     fn pid(child: &Child) -> Pid {
         Pid::new(child.id().cast_signed()).unwrap()
     }
 
     fn is(pid: Pid, policy: Policy) -> bool {
-        Threads::open(&open("/proc"), pid).unwrap().are_all(policy)
+        Threads::open(&Scan::open(&Root::system()).unwrap(), pid).unwrap().all_have(policy).unwrap()
     }
 
     #[test]
-    fn who_is_held_back_is_let_go_with_those_whom_it_started() {
-        let (proc, dir) = (open("/proc"), tempfile::tempdir().unwrap());
+    fn a_process_is_unthrottled_with_those_that_it_started() {
+        let (scan, dir) = (Scan::open(&Root::system()).unwrap(), tempfile::tempdir().unwrap());
         // Idle by its own choice.
         let mut idle = Command::new("chrt").args(["--idle", "0", "sleep", "60"]).spawn().unwrap();
         let script = "read x; sleep 60 & echo $!; read x; kill $!";
@@ -157,11 +149,11 @@ mod tests {
         // A start is known to a clock tick.
         thread::sleep(std::time::Duration::from_millis(50));
         let mut cgroup = Path::new();
-        assert!(Hold::on(&proc, PidFd::open(pid(&shell)).unwrap(), cgroup.clone()).is_none());
+        assert!(Throttle::apply(&scan, PidFd::open(pid(&shell)).unwrap(), cgroup.clone()).is_none());
         cgroup.try_extend_from_slice(b"/a").unwrap();
-        assert!(Hold::on(&proc, PidFd::open(pid(&idle)).unwrap(), cgroup.clone()).is_none());
-        let hold = Hold::on(&proc, PidFd::open(pid(&shell)).unwrap(), cgroup).unwrap();
-        assert!(hold.is_of(pid(&shell)) && !hold.is_of(pid(&idle)));
+        assert!(Throttle::apply(&scan, PidFd::open(pid(&idle)).unwrap(), cgroup.clone()).is_none());
+        let throttle = Throttle::apply(&scan, PidFd::open(pid(&shell)).unwrap(), cgroup).unwrap();
+        assert!(throttle.is_of(pid(&shell)) && !throttle.is_of(pid(&idle)));
         assert!(is(pid(&shell), Policy::Idle));
         shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         let mut line = String::new();
@@ -171,14 +163,14 @@ mod tests {
         fs::create_dir(dir.path().join("a")).unwrap();
         let members = format!("{}\n{}\n{child}\n", idle.id(), shell.id());
         fs::write(dir.path().join("a/cgroup.procs"), members).unwrap();
-        hold.release(&proc, Some(&open(dir.path())));
+        throttle.undo(&scan, Some(&Dir::open(dir.path()).unwrap()));
         if can_be_undone() {
             assert!(is(pid(&shell), Policy::Other) && is(child, Policy::Other));
         }
         assert!(is(pid(&idle), Policy::Idle));
         drop(shell.stdin.take());
         shell.wait().unwrap();
-        assert!(hold.has_ended());
+        assert!(throttle.has_exited());
         idle.kill().unwrap();
         idle.wait().unwrap();
     }

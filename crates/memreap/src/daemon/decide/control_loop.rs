@@ -1,258 +1,197 @@
-//! The daemon's mind: looks, decides, kills, and waits for the memory before it decides again.
-//! Everything that it sees and does goes through [`World`], so that the same code runs on the
-//! system and in a simulation of many days.
+//! The daemon's control loop: samples, decides, kills, and waits for the memory before it decides again.
+//!
+//! All that it sees and does goes through [`World`], so that the same code runs on the system and in a
+//! simulation of many days.
 
 use std::time::Duration;
 
-use linux::pidfd::Signal;
+use super::governor::{Advice, Governor};
+use super::reason::{Ending, Reason};
+use super::sample::Sample;
+use super::world::{Progress, World};
+use crate::config::{Act, Config, Kill};
 
-use super::governor::{Advice, Governor, Sample};
-use crate::config::{Act, Config};
-use crate::daemon::report::record::{Ending, Reason};
-
-/// After memory is back: the kernel's counters lag, and a rate needs some samples.
-const SETTLE: Duration = Duration::from_millis(100);
-/// From one kill to the next it takes about that, at least.
-const NEXT: Duration = Duration::from_millis(200);
-/// After that time it is another shortage.
-const RELAPSE: Duration = Duration::from_secs(3);
-/// How often a victim is looked at, and memory meanwhile.
-const FOLLOW: Duration = Duration::from_millis(20);
-/// When there is nobody to kill: how long until the next search.
-const NOBODY: Duration = Duration::from_millis(250);
-/// A kill has helped when this part of what was expected was seen to be free, as others take of it at once, ...
-const SEEN: u64 = 4;
-/// ... and when it was not less than this part of what was missing.
-const MISSING: u64 = 8;
-/// After kills that did not help, the next one comes so many times later each time, at most after the other.
-const LATER: u32 = 4;
-const LATEST: Duration = Duration::from_secs(60);
-/// But whoever would give back more than that by this part of it is killed at once.
-const LARGER: u64 = 2;
-/// One of many is in a cgroup that holds so many times as much. As many of them die together as are missing, and
-/// the next ones at once if there are fewer each time.
-const CROWD: u64 = 8;
-/// After what would have been a kill in a dry run.
-const DRY: Duration = Duration::from_secs(10);
-/// The part of the time between looks that is spent on knowing candidates better.
-const PREPARING: u32 = 50;
-/// Two probes are at least so far apart.
-const PROBES: Duration = Duration::from_secs(2);
-/// Whom to hold back is chosen anew so often.
-const HOLDS: Duration = Duration::from_secs(2);
-/// How long there must be no reason to hold somebody back.
-const RELIEVED: Duration = Duration::from_secs(3);
-/// Two warnings are at least so far apart.
-const WARNINGS: Duration = Duration::from_secs(30);
-
-/// How it goes with a victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// It has its memory.
-    Dying,
-    /// It is over.
-    Ended(Ending),
-}
-
-/// What the keeper sees and does. Nothing here may allocate or wait.
-pub trait World {
-    /// A process, or a cgroup, that was chosen and is held.
-    type Victim;
-
-    /// The time.
-    fn now(&self) -> Duration;
-
-    /// Looks at one of the memories that are watched; `None` when it is not there any more.
-    fn sample(&mut self, memory: usize) -> Option<Sample>;
-
-    /// Spends up to `budget` on knowing candidates better; with `ahead`, a kill may come soon.
-    fn prepare(&mut self, budget: Duration, ahead: bool);
-
-    /// Chooses the victim whose death gives most of this memory back.
-    fn choose(&mut self, memory: usize) -> Option<Self::Victim>;
-
-    /// What comes back when this victim is killed, in bytes.
-    fn benefit(&self, victim: &Self::Victim, governor: &Governor) -> u64;
-
-    /// How many processes there are in the victim's cgroup, and what they hold together, in bytes.
-    fn crowd(&self, victim: &Self::Victim) -> (u32, u64);
-
-    /// Tells that a kill may come soon.
-    fn warn(&mut self, memory: usize, governor: &Governor);
-
-    /// Finds out how well the memory compresses of whoever would be killed.
-    fn probe(&mut self, memory: usize);
-
-    /// Holds back whoever would be killed, and nobody else for this memory any more.
-    fn hold_back(&mut self, memory: usize, governor: &Governor);
-
-    /// Holds nobody back for this memory any more.
-    fn let_go(&mut self, memory: usize);
-
-    /// There is nobody to kill, or, with `killed`, kills did not help. Told once until memory is well again.
-    fn helpless(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
-
-    /// Asks the victim to end.
-    fn ask(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
-
-    /// Kills the victim and begins to get its memory back.
-    fn strike(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
-
-    /// Kills the next best of the cgroup of the victim that was last struck for this memory, and gives what comes
-    /// back of it, in bytes; `None` when there is none.
-    fn strike_another(&mut self, memory: usize) -> Option<u64>;
-
-    /// How it goes with the victim that was last struck for this memory.
-    fn progress(&mut self, memory: usize) -> Progress;
-
-    /// Whether a victim that was asked has ended.
-    fn has_ended(&mut self, victim: &Self::Victim) -> bool;
-
-    /// The end of a kill, or of the wait for it.
-    fn finish(&mut self, memory: usize, ending: Ending);
-}
+/// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// The time from one kill to the next, at least: what is used until then must come back as well.
+const KILL_INTERVAL: Duration = Duration::from_millis(200);
+/// A kill that comes later than this after the last one is for another shortage.
+const SAME_SHORTAGE_WINDOW: Duration = Duration::from_secs(3);
+/// How often a victim is checked, and memory meanwhile.
+const VICTIM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The time until the next search when there is no victim.
+const NO_VICTIM_RETRY: Duration = Duration::from_millis(250);
+/// A kill has helped when this part of what was expected was seen to be free (the rest may have been
+/// allocated at once), ...
+const FREED_DIVISOR: u64 = 4;
+/// ... and when what was expected was not less than this part of what was missing.
+const MISSING_DIVISOR: u64 = 8;
+/// After kills that did not help, the wait for the next one is so many times as long each time, up to the
+/// maximum.
+const BACKOFF_FACTOR: u32 = 4;
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// A victim that gives back more than those that did not help, by this part, is killed without that wait.
+const LARGER_DIVISOR: u64 = 2;
+/// A victim is one of many when its cgroup holds at least so many times as much. Then as many are killed
+/// together as are missing, and the next ones without that wait if there are fewer each time.
+const MANY_FACTOR: u64 = 8;
+/// The pause after what would have been a kill in a dry run.
+const DRY_RUN_PAUSE: Duration = Duration::from_secs(10);
+/// The time until the next sample divided by this is spent on updating what is known of candidates.
+const PREPARE_DIVISOR: u32 = 50;
+/// The time between two probes, at least.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the process to be throttled is chosen anew.
+const THROTTLE_INTERVAL: Duration = Duration::from_secs(2);
+/// How long there must have been no reason to throttle before a process is unthrottled.
+const UNTHROTTLE_DELAY: Duration = Duration::from_secs(3);
+/// The time between two warnings, at least.
+const WARNING_INTERVAL: Duration = Duration::from_secs(30);
 
 enum State<V> {
-    /// Nobody is dying for this memory.
+    /// No victim is dying for this memory.
     Watching {
-        /// Not to act before.
+        /// No kill before this time.
         from: Duration,
     },
-    /// Asked to end.
-    Asked { victim: V, reason: Reason, until: Duration },
-    /// Killed.
-    Struck { deadline: Duration },
+    /// A victim was sent the first signal, and is killed at `until`.
+    FirstSignalSent { victim: V, reason: Reason, until: Duration },
+    /// A victim was sent SIGKILL.
+    Killed { deadline: Duration },
 }
 
-/// A kill of which is not known yet whether it has helped. Sizes in bytes.
+/// A kill of which it is not known yet whether it has helped. Sizes in bytes.
 struct Attempt {
     at: Duration,
-    /// What was to come back, of the first victim and of all, and what was missing.
+    /// What was to come back of the first victim, and of all together; and what was missing.
     bytes: u64,
     expected: u64,
     missing: u64,
-    /// The headroom then, and at most since.
+    /// The headroom at the time, and the largest since.
     headroom: u64,
-    most: u64,
+    max_headroom: u64,
     /// The processes in the victim's cgroup.
-    crowd: u32,
+    group_processes: u32,
 }
 
-/// Kills that did not help, one after the other.
+/// Consecutive kills that did not help.
 #[derive(Clone, Copy, Default)]
-struct Vain {
+struct FailedKills {
     count: u32,
-    /// The most that one process, or a whole cgroup, was to give back, in bytes.
+    /// The most that a victim was to give back, in bytes.
     bytes: u64,
-    /// How many processes there were in the cgroup of the last one.
-    crowd: u32,
-    /// Until when nobody is killed who would not give back more.
+    /// The processes in the cgroup of the last victim.
+    group_processes: u32,
+    /// Until then only a victim that gives back more is killed.
     until: Duration,
-    /// It was told that no kill helps.
-    told: bool,
+    /// It was reported that no kill helps.
+    reported: bool,
 }
 
-/// Some of many that died together. Sizes in bytes.
+/// Processes of one cgroup that were killed together. Sizes in bytes.
 #[derive(Clone, Copy)]
 struct Batch {
     at: Duration,
-    /// What was struck, and what the others of their cgroup held.
-    struck: u64,
+    /// What the victims held, and what the others of their cgroup held.
+    killed: u64,
     left: u64,
-    /// How often what was missing had been doubled.
+    /// How often the missing amount had been doubled.
     doubled: u32,
 }
 
-struct Watch<V> {
+/// What is known of one memory, and what is being done for it.
+struct MemoryState<V> {
     governor: Governor,
     state: State<V>,
     attempt: Option<Attempt>,
-    vain: Vain,
+    failed: FailedKills,
     batch: Option<Batch>,
     warned: Option<Duration>,
     probed: Option<Duration>,
-    /// When somebody was last held back, and when that last had its reason.
-    held: Option<Held>,
+    throttling: Option<Throttling>,
 }
 
+/// A process is throttled for a memory.
 #[derive(Clone, Copy)]
-struct Held {
-    chosen: Duration,
-    needed: Duration,
+struct Throttling {
+    /// When the process was chosen.
+    chosen_at: Duration,
+    /// When there last was a reason.
+    needed_at: Duration,
 }
 
 /// Keeps memories from running out.
-pub struct Keeper<V> {
-    watches: Vec<Watch<V>>,
-    kill: crate::config::Kill,
+pub struct ControlLoop<V> {
+    memories: Vec<MemoryState<V>>,
+    kill: Kill,
 }
 
-/// What [`Keeper::step`] wants next.
+/// When [`ControlLoop::step`] is to be called next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// To be called when the kernel tells of pressure.
+    /// When the kernel reports pressure.
     Rest,
-    /// To be called after this time, or when a victim has ended.
+    /// After this time.
     After(Duration),
 }
 
-impl<V> Keeper<V> {
-    /// For at most `memories` memories at the same time.
-    pub fn new(config: &Config, memories: usize) -> Self {
-        let mut watches = Vec::with_capacity(memories);
-        watches.push(Watch::new(act(config)));
-        Self { watches, kill: config.kill.clone() }
+impl<V> ControlLoop<V> {
+    /// A control loop for at most `max_memories` memories.
+    pub fn new(config: &Config, max_memories: usize) -> Self {
+        let mut memories = Vec::with_capacity(max_memories);
+        memories.push(MemoryState::new(thresholds(config)));
+        Self { memories, kill: config.kill.clone() }
     }
 
-    /// Other settings from now on. Who is dying goes on dying.
-    pub fn set(&mut self, config: &Config) {
+    /// Takes another configuration. Kills that have begun go on.
+    pub fn reconfigure(&mut self, config: &Config) {
         self.kill = config.kill.clone();
-        for watch in &mut self.watches {
-            watch.governor.set(act(config));
-            watch.vain = Vain::default();
+        for memory in &mut self.memories {
+            memory.governor.reconfigure(thresholds(config));
+            memory.failed = FailedKills::default();
         }
     }
 
-    /// Watches over so many memories from now on; the first is always the same one.
-    pub fn resize(&mut self, memories: usize) {
-        while self.watches.len() < memories.min(self.watches.capacity()) {
-            let governor = self.watches[0].governor.limited();
-            self.watches.push(Watch { governor, ..Watch::new(Act::default()) });
+    /// Sets the number of memories that are watched; the first is always the same one.
+    pub fn resize(&mut self, count: usize) {
+        while self.memories.len() < count.min(self.memories.capacity()) {
+            let governor = self.memories[0].governor.for_limit();
+            self.memories.push(MemoryState { governor, ..MemoryState::new(Act::default()) });
         }
-        self.watches.truncate(memories.max(1));
+        self.memories.truncate(count.max(1));
     }
 
-    /// One of the memories is no longer watched, as its cgroup was removed, and the last takes its place.
+    /// Stops watching a memory, because its cgroup was removed; the last one takes its index.
     pub fn swap_remove(&mut self, memory: usize, world: &mut impl World<Victim = V>) {
-        // A cgroup is removed when nobody is left in it.
-        self.watches.swap_remove(memory).conclude(memory, Ending::Back, world);
+        // A cgroup can be removed only when no process is left in it.
+        self.memories.swap_remove(memory).finish_pending(memory, Ending::Back, world);
     }
 
-    /// The daemon ends, and waits for nobody.
-    pub fn end(&mut self, world: &mut impl World<Victim = V>) {
-        for (memory, watch) in self.watches.iter().enumerate() {
-            watch.conclude(memory, Ending::Late, world);
+    /// The daemon stops, and waits for no victim.
+    pub fn stop(&mut self, world: &mut impl World<Victim = V>) {
+        for (index, memory) in self.memories.iter().enumerate() {
+            memory.finish_pending(index, Ending::Late, world);
         }
     }
 
-    /// What is known of a memory.
+    /// Returns the governor of a memory.
     pub fn governor(&self, memory: usize) -> Option<&Governor> {
-        self.watches.get(memory).map(|watch| &watch.governor)
+        self.memories.get(memory).map(|memory| &memory.governor)
     }
 
-    /// The kernel has told of pressure.
-    pub fn alarm(&mut self, now: Duration) {
-        for watch in &mut self.watches {
-            watch.governor.alarm(now);
+    /// The kernel has reported pressure.
+    pub fn pressure_reported(&mut self, now: Duration) {
+        for memory in &mut self.memories {
+            memory.governor.pressure_reported(now);
         }
     }
 
-    /// Looks at all memories once and does what is to be done.
+    /// Samples all memories once, and acts.
     pub fn step(&mut self, world: &mut impl World<Victim = V>) -> Next {
         let mut next: Option<Duration> = None;
-        for (memory, watch) in self.watches.iter_mut().enumerate() {
-            let Some(sample) = world.sample(memory) else { continue };
-            let pause = watch.step(memory, sample, &self.kill, world);
+        for (index, memory) in self.memories.iter_mut().enumerate() {
+            let Some(sample) = world.sample(index) else { continue };
+            let pause = memory.step(index, sample, &self.kill, world);
             next = match (next, pause) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -260,8 +199,8 @@ impl<V> Keeper<V> {
         }
         match next {
             Some(pause) => {
-                let ahead = self.watches.iter().any(|watch| watch.governor.is_close());
-                world.prepare(pause / PREPARING, ahead);
+                let soon = self.memories.iter().any(|memory| memory.governor.kill_is_close());
+                world.prepare(pause / PREPARE_DIVISOR, soon);
                 Next::After(pause)
             }
             None => Next::Rest,
@@ -269,119 +208,124 @@ impl<V> Keeper<V> {
     }
 }
 
-/// Who is asked to end before it is killed needs the time for it.
-fn act(config: &Config) -> Act {
+/// Returns the configured thresholds. A victim that is sent a first signal needs the grace time, so the
+/// horizon is longer by that.
+fn thresholds(config: &Config) -> Act {
     let grace = config.kill.signal_first.as_ref().map_or(Duration::ZERO, |first| first.grace);
     Act { horizon: config.act.horizon + grace, ..config.act.clone() }
 }
 
-impl<V> Watch<V> {
+impl<V> MemoryState<V> {
     fn new(act: Act) -> Self {
         Self {
             governor: Governor::new(act),
             state: State::Watching { from: Duration::ZERO },
             attempt: None,
-            vain: Vain::default(),
+            failed: FailedKills::default(),
             batch: None,
             warned: None,
             probed: None,
-            held: None,
+            throttling: None,
         }
     }
 
-    /// Gives the time until it wants to look again.
+    /// Takes a sample and acts on it. Returns the time until the next sample; `None` to wait for pressure.
     fn step(
         &mut self,
         memory: usize,
         sample: Sample,
-        kill: &crate::config::Kill,
+        kill: &Kill,
         world: &mut impl World<Victim = V>,
     ) -> Option<Duration> {
         let now = sample.at;
         let advice = self.governor.observe(sample);
         if let Some(attempt) = &mut self.attempt {
-            attempt.most = attempt.most.max(self.governor.outlook().headroom);
+            attempt.max_headroom = attempt.max_headroom.max(self.governor.outlook().headroom);
         }
-        if sample.available >= self.governor.well() {
-            (self.attempt, self.vain) = (None, Vain::default());
+        if sample.available >= self.governor.relief_level() {
+            (self.attempt, self.failed) = (None, FailedKills::default());
         }
         loop {
-            // Replaced below wherever it goes on.
+            // An arm that stays in its state puts it back.
             match std::mem::replace(&mut self.state, State::Watching { from: now }) {
                 State::Watching { from } if now < from => {
                     self.state = State::Watching { from };
-                    return Some((from - now).min(FOLLOW));
+                    return Some((from - now).min(VICTIM_CHECK_INTERVAL));
                 }
                 State::Watching { from } => match advice {
-                    Advice::Act(reason) => {
-                        self.judge();
+                    Advice::Kill(reason) => {
+                        self.judge_last_kill();
                         let victim = match self.choose(memory, reason, &sample, world) {
                             Ok(victim) => victim,
                             Err(pause) => {
-                                self.hold_back(memory, now, false, world);
+                                self.update_throttling(memory, now, false, world);
                                 self.state = State::Watching { from: now + pause };
                                 return Some(pause);
                             }
                         };
                         match &kill.signal_first {
-                            // There is no time left to ask for anything.
                             Some(first) if reason != Reason::Critical => {
-                                world.ask(memory, &victim, first.signal.signal());
-                                self.state = State::Asked { victim, reason, until: now + first.grace };
-                                return Some(FOLLOW.min(first.grace));
+                                world.send_first_signal(memory, &victim, first.signal.signal());
+                                let until = now + first.grace;
+                                self.state = State::FirstSignalSent { victim, reason, until };
+                                return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
                             }
-                            _ => self.strike(memory, victim, reason, kill, world),
+                            // When memory is critical there is no time for a first signal.
+                            _ => self.kill(memory, victim, reason, kill, world),
                         }
                     }
                     advice => {
                         self.state = State::Watching { from };
-                        return self.look_on(memory, now, advice, world);
+                        return self.watch(memory, now, advice, world);
                     }
                 },
-                State::Asked { victim, reason, until } => {
-                    if world.has_ended(&victim) {
+                State::FirstSignalSent { victim, reason, until } => {
+                    if world.has_exited(&victim) {
                         self.governor.forget_rate();
-                        self.state = State::Watching { from: now + SETTLE };
-                        return Some(FOLLOW);
+                        self.state = State::Watching { from: now + SETTLE_TIME };
+                        return Some(VICTIM_CHECK_INTERVAL);
                     }
-                    if now < until && advice != Advice::Act(Reason::Critical) {
-                        self.state = State::Asked { victim, reason, until };
-                        return Some(FOLLOW.min(until - now));
+                    if now < until && advice != Advice::Kill(Reason::Critical) {
+                        self.state = State::FirstSignalSent { victim, reason, until };
+                        return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
-                    self.strike(memory, victim, reason, kill, world);
+                    self.kill(memory, victim, reason, kill, world);
                 }
-                State::Struck { deadline } => match world.progress(memory) {
+                State::Killed { deadline } => match world.progress(memory) {
                     Progress::Dying if now < deadline => {
-                        self.state = State::Struck { deadline };
-                        return Some(FOLLOW);
+                        self.state = State::Killed { deadline };
+                        return Some(VICTIM_CHECK_INTERVAL);
                     }
                     Progress::Dying => {
                         world.finish(memory, Ending::Late);
-                        // The next one at once, if it is still needed: the deadline was the wait.
+                        // The next kill at once, if it is still needed: the deadline was the wait.
                         self.state = State::Watching { from: now };
                     }
                     Progress::Ended(ending) => {
                         world.finish(memory, ending);
                         self.governor.forget_rate();
                         if matches!(ending, Ending::DryRun | Ending::Gone) {
-                            // By us nobody was.
+                            // The daemon killed nothing.
                             self.attempt = None;
                         }
                         let pause = match ending {
-                            Ending::DryRun => DRY,
-                            // Somebody else's memory may be as good.
-                            Ending::Gone | Ending::Refused(_) => FOLLOW,
-                            Ending::Back | Ending::Late => SETTLE,
+                            Ending::DryRun => DRY_RUN_PAUSE,
+                            // Another victim may do.
+                            Ending::Gone | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
+                            Ending::Back | Ending::Late => SETTLE_TIME,
                         };
                         self.state = State::Watching { from: now + pause };
-                        return Some(FOLLOW);
+                        return Some(VICTIM_CHECK_INTERVAL);
                     }
                 },
             }
         }
     }
 
-    /// Who is to be killed now; else when to search again.
+    /// Chooses the process to kill now.
+    ///
+    /// # Errors
+    /// The time until the next search, when there is no victim, or when the next kill has to wait.
     fn choose(
         &mut self,
         memory: usize,
@@ -389,104 +333,122 @@ impl<V> Watch<V> {
         now: &Sample,
         world: &mut impl World<Victim = V>,
     ) -> Result<V, Duration> {
-        // Those of whom too little comes back are left alone.
-        let chosen = world.choose(memory).map(|victim| (world.benefit(&victim, &self.governor), victim));
-        let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.least()) else {
-            self.tell(memory, reason, false, world);
-            return Err(NOBODY);
+        let chosen = world.choose(memory).map(|victim| (world.bytes_back(&victim, &self.governor), victim));
+        let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.min_victim_bytes()) else {
+            self.report_no_kill_helps(memory, reason, false, world);
+            return Err(NO_VICTIM_RETRY);
         };
-        let (crowd, together) = world.crowd(&victim);
-        // What a kill gives back, the others take. But they get fewer, unless they are started anew.
-        let dwindles = crowd < self.vain.crowd && together / CROWD >= expected;
-        let larger = expected >= self.vain.bytes + self.vain.bytes / LARGER;
-        if now.at < self.vain.until && !larger && !dwindles {
-            // One can be mistaken: somebody was faster.
-            if self.vain.count > 1 {
-                self.tell(memory, reason, true, world);
+        let (group_processes, group_bytes) = world.group_size(&victim);
+        // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
+        // restarted.
+        let group_shrinks =
+            group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
+        let larger = expected >= self.failed.bytes + self.failed.bytes / LARGER_DIVISOR;
+        if now.at < self.failed.until && !larger && !group_shrinks {
+            // A single kill may have failed only because another process allocated at the same time.
+            if self.failed.count > 1 {
+                self.report_no_kill_helps(memory, reason, true, world);
             }
-            return Err(NOBODY.min(self.vain.until - now.at));
+            return Err(NO_VICTIM_RETRY.min(self.failed.until - now.at));
         }
-        let (missing, headroom) = (self.governor.missing(reason), self.governor.outlook().headroom);
-        self.attempt =
-            Some(Attempt { at: now.at, bytes: expected, expected, missing, headroom, most: headroom, crowd });
+        let headroom = self.governor.outlook().headroom;
+        self.attempt = Some(Attempt {
+            at: now.at,
+            bytes: expected,
+            expected,
+            missing: self.governor.missing(reason),
+            headroom,
+            max_headroom: headroom,
+            group_processes,
+        });
         Ok(victim)
     }
 
-    /// Whether the last kill has helped, now that there is a reason for another one.
-    fn judge(&mut self) {
+    /// Records whether the last kill has helped, now that there is a reason for another one.
+    fn judge_last_kill(&mut self) {
         let Some(attempt) = self.attempt.take() else { return };
-        if attempt.most - attempt.headroom >= attempt.expected / SEEN
-            && attempt.expected >= attempt.missing / MISSING
+        if attempt.max_headroom - attempt.headroom >= attempt.expected / FREED_DIVISOR
+            && attempt.expected >= attempt.missing / MISSING_DIVISOR
         {
-            self.vain = Vain::default();
+            self.failed = FailedKills::default();
             return;
         }
-        let vain = &mut self.vain;
-        vain.count = vain.count.saturating_add(1);
-        vain.bytes = vain.bytes.max(attempt.bytes);
-        vain.crowd = attempt.crowd;
-        let wait = SETTLE.saturating_mul(LATER.saturating_pow(vain.count)).min(LATEST);
-        vain.until = attempt.at + wait;
+        let failed = &mut self.failed;
+        failed.count = failed.count.saturating_add(1);
+        failed.bytes = failed.bytes.max(attempt.bytes);
+        failed.group_processes = attempt.group_processes;
+        let wait = SETTLE_TIME.saturating_mul(BACKOFF_FACTOR.saturating_pow(failed.count)).min(MAX_BACKOFF);
+        failed.until = attempt.at + wait;
     }
 
-    fn tell(&mut self, memory: usize, reason: Reason, killed: bool, world: &mut impl World<Victim = V>) {
-        if !std::mem::replace(&mut self.vain.told, true) {
-            world.helpless(memory, reason, killed, &self.governor);
+    fn report_no_kill_helps(
+        &mut self,
+        memory: usize,
+        reason: Reason,
+        killed: bool,
+        world: &mut impl World<Victim = V>,
+    ) {
+        if !std::mem::replace(&mut self.failed.reported, true) {
+            world.no_kill_helps(memory, reason, killed, &self.governor);
         }
     }
 
-    fn strike(
+    fn kill(
         &mut self,
         memory: usize,
         victim: V,
         reason: Reason,
-        kill: &crate::config::Kill,
+        kill: &Kill,
         world: &mut impl World<Victim = V>,
     ) {
-        let (crowd, together) = world.crowd(&victim);
-        let bytes = world.benefit(&victim, &self.governor);
-        world.strike(memory, victim, reason, &self.governor);
-        // Those who are started anew are not killed by the dozen.
-        if together / CROWD >= bytes && (self.vain.count == 0 || crowd < self.vain.crowd) {
-            let struck = self.strike_more(memory, bytes, together, reason, world);
+        let (group_processes, group_bytes) = world.group_size(&victim);
+        let bytes = world.bytes_back(&victim, &self.governor);
+        world.kill(memory, victim, reason, &self.governor);
+        // Not when the processes of the cgroup are restarted.
+        let first_or_fewer = self.failed.count == 0 || group_processes < self.failed.group_processes;
+        if group_bytes / MANY_FACTOR >= bytes && first_or_fewer {
+            let killed = self.kill_more(memory, bytes, group_bytes, reason, world);
             if let Some(attempt) = &mut self.attempt {
-                attempt.expected = struck;
+                attempt.expected = killed;
             }
         }
-        self.state = State::Struck { deadline: world.now() + kill.deadline };
+        self.state = State::Killed { deadline: world.now() + kill.deadline };
     }
 
-    /// One of many alone changes nothing, and the next one would die after a wait: so as many die with it as give
-    /// back what is missing, and each time twice as much if the others of them have taken that at once. `struck`
-    /// bytes have been struck of those that they hold `together`; gives how many it is then.
-    fn strike_more(
+    /// Kills more processes of the victim's cgroup. One of many alone changes nothing, and the next one would
+    /// be killed only after a wait: so as many are killed with it as give back what is missing, and twice as
+    /// much each time the others have taken that at once. `killed` bytes of the `group_bytes` have been
+    /// killed before; returns how many it is afterwards.
+    fn kill_more(
         &mut self,
         memory: usize,
-        mut struck: u64,
-        together: u64,
+        mut killed: u64,
+        group_bytes: u64,
         reason: Reason,
         world: &mut impl World<Victim = V>,
     ) -> u64 {
         let at = world.now();
-        let taken = |batch: &Batch| {
-            at.saturating_sub(batch.at) < RELAPSE && together >= batch.left.saturating_add(batch.struck / 2)
+        let taken_by_others = |batch: &Batch| {
+            at.saturating_sub(batch.at) < SAME_SHORTAGE_WINDOW
+                && group_bytes >= batch.left.saturating_add(batch.killed / 2)
         };
-        let doubled = self.batch.filter(taken).map_or(0, |batch| batch.doubled.saturating_add(1));
-        let wanted = self.governor.missing_after(reason, NEXT).saturating_mul(2_u64.saturating_pow(doubled));
-        while struck < wanted
-            && world.now().saturating_sub(at) < SETTLE
-            && let Some(bytes) = world.strike_another(memory)
+        let doubled = self.batch.filter(taken_by_others).map_or(0, |batch| batch.doubled.saturating_add(1));
+        let missing = self.governor.missing_after(reason, KILL_INTERVAL);
+        let wanted = missing.saturating_mul(2_u64.saturating_pow(doubled));
+        while killed < wanted
+            && world.now().saturating_sub(at) < SETTLE_TIME
+            && let Some(bytes) = world.kill_another(memory)
         {
-            struck += bytes;
+            killed += bytes;
         }
-        self.batch = Some(Batch { at, struck, left: together.saturating_sub(struck), doubled });
-        struck
+        self.batch = Some(Batch { at, killed, left: group_bytes.saturating_sub(killed), doubled });
+        killed
     }
 
-    /// Nobody waits any longer for the victim, if somebody was struck: every kill is told. `dying` is what
-    /// has become of one whose end was not seen.
-    fn conclude(&self, memory: usize, dying: Ending, world: &mut impl World<Victim = V>) {
-        if let State::Struck { .. } = self.state {
+    /// Ends the wait for a victim, if there is one, so that every kill is reported. `dying` is the ending of
+    /// a victim that still has its memory.
+    fn finish_pending(&self, memory: usize, dying: Ending, world: &mut impl World<Victim = V>) {
+        if let State::Killed { .. } = self.state {
             let ending = match world.progress(memory) {
                 Progress::Ended(ending) => ending,
                 Progress::Dying => dying,
@@ -495,40 +457,51 @@ impl<V> Watch<V> {
         }
     }
 
-    fn look_on(
+    /// Does what is due while there is no reason to kill. Returns the time until the next sample.
+    fn watch(
         &mut self,
         memory: usize,
         now: Duration,
         advice: Advice,
         world: &mut impl World<Victim = V>,
     ) -> Option<Duration> {
-        self.hold_back(memory, now, advice == Advice::Rest, world);
-        let Advice::Look(pause) = advice else { return None };
-        let due = self.probed.is_none_or(|when| now.saturating_sub(when) >= PROBES);
-        if due && self.governor.wants_evidence() {
+        self.update_throttling(memory, now, advice == Advice::Rest, world);
+        let Advice::SampleAfter(pause) = advice else { return None };
+        let due = self.probed.is_none_or(|when| now.saturating_sub(when) >= PROBE_INTERVAL);
+        if due && self.governor.needs_swap_yield() {
             self.probed = Some(now);
             world.probe(memory);
         }
-        let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNINGS);
-        if due && self.governor.is_close() {
+        let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
+        if due && self.governor.kill_is_close() {
             self.warned = Some(now);
             world.warn(memory, &self.governor);
         }
         Some(pause)
     }
 
-    /// Who takes the memory changes seldom, so a choice for it now and then is enough.
-    fn hold_back(&mut self, memory: usize, now: Duration, rest: bool, world: &mut impl World<Victim = V>) {
-        if self.governor.presses() {
-            let chosen = self.held.map(|held| held.chosen);
-            let due = chosen.is_none_or(|when| now.saturating_sub(when) >= HOLDS);
+    /// Throttles the next victim while there is a reason, and unthrottles it some time afterwards, or at once
+    /// with `rest`. Which process takes the memory changes seldom, so it is chosen only every
+    /// [`THROTTLE_INTERVAL`].
+    fn update_throttling(
+        &mut self,
+        memory: usize,
+        now: Duration,
+        rest: bool,
+        world: &mut impl World<Victim = V>,
+    ) {
+        if self.governor.should_throttle() {
+            let chosen_at = self.throttling.map(|throttling| throttling.chosen_at);
+            let due = chosen_at.is_none_or(|when| now.saturating_sub(when) >= THROTTLE_INTERVAL);
             if due {
-                world.hold_back(memory, &self.governor);
+                world.throttle(memory, &self.governor);
             }
-            self.held = Some(Held { chosen: chosen.filter(|_| !due).unwrap_or(now), needed: now });
-        } else if self.held.is_some_and(|held| rest || now.saturating_sub(held.needed) >= RELIEVED) {
-            self.held = None;
-            world.let_go(memory);
+            let chosen_at = chosen_at.filter(|_| !due).unwrap_or(now);
+            self.throttling = Some(Throttling { chosen_at, needed_at: now });
+        } else if self.throttling.is_some_and(|t| rest || now.saturating_sub(t.needed_at) >= UNTHROTTLE_DELAY)
+        {
+            self.throttling = None;
+            world.unthrottle(memory);
         }
     }
 }

@@ -1,6 +1,9 @@
-//! When to act, and what to do next.
+//! Decides when to act, and what to do next.
 
 pub mod control_loop;
 pub mod governor;
+pub mod reason;
+pub mod sample;
 #[cfg(test)]
 mod simulation;
+pub mod world;

@@ -1,13 +1,15 @@
-//! The keeper in a world that is made up: days of hostile events in a second, the same every time.
+//! The control loop in a simulated machine: days of hostile events in a second, the same every time.
 
 use std::time::Duration;
 
 use linux::pidfd::Signal;
 
-use super::control_loop::{Keeper, Next, Progress, World};
-use super::governor::{Advice, Governor, Sample};
+use super::control_loop::{ControlLoop, Next};
+use super::governor::{Advice, Governor};
+use super::reason::{Ending, Reason};
+use super::sample::Sample;
+use super::world::{Progress, World};
 use crate::config::{Act, Config, Level};
-use crate::daemon::report::record::{Ending, Reason};
 use crate::kill::SignalFirst;
 
 const MIB: u64 = 1 << 20;
@@ -18,17 +20,17 @@ const ZRAM: u64 = 1024 * MIB;
 const BASE: u64 = 500 * MIB;
 /// The machine, and limited cgroups.
 const MEMORIES: usize = 5;
-/// The step in which the world moves when nobody looks.
+/// The time step of the simulation.
 const MOMENT: Duration = Duration::from_millis(5);
-/// How often it looks where the kernel does not tell of pressure.
+/// How often it steps where the kernel does not tell of pressure.
 const BLIND: Duration = Duration::from_millis(250);
 /// Time at no memory at all after which the kernel's own OOM killer would have acted.
 const TOO_LATE: Duration = Duration::from_secs(5);
 
 /// A generator of numbers, by its seed (splitmix64).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -43,9 +45,9 @@ impl Dice {
     }
 }
 
-/// A process as it is held: by what no other will ever be, whoever has its PID by then.
+/// A process as by a pidfd: by an ID that is never reused, unlike its PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct Target {
     pid: usize,
     id: u64,
     /// What it had when it was chosen.
@@ -92,7 +94,7 @@ struct Sim {
     /// All memory of the machine.
     total: u64,
     /// What of it no kill frees: tmpfs, huge pages, the kernel's.
-    held: u64,
+    unfreeable: u64,
     /// The kernel tells of pressure.
     psi: bool,
     /// Who ends is started anew.
@@ -108,7 +110,7 @@ struct Sim {
     vanished: Vec<usize>,
     /// How long everything that is read of /proc takes.
     slow: Duration,
-    /// Who is chosen next ends at that moment, and somebody harmless gets its PID.
+    /// The process that is chosen next exits at that moment, and a harmless one gets its PID.
     slips: bool,
     /// How much of a page compression saves.
     saves: f64,
@@ -117,15 +119,15 @@ struct Sim {
     starved: Duration,
     reclaimed: bool,
     next_id: u64,
-    struck: [Option<Held>; MEMORIES],
+    killed_for: [Option<Target>; MEMORIES],
     kills: Vec<Made>,
     endings: Vec<Ending>,
     warnings: u32,
     /// How often it was told that no kill helps.
     complaints: u32,
-    /// Memories for which somebody is held back.
-    held_back: [bool; MEMORIES],
-    holds: u32,
+    /// Memories for which a process is throttled.
+    throttled: [bool; MEMORIES],
+    throttle_calls: u32,
     searches: u32,
     asked: Vec<u64>,
     deaf: bool,
@@ -136,7 +138,7 @@ impl Sim {
         Self {
             now: Duration::ZERO,
             total: TOTAL,
-            held: 0,
+            unfreeable: 0,
             psi: true,
             restarts: false,
             together: false,
@@ -152,13 +154,13 @@ impl Sim {
             starved: Duration::ZERO,
             reclaimed: false,
             next_id: 1,
-            struck: [None; MEMORIES],
+            killed_for: [None; MEMORIES],
             kills: Vec::new(),
             endings: Vec::new(),
             warnings: 0,
             complaints: 0,
-            held_back: [false; MEMORIES],
-            holds: 0,
+            throttled: [false; MEMORIES],
+            throttle_calls: 0,
             searches: 0,
             asked: Vec::new(),
             deaf: false,
@@ -174,7 +176,7 @@ impl Sim {
         id
     }
 
-    /// A cgroup with a limit, and in it somebody harmless and somebody who grows.
+    /// A cgroup with a limit, and in it a harmless process and one that grows.
     fn spawn_group(&mut self, limit: u64, rate: u64) -> [u64; 2] {
         let group = self.next_id;
         let zero = Duration::ZERO;
@@ -200,7 +202,7 @@ impl Sim {
         group.limit.saturating_sub(used)
     }
 
-    /// Time goes by while somebody reads.
+    /// Time passes while files are read.
     fn read(&mut self) {
         let end = self.now + self.slow;
         while self.now < end {
@@ -208,14 +210,14 @@ impl Sim {
         }
     }
 
-    fn held(&self, held: Held) -> Option<&Proc> {
-        self.procs.iter().find(|p| (p.pid, p.id) == (held.pid, held.id))
+    fn find(&self, target: Target) -> Option<&Proc> {
+        self.procs.iter().find(|p| (p.pid, p.id) == (target.pid, target.id))
     }
 
-    /// Sends a signal that kills, to whoever is held.
-    fn end(&mut self, held: Held) -> bool {
+    /// Kills the process behind a pidfd.
+    fn end(&mut self, target: Target) -> bool {
         let now = self.now;
-        let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (held.pid, held.id)) else {
+        let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (target.pid, target.id)) else {
             return false;
         };
         p.dying = Some(p.exit.map(|time| now + time));
@@ -227,7 +229,7 @@ impl Sim {
     }
 
     fn used(&self) -> u64 {
-        BASE + self.held + self.procs.iter().map(|p| p.bytes).sum::<u64>()
+        BASE + self.unfreeable + self.procs.iter().map(|p| p.bytes).sum::<u64>()
     }
 
     fn available(&self) -> u64 {
@@ -268,9 +270,9 @@ impl Sim {
             let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
-        self.swapped = self.swapped.min(self.used() - BASE - self.held);
-        // Nobody stalls for memory who wants none, until what runs is read from disk again and again.
-        if room < self.total / 50 && (wanted > 0 || self.held > 0) {
+        self.swapped = self.swapped.min(self.used() - BASE - self.unfreeable);
+        // Tasks that do not allocate stall only when code is read from disk again and again.
+        if room < self.total / 50 && (wanted > 0 || self.unfreeable > 0) {
             self.stalled += MOMENT;
         }
         let hopeless = room < self.total / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
@@ -290,7 +292,7 @@ impl Sim {
 }
 
 impl World for Sim {
-    type Victim = Held;
+    type Victim = Target;
 
     fn now(&self) -> Duration {
         self.now
@@ -323,9 +325,9 @@ impl World for Sim {
         })
     }
 
-    fn prepare(&mut self, _budget: Duration, _ahead: bool) {}
+    fn prepare(&mut self, _budget: Duration, _soon: bool) {}
 
-    fn choose(&mut self, memory: usize) -> Option<Held> {
+    fn choose(&mut self, memory: usize) -> Option<Target> {
         self.searches += 1;
         self.read();
         let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
@@ -333,20 +335,20 @@ impl World for Sim {
             p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
         };
         let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id))?;
-        let held = Held { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
+        let target = Target { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
         if std::mem::take(&mut self.slips) {
-            self.procs.retain(|p| p.id != held.id);
+            self.procs.retain(|p| p.id != target.id);
             self.spawn(5 * MIB, 0, 0);
-            assert_eq!(self.procs.last().map(|p| p.pid), Some(held.pid));
+            assert_eq!(self.procs.last().map(|p| p.pid), Some(target.pid));
         }
-        Some(held)
+        Some(target)
     }
 
-    fn benefit(&self, victim: &Held, _governor: &Governor) -> u64 {
+    fn bytes_back(&self, victim: &Target, _governor: &Governor) -> u64 {
         victim.bytes
     }
 
-    fn crowd(&self, victim: &Held) -> (u32, u64) {
+    fn group_size(&self, victim: &Target) -> (u32, u64) {
         if !self.together {
             return (1, victim.bytes);
         }
@@ -359,79 +361,79 @@ impl World for Sim {
     }
 
     fn probe(&mut self, _memory: usize) {
-        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE - self.held);
+        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE - self.unfreeable);
     }
 
-    fn hold_back(&mut self, memory: usize, _governor: &Governor) {
+    fn throttle(&mut self, memory: usize, _governor: &Governor) {
         self.read();
-        self.held_back[memory] = true;
-        self.holds += 1;
+        self.throttled[memory] = true;
+        self.throttle_calls += 1;
     }
 
-    fn let_go(&mut self, memory: usize) {
-        assert!(std::mem::take(&mut self.held_back[memory]), "nobody is held back for {memory}");
+    fn unthrottle(&mut self, memory: usize) {
+        assert!(std::mem::take(&mut self.throttled[memory]), "no process is throttled for {memory}");
     }
 
-    fn helpless(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
+    fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
         self.complaints += 1;
     }
 
-    fn ask(&mut self, _memory: usize, victim: &Held, _signal: Signal) {
+    fn send_first_signal(&mut self, _memory: usize, victim: &Target, _signal: Signal) {
         self.asked.push(victim.id);
         if !self.deaf {
             self.end(*victim);
         }
     }
 
-    fn strike(&mut self, memory: usize, victim: Held, _reason: Reason, governor: &Governor) {
-        self.struck[memory] = self.end(victim).then_some(victim);
-        if let Some(&Proc { id, rate, .. }) = self.held(victim) {
+    fn kill(&mut self, memory: usize, victim: Target, _reason: Reason, governor: &Governor) {
+        self.killed_for[memory] = self.end(victim).then_some(victim);
+        if let Some(&Proc { id, rate, .. }) = self.find(victim) {
             self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom });
         }
     }
 
-    fn strike_another(&mut self, memory: usize) -> Option<u64> {
-        self.struck[memory].filter(|_| self.together)?;
+    fn kill_another(&mut self, memory: usize) -> Option<u64> {
+        self.killed_for[memory].filter(|_| self.together)?;
         let headroom = self.kills.last()?.headroom;
         let victim = self.choose(memory)?;
         self.end(victim);
-        let rate = self.held(victim)?.rate;
+        let rate = self.find(victim)?.rate;
         self.kills.push(Made { id: victim.id, at: self.now, rate, headroom });
         Some(victim.bytes)
     }
 
     fn progress(&mut self, memory: usize) -> Progress {
-        match self.struck[memory] {
+        match self.killed_for[memory] {
             None => Progress::Ended(Ending::Gone),
-            Some(held) if self.held(held).is_some() => Progress::Dying,
+            Some(target) if self.find(target).is_some() => Progress::Dying,
             Some(_) => Progress::Ended(Ending::Back),
         }
     }
 
-    fn has_ended(&mut self, victim: &Held) -> bool {
-        self.held(*victim).is_none()
+    fn has_exited(&mut self, victim: &Target) -> bool {
+        self.find(*victim).is_none()
     }
 
     fn finish(&mut self, memory: usize, ending: Ending) {
-        self.struck[memory] = None;
+        self.killed_for[memory] = None;
         self.endings.push(ending);
     }
 }
 
-/// A world with its keeper.
+/// A world with its control_loop.
 struct Run {
     sim: Sim,
-    keeper: Keeper<Held>,
+    control_loop: ControlLoop<Target>,
     wake: Option<Duration>,
     /// When the kernel last told of pressure.
     told: Duration,
-    looks: u64,
+    steps: u64,
 }
 
 impl Run {
     fn new(saves: f64, config: &Config) -> Self {
-        let keeper = Keeper::new(config, MEMORIES);
-        Self { sim: Sim::new(saves), keeper, wake: None, told: Duration::ZERO, looks: 0 }
+        let control_loop = ControlLoop::new(config, MEMORIES);
+        Self { sim: Sim::new(saves), control_loop, wake: None, told: Duration::ZERO, steps: 0 }
     }
 
     /// The world goes on for a time, and the daemon with it.
@@ -450,30 +452,30 @@ impl Run {
                 self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
             if pressure {
                 self.told = self.sim.now;
-                self.keeper.alarm(self.sim.now);
-                self.keeper.resize(1 + self.sim.groups.len());
+                self.control_loop.pressure_reported(self.sim.now);
+                self.control_loop.resize(1 + self.sim.groups.len());
             }
             if pressure || self.wake.is_some_and(|at| at <= self.sim.now) {
-                self.look();
+                self.step();
             }
         }
     }
 
-    fn look(&mut self) {
-        self.looks += 1;
-        self.wake = match self.keeper.step(&mut self.sim) {
+    fn step(&mut self) {
+        self.steps += 1;
+        self.wake = match self.control_loop.step(&mut self.sim) {
             Next::Rest => {
-                assert!(self.sim.held_back == [false; MEMORIES], "somebody is held back for no reason");
+                assert!(self.sim.throttled == [false; MEMORIES], "a process is throttled for no reason");
                 (!self.sim.psi).then_some(self.sim.now + BLIND)
             }
             Next::After(pause) => Some(self.sim.now + pause),
         };
         while let Some(memory) = self.sim.vanished.pop() {
-            self.keeper.swap_remove(memory, &mut self.sim);
+            self.control_loop.swap_remove(memory, &mut self.sim);
             self.sim.groups.swap_remove(memory - 1);
-            self.sim.struck.swap(memory, self.sim.groups.len() + 1);
-            self.sim.held_back[memory] = false;
-            self.sim.held_back.swap(memory, self.sim.groups.len() + 1);
+            self.sim.killed_for.swap(memory, self.sim.groups.len() + 1);
+            self.sim.throttled[memory] = false;
+            self.sim.throttled.swap(memory, self.sim.groups.len() + 1);
         }
     }
 
@@ -484,7 +486,7 @@ impl Run {
             self.sim.tick();
         }
         self.sim.starved = Duration::ZERO;
-        self.look();
+        self.step();
     }
 
     fn killed(&self) -> Vec<u64> {
@@ -506,9 +508,9 @@ fn a_hog_is_killed_once_and_soon() {
             assert_eq!(run.killed(), [hog], "{saves} {rate}");
             assert_eq!(run.sim.endings, [Ending::Back]);
             assert!(run.sim.stalled < S / 2, "{saves} {rate}: stalled {:?}", run.sim.stalled);
-            // All others are killed at the first or second look.
+            // All others are killed at the first or second sample.
             let lasts = saves > 0.5 && rate <= 200;
-            assert!(run.sim.holds > 0 || !lasts, "{saves} {rate}: nobody was held back");
+            assert!(run.sim.throttle_calls > 0 || !lasts, "{saves} {rate}: no process was throttled");
         }
     }
 }
@@ -542,7 +544,7 @@ fn much_that_wavers_is_no_shortage() {
         let mut run = large(&config);
         for wave in (0..100).flat_map(|_| [16, 32, 48, 32, 16, 0]) {
             let busy = run.sim.spawn(wave * MIB, 0, 0);
-            run.look();
+            run.step();
             run.pass(S / 10);
             run.sim.procs.retain(|p| p.id != busy);
         }
@@ -560,7 +562,7 @@ fn a_loss_counts_by_what_is_left() {
             governor.observe(Sample { at, total, available, stalled: zero, ..Sample::default() })
         };
         see(0, left + per_second / 5 * 2);
-        see(400, left) == Advice::Act(Reason::Critical)
+        see(400, left) == Advice::Kill(Reason::Critical)
     };
     // As much as is critical on 2 GiB: any loss counts.
     assert!(acts(2 * GIB, 143 * MIB, MIB + MIB / 10));
@@ -626,11 +628,11 @@ fn who_is_asked_first_has_the_time_that_there_is() {
 fn crowded(psi: bool, count: u64, bytes: u64) -> Run {
     let mut run = Run::new(0.0, &Config::default());
     run.sim.psi = psi;
-    run.sim.held = TOTAL - BASE - count * bytes - 38 * MIB;
+    run.sim.unfreeable = TOTAL - BASE - count * bytes - 38 * MIB;
     for _ in 0..count {
         run.sim.spawn(bytes, 0, 0);
     }
-    run.look();
+    run.step();
     run
 }
 
@@ -645,12 +647,12 @@ fn kills_per_minute(run: &mut Run, minutes: usize) -> Vec<usize> {
 }
 
 #[test]
-fn nobody_is_killed_for_next_to_nothing() {
+fn no_process_is_killed_for_next_to_nothing() {
     for psi in [true, false] {
         let mut run = crowded(psi, 200, MIB);
         assert_eq!(kills_per_minute(&mut run, 3), [0; 3], "PSI: {psi}");
         assert_eq!(run.sim.complaints, 1, "PSI: {psi}");
-        // But whoever has something is, and soon.
+        // But a process that has memory is, and soon.
         let hog = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
         run.pass(S);
         assert_eq!(run.killed(), [hog], "PSI: {psi}");
@@ -674,7 +676,7 @@ fn kills_that_do_not_help_become_rare() {
         assert!(kills[0] > 0 && kills[0] <= most, "{psi} {restarts}: {kills:?}");
         assert!(kills[2..].iter().all(|minute| *minute <= 1), "{psi} {restarts}: {kills:?}");
         assert_eq!(run.sim.complaints, u32::from(kills[0] > 1), "{psi} {restarts}");
-        // Whoever is much larger does not wait for that.
+        // A process that is much larger does not wait for that.
         let hog = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
         let before = run.sim.kills.len();
         run.pass(2 * S);
@@ -691,7 +693,7 @@ fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
         for _ in 0..15 {
             run.sim.spawn(70 * MIB, 0, 0);
         }
-        run.look();
+        run.step();
         let camera = run.sim.spawn(10 * MIB, 800 * MIB, 800 * MIB);
         run.sim.spared = Some(camera);
         run.pass(30 * S);
@@ -703,7 +705,7 @@ fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
 
 #[test]
 fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
-    // What one gives back the others take, until enough of them are dead.
+    // The others take what one gives back, until enough of them are dead.
     for rate in [30, 75, 300, 1200] {
         let mut run = Run::new(0.0, &Config::default());
         run.sim.together = true;
@@ -714,7 +716,7 @@ fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
         let killed = run.sim.kills.len();
         assert!(run.sim.available() > TOTAL / 20, "{rate}: {killed} killed");
         assert_eq!(run.sim.complaints, 0, "{rate}");
-        // Nobody died who need not: no more than a tenth of memory is free because of it.
+        // No more than necessary: at most a tenth of memory is free because of the kills.
         let left = (300 - killed as u64) * 12 * MIB;
         assert!(left + BASE > TOTAL * 8 / 10, "{rate}: {killed} killed");
     }
@@ -740,7 +742,7 @@ fn a_kill_at_the_end_of_the_daemon_is_told() {
     while run.sim.kills.is_empty() {
         run.pass(MOMENT);
     }
-    run.keeper.end(&mut run.sim);
+    run.control_loop.stop(&mut run.sim);
     assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Late][..]));
 }
 
@@ -766,7 +768,7 @@ fn memory_that_is_taken_away_at_once_is_no_hog() {
     let mut run = Run::new(0.3, &Config::default());
     run.sim.spawn(1150 * MIB, 0, 0);
     run.sim.spawn(10 * MIB, MIB, 20 * MIB);
-    run.look();
+    run.step();
     run.pass(2 * S);
     run.sim.total -= 340 * MIB;
     run.pass(5 * S);
@@ -777,29 +779,29 @@ fn memory_that_is_taken_away_at_once_is_no_hog() {
 }
 
 #[test]
-fn nothing_is_looked_at_when_there_is_no_pressure() {
+fn memory_is_not_sampled_without_pressure() {
     let mut run = Run::new(0.5, &Config::default());
     run.sim.spawn(600 * MIB, 0, 0);
-    run.look();
+    run.step();
     run.pass(3600 * S);
-    assert!(run.looks < 30, "{} looks", run.looks);
+    assert!(run.steps < 30, "{} steps", run.steps);
 }
 
 #[test]
 fn a_day_of_hostile_events() {
     let day = 24 * 3600 * S;
     for seed in 0..2 {
-        let mut dice = Dice(seed);
+        let mut rng = Rng(seed);
         let config = Config::default();
         let mut run = Run::new(0.4, &config);
         run.sim.spawn(300 * MIB, 0, 0);
         while run.sim.now < day {
             let before = run.sim.kills.len();
-            // The watchdog makes it look.
-            run.look();
-            run.sim.saves = dice.within(0, 70) as f64 / 100.0;
-            let rate = [20, 50, 150, 500, 2000][dice.within(0, 4) as usize] * MIB;
-            let event = dice.within(0, 10);
+            // The watchdog causes a sample.
+            run.step();
+            run.sim.saves = rng.within(0, 70) as f64 / 100.0;
+            let rate = [20, 50, 150, 500, 2000][rng.within(0, 4) as usize] * MIB;
+            let event = rng.within(0, 10);
             let expected = match event {
                 0 => {
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
@@ -807,7 +809,7 @@ fn a_day_of_hostile_events() {
                 }
                 1 => {
                     // Comes, stays and goes by itself.
-                    let id = run.sim.spawn(5 * MIB, rate, dice.within(100, 900) * MIB);
+                    let id = run.sim.spawn(5 * MIB, rate, rng.within(100, 900) * MIB);
                     run.pass(30 * S);
                     run.sim.procs.retain(|p| p.id != id);
                     0
@@ -820,7 +822,7 @@ fn a_day_of_hostile_events() {
                 }
                 3 => {
                     // The daemon does not run for a while, and a hog starts meanwhile.
-                    run.sleep(Duration::from_millis(dice.within(10, 3000)));
+                    run.sleep(Duration::from_millis(rng.within(10, 3000)));
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     1
                 }
@@ -828,8 +830,9 @@ fn a_day_of_hostile_events() {
                     // Other thresholds while it is on its way.
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     run.pass(S / 2);
-                    let low = Level { share: dice.within(6, 15) as f64, most: u64::MAX };
-                    run.keeper.set(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
+                    let low = Level { share: rng.within(6, 15) as f64, most: u64::MAX };
+                    run.control_loop
+                        .reconfigure(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
                     1
                 }
                 5 => {
@@ -849,21 +852,21 @@ fn a_day_of_hostile_events() {
                 }
                 7 => {
                     // Every file that is read takes its time.
-                    run.sim.slow = Duration::from_millis(dice.within(5, 100));
+                    run.sim.slow = Duration::from_millis(rng.within(5, 100));
                     run.sim.spawn(5 * MIB, rate.min(150 * MIB), u64::MAX);
                     run.pass(60 * S);
                     run.sim.slow = Duration::ZERO;
                     1
                 }
                 8 => {
-                    // In a cgroup with a limit, of which nobody else knows.
-                    run.sim.spawn_group(dice.within(64, 512) * MIB, rate);
+                    // In a cgroup with a limit.
+                    run.sim.spawn_group(rng.within(64, 512) * MIB, rate);
                     1
                 }
                 9 => {
                     // The same, and it is removed while it is watched.
-                    run.sim.spawn_group(dice.within(64, 512) * MIB, rate);
-                    while run.keeper.governor(1).is_none() && run.sim.kills.len() == before {
+                    run.sim.spawn_group(rng.within(64, 512) * MIB, rate);
+                    while run.control_loop.governor(1).is_none() && run.sim.kills.len() == before {
                         run.pass(MOMENT);
                     }
                     run.sim.remove_groups();
@@ -871,9 +874,9 @@ fn a_day_of_hostile_events() {
                 }
                 _ => 0,
             };
-            run.pass(Duration::from_secs(dice.within(200, 600)));
-            // Whoever is stuck blocks nobody, but innocents may have to go in the meantime: that is what
-            // the deadline means. None of the harmless ones is ever the greatest here.
+            run.pass(Duration::from_secs(rng.within(200, 600)));
+            // A victim that is stuck does not block the next kill, which may be of an innocent process: that is
+            // what the deadline means. None of the harmless ones is ever the greatest here.
             for kill in &run.sim.kills[before..] {
                 assert!(kill.rate > 0, "an innocent died at {:?}: {:?}", kill.at, run.sim.kills);
             }

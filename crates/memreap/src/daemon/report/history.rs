@@ -1,4 +1,4 @@
-//! The kills of the past, in a file that outlives the daemon: one JSON object per line.
+//! The history of kills, in a file: one JSON object per line.
 
 use std::env;
 use std::fmt;
@@ -10,34 +10,33 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::journal::ending;
-use super::record::Kill;
+use super::record::KillRecord;
 use super::text::Text;
 
-/// The file in the state directory.
-const NAME: &str = "history.jsonl";
-/// Where the state directory is when the service manager does not say.
-const STATE: &str = "/var/lib/memreap";
-/// From this size on a file is put aside.
-const LARGE: u64 = 1 << 20;
+/// The name of the file in the state directory.
+const FILE_NAME: &str = "history.jsonl";
+/// The state directory when the service manager does not name one.
+const DEFAULT_STATE_DIR: &str = "/var/lib/memreap";
+/// From this size on a file is put rotated.
+const ROTATE_AT_BYTES: u64 = 1 << 20;
 /// The most that is read of a file.
-const LIMIT: u64 = 2 * LARGE;
-/// The longest line: all texts of a kill, each byte of them escaped twice, and the figures.
-const LINE: usize = 8 << 10;
+const MAX_READ_BYTES: u64 = 2 * ROTATE_AT_BYTES;
+/// The longest line: all texts of a kill, each byte of them escaped twice, and the numbers.
+const MAX_LINE_BYTES: usize = 8 << 10;
 
 /// The file that is written.
 #[derive(Debug)]
 pub struct History {
     dir: File,
     name: PathBuf,
-    aside: PathBuf,
+    rotated: PathBuf,
     file: File,
 }
 
 /// Where the history is unless the configuration says otherwise: below $STATE_DIRECTORY or /var/lib/memreap.
 pub fn default_path() -> PathBuf {
     let state = env::var_os("STATE_DIRECTORY").filter(|dir| !dir.is_empty());
-    state.map_or_else(|| PathBuf::from(STATE), PathBuf::from).join(NAME)
+    state.map_or_else(|| PathBuf::from(DEFAULT_STATE_DIR), PathBuf::from).join(FILE_NAME)
 }
 
 impl History {
@@ -52,19 +51,19 @@ impl History {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         fs::create_dir_all(parent)?;
         let dir = File::open(parent)?;
-        let mut aside = name.to_owned();
-        aside.push(".1");
+        let mut rotated = name.to_owned();
+        rotated.push(".1");
         let file = open(&dir, Path::new(name))?;
-        let mut history = Self { dir, name: name.into(), aside: aside.into(), file };
-        history.tidy()?;
+        let mut history = Self { dir, name: name.into(), rotated: rotated.into(), file };
+        history.maintain()?;
         Ok(history)
     }
 
-    /// Adds a kill. What a power failure leaves of it is not waited for.
+    /// Adds a kill. Does not wait until it is on the disk.
     ///
     /// # Errors
     /// When it could not be written.
-    pub fn append(&self, kill: &Kill) -> io::Result<()> {
+    pub fn append(&self, kill: &KillRecord) -> io::Result<()> {
         let mut line = Buffer(Text::new());
         serde_json::to_writer(&mut line, &Record::from(kill))?;
         line.write_all(b"\n")?;
@@ -76,16 +75,16 @@ impl History {
         }
     }
 
-    /// Puts the file aside when it has grown large, in place of the one that was put aside before, so that
-    /// there are never more than two; ends a line that was cut off. For calm moments: it opens and renames
-    /// files.
+    /// Renames the file when it has grown large, in place of the one that was renamed before, so that there
+    /// are never more than two; ends a line that was cut off. For times without pressure: it opens and
+    /// renames files.
     ///
     /// # Errors
-    /// When that fails. The file as it was is still in use then.
-    pub fn tidy(&mut self) -> io::Result<()> {
+    /// When that fails. The old file is still in use then.
+    pub fn maintain(&mut self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
-        if len >= LARGE {
-            rustix::fs::renameat(&self.dir, &self.name, &self.dir, &self.aside)?;
+        if len >= ROTATE_AT_BYTES {
+            rustix::fs::renameat(&self.dir, &self.name, &self.dir, &self.rotated)?;
             self.file = open(&self.dir, &self.name)?;
             return Ok(());
         }
@@ -101,7 +100,8 @@ impl History {
 }
 
 fn open(dir: &File, name: &Path) -> io::Result<File> {
-    // Whatever somebody put there: do not follow it, and do not wait for the reader of a pipe.
+    // Another user may have put anything there: does not follow a link, and does not wait for the reader of a
+    // pipe.
     let flags = OFlags::RDWR
         | OFlags::CREATE
         | OFlags::APPEND
@@ -113,13 +113,13 @@ fn open(dir: &File, name: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// How long a regular file is; another one is an error.
+/// Returns the length of a regular file; another kind of file is an error.
 fn length(file: &File) -> io::Result<u64> {
     let meta = file.metadata()?;
     if meta.is_file() { Ok(meta.len()) } else { Err(io::Error::other("not a regular file")) }
 }
 
-/// A kill, read back.
+/// A kill as it is read from the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Entry {
     /// When it was decided, in milliseconds since 1970.
@@ -138,14 +138,15 @@ pub struct Entry {
     pub bytes: u64,
     /// `bytes` is exact.
     pub exact: bool,
-    /// Why, in a word.
+    /// Why, in one word.
     pub reason: String,
     /// Why, for people.
     pub because: String,
     /// The rule that weighed the victim; empty for none.
     pub rule: String,
     /// How the memory came back.
-    pub means: String,
+    #[serde(rename = "means")]
+    pub method: String,
     /// How it ended: "back", "gone", "late", "dry-run" or "refused".
     pub ending: String,
     /// Bytes available before and after.
@@ -158,7 +159,7 @@ pub struct Entry {
     pub exact_reads: u32,
 }
 
-/// The last `last_n` kills in the file at `path` and the one that was put aside, oldest first. A line that
+/// The last `last_n` kills in the file at `path` and the one that was put rotated, oldest first. A line that
 /// is none, such as one that was cut off by a power failure, is passed over. None when there is no file.
 ///
 /// # Errors
@@ -166,9 +167,9 @@ pub struct Entry {
 pub fn read(path: &Path, last_n: usize) -> io::Result<Vec<Entry>> {
     let mut newest_first = Vec::new();
     read_one(path, last_n, &mut newest_first)?;
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".1");
-    read_one(Path::new(&aside), last_n, &mut newest_first)?;
+    let mut rotated = path.as_os_str().to_owned();
+    rotated.push(".1");
+    read_one(Path::new(&rotated), last_n, &mut newest_first)?;
     newest_first.reverse();
     Ok(newest_first)
 }
@@ -184,17 +185,17 @@ fn read_one(path: &Path, last_n: usize, entries: &mut Vec<Entry>) -> io::Result<
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(e),
     };
-    let start = length(&file)?.saturating_sub(LIMIT);
+    let start = length(&file)?.saturating_sub(MAX_READ_BYTES);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
+    file.take(MAX_READ_BYTES).read_to_end(&mut bytes)?;
     let lines = bytes.rsplit(|b| *b == b'\n');
     let wanted = last_n - entries.len();
     entries.extend(lines.filter_map(|line| serde_json::from_slice(line).ok()).take(wanted));
     Ok(())
 }
 
-/// What is written: [`Entry`] without strings of its own.
+/// What is written: [`Entry`] with borrowed strings.
 #[derive(Serialize)]
 struct Record<'a> {
     unix_ms: u64,
@@ -210,7 +211,8 @@ struct Record<'a> {
     reason: &'a str,
     because: &'a str,
     rule: &'a str,
-    means: &'a str,
+    #[serde(rename = "means")]
+    method: &'a str,
     ending: &'a str,
     available: [u64; 2],
     took_us: u64,
@@ -218,8 +220,8 @@ struct Record<'a> {
     exact_reads: u32,
 }
 
-impl<'a> From<&'a Kill> for Record<'a> {
-    fn from(kill: &'a Kill) -> Self {
+impl<'a> From<&'a KillRecord> for Record<'a> {
+    fn from(kill: &'a KillRecord) -> Self {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             unix_ms: kill.unix_ms,
@@ -233,8 +235,8 @@ impl<'a> From<&'a Kill> for Record<'a> {
             reason: kill.reason.name(),
             because: &kill.because,
             rule: &kill.rule,
-            means: kill.means.name(),
-            ending: ending(kill.ending),
+            method: kill.method.name(),
+            ending: kill.ending.name(),
             available: kill.available,
             took_us: micros(kill.took),
             choice_us: micros(kill.cost.took),
@@ -247,8 +249,8 @@ fn escaped<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error
     serializer.collect_str(&linux::escape(bytes) as &dyn fmt::Display)
 }
 
-/// A fixed buffer to write to.
-struct Buffer(Text<LINE>);
+/// A fixed buffer to write into.
+struct Buffer(Text<MAX_LINE_BYTES>);
 
 impl io::Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -290,7 +292,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h");
         let mut kill = kill(&"\x1b".repeat(64));
-        kill.cgroup = std::iter::repeat_n(b'\n', crate::choice::CGROUP).collect();
+        kill.cgroup = std::iter::repeat_n(b'\n', crate::choice::MAX_CGROUP_PATH_BYTES).collect();
         kill.because = "\x01".repeat(160).as_str().try_into().unwrap();
         kill.rule = "\x01".repeat(64).as_str().try_into().unwrap();
         let history = History::open(&path).unwrap();
@@ -314,15 +316,15 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_put_aside_and_still_read() {
+    fn a_large_file_is_rotated_and_still_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h");
         let mut history = History::open(&path).unwrap();
         history.append(&kill("first")).unwrap();
-        while history.file.metadata().unwrap().len() < LARGE {
+        while history.file.metadata().unwrap().len() < ROTATE_AT_BYTES {
             history.append(&kill("filler")).unwrap();
         }
-        history.tidy().unwrap();
+        history.maintain().unwrap();
         history.append(&kill("last")).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < 1024);
         let all = read(&path, usize::MAX).unwrap();
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kill_is_passed_over_and_what_is_no_file_is_told() {
+    fn what_is_no_kill_is_skipped_and_what_is_no_file_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h");
         assert!(read(&path, 9).unwrap().is_empty());
@@ -340,7 +342,7 @@ mod tests {
         fs::write(&path, [b"\n\xff\n\"no kill\"\n{}\n", &whole[..], b"\n[1]\n"].concat()).unwrap();
         assert_eq!(read(&path, 9).unwrap().len(), 1);
         // However long it is: what is cut off at the beginning of what is read is no kill.
-        let long = " ".repeat(usize::try_from(LIMIT).unwrap()).into_bytes();
+        let long = " ".repeat(usize::try_from(MAX_READ_BYTES).unwrap()).into_bytes();
         fs::write(&path, [&long[..], b"\n", &whole].concat()).unwrap();
         assert_eq!(read(&path, 9).unwrap().len(), 1);
         assert!(read(&path, 0).unwrap().is_empty());

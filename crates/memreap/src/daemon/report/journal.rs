@@ -1,4 +1,4 @@
-//! What is told to people: one plain line per event, and fields for machines where there is a journal.
+//! The journal, or standard error: one line per event, and fields for programs where there is a journal.
 //!
 //! A process chooses its own name. A name with a line end must not look like another line or another
 //! field, so lines have names escaped, and fields that are more than one printable line are sent in the
@@ -15,17 +15,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::stdio::stderr;
 
-use super::record::{Ending, Kill};
+use super::record::KillRecord;
 use super::text::Text;
-use super::warn::Warning;
-use crate::units::{Size, Time};
+use super::warning::Warning;
+use crate::daemon::decide::reason::Ending;
 
-/// Where journald listens.
-const SOCKET: &str = "/run/systemd/journal/socket";
+/// The socket on which journald listens.
+const JOURNALD_SOCKET: &str = "/run/systemd/journal/socket";
 /// The longest line.
-const LINE: usize = 1024;
+const MAX_LINE_BYTES: usize = 1024;
 /// The longest entry: a line and all fields of a kill.
-const ENTRY: usize = 4096;
+const MAX_ENTRY_BYTES: usize = 4096;
 
 /// What an entry is about. Each kind has a MESSAGE_ID of its own, by which it is found:
 /// `journalctl MESSAGE_ID=f4a5f7d8584640148ff8858503eb3a84` lists all kills.
@@ -39,7 +39,7 @@ pub enum Kind {
     Warned,
     /// The configuration was read again, with or without success.
     Reloaded,
-    /// Something that should work does not.
+    /// An error.
     Trouble,
 }
 
@@ -55,66 +55,66 @@ impl Kind {
     }
 }
 
-/// How much it matters, with the numbers of syslog(3).
+/// The priority of an entry, with the numbers of syslog(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A part of us does not work.
+    /// A part of the daemon does not work.
     Error = 3,
-    /// Somebody was killed, or something is odd.
+    /// A process was killed, or something is unexpected.
     Warning = 4,
-    /// Normal, but worth to be seen.
+    /// Normal, but significant.
     Notice = 5,
     /// Normal.
     Info = 6,
 }
 
-/// Where entries go. No call waits: what cannot be told at once is not told, and counted.
+/// Where entries go. No call waits: an entry that cannot be written at once is dropped and counted.
 #[derive(Debug)]
 pub struct Journal {
-    out: Out,
+    output: Output,
     lost: u64,
 }
 
 #[derive(Debug)]
-enum Out {
+enum Output {
     /// Native protocol.
     Journald(UnixDatagram),
-    /// Lines. With `prefix` each begins with its priority, as service managers understand it.
+    /// Lines. With `prefix` each begins with its priority, as service managers parse it.
     Lines { fd: OwnedFd, socket: bool, prefix: bool },
 }
 
 impl Journal {
-    /// The journal if standard error goes there, else standard error.
+    /// Opens the journal if standard error goes there, else standard error.
     ///
     /// # Errors
     /// When there is no standard error.
     pub fn open() -> io::Result<Self> {
         if stderr_is_journal(env::var("JOURNAL_STREAM").ok().as_deref())
-            && let Ok(socket) = connect(Path::new(SOCKET))
+            && let Ok(socket) = connect(Path::new(JOURNALD_SOCKET))
         {
-            return Ok(Self { out: Out::Journald(socket), lost: 0 });
+            return Ok(Self { output: Output::Journald(socket), lost: 0 });
         }
-        Ok(Self { out: lines()?, lost: 0 })
+        Ok(Self { output: lines()?, lost: 0 })
     }
 
-    /// Entries that could not be told.
+    /// Returns how many entries were dropped.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Tells something that needs no fields of its own.
-    pub fn note(&mut self, kind: Kind, priority: Priority, message: fmt::Arguments<'_>) {
-        self.tell(kind, priority, &Text::of(message), |_| {});
+    /// Writes an entry without fields of its own.
+    pub fn log(&mut self, kind: Kind, priority: Priority, message: fmt::Arguments<'_>) {
+        self.write(kind, priority, &Text::of(message), |_| {});
     }
 
-    /// Tells of a kill.
-    pub fn killed(&mut self, kill: &Kill) {
+    /// Writes an entry about a kill.
+    pub fn killed(&mut self, kill: &KillRecord) {
         let priority = match kill.ending {
             Ending::Back | Ending::Gone => Priority::Warning,
             Ending::DryRun => Priority::Notice,
             Ending::Late | Ending::Refused(_) => Priority::Error,
         };
-        self.tell(Kind::Killed, priority, &Text::of(Line(kill)), |entry| {
+        self.write(Kind::Killed, priority, &Text::of(kill), |entry| {
             entry.field("MEMREAP_PID", kill.pid);
             entry.bytes("MEMREAP_COMM", kill.comm.as_bytes());
             entry.field("MEMREAP_UID", kill.uid);
@@ -125,8 +125,8 @@ impl Journal {
             entry.field("MEMREAP_REASON", kill.reason.name());
             entry.bytes("MEMREAP_BECAUSE", kill.because.as_bytes());
             entry.bytes("MEMREAP_RULE", kill.rule.as_bytes());
-            entry.field("MEMREAP_MEANS", kill.means.name());
-            entry.field("MEMREAP_ENDING", ending(kill.ending));
+            entry.field("MEMREAP_MEANS", kill.method.name());
+            entry.field("MEMREAP_ENDING", kill.ending.name());
             entry.field("MEMREAP_AVAILABLE_BEFORE", kill.available[0]);
             entry.field("MEMREAP_AVAILABLE_AFTER", kill.available[1]);
             entry.field("MEMREAP_TOOK_US", kill.took.as_micros());
@@ -135,9 +135,9 @@ impl Journal {
         });
     }
 
-    /// Tells that a victim is about to be killed.
+    /// Writes an entry about a warning.
     pub fn warned(&mut self, warning: &Warning<'_>) {
-        self.tell(Kind::Warned, Priority::Notice, &Text::of(warning), |entry| {
+        self.write(Kind::Warned, Priority::Notice, &Text::of(warning), |entry| {
             entry.field("MEMREAP_PID", warning.pid);
             entry.bytes("MEMREAP_COMM", warning.comm.as_bytes());
             entry.field("MEMREAP_UID", warning.uid);
@@ -148,11 +148,17 @@ impl Journal {
         });
     }
 
-    fn tell(&mut self, kind: Kind, priority: Priority, line: &Text<LINE>, fields: impl FnOnce(&mut Entry)) {
-        let sent = match &self.out {
-            Out::Journald(socket) => {
+    fn write(
+        &mut self,
+        kind: Kind,
+        priority: Priority,
+        line: &Text<MAX_LINE_BYTES>,
+        fields: impl FnOnce(&mut Entry),
+    ) {
+        let sent = match &self.output {
+            Output::Journald(socket) => {
                 let mut entry = Entry(Text::new());
-                // First, since what does not fit is left out at the end.
+                // First, because what does not fit at the end is left out.
                 entry.bytes("MESSAGE", line.as_bytes());
                 entry.field("PRIORITY", priority as u8);
                 entry.field("MESSAGE_ID", kind.id());
@@ -160,8 +166,8 @@ impl Journal {
                 fields(&mut entry);
                 socket.send(entry.0.as_bytes()).is_ok()
             }
-            Out::Lines { fd, socket, prefix } => {
-                let mut text = Text::<{ LINE + 16 }>::new();
+            Output::Lines { fd, socket, prefix } => {
+                let mut text = Text::<{ MAX_LINE_BYTES + 16 }>::new();
                 if *prefix {
                     text.show(format_args!("<{}>", priority as u8));
                 }
@@ -171,78 +177,17 @@ impl Journal {
                     text.push(if index > 0 { b" " } else { b"" });
                     text.push(part);
                 });
-                text.truncate(LINE + 15);
+                text.truncate(MAX_LINE_BYTES + 15);
                 text.push(b"\n");
-                put(fd, *socket, text.as_bytes())
+                write_nonblocking(fd, *socket, text.as_bytes())
             }
         };
         self.lost += u64::from(!sent);
     }
 }
 
-/// One plain line about a kill: who, what came back, why.
-#[derive(Clone, Copy, Debug)]
-pub struct Line<'a>(pub &'a Kill);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kill = self.0;
-        let victim = Victim(kill);
-        let about = if kill.exact { "" } else { "about " };
-        let (size, took) = (Size(kill.expected), Time(kill.took));
-        match kill.ending {
-            Ending::Back => {
-                write!(f, "killed {victim}: {about}{size} back in {took} by {}", kill.means.name())?;
-            }
-            Ending::Late => write!(f, "killed {victim}: {about}{size} not back after {took}")?,
-            Ending::Gone => write!(f, "{victim}, was gone before the signal")?,
-            Ending::DryRun => write!(f, "would kill {victim}: {about}{size} would come back")?,
-            Ending::Refused(errno) => {
-                write!(f, "could not kill {victim}: ")?;
-                match errno {
-                    libc::EPERM => f.write_str("not permitted (CAP_KILL)")?,
-                    errno => write!(f, "error {errno}")?,
-                }
-            }
-        }
-        if !kill.because.is_empty() {
-            write!(f, "; {}", linux::escape(kill.because.as_bytes()))?;
-        }
-        if !kill.rule.is_empty() {
-            write!(f, "; rule \"{}\"", linux::escape(kill.rule.as_bytes()))?;
-        }
-        Ok(())
-    }
-}
-
-struct Victim<'a>(&'a Kill);
-
-impl fmt::Display for Victim<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kill = self.0;
-        write!(f, "{} ({}), user {}", kill.pid, kill.comm, kill.uid)?;
-        let cgroup = linux::escape(&kill.cgroup[..]);
-        match kill.processes {
-            0 | 1 => Ok(()),
-            all if kill.whole => write!(f, ", and all of {cgroup}, {all} processes"),
-            some => write!(f, ", and {} more of {cgroup}", some - 1),
-        }
-    }
-}
-
-/// The word for an ending in fields and files.
-pub(super) fn ending(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Back => "back",
-        Ending::Gone => "gone",
-        Ending::Late => "late",
-        Ending::DryRun => "dry-run",
-        Ending::Refused(_) => "refused",
-    }
-}
-
 /// An entry in the journal's native format.
-struct Entry(Text<ENTRY>);
+struct Entry(Text<MAX_ENTRY_BYTES>);
 
 impl Entry {
     fn field(&mut self, name: &str, value: impl fmt::Display) {
@@ -274,35 +219,35 @@ fn connect(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Whether JOURNAL_STREAM ("DEVICE:INODE") is about our standard error, and not about one that was
-/// redirected since.
+/// Whether JOURNAL_STREAM ("DEVICE:INODE") is this process's standard error, which may have been redirected
+/// since.
 fn stderr_is_journal(stream: Option<&str>) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
     rustix::fs::fstat(stderr())
         .is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
-fn lines() -> io::Result<Out> {
+fn lines() -> io::Result<Output> {
     let stat = rustix::fs::fstat(stderr())?;
     let socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
-    // O_NONBLOCK is a property that all who have standard error share, so a file of our own is opened. That
-    // fails for sockets, and for a terminal of another user.
+    // O_NONBLOCK is shared by all processes that have this standard error, so it is opened again. That fails
+    // for sockets, and for a terminal of another user.
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(_) => stderr().try_clone_to_owned()?,
     };
     let prefix = !rustix::termios::isatty(&fd);
-    Ok(Out::Lines { fd, socket, prefix })
+    Ok(Output::Lines { fd, socket, prefix })
 }
 
-/// Writes without waiting; false when that was not possible.
-fn put(fd: &OwnedFd, socket: bool, line: &[u8]) -> bool {
+/// Writes without waiting. Returns false when that is not possible.
+fn write_nonblocking(fd: &OwnedFd, socket: bool, line: &[u8]) -> bool {
     if socket {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         return rustix::net::send(fd, line, flags).is_ok();
     }
-    // For the descriptor that could not be opened anew.
+    // For the descriptor that could not be opened again.
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT)];
     let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ready == Ok(1) && rustix::io::write(fd, line).is_ok()
@@ -316,18 +261,18 @@ mod tests {
     use super::super::record::tests::kill;
     use super::*;
 
-    /// A journal and who reads it.
+    /// A journal and its reader.
     fn journald() -> (Journal, UnixDatagram, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let reader = UnixDatagram::bind(&path).unwrap();
         reader.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        (Journal { out: Out::Journald(connect(&path).unwrap()), lost: 0 }, reader, dir)
+        (Journal { output: Output::Journald(connect(&path).unwrap()), lost: 0 }, reader, dir)
     }
 
     /// Reads an entry as journald does.
     fn entry(reader: &UnixDatagram) -> Vec<(String, Vec<u8>)> {
-        let mut buffer = vec![0; 2 * ENTRY];
+        let mut buffer = vec![0; 2 * MAX_ENTRY_BYTES];
         let len = reader.recv(&mut buffer).unwrap();
         let mut rest = &buffer[..len];
         let mut fields = Vec::new();
@@ -353,46 +298,6 @@ mod tests {
         let value = &found.next().unwrap_or_else(|| panic!("no {name}")).1;
         assert!(found.next().is_none(), "{name} twice");
         value
-    }
-
-    #[test]
-    fn one_line_says_who_what_came_back_and_why() {
-        let mut kill = kill("hog");
-        assert_eq!(
-            Line(&kill).to_string(),
-            "killed 4711 (hog), user 1000: 1.2 GiB back in 41 ms by mrelease; 80 MiB of 2.0 GiB were available, \
-             gone in 0.3 s at 400 MiB/s"
-        );
-        kill.because.clear();
-        kill.rule.push_str("browser");
-        kill.exact = false;
-        let mut line = |ending| {
-            kill.ending = ending;
-            Line(&kill).to_string()
-        };
-        let rule = "; rule \"browser\"";
-        assert_eq!(
-            line(Ending::Late),
-            format!("killed 4711 (hog), user 1000: about 1.2 GiB not back after 41 ms{rule}")
-        );
-        assert_eq!(line(Ending::Gone), format!("4711 (hog), user 1000, was gone before the signal{rule}"));
-        assert_eq!(
-            line(Ending::DryRun),
-            format!("would kill 4711 (hog), user 1000: about 1.2 GiB would come back{rule}")
-        );
-        assert_eq!(
-            line(Ending::Refused(libc::EPERM)),
-            format!("could not kill 4711 (hog), user 1000: not permitted (CAP_KILL){rule}")
-        );
-        kill.processes = 12;
-        kill.ending = Ending::Back;
-        for (whole, words) in
-            [(false, "11 more of /user.slice/a"), (true, "all of /user.slice/a, 12 processes")]
-        {
-            kill.whole = whole;
-            let text = Line(&kill).to_string();
-            assert!(text.starts_with(&format!("killed 4711 (hog), user 1000, and {words}: ")), "{text}");
-        }
     }
 
     #[test]
@@ -429,8 +334,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_leaves_the_rest_valid() {
         let (mut journal, reader, _dir) = journald();
-        journal.tell(Kind::Trouble, Priority::Error, &Text::of("x"), |entry| {
-            entry.bytes("MEMREAP_BIG", &[b'x'; 2 * ENTRY]);
+        journal.write(Kind::Trouble, Priority::Error, &Text::of("x"), |entry| {
+            entry.bytes("MEMREAP_BIG", &[b'x'; 2 * MAX_ENTRY_BYTES]);
             entry.field("MEMREAP_PID", 1);
         });
         let entry = entry(&reader);
@@ -439,10 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_does_not_read_cannot_hold_us_up() {
+    fn a_journal_that_does_not_read_is_not_waited_for() {
         let (mut journal, _reader, _dir) = journald();
         for _ in 0..10_000 {
-            journal.note(Kind::Started, Priority::Info, format_args!("x"));
+            journal.log(Kind::Started, Priority::Info, format_args!("x"));
         }
         assert!(journal.lost() > 0);
     }
@@ -451,12 +356,12 @@ mod tests {
     fn lines_have_a_priority_and_one_end() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut journal =
-            Journal { out: Out::Lines { fd: writer.into(), socket: false, prefix: true }, lost: 0 };
-        journal.note(Kind::Reloaded, Priority::Error, format_args!("wrong\n<0>config"));
-        journal.note(Kind::Reloaded, Priority::Error, format_args!("{:2000}", 1));
-        // Nobody reads: once the pipe is full, lines are lost.
+            Journal { output: Output::Lines { fd: writer.into(), socket: false, prefix: true }, lost: 0 };
+        journal.log(Kind::Reloaded, Priority::Error, format_args!("wrong\n<0>config"));
+        journal.log(Kind::Reloaded, Priority::Error, format_args!("{:2000}", 1));
+        // Nothing is read: once the pipe is full, lines are lost.
         for _ in 0..1000 {
-            journal.note(Kind::Started, Priority::Info, format_args!("{:900}", 1));
+            journal.log(Kind::Started, Priority::Info, format_args!("{:900}", 1));
         }
         assert!(journal.lost() > 0);
         drop(journal);

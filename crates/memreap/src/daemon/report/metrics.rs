@@ -1,7 +1,7 @@
-//! Figures for Prometheus, on a Unix socket or a loopback address.
+//! Metrics for Prometheus, on a Unix socket or a loopback address.
 //!
-//! A client is anybody on this machine, and may do what it likes: connect and say nothing, or never read.
-//! Nothing here waits for it, and there is room for few, so that all it can do is to be hung up on.
+//! Any process on this machine can be a client, and may send nothing, or never read. Nothing here waits for a
+//! client, and only a few are served at a time: the oldest is disconnected for a new one.
 
 use std::fmt;
 use std::fs;
@@ -18,32 +18,33 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 
-use super::record::{Ending, Kill, Reason};
+use super::record::KillRecord;
 use super::text::Text;
+use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 
-/// The longest answer.
-const ANSWER: usize = 8 << 10;
-/// The longest request; who says more is not answered.
-const REQUEST: usize = 4 << 10;
-/// Clients at a time; for the next one the oldest is hung up on.
-const CLIENTS: usize = 4;
-/// What is done in one call at most: connections accepted, and clients read from.
-const STEPS: usize = 8;
-/// The listener's number in epoll; clients have theirs from 0.
-const LISTENER: u64 = u64::MAX;
+/// The longest response.
+const MAX_RESPONSE_BYTES: usize = 8 << 10;
+/// The longest request; a longer one is not answered.
+const MAX_REQUEST_BYTES: usize = 4 << 10;
+/// Clients at a time; for the next one the oldest is disconnected.
+const MAX_CLIENTS: usize = 4;
+/// Connections accepted and clients read from in one call, at most.
+const MAX_EVENTS_PER_CALL: usize = 8;
+/// What epoll returns for the listener; for clients it is their index.
+const LISTENER_TOKEN: u64 = u64::MAX;
 
 const REASONS: [Reason; 3] = [Reason::Forecast, Reason::Critical, Reason::Stall];
-const MEANS: [Method; 3] = [Method::Expedite, Method::Mrelease, Method::Plain];
+const METHODS: [Method; 3] = [Method::Expedite, Method::Mrelease, Method::Plain];
 
 /// What is counted and measured. Counters never go down.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
-    /// Victims killed, by reason and means in the order of their definition.
-    kills: [[u64; MEANS.len()]; REASONS.len()],
+pub struct Metrics {
+    /// Victims killed, by reason and method in the order of the two constants.
+    kills: [[u64; METHODS.len()]; REASONS.len()],
     /// Kills whose memory was not back in time.
     kills_late: u64,
-    /// Victims that the kernel did not let us kill.
+    /// Kills that the kernel refused.
     kills_refused: u64,
     /// Bytes that kills gave back.
     bytes_back: u64,
@@ -63,21 +64,21 @@ pub struct Figures {
     pub forecast: Option<Duration>,
     /// Times that the configuration was read again.
     pub reloads: u64,
-    /// Times that it was wrong, and the old one kept.
+    /// Times that it was wrong, and the old one was kept.
     pub reloads_failed: u64,
-    /// Warnings given before kills.
+    /// Warnings before kills.
     pub warnings: u64,
-    /// Processes that were held back.
-    pub held_back: u64,
-    /// What journal and warner could not be told.
+    /// Processes that were throttled.
+    pub throttled: u64,
+    /// Messages that the journal or the helper process did not receive.
     pub messages_lost: u64,
-    /// Processes whose cgroups could not be seen at the start.
+    /// Processes whose cgroups were not visible at the start.
     pub outside: usize,
 }
 
-impl Figures {
+impl Metrics {
     /// Counts a kill.
-    pub fn count(&mut self, kill: &Kill) {
+    pub fn count(&mut self, kill: &KillRecord) {
         self.choices += 1;
         self.exact_reads += u64::from(kill.cost.exact);
         match kill.ending {
@@ -91,34 +92,38 @@ impl Figures {
         }
         if matches!(kill.ending, Ending::Back | Ending::Late) {
             let reason = REASONS.iter().position(|r| *r == kill.reason).unwrap_or(0);
-            let means = MEANS.iter().position(|m| *m == kill.means).unwrap_or(0);
-            self.kills[reason][means] += 1;
+            let method = METHODS.iter().position(|m| *m == kill.method).unwrap_or(0);
+            self.kills[reason][method] += 1;
         }
     }
 }
 
 /// The text exposition format.
-impl fmt::Display for Figures {
+impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         head(f, "memreap_build_info", "gauge", "The version that runs.")?;
         writeln!(f, "memreap_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))?;
         head(f, "memreap_kills_total", "counter", "Victims killed.")?;
         for (reason, kills) in REASONS.iter().zip(&self.kills) {
-            for (means, kills) in MEANS.iter().zip(kills) {
-                let (reason, means) = (reason.name(), means.name());
-                writeln!(f, "memreap_kills_total{{reason=\"{reason}\",means=\"{means}\"}} {kills}")?;
+            for (method, kills) in METHODS.iter().zip(kills) {
+                let (reason, method) = (reason.name(), method.name());
+                writeln!(f, "memreap_kills_total{{reason=\"{reason}\",means=\"{method}\"}} {kills}")?;
             }
         }
         let counters = [
             ("kills_late", "Kills whose memory was not back in time.", self.kills_late),
-            ("kills_refused", "Victims that the kernel did not let us kill.", self.kills_refused),
+            ("kills_refused", "Kills that the kernel refused.", self.kills_refused),
             ("back_bytes", "Bytes that kills gave back.", self.bytes_back),
             ("choices", "Choices that led to a kill.", self.choices),
             ("exact_reads", "Readings of smaps_rollup in choices.", self.exact_reads),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
-            ("warnings", "Warnings given before kills.", self.warnings),
-            ("held_back", "Processes that were held back for being next.", self.held_back),
-            ("messages_lost", "What journal and warner could not be told.", self.messages_lost),
+            ("warnings", "Warnings before kills.", self.warnings),
+            ("held_back", "Processes that were throttled because they would be killed next.", self.throttled),
+            (
+                "messages_lost",
+                "Messages that the journal or the helper process did not receive.",
+                self.messages_lost,
+            ),
         ];
         for (name, help, value) in counters {
             head(f, format_args!("memreap_{name}_total"), "counter", help)?;
@@ -134,7 +139,7 @@ impl fmt::Display for Figures {
             ("headroom_bytes", "Memory and swap that can still be used.", &self.headroom),
             ("forecast_seconds", "When memory runs out at the present rate.", &Number(forecast)),
             ("last_kill_seconds", "From signal to memory back, last kill.", &Number(last_kill)),
-            ("processes_outside", "Processes whose cgroups could not be seen at the start.", &self.outside),
+            ("processes_outside", "Processes whose cgroups were not visible at the start.", &self.outside),
         ];
         for (name, help, value) in gauges {
             head(f, format_args!("memreap_{name}"), "gauge", help)?;
@@ -157,15 +162,15 @@ impl fmt::Display for Number {
     }
 }
 
-/// Answers requests for the figures. Readable (it is an epoll of its own) when there is something to do.
+/// Answers requests for the metrics. Readable (it is an epoll of its own) when there is something to do.
 #[derive(Debug)]
 pub struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
-    clients: [Option<Client>; CLIENTS],
-    /// Counts clients, to know the oldest.
+    clients: [Option<Client>; MAX_CLIENTS],
+    /// Counts clients, to find the oldest.
     turn: u64,
-    answer: Box<Text<ANSWER>>,
+    answer: Box<Text<MAX_RESPONSE_BYTES>>,
 }
 
 #[derive(Debug)]
@@ -174,16 +179,16 @@ struct Client {
     turn: u64,
     /// Bytes of the request that have been read.
     read: usize,
-    /// The last of them that are part of an empty line.
+    /// How many line ends it ends with.
     ends: u8,
 }
 
 impl Server {
     /// Listens at `address`: the path of a Unix socket, or a loopback address with a port
-    /// ("127.0.0.1:9105", "[::1]:9105"). A socket that a daemon before us left behind is replaced.
+    /// ("127.0.0.1:9105", "[::1]:9105"). A socket that an earlier daemon left behind is replaced.
     ///
     /// # Errors
-    /// When that is not possible, the address is not a loopback address, or somebody listens there.
+    /// When that is not possible, the address is not a loopback address, or another process listens there.
     pub fn listen(address: &str) -> io::Result<Self> {
         let listener = if address.starts_with('/') {
             OwnedFd::from(listen_unix(Path::new(address))?)
@@ -191,20 +196,20 @@ impl Server {
             listen_tcp(address)?.into()
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-        let clients = [const { None }; CLIENTS];
+        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER_TOKEN), epoll::EventFlags::IN)?;
+        let clients = [const { None }; MAX_CLIENTS];
         Ok(Self { epoll, listener, clients, turn: 0, answer: Box::new(Text::new()) })
     }
 
-    /// Does what there is to do, up to a bound, and never waits.
-    pub fn serve(&mut self, figures: &Figures) {
-        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; STEPS];
+    /// Accepts and answers clients, a limited number of them, without waiting.
+    pub fn serve(&mut self, metrics: &Metrics) {
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; MAX_EVENTS_PER_CALL];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut space, Some(&now)) else { return };
         for event in ready {
             match event.data.u64() {
-                LISTENER => self.accept(),
-                index => self.read(usize::try_from(index).unwrap_or(CLIENTS), figures),
+                LISTENER_TOKEN => self.accept(),
+                index => self.read(usize::try_from(index).unwrap_or(MAX_CLIENTS), metrics),
             }
         }
     }
@@ -213,9 +218,9 @@ impl Server {
         // One per event: with more waiting, the listener stays readable.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let Ok(stream) = rustix::net::accept_with(&self.listener, flags) else { return };
-        let oldest = (0..CLIENTS).min_by_key(|index| self.clients[*index].as_ref().map_or(0, |c| c.turn));
+        let oldest = (0..MAX_CLIENTS).min_by_key(|index| self.clients[*index].as_ref().map_or(0, |c| c.turn));
         let index = oldest.unwrap_or(0);
-        // Closes the one that was there, which takes it out of the epoll, too.
+        // Closes the old one, which also removes it from the epoll.
         self.clients[index] = None;
         let data = epoll::EventData::new_u64(index as u64);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
@@ -225,9 +230,9 @@ impl Server {
         }
     }
 
-    fn read(&mut self, index: usize, figures: &Figures) {
+    fn read(&mut self, index: usize, metrics: &Metrics) {
         let Some(Some(client)) = self.clients.get_mut(index) else { return };
-        let mut buffer = [0; REQUEST];
+        let mut buffer = [0; MAX_REQUEST_BYTES];
         let asked = match rustix::net::recv(&client.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             // Closed, without an end to what it asked.
@@ -235,7 +240,7 @@ impl Server {
             Ok((_, len)) => {
                 client.read += len;
                 let asked = buffer[..len].iter().any(|byte| client.ends_with(*byte));
-                if !asked && client.read < REQUEST {
+                if !asked && client.read < MAX_REQUEST_BYTES {
                     return;
                 }
                 asked
@@ -244,9 +249,8 @@ impl Server {
         if asked {
             self.answer.clear();
             self.answer.show("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n");
-            self.answer.show(figures);
-            // Into the socket's buffer, which is empty and larger than this. What did not fit is the client's
-            // loss.
+            self.answer.show(metrics);
+            // The socket's buffer is empty and larger than this. What does not fit is lost.
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = rustix::net::send(&client.stream, self.answer.as_bytes(), flags);
             let _ = rustix::net::shutdown(&client.stream, Shutdown::Write);
@@ -262,7 +266,7 @@ impl AsFd for Server {
 }
 
 impl Client {
-    /// Whether the request ends with this byte, which is an empty line's.
+    /// Whether the request ends with this byte: the end of an empty line.
     fn ends_with(&mut self, byte: u8) -> bool {
         self.ends = match byte {
             b'\n' => self.ends + 1,
@@ -278,7 +282,7 @@ fn listen_tcp(address: &str) -> io::Result<TcpListener> {
         io::Error::other("neither the path of a socket nor a loopback address such as 127.0.0.1:9105")
     })?;
     if !address.ip().is_loopback() {
-        return Err(io::Error::other("not a loopback address: nobody else may see who runs here"));
+        return Err(io::Error::other("not a loopback address: metrics are for this machine only"));
     }
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -294,12 +298,12 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         other => other?,
     };
     listener.set_nonblocking(true)?;
-    // No more than what everybody sees in /proc and the journal.
+    // Metrics say no more than what all users can read in /proc.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     Ok(listener)
 }
 
-/// Whether there is a socket to which nobody listens.
+/// Whether it is a socket on which no process listens.
 fn is_stale(path: &Path) -> bool {
     let socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
@@ -327,19 +331,19 @@ mod tests {
         stream
     }
 
-    fn figures() -> Figures {
-        let mut figures = Figures::default();
-        figures.count(&kill("hog"));
+    fn metrics() -> Metrics {
+        let mut metrics = Metrics::default();
+        metrics.count(&kill("hog"));
         let mut late = kill("late");
         (late.ending, late.reason) = (Ending::Late, Reason::Stall);
-        figures.count(&late);
-        figures.available = 12345;
-        figures
+        metrics.count(&late);
+        metrics.available = 12345;
+        metrics
     }
 
     #[test]
-    fn figures_are_in_the_text_format() {
-        let text = figures().to_string();
+    fn metrics_are_in_the_text_format() {
+        let text = metrics().to_string();
         for line in [
             "memreap_kills_total{reason=\"forecast\",means=\"mrelease\"} 1",
             "memreap_kills_total{reason=\"stall\",means=\"mrelease\"} 1",
@@ -371,29 +375,29 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_figures_fit() {
-        let mut figures = figures();
-        figures.kills = [[u64::MAX; MEANS.len()]; REASONS.len()];
-        let mut answer = Text::<ANSWER>::of(&figures);
-        answer.push(&[0; ANSWER / 4]);
+    fn the_largest_numbers_fit() {
+        let mut metrics = metrics();
+        metrics.kills = [[u64::MAX; METHODS.len()]; REASONS.len()];
+        let mut answer = Text::<MAX_RESPONSE_BYTES>::of(&metrics);
+        answer.push(&[0; MAX_RESPONSE_BYTES / 4]);
         assert!(!answer.is_cut());
     }
 
     #[test]
-    fn a_client_is_answered_and_hung_up_on() {
+    fn a_client_is_answered_and_disconnected() {
         let (mut server, dir) = server();
         let mut client = connect(&dir);
-        server.serve(&figures());
+        server.serve(&metrics());
         // A request can come in pieces.
         for piece in ["GET /metr", "ics HTTP/1.1\r\nHost: x\r", "\n\r\n"] {
             client.write_all(piece.as_bytes()).unwrap();
-            server.serve(&figures());
+            server.serve(&metrics());
         }
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
-        assert_eq!(body, figures().to_string());
+        assert_eq!(body, metrics().to_string());
         assert!(server.clients.iter().all(Option::is_none));
     }
 
@@ -406,13 +410,13 @@ mod tests {
         client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
         let began = Instant::now();
         while server.turn == 0 || server.clients.iter().any(Option::is_some) {
-            server.serve(&Figures::default());
+            server.serve(&Metrics::default());
             thread::sleep(Duration::from_millis(1));
             assert!(began.elapsed() < Duration::from_secs(10));
         }
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
-        assert!(answer.ends_with(&Figures::default().to_string()));
+        assert!(answer.ends_with(&Metrics::default().to_string()));
         for bad in ["0.0.0.0:9105", "192.0.2.1:1", "[::]:9105", "localhost", "9105", ""] {
             assert!(Server::listen(bad).is_err(), "{bad}");
         }
@@ -432,14 +436,14 @@ mod tests {
                 _ => client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap(),
             }
             stuck.push(client);
-            server.serve(&figures());
-            server.serve(&figures());
+            server.serve(&metrics());
+            server.serve(&metrics());
         }
-        assert!(server.clients.iter().flatten().count() <= CLIENTS);
+        assert!(server.clients.iter().flatten().count() <= MAX_CLIENTS);
         let mut good = connect(&dir);
         good.write_all(b"GET / HTTP/1.0\n\n").unwrap();
-        server.serve(&figures());
-        server.serve(&figures());
+        server.serve(&metrics());
+        server.serve(&metrics());
         let mut answer = String::new();
         good.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("memreap_kills_total"));
@@ -448,18 +452,18 @@ mod tests {
         // Without end: hung up on.
         let mut endless = connect(&dir);
         endless.set_nonblocking(true).unwrap();
-        server.serve(&figures());
+        server.serve(&metrics());
         let mut hung_up = false;
         for _ in 0..100 {
             hung_up |= endless.write_all(&[b'x'; 512]).is_err();
-            server.serve(&figures());
+            server.serve(&metrics());
         }
         assert!(hung_up);
         // And those who left are forgotten.
         drop((stuck, endless));
         // At once, but for a process that another test has just forked, and that has them for a moment.
         while server.clients.iter().any(Option::is_some) {
-            server.serve(&figures());
+            server.serve(&metrics());
             assert!(began.elapsed() < Duration::from_secs(20));
         }
     }
@@ -469,7 +473,7 @@ mod tests {
         let (server, dir) = server();
         let path = dir.path().join("metrics");
         let path = path.to_str().unwrap();
-        assert!(Server::listen(path).is_err(), "somebody listens there");
+        assert!(Server::listen(path).is_err(), "another process listens there");
         drop(server);
         Server::listen(path).unwrap();
         let file = dir.path().join("file");

@@ -1,4 +1,4 @@
-//! What the daemon tells people and other programs.
+//! What the daemon reports to people and other programs.
 
 pub mod history;
 pub mod journal;
@@ -8,3 +8,4 @@ pub mod record;
 pub mod service;
 pub mod text;
 pub mod warn;
+pub mod warning;

@@ -1,4 +1,4 @@
-//! Who is told what: the journal, the service manager, the history, the metrics, the hook.
+//! Reports events to the journal, the service manager, the history, the metrics and the hook.
 
 use std::error::Error as _;
 use std::fmt;
@@ -14,38 +14,41 @@ use linux::process::Comm;
 
 use super::history::History;
 use super::journal::{Journal, Kind, Priority};
-use super::metrics::{Figures, Server};
-use super::record::{Kill, Reason};
+use super::metrics::{Metrics, Server};
+use super::record::KillRecord;
 use super::service::Service;
-use super::warn::{Warner, Warning};
+use super::warn::Warner;
+use super::warning::Warning;
 use crate::choice::Choice;
 use crate::config::Config;
 use crate::daemon::decide::governor::Outlook;
+use crate::daemon::decide::reason::Reason;
 use crate::units::Size;
 
-/// The same trouble is not told more often than this.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Errors, and the throttling of the same process, are not reported more often than this.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All that can be told. No call waits or allocates once it is made.
-pub struct Voice {
+/// All receivers of reports. No call waits or allocates, except for those that say so.
+pub struct Notifier {
     journal: Journal,
     service: Service,
     history: Option<History>,
     server: Option<Server>,
     warner: Option<Warner>,
-    /// What metrics say.
-    pub figures: Figures,
-    troubled: Option<Instant>,
-    /// Who was last told to be held back.
-    held: Option<(Pid, Instant)>,
+    /// The metrics.
+    pub metrics: Metrics,
+    last_error: Option<Instant>,
+    /// The process whose throttling was last reported.
+    last_throttled: Option<(Pid, Instant)>,
 }
 
-impl Voice {
-    /// Opens all that the configuration asks for. What is not possible but can be done without, is told.
-    /// Must be made before threads are started: it forks.
+impl Notifier {
+    /// Opens all that the configuration asks for. Allocates, and forks: to be called before threads are
+    /// started. A history that cannot be opened is reported, and the daemon works without it.
     ///
     /// # Errors
-    /// When an address for metrics cannot be had: whoever gave it counts on it.
+    /// When the helper process, the service manager or the journal cannot be reached, or the address for
+    /// metrics cannot be listened on.
     pub fn open(config: &Config) -> Result<Self> {
         let wanted = config.warn.desktop || config.warn.command.is_some();
         let warner = if wanted {
@@ -61,10 +64,10 @@ impl Voice {
             Ok(history) => Some(history),
             Err(e) => {
                 let path = linux::escape(path);
-                journal.note(
+                journal.log(
                     Kind::Trouble,
                     Priority::Warning,
-                    format_args!("kills are not noted: {path}: {e}"),
+                    format_args!("kills are not recorded: {path}: {e}"),
                 );
                 None
             }
@@ -72,7 +75,7 @@ impl Voice {
         let server = match config.record.metrics.as_deref() {
             Some(address) => {
                 let server = Server::listen(address).with_context(|| {
-                    format!("cannot give metrics on {}", linux::escape(Path::new(address)))
+                    format!("cannot serve metrics on {}", linux::escape(Path::new(address)))
                 })?;
                 Some(server)
             }
@@ -84,111 +87,116 @@ impl Voice {
             history,
             server,
             warner,
-            figures: Figures::default(),
-            troubled: None,
-            held: None,
+            metrics: Metrics::default(),
+            last_error: None,
+            last_throttled: None,
         })
     }
 
-    /// The descriptor that is readable when somebody wants metrics.
+    /// Returns the descriptor that is readable when a client wants metrics.
     pub fn metrics_fd(&self) -> Option<BorrowedFd<'_>> {
         self.server.as_ref().map(|server| server.as_fd())
     }
 
-    /// Gives metrics to whoever wants them.
-    pub fn serve(&mut self) {
+    /// Answers requests for metrics.
+    pub fn serve_metrics(&mut self) {
         if let Some(server) = &mut self.server {
-            self.figures.messages_lost =
+            self.metrics.messages_lost =
                 self.journal.lost() + self.warner.as_ref().map_or(0, Warner::dropped);
-            server.serve(&self.figures);
+            server.serve(&self.metrics);
         }
     }
 
-    /// How often the service manager wants to hear of us.
+    /// Returns how often [`Notifier::watchdog`] must be called; `None` without a watchdog.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.service.watchdog_interval()
     }
 
-    /// We are alive.
-    pub fn alive(&self) {
-        // A service manager that does not read will know soon enough.
+    /// Tells the service manager that the daemon is alive.
+    pub fn watchdog(&self) {
+        // When it fails the next one is in time.
         let _ = self.service.watchdog();
     }
 
-    /// We have started.
+    /// The daemon has started; `how` says how it works.
     pub fn ready(&mut self, how: fmt::Arguments<'_>) {
-        self.journal.note(Kind::Started, Priority::Info, how);
+        self.journal.log(Kind::Started, Priority::Info, how);
         let _ = self.service.status(how);
         let _ = self.service.ready();
     }
 
-    /// We end.
+    /// The daemon is about to end.
     pub fn stopping(&mut self) {
         let _ = self.service.stopping();
-        self.journal.note(Kind::Started, Priority::Info, format_args!("told to end"));
+        self.journal.log(Kind::Started, Priority::Info, format_args!("stopping"));
     }
 
-    /// The configuration is read anew.
+    /// The configuration is about to be read again.
     pub fn reloading(&self) {
         let _ = self.service.reloading();
     }
 
-    /// The configuration was read anew; with what is wrong with it the old one is kept.
+    /// The configuration was read again. With an error, which says what is wrong with it, the old one is
+    /// kept.
     pub fn reloaded(&mut self, config: Result<&Config, &str>) {
         match config {
             Ok(config) => {
-                self.figures.reloads += 1;
-                self.journal.note(Kind::Reloaded, Priority::Info, format_args!("took the new configuration"));
+                self.metrics.reloads += 1;
+                self.journal.log(
+                    Kind::Reloaded,
+                    Priority::Info,
+                    format_args!("the new configuration is in force"),
+                );
                 match &self.warner {
                     Some(warner) => {
                         if let Err(e) = warner.configure(&config.warn) {
-                            self.trouble(format_args!("the process that warns is gone: {e}"));
+                            self.error(format_args!("the process that warns is gone: {e}"));
                         }
                     }
                     None if config.warn.desktop || config.warn.command.is_some() => {
-                        self.trouble(format_args!("warnings are only turned on by a restart"));
+                        self.error(format_args!("warnings can be turned on only by a restart"));
                     }
                     None => {}
                 }
             }
             Err(wrong) => {
-                self.figures.reloads_failed += 1;
+                self.metrics.reloads_failed += 1;
                 for line in wrong.lines() {
-                    self.journal.note(Kind::Reloaded, Priority::Error, format_args!("{line}"));
+                    self.journal.log(Kind::Reloaded, Priority::Error, format_args!("{line}"));
                 }
                 let text = format_args!("the old configuration stays in force");
-                self.journal.note(Kind::Reloaded, Priority::Error, text);
+                self.journal.log(Kind::Reloaded, Priority::Error, text);
             }
         }
         let _ = self.service.ready();
     }
 
-    /// Something that should not happen.
-    pub fn trouble(&mut self, what: impl fmt::Display) {
-        if self.troubled.is_none_or(|when| when.elapsed() >= AGAIN) {
-            self.troubled = Some(Instant::now());
-            self.journal.note(Kind::Trouble, Priority::Error, format_args!("{what}"));
+    /// An error. Reported once a minute at most.
+    pub fn error(&mut self, what: impl fmt::Display) {
+        if self.last_error.is_none_or(|when| when.elapsed() >= REPEAT_INTERVAL) {
+            self.last_error = Some(Instant::now());
+            self.journal.log(Kind::Trouble, Priority::Error, format_args!("{what}"));
         }
     }
 
-    /// Something could not be read.
-    pub fn failed(&mut self, error: &linux::Error) {
-        self.trouble(Whole(error));
+    /// Something could not be read. Reported as [`Notifier::error`].
+    pub fn read_failed(&mut self, error: &linux::Error) {
+        self.error(WithCauses(error));
     }
 
-    /// Something that is good to know.
+    /// Information about the start.
     pub fn note(&mut self, what: fmt::Arguments<'_>) {
-        self.journal.note(Kind::Started, Priority::Notice, what);
+        self.journal.log(Kind::Started, Priority::Notice, what);
     }
 
-    /// Something that should be put right.
+    /// A problem that the administrator should solve.
     pub fn warning(&mut self, what: fmt::Arguments<'_>) {
-        self.journal.note(Kind::Trouble, Priority::Warning, what);
+        self.journal.log(Kind::Trouble, Priority::Warning, what);
     }
 
     /// A kill may come soon.
     pub fn warn(&mut self, victim: &Choice, because: &str) {
-        self.figures.warnings += 1;
+        self.metrics.warnings += 1;
         let warning = Warning {
             pid: victim.pid,
             comm: victim.comm,
@@ -204,82 +212,82 @@ impl Voice {
         }
     }
 
-    /// Somebody is held back. Told once a minute of the same process.
-    pub fn held_back(&mut self, pid: Pid, comm: Comm, because: &str) {
-        self.figures.held_back += 1;
-        // It may come and go for hours.
-        if self.held.is_some_and(|(who, when)| who == pid && when.elapsed() < AGAIN) {
+    /// A process is throttled. Reported once a minute at most for the same process.
+    pub fn throttled(&mut self, pid: Pid, comm: Comm, because: &str) {
+        self.metrics.throttled += 1;
+        // It may begin and end for hours.
+        if self.last_throttled.is_some_and(|(who, when)| who == pid && when.elapsed() < REPEAT_INTERVAL) {
             return;
         }
-        self.held = Some((pid, Instant::now()));
-        self.journal.note(
+        self.last_throttled = Some((pid, Instant::now()));
+        self.journal.log(
             Kind::Warned,
             Priority::Notice,
-            format_args!("holding {pid} ({comm}) back: it runs when nobody else wants to; {because}"),
+            format_args!("throttling {pid} ({comm}): it runs only when no other process wants to; {because}"),
         );
     }
 
-    /// There is nobody to kill, or, with `killed`, kills did not help; and what of the machine's memory no
-    /// kill gives back.
-    pub fn helpless(&mut self, reason: Reason, killed: bool, because: &str, machine: Option<&MemInfo>) {
+    /// There is no victim, or, with `killed`, kills did not help. `machine` is for what of the machine's
+    /// memory no kill gives back.
+    pub fn no_kill_helps(&mut self, reason: Reason, killed: bool, because: &str, machine: Option<&MemInfo>) {
         let what = if killed {
             "kills do not help, and the next ones will wait"
         } else {
-            "nobody may be killed whose memory would help"
+            "no process may be killed whose memory would help"
         };
-        let (reason, held) = (reason.name(), Unfreed(machine));
-        let text = format_args!("{what} ({reason}): {because}{held}");
-        self.journal.note(Kind::Trouble, Priority::Error, text);
+        let (reason, rest) = (reason.name(), NotFreedByKills(machine));
+        let text = format_args!("{what} ({reason}): {because}{rest}");
+        self.journal.log(Kind::Trouble, Priority::Error, text);
     }
 
-    /// A victim was asked to end.
-    pub fn asked(&mut self, victim: &Choice, signal: Signal, error: Option<&linux::Error>) {
+    /// A victim was sent the first signal, or the kernel refused that.
+    pub fn first_signal_sent(&mut self, victim: &Choice, signal: Signal, error: Option<&linux::Error>) {
         let (pid, comm) = (victim.pid, victim.comm);
         match error {
-            None => self.journal.note(
+            None => self.journal.log(
                 Kind::Warned,
                 Priority::Warning,
                 format_args!("asked {pid} ({comm}) to end, by signal {}", signal.as_raw()),
             ),
-            Some(e) => self.trouble(format_args!("cannot ask {pid} ({comm}) to end: {}", Whole(e))),
+            Some(e) => self.error(format_args!("cannot ask {pid} ({comm}) to end: {}", WithCauses(e))),
         }
     }
 
-    /// A kill is over.
-    pub fn killed(&mut self, kill: &Kill) {
-        self.figures.count(kill);
+    /// A kill has ended.
+    pub fn killed(&mut self, kill: &KillRecord) {
+        self.metrics.count(kill);
         self.journal.killed(kill);
         if let Some(history) = &self.history
             && let Err(e) = history.append(kill)
         {
-            self.trouble(format_args!("a kill is not noted: {e}"));
+            self.error(format_args!("a kill was not recorded: {e}"));
         }
         if let Some(warner) = &mut self.warner {
             warner.killed(kill);
         }
     }
 
-    /// What was seen of the machine's memory.
-    pub fn outlook(&mut self, outlook: Outlook) {
-        self.figures.available = outlook.available;
-        self.figures.headroom = outlook.headroom;
-        self.figures.forecast = outlook.left;
+    /// Sets the metrics of memory.
+    pub fn set_outlook(&mut self, outlook: Outlook) {
+        self.metrics.available = outlook.available;
+        self.metrics.headroom = outlook.headroom;
+        self.metrics.forecast = outlook.time_left;
     }
 
-    /// To be called when there is time: keeps the history from growing for ever.
-    pub fn tidy(&mut self) {
+    /// To be called from time to time while memory is not short: rotates the history when it is large.
+    pub fn maintain(&mut self) {
         if let Some(history) = &mut self.history
-            && let Err(e) = history.tidy()
+            && let Err(e) = history.maintain()
         {
-            self.trouble(format_args!("the history cannot be put aside: {e}"));
+            self.error(format_args!("the history cannot be rotated: {e}"));
         }
     }
 }
 
-/// What of the machine's memory no kill gives back.
-struct Unfreed<'a>(Option<&'a MemInfo>);
+/// The machine's memory that no kill gives back, as text.
+struct NotFreedByKills<'a>(Option<&'a MemInfo>);
 
-impl fmt::Display for Unfreed<'_> {
+impl fmt::Display for NotFreedByKills<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(info) = self.0 else { return Ok(()) };
         let kernel = info.slab_unreclaimable.saturating_add(info.page_tables);
@@ -306,10 +314,10 @@ impl fmt::Display for Unfreed<'_> {
     }
 }
 
-/// An error with what the kernel said: by itself it tells only what for.
-struct Whole<'a>(&'a linux::Error);
+/// An error with its causes: by itself it names only the file or call.
+struct WithCauses<'a>(&'a linux::Error);
 
-impl fmt::Display for Whole<'_> {
+impl fmt::Display for WithCauses<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let mut cause = self.0.source();
@@ -342,17 +350,17 @@ mod tests {
             ..MemInfo::default()
         };
         assert_eq!(
-            Unfreed(Some(&info)).to_string(),
+            NotFreedByKills(Some(&info)).to_string(),
             "; no kill gives back tmpfs and shared memory (690 MiB), huge pages (512 MiB), the kernel's slabs and \
              page tables (48 MiB), drivers' memory and the rest (658 MiB)"
         );
-        assert_eq!(Unfreed(None).to_string(), "");
+        assert_eq!(NotFreedByKills(None).to_string(), "");
     }
 
     #[test]
     fn an_error_is_told_with_its_cause() {
         let source = io::Error::from_raw_os_error(libc::EACCES);
         let error = linux::Error::Io { path: "/sys/block".into(), source };
-        assert_eq!(Whole(&error).to_string(), "/sys/block: Permission denied (os error 13)");
+        assert_eq!(WithCauses(&error).to_string(), "/sys/block: Permission denied (os error 13)");
     }
 }

@@ -1,54 +1,20 @@
-//! What a kill was, as it is told to the journal, the history, the metrics and the hook.
+//! A kill, as it is reported to the journal, the history, the metrics and the hook.
 
+use std::fmt;
 use std::time::Duration;
 
-use arrayvec::{ArrayString, ArrayVec};
+use arrayvec::ArrayString;
 use linux::Pid;
 use linux::process::Comm;
 
-use crate::choice::{CGROUP, Cost};
+use crate::choice::{CgroupPath, Cost};
+use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
-
-/// Why a victim was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// At the present rate memory will run out within the horizon.
-    Forecast,
-    /// Hardly any memory is available.
-    Critical,
-    /// All tasks stall.
-    Stall,
-}
-
-impl Reason {
-    /// The word for it in output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forecast => "forecast",
-            Self::Critical => "critical",
-            Self::Stall => "stall",
-        }
-    }
-}
-
-/// How a kill ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The memory is back.
-    Back,
-    /// It was gone before a signal reached it.
-    Gone,
-    /// The deadline was over first.
-    Late,
-    /// No signal was sent: a dry run.
-    DryRun,
-    /// The kernel refused the signal with this error number.
-    Refused(i32),
-}
+use crate::units::{Size, Time};
 
 /// A kill, from the decision to the memory.
 #[derive(Clone, Debug)]
-pub struct Kill {
+pub struct KillRecord {
     /// When it was decided, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The victim's ID.
@@ -58,26 +24,26 @@ pub struct Kill {
     /// Its user.
     pub uid: u32,
     /// Its cgroup; empty without one.
-    pub cgroup: ArrayVec<u8, CGROUP>,
+    pub cgroup: CgroupPath,
     /// How many processes of the cgroup were killed together.
     pub processes: u32,
-    /// They are all that were in it.
+    /// All processes of the cgroup were killed.
     pub whole: bool,
     /// What was expected to come back, in bytes.
     pub expected: u64,
     /// `expected` was exact.
     pub exact: bool,
-    /// Why.
+    /// Why it was killed.
     pub reason: Reason,
-    /// The figures behind the reason, for people: "180 MiB of 2.0 GiB available, gone in 0.4 s at 420 MiB/s".
+    /// The numbers behind the reason, for people: "180 MiB of 2.0 GiB available, gone in 0.4 s at 420 MiB/s".
     pub because: ArrayString<160>,
-    /// The rule that weighed the victim, for people; empty for none.
+    /// The label of the rule that decided the victim's weight; empty for none.
     pub rule: ArrayString<64>,
     /// How the memory came back.
-    pub means: Method,
+    pub method: Method,
     /// How it ended.
     pub ending: Ending,
-    /// MemAvailable (or the limit's rest) before and after, in bytes.
+    /// MemAvailable (or what is left of the limit) before and after, in bytes.
     pub available: [u64; 2],
     /// From the signal until the memory was back.
     pub took: Duration,
@@ -85,15 +51,63 @@ pub struct Kill {
     pub cost: Cost,
 }
 
+/// One line: which process, what came back, why.
+impl fmt::Display for KillRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kill = self;
+        let victim = VictimText(kill);
+        let about = if kill.exact { "" } else { "about " };
+        let (size, took) = (Size(kill.expected), Time(kill.took));
+        match kill.ending {
+            Ending::Back => {
+                write!(f, "killed {victim}: {about}{size} back in {took} by {}", kill.method.name())?;
+            }
+            Ending::Late => write!(f, "killed {victim}: {about}{size} not back after {took}")?,
+            Ending::Gone => write!(f, "{victim}, was gone before the signal")?,
+            Ending::DryRun => write!(f, "would kill {victim}: {about}{size} would come back")?,
+            Ending::Refused(errno) => {
+                write!(f, "could not kill {victim}: ")?;
+                match errno {
+                    libc::EPERM => f.write_str("not permitted (CAP_KILL)")?,
+                    errno => write!(f, "error {errno}")?,
+                }
+            }
+        }
+        if !kill.because.is_empty() {
+            write!(f, "; {}", linux::escape(kill.because.as_bytes()))?;
+        }
+        if !kill.rule.is_empty() {
+            write!(f, "; rule \"{}\"", linux::escape(kill.rule.as_bytes()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The victim, and those that were killed with it.
+struct VictimText<'a>(&'a KillRecord);
+
+impl fmt::Display for VictimText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kill = self.0;
+        write!(f, "{} ({}), user {}", kill.pid, kill.comm, kill.uid)?;
+        let cgroup = linux::escape(&kill.cgroup[..]);
+        match kill.processes {
+            0 | 1 => Ok(()),
+            all if kill.whole => write!(f, ", and all of {cgroup}, {all} processes"),
+            some => write!(f, ", and {} more of {cgroup}", some - 1),
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// A kill that went well.
-    pub(crate) fn kill(comm: &str) -> Kill {
-        let mut cgroup = ArrayVec::new();
+    /// A kill whose memory came back.
+    pub(crate) fn kill(comm: &str) -> KillRecord {
+        let mut cgroup = CgroupPath::new();
         cgroup.try_extend_from_slice(b"/user.slice/a").unwrap();
-        Kill {
+        KillRecord {
             unix_ms: 1_700_000_000_123,
             pid: Pid::new(4711).unwrap(),
             comm: Comm::new(comm.as_bytes()).unwrap(),
@@ -107,11 +121,51 @@ pub(crate) mod tests {
             because: ArrayString::from("80 MiB of 2.0 GiB were available, gone in 0.3 s at 400 MiB/s")
                 .unwrap(),
             rule: ArrayString::new(),
-            means: Method::Mrelease,
+            method: Method::Mrelease,
             ending: Ending::Back,
             available: [80 << 20, 1300 << 20],
             took: Duration::from_millis(41),
             cost: Cost { processes: 300, cheap: 300, exact: 2, late: 0, took: Duration::from_millis(3) },
+        }
+    }
+
+    #[test]
+    fn one_line_says_who_what_came_back_and_why() {
+        let mut kill = kill("hog");
+        assert_eq!(
+            kill.to_string(),
+            "killed 4711 (hog), user 1000: 1.2 GiB back in 41 ms by mrelease; 80 MiB of 2.0 GiB were available, \
+             gone in 0.3 s at 400 MiB/s"
+        );
+        kill.because.clear();
+        kill.rule.push_str("browser");
+        kill.exact = false;
+        let mut line = |ending| {
+            kill.ending = ending;
+            kill.to_string()
+        };
+        let rule = "; rule \"browser\"";
+        assert_eq!(
+            line(Ending::Late),
+            format!("killed 4711 (hog), user 1000: about 1.2 GiB not back after 41 ms{rule}")
+        );
+        assert_eq!(line(Ending::Gone), format!("4711 (hog), user 1000, was gone before the signal{rule}"));
+        assert_eq!(
+            line(Ending::DryRun),
+            format!("would kill 4711 (hog), user 1000: about 1.2 GiB would come back{rule}")
+        );
+        assert_eq!(
+            line(Ending::Refused(libc::EPERM)),
+            format!("could not kill 4711 (hog), user 1000: not permitted (CAP_KILL){rule}")
+        );
+        kill.processes = 12;
+        kill.ending = Ending::Back;
+        for (whole, words) in
+            [(false, "11 more of /user.slice/a"), (true, "all of /user.slice/a, 12 processes")]
+        {
+            kill.whole = whole;
+            let text = kill.to_string();
+            assert!(text.starts_with(&format!("killed 4711 (hog), user 1000, and {words}: ")), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Telling the service manager how we are: sd_notify(3), without waiting and without allocating.
+//! Notifies the service manager: sd_notify(3), without waiting and without allocating.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,9 +13,9 @@ use rustix::time::{ClockId, clock_gettime};
 use super::text::Text;
 
 /// The longest message: a status line.
-const MESSAGE: usize = 512;
+const MAX_MESSAGE_BYTES: usize = 512;
 
-/// The service manager that started us, if one did and wants to hear of us.
+/// The service manager that has started the daemon, if one has and wants notifications.
 #[derive(Debug)]
 pub struct Service {
     socket: Option<UnixDatagram>,
@@ -23,8 +23,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// The one that the environment names (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID). Connects, since
-    /// the sandbox will not let us do so later.
+    /// Connects to the one that the environment names (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID). The
+    /// sandbox does not permit that later.
     ///
     /// # Errors
     /// When there is one that cannot be reached.
@@ -38,8 +38,8 @@ impl Service {
         Ok(Self { socket, watchdog })
     }
 
-    /// How often [`Service::watchdog`] must be called: half of what the manager waits. `None` when it does not
-    /// wait.
+    /// Returns how often [`Service::watchdog`] must be called: half of what the manager waits. `None` when it
+    /// does not wait.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|limit| limit / 2)
     }
@@ -47,7 +47,7 @@ impl Service {
     /// The start, or a reload, is over.
     ///
     /// # Errors
-    /// When the message could not be sent: at the start the manager will then end us.
+    /// When the message could not be sent: at the start the manager will then end the daemon.
     pub fn ready(&self) -> io::Result<()> {
         self.send(format_args!("READY=1"))
     }
@@ -64,7 +64,7 @@ impl Service {
         ))
     }
 
-    /// We are about to end.
+    /// The daemon is about to end.
     ///
     /// # Errors
     /// When the message could not be sent.
@@ -72,20 +72,20 @@ impl Service {
         self.send(format_args!("STOPPING=1"))
     }
 
-    /// We are alive.
+    /// The daemon is alive.
     ///
     /// # Errors
-    /// When the message could not be sent. The next one is in time still.
+    /// When the message could not be sent. The next one is still in time.
     pub fn watchdog(&self) -> io::Result<()> {
         self.send(format_args!("WATCHDOG=1"))
     }
 
-    /// What we are doing, for people. Only the first line counts, and not more than fits.
+    /// What the daemon is doing, for people. Only the first line counts, and not more than fits.
     ///
     /// # Errors
     /// When the message could not be sent.
     pub fn status(&self, status: impl fmt::Display) -> io::Result<()> {
-        let text = Text::<{ MESSAGE - 7 }>::of(status);
+        let text = Text::<{ MAX_MESSAGE_BYTES - 7 }>::of(status);
         // Another line would be another message.
         let line = text.as_bytes().split(|b| *b == b'\n').next().unwrap_or_default();
         self.send(format_args!("STATUS={}", linux::escape(line)))
@@ -93,7 +93,7 @@ impl Service {
 
     fn send(&self, message: fmt::Arguments<'_>) -> io::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
-        socket.send(Text::<MESSAGE>::of(message).as_bytes()).map(drop)
+        socket.send(Text::<MAX_MESSAGE_BYTES>::of(message).as_bytes()).map(drop)
     }
 }
 
@@ -110,7 +110,7 @@ fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// How long the manager waits for a sign of life from this process.
+/// Returns how long the manager waits for the watchdog message of this process.
 fn watchdog(usec: Option<&str>, pid: Option<&str>) -> Option<Duration> {
     let ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
     let limit = Duration::from_micros(usec?.parse().ok()?);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn received(manager: &UnixDatagram) -> String {
-        let mut buffer = [0; 2 * MESSAGE];
+        let mut buffer = [0; 2 * MAX_MESSAGE_BYTES];
         let len = manager.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..len].to_vec()).unwrap()
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_does_not_read_cannot_hold_us_up() {
+    fn a_manager_that_does_not_read_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let _deaf = UnixDatagram::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Text in a fixed buffer: what the daemon says is put together without allocating.
+//! Text in a fixed buffer: messages are put together without allocating.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl<const N: usize> Text<N> {
         Self { bytes: ArrayVec::new_const(), cut: false }
     }
 
-    /// What `what` displays.
+    /// Makes text of what `what` displays.
     pub fn of(what: impl fmt::Display) -> Self {
         let mut text = Self::new();
         text.show(what);
@@ -30,7 +30,7 @@ impl<const N: usize> Text<N> {
         let _ = fmt::Write::write_fmt(self, format_args!("{what}"));
     }
 
-    /// Adds bytes; cuts between bytes.
+    /// Adds bytes, as many as fit.
     pub fn push(&mut self, bytes: &[u8]) {
         let room = self.bytes.remaining_capacity().min(bytes.len());
         self.cut |= room < bytes.len();
@@ -49,12 +49,12 @@ impl<const N: usize> Text<N> {
         self.cut = false;
     }
 
-    /// Something did not fit.
+    /// Whether something did not fit.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

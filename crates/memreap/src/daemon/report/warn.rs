@@ -1,12 +1,13 @@
-//! Telling others: a command of the administrator's, and the desktops of users who are logged in.
+//! Warnings and notices of kills, by a command of the administrator's and on the desktops of users who are
+//! logged in.
 //!
-//! Both mean to start programs, which takes memory and time and can hang. So a helper process does it,
-//! forked before the daemon locks itself in. It is told over a socket that never holds the daemon up: when
-//! the helper is behind, what does not fit is dropped and counted.
+//! Both start programs, which takes memory and time and can hang. So a helper process does it, forked before
+//! the daemon enters its sandbox. It gets messages over a socket for which the daemon never waits: when the
+//! helper is behind, messages that do not fit are dropped and counted.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -14,61 +15,30 @@ use std::time::{Duration, Instant};
 use std::{env, fmt};
 
 use linux::process::Comm;
-use linux::{Pid, escape};
+use linux::{Pid, child, escape, sched, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::Signal;
 
-use super::journal::{Line, ending};
-use super::record::{Kill, Reason};
+use super::record::KillRecord;
 use super::text::Text;
+use super::warning::Warning;
 use crate::config;
-use crate::units::Size;
 
 /// The longest message, and so the longest command with its arguments.
-const MESSAGE: usize = 4 << 10;
-/// How much may wait for the helper. What waits longer than some hooks take is no news any more.
-const WAITING: usize = 16 << 10;
-/// First bytes of messages.
-const CONFIGURE: u8 = b'C';
-const EVENT: u8 = b'E';
-/// Where each user's session bus is, below the user's number.
-const RUN_USER: &str = "/run/user";
+const MAX_MESSAGE_BYTES: usize = 4 << 10;
+/// How much may wait for the helper: messages that wait for longer than a few commands take are useless.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
+/// The first byte of a message.
+const CONFIGURE_TAG: u8 = b'C';
+const EVENT_TAG: u8 = b'E';
+/// The directory with a directory per user, by number, in which the session bus is.
+const USER_RUNTIME_DIRS: &str = "/run/user";
 /// The time for a command when none is configured.
-const TIME_LIMIT: Duration = Duration::from_secs(5);
+const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A victim that will be killed if it goes on like this.
-#[derive(Clone, Copy, Debug)]
-pub struct Warning<'a> {
-    /// Its ID.
-    pub pid: Pid,
-    /// Its name.
-    pub comm: Comm,
-    /// Its user.
-    pub uid: u32,
-    /// Its cgroup; empty without one.
-    pub cgroup: &'a [u8],
-    /// What would come back, in bytes.
-    pub bytes: u64,
-    /// Why.
-    pub reason: Reason,
-    /// The figures behind it.
-    pub because: &'a str,
-}
-
-impl fmt::Display for Warning<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pid, comm, uid, bytes, because, .. } = self;
-        write!(f, "about to kill {pid} ({comm}), user {uid}, for {}", Size(*bytes))?;
-        if !because.is_empty() {
-            write!(f, "; {}", escape(because.as_bytes()))?;
-        }
-        Ok(())
-    }
-}
-
-/// The helper process, as the daemon has it.
+/// The daemon's end of the connection to the helper process.
 #[derive(Debug)]
 pub struct Warner {
     socket: OwnedFd,
@@ -79,53 +49,46 @@ pub struct Warner {
 impl Warner {
     /// Forks the helper. It ends when this is dropped or the daemon dies.
     ///
-    /// To be called before there are threads, which the helper would lack, before the daemon has
-    /// privileges that it does not need (priority, locked memory), before the sandbox, and before files
-    /// are opened that it should not have.
+    /// To be called before there are threads, which the helper would lack, before the daemon has priority and
+    /// locked memory, which the helper must not have, before the sandbox, and before files are opened that
+    /// the helper must not have.
     ///
     /// # Errors
     /// When there is no room for another process.
     pub fn start() -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        rustix::net::sockopt::set_socket_send_buffer_size(&ours, WAITING)?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES)?;
         let daemon = Pid::own();
+        let work = || {
+            helper(&theirs, daemon);
+            0
+        };
         // SAFETY: there are no other threads (see above), so the child may do all that a process may.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                helper(&theirs, daemon);
-                // Without flushing what the daemon had in its buffers.
-                // SAFETY: ends the process.
-                unsafe { libc::_exit(0) }
-            }
-            pid => {
-                let pid = Pid::new(pid).ok_or_else(|| io::Error::other("fork gave no process"))?;
-                Ok(Self { socket: ours, pid, dropped: 0 })
-            }
-        }
+        let pid = unsafe { child::fork(work) }?;
+        Ok(Self { socket: ours, pid, dropped: 0 })
     }
 
-    /// Tells the helper what to do from now on.
+    /// Sends the helper another configuration.
     ///
     /// # Errors
     /// When the command is too long, or the helper is gone or far behind.
     pub fn configure(&self, config: &config::Warn) -> io::Result<()> {
-        let mut message = Text::<MESSAGE>::new();
-        message.push(&[CONFIGURE, b'0' + u8::from(config.desktop)]);
+        let mut message = Text::<MAX_MESSAGE_BYTES>::new();
+        message.push(&[CONFIGURE_TAG, b'0' + u8::from(config.desktop)]);
         message.show(config.time_limit.as_millis());
         for argument in config.command.iter().flatten() {
             message.push(b"\0");
             message.push(argument.as_bytes());
         }
         if message.is_cut() {
-            return Err(io::Error::other(format!("the command is longer than {MESSAGE} bytes")));
+            return Err(io::Error::other(format!("the command is longer than {MAX_MESSAGE_BYTES} bytes")));
         }
         rustix::net::send(&self.socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Has a warning passed on.
+    /// Sends the helper a warning.
     pub fn warn(&mut self, warning: &Warning<'_>) {
         let mut event = Event::new("warn", warning.pid, &warning.comm, warning.uid, warning.bytes);
         event.add("REASON", warning.reason.name());
@@ -134,25 +97,25 @@ impl Warner {
         self.send(&event);
     }
 
-    /// Has it passed on that somebody was killed.
-    pub fn killed(&mut self, kill: &Kill) {
+    /// Sends the helper a notice of a kill.
+    pub fn killed(&mut self, kill: &KillRecord) {
         let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.expected);
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
         event.add("PROCESSES", kill.processes);
-        event.add("MEANS", kill.means.name());
-        event.add("ENDING", ending(kill.ending));
+        event.add("MEANS", kill.method.name());
+        event.add("ENDING", kill.ending.name());
         event.add("TOOK_US", kill.took.as_micros());
-        event.add("MESSAGE", Line(kill));
+        event.add("MESSAGE", kill);
         self.send(&event);
     }
 
-    /// Messages that were not sent since the helper was behind, or gone.
+    /// Returns how many messages were dropped because the helper was behind, or gone.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The helper's ID.
+    /// Returns the helper's process ID.
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -164,24 +127,24 @@ impl Warner {
     }
 }
 
-/// Hangs up when the helper is gone.
+/// Readable when the helper is gone.
 impl AsFd for Warner {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// An event as a message: variables for the command's environment, with NULs between.
-struct Event(Text<MESSAGE>);
+/// An event as a message: variables for the command's environment, separated by NULs.
+struct Event(Text<MAX_MESSAGE_BYTES>);
 
 impl Event {
     fn new(event: &str, pid: Pid, comm: &Comm, uid: u32, bytes: u64) -> Self {
         let mut message = Text::new();
-        message.push(&[EVENT]);
+        message.push(&[EVENT_TAG]);
         let mut new = Self(message);
         new.add("EVENT", event);
         new.add("PID", pid);
-        // Escaped: scripts are careless with line ends.
+        // Escaped: scripts often do not expect line ends.
         new.add("COMM", comm);
         new.add("UID", uid);
         new.add("BYTES", bytes);
@@ -194,14 +157,16 @@ impl Event {
     }
 }
 
-/// The life of the helper process.
+/// What the helper process does.
 fn helper(socket: &OwnedFd, daemon: Pid) {
-    close_others(socket);
-    if lower(daemon).is_err() {
+    // The daemon's end of the socket, above all.
+    // SAFETY: this process uses no other descriptor from here on, and never returns to code that does.
+    unsafe { child::close_fds_except(socket.as_fd()) };
+    if drop_privileges(daemon).is_err() {
         return;
     }
     let mut config = config::Warn::default();
-    let mut buffer = [0; MESSAGE];
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
     loop {
         let len = match rustix::net::recv(socket, &mut buffer, RecvFlags::empty()) {
             Err(Errno::INTR) => continue,
@@ -210,46 +175,29 @@ fn helper(socket: &OwnedFd, daemon: Pid) {
             Ok((_, len)) => len,
         };
         match &buffer[..len] {
-            [CONFIGURE, rest @ ..] => config = configuration(rest).unwrap_or_default(),
-            [EVENT, rest @ ..] => pass_on(&config, rest),
+            [CONFIGURE_TAG, rest @ ..] => config = configuration(rest).unwrap_or_default(),
+            [EVENT_TAG, rest @ ..] => pass_on(&config, rest),
             _ => {}
         }
     }
 }
 
-/// Closes all but the standard streams and the socket, above all the daemon's end of it.
-fn close_others(socket: &OwnedFd) {
-    let ours = socket.as_raw_fd().cast_unsigned();
-    // Not by the C library's function, which not all have.
-    // SAFETY: this process uses no other descriptor from here on, and never returns to who has some.
-    unsafe {
-        if ours > 3 {
-            libc::syscall(libc::SYS_close_range, 3, ours - 1, 0);
-        }
-        libc::syscall(libc::SYS_close_range, ours + 1, u32::MAX, 0);
-    }
-}
-
-/// Gives up all that makes the daemon special: the helper's programs can wait, and can be killed.
-fn lower(daemon: Pid) -> io::Result<()> {
+/// Gives up the priority, the exemption from the OOM killer, the signal mask and the ambient capabilities of
+/// the daemon: the helper's programs can wait, and can be killed.
+fn drop_privileges(daemon: Pid) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // It may have died before.
     if rustix::process::getppid().map(rustix::process::Pid::as_raw_pid) != Some(daemon.get()) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // Not in reach of everybody, and then it is no other before either.
-    let _ = linux::sched::set_policy(0, libc::SCHED_OTHER, 0);
-    // SAFETY: `set` is plain data, filled by sigemptyset before use. The other calls take numbers only.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
-        // A program that is started must not inherit what the daemon is trusted with.
-        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-    }
-    // Not in reach of everybody, and then it was not lowered before either.
+    // Fails without CAP_SYS_NICE; then the daemon has not changed it either.
+    let _ = sched::Policy::Other.apply(0);
+    let _ = signal::unblock_all();
+    let _ = sched::set_nice(0, 0);
+    // A program that is started must not inherit the daemon's capabilities.
+    let _ = rustix::thread::clear_ambient_capability_set();
+    // Fails without CAP_SYS_RESOURCE; then the daemon has not changed it either.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
     Ok(())
 }
@@ -263,7 +211,7 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
     Some(config::Warn {
         desktop: *desktop == b'1',
         command: (!command.is_empty()).then_some(command),
-        time_limit: if time_limit.is_zero() { TIME_LIMIT } else { time_limit },
+        time_limit: if time_limit.is_zero() { DEFAULT_TIME_LIMIT } else { time_limit },
     })
 }
 
@@ -284,7 +232,7 @@ fn pass_on(config: &config::Warn, message: &[u8]) {
     }
 }
 
-/// A program without the daemon's environment, which is about the daemon (NOTIFY_SOCKET and the like).
+/// A program without the daemon's environment (NOTIFY_SOCKET and the like).
 fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
@@ -304,7 +252,7 @@ struct User {
 
 /// The users who have a session bus.
 fn users() -> Vec<User> {
-    let Ok(entries) = fs::read_dir(RUN_USER) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(USER_RUNTIME_DIRS) else { return Vec::new() };
     let user = |entry: fs::DirEntry| {
         let uid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let bus = fs::symlink_metadata(entry.path().join("bus")).ok()?;
@@ -317,13 +265,13 @@ fn users() -> Vec<User> {
 fn notification(user: User, text: &str) -> Command {
     let mut command = clean("notify-send");
     command
-        .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={RUN_USER}/{}/bus", user.uid))
+        .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={USER_RUNTIME_DIRS}/{}/bus", user.uid))
         .args(["--app-name=memreap", "--urgency=critical", "--icon=dialog-warning", "--"])
         .args(["Memory is running out", text])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // As this user, without other groups: neither may the program get at more than is the user's, nor does
-    // a bus let others in.
+    // As this user, without other groups: the program must not have more rights than the user, and a bus
+    // accepts its own user only.
     if rustix::process::getuid().as_raw() != user.uid {
         command.uid(user.uid).gid(user.gid);
     }
@@ -407,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_told_who_and_why() {
+    fn the_command_gets_the_victim_and_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let command = hook(
             dir.path(),
@@ -458,7 +406,7 @@ mod tests {
         wait_for("the hook starts", || child.exists());
         let child = fs::read_to_string(child).unwrap();
         wait_for("what the hook started is killed", || {
-            // Nobody may wait for it in a container without an init.
+            // In a container without an init no process waits for it.
             fs::read_to_string(format!("/proc/{}/stat", child.trim()))
                 .map_or(true, |stat| stat.contains(") Z "))
         });
@@ -508,7 +456,7 @@ mod tests {
             assert_eq!(configuration(&message), Some(warn));
         }
         assert_eq!(configuration(b""), None);
-        let long = config::Warn { command: Some(vec!["x".repeat(MESSAGE)]), ..Default::default() };
+        let long = config::Warn { command: Some(vec!["x".repeat(MAX_MESSAGE_BYTES)]), ..Default::default() };
         let warner = Warner::start().unwrap();
         assert!(warner.configure(&long).is_err());
         end(warner);

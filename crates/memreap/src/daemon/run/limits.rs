@@ -1,74 +1,65 @@
-//! Finding cgroups that have a limit of their own, without an allocation.
+//! Finds cgroups that have a memory limit, without allocating.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayVec;
-use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use linux::Dir;
 
-use crate::choice::CGROUP;
-use crate::daemon::files;
+use crate::choice::MAX_CGROUP_PATH_BYTES;
 
-/// How deep is looked: every level needs an open directory and room on the stack.
-const DEPTH: usize = 10;
-/// How many cgroups are looked at, at most.
-const CGROUPS: usize = 2000;
+/// How many levels deep limits are searched for: each takes an open directory and room on the stack.
+const MAX_DEPTH: usize = 10;
+/// How many cgroups are opened, at most.
+const MAX_CGROUPS: usize = 2000;
 
 /// Calls `found` with the path ("/a/b") of every cgroup below `root` that has a limit on its memory. What
 /// cannot be read, or vanishes meanwhile, is left out.
-pub fn find(root: &OwnedFd, mut found: impl FnMut(&[u8])) {
+pub(super) fn find(root: &Dir, mut found: impl FnMut(&[u8])) {
     let mut path = ArrayVec::new();
-    let mut left = CGROUPS;
+    let mut left = MAX_CGROUPS;
     descend(root, &mut path, 0, &mut left, &mut found);
 }
 
 fn descend(
-    dir: &OwnedFd,
-    path: &mut ArrayVec<u8, CGROUP>,
+    dir: &Dir,
+    path: &mut ArrayVec<u8, MAX_CGROUP_PATH_BYTES>,
     depth: usize,
     left: &mut usize,
     found: &mut impl FnMut(&[u8]),
 ) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // `dir` was opened with O_PATH: it cannot be read itself.
-    let Ok(readable) = rustix::fs::openat(dir, c".", flags, Mode::empty()) else { return };
     let mut buffer = [MaybeUninit::uninit(); 2048];
-    let mut entries = RawDir::new(&readable, &mut buffer);
-    while let Some(Ok(entry)) = entries.next() {
-        let name = entry.file_name();
-        if entry.file_type() != FileType::Directory || matches!(name.to_bytes(), b"." | b"..") {
-            continue;
+    let _ = dir.for_each_entry(&mut buffer, |name, is_dir| {
+        if !is_dir || matches!(name.to_bytes(), b"." | b"..") {
+            return true;
         }
         if *left == 0 {
-            return;
+            return false;
         }
         *left -= 1;
-        let Ok(child) = rustix::fs::openat(&readable, name, flags, Mode::empty()) else { continue };
+        let Ok(child) = dir.open_dir(name) else { return true };
         let end = path.len();
         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name.to_bytes()).is_ok();
         if fits {
             if is_limited(&child) {
                 found(path);
             }
-            if depth + 1 < DEPTH {
+            if depth + 1 < MAX_DEPTH {
                 descend(&child, path, depth + 1, left, found);
             }
         }
         path.truncate(end);
-    }
+        true
+    });
 }
 
-fn is_limited(dir: &OwnedFd) -> bool {
+fn is_limited(dir: &Dir) -> bool {
     let mut text = [0; 32];
-    files::read(dir, c"memory.max", &mut text)
-        .is_some_and(|text| text.first().is_some_and(u8::is_ascii_digit))
+    dir.read_start(c"memory.max", &mut text).is_ok_and(|text| text.first().is_some_and(u8::is_ascii_digit))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-
-    use rustix::fs::CWD;
 
     use super::*;
 
@@ -80,7 +71,7 @@ mod tests {
             fs::write(dir.path().join(path).join("memory.max"), limit).unwrap();
         }
         fs::create_dir(dir.path().join("no-controller")).unwrap();
-        let root = rustix::fs::openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+        let root = Dir::open(dir.path()).unwrap();
         let mut all = Vec::new();
         find(&root, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
         all.sort();

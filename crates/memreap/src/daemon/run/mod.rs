@@ -1,11 +1,11 @@
-//! The running daemon: its start, its event loop, and what it reads of the system.
+//! Runs the daemon: its start, its event loop, its sandbox, and what it reads of the system.
 
 mod event_loop;
-mod footprint;
 mod limits;
 pub mod sampler;
-pub mod sandbox;
+mod sandbox;
 mod signals;
+mod start;
 pub mod system;
 
-pub use event_loop::run;
+pub use start::run;

@@ -1,5 +1,5 @@
-//! What memory there is: the machine's, or that of a cgroup with a limit. All files stay open, so
-//! that a look opens nothing, allocates nothing, and waits for nobody.
+//! Samples memory: the machine's, or that of a cgroup with a limit. All files stay open, so that a sample
+//! opens nothing, allocates nothing and does not wait.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,27 +11,28 @@ use linux::psi::Pressure;
 use linux::zram::Usage;
 use linux::{Root, Source, swaps};
 
-use crate::daemon::decide::governor::Sample;
+use crate::config::Config;
+use crate::daemon::decide::sample::Sample;
 
 /// Room for the longest of the files: memory.stat.
-const BUFFER: usize = 16 << 10;
-/// The most zram devices that are looked at.
-const DEVICES: usize = 8;
+const BUFFER_BYTES: usize = 16 << 10;
+/// The most zram devices that are read.
+const MAX_ZRAM_DEVICES: usize = 8;
 
-/// Where text is read to.
-pub type Buffer = Box<[u8; BUFFER]>;
+/// Into which files are read.
+pub type Buffer = Box<[u8; BUFFER_BYTES]>;
 
-/// A new buffer.
+/// Makes a buffer.
 pub fn buffer() -> Buffer {
-    Box::new([0; BUFFER])
+    Box::new([0; BUFFER_BYTES])
 }
 
 /// Memory that can run out.
 #[derive(Debug)]
 pub enum Memory {
-    /// All that the machine has.
+    /// All of the machine's.
     Machine(Machine),
-    /// What a cgroup may have.
+    /// Up to a cgroup's limit.
     Limited(Limited),
 }
 
@@ -41,7 +42,7 @@ pub struct Machine {
     meminfo: Source,
     swaps: Option<Source>,
     pressure: Option<Source>,
-    zram: ArrayVec<Source, DEVICES>,
+    zram: ArrayVec<Source, MAX_ZRAM_DEVICES>,
 }
 
 /// A cgroup's memory.
@@ -54,12 +55,12 @@ pub struct Limited {
     stat: Source,
     swap: Option<[Source; 2]>,
     pressure: Option<Source>,
-    /// What the machine had: what counts when the limit is taken away.
-    machine: u64,
+    /// The machine's memory in bytes: the total when the limit is removed.
+    machine_bytes: u64,
 }
 
 impl Machine {
-    /// Opens what there is to read. Without swap its figures are 0.
+    /// Opens the files that exist. Without swap its numbers are 0.
     ///
     /// # Errors
     /// When /proc/meminfo cannot be opened, or /sys cannot be read.
@@ -74,25 +75,25 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Finds zram devices anew: they come and go.
+    /// Finds the zram devices again: they come and go.
     ///
     /// # Errors
     /// When /sys cannot be read.
     pub fn find_zram(&mut self, root: &Root) -> linux::Result<()> {
         self.zram.clear();
-        for device in linux::zram::devices(root)?.iter().filter(|d| d.disk_size > 0).take(DEVICES) {
+        for device in linux::zram::devices(root)?.iter().filter(|d| d.disk_size > 0).take(MAX_ZRAM_DEVICES) {
             let path = root.sys().join("block").join(&device.name).join("mm_stat");
             self.zram.extend(Source::open_if_there(path)?);
         }
         Ok(())
     }
 
-    /// What can be had without swapping, in bytes, at the least cost; `None` when it cannot be read.
+    /// Returns MemAvailable in bytes, at the least cost; `None` when it cannot be read.
     pub fn available(&self, buffer: &mut [u8]) -> Option<u64> {
         Some(self.info(buffer)?.available)
     }
 
-    /// What /proc/meminfo says; `None` when it cannot be read.
+    /// Parses /proc/meminfo; `None` when it cannot be read.
     pub fn info(&self, buffer: &mut [u8]) -> Option<MemInfo> {
         self.meminfo.parse(buffer, MemInfo::parse).ok()
     }
@@ -100,7 +101,7 @@ impl Machine {
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
         let free = match &self.swaps {
-            // Most machines have none, and the file is not free.
+            // Many machines have none, and reading the file costs time.
             Some(swaps) if info.swap_total > 0 => swaps.parse(buffer, swaps::free)?,
             _ => swaps::Free::default(),
         };
@@ -129,17 +130,17 @@ impl Limited {
     /// limit below what the machine has, or the memory controller is off.
     ///
     /// # Errors
-    /// When it is gone, or a file does not say what it should.
+    /// When it is gone, or a file is malformed.
     pub fn open(
         hierarchy: &Hierarchy,
         path: &Path,
-        machine: u64,
+        machine_bytes: u64,
         buffer: &mut [u8],
     ) -> linux::Result<Option<Self>> {
         let dir = hierarchy.dir(path);
         // The root of all cgroups does not have it.
         let Some(max) = Source::open_if_there(dir.join("memory.max"))? else { return Ok(None) };
-        if max.parse(buffer, cgroup::limit)?.is_none_or(|limit| limit >= machine) {
+        if max.parse(buffer, cgroup::limit)?.is_none_or(|limit| limit >= machine_bytes) {
             return Ok(None);
         }
         let swap = match (
@@ -156,12 +157,12 @@ impl Limited {
             stat: Source::open(dir.join("memory.stat"))?,
             swap,
             pressure: pressure(&dir.join("memory.pressure"))?,
-            machine,
+            machine_bytes,
         }))
     }
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
-        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(self.machine);
+        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(self.machine_bytes);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
         let mut free = 0;
@@ -175,7 +176,7 @@ impl Limited {
             at,
             total: limit,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
-            // What is swapped out is off this account, wherever it goes.
+            // What is swapped out is not charged to this limit, wherever it goes.
             disk_free: free,
             zram_free: 0,
             zram: [0; 2],
@@ -185,11 +186,10 @@ impl Limited {
 }
 
 impl Memory {
-    /// Looks.
+    /// Takes a sample.
     ///
     /// # Errors
-    /// When a file cannot be read (ENODEV for a cgroup that is gone) or does not say what it
-    /// should.
+    /// When a file cannot be read (ENODEV for a cgroup that is gone) or is malformed.
     pub fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
         match self {
             Self::Machine(machine) => machine.sample(at, buffer),
@@ -197,11 +197,21 @@ impl Memory {
         }
     }
 
-    /// The cgroup whose limit it is; `None` for the machine.
+    /// Returns the cgroup whose limit it is; `None` for the machine.
     pub fn cgroup(&self) -> Option<&Path> {
         match self {
             Self::Machine(_) => None,
             Self::Limited(limited) => Some(&limited.path),
+        }
+    }
+}
+
+/// Has the policy take oom_score_adj as a share of the limit, if the daemon runs in a container with one.
+pub(super) fn set_policy_total(config: &mut Config, memory: &Memory) {
+    if let Memory::Limited(_) = memory {
+        let mut buffer = buffer();
+        if let Ok(sample) = memory.sample(Duration::ZERO, &mut buffer[..]) {
+            config.policy.set_total(sample.total);
         }
     }
 }
@@ -252,7 +262,7 @@ mod tests {
             let sample = limited.sample(Duration::ZERO, &mut [0; 512]).unwrap();
             assert_eq!((sample.total, sample.available), (total * MIB, (total - 700) * MIB), "{limit}");
         }
-        // The machine's memory is gone first, and there may be more of it later.
+        // The machine's memory runs out first, and there may be more of it later.
         for none in ["max", "4294967296", "8589934592"] {
             assert!(open(none).is_none(), "{none}");
         }

@@ -1,4 +1,5 @@
-//! What the daemon gives up once it has started, and what it secures for itself.
+//! The sandbox that the daemon enters once it has started (seccomp, Landlock), and the limits and locks on
+//! its own memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,15 +16,15 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-/// What files are used after the start. What does not exist is left out.
+/// The files that are used after the start. What does not exist is left out.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Files that are read, and directories in which files are.
     pub read: Vec<PathBuf>,
-    /// Directories in which files are made, written and renamed: the history's.
-    pub keep: Vec<PathBuf>,
+    /// Directories in which files are created, written and renamed: the history's.
+    pub create: Vec<PathBuf>,
     /// Directories in which existing files are written: the cgroups'.
-    pub set: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
 }
 
 impl Access {
@@ -34,19 +35,19 @@ impl Access {
         let system = ["/proc", "/sys", "/etc/passwd"].map(PathBuf::from);
         Self {
             read: system.into_iter().chain(parent(config)).collect(),
-            keep: parent(history).into_iter().collect(),
-            set: cgroups.map(Path::to_owned).into_iter().collect(),
+            create: parent(history).into_iter().collect(),
+            write: cgroups.map(Path::to_owned).into_iter().collect(),
         }
     }
 }
 
 /// Enters the sandbox: no new privileges, no files but `access` (Landlock), no system calls but those that
-/// the daemon makes (seccomp). Says what could not be done; the daemon can do its work without.
+/// the daemon makes (seccomp). Returns what could not be done; the daemon can work without.
 ///
-/// Landlock holds for the calling thread and those it starts from then on, and forbids these to trace
-/// processes outside, for which the kernel takes reading a smaps_rollup (before 6.14; since then only without
-/// CAP_PERFMON). So threads that read smaps_rollup must have been started before. For system calls,
-/// these threads are in the sandbox, too.
+/// Landlock applies to the calling thread and those that it starts from then on, and forbids them to trace
+/// processes outside. Before Linux 6.14 the kernel counts reading a smaps_rollup as that; since then only
+/// without CAP_PERFMON. So threads that read smaps_rollup must have been started before. seccomp applies to
+/// these threads, too.
 pub fn enter(access: &Access) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(e) = rustix::thread::set_no_new_privs(true) {
@@ -68,24 +69,24 @@ fn restrict_files(access: &Access) -> Result<RulesetStatus, landlock::RulesetErr
     // so no port can be bound or connected to any more.
     let all = AccessFs::from_all(ABI::V5);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    let keep = read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
-    let set = read | AccessFs::WriteFile;
+    let create = read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let write = read | AccessFs::WriteFile;
     let status = Ruleset::default()
         .handle_access(all)?
         .handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?
         .create()?
         .add_rules(path_beneath_rules(&access.read, read))?
-        .add_rules(path_beneath_rules(&access.keep, keep))?
-        .add_rules(path_beneath_rules(&access.set, set))?
+        .add_rules(path_beneath_rules(&access.create, create))?
+        .add_rules(path_beneath_rules(&access.write, write))?
         .restrict_self()?;
     Ok(status.ruleset)
 }
 
 /// System calls that are made after the start, in any of the daemon's threads.
 ///
-/// Not among them: those that start programs, make sockets, or trace, and kill(2), since signals go through
+/// Without those that start programs, make sockets or trace, and without kill(2): signals are sent through
 /// pidfds only.
-const CALLS: &[i64] = &[
+const ALLOWED_CALLS: &[i64] = &[
     // The kill itself.
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
@@ -188,7 +189,7 @@ const CALLS: &[i64] = &[
 
 /// The forms of some of them that only older architectures have.
 #[cfg(target_arch = "x86_64")]
-const OLD_CALLS: &[i64] = &[
+const ALLOWED_OLD_CALLS: &[i64] = &[
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
@@ -200,14 +201,14 @@ const OLD_CALLS: &[i64] = &[
     libc::SYS_arch_prctl,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_CALLS: &[i64] = &[];
+const ALLOWED_OLD_CALLS: &[i64] = &[];
 
-/// All other system calls fail with EPERM and are logged, in all threads. They do not end the daemon: a call that
-/// was forgotten in the list, or that a library makes only when memory is short, would otherwise do so
-/// exactly when the daemon is needed. One that fails costs, at worst, what it was for.
+/// Has all other system calls fail with EPERM and be logged, in all threads. They do not end the daemon: a
+/// call that is missing in the list, or that a library makes only when memory is short, would otherwise do so
+/// exactly when the daemon is needed.
 fn restrict_calls() -> io::Result<()> {
-    // glibc starts threads by clone3, whose flags are in memory, where a filter cannot see them. It
-    // takes this error for an old kernel, and uses clone.
+    // glibc starts threads by clone3, whose flags are in memory, where a filter cannot see them. After this
+    // error it uses clone, as on an old kernel.
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let errno = |errno: i32| SeccompAction::Errno(errno.cast_unsigned());
     load(&compile(clone3, SeccompAction::Allow, errno(libc::ENOSYS))?)?;
@@ -224,13 +225,14 @@ fn allowed() -> io::Result<Rules> {
         SeccompRule::new(vec![condition]).map_err(io::Error::other)
     };
     let number = |constant: i32| u64::from(constant.cast_unsigned());
-    let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    let mut rules: Rules =
+        ALLOWED_CALLS.iter().chain(ALLOWED_OLD_CALLS).map(|call| (*call, Vec::new())).collect();
     let thread = number(libc::CLONE_THREAD);
     rules.extend([
-        // Let through to the filter before.
+        // Decided by the first filter.
         (libc::SYS_clone3, Vec::new()),
         (libc::SYS_clone, vec![condition(0, MaskedEq(thread), thread)?]),
-        // To end by abort(3); not to signal others by their IDs.
+        // For abort(3); not for signals to other processes by their IDs.
         (libc::SYS_tgkill, vec![condition(0, Eq, number(linux::Pid::own().get()))?]),
         // Never new code.
         (libc::SYS_mmap, vec![condition(2, MaskedEq(number(libc::PROT_EXEC)), 0)?]),
@@ -263,31 +265,21 @@ fn compile(rules: Rules, other: SeccompAction, listed: SeccompAction) -> io::Res
     filter.try_into().map_err(io::Error::other)
 }
 
-/// Loads a filter for all threads, so that what it refuses is logged.
+/// Loads a filter for all threads.
 fn load(program: &BpfProgram) -> io::Result<()> {
-    let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).map_err(io::Error::other)?,
-        filter: program.as_ptr().cast_mut().cast(),
-    };
-    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
-    // SAFETY: the kernel reads `filter`, and as many instructions as it says there are; both live, and the
-    // two types of an instruction are the kernel's.
-    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
-    {
-        0 => Ok(()),
-        -1 => Err(io::Error::last_os_error()),
-        thread => Err(io::Error::other(format!("thread {thread} has filters of its own"))),
-    }
+    let instructions = program.iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k });
+    linux::seccomp::load_filter(&instructions.collect::<Vec<_>>())
 }
 
-/// Keeps this program's memory from being swapped out or dropped, now and in the future. Pages count from their
-/// first use on, so what was never used takes no memory: code that must not wait has to be run once before.
+/// Keeps this program's memory from being swapped out or dropped, now and in the future. Pages are locked
+/// from their first use on, so what was never used takes no memory: code that must not wait has to be run
+/// once before.
 ///
 /// # Errors
 /// When that is not permitted (CAP_IPC_LOCK, RLIMIT_MEMLOCK).
 pub fn lock_memory() -> io::Result<()> {
     let mut flags = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
-    // Where a limit counts, what is mapped in the future would fail at it.
+    // Where there is a limit, later mappings would fail at it.
     let unlimited = getrlimit(Resource::Memlock).current.is_none()
         || rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
@@ -300,13 +292,13 @@ pub fn lock_memory() -> io::Result<()> {
 /// Keeps the kernel's OOM killer away from this program. Children inherit that, unless they change it.
 ///
 /// # Errors
-/// When that is not permitted (CAP_SYS_RESOURCE) and was not done by who started us.
+/// When that is not permitted (CAP_SYS_RESOURCE) and was not done by the service manager.
 pub fn exempt_from_oom() -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", "-1000")
 }
 
-/// Limits this program's own memory to `bytes`, so that a fault of ours cannot use up what we
-/// watch over. Counts all private memory that can be written, used or not, with the stacks of threads.
+/// Limits this program's own memory to `bytes`, so that a leak in the daemon cannot use up the machine's. All
+/// private writable memory counts, used or not, with the stacks of threads.
 ///
 /// # Errors
 /// When there is a lower limit already.
@@ -329,13 +321,13 @@ mod tests {
     use super::*;
     use crate::daemon::report::history::{self, History};
     use crate::daemon::report::journal::{Journal, Kind, Priority};
-    use crate::daemon::report::metrics::{Figures, Server};
+    use crate::daemon::report::metrics::{Metrics, Server};
     use crate::daemon::report::record::tests::kill;
     use crate::daemon::report::service::Service;
     use crate::daemon::report::warn::Warner;
     use crate::kill::{Armed, Fate, KernelFeatures, Method};
 
-    /// Set for the process in which a test enters the sandbox, as nobody gets out of it.
+    /// Set for the process in which a test enters the sandbox, which cannot be left.
     const INSIDE: &str = "MEMREAP_TEST_SANDBOX";
 
     fn in_a_process_of_its_own(test: &str) {
@@ -349,7 +341,7 @@ mod tests {
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
-    /// A process that keeps nobody waiting, and ends by itself.
+    /// A process that ends by itself, and has no pipes of this one.
     fn sleeper() -> std::process::Child {
         let null = Stdio::null;
         Command::new("sleep").arg("60").stdin(null()).stdout(null()).stderr(null()).spawn().unwrap()
@@ -449,22 +441,22 @@ mod tests {
         }
         let kill = kill("hog");
         history.append(&kill).unwrap();
-        history.tidy().unwrap();
+        history.maintain().unwrap();
         journal.killed(&kill);
-        journal.note(Kind::Killed, Priority::Info, format_args!("test"));
+        journal.log(Kind::Killed, Priority::Info, format_args!("test"));
         warner.killed(&kill);
         assert_eq!(warner.dropped(), 0);
         service.watchdog().unwrap();
-        server.serve(&Figures::default());
+        server.serve(&Metrics::default());
         io::Write::write_all(&mut client, b"GET /\n\n").unwrap();
-        server.serve(&Figures::default());
+        server.serve(&Metrics::default());
         assert!(io::read_to_string(client).unwrap().contains("memreap_kills_total"));
         assert_eq!(history::read(&state, 9).unwrap().len(), 1);
         // A large history is put aside, which makes and renames files.
         while fs::metadata(&state).unwrap().len() < 1 << 20 {
             history.append(&kill).unwrap();
         }
-        history.tidy().unwrap();
+        history.maintain().unwrap();
         assert_eq!(fs::metadata(&state).unwrap().len(), 0);
         assert_eq!(thread::spawn(|| 42).join().unwrap(), 42);
 
@@ -477,7 +469,7 @@ mod tests {
         refused(
             rustix::process::kill_process(other_pid, rustix::process::Signal::TERM).map_err(io::Error::from),
         );
-        // SAFETY: a fork that fails, as the next line sees; a mapping that nobody uses.
+        // SAFETY: a fork that fails, as the next line sees; a mapping that is not used.
         unsafe {
             let child = libc::fork();
             if child == 0 {

@@ -1,91 +1,96 @@
-//! The [`World`] that is there: /proc, cgroups, signals.
+//! The [`World`] on the running system: /proc, cgroups, signals.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
-use linux::Root;
-use linux::cgroup::Hierarchy;
+use linux::cgroup::{Cgroup, Hierarchy};
 use linux::pidfd::{PidFd, Signal, SignalFlags};
+use linux::scan::Scan;
+use linux::{Dir, Root};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
-use crate::choice::{CGROUP, Choice, Chooser, Group, Scope};
+use crate::choice::{CgroupPath, Choice, Chooser, Group, Scope};
 use crate::config::{Config, WholeCgroup};
 use crate::daemon::act::probe::Probe;
 use crate::daemon::act::reapers::Reapers;
-use crate::daemon::act::throttle::{self, Hold};
+use crate::daemon::act::throttle::{self, Throttle};
 use crate::daemon::act::{boost, cgroup_kill};
-use crate::daemon::decide::control_loop::{Progress, World};
-use crate::daemon::decide::governor::{Governor, Sample};
-use crate::daemon::files;
-use crate::daemon::report::notify::Voice;
-use crate::daemon::report::record::{Ending, Kill, Reason};
+use crate::daemon::decide::governor::Governor;
+use crate::daemon::decide::reason::{Ending, Reason};
+use crate::daemon::decide::sample::Sample;
+use crate::daemon::decide::world::{Progress, World};
+use crate::daemon::report::notify::Notifier;
+use crate::daemon::report::record::KillRecord;
 use crate::kill::{Fate, Method, Victim};
 
 /// The machine, and so many limited cgroups.
-pub const MEMORIES: usize = 16;
-/// How long the memory of a process that is gone is waited for: some of what was expected may never be
-/// seen, as others took it at once.
-const LINGER: Duration = Duration::from_millis(500);
-/// What is seen as soon as this was there when the process went.
-const SOON: Duration = Duration::from_millis(5);
-/// The memory of a process is back when no more than this part of it is left.
-const FREED: u64 = 8;
-/// Two searches for limits are at least so far apart: each walks the cgroup tree.
-const SEARCH: Duration = Duration::from_secs(2);
-/// The niceness of who frees memory as long as there is hardly any, and from then on.
-const HURRIED: i32 = -20;
-const UNHURRIED: i32 = 10;
+pub const MAX_MEMORIES: usize = 16;
+/// How long to wait for the memory of a process that has exited: some of what was expected may never be seen
+/// as free, because other processes allocated it at once.
+const MEMORY_TIMEOUT: Duration = Duration::from_millis(500);
+/// When the memory is seen to be free within this time after the exit, it was back at the exit.
+const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
+/// A process's memory is back when this part of it at most is left.
+const LEFT_DIVISOR: u64 = 8;
+/// All victims' memory is back when this part of what was expected was seen to be free.
+const SEEN_DIVISOR: u64 = 4;
+/// The time between two searches for limits, at least: each walks the cgroup tree.
+const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
+/// The niceness of threads that free memory as long as it is critical, and afterwards.
+const CRITICAL_NICE: i32 = -20;
+const RELIEVED_NICE: i32 = 10;
 
 /// The running system.
 pub struct System {
     began: Instant,
-    /// What is watched over; the first is the machine, or in a container its limit.
+    /// The memories that are watched; the first is the machine's, or in a container its limit.
     pub memories: Vec<Memory>,
     buffer: Buffer,
     chooser: Chooser,
     probe: Probe,
-    /// The threads that get memory back.
+    /// The threads that free victims' memory.
     pub reapers: Reapers,
     config: Config,
     dry_run: bool,
-    /// Whoever is held back can be let go again.
-    may_hold: bool,
-    proc: OwnedFd,
-    /// Where cgroups are, if v2 is mounted.
-    cgroups: Option<OwnedFd>,
-    struck: Vec<Option<Struck>>,
-    /// Who is held back for which memory.
-    holds: [Option<Hold>; MEMORIES],
-    /// What was last seen of each memory.
-    seen: [Sample; MEMORIES],
+    /// A process that is throttled can be unthrottled.
+    can_throttle: bool,
+    scan: Scan,
+    /// The root of the cgroup hierarchy, if v2 is mounted.
+    cgroups: Option<Dir>,
+    /// The victim that is dying for each memory.
+    killed: Vec<Option<KilledVictim>>,
+    /// The process that is throttled for each memory.
+    throttles: [Option<Throttle>; MAX_MEMORIES],
+    /// The last sample of each memory.
+    samples: [Sample; MAX_MEMORIES],
     /// When limits were last searched for.
     searched: Option<Duration>,
-    /// Who is told.
-    pub voice: Voice,
-    /// Memories that turned out to be gone.
-    pub vanished: ArrayVec<usize, MEMORIES>,
+    /// The journal, the metrics and so on.
+    pub notifier: Notifier,
+    /// Memories whose cgroups were found to be removed.
+    pub vanished: ArrayVec<usize, MAX_MEMORIES>,
 }
 
-/// A victim that is dying.
-struct Struck {
-    place: Option<usize>,
+/// A victim that was killed, until its memory is back.
+struct KilledVictim {
+    /// Its slot in the reapers; `None` if none was free.
+    slot: Option<usize>,
     /// The cgroup that was killed with it.
-    group: Option<OwnedFd>,
-    refused: Option<i32>,
-    kill: Kill,
-    /// What comes back of the first victim, in bytes.
+    cgroup: Option<Cgroup>,
+    refused_errno: Option<i32>,
+    record: KillRecord,
+    /// What was to come back of the first victim, in bytes.
     bytes: u64,
     at: Instant,
-    /// What was free when it was killed: memory that was available, and swap.
-    free: u64,
-    /// What must be available for nobody to have to hurry.
-    bearable: u64,
-    /// When its process was gone, or its memory freed by us.
+    /// What was free when it was killed, memory and swap, in bytes.
+    free_before: u64,
+    /// From how many available bytes on memory is no longer critical.
+    critical_level: u64,
+    /// When its process was seen to have exited, or its memory to be freed.
     over: Option<Instant>,
 }
 
@@ -99,15 +104,16 @@ impl System {
         reapers: Reapers,
         config: Config,
         dry_run: bool,
-        proc: OwnedFd,
-        cgroups: Option<OwnedFd>,
-        mut voice: Voice,
+        scan: Scan,
+        cgroups: Option<Dir>,
+        mut notifier: Notifier,
     ) -> Self {
-        let may_hold = throttle::can_be_undone();
-        if !may_hold && config.act.hold_back {
-            voice.note(format_args!("nobody is held back, as that could not be undone (CAP_SYS_NICE)"));
+        let can_throttle = throttle::can_be_undone();
+        if !can_throttle && config.act.throttle {
+            notifier
+                .note(format_args!("no process is throttled, as that could not be undone (CAP_SYS_NICE)"));
         }
-        let mut memories = Vec::with_capacity(MEMORIES);
+        let mut memories = Vec::with_capacity(MAX_MEMORIES);
         memories.push(first);
         Self {
             began: Instant::now(),
@@ -118,53 +124,53 @@ impl System {
             reapers,
             config,
             dry_run,
-            may_hold,
-            proc,
+            can_throttle,
+            scan,
             cgroups,
-            struck: std::iter::repeat_with(|| None).take(MEMORIES).collect(),
-            holds: Default::default(),
-            seen: [Sample::default(); MEMORIES],
+            killed: std::iter::repeat_with(|| None).take(MAX_MEMORIES).collect(),
+            throttles: Default::default(),
+            samples: [Sample::default(); MAX_MEMORIES],
             searched: None,
-            voice,
+            notifier,
             vanished: ArrayVec::new(),
         }
     }
 
-    /// Other settings from now on.
-    pub fn set(&mut self, config: Config) {
+    /// Takes another configuration.
+    pub fn reconfigure(&mut self, config: Config) {
         self.config = config;
         self.chooser.forget();
-        // It may be somebody else's turn by these, or nobody's.
-        self.let_all_go();
+        // With another policy another process may be the next victim, or none.
+        self.unthrottle_all();
     }
 
-    /// Holds nobody back any more.
-    pub fn let_all_go(&mut self) {
-        self.let_go_if(|_| true);
+    /// Throttles no process any more.
+    pub fn unthrottle_all(&mut self) {
+        self.unthrottle_if(|_| true);
     }
 
-    fn let_go_if(&mut self, which: impl Fn(&Hold) -> bool) {
-        for memory in 0..MEMORIES {
-            if self.holds[memory].as_ref().is_some_and(&which) {
-                self.let_go(memory);
+    fn unthrottle_if(&mut self, which: impl Fn(&Throttle) -> bool) {
+        for memory in 0..MAX_MEMORIES {
+            if self.throttles[memory].as_ref().is_some_and(&which) {
+                self.unthrottle(memory);
             }
         }
     }
 
-    /// The settings.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Looks for a victim and tells nobody: so that all code and memory that a choice needs is there.
+    /// Chooses a victim without effect, so that all code and memory that a choice needs is there.
     pub fn rehearse(&mut self) {
         let by_cgroup = self.config.kill.by_cgroup;
         let _ = self.chooser.choose(&self.config.policy, Scope::All { by_cgroup });
         let _ = self.memories[0].sample(Duration::ZERO, &mut self.buffer[..]);
     }
 
-    /// How many bytes of the first memory have been used since that was seen of it; `None` when it cannot
-    /// be told.
+    /// Returns how many bytes of the first memory have been used since a sample; `None` when that is not
+    /// known.
     pub fn used_since(&mut self, then: Option<&Sample>) -> Option<u64> {
         match &self.memories[0] {
             Memory::Machine(machine) => {
@@ -174,26 +180,26 @@ impl System {
         }
     }
 
-    /// Finds zram devices anew.
-    pub fn renew(&mut self, root: &Root) {
+    /// Finds the zram devices again.
+    pub fn find_zram(&mut self, root: &Root) {
         if let Some(Memory::Machine(machine)) = self.memories.first_mut()
             && let Err(e) = machine.find_zram(root)
         {
-            self.voice.failed(&e);
+            self.notifier.read_failed(&e);
         }
     }
 
-    /// Finds cgroups with limits, and watches over them from now on.
+    /// Finds cgroups with limits, and watches them from then on.
     pub fn find_limits(&mut self, hierarchy: &Hierarchy) {
         let now = self.began.elapsed();
-        let due = self.searched.is_none_or(|when| now - when >= SEARCH);
+        let due = self.searched.is_none_or(|when| now - when >= LIMIT_SEARCH_INTERVAL);
         let Some(root) = self.cgroups.as_ref().filter(|_| due && self.config.act.cgroups) else { return };
         self.searched = Some(now);
         let total = self.memories[0].sample(now, &mut self.buffer[..]).map_or(u64::MAX, |s| s.total);
-        let (memories, buffer, voice) = (&mut self.memories, &mut self.buffer, &mut self.voice);
+        let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
         limits::find(root, |path| {
             let path = Path::new(OsStr::from_bytes(path));
-            if memories.len() == MEMORIES || memories.iter().any(|m| m.cgroup() == Some(path)) {
+            if memories.len() == MAX_MEMORIES || memories.iter().any(|m| m.cgroup() == Some(path)) {
                 return;
             }
             match Limited::open(hierarchy, path, total, &mut buffer[..]) {
@@ -201,42 +207,45 @@ impl System {
                 Ok(None) => {}
                 // Gone again.
                 Err(e) if e.is_unsupported() => {}
-                Err(e) => voice.failed(&e),
+                Err(e) => notifier.read_failed(&e),
             }
         });
     }
 
-    /// Watches over a cgroup no longer; the last takes its place.
-    pub fn forget(&mut self, memory: usize) {
-        self.let_go(memory);
+    /// Stops watching a cgroup; the last one takes its index.
+    pub fn swap_remove(&mut self, memory: usize) {
+        self.unthrottle(memory);
         self.memories.swap_remove(memory);
-        self.struck[memory] = None;
-        self.struck.swap(memory, self.memories.len());
-        self.holds.swap(memory, self.memories.len());
-        self.seen.swap(memory, self.memories.len());
+        self.killed[memory] = None;
+        self.killed.swap(memory, self.memories.len());
+        self.throttles.swap(memory, self.memories.len());
+        self.samples.swap(memory, self.memories.len());
     }
 
-    /// The cgroup of a victim, if it is to be killed as a whole.
+    /// Returns the cgroup of a victim, if it is to be killed as a whole.
     fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
         let available = governor.last().map_or(0, |s| s.available);
         let growth = governor.growth(self.config.act.horizon);
-        // It goes on like this until the memory is there.
-        let wanted = governor.well().saturating_sub(available).saturating_add(growth);
+        // Memory goes on being used at this rate until the kill is over.
+        let wanted = governor.relief_level().saturating_sub(available).saturating_add(growth);
         choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
-    /// Kills a victim by `strike`, and begins to get its memory back; `whole` is for one whose cgroup is killed
-    /// with it. Gives the place of what is done about it, if there was one, or the errno of the refusal.
-    fn kill(
+    /// Kills a victim by `kill`, and begins to free its memory; with `whole`, its cgroup is killed with it.
+    /// Returns its slot in the reapers, if one was free.
+    ///
+    /// # Errors
+    /// The errno when the kernel refuses the signal.
+    fn kill_process(
         &mut self,
         victim: Choice,
         whole: bool,
-        strike: fn(&Reapers, Victim) -> Result<usize, PidFd>,
+        kill: fn(&Reapers, Victim) -> Result<usize, PidFd>,
     ) -> Result<Option<usize>, i32> {
         let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
-        let place = match strike(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
-            Ok(place) => Some(place),
-            // All places are taken by victims that are dying: then without help.
+        let slot = match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
+            Ok(slot) => Some(slot),
+            // All slots are taken by victims that are dying: then without help.
             Err(pidfd) => {
                 let sent = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
@@ -244,22 +253,24 @@ impl System {
             }
         };
         // Not before the signal, which would wait for it.
-        self.let_go_if(|hold| hold.is_of(pid) || whole && hold.cgroup() == &cgroup[..]);
-        boost::lift(&self.proc, self.cgroups.as_ref(), pid, &cgroup);
-        Ok(place)
+        self.unthrottle_if(|throttle| throttle.is_of(pid) || whole && throttle.cgroup() == &cgroup[..]);
+        boost::boost(&self.scan, self.cgroups.as_ref(), pid, &cgroup);
+        Ok(slot)
     }
 
-    /// Kills the cgroup of a victim as a whole. Gives the cgroup.
-    fn kill_group(&self, choice: &Choice) -> Option<OwnedFd> {
-        let dir = cgroup_kill::open_below(self.cgroups.as_ref()?, &choice.cgroup)?;
-        // It may be another one of that name by now: only this one is killed, and only if the victim
-        // is still in it.
-        cgroup_kill::is_member(&dir, choice.pid)?;
-        cgroup_kill::kill(&dir, self.reapers.method()).then_some(dir)
+    /// Kills the cgroup of a victim as a whole, and returns it. Only if the victim is still in it: it may be
+    /// another cgroup with that path by now.
+    fn kill_cgroup(&self, choice: &Choice) -> Option<Cgroup> {
+        let cgroup = Cgroup::open(self.cgroups.as_ref()?, &choice.cgroup).ok()?;
+        if !cgroup.contains(choice.pid).ok()? {
+            return None;
+        }
+        cgroup_kill::kill(&cgroup, self.reapers.method()).then_some(cgroup)
     }
 }
 
-/// Whether a cgroup is to be killed as a whole, whose best process has so many bytes, when so many are wanted.
+/// Whether a cgroup is to be killed as a whole, when its best process gives back `bytes` and `wanted` are
+/// needed.
 fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     let whole = match when {
         WholeCgroup::Never => false,
@@ -271,8 +282,9 @@ fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     whole && group.expendable && group.processes > 1
 }
 
-/// What was free, in bytes: of memory and of swap. A victim gives back both, and others take of both.
-fn free(sample: &Sample) -> u64 {
+/// Returns how many bytes of memory and swap are free. A victim gives back both, and other processes take of
+/// both.
+fn free_bytes(sample: &Sample) -> u64 {
     sample.available.saturating_add(sample.zram_free).saturating_add(sample.disk_free)
 }
 
@@ -287,7 +299,7 @@ impl World for System {
         let at = self.began.elapsed();
         match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
             Ok(sample) => {
-                self.seen[memory] = sample;
+                self.samples[memory] = sample;
                 Some(sample)
             }
             Err(e) => {
@@ -295,44 +307,44 @@ impl World for System {
                     // A cgroup that was removed.
                     let _ = self.vanished.try_push(memory);
                 } else {
-                    self.voice.failed(&e);
+                    self.notifier.read_failed(&e);
                 }
                 None
             }
         }
     }
 
-    fn prepare(&mut self, budget: Duration, ahead: bool) {
-        self.chooser.refresh(&self.config.policy, budget, ahead);
+    fn prepare(&mut self, budget: Duration, soon: bool) {
+        self.chooser.refresh(&self.config.policy, budget, soon);
     }
 
     fn choose(&mut self, memory: usize) -> Option<Choice> {
-        let mut path = ArrayVec::<u8, CGROUP>::new();
+        let mut path = CgroupPath::new();
         let scope = match self.memories.get(memory)?.cgroup() {
-            // The first is all that this daemon can see.
+            // The first one is all that this daemon can see.
             Some(cgroup) if memory > 0 => {
                 path.try_extend_from_slice(cgroup.as_os_str().as_encoded_bytes()).ok()?;
                 Scope::Below(&path)
             }
             _ => Scope::All { by_cgroup: self.config.kill.by_cgroup },
         };
-        self.chooser.set_least(self.seen[memory].least());
-        // Those that are dying already are not among them.
+        self.chooser.set_min_bytes(self.samples[memory].min_victim_bytes());
+        // Processes that are dying already are never chosen.
         self.chooser.choose(&self.config.policy, scope)
     }
 
-    fn benefit(&self, victim: &Choice, governor: &Governor) -> u64 {
+    fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {
         self.whole_group(victim, governor).map_or(victim.bytes, |group| group.bytes)
     }
 
-    fn crowd(&self, victim: &Choice) -> (u32, u64) {
+    fn group_size(&self, victim: &Choice) -> (u32, u64) {
         victim.group.map_or((1, victim.bytes), |group| (group.processes, group.bytes))
     }
 
     fn warn(&mut self, memory: usize, governor: &Governor) {
-        // Who it would be now is also who is known best when it comes to it.
+        // This also reads the next victim, so that the choice is fast when it is made.
         if let Some(victim) = self.choose(memory) {
-            self.voice.warn(&victim, &governor.because());
+            self.notifier.warn(&victim, &governor.explanation());
         }
     }
 
@@ -340,59 +352,59 @@ impl World for System {
         if !self.dry_run
             && let Some(victim) = self.choose(memory)
         {
-            self.probe.ask(victim.pidfd, victim.bytes);
+            self.probe.request(victim.pidfd, victim.bytes);
         }
     }
 
-    fn hold_back(&mut self, memory: usize, governor: &Governor) {
-        if !self.config.act.hold_back || !self.may_hold || self.dry_run {
+    fn throttle(&mut self, memory: usize, governor: &Governor) {
+        if !self.config.act.throttle || !self.can_throttle || self.dry_run {
             return;
         }
-        let Some(victim) = self.choose(memory) else { return self.let_go(memory) };
-        let is_held = |hold: &Option<Hold>| hold.as_ref().is_some_and(|hold| hold.is_of(victim.pid));
-        if is_held(&self.holds[memory]) {
+        let Some(victim) = self.choose(memory) else { return self.unthrottle(memory) };
+        let is_victim = |throttle: &Option<Throttle>| throttle.as_ref().is_some_and(|t| t.is_of(victim.pid));
+        if is_victim(&self.throttles[memory]) {
             return;
         }
-        let for_another = self.holds.iter().any(is_held);
-        self.let_go(memory);
-        if for_another {
+        let for_another_memory = self.throttles.iter().any(is_victim);
+        self.unthrottle(memory);
+        if for_another_memory {
             return;
         }
         let Choice { pid, comm, pidfd, cgroup, .. } = victim;
-        if let Some(hold) = Hold::on(&self.proc, pidfd, cgroup) {
-            self.holds[memory] = Some(hold);
-            self.voice.held_back(pid, comm, &governor.because());
+        if let Some(throttle) = Throttle::apply(&self.scan, pidfd, cgroup) {
+            self.throttles[memory] = Some(throttle);
+            self.notifier.throttled(pid, comm, &governor.explanation());
         }
     }
 
-    fn let_go(&mut self, memory: usize) {
-        if let Some(hold) = self.holds.get_mut(memory).and_then(Option::take) {
-            hold.release(&self.proc, self.cgroups.as_ref());
+    fn unthrottle(&mut self, memory: usize) {
+        if let Some(throttle) = self.throttles.get_mut(memory).and_then(Option::take) {
+            throttle.undo(&self.scan, self.cgroups.as_ref());
         }
     }
 
-    fn helpless(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
+    fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
         let info = match &self.memories[memory] {
             Memory::Machine(machine) => machine.info(&mut self.buffer[..]),
             Memory::Limited(_) => None,
         };
-        self.voice.helpless(reason, killed, &governor.because(), info.as_ref());
+        self.notifier.no_kill_helps(reason, killed, &governor.explanation(), info.as_ref());
     }
 
-    fn ask(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
+    fn send_first_signal(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
         if self.dry_run {
             return;
         }
         let sent = victim.pidfd.send_signal(signal, SignalFlags::empty());
-        // What it has to tidy up should not take longer than it must.
-        self.let_go_if(|hold| hold.is_of(victim.pid));
-        self.voice.asked(victim, signal, sent.err().as_ref());
+        // It needs CPU time to clean up.
+        self.unthrottle_if(|throttle| throttle.is_of(victim.pid));
+        self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
-    fn strike(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
-        let available = governor.last().map_or(0, |s| s.available);
+    fn kill(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
+        let last = governor.last();
         let at = Instant::now();
-        let mut kill = Kill {
+        let mut record = KillRecord {
             unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
@@ -405,129 +417,139 @@ impl World for System {
             expected: victim.bytes,
             exact: victim.exact,
             reason,
-            because: governor.because(),
+            because: governor.explanation(),
             rule: ArrayString::new(),
-            means: self.reapers.method(),
+            method: self.reapers.method(),
             ending: Ending::DryRun,
-            available: [available; 2],
+            available: [last.map_or(0, |s| s.available); 2],
             took: Duration::ZERO,
             cost: victim.cost,
         };
         if let Some(rule) = victim.rule {
             // What does not fit is cut off.
             for c in self.config.policy.rule(rule).chars() {
-                if kill.rule.try_push(c).is_err() {
+                if record.rule.try_push(c).is_err() {
                     break;
                 }
             }
         }
-        let (free, bearable) = (governor.last().map_or(0, free), governor.bearable());
-        let bytes = victim.bytes;
-        let mut struck =
-            Struck { place: None, group: None, refused: None, kill, bytes, at, free, bearable, over: None };
+        let mut killed = KilledVictim {
+            slot: None,
+            cgroup: None,
+            refused_errno: None,
+            record,
+            bytes: victim.bytes,
+            at,
+            free_before: last.map_or(0, free_bytes),
+            critical_level: governor.critical_level(),
+            over: None,
+        };
         if !self.dry_run {
             if let Some(group) = self.whole_group(&victim, governor)
-                && let Some(dir) = self.kill_group(&victim)
+                && let Some(cgroup) = self.kill_cgroup(&victim)
             {
-                struck.group = Some(dir);
-                (struck.kill.processes, struck.kill.whole) = (group.processes, true);
-                struck.kill.expected = group.bytes;
-                struck.kill.exact = false;
+                killed.cgroup = Some(cgroup);
+                (killed.record.processes, killed.record.whole) = (group.processes, true);
+                killed.record.expected = group.bytes;
+                killed.record.exact = false;
             }
-            match self.kill(victim, struck.group.is_some(), Reapers::kill) {
-                Ok(place @ Some(_)) => struck.place = place,
-                Ok(None) => struck.kill.means = Method::Plain,
-                Err(errno) => struck.refused = Some(errno),
+            match self.kill_process(victim, killed.cgroup.is_some(), Reapers::kill) {
+                Ok(slot @ Some(_)) => killed.slot = slot,
+                Ok(None) => killed.record.method = Method::Plain,
+                Err(errno) => killed.refused_errno = Some(errno),
             }
         }
-        if let Some(slot) = self.struck.get_mut(memory) {
-            *slot = Some(struck);
+        if let Some(entry) = self.killed.get_mut(memory) {
+            *entry = Some(killed);
         }
     }
 
-    fn strike_another(&mut self, memory: usize) -> Option<u64> {
-        let struck = self.struck.get_mut(memory)?.as_mut()?;
-        // Outside of all cgroups nobody belongs together.
-        if self.dry_run || struck.refused.is_some() || struck.kill.cgroup.is_empty() {
+    fn kill_another(&mut self, memory: usize) -> Option<u64> {
+        let killed = self.killed.get_mut(memory)?.as_mut()?;
+        // Processes outside of all cgroups do not belong together.
+        if self.dry_run || killed.refused_errno.is_some() || killed.record.cgroup.is_empty() {
             return None;
         }
-        // The first is the best of them, and may not look dead yet.
-        let (cgroup, first) = (&struck.kill.cgroup, struck.kill.pid);
+        // The first victim is the best of them, and may not be seen to be dying yet.
+        let (cgroup, first) = (&killed.record.cgroup, killed.record.pid);
         let next = || self.chooser.another(&self.config.policy, cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
-        self.kill(victim, false, Reapers::kill_additional).ok()?;
-        let kill = &mut self.struck[memory].as_mut()?.kill;
-        kill.processes += 1;
-        kill.expected += bytes;
-        kill.exact = false;
+        self.kill_process(victim, false, Reapers::kill_additional).ok()?;
+        let record = &mut self.killed[memory].as_mut()?.record;
+        record.processes += 1;
+        record.expected += bytes;
+        record.exact = false;
         Some(bytes)
     }
 
     fn progress(&mut self, memory: usize) -> Progress {
-        let seen = self.seen.get(memory).copied().unwrap_or_default();
-        let Some(Some(struck)) = self.struck.get_mut(memory) else {
+        let sample = self.samples.get(memory).copied().unwrap_or_default();
+        let Some(Some(killed)) = self.killed.get_mut(memory) else {
             return Progress::Ended(Ending::Gone);
         };
         if self.dry_run {
             return Progress::Ended(Ending::DryRun);
         }
-        if let Some(errno) = struck.refused {
+        if let Some(errno) = killed.refused_errno {
             return Progress::Ended(Ending::Refused(errno));
         }
-        let Some(outcome) = struck.place.and_then(|place| self.reapers.outcome(place)) else {
+        let Some(outcome) = killed.slot.and_then(|slot| self.reapers.outcome(slot)) else {
             return Progress::Dying;
         };
-        let niceness = if seen.available < struck.bearable { HURRIED } else { UNHURRIED };
-        self.reapers.lower_priority(niceness);
-        struck.kill.means = outcome.method;
-        let whole = struck.group.as_ref().is_none_or(cgroup_kill::is_empty);
+        let critical = sample.available < killed.critical_level;
+        self.reapers.lower_priority(if critical { CRITICAL_NICE } else { RELIEVED_NICE });
+        killed.record.method = outcome.method;
+        // A cgroup that cannot be read was removed.
+        let cgroup_is_empty = killed.cgroup.as_ref().is_none_or(|c| !c.is_populated().unwrap_or(false));
         match outcome.fate {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
-            Fate::Gone | Fate::Spared if struck.group.is_none() => return Progress::Ended(Ending::Gone),
-            _ if !whole => return Progress::Dying,
+            Fate::Gone | Fate::Spared if killed.cgroup.is_none() => return Progress::Ended(Ending::Gone),
+            _ if !cgroup_is_empty => return Progress::Dying,
             Fate::Dying if outcome.back.is_none() => {
-                // What the kernel frees is back long before a process has exited that waits for a CPU. One that does
-                // not is gone by then, and its swap with it.
-                let waits = outcome.method == Method::Expedite && struck.at.elapsed() >= LINGER;
-                let left = || files::statm(&self.proc, struck.kill.pid).map_or(0, |memory| memory.resident);
-                if !waits || left() > struck.bytes / FREED {
+                // Memory that the kernel frees is back long before a process has exited that waits for a CPU.
+                // A process that does not wait has exited by then, and its swap is free, too.
+                let waits_for_cpu =
+                    outcome.method == Method::Expedite && killed.at.elapsed() >= MEMORY_TIMEOUT;
+                let left = || self.scan.statm(killed.record.pid).map_or(0, |memory| memory.resident);
+                if !waits_for_cpu || left() > killed.bytes / LEFT_DIVISOR {
                     return Progress::Dying;
                 }
             }
             _ => {}
         }
-        // Whoever read its memory just then has it until that is done: the process can be gone and its
-        // memory not be free.
-        let over = *struck.over.get_or_insert_with(Instant::now);
-        let back = free(&seen) >= struck.free.saturating_add(struck.kill.expected / 4);
-        if !back && over.elapsed() < LINGER {
+        // A process that was reading the victim's memory just then keeps it until it has read it: the victim
+        // can have exited and its memory not be free.
+        let over = *killed.over.get_or_insert_with(Instant::now);
+        let wanted = killed.free_before.saturating_add(killed.record.expected / SEEN_DIVISOR);
+        if free_bytes(&sample) < wanted && over.elapsed() < MEMORY_TIMEOUT {
             return Progress::Dying;
         }
-        struck.kill.took = match (&struck.group, outcome.back) {
-            (None, Some(back)) if over.elapsed() < SOON => back,
-            _ => struck.at.elapsed(),
+        killed.record.took = match (&killed.cgroup, outcome.back) {
+            (None, Some(back)) if over.elapsed() < AT_EXIT_TOLERANCE => back,
+            _ => killed.at.elapsed(),
         };
         Progress::Ended(Ending::Back)
     }
 
-    fn has_ended(&mut self, victim: &Choice) -> bool {
+    fn has_exited(&mut self, victim: &Choice) -> bool {
         victim.pidfd.has_exited().unwrap_or(false)
     }
 
     fn finish(&mut self, memory: usize, ending: Ending) {
-        let Some(mut struck) = self.struck.get_mut(memory).and_then(Option::take) else { return };
-        struck.kill.ending = ending;
-        // Back, and nobody has seen when: its cgroup was removed.
-        let unseen = ending == Ending::Back && struck.kill.took.is_zero();
+        let Some(mut killed) = self.killed.get_mut(memory).and_then(Option::take) else { return };
+        let record = &mut killed.record;
+        record.ending = ending;
+        // Back at an unknown time: its cgroup was removed.
+        let unseen = ending == Ending::Back && record.took.is_zero();
         if ending == Ending::Late || unseen {
-            struck.kill.took = struck.at.elapsed();
+            record.took = killed.at.elapsed();
         }
         let now =
             self.memories.get(memory).and_then(|m| m.sample(self.began.elapsed(), &mut self.buffer[..]).ok());
-        // Of a cgroup that was removed, the last that was seen.
-        struck.kill.available[1] = now.unwrap_or(self.seen[memory]).available;
-        self.voice.killed(&struck.kill);
+        // Of a cgroup that was removed, the last sample.
+        record.available[1] = now.unwrap_or(self.samples[memory]).available;
+        self.notifier.killed(record);
     }
 }
 
@@ -537,7 +559,7 @@ mod tests {
     use crate::config::Kill;
 
     #[test]
-    fn a_browser_does_not_die_for_a_tab() {
+    fn a_browser_is_not_killed_for_a_tab() {
         const MIB: u64 = 1 << 20;
         let browser = Group { bytes: 1500 * MIB, processes: 30, expendable: true, oom_group: false };
         let asked = Group { oom_group: true, ..browser };
@@ -546,7 +568,7 @@ mod tests {
         assert!(!is_whole(default, &browser) && is_whole(default, &asked));
         assert!(is_whole(WholeCgroup::Auto, &browser) && is_whole(WholeCgroup::Always, &browser));
         assert!(!is_whole(WholeCgroup::Never, &asked));
-        // One that must not be killed is in it, or nobody else.
+        // With a process that must not be killed, or with no other process.
         for spared in [Group { expendable: false, ..asked }, Group { processes: 1, ..asked }] {
             assert!(!is_whole(WholeCgroup::Always, &spared), "{spared:?}");
         }

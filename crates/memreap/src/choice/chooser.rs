@@ -1,0 +1,101 @@
+//! The chooser: what it knows, and how that is kept up to date between choices.
+
+use std::collections::BinaryHeap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linux::Root;
+use linux::cgroup::Hierarchy;
+use linux::scan::Scan;
+
+use super::ahead::ReadAhead;
+use super::examine::Examiner;
+use super::groups::{Groups, MAX_CGROUPS};
+use super::membership::Membership;
+use super::population::Population;
+use super::readers::Readers;
+use super::result::{Considered, Cost};
+use super::search::Candidate;
+use crate::policy::Policy;
+
+/// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
+pub(super) const MAX_CONSIDERED: usize = 32;
+
+/// Chooses victims. All memory that it needs is allocated when it is made.
+pub struct Chooser {
+    pub(super) population: Population,
+    pub(super) membership: Membership,
+    pub(super) examiner: Examiner,
+    pub(super) readers: Arc<Readers>,
+    pub(super) ahead: ReadAhead,
+    /// Candidates, during a choice.
+    pub(super) heap: BinaryHeap<Candidate>,
+    /// A process that would give back less is not chosen, in bytes.
+    pub(super) min_bytes: u64,
+    pub(super) considered: Vec<Considered>,
+}
+
+impl Chooser {
+    /// Prepares for at most `max_processes` processes; when there are more, the rest is not considered and
+    /// [`Cost::processes`] says how many there are.
+    ///
+    /// # Errors
+    /// When /proc cannot be opened or threads cannot be started.
+    pub fn new(root: &Root, max_processes: usize) -> io::Result<Self> {
+        let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
+        let readers = Arc::new(Readers::new(&scan)?);
+        let hierarchy = Hierarchy::find(root).ok().flatten();
+        let groups = hierarchy.as_ref().and_then(|h| Groups::open(&h.path, h.controls("memory")));
+        let namespace = hierarchy.map(|h| h.namespace);
+        Ok(Self {
+            population: Population::new(max_processes),
+            membership: Membership::new(groups, max_processes),
+            examiner: Examiner::new(root, scan, Arc::clone(&readers), namespace),
+            ahead: ReadAhead::new(Arc::clone(&readers)),
+            readers,
+            heap: BinaryHeap::with_capacity(max_processes.max(MAX_CGROUPS) + 1),
+            min_bytes: 0,
+            considered: Vec::with_capacity(MAX_CONSIDERED),
+        })
+    }
+
+    /// Updates what is known for at most `budget`, so that a choice will be fast. New processes come first,
+    /// then one after the other. It takes some milliseconds longer when all processes have to be listed: the
+    /// first time, after many new ones, and each time all have been read once.
+    ///
+    /// With `soon`, when a kill may come soon, the likely victims are read exactly as well, one from time to
+    /// time, by a thread that is not waited for.
+    pub fn refresh(&mut self, policy: &Policy, budget: Duration, soon: bool) {
+        let deadline = Instant::now() + budget;
+        let now = self.population.begin_round(&mut self.examiner);
+        self.membership.find_cgroups(&mut self.examiner);
+        self.population.catch_up(policy, &now, deadline, &mut self.examiner);
+        self.ahead.collect(Instant::now(), &mut self.examiner);
+        if soon {
+            self.ahead.start_next(&mut self.population, policy, &now, &mut self.examiner);
+        }
+    }
+
+    /// Forgets what was read of the processes. To be called when the policy has changed.
+    pub fn forget(&mut self) {
+        self.population.table.invalidate(|_| true);
+    }
+
+    /// Chooses no process from now on, by whatever weight, whose death gives back fewer bytes. In a group
+    /// that gives back more, each process may give less.
+    pub fn set_min_bytes(&mut self, bytes: u64) {
+        self.min_bytes = bytes;
+    }
+
+    /// Returns the processes that were considered in the last choice, by falling score: all that were read
+    /// exactly, and the next ones. No process after the last of them could have been chosen.
+    pub fn explain(&self) -> impl Iterator<Item = &Considered> {
+        self.considered.iter()
+    }
+
+    /// Returns what the last choice cost, also when no process could be chosen.
+    pub fn cost(&self) -> Cost {
+        self.examiner.cost
+    }
+}

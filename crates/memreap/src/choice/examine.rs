@@ -1,0 +1,232 @@
+//! Reads what is to be known of one process, and has the policy judge it.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linux::cgroup::Namespace;
+use linux::process::State;
+use linux::scan::{self, Brief, Failure, File, Scan};
+use linux::{Dir, Pid, Root};
+
+use super::cgroup_path::{self, CgroupPath};
+use super::groups;
+use super::readers::{Answer, MAX_COMMAND_LINE_BYTES, Readers};
+use super::result::Cost;
+use super::table::{Counters, Reading, SystemConstants};
+use crate::kill::target;
+use crate::policy::{Policy, Subject, Verdict};
+
+/// How long reading a command line may take. No victim is needed at that time.
+const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
+/// Room for cgroup.procs with a line per process.
+const FILE_BUFFER_BYTES: usize = 128 << 10;
+/// Room for the names in a directory.
+const NAMES_BUFFER_BYTES: usize = 32 << 10;
+
+/// How much of a process is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Its memory, and the rest if the process seems to be another one.
+    Memory,
+    /// All but the command line.
+    WithoutCommandLine,
+    /// Also the command line, if the policy asks for it and it is not known.
+    All,
+}
+
+/// Reads processes. All memory that it needs is allocated when it is made.
+pub(super) struct Examiner {
+    pub(super) scan: Arc<Scan>,
+    readers: Arc<Readers>,
+    pub(super) constants: SystemConstants,
+    pub(super) buffer: Vec<u8>,
+    pub(super) names: Vec<MaybeUninit<u8>>,
+    command_line: Box<[u8; MAX_COMMAND_LINE_BYTES]>,
+    /// The cgroup of the process that was read last with more than [`Detail::Memory`].
+    pub(super) cgroup: CgroupPath,
+    /// Where the paths of cgroups begin, with a v2 hierarchy.
+    namespace: Option<Namespace>,
+    /// /sys/kernel/mm/ksm, where the kernel has it.
+    ksm: Option<Dir>,
+    own: Pid,
+    /// The IDs of this process, its parent, and so on.
+    pub(super) ancestry: Vec<Pid>,
+    pub(super) cost: Cost,
+}
+
+impl Examiner {
+    pub(super) fn new(
+        root: &Root,
+        scan: Arc<Scan>,
+        readers: Arc<Readers>,
+        namespace: Option<Namespace>,
+    ) -> Self {
+        Self {
+            scan,
+            readers,
+            constants: SystemConstants::find(root),
+            buffer: vec![0; FILE_BUFFER_BYTES],
+            names: vec![MaybeUninit::uninit(); NAMES_BUFFER_BYTES],
+            command_line: Box::new([0; MAX_COMMAND_LINE_BYTES]),
+            cgroup: CgroupPath::new(),
+            namespace,
+            ksm: Dir::open(&root.sys().join("kernel/mm/ksm")).ok(),
+            own: Pid::own(),
+            ancestry: target::ancestry(root),
+            cost: Cost::default(),
+        }
+    }
+
+    /// Reads the system's counters.
+    pub(super) fn counters(&mut self) -> Result<Counters, Failure> {
+        Counters::read(&self.scan, &self.constants, &mut self.buffer)
+    }
+
+    /// Reads what is to be known of a process. `old` is what was known of it.
+    pub(super) fn examine(
+        &mut self,
+        pid: Pid,
+        old: Option<&Reading>,
+        policy: &Policy,
+        now: &Counters,
+        detail: Detail,
+    ) -> Result<Reading, Failure> {
+        self.cost.cheap = self.cost.cheap.saturating_add(1);
+        let brief = self.brief(pid)?;
+        if brief.tgid != pid {
+            // A thread.
+            return Err(Failure::Gone);
+        }
+        // When a process's first thread exits before the others, the process looks like a zombie without
+        // memory; the other threads have it.
+        let leader_exited = !brief.has_memory && brief.state == State::Zombie && brief.threads > 1;
+        let (memory_tid, memory) =
+            if leader_exited { self.other_thread(pid).unwrap_or((pid, brief)) } else { (pid, brief) };
+        let leader = brief.session == Some(pid);
+        let mut reading = Reading {
+            comm: brief.comm,
+            uid: brief.uid,
+            leader,
+            memory_tid,
+            has_memory: memory.has_memory,
+            killed: brief.killed || memory.killed,
+            vm_size: memory.vm_size,
+            anon: memory.rss_anon.saturating_add(memory.swap),
+            mapped: memory.rss_shmem,
+            counter_error: self.constants.counter_error(memory.threads).saturating_mul(2),
+            counters: *now,
+            verdict: Verdict { never: false, factor: 1.0, offset: 0, rule: None },
+            judged_hash: 0,
+            command_line_known: false,
+            cgroup_hash: 0,
+        };
+        let old = old.filter(|old| (old.comm, old.uid, old.leader) == (brief.comm, brief.uid, leader));
+        if !reading.has_memory {
+            return Ok(reading);
+        }
+        if detail == Detail::Memory
+            && let Some(old) = old
+        {
+            reading.verdict = old.verdict;
+            reading.judged_hash = old.judged_hash;
+            reading.command_line_known = old.command_line_known;
+            reading.cgroup_hash = old.cgroup_hash;
+            return Ok(reading);
+        }
+        self.judge(pid, &brief, &mut reading, old, policy, detail)?;
+        Ok(reading)
+    }
+
+    /// Reads the rest of what the policy asks for, and has the policy judge the process, unless it has judged
+    /// the same before.
+    fn judge(
+        &mut self,
+        pid: Pid,
+        brief: &Brief,
+        reading: &mut Reading,
+        old: Option<&Reading>,
+        policy: &Policy,
+        detail: Detail,
+    ) -> Result<(), Failure> {
+        let file = self.scan.process(pid, File::OomScoreAdj, &mut self.buffer)?;
+        let oom_score_adj = scan::adjustment(file).ok_or(Failure::Malformed)?;
+        self.cgroup.clear();
+        if let Some(namespace) = &self.namespace {
+            let file = self.scan.process(pid, File::Cgroup, &mut self.buffer)?;
+            let relative = scan::cgroup(file);
+            let path = namespace.resolve(relative).unwrap_or([b"", relative]);
+            self.cgroup = cgroup_path::join(path);
+            // A path that was cut off is no group's.
+            let whole = self.cgroup.len() == path[0].len() + path[1].len();
+            reading.cgroup_hash = groups::hash(if whole { &self.cgroup } else { b"" });
+        }
+        let mut hasher = DefaultHasher::new();
+        (brief.comm, brief.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
+        reading.judged_hash = hasher.finish();
+        let with_command_line = policy.needs_command_line() && detail == Detail::All;
+        let same = |old: &&Reading| {
+            old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line)
+        };
+        if let Some(old) = old.filter(same) {
+            reading.verdict = old.verdict;
+            reading.command_line_known = old.command_line_known;
+        } else {
+            let mut len = 0;
+            if with_command_line
+                && let Answer::Read(got) = self.readers.command_line(
+                    reading.memory_tid,
+                    Instant::now() + COMMAND_LINE_TIMEOUT,
+                    &mut self.command_line,
+                )
+            {
+                len = got;
+                reading.command_line_known = true;
+            }
+            reading.verdict = policy.judge(&Subject {
+                pid,
+                comm: brief.comm.as_bytes(),
+                command_line: &self.command_line[..len],
+                uid: brief.uid,
+                cgroup: &self.cgroup,
+                oom_score_adj,
+            });
+        }
+        // Whatever the policy says.
+        reading.verdict.never |= pid.get() == 1
+            || pid == self.own
+            || brief.ppid == Some(self.own)
+            || self.ancestry.contains(&pid)
+            || oom_score_adj == -1000;
+        Ok(())
+    }
+
+    fn brief(&mut self, pid: Pid) -> Result<Brief, Failure> {
+        Brief::parse(self.scan.process(pid, File::Status, &mut self.buffer)?).ok_or(Failure::Malformed)
+    }
+
+    /// Whether same-page merging (KSM) is running, or that cannot be read.
+    pub(super) fn ksm_runs(&self) -> bool {
+        let mut buffer = [0; 16];
+        self.ksm
+            .as_ref()
+            .is_some_and(|ksm| ksm.read(c"run", &mut buffer).map_or(true, |run| run.starts_with(b"1")))
+    }
+
+    /// Returns a thread that still has the process's memory.
+    fn other_thread(&mut self, pid: Pid) -> Option<(Pid, Brief)> {
+        let (scan, buffer) = (&self.scan, &mut self.buffer);
+        let mut found = None;
+        let listed = scan.threads(pid, &mut self.names, |thread| {
+            found = scan
+                .process(thread, File::Status, buffer)
+                .ok()
+                .and_then(Brief::parse)
+                .filter(|brief| brief.tgid == pid && brief.has_memory)
+                .map(|brief| (thread, brief));
+            found.is_none()
+        });
+        listed.ok().and(found)
+    }
+}

@@ -1,0 +1,97 @@
+//! What a choice returns, and what it considered.
+
+use std::time::Duration;
+
+use linux::process::Comm;
+use linux::{Pid, PidFd};
+
+use super::cgroup_path::CgroupPath;
+use crate::policy::Verdict;
+
+/// What a choice cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Processes there are.
+    pub processes: u32,
+    /// Cheap readings (status), of which the upper bounds are made.
+    pub cheap: u32,
+    /// Exact readings (smaps_rollup).
+    pub exact: u32,
+    /// Exact readings that were not done in time.
+    pub late: u32,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Where a victim is searched for.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// Everywhere; with `by_cgroup` in the leaf cgroup that holds most.
+    All {
+        /// Choose a cgroup first.
+        by_cgroup: bool,
+    },
+    /// In the cgroup with this path and those below it.
+    Below(&'a [u8]),
+}
+
+/// A process that was chosen. What is said about it is about the process behind the pidfd.
+#[derive(Debug)]
+pub struct Choice {
+    /// Signals go through this.
+    pub pidfd: PidFd,
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: Comm,
+    /// Its user.
+    pub uid: u32,
+    /// Its cgroup in the v2 hierarchy; empty without one.
+    pub cgroup: CgroupPath,
+    /// What comes back when it dies, in bytes.
+    pub bytes: u64,
+    /// `bytes` is exact; else it is the upper bound.
+    pub exact: bool,
+    /// The size of its address space, in bytes.
+    pub vm_size: u64,
+    /// Its leaf cgroup; `None` without the memory controller.
+    pub group: Option<Group>,
+    /// The rule that decided about it.
+    pub rule: Option<u16>,
+    /// What the choice cost.
+    pub cost: Cost,
+}
+
+/// A leaf cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Anonymous memory and swap in bytes.
+    pub bytes: u64,
+    /// Processes in it.
+    pub processes: u32,
+    /// No rule forbids to kill any of them.
+    pub expendable: bool,
+    /// memory.oom.group is set.
+    pub oom_group: bool,
+}
+
+/// A process that was considered in the last choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Considered {
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: Comm,
+    /// Its user.
+    pub uid: u32,
+    /// What comes back at most, in bytes.
+    pub bound: u64,
+    /// What comes back, or the guess that was used for it, if it was read more closely.
+    pub bytes: Option<u64>,
+    /// `bytes` is exact.
+    pub exact: bool,
+    /// What the policy says.
+    pub verdict: Verdict,
+    /// What counts: from `bytes` if there are any, else from `bound`.
+    pub score: u64,
+}

@@ -1,0 +1,409 @@
+//! The choice itself.
+
+use std::time::{Duration, Instant};
+
+use linux::scan::Failure;
+use linux::{Pid, PidFd};
+
+use super::cache::MIN_CACHED_BYTES;
+use super::cgroup_path::{CgroupPath, is_below};
+use super::chooser::{Chooser, MAX_CONSIDERED};
+use super::examine::Detail;
+use super::groups::Tally;
+use super::readers::Answer;
+use super::result::{Choice, Considered, Cost, Group, Scope};
+use super::search::{Candidate, Scores, best};
+use super::table::{Counters, Reading};
+use crate::policy::Policy;
+
+/// How long an exact reading may take, and all of a choice's together.
+const EXACT_TIMEOUT: Duration = Duration::from_millis(50);
+const ALL_EXACT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Where a victim must be.
+#[derive(Clone, Copy)]
+enum Within<'a> {
+    Anywhere,
+    Below(&'a [u8]),
+    Leaf(usize),
+}
+
+/// A candidate that was read closely, with a pidfd on it.
+struct Found {
+    pidfd: PidFd,
+    pid: Pid,
+    reading: Reading,
+    cgroup: CgroupPath,
+    bytes: u64,
+    exact: bool,
+}
+
+impl Chooser {
+    /// Returns the process whose death gives back most under this policy, or `None` when none may be killed.
+    ///
+    /// With `by_cgroup`, when a leaf cgroup that may be killed as a whole holds more than that process, the
+    /// best process in it is returned: for a caller that kills the group, or its members one by one.
+    pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
+        let began = Instant::now();
+        self.examiner.cost = Cost::default();
+        self.considered.clear();
+        let found = self.select(policy, scope);
+        self.considered.sort_unstable_by_key(|c| (std::cmp::Reverse(c.score), c.pid));
+        let table = &self.population.table;
+        let processes = table.entries().iter().filter(|entry| !entry.gone).count();
+        let cost = &mut self.examiner.cost;
+        cost.processes = u32::try_from(processes).unwrap_or(u32::MAX).saturating_add(table.not_stored);
+        cost.took = began.elapsed();
+        let (found, group) = found?;
+        Some(Choice {
+            pidfd: found.pidfd,
+            pid: found.pid,
+            comm: found.reading.comm,
+            uid: found.reading.uid,
+            cgroup: found.cgroup,
+            bytes: found.bytes,
+            exact: found.exact,
+            vm_size: found.reading.vm_size,
+            group,
+            rule: found.reading.verdict.rule,
+            cost: self.examiner.cost,
+        })
+    }
+
+    /// Returns the next best process of this cgroup among those that were considered in the last choice, by
+    /// what it gives back at most; only that process is read for it. Each is returned once.
+    pub fn another(&mut self, policy: &Policy, cgroup: &[u8]) -> Option<Choice> {
+        let began = Instant::now();
+        while !self.considered.is_empty() {
+            let pid = self.considered.remove(0).pid;
+            let Some(pidfd) = PidFd::open(pid).ok().filter(|pidfd| pidfd.check_permission().is_ok()) else {
+                continue;
+            };
+            // The verdict is that of the last reading; its memory is read again, after the pidfd was opened.
+            let table = &self.population.table;
+            let known = table.find(pid).and_then(|index| table.entries()[index].reading);
+            let detail = Detail::WithoutCommandLine;
+            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, detail);
+            let Some(reading) = read.ok().filter(Reading::eligible) else { continue };
+            if self.examiner.cgroup[..] != *cgroup || !pidfd.is_alive().unwrap_or(false) {
+                continue;
+            }
+            return Some(Choice {
+                pidfd,
+                pid,
+                comm: reading.comm,
+                uid: reading.uid,
+                cgroup: self.examiner.cgroup.clone(),
+                bytes: reading.estimate(),
+                exact: false,
+                vm_size: reading.vm_size,
+                group: None,
+                rule: reading.verdict.rule,
+                cost: Cost { took: began.elapsed(), ..Cost::default() },
+            });
+        }
+        None
+    }
+
+    fn select(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<(Found, Option<Group>)> {
+        let now = self.population.begin_round(&mut self.examiner);
+        let within = match scope {
+            Scope::All { .. } => {
+                self.membership.find_cgroups(&mut self.examiner);
+                Within::Anywhere
+            }
+            Scope::Below(path) => {
+                self.membership.list_below(path, &mut self.examiner, &mut self.population.table);
+                Within::Below(path)
+            }
+        };
+        let mut selection = Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within };
+        let mut best = selection.best_process();
+        if let Scope::All { by_cgroup: true } = scope
+            && let Some((score, leaf)) = selection.best_group()
+            && best.as_ref().is_none_or(|(process, _)| score > *process)
+            && selection.chooser.membership.list_leaf(leaf, &mut selection.chooser.examiner)
+        {
+            selection.within = Within::Leaf(leaf);
+            selection.chooser.considered.clear();
+            // A group that has just vanished has no process.
+            best = selection.best_process().or(best);
+        }
+        let (_, found) = best?;
+        let group = selection.describe_group(&found);
+        Some((found, group))
+    }
+}
+
+/// A choice that is being made.
+struct Selection<'a> {
+    chooser: &'a mut Chooser,
+    policy: &'a Policy,
+    now: Counters,
+    /// How long exact readings may still take.
+    time_left: Duration,
+    within: Within<'a>,
+}
+
+impl Selection<'_> {
+    /// Returns the process with the greatest score, and the score.
+    fn best_process(&mut self) -> Option<(u64, Found)> {
+        let mut heap = std::mem::take(&mut self.chooser.heap);
+        heap.clear();
+        let members = match self.within {
+            Within::Anywhere => None,
+            Within::Below(_) | Within::Leaf(_) => Some(&self.chooser.membership.members),
+        };
+        for (index, entry) in self.chooser.population.table.entries().iter().enumerate() {
+            let bound = match &entry.reading {
+                // A process without memory gives nothing back; one that was a kernel thread when it was read
+                // (few programs start as one) is found at the next refresh.
+                Some(reading) if !reading.eligible() || reading.upper_bound(&self.now) < self.min_bytes() => {
+                    continue;
+                }
+                Some(reading) => reading.verdict.score(reading.upper_bound(&self.now)),
+                None => u64::MAX,
+            };
+            if !entry.gone && members.is_none_or(|members| members.binary_search(&entry.pid).is_ok()) {
+                let index = u32::try_from(index).unwrap_or(u32::MAX);
+                heap.push(Candidate { bound, pid: entry.pid.get(), index, fresh: false });
+            }
+        }
+        let best = best(&mut heap, self);
+        // The next ones.
+        while self.chooser.considered.len() < MAX_CONSIDERED
+            && let Some(next) = heap.pop()
+        {
+            self.add_considered(next.index as usize, next.bound, None, false);
+        }
+        self.chooser.heap = heap;
+        best
+    }
+
+    /// Returns the leaf cgroup with the greatest score that may be killed as a whole, and the score.
+    fn best_group(&mut self) -> Option<(u64, usize)> {
+        let chooser = &mut *self.chooser;
+        let groups = chooser.membership.groups.as_mut().filter(|groups| groups.controlled())?;
+        groups.tally(chooser.population.table.entries());
+        let mut heap = std::mem::take(&mut chooser.heap);
+        heap.clear();
+        let min_bytes = chooser.min_bytes;
+        groups.expendable(|index, bytes, verdict| {
+            if bytes < min_bytes {
+                return;
+            }
+            let id = i32::try_from(index).unwrap_or(i32::MAX);
+            let bound = verdict.score(bytes);
+            heap.push(Candidate { bound, pid: id, index: id.unsigned_abs(), fresh: true });
+        });
+        let best = best(&mut heap, &mut GroupSelection(self));
+        self.chooser.heap = heap;
+        best
+    }
+
+    /// Reads the leaf cgroup of a victim.
+    fn describe_group(&mut self, found: &Found) -> Option<Group> {
+        let groups = self.chooser.membership.groups.as_ref()?;
+        let leaf = groups.leaf(found.reading.cgroup_hash)?;
+        let (bytes, oom_group) = groups.bytes(leaf, &mut self.chooser.examiner.buffer)?;
+        let tally = self.tally_leaf(leaf);
+        Some(Group {
+            bytes,
+            processes: tally.map_or(0, |tally| tally.processes),
+            expendable: tally.is_some_and(|tally| tally.expendable()),
+            oom_group,
+        })
+    }
+
+    /// Reads all members of a leaf; `None` when they are too many or cannot be read.
+    fn tally_leaf(&mut self, leaf: usize) -> Option<Tally> {
+        let chooser = &mut *self.chooser;
+        if !chooser.membership.list_leaf(leaf, &mut chooser.examiner) {
+            return None;
+        }
+        let table = &chooser.population.table;
+        let detail = Detail::WithoutCommandLine;
+        let mut tally = Tally::EMPTY;
+        for pid in &chooser.membership.members {
+            let old = table.find(*pid).and_then(|index| table.entries()[index].reading);
+            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, detail) {
+                Ok(reading) => tally.count(&reading),
+                Err(Failure::Gone) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(tally)
+    }
+
+    /// Keeps a process for [`Chooser::explain`].
+    fn add_considered(&mut self, index: usize, score: u64, bytes: Option<u64>, exact: bool) {
+        let entry = &self.chooser.population.table.entries()[index];
+        let Some(reading) = &entry.reading else { return };
+        // Not more than there is room for: nothing may be allocated.
+        if self.chooser.considered.len() < MAX_CONSIDERED {
+            self.chooser.considered.push(Considered {
+                pid: entry.pid,
+                comm: reading.comm,
+                uid: reading.uid,
+                bound: reading.upper_bound(&self.now),
+                bytes,
+                exact,
+                verdict: reading.verdict,
+                score,
+            });
+        }
+    }
+
+    /// Returns how many bytes a process must give back to be chosen.
+    fn min_bytes(&self) -> u64 {
+        // All of a group gives back more.
+        if matches!(self.within, Within::Leaf(_)) { 0 } else { self.chooser.min_bytes }
+    }
+
+    fn read(&mut self, index: usize, detail: Detail) {
+        let chooser = &mut *self.chooser;
+        chooser.population.read(index, self.policy, &self.now, detail, &mut chooser.examiner);
+    }
+
+    /// Opens a pidfd on a process and reads the process.
+    fn open(&mut self, index: usize) -> Option<(PidFd, Reading)> {
+        let pid = self.chooser.population.table.get(index).pid;
+        // Opened before anything is read that is used, and still alive afterwards: so what was read is about
+        // the process behind the pidfd.
+        let pidfd = PidFd::open(pid).ok()?;
+        if pidfd.check_permission().is_err() {
+            return None;
+        }
+        self.read(index, Detail::WithoutCommandLine);
+        let chooser = &mut *self.chooser;
+        let reading = chooser.population.table.get(index).reading.filter(Reading::eligible)?;
+        let inside = match (self.within, &chooser.membership.groups) {
+            (Within::Anywhere, _) => true,
+            (Within::Below(path), _) => is_below(&chooser.examiner.cgroup, path),
+            (Within::Leaf(leaf), Some(groups)) => groups.leaf(reading.cgroup_hash) == Some(leaf),
+            (Within::Leaf(_), None) => false,
+        };
+        inside.then_some((pidfd, reading))
+    }
+
+    /// Returns the score of the process that was read last, and what was found out about it, if it is still
+    /// alive.
+    fn found(
+        &mut self,
+        index: usize,
+        pidfd: PidFd,
+        reading: Reading,
+        bytes: u64,
+        exact: bool,
+    ) -> Option<(u64, Found)> {
+        if bytes < self.min_bytes().max(1) || !pidfd.is_alive().unwrap_or(false) {
+            return None;
+        }
+        let score = reading.verdict.score(bytes);
+        let cgroup = self.chooser.examiner.cgroup.clone();
+        self.add_considered(index, score, Some(bytes), exact);
+        let pid = pidfd.opened_as();
+        Some((score, Found { pidfd, pid, reading, cgroup, bytes, exact }))
+    }
+}
+
+impl Scores for Selection<'_> {
+    type Found = Found;
+
+    fn fresh_bound(&mut self, index: u32) -> Option<u64> {
+        let index = index as usize;
+        self.read(index, Detail::Memory);
+        let entry = self.chooser.population.table.get(index);
+        let reading = entry.reading.as_ref().filter(|r| r.eligible())?;
+        Some(reading.verdict.score(reading.upper_bound(&self.now)))
+    }
+
+    fn lower_bound(&mut self, index: u32) -> Option<u64> {
+        let index = index as usize;
+        let chooser = &mut *self.chooser;
+        if chooser.examiner.ksm_runs() {
+            return None;
+        }
+        let pid = chooser.population.table.get(index).pid;
+        let began = Instant::now();
+        // A reading that has begun is waited for: a new one would take longer.
+        let wait = if chooser.ahead.is_pending(pid) && chooser.ahead.cache.get(pid).is_none() {
+            EXACT_TIMEOUT.min(self.time_left)
+        } else {
+            Duration::ZERO
+        };
+        chooser.ahead.collect(began + wait, &mut chooser.examiner);
+        self.time_left = self.time_left.saturating_sub(began.elapsed());
+        let (figure, new_process_bytes, reading) = chooser.ahead.recall(&chooser.population.table, index)?;
+        Some(reading.verdict.score(figure.lower_bound(reading, new_process_bytes)))
+    }
+
+    fn cached(&mut self, index: u32) -> Option<(u64, Found)> {
+        let index = index as usize;
+        let (pidfd, reading) = self.open(index)?;
+        // What was cached may have got too old just now.
+        let recalled = self.chooser.ahead.recall(&self.chooser.population.table, index);
+        let (bytes, exact) = recalled
+            .map_or((reading.estimate(), false), |(figure, new_bytes, now)| figure.estimate(now, new_bytes));
+        self.found(index, pidfd, reading, bytes, exact)
+    }
+
+    fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
+        let index = index as usize;
+        let (pidfd, reading) = self.open(index)?;
+        let chooser = &mut *self.chooser;
+        let began = Instant::now();
+        let answer = chooser.readers.private(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
+        self.time_left = self.time_left.saturating_sub(began.elapsed());
+        let (bytes, exact) = match answer {
+            Answer::Read(private) => {
+                chooser.examiner.cost.exact += 1;
+                if private.own >= MIN_CACHED_BYTES
+                    && let Ok(another) = PidFd::open(pidfd.opened_as())
+                {
+                    let round = chooser.population.table.round;
+                    chooser.ahead.remember(another, private, &reading, round, &mut chooser.examiner);
+                }
+                (private.bytes, true)
+            }
+            Answer::Late => {
+                chooser.examiner.cost.late += 1;
+                let recalled = chooser.ahead.recall(&chooser.population.table, index);
+                let estimate = recalled.map(|(figure, new_bytes, now)| figure.estimate(now, new_bytes));
+                (estimate.map_or(reading.estimate(), |(bytes, _)| bytes), false)
+            }
+            // A process that must not be traced can still be killed, perhaps.
+            Answer::Failed(Failure::Denied) => (reading.estimate(), false),
+            Answer::Failed(_) => return None,
+        };
+        self.found(index, pidfd, reading, bytes, exact)
+    }
+}
+
+/// The choice of the best group. Candidates' bounds are fresh, and none has a lower bound.
+struct GroupSelection<'a, 'b>(&'a mut Selection<'b>);
+
+impl Scores for GroupSelection<'_, '_> {
+    type Found = usize;
+
+    fn fresh_bound(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+
+    fn lower_bound(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+
+    fn cached(&mut self, _index: u32) -> Option<(u64, usize)> {
+        None
+    }
+
+    fn exact(&mut self, index: u32) -> Option<(u64, usize)> {
+        let index = index as usize;
+        let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
+        let chooser = &mut *self.0.chooser;
+        let groups = chooser.membership.groups.as_ref()?;
+        let (bytes, _) = groups.bytes(index, &mut chooser.examiner.buffer)?;
+        Some((tally.verdict.score(bytes), index))
+    }
+}

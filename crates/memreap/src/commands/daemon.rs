@@ -1,0 +1,63 @@
+//! `memreap daemon`.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use linux::escape;
+
+use super::args::DaemonArgs;
+use crate::config::{BUILT_IN_NAME, Config};
+use crate::daemon;
+use crate::exit::Exit;
+
+/// Runs the daemon until it is told to stop, or checks its configuration.
+///
+/// # Errors
+/// When the daemon cannot start; the text says what is missing.
+pub fn run(args: &DaemonArgs) -> Result<Exit> {
+    let path = args.config.as_deref();
+    if args.check_config {
+        return check_config(path);
+    }
+    match Config::load(path) {
+        Ok(config) => daemon::run::run(config, args.dry_run),
+        Err(error) => {
+            eprintln!("{error}");
+            Ok(Exit::Usage)
+        }
+    }
+}
+
+/// Reads the configuration, and prints on stdout that it is right, or on stderr what is wrong.
+fn check_config(path: Option<&Path>) -> Result<Exit> {
+    match Config::load(path) {
+        Ok(config) => {
+            let name = config.path.map_or(BUILT_IN_NAME.to_owned(), |path| escape(&path).to_string());
+            writeln!(std::io::stdout(), "{name}: ok")?;
+            Ok(Exit::Done)
+        }
+        Err(error) => {
+            writeln!(std::io::stderr(), "{error}")?;
+            Ok(Exit::Usage)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_configuration_is_wrong_usage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        fs::write(&path, "[act]\nlow = 12\n").unwrap();
+        assert_eq!(check_config(Some(&path)).unwrap(), Exit::Done);
+        fs::write(&path, "[act]\nlow = 120\n").unwrap();
+        assert_eq!(check_config(Some(&path)).unwrap(), Exit::Usage);
+        assert_eq!(check_config(Some(dir.path())).unwrap(), Exit::Usage);
+    }
+}

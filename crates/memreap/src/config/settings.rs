@@ -1,0 +1,165 @@
+//! What can be configured.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::kill::SignalFirst;
+use crate::policy::Policy;
+use crate::units::Size;
+
+/// The built-in configuration.
+pub const BUILT_IN: &str = include_str!("../../../../packaging/memreap.toml");
+
+/// The name of the built-in configuration in messages.
+pub(crate) const BUILT_IN_NAME: &str = "built-in configuration";
+
+/// Where the configuration is read when no file is named.
+pub const DEFAULT_PATH: &str = "/etc/memreap.toml";
+
+/// All that can be configured, with defaults applied.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it was read; `None` for the built-in one.
+    pub path: Option<PathBuf>,
+    /// When to act.
+    pub act: Act,
+    /// How to kill.
+    pub kill: Kill,
+    /// Which processes, and how their memory counts.
+    pub policy: Policy,
+    /// What to do before and after a kill.
+    pub warn: Warn,
+    /// What is recorded.
+    pub record: Record,
+}
+
+/// An amount of memory: a share of all, but no more than a size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// In percent of all.
+    pub share: f64,
+    /// In bytes; `u64::MAX` for any.
+    pub most: u64,
+}
+
+impl Level {
+    /// Returns it in bytes, of `total` bytes.
+    pub fn of(&self, total: u64) -> u64 {
+        ((total as f64 * self.share / 100.0) as u64).min(self.most)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", self.share)?;
+        if self.most < u64::MAX { write!(f, " and at most {}", Size(self.most)) } else { Ok(()) }
+    }
+}
+
+/// When to act.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    /// Act when memory and swap run out within this time at the present rate...
+    pub horizon: Duration,
+    /// ...and so much of memory is available at most.
+    pub low: Level,
+    /// Act when less is left and it shrinks, at almost any rate.
+    pub critical: Level,
+    /// Act when all tasks stalled for this share of the last second, in percent, with less than `low`
+    /// available.
+    pub stall: f64,
+    /// Watch cgroups' own limits, too.
+    pub cgroups: bool,
+    /// While memory is short and getting shorter, let the process that would be killed next run only when no
+    /// other process wants to.
+    pub throttle: bool,
+}
+
+impl Default for Act {
+    fn default() -> Self {
+        Self {
+            horizon: Duration::from_secs(2),
+            low: Level { share: 10.0, most: 8 << 30 },
+            critical: Level { share: 7.0, most: 4 << 30 },
+            stall: 90.0,
+            cgroups: true,
+            throttle: true,
+        }
+    }
+}
+
+/// When a cgroup is killed as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WholeCgroup {
+    /// When memory.oom.group asks for it, or its largest process alone would not be enough.
+    Auto,
+    /// When memory.oom.group asks for it.
+    #[default]
+    OomGroup,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How to kill.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    /// A signal before SIGKILL, and the time it has; `None` kills at once.
+    pub signal_first: Option<SignalFirst>,
+    /// How long to wait for a victim's memory before the next victim is taken.
+    pub deadline: Duration,
+    /// Choose the cgroup that holds most first, then a victim in it.
+    pub by_cgroup: bool,
+    /// When to kill a whole cgroup.
+    pub whole_cgroup: WholeCgroup,
+}
+
+impl Default for Kill {
+    fn default() -> Self {
+        Self {
+            signal_first: None,
+            deadline: Duration::from_secs(3),
+            by_cgroup: true,
+            whole_cgroup: WholeCgroup::OomGroup,
+        }
+    }
+}
+
+/// What to do before and after a kill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warn {
+    /// Desktop notifications.
+    pub desktop: bool,
+    /// A command to run before and after a kill, with its arguments.
+    pub command: Option<Vec<String>>,
+    /// How long it may take; then it is killed.
+    pub time_limit: Duration,
+}
+
+impl Default for Warn {
+    fn default() -> Self {
+        Self { desktop: false, command: None, time_limit: Duration::from_secs(2) }
+    }
+}
+
+/// What is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The file in which kills are recorded; `None` for none.
+    pub history: Option<PathBuf>,
+    /// The Unix socket (a path) or loopback address on which metrics are served; `None` for none.
+    pub metrics: Option<String>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { history: Some("/var/lib/memreap/history.jsonl".into()), metrics: None }
+    }
+}
+
+/// What is wrong with a configuration: each with file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigError(pub Vec<String>);

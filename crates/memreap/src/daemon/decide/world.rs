@@ -1,0 +1,77 @@
+//! What the control loop sees and does: the system, or a simulation in the tests.
+
+use std::time::Duration;
+
+use linux::pidfd::Signal;
+
+use super::governor::Governor;
+use super::reason::{Ending, Reason};
+use super::sample::Sample;
+
+/// The state of a victim that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It still has its memory.
+    Dying,
+    /// The kill is over.
+    Ended(Ending),
+}
+
+/// What the control loop sees and does. Nothing here may allocate or wait. `memory` is the index of one of
+/// the memories that are watched; 0 is the machine's, or in a container its limit.
+pub trait World {
+    /// A process, or a cgroup, that was chosen, with a pidfd on it.
+    type Victim;
+
+    /// Returns the time.
+    fn now(&self) -> Duration;
+
+    /// Reads how a memory stands; `None` when it does not exist any more.
+    fn sample(&mut self, memory: usize) -> Option<Sample>;
+
+    /// Spends up to `budget` on updating what is known of candidates; with `soon`, a kill may come soon.
+    fn prepare(&mut self, budget: Duration, soon: bool);
+
+    /// Chooses the victim whose death gives most of this memory back.
+    fn choose(&mut self, memory: usize) -> Option<Self::Victim>;
+
+    /// Returns how many bytes come back when this victim is killed.
+    fn bytes_back(&self, victim: &Self::Victim, governor: &Governor) -> u64;
+
+    /// Returns how many processes there are in the victim's cgroup, and how many bytes they hold together.
+    fn group_size(&self, victim: &Self::Victim) -> (u32, u64);
+
+    /// Warns that a kill may come soon.
+    fn warn(&mut self, memory: usize, governor: &Governor);
+
+    /// Begins to measure how well the memory of the next victim compresses.
+    fn probe(&mut self, memory: usize);
+
+    /// Throttles the process that would be killed next for this memory, and no other process for it any more.
+    fn throttle(&mut self, memory: usize, governor: &Governor);
+
+    /// Throttles no process for this memory any more.
+    fn unthrottle(&mut self, memory: usize);
+
+    /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
+    fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
+
+    /// Sends the victim a signal that asks it to end.
+    fn send_first_signal(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
+
+    /// Kills the victim and begins to get its memory back.
+    fn kill(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
+
+    /// Kills the next best process in the cgroup of the victim that was last killed for this memory, and
+    /// returns how many bytes come back; `None` when there is none.
+    fn kill_another(&mut self, memory: usize) -> Option<u64>;
+
+    /// Returns the state of the victim that was last killed for this memory.
+    fn progress(&mut self, memory: usize) -> Progress;
+
+    /// Whether a victim that was sent the first signal has exited.
+    fn has_exited(&mut self, victim: &Self::Victim) -> bool;
+
+    /// The end of a kill, or of the wait for it.
+    fn finish(&mut self, memory: usize, ending: Ending);
+}

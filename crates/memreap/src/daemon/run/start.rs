@@ -1,0 +1,180 @@
+//! Starts the daemon.
+//!
+//! What is opened, allocated, started and locked is so before memory is sampled for the first time;
+//! afterwards nothing is, except to read a new configuration.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use linux::cgroup::Hierarchy;
+use linux::perf::FaultAlarm;
+use linux::psi::{Resource, Stall, Trigger};
+use linux::scan::Scan;
+use linux::{Dir, Root, own_memory};
+
+use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
+use super::sampler::{self, Limited, Machine, Memory, set_policy_total};
+use super::sandbox::{self, Access};
+use super::signals::Signals;
+use super::system::{MAX_MEMORIES, System};
+use crate::choice::Chooser;
+use crate::config::Config;
+use crate::daemon::act::probe::Probe;
+use crate::daemon::act::reapers::Reapers;
+use crate::daemon::decide::control_loop::ControlLoop;
+use crate::daemon::report::notify::Notifier;
+use crate::exit::Exit;
+use crate::kill::{KernelFeatures, Method, raise_priority};
+
+/// Processes that are known, at most; more are not considered.
+const MAX_PROCESSES: usize = 32 << 10;
+/// The kernel reports pressure when some task has stalled for memory for this long...
+const STALL_THRESHOLD: Duration = Duration::from_millis(5);
+/// ...within this window; ...
+const STALL_WINDOW: Duration = Duration::from_millis(500);
+/// ...without privileges only this window is possible.
+const UNPRIVILEGED_STALL_WINDOW: Duration = Duration::from_secs(2);
+/// The daemon's own memory, at most: many times what it needs, so that a leak ends the daemon and not the
+/// machine.
+const MAX_OWN_BYTES: u64 = 64 << 20;
+
+/// Runs the daemon until it is told to stop. With `dry_run` it sends no signals.
+///
+/// # Errors
+/// When it cannot start; the text says what is missing.
+pub fn run(config: Config, dry_run: bool) -> Result<Exit> {
+    start(config, dry_run)?.run()
+}
+
+/// Opens, starts and locks all that the daemon will use. The order matters: what forks comes before what
+/// starts threads, and the sandbox after all of that, because none of it is possible in the sandbox.
+fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
+    own_memory::map_large_allocations();
+    let root = Root::system();
+    // Before threads are started, which inherit the signal mask.
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let mut notifier = Notifier::open(&config)?;
+    // Fails without CAP_SYS_RESOURCE; the unit sets it, too.
+    let _ = sandbox::exempt_from_oom();
+    let hierarchy = Hierarchy::find(&root)?;
+    if let Some(hierarchy) = &hierarchy {
+        let outside = hierarchy.processes_outside(&root)?;
+        notifier.metrics.outside = outside;
+        if outside > 0 {
+            notifier.warning(format_args!(
+                "{outside} processes are in cgroups that are not below {}: no rule with a cgroup, no group \
+                 and no limit applies to them (run in the host's cgroup namespace, or mount its \
+                 /sys/fs/cgroup there)",
+                linux::escape(&hierarchy.path)
+            ));
+        }
+    }
+    let first = first_memory(&root, hierarchy.as_ref())?;
+    set_policy_total(&mut config, &first);
+    let trigger = psi_trigger(&root, hierarchy.as_ref(), &first);
+    let scan = Scan::open(&root).context("cannot open /proc")?;
+    let cgroups = hierarchy.as_ref().and_then(|h| Dir::open(&h.path).ok());
+    let chooser = Chooser::new(&root, MAX_PROCESSES).context("cannot read processes")?;
+    let probe = Probe::new(&root).context("cannot start a thread")?;
+    let reapers = Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap)
+        .context("cannot start threads")?;
+    if trigger.is_none() {
+        notifier.note(format_args!(
+            "this kernel does not report pressure (PSI): sampling memory every {} ms instead",
+            NO_PSI_SAMPLE_INTERVAL.as_millis()
+        ));
+    }
+    // It counts the faults of the whole machine.
+    let fault_alarm = match first {
+        Memory::Machine(_) => match FaultAlarm::open(&root) {
+            Ok(alarm) => Some(alarm),
+            Err(e) => {
+                notifier.note(format_args!(
+                    "page faults cannot be counted, so the first sign of a shortage is that tasks stall: {:#} \
+                     (CAP_PERFMON)",
+                    anyhow::Error::from(e)
+                ));
+                None
+            }
+        },
+        Memory::Limited(_) => None,
+    };
+    let control_loop = ControlLoop::new(&config, MAX_MEMORIES);
+    let access = Access::new(
+        config.path.as_deref(),
+        config.record.history.as_deref(),
+        hierarchy.as_ref().map(|h| h.path.as_path()),
+    );
+    let mut system = System::new(first, chooser, probe, reapers, config, dry_run, scan, cgroups, notifier);
+    if let Err(e) = raise_priority() {
+        system.notifier.note(format_args!(
+            "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
+        ));
+    }
+    if let Err(e) = sandbox::limit_memory(MAX_OWN_BYTES) {
+        system.notifier.error(format_args!("cannot limit own memory: {e}"));
+    }
+    for missing in sandbox::enter(&access) {
+        system.notifier.note(format_args!("{missing}"));
+    }
+    // What is needed from now on is what the rehearsal needs. In the sandbox: this shows that the sandbox
+    // permits what a choice needs.
+    own_memory::release_unused();
+    if let Err(e) = sandbox::lock_memory() {
+        system.notifier.note(format_args!("memory is not locked, and may be swapped out: {e}"));
+    }
+    system.rehearse();
+    let mode = if dry_run { ", without sending signals (--dry-run)" } else { "" };
+    let method = system.reapers.method().name();
+    let what = match system.memories[0].cgroup() {
+        Some(_) => "this container's memory",
+        None => "the machine's memory",
+    };
+    system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
+    Ok(Daemon {
+        bytes_per_fault: max_bytes_per_fault(&root),
+        root,
+        hierarchy,
+        signals,
+        trigger,
+        fault_alarm,
+        armed: false,
+        churning: false,
+        control_loop,
+        system,
+    })
+}
+
+/// Opens the machine's memory, or in a container with a limit, that.
+fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
+    let machine = Memory::Machine(Machine::open(root)?);
+    let mut buffer = sampler::buffer();
+    let total = machine.sample(Duration::ZERO, &mut buffer[..])?.total;
+    if let Some(hierarchy) = hierarchy
+        && let Some(limited) = Limited::open(hierarchy, Path::new("/"), total, &mut buffer[..])?
+    {
+        return Ok(Memory::Limited(limited));
+    }
+    Ok(machine)
+}
+
+/// Has the kernel report pressure; `None` when it does not have PSI.
+fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Option<Trigger> {
+    [STALL_WINDOW, UNPRIVILEGED_STALL_WINDOW].into_iter().find_map(|window| {
+        match (memory, hierarchy) {
+            (Memory::Limited(_), Some(h)) => {
+                Trigger::on_cgroup(&h.path, Resource::Memory, Stall::Some, STALL_THRESHOLD, window)
+            }
+            _ => Trigger::new(root, Resource::Memory, Stall::Some, STALL_THRESHOLD, window),
+        }
+        .ok()
+    })
+}
+
+/// Returns how many bytes one page fault can take: a huge page where programs get them without asking.
+fn max_bytes_per_fault(root: &Root) -> u64 {
+    let path = root.sys().join("kernel/mm/transparent_hugepage/enabled");
+    let always = std::fs::read_to_string(path).is_ok_and(|text| text.contains("[always]"));
+    if always { 2 << 20 } else { rustix::param::page_size() as u64 }
+}
