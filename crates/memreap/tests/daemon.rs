@@ -175,7 +175,7 @@ fn it_starts_works_and_ends_without_another_word() {
     assert_eq!(fs::read_to_string(daemon.files.path("state/history")).unwrap(), "");
     let answer = daemon.metrics();
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
-    assert!(answer.contains("memreap_kills_total{reason=\"forecast\",means=\"plain\"} 0\n"), "{answer}");
+    assert!(answer.contains("memreap_kills_total{reason=\"forecast\",method=\"plain\"} 0\n"), "{answer}");
     assert!(daemon.metric("memreap_available_bytes") > 0.0);
     assert_eq!(daemon.metric("memreap_messages_lost_total"), 0.0);
     let said = daemon.end();
@@ -430,7 +430,7 @@ fn kill_one() {
     assert!(innocent.is_alive());
     let kills: f64 = ["expedite", "mrelease", "plain"]
         .map(|method| {
-            daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",means=\"{method}\"}}"))
+            daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",method=\"{method}\"}}"))
         })
         .iter()
         .sum();

@@ -110,7 +110,7 @@ mod tests {
         // A file that says nothing means the same, with the rules.
         assert_eq!(parse("").policy, config.policy);
         assert!(!config.policy.needs_command_line());
-        let keys = "act.horizon act.low act.critical act.stall act.cgroups act.hold_back \
+        let keys = "act.horizon act.low act.critical act.stall act.cgroups act.throttle \
                     kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                     warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
         let table: toml::Table = BUILT_IN.parse().unwrap();
@@ -149,7 +149,7 @@ mod tests {
     fn values_are_taken() {
         let config = parse(
             r#"
-            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false, hold_back = false }
+            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false, throttle = false }
             [kill]
             signal_first = "term"
             grace = "250ms"
@@ -220,7 +220,7 @@ oom_score_adj = "< x"
             "c:5: act.critical: 7 % is not less than act.low, 5 %; below `low` a forecast is acted on, \
              below `critical` any",
             "c:6: act.stall: 0 % is out of range; give 1 to 100 %",
-            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups, hold_back",
+            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups, throttle",
             "c:10: kill.signal_first: SIGKILL does not ask a process to end; \
              leave the option out, or use SIGTERM",
             "c:11: kill.grace: 7200.0 s is out of range; give 10 ms to 60.0 s",
@@ -243,6 +243,14 @@ oom_score_adj = "< x"
             assert_eq!(found, expected);
         }
         assert_eq!(found.len(), expected.len(), "{found:#?}");
+    }
+
+    #[test]
+    fn a_key_of_an_older_version_names_the_new_key() {
+        assert_eq!(
+            errors("[act]\nhold_back = false\n"),
+            ["c:2: act.hold_back: this key is now called act.throttle"]
+        );
     }
 
     #[test]

@@ -69,7 +69,8 @@ fn act(mut section: Section<'_, '_>) -> Act {
     section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
-    section.set("hold_back", &mut act.throttle, boolean);
+    section.set("throttle", &mut act.throttle, boolean);
+    section.renamed("hold_back", "throttle");
     if !section.has("low") {
         act.low.most = act.low.most.max(act.critical.most);
     }

@@ -62,13 +62,22 @@ pub(super) struct Section<'a, 't> {
     at: usize,
     table: Option<&'a DeTable<'t>>,
     known: Vec<&'static str>,
+    /// Old names of keys, with which something was reported.
+    renamed: Vec<&'static str>,
     problems: &'a mut Problems<'t>,
 }
 
 impl<'a, 't> Section<'a, 't> {
     /// All of the file.
     pub(super) fn top(table: &'a DeTable<'t>, problems: &'a mut Problems<'t>) -> Self {
-        Self { name: String::new(), at: 0, table: Some(table), known: Vec::new(), problems }
+        Self {
+            name: String::new(),
+            at: 0,
+            table: Some(table),
+            known: Vec::new(),
+            renamed: Vec::new(),
+            problems,
+        }
     }
 
     /// The table under `key`; an empty one if there is none.
@@ -85,7 +94,7 @@ impl<'a, 't> Section<'a, 't> {
         };
         let at = found.map_or(self.at, |value| value.span().start);
         let name = self.path(key);
-        Section { name, at, table, known: Vec::new(), problems: self.problems }
+        Section { name, at, table, known: Vec::new(), renamed: Vec::new(), problems: self.problems }
     }
 
     /// The tables of the array under `key`.
@@ -104,6 +113,7 @@ impl<'a, 't> Section<'a, 't> {
                     at,
                     table: Some(table),
                     known: Vec::new(),
+                    renamed: Vec::new(),
                     problems: self.problems,
                 }),
                 other => self.wrong(at, key, &format!("has {}; {remedy}", kind(other))),
@@ -154,6 +164,15 @@ impl<'a, 't> Section<'a, 't> {
         all.join(", ")
     }
 
+    /// Reports a key that has another name now, if it is there.
+    pub(super) fn renamed(&mut self, old: &'static str, new: &str) {
+        if self.has(old) {
+            let text = format!("this key is now called {}", self.path(new));
+            self.reject(old, &text);
+            self.renamed.push(old);
+        }
+    }
+
     /// Reports what is wrong with the value under `key`, or, when there is none, with all of the section.
     pub(super) fn reject(&mut self, key: &str, text: &str) {
         let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
@@ -168,7 +187,7 @@ impl<'a, 't> Section<'a, 't> {
     /// Reports the keys that were not asked for.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
-        let expected = |key: &str| self.known.contains(&key);
+        let expected = |key: &str| self.known.contains(&key) || self.renamed.contains(&key);
         for (key, _) in table.iter().filter(|(key, _)| !expected(key.get_ref().as_ref())) {
             let text = format!("there is no such key; there are {}", self.known.join(", "));
             let path = self.path(key.get_ref());

@@ -11,8 +11,8 @@ use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
 
-/// The version of the JSON. Fields may be added without a new one.
-const VERSION: u32 = 1;
+/// The version of the JSON. Fields may be added without a new one; 2 renamed a kill's `means` to `method`.
+const VERSION: u32 = 2;
 /// Columns and rows of a terminal that does not say how large it is.
 const DEFAULT_SIZE: [usize; 2] = [80, 24];
 
@@ -233,7 +233,7 @@ mod tests {
         serde_json::from_value(json!({
             "unix_ms": unix_ms, "pid": 42, "comm": r"h\u{1b}og", "uid": 4_000_000_000u32, "cgroup": "/a",
             "processes": 1, "bytes": 300 * MIB, "exact": true, "reason": "forecast", "because": "",
-            "rule": "", "means": "mrelease", "ending": "back", "available": [1, 2], "took_us": 41_000,
+            "rule": "", "method": "mrelease", "ending": "back", "available": [1, 2], "took_us": 41_000,
             "choice_us": 900, "exact_reads": 2,
         }))
         .unwrap()

@@ -125,7 +125,7 @@ impl Journal {
             entry.field("MEMREAP_REASON", kill.reason.name());
             entry.bytes("MEMREAP_BECAUSE", kill.because.as_bytes());
             entry.bytes("MEMREAP_RULE", kill.rule.as_bytes());
-            entry.field("MEMREAP_MEANS", kill.method.name());
+            entry.field("MEMREAP_METHOD", kill.method.name());
             entry.field("MEMREAP_ENDING", kill.ending.name());
             entry.field("MEMREAP_AVAILABLE_BEFORE", kill.available[0]);
             entry.field("MEMREAP_AVAILABLE_AFTER", kill.available[1]);
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(value(&entry, "MEMREAP_PID"), b"4711");
         assert_eq!(value(&entry, "MEMREAP_BYTES"), b"1288490188");
         assert_eq!(value(&entry, "MEMREAP_REASON"), b"forecast");
-        assert_eq!(value(&entry, "MEMREAP_MEANS"), b"mrelease");
+        assert_eq!(value(&entry, "MEMREAP_METHOD"), b"mrelease");
         assert_eq!(value(&entry, "MEMREAP_TOOK_US"), b"41000");
         assert_eq!(journal.lost(), 0);
     }

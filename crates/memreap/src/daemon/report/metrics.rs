@@ -107,7 +107,7 @@ impl fmt::Display for Metrics {
         for (reason, kills) in REASONS.iter().zip(&self.kills) {
             for (method, kills) in METHODS.iter().zip(kills) {
                 let (reason, method) = (reason.name(), method.name());
-                writeln!(f, "memreap_kills_total{{reason=\"{reason}\",means=\"{method}\"}} {kills}")?;
+                writeln!(f, "memreap_kills_total{{reason=\"{reason}\",method=\"{method}\"}} {kills}")?;
             }
         }
         let counters = [
@@ -118,7 +118,7 @@ impl fmt::Display for Metrics {
             ("exact_reads", "Readings of smaps_rollup in choices.", self.exact_reads),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),
-            ("held_back", "Processes that were throttled because they would be killed next.", self.throttled),
+            ("throttled", "Processes that were throttled because they would be killed next.", self.throttled),
             (
                 "messages_lost",
                 "Messages that the journal or the helper process did not receive.",
@@ -345,9 +345,9 @@ mod tests {
     fn metrics_are_in_the_text_format() {
         let text = metrics().to_string();
         for line in [
-            "memreap_kills_total{reason=\"forecast\",means=\"mrelease\"} 1",
-            "memreap_kills_total{reason=\"stall\",means=\"mrelease\"} 1",
-            "memreap_kills_total{reason=\"critical\",means=\"plain\"} 0",
+            "memreap_kills_total{reason=\"forecast\",method=\"mrelease\"} 1",
+            "memreap_kills_total{reason=\"stall\",method=\"mrelease\"} 1",
+            "memreap_kills_total{reason=\"critical\",method=\"plain\"} 0",
             "memreap_kills_late_total 1",
             "memreap_back_bytes_total 1288490188",
             "memreap_last_kill_seconds 0.041",

@@ -103,7 +103,7 @@ impl Warner {
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
         event.add("PROCESSES", kill.processes);
-        event.add("MEANS", kill.method.name());
+        event.add("METHOD", kill.method.name());
         event.add("ENDING", kill.ending.name());
         event.add("TOOK_US", kill.took.as_micros());
         event.add("MESSAGE", kill);
@@ -385,7 +385,7 @@ mod tests {
             "MEMREAP_UID=1000",
             "MEMREAP_BYTES=1288490188",
             "MEMREAP_REASON=forecast",
-            "MEMREAP_MEANS=mrelease",
+            "MEMREAP_METHOD=mrelease",
             "MEMREAP_CGROUP=/user.slice/a",
         ] {
             assert!(read("killed").lines().any(|l| l == line), "no {line} in {}", read("killed"));
