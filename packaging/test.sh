@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what is in this folder as far as the tools for it are there. Fails when one of them finds fault.
+# Checks the files in this folder, as far as the tools for it are installed. Fails when one of them finds an error.
 set -eu
 cd "$(dirname "$0")"
 
@@ -10,7 +10,7 @@ if command -v systemd-analyze >/dev/null; then
         exit 1
     fi
     echo "$review" | tail -n 1
-    # A drop-in counts only together with its unit; and the program need not be installed here.
+    # A drop-in is valid only together with its unit; and the program need not be installed here.
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     sed 's,/usr/bin/memreap,/bin/true,; /^Documentation=/d' memreap.service >"$folder/memreap.service"
@@ -26,7 +26,7 @@ else
 fi
 
 sh -n deb.sh
-# Names of settings that there are, where the kernel is Linux.
+# The settings must exist in the running kernel.
 sed -n 's/^\(vm\.[a-z_]*\) *=.*/\1/p' memreap-sysctl.conf | while read -r name; do
     if [ ! -e "/proc/sys/$(echo "$name" | tr . /)" ]; then
         echo "memreap-sysctl.conf: this kernel has no $name" >&2
