@@ -15,7 +15,6 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/memreap_expedite.h>
-#include <linux/moduleparam.h>
 #include <linux/oom.h>
 #include <linux/pid.h>
 #include <linux/sched/coredump.h>
@@ -32,6 +31,7 @@
 #include "expedite_futex.h"
 #include "expedite_queue.h"
 #include "reap.h"
+#include "switch.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/memreap_expedite.h>
@@ -623,40 +623,20 @@ static struct ctl_table expedite_sysctls[] = {
 	},
 };
 
-static int expedite_param_set(const char *val, const struct kernel_param *kp)
+static void expedite_switch_changed(void)
 {
-	bool enable;
-	int ret = kstrtobool(val, &enable);
-
-	if (ret)
-		return ret;
-	if (enable && system_state == SYSTEM_RUNNING && !expedite_wq)
-		return -ENODEV;
 	mutex_lock(&expedite_knobs);
-	if (enable)
-		static_branch_enable(&memreap_expedite_key);
-	else
-		static_branch_disable(&memreap_expedite_key);
 	size_key_update();
 	mutex_unlock(&expedite_knobs);
-
-	return 0;
 }
 
-static int expedite_param_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%c\n",
-			  memreap_expedite_enabled() ? 'Y' : 'N');
-}
-
-static const struct kernel_param_ops expedite_param_ops = {
-	.set = expedite_param_set,
-	.get = expedite_param_get,
+static const struct memreap_switch expedite_switch = {
+	.keys = { &memreap_expedite_key.key },
+	.wq = &expedite_wq,
+	.changed = expedite_switch_changed,
 };
 
-#undef MODULE_PARAM_PREFIX
-#define MODULE_PARAM_PREFIX "memreap."
-module_param_cb(expedite, &expedite_param_ops, NULL, 0644);
+memreap_switch_param(expedite, &expedite_switch);
 MODULE_PARM_DESC(expedite, "Kills can bring their own reclaim (default: Y)");
 
 /* Before there is any process that could exit. */

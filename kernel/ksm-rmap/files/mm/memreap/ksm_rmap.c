@@ -27,6 +27,7 @@
 
 #include "../internal.h"
 #include "ksm_rmap.h"
+#include "switch.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/memreap_ksm_rmap.h>
@@ -377,33 +378,9 @@ void memreap_ksm_collect_end(struct memreap_ksm_collect *collect)
 }
 #endif /* CONFIG_MEMORY_FAILURE */
 
-static int ksm_rmap_param_set(const char *val, const struct kernel_param *kp)
-{
-	bool enable;
-	int ret = kstrtobool(val, &enable);
-
-	if (ret)
-		return ret;
-	if (enable)
-		static_branch_enable(&memreap_ksm_rmap_key);
-	else
-		static_branch_disable(&memreap_ksm_rmap_key);
-
-	return 0;
-}
-
-static int ksm_rmap_param_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%c\n",
-			  memreap_ksm_rmap_enabled() ? 'Y' : 'N');
-}
-
-static const struct kernel_param_ops ksm_rmap_param_ops = {
-	.set = ksm_rmap_param_set,
-	.get = ksm_rmap_param_get,
+static const struct memreap_switch ksm_rmap_switch = {
+	.keys = { &memreap_ksm_rmap_key.key },
 };
 
-#undef MODULE_PARAM_PREFIX
-#define MODULE_PARAM_PREFIX "memreap."
-module_param_cb(ksm_rmap, &ksm_rmap_param_ops, NULL, 0644);
+memreap_switch_param(ksm_rmap, &ksm_rmap_switch);
 MODULE_PARM_DESC(ksm_rmap, "Look for mappings of KSM pages only where they can be (default: Y)");

@@ -12,7 +12,6 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
-#include <linux/moduleparam.h>
 #include <linux/oom.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/signal.h>
@@ -24,6 +23,7 @@
 #include "../internal.h"
 #include "reap.h"
 #include "reap_session.h"
+#include "switch.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/memreap_reap.h>
@@ -354,32 +354,9 @@ bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
 	return complete;
 }
 
-static int reap_param_set(const char *val, const struct kernel_param *kp)
-{
-	bool enable;
-	int ret = kstrtobool(val, &enable);
-
-	if (ret)
-		return ret;
-	if (enable)
-		static_branch_enable(&memreap_reap_key);
-	else
-		static_branch_disable(&memreap_reap_key);
-
-	return 0;
-}
-
-static int reap_param_get(char *buffer, const struct kernel_param *kp)
-{
-	return sysfs_emit(buffer, "%c\n", memreap_reap_enabled() ? 'Y' : 'N');
-}
-
-static const struct kernel_param_ops reap_param_ops = {
-	.set = reap_param_set,
-	.get = reap_param_get,
+static const struct memreap_switch reap_switch = {
+	.keys = { &memreap_reap_key.key },
 };
 
-#undef MODULE_PARAM_PREFIX
-#define MODULE_PARAM_PREFIX "memreap."
-module_param_cb(reap, &reap_param_ops, NULL, 0644);
+memreap_switch_param(reap, &reap_switch);
 MODULE_PARM_DESC(reap, "Reap from the top, with several reapers (default: Y)");

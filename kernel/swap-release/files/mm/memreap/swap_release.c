@@ -13,7 +13,6 @@
 #include <linux/delay.h>
 #include <linux/kernel_stat.h>
 #include <linux/mm.h>
-#include <linux/moduleparam.h>
 #include <linux/oom.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/coredump.h>
@@ -31,6 +30,7 @@
 
 #include "swap_queue.h"
 #include "swap_release.h"
+#include "switch.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/memreap_swap.h>
@@ -560,52 +560,22 @@ void memreap_swap_vmstat(struct seq_file *m)
 	}
 }
 
-static const char * const swap_modes[] = { "off", "sync", "async" };
-
-static int swap_param_set(const char *val, const struct kernel_param *kp)
+static void swap_switch_changed(void)
 {
-	int mode = sysfs_match_string(swap_modes, val);
-	bool on;
-
-	if (mode < 0) {
-		if (kstrtobool(val, &on))
-			return -EINVAL;
-		mode = on ? 2 : 0;
-	}
-	if (mode == 2 && system_state == SYSTEM_RUNNING && !swap_wq)
-		return -ENODEV;
-	if (mode >= 1)
-		static_branch_enable(&memreap_swap_sync_key);
-	else
-		static_branch_disable(&memreap_swap_sync_key);
-	if (mode >= 2)
-		static_branch_enable(&memreap_swap_async_key);
-	else
-		static_branch_disable(&memreap_swap_async_key);
 	atomic_long_set(&swap_waiting_peak, 0);
 	atomic_long_set(&swap_wait_us_peak, 0);
-
-	return 0;
 }
 
-static int swap_param_get(char *buffer, const struct kernel_param *kp)
-{
-	int mode = 0;
+static const char * const swap_levels[] = { "off", "sync", "async" };
 
-	if (static_key_enabled(&memreap_swap_sync_key))
-		mode = static_key_enabled(&memreap_swap_async_key) ? 2 : 1;
-
-	return sysfs_emit(buffer, "%s\n", swap_modes[mode]);
-}
-
-static const struct kernel_param_ops swap_param_ops = {
-	.set = swap_param_set,
-	.get = swap_param_get,
+static const struct memreap_switch swap_switch = {
+	.keys = { &memreap_swap_sync_key.key, &memreap_swap_async_key.key },
+	.levels = swap_levels,
+	.wq = &swap_wq,
+	.changed = swap_switch_changed,
 };
 
-#undef MODULE_PARAM_PREFIX
-#define MODULE_PARAM_PREFIX "memreap."
-module_param_cb(swap_release, &swap_param_ops, NULL, 0644);
+memreap_switch_param(swap_release, &swap_switch);
 MODULE_PARM_DESC(swap_release,
 		 "How swap slots are released: off (as in stock), sync (not under locks), async (later, if a process dies; default)");
 
