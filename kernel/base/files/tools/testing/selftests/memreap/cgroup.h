@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* cgroups of a test's own, with the cpu and memory controllers. */
+/* cgroups for the processes of a test. */
 #ifndef _SELFTESTS_MEMREAP_CGROUP_H
 #define _SELFTESTS_MEMREAP_CGROUP_H
 
@@ -9,20 +9,19 @@
 
 #include "util.h"
 
-/* ms for what may take its time, on a busy host that emulates a kernel full of checks. */
-#define CGROUP_PATIENCE	30000
-
 /**
- * struct cgroups - cgroups of our own, below one at the top of the hierarchy
- * @top: its folder
- * @made: it was made here
+ * struct cgroups - cgroups of a test, below one that is created for it
+ * @root: where cgroup2 is mounted
+ * @top: directory of the one at the top
+ * @made: @top exists
  */
 struct cgroups {
+	char root[PATH_MAX / 8];
 	char top[PATH_MAX / 4];
 	bool made;
 };
 
-/* The folder of a cgroup below the top; good for some more calls. */
+/* Returns the directory of a cgroup below the top; valid for 7 more calls. */
 static inline const char *cgroup_path(const struct cgroups *c,
 				      const char *name)
 {
@@ -35,41 +34,36 @@ static inline const char *cgroup_path(const struct cgroups *c,
 	return path;
 }
 
-/* Write to a file of a cgroup. Returns 0 or an errno. */
+/* Writes to a file of a cgroup. Returns 0 or an errno. */
 static inline int cgroup_write(const char *cgroup, const char *file,
 			       const char *text)
 {
-	ssize_t len = strlen(text);
 	char path[PATH_MAX];
-	int fd, err;
 
 	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return errno;
-	err = write(fd, text, len) == len ? 0 : errno;
-	close(fd);
 
-	return err;
+	return write_file(path, text) ? 0 : errno;
 }
 
-/* The number after @key, or the only one if that is NULL; -1 if none. */
+static inline int cgroup_write_number(const char *cgroup, const char *file,
+				      long number)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%ld", number);
+
+	return cgroup_write(cgroup, file, text);
+}
+
+/* See read_number(). */
 static inline long cgroup_read(const char *cgroup, const char *file,
 			       const char *key)
 {
-	char path[PATH_MAX], text[4096], *at = text;
+	char path[PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-	if (!read_file(path, text, sizeof(text)))
-		return -1;
-	if (key) {
-		at = strstr(text, key);
-		if (!at)
-			return -1;
-		at += strlen(key);
-	}
 
-	return atol(at);
+	return read_number(path, key);
 }
 
 static inline bool cgroup_enter(const char *cgroup)
@@ -86,7 +80,7 @@ static inline int cgroup_remove(const char *path, const struct stat *st,
 	return 0;
 }
 
-/* All that is in there dies. */
+/* Kills all processes in these cgroups. */
 static inline void cgroups_end(struct cgroups *c)
 {
 	if (!c->made)
@@ -94,23 +88,22 @@ static inline void cgroups_end(struct cgroups *c)
 	cgroup_write(c->top, "cpu.max", "max");
 	cgroup_write(c->top, "cgroup.freeze", "0");
 	cgroup_write(c->top, "cgroup.kill", "1");
-	within(CGROUP_PATIENCE, !nftw(c->top, cgroup_remove, 8, FTW_DEPTH | FTW_PHYS) &&
+	within(PATIENCE, !nftw(c->top, cgroup_remove, 8, FTW_DEPTH | FTW_PHYS) &&
 	       access(c->top, F_OK));
 	c->made = false;
 }
 
-/* Returns NULL, or what is missing. */
-static inline const char *cgroups_begin(struct cgroups *c)
+/* @controllers: such as "+memory". Returns NULL, or what is missing. */
+static inline const char *cgroups_begin(struct cgroups *c,
+					const char *controllers)
 {
-	char root[PATH_MAX / 8];
-
 	memset(c, 0, sizeof(*c));
-	if (!cgroup2_mount(root, sizeof(root)))
+	if (!cgroup2_mount(c->root, sizeof(c->root)))
 		return "no cgroup2 is mounted: mount one at /sys/fs/cgroup";
-	/* Left on: to take them away might harm those who came to use them. */
-	if (cgroup_write(root, "cgroup.subtree_control", "+cpu +memory"))
-		return "no cpu and memory controllers for cgroup2";
-	snprintf(c->top, sizeof(c->top), "%s/memreap_selftest", root);
+	/* They stay enabled: others may have begun to use them. */
+	if (cgroup_write(c->root, "cgroup.subtree_control", controllers))
+		return "no cpu or memory controller for cgroup2";
+	snprintf(c->top, sizeof(c->top), "%s/memreap_selftest", c->root);
 	/* Never one with the settings of another test. */
 	c->made = true;
 	if (!access(c->top, F_OK))
@@ -127,11 +120,11 @@ static inline long cgroup_memory(const char *cgroup)
 	return cgroup_read(cgroup, "memory.current", NULL);
 }
 
-/* All processes of a cgroup and of those below it are gone. */
+/* Waits until the processes of a cgroup, and of those below it, are gone. */
 static inline bool cgroup_empties(const char *cgroup)
 {
-	return within(CGROUP_PATIENCE, !cgroup_read(cgroup, "cgroup.events",
-					     "populated "));
+	return within(PATIENCE,
+		      !cgroup_read(cgroup, "cgroup.events", "populated "));
 }
 
 #endif /* _SELFTESTS_MEMREAP_CGROUP_H */

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the tests of several topics need. */
+/* Helpers for the tests of all topics. */
 #ifndef _SELFTESTS_MEMREAP_UTIL_H
 #define _SELFTESTS_MEMREAP_UTIL_H
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,22 +20,31 @@
 
 #define PAGE		((size_t)sysconf(_SC_PAGESIZE))
 #define MIB		(1024 * 1024UL)
+#define DEBUGFS		"/sys/kernel/debug"
 
-/* All of a short file, as a string. */
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT	21
+#endif
+
+/* Limit in ms for what a busy host needs to emulate a kernel full of checks. */
+#define PATIENCE	30000
+
+/* Reads a short file as a string; cuts it off where it does not fit. */
 static inline bool read_file(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t len;
+	size_t len = 0;
+	ssize_t more;
 
 	if (fd < 0)
 		return false;
-	len = read(fd, text, size - 1);
+	/* A seq_file returns at most a page at a time. */
+	while ((more = read(fd, text + len, size - 1 - len)) > 0)
+		len += more;
 	close(fd);
-	if (len < 0)
-		return false;
 	text[len] = 0;
 
-	return true;
+	return more >= 0;
 }
 
 static inline bool write_file(const char *path, const char *text)
@@ -49,7 +60,69 @@ static inline bool write_file(const char *path, const char *text)
 	return done;
 }
 
-/* The kernel's log from now on, for kernel_complained(); -1 if there is none. */
+/*
+ * Reads a setting: the word in brackets of "none [scan-time]", or else the
+ * first line.
+ */
+static inline bool read_setting(const char *path, char *text, size_t size)
+{
+	char *from, *end;
+
+	if (!read_file(path, text, size))
+		return false;
+	from = strchr(text, '[');
+	end = from ? strchr(from, ']') : strchr(text, '\n');
+	if (end)
+		*end = 0;
+	if (from)
+		memmove(text, from + 1, strlen(from + 1) + 1);
+
+	return true;
+}
+
+/* Returns the number after @key, or the first one if that is NULL; or -1. */
+static inline long number_after(const char *text, const char *key)
+{
+	if (key) {
+		text = strstr(text, key);
+		if (!text)
+			return -1;
+		text += strlen(key);
+	}
+
+	return atol(text);
+}
+
+/*
+ * The same for a file. For one thread at a time: the buffer is static because
+ * reading must not change how much memory the caller has.
+ */
+static inline long read_number(const char *path, const char *key)
+{
+	static char text[32768];
+
+	return read_file(path, text, sizeof(text)) ? number_after(text, key) :
+						     -1;
+}
+
+/* Returns the pages mapped by a process, 0 if it gave up its mm, or -1. */
+static inline long mapped_pages(pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+
+	return read_number(path, NULL);
+}
+
+/* Mounts debugfs unless @path, a file in it, exists. */
+static inline void mount_debugfs(const char *path)
+{
+	if (access(path, F_OK))
+		mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
+}
+
+/* Opens the kernel's log at its end, for kernel_complained(); or -1. */
 static inline int kmsg_open(void)
 {
 	int kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -60,7 +133,7 @@ static inline int kmsg_open(void)
 	return kmsg;
 }
 
-/* Has the kernel complained since @kmsg was opened? */
+/* Returns whether the kernel has complained since @kmsg was opened. */
 static inline bool kernel_complained(int kmsg, char *line, size_t size)
 {
 	static const char * const bad[] = {
@@ -68,7 +141,7 @@ static inline bool kernel_complained(int kmsg, char *line, size_t size)
 	};
 	ssize_t len;
 
-	/* EPIPE: messages were lost, there may be more. */
+	/* EPIPE: messages were lost, and there may be more. */
 	while ((len = read(kmsg, line, size - 1)) > 0 || errno == EPIPE) {
 		if (len < 0)
 			continue;
@@ -82,7 +155,17 @@ static inline bool kernel_complained(int kmsg, char *line, size_t size)
 	return false;
 }
 
-/* xorshift: the same every time, from a seed other than 0. */
+/* With the harness only. A complaint shows up in the failure's message. */
+#define EXPECT_NO_COMPLAINT(kmsg)					\
+do {									\
+	char _line[1024];						\
+									\
+	if (!kernel_complained(kmsg, _line, sizeof(_line)))		\
+		_line[0] = 0;						\
+	EXPECT_STREQ("", _line);					\
+} while (0)
+
+/* xorshift: a reproducible sequence, from a seed other than 0. */
 static inline unsigned int rnd(unsigned long long *state)
 {
 	*state ^= *state << 13;
@@ -101,7 +184,16 @@ static inline unsigned long long now_ns(void)
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
-/* Until @condition holds, or @ms are over. Gives whether it holds. */
+/* Every other time, sleeps for less than @max_us. */
+static inline void short_wait(unsigned long long *seed, unsigned int max_us)
+{
+	unsigned int us = rnd(seed) % 2 ? rnd(seed) % max_us : 0;
+
+	if (us)
+		usleep(us);
+}
+
+/* Waits at most @ms for @condition. Evaluates to whether it holds. */
 #define within(ms, condition)						\
 ({									\
 	unsigned long long _end = now_ns() + (ms) * 1000000ULL;		\
@@ -112,11 +204,11 @@ static inline unsigned long long now_ns(void)
 	_done;								\
 })
 
-/* How long a storm or a race goes on, in seconds; and what it is told by. */
+/* Seconds for which a storm or a race runs, and the variable that sets them. */
 #define STRESS_SECONDS		15
 #define STRESS_VARIABLE		"MEMREAP_STRESS_SECONDS"
-/* More is more than the limits of tests leave room for. */
-#define STRESS_MOST		120
+/* The tests' time limits leave no room for more. */
+#define STRESS_MAX_SECONDS	120
 
 static inline unsigned long long stress_ns(void)
 {
@@ -126,45 +218,47 @@ static inline unsigned long long stress_ns(void)
 
 	if (text) {
 		seconds = strtoul(text, &end, 10);
-		if (!isdigit(text[0]) || *end || seconds > STRESS_MOST)
+		if (!isdigit(text[0]) || *end || seconds > STRESS_MAX_SECONDS)
 			ksft_exit_fail_msg("%s='%s' is no number from 0 to %d\n",
-					   STRESS_VARIABLE, text, STRESS_MOST);
+					   STRESS_VARIABLE, text,
+					   STRESS_MAX_SECONDS);
 	}
 
 	return seconds * 1000000000ULL;
 }
 
 /**
- * struct stress - the rounds of a storm or of a race
- * @least: those without which it means nothing, however long they take
- * @most: those of which more are of no use; 0: there is no such number
- * @sharers: variants of the test that share its time; 0: it is not shared
- * @begin: of the first one
- * @ns: the time for all of them
- * @rounds: done so far, so that in the first one it is 0
+ * struct stress - repeats a storm or a race
+ * @min_rounds: rounds without which it proves nothing, whatever they take
+ * @max_rounds: rounds after which more prove nothing; 0: no limit
+ * @variants: of the test, which share its time; 0: the time is not shared
+ * @begin: start of the first round, in ns
+ * @ns: time for all rounds
+ * @rounds: completed so far; 0 in the first one
  */
 struct stress {
-	unsigned int least;
-	unsigned int most;
-	unsigned int sharers;
+	unsigned int min_rounds;
+	unsigned int max_rounds;
+	unsigned int variants;
 	unsigned long long begin;
 	unsigned long long ns;
 	unsigned int rounds;
 };
 
-/* Another one? It says how many there were when there is none. */
-static inline bool stress_goes_on(struct stress *s)
+/* Returns whether to run another round, and prints how many there were. */
+static inline bool stress_continues(struct stress *s)
 {
 	unsigned long long now = now_ns();
 
 	if (!s->begin) {
 		s->begin = now;
-		s->ns = stress_ns() / (s->sharers ? s->sharers : 1);
+		s->ns = stress_ns() / (s->variants ? s->variants : 1);
 	} else {
 		s->rounds++;
 	}
-	if (s->rounds < s->least ||
-	    ((!s->most || s->rounds < s->most) && now - s->begin < s->ns))
+	if (s->rounds < s->min_rounds ||
+	    ((!s->max_rounds || s->rounds < s->max_rounds) &&
+	     now - s->begin < s->ns))
 		return true;
 	ksft_print_msg("%u rounds in %llu ms\n", s->rounds,
 		       (now - s->begin) / 1000000);
@@ -172,7 +266,7 @@ static inline bool stress_goes_on(struct stress *s)
 	return false;
 }
 
-/* Where cgroup2 is mounted; false if it is not. */
+/* Finds where cgroup2 is mounted. */
 static inline bool cgroup2_mount(char *path, size_t size)
 {
 	char line[4096], where[1024], kind[32];
@@ -188,6 +282,26 @@ static inline bool cgroup2_mount(char *path, size_t size)
 		memcpy(path, where, strlen(where) + 1);
 
 	return found;
+}
+
+/* Moves the calling thread to @cpu. */
+static inline bool run_on(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+
+	return !sched_setaffinity(0, sizeof(set), &set);
+}
+
+/* A thread that does nothing. */
+static inline void *idle_fn(void *arg)
+{
+	for (;;)
+		pause();
+
+	return NULL;
 }
 
 static inline void touch(char *mem, size_t pages)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Swap space on zram0, for tests of what is swapped out. */
+/* Swap space on zram devices. */
 #ifndef _SELFTESTS_MEMREAP_ZRAM_H
 #define _SELFTESTS_MEMREAP_ZRAM_H
 
@@ -7,23 +7,19 @@
 
 #include "util.h"
 
-#define ZRAM		"/sys/block/zram0/"
-#define ZRAM_DEVICE	"/dev/zram0"
-
 /* A header as mkswap(8) writes it. */
-static inline bool zram_make_swap(size_t size)
+static inline bool make_swap(const char *device, size_t size)
 {
 	unsigned int version = 1, last_page = size / PAGE - 1;
 	char *page = calloc(1, PAGE);
-	int fd = open(ZRAM_DEVICE, O_WRONLY | O_CLOEXEC);
+	int fd = open(device, O_WRONLY | O_CLOEXEC);
 	bool done = false;
 
 	if (fd >= 0 && page) {
 		memcpy(page + 1024, &version, sizeof(version));
 		memcpy(page + 1028, &last_page, sizeof(last_page));
 		memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
-		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE &&
-		       !fsync(fd);
+		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE && !fsync(fd);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -32,26 +28,50 @@ static inline bool zram_make_swap(size_t size)
 	return done;
 }
 
-/* Returns NULL, or what is missing. */
-static inline const char *zram_swap_on(size_t size)
+static inline bool zram_write(int nr, const char *file, const char *text)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/sys/block/zram%d/%s", nr, file);
+
+	return write_file(path, text);
+}
+
+static inline const char *zram_device(int nr)
+{
+	static char paths[4][16];
+
+	snprintf(paths[nr], sizeof(paths[nr]), "/dev/zram%d", nr);
+
+	return paths[nr];
+}
+
+/* Empties a device. Fails while it is in use. */
+static inline bool zram_reset(int nr)
+{
+	return zram_write(nr, "reset", "1");
+}
+
+/* @prio: those with a higher one are used first; at most 100. */
+static inline bool zram_on(int nr, size_t size, int prio)
 {
 	char text[32];
 
 	snprintf(text, sizeof(text), "%zu", size);
-	if (!write_file(ZRAM "disksize", text))
-		return "no swap, and zram0 takes no size";
-	if (!zram_make_swap(size) || swapon(ZRAM_DEVICE, 0)) {
-		write_file(ZRAM "reset", "1");
-		return "no swap, and zram0 cannot be used for it";
-	}
+	if (!zram_write(nr, "disksize", text))
+		return false;
+	if (make_swap(zram_device(nr), size) &&
+	    !swapon(zram_device(nr), SWAP_FLAG_PREFER | prio))
+		return true;
+	zram_reset(nr);
 
-	return NULL;
+	return false;
 }
 
-static inline void zram_swap_off(void)
+/* A process forked while the device was set up may keep it open for a while. */
+static inline bool zram_off(int nr)
 {
-	swapoff(ZRAM_DEVICE);
-	write_file(ZRAM "reset", "1");
+	return !swapoff(zram_device(nr)) && within(PATIENCE, zram_reset(nr));
 }
 
 #endif /* _SELFTESTS_MEMREAP_ZRAM_H */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * PIDFD_SIGNAL_EXPEDITE: who may use it and how, what comes back although the
+ * PIDFD_SIGNAL_EXPEDITE: permissions and arguments, what is freed although the
  * victim cannot run, and what must be left alone.
  */
 #define _GNU_SOURCE
@@ -47,7 +47,7 @@ FIXTURE_TEARDOWN_PARENT(flag)
 do {									\
 	EXPECT_EQ(victim_check(&victim), GOOD);			\
 	EXPECT_EQ(counter("expedite_kill"), self->kills);		\
-	EXPECT_TRUE(nothing_told(victim.pid));			\
+	EXPECT_TRUE(never_queued(victim.pid));			\
 } while (0)
 
 /* --- Flag rules --- */
@@ -201,7 +201,7 @@ TEST_F_TIMEOUT(flag, switched_off, LIMIT)
 
 /* --- Permissions --- */
 
-/* What a user without any rights gets who kills a victim. */
+/* Kills a victim without any privileges. Returns 0 or an errno. */
 static int kill_as_nobody(struct victim *v)
 {
 	pid_t pid = fork();
@@ -228,9 +228,8 @@ TEST_F_TIMEOUT(flag, other_user, LIMIT)
 }
 
 /*
- * A process that somebody waits for frees its memory as it goes through it,
- * and others when they have gone through 38 MiB: that is how it is told from
- * outside that nothing was written to an mm.
+ * A process with MMF_MEMREAP_HURRY frees pages while it unmaps them, others only
+ * after 38 MiB: that shows from outside whether the flag was set.
  */
 #define EXPECT_NO_HURRY()						\
 do {									\
@@ -249,7 +248,7 @@ TEST_F_TIMEOUT(flag, other_user_leaves_no_mark, LIMIT)
 
 	ASSERT_EQ(victim_start(&single, &ops), GOOD);
 	EXPECT_EQ(kill_as_nobody(&single), EPERM);
-	ASSERT_TRUE(listen_to_exit(single.pid));
+	ASSERT_TRUE(trace_exit(single.pid));
 	victim_end(&single);
 	EXPECT_NO_HURRY();
 	EXPECT_UNHARMED();
@@ -269,7 +268,7 @@ TEST_F_TIMEOUT(flag, init_killed_from_outside, LIMIT)
 	ASSERT_EQ(verdict, GOOD);
 	ASSERT_EQ(park(&init, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(init.pid, 0));
-	EXPECT_TRUE(told_in_the_end(init.pid, &told));
+	EXPECT_TRUE(wait_all_done(init.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	victim_end(&init);
 	EXPECT_EQ(victim_check(&victim), GOOD);
@@ -330,11 +329,11 @@ TEST_F_TIMEOUT(flag, init_immune_from_inside, LIMIT)
 	ASSERT_EQ(verdict, GOOD);
 	EXPECT_EQ(victim_check(&init), GOOD);
 	EXPECT_TRUE(memory_stays(init.pid, SIZE));
-	EXPECT_TRUE(nothing_told(init.pid));
+	EXPECT_TRUE(never_queued(init.pid));
 	EXPECT_UNHARMED();
-	/* It is still there, and nobody is in a hurry when it goes. */
+	/* It is alive, and does not have the flag when it exits. */
 	EXPECT_EQ(victim_check(&init), GOOD);
-	ASSERT_TRUE(listen_to_exit(init.pid));
+	ASSERT_TRUE(trace_exit(init.pid));
 	victim_end(&init);
 	EXPECT_NO_HURRY();
 }
@@ -485,7 +484,7 @@ TEST_F_TIMEOUT(way, frees_what_cannot_run, LIMIT)
 	ASSERT_EQ(park_threads(&parking, &victim, variant->how), 0);
 	EXPECT_EQ(parking.nr, 4);
 	EXPECT_TRUE(memory_returns(pid, 0));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_EQ(told.taken, 1);
 	EXPECT_STREQ(told.by, "flag");
 	EXPECT_STREQ(told.outcome, "freed");
@@ -535,7 +534,7 @@ TEST_F_TIMEOUT(kill, far_apart, LIMIT)
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(victim.pid, 0));
-	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	EXPECT_GE(told.bytes, 48 * 16 * PAGE);
 }
@@ -577,7 +576,7 @@ TEST_F_TIMEOUT(kill, huge_pages, LIMIT)
 	/* It frees nothing itself. */
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(victim.pid, 0));
-	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	EXPECT_GE(told.bytes, HUGE / 10 * 9);
 	EXPECT_GE(counter("expedite_pages"), pages + HUGE / PAGE / 10 * 9);
@@ -589,13 +588,13 @@ TEST_F_TIMEOUT(kill, several_workers, LIMIT)
 	struct victim_ops ops = { &region, region_fill };
 	struct told told;
 
-	/* They leave half of the CPUs to those who wait for the memory. */
+	/* They leave half of the CPUs to other tasks. */
 	if (get_nprocs() < 4)
 		SKIP(return, "needs four CPUs");
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(victim.pid, 0));
-	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	EXPECT_GE(told.bytes, region.size);
 	TH_LOG("%u workers, %llu us", told.workers, told.ns / 1000);
@@ -613,7 +612,7 @@ TEST_F_TIMEOUT(kill, small_ones_just_die, LIMIT)
 			      "Anonymous"), MIN_SIZE * 3 / 4);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_stays(victim.pid, region.size));
-	EXPECT_TRUE(nothing_told(victim.pid));
+	EXPECT_TRUE(never_queued(victim.pid));
 	EXPECT_EQ(counter("expedite_kill"), kills);
 }
 
@@ -651,7 +650,7 @@ TEST_F_TIMEOUT(kill, already_dying, LIMIT)
 	ASSERT_TRUE(memory_stays(victim.pid, SIZE));
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(memory_returns(victim.pid, 0));
-	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	/* Once more: it is as dead as can be, and that is no error. */
 	EXPECT_EQ(kill_expedited(&victim), 0);
@@ -667,7 +666,7 @@ static void exit_run(void *arg)
 	_exit(0);
 }
 
-/* It exits by itself: no signal has ever come, nor can one be taken. */
+/* It exits by itself: it never got a signal and cannot take one. */
 TEST_F_TIMEOUT(kill, already_exiting, LIMIT)
 {
 	struct region region = { .size = SIZE, .seed = 16 };
@@ -751,7 +750,7 @@ TEST_F_TIMEOUT(kill, leader_has_left, LIMIT)
 	ASSERT_EQ(park_threads(&parking, &victim, kill_expedited), 0);
 	ASSERT_EQ(parking.nr, 1);
 	EXPECT_TRUE(memory_returns(tid, 0));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	unpark(&parking, &victim);
 }
@@ -806,9 +805,9 @@ TEST_F_TIMEOUT(kill, kernel_thread, LIMIT)
 	EXPECT_EQ(send_signal(pidfd, SIGKILL, NULL, 0), 0);
 	EXPECT_EQ(kill_by(pidfd), 0);
 	EXPECT_EQ(counter("expedite_kill"), kills);
-	EXPECT_TRUE(nothing_told(2));
+	EXPECT_TRUE(never_queued(2));
 	close(pidfd);
-	usleep(WHILE * 1000);
+	usleep(NEVER_MS * 1000);
 	EXPECT_EQ(kill(2, 0), 0);
 }
 
@@ -857,10 +856,7 @@ static bool reader_start(struct reader *r, pid_t pid)
 	return poll(&stuck, 1, PATIENCE) == 1 && stuck.revents == POLLIN;
 }
 
-/*
- * It dies, but somebody is in its memory, which therefore stays for as long as
- * that takes.
- */
+/* Another task reads its memory, which stays until that has finished. */
 TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 {
 	struct region region = { .size = SIZE, .seed = 25 };
@@ -876,7 +872,7 @@ TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 		SKIP(return, "no userfaultfd, or no pagemap");
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(dies(&victim));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	EXPECT_GE(told.bytes, SIZE);
 	/* It was there all the time, and can end now. */
@@ -887,7 +883,7 @@ TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 	close(reader.pagemap);
 }
 
-/* --- Others who use the memory --- */
+/* --- Other processes that use the memory --- */
 
 static enum verdict sharer_prepare(void *arg)
 {
@@ -933,7 +929,7 @@ TEST_F_TIMEOUT(kill, sharer_lives, LIMIT)
 	pid = victim.pid;
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(dies(&victim));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_STREQ(told.outcome, "shared");
 	EXPECT_EQ(told.bytes, 0);
 	EXPECT_GE(told.ns, RETRY_NS);
@@ -959,7 +955,7 @@ TEST_F_TIMEOUT(kill, repeats_do_not_renew_patience, LIMIT)
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(within(PATIENCE, given_up_when_asked_again(fails)));
-	listen_to(victim.pid, &told);
+	read_events(victim.pid, &told);
 	EXPECT_GE(told.merged, 1);
 	EXPECT_GE(told.gave_up, 1);
 	EXPECT_EQ(told.early, 0);
@@ -982,12 +978,12 @@ TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
 	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
 	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
 	EXPECT_EQ(s->spoiled, 0);
-	ASSERT_TRUE(told_in_the_end(victim.pid, &told));
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
 	EXPECT_STREQ(told.outcome, "freed");
 	EXPECT_GE(told.bytes, SIZE);
 }
 
-/* The other one is killed as well: nobody is left to need it. */
+/* The other process is killed, too: no live one is left. */
 TEST_F_TIMEOUT(kill, sharer_is_killed_too, LIMIT)
 {
 	struct sharer *s = new_sharer();
@@ -1017,7 +1013,7 @@ static void vfork_run(void *arg)
 	if (!pid) {
 		s->pid = syscall(__NR_getpid);
 		sharer_watch(s);
-		exec_self();
+		exec_self("1");
 	}
 }
 
@@ -1049,7 +1045,7 @@ TEST_F_TIMEOUT(kill, parent_in_vfork, LIMIT)
 						     __ATOMIC_SEQ_CST)));
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(dies(&victim));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_STREQ(told.outcome, "shared");
 	EXPECT_EQ(told.bytes, 0);
 	EXPECT_EQ(s->spoiled, 0);
@@ -1072,9 +1068,9 @@ TEST_F_TIMEOUT(kill, child_of_vfork, LIMIT)
 	child.pidfd = pidfd_of(s->pid, 0);
 	ASSERT_GE(child.pidfd, 0);
 	EXPECT_EQ(kill_expedited(&child), 0);
-	/* The parent goes on and finds all in place, for as long as it takes. */
+	/* The parent continues with its memory in place. */
 	EXPECT_EQ(victim_check(&victim), GOOD);
-	ASSERT_TRUE(told_in_the_end(child.pid, &told));
+	ASSERT_TRUE(wait_all_done(child.pid, &told));
 	EXPECT_STREQ(told.outcome, "shared");
 	EXPECT_EQ(told.bytes, 0);
 	EXPECT_EQ(victim_check(&victim), GOOD);

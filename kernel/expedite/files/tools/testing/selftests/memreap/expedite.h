@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Kills that bring their own reclaim: ways to kill, ways to keep the victim
- * from helping itself, and what the kernel tells of what it did.
+ * Kills with reclaim: ways to keep the victim from freeing its own memory, and
+ * what the kernel reports.
  */
 #ifndef _SELFTESTS_MEMREAP_EXPEDITE_H
 #define _SELFTESTS_MEMREAP_EXPEDITE_H
 
 #include <dirent.h>
-#include <limits.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 
-#include "cgroup.h"
-#include "victim.h"
+#include "region.h"
+#include "trace.h"
 
-#ifndef __NR_pidfd_send_signal
-#define __NR_pidfd_send_signal		424
-#endif
 #ifndef PIDFD_THREAD
 #define PIDFD_THREAD			O_EXCL
 #endif
@@ -28,13 +19,8 @@
 #define PIDFD_SIGNAL_THREAD_GROUP	2U
 #define PIDFD_SIGNAL_PROCESS_GROUP	4U
 #endif
-#ifndef PIDFD_SIGNAL_EXPEDITE
-#define PIDFD_SIGNAL_EXPEDITE		0x80000000U
-#endif
 
-#define TRACEFS		"/sys/kernel/tracing"
-#define INSTANCE	TRACEFS "/instances/memreap_expedite_selftest"
-#define EVENTS		"/events/memreap_expedite"
+#define EVENTS		"memreap_expedite"
 #define KMEM		INSTANCE "/events/kmem"
 #define SWITCH		"/sys/module/memreap/parameters/expedite"
 #define MIN_KBYTES	"/proc/sys/vm/expedite_min_kbytes"
@@ -42,87 +28,47 @@
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300
-/* ms for what may take its time, as there. */
-#define PATIENCE	30000
-/* ms for what must not happen: a kernel that does it does it at once. */
-#define WHILE		300
-/* ns for which the kernel tries again, with room for timers. */
+/* ms to wait for violations: if it does, it happens immediately. */
+#define NEVER_MS	300
+/* ns for which the kernel retries, less a margin for timers. */
 #define RETRY_NS	1900000000ULL
-/* ns by which a small victim is done with, if nothing is waited for. */
+/* ns within which a small victim is freed unless the kernel has to wait. */
 #define AT_ONCE_NS	1000000000ULL
 
-/* Below this much memory a victim is not worth it. */
+/* Victims with less memory are not expedited. */
 #define MIN_SIZE	(1 * MIB)
 #define SIZE		(4 * MIB)
-/* What may be left of a victim that shares some pages with the test. */
+/* What may remain of a victim that shares some pages with the test. */
 #define SHARED_LEFT	(32 * (long)PAGE)
 
-/* The most threads of a victim that can be parked. */
+/* Threads of a victim that can be parked. */
 #define MAX_THREADS	16
 
-/* --- Ways to kill: all give 0 or an errno --- */
+/* --- What the kernel reports --- */
 
-static inline int send_signal(int pidfd, int sig, siginfo_t *info,
-			      unsigned int flags)
-{
-	return syscall(__NR_pidfd_send_signal, pidfd, sig, info, flags) ?
-	       errno : 0;
-}
-
-static inline int pidfd_of(pid_t pid, unsigned int flags)
-{
-	return syscall(__NR_pidfd_open, pid, flags);
-}
-
-static inline int kill_expedited(struct victim *v)
-{
-	return send_signal(v->pidfd, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE);
-}
-
-static inline int kill_plain(struct victim *v)
-{
-	return kill(v->pid, SIGKILL) ? errno : 0;
-}
-
-static inline bool expedite_supported(void)
-{
-	return send_signal(-1, SIGKILL, NULL, PIDFD_SIGNAL_EXPEDITE) == EBADF;
-}
-
-/* --- What the kernel tells --- */
-
-/* A counter in /proc/vmstat, -1 if there is none. */
+/* Returns a counter of /proc/vmstat, or -1. */
 static inline long counter(const char *name)
 {
-	size_t len = strlen(name);
-	char line[128];
-	long value = -1;
-	FILE *f;
+	char key[64];
 
-	f = fopen("/proc/vmstat", "re");
-	while (f && value < 0 && fgets(line, sizeof(line), f)) {
-		if (!strncmp(line, name, len) && line[len] == ' ')
-			value = atol(line + len + 1);
-	}
-	if (f)
-		fclose(f);
+	snprintf(key, sizeof(key), "%s ", name);
 
-	return value;
+	return read_number("/proc/vmstat", key);
 }
 
 /**
- * struct told - what the events say of one victim, or of all
+ * struct told - what the events say about one victim, or about all
  * @taken: kills that were queued
  * @merged: kills of an mm that was queued already
  * @full: kills that found the table full
  * @by: why the last one was queued
- * @done: victims that were done with
+ * @done: victims that are finished
  * @freed: of these, those with that outcome
- * @gave_up: of these, those with neither that outcome nor gone by themselves
- * @early: of those, how many before the kernel's time was over
+ * @gave_up: of these, those with neither that outcome nor "exited"
+ * @early: of those, the ones given up on before RETRY_NS
  * @outcome: of the last one
  * @bytes: freed by the workers, of all
- * @ns: from queued to done, of the last one
+ * @ns: from queued to finished, of the last one
  * @workers: of the last one
  */
 struct told {
@@ -140,8 +86,8 @@ struct told {
 	unsigned int workers;
 };
 
-/* Of @pid, or of all if that is 0. */
-static inline void listen_to(pid_t pid, struct told *told)
+/* About @pid, or about all if that is 0. */
+static inline void read_events(pid_t pid, struct told *told)
 {
 	char line[512], by[8], what[8];
 	FILE *f;
@@ -188,39 +134,38 @@ static inline void listen_to(pid_t pid, struct told *told)
 
 static inline bool all_done(pid_t pid, struct told *told)
 {
-	listen_to(pid, told);
+	read_events(pid, told);
 
 	return told->taken && told->done >= told->taken;
 }
 
-/* Wait until the kernel is done with all that it has taken on, at least one. */
-static inline bool told_in_the_end(pid_t pid, struct told *told)
+/* Waits until all victims that were queued, at least one, are finished. */
+static inline bool wait_all_done(pid_t pid, struct told *told)
 {
 	return within(PATIENCE, all_done(pid, told));
 }
 
-/* Nothing was ever queued. */
-static inline bool nothing_told(pid_t pid)
+static inline bool never_queued(pid_t pid)
 {
 	struct told told;
 
-	listen_to(pid, &told);
+	read_events(pid, &told);
 
 	return !told.taken && !told.merged && !told.full;
 }
 
 /**
- * struct exit_told - how a process that frees its memory itself went about it
+ * struct exit_told - how a process freed its own memory
  * @freed: pages
- * @early: of these, how many before it had unmapped the last one
+ * @early: of these, those freed before it unmapped the last one
  */
 struct exit_told {
 	unsigned long freed;
 	unsigned long early;
 };
 
-/* From now on, for exit_told(). */
-static inline bool listen_to_exit(pid_t pid)
+/* Starts to trace what exit_told() reads. */
+static inline bool trace_exit(pid_t pid)
 {
 	char filter[32];
 
@@ -231,7 +176,7 @@ static inline bool listen_to_exit(pid_t pid)
 	       write_file(KMEM "/rss_stat/enable", "1");
 }
 
-/* Of a process with one thread that has died, see listen_to_exit(). */
+/* About a process with one thread that exited, see trace_exit(). */
 static inline void exit_told(struct exit_told *told)
 {
 	char line[512];
@@ -252,39 +197,16 @@ static inline void exit_told(struct exit_told *told)
 
 /* --- The kernel while a test runs --- */
 
-/* Of the process that outlives the tests. */
-static pid_t harness;
-static int kmsg = -1;
-static bool mounted;
-
-/*
- * Once for all tests: to make an instance takes longer than most of them. Of
- * our own, so that other users of tracing are not disturbed.
- */
-static void __attribute__((constructor)) trace_begin(void)
+static void __attribute__((constructor)) expedite_trace_begin(void)
 {
-	harness = getpid();
-	if (!expedite_supported())
-		return;
-	kmsg = kmsg_open();
-	if (access(TRACEFS "/events", F_OK))
-		mounted = !mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	mkdir(INSTANCE, 0700);
-}
-
-static void __attribute__((destructor)) trace_end(void)
-{
-	if (getpid() != harness)
-		return;
-	rmdir(INSTANCE);
-	if (mounted)
-		umount(TRACEFS);
+	if (expedite_supported())
+		trace_begin(EVENTS);
 }
 
 /**
- * struct watch - what is set for a test, and how it was before
+ * struct watch - settings before the test
  * @min_kbytes: the sysctl
- * @on: the switch, if the test is to use it
+ * @on: the switch, if the test changes it
  */
 struct watch {
 	char min_kbytes[32];
@@ -300,7 +222,7 @@ static inline void watch_restore(struct watch *w)
 	write_file(INSTANCE "/events/enable", "0");
 }
 
-/* Returns NULL, or what is missing. The sysctl is 0 from now on. */
+/* Sets the sysctl to 0. Returns NULL, or what is missing. */
 static inline const char *watch_begin(struct watch *w)
 {
 	char text[16];
@@ -315,105 +237,63 @@ static inline const char *watch_begin(struct watch *w)
 		return "needs root, for tracing and sysctls";
 	if (access(INSTANCE, F_OK))
 		return "no tracefs";
-	/* What is in it is of another test. */
-	close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
-	if (!write_file(INSTANCE EVENTS "/enable", "1"))
+	trace_clear();
+	if (!trace_enable(EVENTS, true))
 		return "no memreap_expedite events";
 	if (!read_file(MIN_KBYTES, w->min_kbytes, sizeof(w->min_kbytes)))
 		return "no vm.expedite_min_kbytes";
 	write_file(MIN_KBYTES, "0");
-	/* Children of victims become ours, to be waited for. */
+	/* To wait for orphaned children of victims. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	/* A victim that should live and does not is told by its silence. */
+	/* A victim that died unexpectedly does not answer. */
 	signal(SIGPIPE, SIG_IGN);
 
 	return NULL;
 }
 
-/* For a test that switches all of it off, and on again. */
+/* The same, with cgroups. */
+static inline const char *watch_begin_cgroups(struct watch *w,
+					      struct cgroups *c)
+{
+	const char *missing = watch_begin(w);
+
+	if (missing)
+		return missing;
+	missing = cgroups_begin(c, "+cpu +memory");
+	if (missing)
+		watch_restore(w);
+
+	return missing;
+}
+
+/* For a test that changes the switch. */
 static inline bool watch_switch(struct watch *w)
 {
 	return read_file(SWITCH, w->on, sizeof(w->on)) &&
 	       !access(SWITCH, W_OK);
 }
 
-/* For teardown, after the victims: no complaints, and all is as it was. */
+/* For teardown, after the victims. */
 static inline void watch_end(struct __test_metadata *_metadata,
 			     struct watch *w)
 {
-	char line[1024];
-
 	watch_restore(w);
-	if (kmsg < 0)
-		return;
-	if (!kernel_complained(kmsg, line, sizeof(line)))
-		line[0] = 0;
-	EXPECT_STREQ(line, "");
+	EXPECT_NO_COMPLAINT(kmsg);
 }
 
 /* --- Victims --- */
 
 /**
- * struct region - memory of a victim, or of those beside it
- * @mem: where it is
- * @size: its size
- * @seed: tells it from others
- * @cgroup: where to go first, so that it is charged there; or NULL
- * @threads: that do nothing, beside the first
- */
-struct region {
-	void *mem;
-	size_t size;
-	unsigned long seed;
-	const char *cgroup;
-	unsigned int threads;
-};
-
-static inline void *idle_fn(void *arg)
-{
-	for (;;)
-		pause();
-
-	return NULL;
-}
-
-static inline enum verdict region_fill(void *arg)
-{
-	struct region *region = arg;
-	pthread_t thread;
-
-	if (region->cgroup && !cgroup_enter(region->cgroup))
-		return BAD;
-	region->mem = map(region->size, MAP_PRIVATE | MAP_POPULATE);
-	if (!region->mem)
-		return BAD;
-	fill(region->mem, region->size, region->seed);
-	for (unsigned int i = 0; i < region->threads; i++) {
-		if (pthread_create(&thread, NULL, idle_fn, NULL))
-			return BAD;
-	}
-
-	return GOOD;
-}
-
-static inline enum verdict region_check(void *arg)
-{
-	struct region *region = arg;
-
-	return filled(region->mem, region->size, region->seed) ? GOOD : BAD;
-}
-
-/**
- * struct parking - threads that are kept from letting their memory go
- * @nr: how many
- * @tids: which
+ * struct parking - threads that are parked, see victim_park()
+ * @nr: entries in @tids
+ * @tids: the threads
  */
 struct parking {
 	unsigned int nr;
 	pid_t tids[MAX_THREADS];
 };
 
-/* Have all threads of a victim stop when they die. */
+/* Makes all threads of a victim stop in do_exit(). */
 static inline bool seize_threads(struct parking *p, struct victim *v)
 {
 	struct dirent *entry;
@@ -428,7 +308,7 @@ static inline bool seize_threads(struct parking *p, struct victim *v)
 	while ((entry = readdir(dir)) && p->nr < MAX_THREADS) {
 		pid_t tid = atoi(entry->d_name);
 
-		/* A leader that is gone cannot be seized any more. */
+		/* A leader that exited cannot be seized. */
 		if (tid > 0 && !ptrace(PTRACE_SEIZE, tid, NULL,
 				       PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL))
 			p->tids[p->nr++] = tid;
@@ -438,22 +318,9 @@ static inline bool seize_threads(struct parking *p, struct victim *v)
 	return p->nr;
 }
 
-/* Wait for the stop of a thread that dies, whatever else it stops for before. */
-static inline bool wait_parked(pid_t tid)
-{
-	int status;
-
-	while (waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status)) {
-		if (status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8))
-			return true;
-	}
-
-	return false;
-}
-
 /*
- * Kill a victim by @how, and keep all of its threads on the threshold: see
- * victim_park(). Returns 0, what @how did, or ECHILD for one that got away.
+ * Kills a victim by @how and parks all of its threads. Returns 0, what @how
+ * returned, or ECHILD if a thread exited.
  */
 static inline int park_threads(struct parking *p, struct victim *v,
 			       int (*how)(struct victim *v))
@@ -474,7 +341,7 @@ static inline int park_threads(struct parking *p, struct victim *v,
 	return err;
 }
 
-/* The same for a victim of one thread, which then needs no unpark(). */
+/* The same for a victim with one thread, which needs no unpark(). */
 static inline int park(struct victim *v, int (*how)(struct victim *v))
 {
 	struct parking parking;
@@ -482,7 +349,7 @@ static inline int park(struct victim *v, int (*how)(struct victim *v))
 	return park_threads(&parking, v, how);
 }
 
-/* Let all go, parked or not, and wait until they are gone. */
+/* Continues all threads, parked or not, and waits until they are gone. */
 static inline void unpark(struct parking *p, struct victim *v)
 {
 	int status;
@@ -506,12 +373,12 @@ static inline void unpark(struct parking *p, struct victim *v)
 }
 
 /*
- * The victim of a test. Not in a fixture: that is shared with the test's
- * parent, and so with victims, which begin as copies of the test.
+ * The victim of a test. Not in a fixture, which is memory shared with the
+ * victim: that starts as a copy of the test.
  */
 static struct victim victim;
 
-/* Start a victim in a PID namespace of its own, as its init. */
+/* Starts a victim as the init of a new PID namespace. */
 static inline enum verdict start_init(struct victim *v,
 				      const struct victim_ops *ops)
 {
@@ -521,7 +388,6 @@ static inline enum verdict start_init(struct victim *v,
 	if (home < 0 || unshare(CLONE_NEWPID))
 		return UNSUPPORTED;
 	verdict = victim_start(v, ops);
-	/* The next one is to be born at home. */
 	if (setns(home, CLONE_NEWPID))
 		verdict = BAD;
 	close(home);
@@ -529,38 +395,31 @@ static inline enum verdict start_init(struct victim *v,
 	return verdict;
 }
 
-/* The memory of a thread comes down to @left bytes. */
+/* Waits until the mapped memory of a thread is at most @left bytes. */
 static inline bool memory_returns(pid_t tid, long left)
 {
 	long now;
 
-	/* -1: it is gone, and that is not what is asked for. */
+	/* -1, if it is gone, is a failure. */
 	return within(PATIENCE, (now = rss(tid)) >= 0 && now <= left);
 }
 
-/* The memory of a thread stays, for a while. */
+/* The mapped memory of a thread does not shrink for a while. */
 static inline bool memory_stays(pid_t tid, long size)
 {
-	return !within(WHILE, rss(tid) < size);
+	return !within(NEVER_MS, rss(tid) < size);
 }
 
-/* Wait for a victim that is not parked to die of SIGKILL. */
+/* Waits for a victim that is not parked to die of SIGKILL. */
 static inline bool dies(struct victim *v)
 {
-	struct pollfd fd = { .fd = v->pidfd, .events = POLLIN };
-	int status;
+	int status = victim_status(v);
 
-	if (poll(&fd, 1, PATIENCE) != 1 ||
-	    waitpid(v->pid, &status, __WALL) != v->pid)
-		return false;
-	close(v->pidfd);
-	close(v->talk);
-	memset(v, 0, sizeof(*v));
-
-	return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+	return status >= 0 && WIFSIGNALED(status) &&
+	       WTERMSIG(status) == SIGKILL;
 }
 
-/* The letter by which /proc tells it; 0 if there is none such. */
+/* Returns the letter of its state in /proc, or 0. */
 static inline char state_of(pid_t pid)
 {
 	char path[64], text[512], *end;
@@ -578,10 +437,11 @@ static inline bool is_zombie(pid_t pid)
 }
 
 /*
- * A process of the test's process group that is no zombie, nor one of those
- * that run the test: after a failed assertion, teardown may be in the child.
+ * Finds a process in the test's process group that is neither a zombie nor one
+ * of those that run the test: after a failed assertion, teardown may run in the
+ * child.
  */
-static inline pid_t next_of_group(void)
+static inline pid_t find_leftover(void)
 {
 	struct dirent *entry;
 	pid_t found = 0;
@@ -594,7 +454,7 @@ static inline pid_t next_of_group(void)
 		if (pid <= 0 || pid == getpid() || pid == getppid() ||
 		    getpgid(pid) != getpgrp())
 			continue;
-		/* Or gone by now, which is 0 and found as well. */
+		/* 0, for one that is gone, is found, too. */
 		if (strchr("ZX", state_of(pid)))
 			continue;
 		found = pid;
@@ -607,36 +467,36 @@ static inline pid_t next_of_group(void)
 
 static inline bool alone(void)
 {
-	pid_t pid = next_of_group();
+	pid_t pid = find_leftover();
 
 	if (!pid)
 		return true;
 	kill(pid, SIGKILL);
-	/* If it is parked, and by us. */
+	/* In case it is parked, and by this process. */
 	ptrace(PTRACE_CONT, pid, NULL, NULL);
 
 	return false;
 }
 
 /*
- * For teardown, which is the business of the test's parent: a failed test must
- * leave nothing behind either. Victims die with the test, and this waits until
- * they have, with all else that the test has started.
+ * For teardown in the test's parent: nothing may be left of a failed test,
+ * either. Victims die with the test. This waits for them and for everything
+ * else that the test started.
  */
 static inline void wait_alone(void)
 {
 	within(PATIENCE, alone());
 }
 
-/* --- Others who use a victim's memory --- */
+/* --- Processes that share a victim's memory --- */
 
 /**
- * struct sharer - a process that uses a victim's memory; shared with the test
+ * struct sharer - a process that shares a victim's memory; mapped shared
  * @region: the memory
  * @pid: of the sharer
- * @alive: it has begun to look
- * @stop: to be told that it should end
- * @spoiled: the memory was not what it should be
+ * @alive: it has started
+ * @stop: it shall exit
+ * @spoiled: the memory had another content
  */
 struct sharer {
 	struct region region;
@@ -646,23 +506,23 @@ struct sharer {
 	int spoiled;
 };
 
-static inline void sharer_look(struct sharer *s)
+static inline void sharer_check(struct sharer *s)
 {
 	if (region_check(&s->region) != GOOD)
 		__atomic_store_n(&s->spoiled, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Not much is safe here: libc takes this for the victim's own thread. */
+/* Little is safe here: libc takes this for the victim's thread. */
 static inline void sharer_watch(struct sharer *s)
 {
 	struct timespec ms = { .tv_nsec = 1000000 };
 
 	__atomic_store_n(&s->alive, 1, __ATOMIC_SEQ_CST);
 	while (!__atomic_load_n(&s->stop, __ATOMIC_SEQ_CST)) {
-		sharer_look(s);
+		sharer_check(s);
 		syscall(__NR_nanosleep, &ms, NULL);
 	}
-	sharer_look(s);
+	sharer_check(s);
 }
 
 static inline int sharer_fn(void *arg)
@@ -673,21 +533,15 @@ static inline int sharer_fn(void *arg)
 	return 0;
 }
 
-/* Start one in the calling process. */
+/* Starts one that shares the caller's memory. */
 static inline bool start_sharer(struct sharer *s)
 {
-	char *stack = map(64 * 1024, MAP_PRIVATE);
-
-	if (!stack)
-		return false;
-	s->pid = clone(sharer_fn, stack + 64 * 1024, CLONE_VM | SIGCHLD, s);
+	s->pid = clone_vm(sharer_fn, s);
 
 	return s->pid > 0;
 }
 
-/* --- A program to go on with: this one, if told so by its environment --- */
-
-#define EXEC_TARGET	"EXPEDITE_SELFTEST_TARGET"
+/* --- The program that exec_self() executes --- */
 
 static void __attribute__((constructor)) exec_target(void)
 {
@@ -699,15 +553,6 @@ static void __attribute__((constructor)) exec_target(void)
 		_exit(2);
 	usleep(2000);
 	_exit(region_check(&region) == GOOD ? 0 : 1);
-}
-
-static inline void exec_self(void)
-{
-	static char * const argv[] = { "target", NULL };
-	static char * const envp[] = { EXEC_TARGET "=1", NULL };
-
-	execve("/proc/self/exe", argv, envp);
-	_exit(127);
 }
 
 #endif /* _SELFTESTS_MEMREAP_EXPEDITE_H */

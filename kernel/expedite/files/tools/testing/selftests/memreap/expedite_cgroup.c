@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Kills with reclaim and cgroups: "1 expedite" in cgroup.kill, and victims
- * that get next to no CPU time, or none, to free their memory themselves.
+ * that get almost no CPU time, or none, to free their memory themselves.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
@@ -30,15 +30,10 @@ static const char * const nested[NR_NESTED] = { "a", "a/b", "a/b/c" };
 FIXTURE_SETUP(kill_file)
 {
 	struct victim_ops ops = { &memory, region_fill, region_check };
-	const char *missing = watch_begin(&self->watch);
+	const char *missing = watch_begin_cgroups(&self->watch, &self->cgroups);
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	missing = cgroups_begin(&self->cgroups);
-	if (missing) {
-		watch_restore(&self->watch);
-		SKIP(return, "%s", missing);
-	}
 	for (int i = 0; i < NR_NESTED; i++) {
 		const char *cgroup = cgroup_path(&self->cgroups, nested[i]);
 
@@ -61,12 +56,12 @@ FIXTURE_TEARDOWN_PARENT(kill_file)
 #define KILL(cgroup, text)						\
 	cgroup_write(cgroup_path(&self->cgroups, cgroup), "cgroup.kill", text)
 
-/* They did not notice anything, and nothing was taken on. */
+/* They are unharmed, and nothing was queued. */
 #define EXPECT_UNHARMED()						\
 do {									\
 	for (int _i = 0; _i < NR_NESTED; _i++) {			\
 		EXPECT_EQ(victim_check(&victims[_i]), GOOD);	\
-		EXPECT_TRUE(nothing_told(victims[_i].pid));	\
+		EXPECT_TRUE(never_queued(victims[_i].pid));	\
 	}								\
 	EXPECT_EQ(counter("expedite_kill"), self->kills);		\
 } while (0)
@@ -92,7 +87,7 @@ TEST_F_TIMEOUT(kill_file, frees_all_below, LIMIT)
 		}
 		v->parked = true;
 		EXPECT_TRUE(memory_returns(v->pid, SHARED_LEFT));
-		ASSERT_TRUE(told_in_the_end(v->pid, &told));
+		ASSERT_TRUE(wait_all_done(v->pid, &told));
 		EXPECT_EQ(told.taken, 1);
 		EXPECT_STREQ(told.by, "cgroup");
 		EXPECT_STREQ(told.outcome, "freed");
@@ -119,7 +114,7 @@ TEST_F_TIMEOUT(kill_file, leaves_those_above, LIMIT)
 	EXPECT_TRUE(dies(&victims[2]));
 	EXPECT_EQ(victim_check(&victims[0]), GOOD);
 	EXPECT_TRUE(memory_stays(victims[0].pid, SIZE));
-	EXPECT_TRUE(nothing_told(victims[0].pid));
+	EXPECT_TRUE(never_queued(victims[0].pid));
 }
 
 TEST_F_TIMEOUT(kill_file, nothing_else_is_taken, LIMIT)
@@ -173,12 +168,12 @@ TEST_F_TIMEOUT(kill_file, plain, LIMIT)
 		}
 		v->parked = true;
 		EXPECT_TRUE(memory_stays(v->pid, SIZE));
-		EXPECT_TRUE(nothing_told(v->pid));
+		EXPECT_TRUE(never_queued(v->pid));
 	}
 	EXPECT_EQ(counter("expedite_kill"), self->kills);
 }
 
-/* Those who die already are helped now. */
+/* Also expedites processes that are already dying. */
 TEST_F_TIMEOUT(kill_file, late, LIMIT)
 {
 	struct victim *v = &victims[2];
@@ -201,7 +196,7 @@ static enum verdict kill_own_cgroup(void *arg)
 	return region_check(&memory);
 }
 
-/* The init of a PID namespace ignores what comes from inside. */
+/* The init of a PID namespace is immune to kills from inside. */
 TEST_F_TIMEOUT(kill_file, init_is_immune_from_inside, LIMIT)
 {
 	struct victim_ops ops = { &memory, region_fill, kill_own_cgroup };
@@ -218,7 +213,7 @@ TEST_F_TIMEOUT(kill_file, init_is_immune_from_inside, LIMIT)
 		SKIP(return, "no PID namespaces");
 	ASSERT_EQ(verdict, GOOD);
 	EXPECT_EQ(victim_check(&init), GOOD);
-	EXPECT_TRUE(nothing_told(init.pid));
+	EXPECT_TRUE(never_queued(init.pid));
 	EXPECT_UNHARMED();
 	/* Outside it is killed as any other. */
 	EXPECT_EQ(KILL("init", "1 expedite"), 0);
@@ -248,15 +243,10 @@ FIXTURE(held) {
 FIXTURE_SETUP(held)
 {
 	struct victim_ops ops = { &memory, region_fill };
-	const char *missing = watch_begin(&self->watch);
+	const char *missing = watch_begin_cgroups(&self->watch, &self->cgroups);
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	missing = cgroups_begin(&self->cgroups);
-	if (missing) {
-		watch_restore(&self->watch);
-		SKIP(return, "%s", missing);
-	}
 	self->cgroup = self->cgroups.top;
 	memory = (struct region){
 		.size = BIG, .seed = 1, .cgroup = self->cgroup
@@ -278,16 +268,6 @@ static bool limit_cpu(const char *cgroup)
 	return !cgroup_write(cgroup, "cpu.max", ONE_PERCENT);
 }
 
-/* It is on its way, and has left its memory to be freed: statm says 0. */
-static bool has_left_its_memory(pid_t pid)
-{
-	char path[64], text[128];
-
-	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
-
-	return read_file(path, text, sizeof(text)) && !strncmp(text, "0 ", 2);
-}
-
 /* All but a few pages, and most of it by workers. */
 #define EXPECT_MOSTLY_BY_WORKERS(pid)					\
 do {									\
@@ -295,7 +275,7 @@ do {									\
 									\
 	EXPECT_TRUE(within(PATIENCE,					\
 			   cgroup_memory(self->cgroup) < BIG / 16));	\
-	ASSERT_TRUE(told_in_the_end(pid, &_told));			\
+	ASSERT_TRUE(wait_all_done(pid, &_told));			\
 	EXPECT_STREQ(_told.outcome, "freed");				\
 	EXPECT_GT(_told.bytes, BIG / 2);				\
 	TH_LOG("%lu MiB by workers in %llu ms", _told.bytes / MIB,	\
@@ -327,7 +307,7 @@ TEST_F_TIMEOUT(held, in_exit_mmap, LIMIT)
 
 	ASSERT_TRUE(limit_cpu(self->cgroup));
 	ASSERT_EQ(kill_plain(&victim), 0);
-	ASSERT_TRUE(within(PATIENCE, has_left_its_memory(pid)));
+	ASSERT_TRUE(within(PATIENCE, !mapped_pages(pid)));
 	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)
 		SKIP(return, "it was faster");
 	/* Nothing leads from the process to its memory any more. */
@@ -341,7 +321,7 @@ TEST_F_TIMEOUT(held, in_exit_mmap_by_file, LIMIT)
 
 	ASSERT_TRUE(limit_cpu(self->cgroup));
 	ASSERT_EQ(kill_plain(&victim), 0);
-	ASSERT_TRUE(within(PATIENCE, has_left_its_memory(pid)));
+	ASSERT_TRUE(within(PATIENCE, !mapped_pages(pid)));
 	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)
 		SKIP(return, "it was faster");
 	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.kill", "1 expedite"), 0);

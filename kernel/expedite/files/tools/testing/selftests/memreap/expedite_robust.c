@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Robust futexes and kills with reclaim: who waits for a lock of the victim
- * must be told, although the list of locks is in the memory that is to go.
+ * Robust futexes and kills with reclaim: waiters for a lock of the victim must
+ * be woken, although the list of locks is in the memory that is freed.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
-#include <sys/swap.h>
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
+#include "pagemap.h"
 #include "zram.h"
 
 #define NR_LOCKS	8
 /* The most kinds of victims in a test. */
 #define MAX_KINDS	8
-/* Seconds after which a waiter gives up: nobody told it. */
+/* Seconds after which a waiter gives up: it was not woken. */
 #define WAIT_LIMIT	20
 /* Little: how long it takes to free it is not to matter. */
 #define OWNER_SIZE	(2 * MIB)
@@ -55,7 +55,7 @@ static struct locks *locks;
 
 static struct parking parking;
 
-/* The memory that is to go; the list's head is in such memory, too. */
+/* The memory that is freed; the list's head is in such memory, too. */
 static enum verdict fill_size(void)
 {
 	struct region region = { .size = OWNER_SIZE, .seed = 1 };
@@ -174,42 +174,25 @@ static enum verdict own_listed(void *arg)
 	return own_raw_lock(false) ? fill_size() : BAD;
 }
 
-/* It was just about to put it on the list, or to take it off. */
+/* As if it was about to add it to the list, or to remove it. */
 static enum verdict own_pending(void *arg)
 {
 	return own_raw_lock(true) ? fill_size() : BAD;
 }
 
-/* Bit 62 of its entry in pagemap: it is in swap. */
-static bool is_swapped(int pagemap, const void *page)
-{
-	unsigned long long entry = 0;
-
-	return pread(pagemap, &entry, sizeof(entry),
-		     (uintptr_t)page / PAGE * sizeof(entry)) > 0 &&
-	       entry >> 62 & 1;
-}
-
-/* The list's head is in swap: to look at it takes more than a look. */
+/* The list's head is in swap: it cannot be read without waiting. */
 static enum verdict own_swapped(void *arg)
 {
 	struct robust_list_head *head = own_raw_lock(false);
-	enum verdict verdict = UNSUPPORTED;
-	int fd;
 
 	if (!head || fill_size() != GOOD)
 		return BAD;
-	fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	/* It may be on its way to the LRU still. */
-	if (within(WHILE, !madvise(head, PAGE, MADV_PAGEOUT) &&
-		   is_swapped(fd, head)))
-		verdict = GOOD;
-	close(fd);
-
-	return verdict;
+	/* It may not be on the LRU list yet. */
+	return within(NEVER_MS, !madvise(head, PAGE, MADV_PAGEOUT) &&
+		      swapped_out(0, head)) ? GOOD : UNSUPPORTED;
 }
 
-/* --- Those who wait --- */
+/* --- Waiters --- */
 
 /* What pthread_mutex_timedlock() said to each. */
 struct waiters {
@@ -301,11 +284,11 @@ FIXTURE_SETUP(owner)
 	if (!make_locks())
 		SKIP(return, "no robust mutexes");
 	if (variant->swap)
-		self->swap = !zram_swap_on(ZRAM_SIZE);
+		self->swap = zram_on(0, ZRAM_SIZE, 0);
 	verdict = victim_start(&victim, &ops);
 	if (verdict == UNSUPPORTED) {
 		if (self->swap)
-			zram_swap_off();
+			zram_off(0);
 		watch_restore(&self->watch);
 		SKIP(return, "no swap for the victim's list");
 	}
@@ -316,7 +299,7 @@ FIXTURE_TEARDOWN_PARENT(owner)
 {
 	wait_alone();
 	if (self->swap)
-		zram_swap_off();
+		zram_off(0);
 	watch_end(_metadata, &self->watch);
 }
 
@@ -344,29 +327,28 @@ TEST_F_TIMEOUT(owner, held_up, LIMIT)
 	ASSERT_EQ(park_threads(&parking, &victim, kill_expedited),
 		  0);
 	EXPECT_TRUE(memory_stays(pid, OWNER_SIZE));
-	listen_to(pid, &told);
+	read_events(pid, &told);
 	EXPECT_EQ(told.taken, 1);
 	EXPECT_EQ(told.done, 0);
 	unpark(&parking, &victim);
 	expect_told(_metadata, &waiters, variant->raw);
-	EXPECT_TRUE(told_in_the_end(pid, &told));
+	EXPECT_TRUE(wait_all_done(pid, &told));
 }
 
 /* It runs, and the workers with it. */
 TEST_F_TIMEOUT(owner, runs, LIMIT)
 {
-	struct stress stress = { .least = FEW_ROUNDS, .sharers = NR_WAYS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS, .variants = NR_WAYS };
 	struct victim_ops ops = { .prepare = variant->prepare };
 	unsigned long long seed = 1;
 	enum verdict verdict;
 
 	TH_LOG("seed %llu", seed);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct waiters waiters;
 
 		ASSERT_TRUE(waiters_start(&waiters));
-		if (rnd(&seed) % 2)
-			usleep(rnd(&seed) % 1000);
+		short_wait(&seed, 1000);
 		ASSERT_EQ(kill_expedited(&victim), 0);
 		EXPECT_TRUE(dies(&victim));
 		expect_told(_metadata, &waiters, variant->raw);
@@ -376,7 +358,7 @@ TEST_F_TIMEOUT(owner, runs, LIMIT)
 		if (verdict == UNSUPPORTED) {
 			TH_LOG("no swap any more, after %u rounds",
 			       stress.rounds + 1);
-			if (stress.rounds + 1 >= stress.least)
+			if (stress.rounds + 1 >= stress.min_rounds)
 				break;
 			SKIP(return, "no swap any more");
 		}
@@ -417,18 +399,18 @@ TEST_F_TIMEOUT(kill, twice, LIMIT)
 		  0);
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_EQ(kill_expedited(&victim), 0);
-	listen_to(pid, &told);
+	read_events(pid, &told);
 	EXPECT_EQ(told.taken, 1);
 	EXPECT_EQ(told.merged, 2);
 	EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_EQ(told.done, 1);
 	EXPECT_STREQ(told.outcome, "freed");
 }
 
 /*
  * Victims of all kinds, killed by @how together, that cannot run for as long as
- * the kernel tries again. All are freed in the end, and it says so.
+ * the kernel retries. All are freed and reported in the end.
  */
 static void park_and_wait(struct __test_metadata *_metadata,
 			  enum verdict (* const kinds[])(void *arg),
@@ -458,7 +440,7 @@ static void park_and_wait(struct __test_metadata *_metadata,
 		EXPECT_TRUE(memory_returns(victims[i].pid, SHARED_LEFT)) {
 			TH_LOG("victim %u", i);
 		}
-		EXPECT_TRUE(told_in_the_end(victims[i].pid, &told[i]));
+		EXPECT_TRUE(wait_all_done(victims[i].pid, &told[i]));
 		EXPECT_EQ(told[i].taken, 1);
 		EXPECT_STREQ(told[i].outcome, "freed");
 		EXPECT_GE(told[i].bytes, OWNER_SIZE);
@@ -515,12 +497,12 @@ static enum verdict own_now_and_then(void *arg)
 TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 {
 	struct victim_ops ops = { .prepare = own_now_and_then };
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	unsigned long long seed = 2;
 	unsigned int owned = 0;
 
 	TH_LOG("seed %llu", seed);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		munmap(locks, PAGE);
 		ASSERT_TRUE(make_locks());
 		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
@@ -652,8 +634,8 @@ TEST_F_TIMEOUT(kill, nothing_owned, LIMIT)
 	unsigned int slow = 1;
 
 	/*
-	 * Those that still run might come to own something: they have ended.
-	 * A machine may stand still for that long once; a wait is there always.
+	 * Victims that run might still lock something: they have exited here.
+	 * A machine may stall for that long once; a wait is there each time.
 	 */
 	for (int round = 0; round < 5 && slow; round++) {
 		park_and_wait(_metadata, kinds, ARRAY_SIZE(kinds), kill_plain,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Many kills with reclaim at once, and whatever else may happen to a victim
- * at the same time.
+ * Many kills with reclaim at once, and concurrent operations on a victim.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -16,11 +15,11 @@
 #define NR_TOO_MANY	560
 #define TABLE_SIZE	512
 
-/* Above what is worth it; what is nice to have; seconds to have it. */
+/* Sizes above the minimum for expedited kills; and seconds for a storm. */
 #define STORM_MIN	(1152 * 1024UL)
 #define STORM_SIZE	(2 * MIB)
 #define STORM_LIMIT	600
-/* ns to populate STORM_SIZE where that is no matter. */
+/* ns within which a fast machine populates STORM_SIZE. */
 #define FAST_NS		10000000ULL
 
 #define NR_KILLERS	3
@@ -56,15 +55,10 @@ FIXTURE(storm) {
 
 FIXTURE_SETUP(storm)
 {
-	const char *missing = watch_begin(&self->watch);
+	const char *missing = watch_begin_cgroups(&self->watch, &self->cgroups);
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	missing = cgroups_begin(&self->cgroups);
-	if (missing) {
-		watch_restore(&self->watch);
-		SKIP(return, "%s", missing);
-	}
 	self->storm.ready = map(PAGE, MAP_SHARED);
 	ASSERT_NE(self->storm.ready, NULL);
 }
@@ -136,10 +130,9 @@ static bool storm_dies(struct storm *s)
 	bool well = true;
 
 	for (unsigned int i = 0; i < s->nr; i++) {
-		struct pollfd fd = { .fd = s->pidfds[i], .events = POLLIN };
 		int status;
 
-		if (poll(&fd, 1, 8 * PATIENCE) != 1 ||
+		if (!pidfd_exits(s->pidfds[i], 8 * PATIENCE) ||
 		    waitpid(s->pids[i], &status, __WALL) != s->pids[i] ||
 		    !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
 			well = false;
@@ -191,13 +184,13 @@ TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
 	TH_LOG("memory is back after %llu us", (now_ns() - begin) / 1000);
 
 	/* Each of them was worth it, and none was forgotten. */
-	EXPECT_TRUE(told_in_the_end(0, &told));
+	EXPECT_TRUE(wait_all_done(0, &told));
 	EXPECT_EQ(told.taken, NR_STORM);
 	EXPECT_EQ(told.done, NR_STORM);
 	EXPECT_EQ(told.merged, 0);
 	EXPECT_EQ(told.full, 0);
 	EXPECT_EQ(counter("expedite_kill") - kills, NR_STORM);
-	/* Whoever comes to one only after two seconds does not try again. */
+	/* After two seconds there is no further attempt. */
 	EXPECT_EQ(counter("expedite_fail") - fails, told.gave_up);
 	EXPECT_EQ(told.early, 0);
 	TH_LOG("%u freed by workers, %lu MiB", told.freed, told.bytes / MIB);
@@ -234,7 +227,7 @@ TEST_F_TIMEOUT(storm, more_than_fit, STORM_LIMIT)
 				      PIDFD_SIGNAL_EXPEDITE), 0);
 	}
 	ns = now_ns() - begin;
-	listen_to(0, &told);
+	read_events(0, &told);
 	EXPECT_EQ(told.taken + told.full, NR_TOO_MANY);
 	EXPECT_EQ(told.merged, 0);
 	/* A worker's place is free before it says that it is done. */
@@ -279,12 +272,12 @@ TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
 		.size = 2 * MIB, .seed = 2, .cgroup = self->cgroups.top
 	};
 	struct victim_ops ops = { &region, region_fill, .run = forker_run };
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	unsigned long long seed = 1;
 	struct victim forkers[4];
 
 	TH_LOG("seed %llu", seed);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		for (size_t i = 0; i < ARRAY_SIZE(forkers); i++) {
 			ASSERT_EQ(victim_start(&forkers[i], &ops), GOOD) {
 				TH_LOG("forker %zu", i);
@@ -312,37 +305,19 @@ TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
 
 static unsigned long long victim_seed;
 
-static void short_wait(unsigned long long *seed)
-{
-	unsigned int us = rnd(seed) % 2 ? rnd(seed) % 3000 : 0;
-
-	if (us)
-		usleep(us);
-}
+/* How long some of those in a race wait, at most, in us. */
+#define MAX_WAIT_US	3000
 
 static void exit_run(void *arg)
 {
-	short_wait(&victim_seed);
+	short_wait(&victim_seed, MAX_WAIT_US);
 	_exit(0);
-}
-
-static void fork_run(void *arg)
-{
-	for (;;) {
-		pid_t pid = fork();
-
-		if (!pid)
-			_exit(region_check(arg) == GOOD ? 0 : 1);
-		/* One at a time: whoever is left is the test's. */
-		if (pid > 0)
-			waitpid(pid, NULL, WNOHANG);
-	}
 }
 
 static void exec_run(void *arg)
 {
-	short_wait(&victim_seed);
-	exec_self();
+	short_wait(&victim_seed, MAX_WAIT_US);
+	exec_self("1");
 }
 
 static void *exec_fn(void *arg)
@@ -438,7 +413,7 @@ static int by_mrelease(struct attack *a)
 		err = mrelease(a->v->pidfd);
 	} while (err == EINVAL && !kill(a->v->pid, 0));
 
-	/* One that is let down by a kill that fails comes too late. */
+	/* If the kill fails, this is too late, too. */
 	return err == EINVAL ? ESRCH : err;
 }
 
@@ -469,7 +444,7 @@ static void *attack_fn(void *arg)
 	unsigned int i = __atomic_fetch_add(&a->next, 1, __ATOMIC_RELAXED);
 
 	pthread_barrier_wait(&a->go);
-	short_wait(&a->seeds[i]);
+	short_wait(&a->seeds[i], MAX_WAIT_US);
 	a->err[i] = a->how[i](a);
 
 	return NULL;
@@ -506,7 +481,7 @@ FIXTURE_VARIANT(race) {
 
 FIXTURE_VARIANT_ADD(race, idle) {};
 FIXTURE_VARIANT_ADD(race, exit) { .run = exit_run, .exits = true };
-FIXTURE_VARIANT_ADD(race, fork) { .run = fork_run };
+FIXTURE_VARIANT_ADD(race, fork) { .run = region_fork };
 FIXTURE_VARIANT_ADD(race, exec) { .run = exec_run, .exits = true };
 FIXTURE_VARIANT_ADD(race, map) { .run = map_run };
 FIXTURE_VARIANT_ADD(race, exec_by_thread) {
@@ -519,7 +494,7 @@ FIXTURE_SETUP(race)
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	missing = cgroups_begin(&self->cgroups);
+	missing = cgroups_begin(&self->cgroups, "+cpu +memory");
 	if (missing)
 		TH_LOG("%s", missing);
 	else
@@ -533,22 +508,6 @@ FIXTURE_TEARDOWN_PARENT(race)
 	cgroups_end(&self->cgroups);
 	wait_alone();
 	watch_end(_metadata, &self->watch);
-}
-
-/* How a victim ended, or -1 if it did not. */
-static int status_of(struct victim *v)
-{
-	struct pollfd fd = { .fd = v->pidfd, .events = POLLIN };
-	int status;
-
-	if (poll(&fd, 1, PATIENCE) != 1 ||
-	    waitpid(v->pid, &status, __WALL) != v->pid)
-		return -1;
-	close(v->pidfd);
-	close(v->talk);
-	memset(v, 0, sizeof(*v));
-
-	return status;
 }
 
 /* Those left behind by victims, with their memory intact. */
@@ -574,11 +533,13 @@ static void race(struct __test_metadata *_metadata, const char *cgroup,
 	struct region region = {
 		.size = 3 * MIB, .seed = 4, .cgroup = cgroup, .threads = 1
 	};
-	struct stress stress = { .least = FEW_ROUNDS, .sharers = NR_RACES };
+	struct stress stress = {
+		.min_rounds = FEW_ROUNDS, .variants = NR_RACES
+	};
 	struct victim_ops ops = { &region, region_fill, .run = run };
 
 	TH_LOG("seed %llu", seed);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct attack a = {
 			.v = &victim,
 			.cgroup = cgroup,
@@ -598,7 +559,7 @@ static void race(struct __test_metadata *_metadata, const char *cgroup,
 				TH_LOG("attacker %d: errno %d", k, a.err[k]);
 			}
 		}
-		status = status_of(&victim);
+		status = victim_status(&victim);
 		EXPECT_TRUE((WIFSIGNALED(status) &&
 			     WTERMSIG(status) == SIGKILL) ||
 			    (exits && !status)) {
@@ -683,7 +644,7 @@ static enum verdict launcher_launch(void *arg)
 	if (!pid) {
 		__atomic_store_n(&l->child, syscall(__NR_getpid),
 				 __ATOMIC_SEQ_CST);
-		exec_self();
+		exec_self("1");
 	}
 	if (pid < 0)
 		return BAD;
@@ -704,7 +665,7 @@ TEST_F_TIMEOUT(beside, vfork_and_exec, LIMIT)
 {
 	struct launcher *l = map(PAGE, MAP_SHARED);
 	struct victim_ops ops = { l, launcher_prepare, launcher_launch };
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	unsigned long long seed = 5;
 	unsigned int killed = 0;
 	char byte = 0;
@@ -713,7 +674,7 @@ TEST_F_TIMEOUT(beside, vfork_and_exec, LIMIT)
 	ASSERT_NE(l, NULL);
 	l->region = (struct region){ .size = 4 * MIB, .seed = 5 };
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct victim child = {};
 
 		l->child = 0;
@@ -760,18 +721,18 @@ TEST_F_TIMEOUT(beside, new_sharers, LIMIT)
 	struct victim_ops ops = {
 		s, sharers_prepare, .run = sharers_run
 	};
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	unsigned long long seed = 6;
 	unsigned int shared = 0;
 
 	TH_LOG("seed %llu", seed);
 	ASSERT_NE(s, NULL);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		memset(s, 0, sizeof(*s));
 		s->region = (struct region){ .size = 2 * MIB, .seed = 6 };
 		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 		/* From before the first sharer to after the last. */
-		short_wait(&seed);
+		short_wait(&seed, MAX_WAIT_US);
 		ASSERT_EQ(kill_expedited(&victim), 0);
 		ASSERT_TRUE(dies(&victim));
 		usleep(5000);
@@ -790,18 +751,20 @@ static int by_oom(struct attack *a)
 
 TEST_F_TIMEOUT(beside, out_of_memory, LIMIT)
 {
-	const char *missing = cgroups_begin(&self->cgroups);
+	const char *missing = cgroups_begin(&self->cgroups, "+cpu +memory");
 	struct region region = {
 		.size = 16 * MIB, .seed = 7, .cgroup = self->cgroups.top
 	};
 	struct victim_ops ops = { &region, region_fill };
-	struct stress stress = { .least = FEW_ROUNDS, .most = MANY_OOMS };
+	struct stress stress = {
+		.min_rounds = FEW_ROUNDS, .max_rounds = MANY_OOMS
+	};
 	unsigned long long seed = 7;
 
 	if (missing)
 		SKIP(return, "%s", missing);
 	TH_LOG("seed %llu", seed);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct attack a = {
 			.v = &victim,
 			.cgroup = self->cgroups.top,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * vm.expedite_min_kbytes: kills that know nothing of reclaim bring it, if the
- * victim is large enough, whoever it is that kills. vm.expedite_cpu_percent:
- * how much of a CPU that others want goes into it.
+ * vm.expedite_min_kbytes: any kill starts the reclaim if the victim is large
+ * enough, whichever way it is killed. vm.expedite_cpu_percent: the share of a
+ * CPU that a worker takes from other tasks.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
@@ -17,7 +17,7 @@ static struct parking parking;
 #define LARGE		(16 * MIB)
 #define SMALL		(4 * MIB)
 
-/* --- Those who kill --- */
+/* --- Ways to kill --- */
 
 static int kill_by_tgkill(struct victim *v)
 {
@@ -75,9 +75,9 @@ FIXTURE(size) {
 FIXTURE_VARIANT(size) {
 	int (*how)(struct victim *v);
 	bool cgroup;
-	/* Dies of its parent's death, and so is born by another one. */
+	/* Dies of its parent's death, and so is started by another thread. */
 	bool orphan;
-	/* There is another one who frees, whatever the size. */
+	/* The OOM reaper frees it, too, whatever the size. */
 	bool oom;
 };
 
@@ -151,7 +151,7 @@ FIXTURE_SETUP(size)
 	if (missing)
 		SKIP(return, "%s", missing);
 	if (variant->cgroup) {
-		missing = cgroups_begin(&self->cgroups);
+		missing = cgroups_begin(&self->cgroups, "+cpu +memory");
 		if (missing) {
 			watch_restore(&self->watch);
 			SKIP(return, "%s", missing);
@@ -190,16 +190,16 @@ TEST_F_TIMEOUT(size, large_ones_are_freed, LIMIT)
 	pid = victim.pid;
 	if (variant->oom) {
 		/*
-		 * The OOM killer has its victim locked. It is found when it
-		 * exits, and there is another one who frees its memory.
+		 * The OOM killer holds the task_lock() of its victim. That is
+		 * queued when it exits, and the OOM reaper frees it, too.
 		 */
 		ASSERT_EQ(variant->how(&victim), 0);
 		EXPECT_TRUE(dies(&victim));
-		ASSERT_TRUE(told_in_the_end(pid, &told));
+		ASSERT_TRUE(wait_all_done(pid, &told));
 	} else {
 		ASSERT_EQ(park(&victim, variant->how), 0);
 		EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
-		ASSERT_TRUE(told_in_the_end(pid, &told));
+		ASSERT_TRUE(wait_all_done(pid, &told));
 		EXPECT_STREQ(told.outcome, "freed");
 		EXPECT_GE(told.bytes, LARGE);
 	}
@@ -216,7 +216,7 @@ TEST_F_TIMEOUT(size, small_ones_just_die, LIMIT)
 	pid = victim.pid;
 	ASSERT_EQ(park(&victim, variant->how), 0);
 	EXPECT_TRUE(variant->oom || memory_stays(pid, SMALL));
-	EXPECT_TRUE(nothing_told(pid));
+	EXPECT_TRUE(never_queued(pid));
 	EXPECT_EQ(counter("expedite_kill"), self->kills);
 }
 
@@ -229,7 +229,7 @@ TEST_F_TIMEOUT(size, all_just_die_without, LIMIT)
 	pid = victim.pid;
 	ASSERT_EQ(park(&victim, variant->how), 0);
 	EXPECT_TRUE(variant->oom || memory_stays(pid, LARGE));
-	EXPECT_TRUE(nothing_told(pid));
+	EXPECT_TRUE(never_queued(pid));
 	EXPECT_EQ(counter("expedite_kill"), self->kills);
 }
 
@@ -280,7 +280,7 @@ TEST_F_TIMEOUT(value, bad_ones_change_nothing, LIMIT)
 	EXPECT_FALSE(write_file(MIN_KBYTES, "x"));
 }
 
-/* So much nobody has: not even if it is counted in bytes, and turns to 0. */
+/* More than any process has; some are 0 after an overflow in bytes. */
 TEST_F_TIMEOUT(value, the_largest, LIMIT)
 {
 	static const char * const values[] = {
@@ -319,7 +319,7 @@ TEST_F_TIMEOUT(value, the_flag_beside_it, LIMIT)
 	pid = victim.pid;
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(pid, 0));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_STREQ(told.by, "flag");
 	victim_end(&victim);
 
@@ -329,7 +329,7 @@ TEST_F_TIMEOUT(value, the_flag_beside_it, LIMIT)
 	pid = victim.pid;
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(pid, 0));
-	ASSERT_TRUE(told_in_the_end(pid, &told));
+	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_GE(told.bytes, LARGE);
 }
 
@@ -368,7 +368,7 @@ TEST_F_TIMEOUT(value, other_signals, LIMIT)
 	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
 	memory = (struct region){ .size = LARGE, .seed = 6 };
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
-	/* A tracer decides what becomes of SIGTERM: it is passed on. */
+	/* The tracer passes SIGTERM on. */
 	ASSERT_TRUE(seize_threads(&parking, &victim));
 	ASSERT_EQ(kill_by_term(&victim), 0);
 	ASSERT_EQ(waitpid(victim.pid, NULL, __WALL), victim.pid);
@@ -395,11 +395,11 @@ TEST_F_TIMEOUT(value, threads_killed_by_exec, LIMIT)
 
 		if (region_fill(&region) != GOOD)
 			_exit(1);
-		exec_self();
+		exec_self("1");
 	}
 	ASSERT_EQ(waitpid(pid, &status, 0), pid);
 	EXPECT_EQ(status, 0);
-	EXPECT_TRUE(nothing_told(pid));
+	EXPECT_TRUE(never_queued(pid));
 }
 
 /* --- How much of a CPU --- */
@@ -462,7 +462,7 @@ TEST_F_TIMEOUT(percent, bad_ones_change_nothing, LIMIT)
 }
 
 /**
- * struct other - somebody who wants to run where a worker does
+ * struct other - a task that wants to run on the CPU of a worker
  * @thread: itself
  * @cpu: which CPU
  * @ready: it runs
@@ -478,11 +478,8 @@ struct other {
 static void *other_fn(void *arg)
 {
 	struct other *o = arg;
-	cpu_set_t cpus;
 
-	CPU_ZERO(&cpus);
-	CPU_SET(o->cpu, &cpus);
-	if (pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus))
+	if (!run_on(o->cpu))
 		return NULL;
 	__atomic_store_n(&o->ready, true, __ATOMIC_SEQ_CST);
 	while (!__atomic_load_n(&o->stop, __ATOMIC_RELAXED))
@@ -492,9 +489,9 @@ static void *other_fn(void *arg)
 }
 
 /*
- * For how long it wanted to run and did not, since some point in time. A host
- * that takes the CPU away takes it from whoever has it, so that it makes no
- * difference: the kernel counts that as running.
+ * Returns for how long it wanted to run and did not, since some point in time.
+ * If the host preempts the CPU, the guest's kernel counts that as running, so it
+ * makes no difference.
  */
 static long long other_waited(const struct other *o)
 {
@@ -529,7 +526,7 @@ static long lost_beside_worker(int cpu, const char *percent)
 		return -1;
 	ok = within(PATIENCE, __atomic_load_n(&other.ready, __ATOMIC_SEQ_CST));
 	waited = other_waited(&other);
-	ok = ok && !park(&v, kill_expedited) && told_in_the_end(v.pid, &told) &&
+	ok = ok && !park(&v, kill_expedited) && wait_all_done(v.pid, &told) &&
 	     told.bytes >= SEVERAL_TURNS;
 	waited = other_waited(&other) - waited;
 	__atomic_store_n(&other.stop, true, __ATOMIC_RELAXED);
@@ -553,7 +550,7 @@ static bool pin_worker(int cpu)
 	       write_file(WORKQUEUE "/nice", "-20");
 }
 
-/* Whoever shares a CPU with a worker gets nothing of it... */
+/* A task that shares a CPU with a worker gets nothing of it... */
 TEST_F_TIMEOUT(percent, all_of_a_cpu, LIMIT)
 {
 	int cpu = sched_getcpu();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Who is told that the memory of a KSM page is broken?
+ * Which processes are signalled on a memory error in a KSM page?
  *
- * Those who map it, and nobody else. Each test loses a page for good.
+ * Only those that map it. Each test loses a page permanently.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "../kselftest_harness.h"
 #include "world.h"
 
-/* What this process was told. */
+/* Signals that this process got. */
 static struct {
 	int times;
 	int code;
@@ -56,15 +56,7 @@ static void *listen_fn(void *arg)
 	return NULL;
 }
 
-static void *idle_fn(void *arg)
-{
-	for (;;)
-		pause();
-
-	return NULL;
-}
-
-/* Several threads, one of which takes such signals for all. */
+/* Starts several threads, one of which takes such signals for all. */
 static long do_start_threads(char *addr, unsigned long arg)
 {
 	pthread_t thread;
@@ -79,7 +71,7 @@ static long do_start_threads(char *addr, unsigned long arg)
 	return 1;
 }
 
-/* How often, @addr being where; other addresses count a thousand. */
+/* Returns the number of signals; plus 1000 if any was not for @addr. */
 static long do_tell(char *addr, unsigned long by_listener)
 {
 	for (int i = 0; i < 5000 && !told.times && by_listener; i++)
@@ -92,14 +84,14 @@ static long do_tell(char *addr, unsigned long by_listener)
 	return told.times;
 }
 
-/* Who maps the page, and who only looks like it. */
+/* Processes that map the page, and others. */
 enum {
 	OWNER,		/* listed by KSM, after a move */
 	CHILD,		/* by fork after the merge */
 	WRITER,		/* likewise, but it has a page of its own now */
 	UNMAPPER,	/* likewise, but that page is unmapped now */
 	THREADS,	/* listed by KSM */
-	LATE,		/* does not want to be told before it uses the page */
+	LATE,		/* wants no signal before it uses the page */
 	STRANGER,	/* other content at the same address */
 	INJECTOR,	/* breaks it */
 };
@@ -121,7 +113,7 @@ static long do_map(char *addr, unsigned long pages)
 	return map_fixed(addr, pages, -1, 0) == addr;
 }
 
-/* Who does this is told, at once and as somebody who used the page just now. */
+/* The caller gets a signal at once, as if it had accessed the page. */
 static long do_poison(char *addr, unsigned long arg)
 {
 	return !madvise(addr, PAGE, MADV_HWPOISON) && told.times == 1 &&
@@ -135,7 +127,7 @@ FIXTURE_SETUP(hwpoison)
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	/* Breaks nothing, and is an error only if nothing ever could be. */
+	/* Does nothing, and fails only if it is not supported. */
 	if (madvise(NULL, 0, MADV_HWPOISON)) {
 		ksm_restore(&ksm_saved);
 		SKIP(return, "no MADV_HWPOISON (CONFIG_MEMORY_FAILURE)");
@@ -149,7 +141,7 @@ FIXTURE_SETUP(hwpoison)
 	ASSERT_NE(self->keep, NULL);
 	ASSERT_EQ(map_fixed(from, 4, -1, 0), from);
 
-	/* Not related by an anon_vma: they fault for themselves. */
+	/* Without a common anon_vma: each faults for itself. */
 	ASSERT_TRUE(start_mate(OWNER));
 	ASSERT_TRUE(start_mate(THREADS));
 	ASSERT_TRUE(start_mate(LATE));
@@ -174,7 +166,7 @@ FIXTURE_SETUP(hwpoison)
 	ASSERT_TRUE(start_mate_of(OWNER, UNMAPPER));
 	ASSERT_EQ(ask(WRITER, do_fill, addr, 7), 1);
 	ASSERT_EQ(ask(UNMAPPER, do_unmap, addr, PAGE), 1);
-	ASSERT_WELL(one_page((struct place[]){
+	ASSERT_OK(one_page((struct place[]){
 		{ OWNER, addr }, { CHILD, addr }, { THREADS, self->keep },
 		{ LATE, self->keep }, { INJECTOR, self->keep },
 	}, 5));
@@ -187,7 +179,7 @@ FIXTURE_SETUP(hwpoison)
 	ASSERT_EQ(ask(STRANGER, do_want_to_be_told, NULL, 0), 1);
 	ASSERT_EQ(ask(INJECTOR, do_want_to_be_told, NULL, 0), 1);
 
-	/* The page is lost: there is no way back that every kernel has. */
+	/* The page is lost: not every kernel can unpoison it. */
 	ASSERT_EQ(ask(INJECTOR, do_poison, self->keep, 0), 1);
 }
 
@@ -206,26 +198,26 @@ TEST_F_TIMEOUT(hwpoison, mappers_are_told, LIMIT)
 	EXPECT_EQ(ask(LATE, do_tell, self->keep, 0), 0);
 	EXPECT_EQ(ask(STRANGER, do_tell, addr, 0), 0);
 
-	/* And nobody has it any more. */
+	/* And no process maps it any more. */
 	EXPECT_EQ(pfn_at(pid_of(OWNER), addr), 0);
 	EXPECT_EQ(pfn_at(pid_of(CHILD), addr), 0);
 	EXPECT_EQ(pfn_at(pid_of(THREADS), self->keep), 0);
 	EXPECT_EQ(pfn_at(pid_of(LATE), self->keep), 0);
 	EXPECT_EQ(ask(OWNER, do_check, self->mem, 50), 1);
 	EXPECT_EQ(ask(STRANGER, do_check, addr, 9), 1);
-	/* Who uses it nevertheless dies of it. */
+	/* A process that still accesses it dies. */
 	EXPECT_EQ(ask(LATE, do_check, self->keep, 1), -1);
 }
 
 /*
- * Fails on stock 6.12: there, every process is told that has a VMA in the
+ * Fails on stock 6.12: there, every process is signalled that has a VMA in the
  * anon_vma of one that maps the page.
  */
 TEST_F_TIMEOUT(hwpoison, others_are_not_told, LIMIT)
 {
 	char *addr = self->mem + PAGE;
 
-	/* Signals are sent in no order: that one has come says nothing. */
+	/* Signals are sent in any order: one does not prove the others. */
 	EXPECT_EQ(ask(THREADS, do_tell, self->keep, 1), 1);
 	EXPECT_EQ(ask(WRITER, do_tell, addr, 0), 0);
 	EXPECT_EQ(ask(UNMAPPER, do_tell, addr, 0), 0);

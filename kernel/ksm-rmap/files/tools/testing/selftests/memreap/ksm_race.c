@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * KSM pages that are merged, moved, forked, written to, unmapped, reclaimed and
- * migrated, all at the same time: nothing may get lost, and in the end each of
- * them must be found.
+ * migrated concurrently: nothing may get lost, and in the end each of them must
+ * be found.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 
 #include "../kselftest_harness.h"
+#include "victim.h"
 #include "world.h"
 
 FIXTURE(race) {
@@ -28,8 +29,8 @@ FIXTURE_TEARDOWN_PARENT(race)
 }
 
 #define RACE_LIMIT	300
-/* Seconds until it has been a race, on a slow machine. */
-#define PATIENCE	90
+/* Seconds that a slow machine has to reach the minimum of was_a_race(). */
+#define RACE_MAX_SECONDS	90
 #define NR_RACERS	3
 #define NR_THREADS	3
 #define WINDOW		16
@@ -118,7 +119,7 @@ static bool race_move(struct racer *r, int i)
 	to = page_of(r, i);
 	if (mremap(from, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
 		return false;
-	/* Nobody else shall come to sit there. */
+	/* So that nothing else is mapped there. */
 	return rnd(&r->seed) % 2 ?
 		mmap(from, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
 		     MAP_FIXED, -1, 0) == from :
@@ -128,10 +129,8 @@ static bool race_move(struct racer *r, int i)
 /* Its own memory is what it was; it writes to some, as others do to theirs. */
 static bool race_fork(struct racer *r)
 {
-	int status;
-	pid_t pid;
+	pid_t pid = fork();
 
-	pid = fork();
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (int i = 0; i < WINDOW; i += 1 + rnd(&r->seed) % 4)
@@ -143,8 +142,7 @@ static bool race_fork(struct racer *r)
 		_exit(contents_fine(r) ? 0 : 1);
 	}
 
-	return pid > 0 && waitpid(pid, &status, 0) == pid &&
-	       WIFEXITED(status) && !WEXITSTATUS(status);
+	return exits_cleanly(pid);
 }
 
 static bool race_round(struct racer *r)
@@ -242,8 +240,8 @@ static void racer_main(int nr)
 }
 
 /*
- * What never stays as it is, is never merged: where ksmd is slow, all would be
- * about pages that are not. A pause for the racers only; pages move on.
+ * Pages that change all the time are never merged: with a slow ksmd there would
+ * be no merged ones. So racers pause; migration continues.
  */
 static void let_merge(void)
 {
@@ -262,11 +260,11 @@ static void *flip_fn(void *arg)
 	unsigned long long seed = 100;
 
 	while (!stopped()) {
-		unsigned int dice = rnd(&seed) % 16;
+		unsigned int action = rnd(&seed) % 16;
 
 		/* Mostly on: what is not merged is not interesting. */
-		ksm_set("run", dice < 14);
-		if (dice == 15) {
+		ksm_set("run", action < 14);
+		if (action == 15) {
 			ksm_set("run", 2);
 			/* These work only with nothing merged. */
 			ksm_set("max_page_sharing", 2 << rnd(&seed) % 6);
@@ -311,7 +309,7 @@ static bool was_a_race(unsigned int moved, long sharing)
 
 TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 {
-	struct stress stress = { .least = UINT_MAX };
+	struct stress stress = { .min_rounds = UINT_MAX };
 	unsigned long long seed = 102, limit;
 	const char *no_swap = squeeze_begin(&self->world.squeeze, SWAP_SIZE);
 	unsigned int moved = 0, stuck = 0;
@@ -345,13 +343,13 @@ TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 	else
 		ASSERT_EQ(pthread_create(&squeezer, NULL, squeeze_fn, NULL), 0);
 
-	limit = now_ns() + PATIENCE * 1000000000ULL;
-	while (stress_goes_on(&stress)) {
+	limit = now_ns() + RACE_MAX_SECONDS * 1000000000ULL;
+	while (stress_continues(&stress)) {
 		int nodes[8], states[8];
 		void *pages[8];
 
 		if (was_a_race(moved, sharing) || now_ns() > limit)
-			stress.least = 0;
+			stress.min_rounds = 0;
 		for (int i = 0; i < 8; i++) {
 			pages[i] = any_page(&seed);
 			nodes[i] = self->world.nodes[rnd(&seed) % 2];
@@ -371,7 +369,7 @@ TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 		pthread_join(squeezer, NULL);
 	if (switch_saved[0])
 		write_file(SWITCH, "Y");
-	/* Who hangs, or has died, does not come. */
+	/* Racers that hang, or have died, do not get there. */
 	limit = now_ns() + 100000000000ULL;
 	while (__atomic_load_n(&race->idle, __ATOMIC_SEQ_CST) <
 	       NR_RACERS * NR_THREADS && now_ns() < limit)
@@ -409,10 +407,8 @@ TEST_F_TIMEOUT(race, all_at_once, RACE_LIMIT)
 	EXPECT_EQ(stuck, 0);
 
 	__atomic_store_n(&race->stop, 2, __ATOMIC_SEQ_CST);
-	for (int i = 0; i < NR_RACERS; i++) {
-		ASSERT_EQ(waitpid(pids[i], &status, 0), pids[i]);
-		EXPECT_TRUE(WIFEXITED(status) && !WEXITSTATUS(status));
-	}
+	for (int i = 0; i < NR_RACERS; i++)
+		EXPECT_TRUE(exits_cleanly(pids[i]));
 	EXPECT_EQ(race->spoiled, 0);
 	EXPECT_EQ(race->broken, 0);
 	EXPECT_TRUE(was_a_race(moved, sharing));

@@ -2,10 +2,9 @@
 /*
  * Are all mappings of a KSM page found?
  *
- * A mapping that is not found shows by what cannot be done with the page: it
- * does not migrate to another node, or it is not swapped out. So these tests
- * bring mappings about in all ways that there are, and then have the page
- * moved.
+ * If a mapping is not found, the page can neither be migrated to another node
+ * nor be swapped out. So these tests create mappings in all possible ways, and
+ * then migrate the page.
  *
  * They hold for any kernel with KSM. Where stock 6.12 fails, the test says so.
  */
@@ -326,7 +325,7 @@ TEST_F_TIMEOUT(ksm, grandchild, LIMIT)
 
 	/* Without the generation in between. */
 	ASSERT_TRUE(end_mate(0));
-	ASSERT_WELL(migrate(places, 4, 1));
+	ASSERT_OK(migrate(places, 4, 1));
 }
 
 /* A child has a VMA for each of its parent's, but not the page in each. */
@@ -352,7 +351,7 @@ TEST_F_TIMEOUT(ksm, child_without_page, LIMIT)
 	ASSERT_EQ(ask(1, do_fill, addr, 7), 1);
 	ASSERT_EQ(ask(2, do_unmap, mem, 5 * PAGE), 1);
 	ASSERT_MIGRATES(places, 1);
-	ASSERT_WELL(content_is(own, 1, 7));
+	ASSERT_OK(content_is(own, 1, 7));
 
 	/* The last child lets go of it too. */
 	ASSERT_EQ(ask(3, do_unmap, addr, PAGE), 1);
@@ -428,7 +427,7 @@ TEST_F_TIMEOUT(ksm, split_around, LIMIT)
 	/* The neighbours gone, and with them two of the mappings. */
 	ASSERT_EQ(munmap(mem, 4 * PAGE), 0);
 	ASSERT_EQ(munmap(mem + 5 * PAGE, 4 * PAGE), 0);
-	ASSERT_WELL(migrate(places, 2, 1));
+	ASSERT_OK(migrate(places, 2, 1));
 }
 
 /* Merged while they were split; an index must not be one within a VMA. */
@@ -525,11 +524,11 @@ TEST_F_TIMEOUT(ksm, stack_grows, LIMIT)
 	ASSERT_EQ(madvise(stack, 4 * PAGE, MADV_MERGEABLE), 0);
 	fill_region(stack, 4, 2, 1);
 	do_fill(keep, 1);
-	ASSERT_WELL(merge(places, 2));
+	ASSERT_OK(merge(places, 2));
 	/* Nothing may be mapped where it is to grow, nor close below. */
 	ASSERT_EQ(munmap(area, 1020 * PAGE), 0);
 	fill_region(stack - 3 * PAGE, 3, 0, 1);
-	ASSERT_WELL(migrate(places, 2, 1));
+	ASSERT_OK(migrate(places, 2, 1));
 	ASSERT_MERGES(places);
 	ASSERT_MIGRATES(places, 1);
 }
@@ -558,8 +557,8 @@ TEST_F_TIMEOUT(ksm, written, LIMIT)
 		if (i)
 			ASSERT_TRUE(ksm_scan(i));
 		ASSERT_NE(page_at(&places[3]), page_at(&places[0]));
-		ASSERT_WELL(migrate(places, 3, 1));
-		ASSERT_WELL(content_is(writer, 1, 2));
+		ASSERT_OK(migrate(places, 3, 1));
+		ASSERT_OK(content_is(writer, 1, 2));
 		do_fill(writer[0].addr, 1);
 		ASSERT_MERGES(places);
 		ASSERT_MIGRATES(places, 1);
@@ -598,7 +597,7 @@ TEST_F_TIMEOUT(ksm, unmerged, LIMIT)
 	ASSERT_EQ(ask(0, do_unmergeable, mem, 4 * PAGE), 1);
 	ASSERT_NE(page_at(&places[3]), page_at(&places[0]));
 	ASSERT_NE(page_at(&places[4]), page_at(&places[0]));
-	ASSERT_WELL(migrate(places, 3, 1));
+	ASSERT_OK(migrate(places, 3, 1));
 	ASSERT_EQ(ask(SELF, do_mergeable, mem, 4 * PAGE), 1);
 	ASSERT_EQ(ask(0, do_mergeable, mem, 4 * PAGE), 1);
 	ASSERT_MERGES(places);
@@ -633,7 +632,7 @@ TEST_F_TIMEOUT(ksm, unmerged_by_prctl, LIMIT)
 		ASSERT_MIGRATES(places, 1);
 		ASSERT_EQ(ask(0, do_merge_any, NULL, 0), 1);
 		ASSERT_NE(page_at(&places[2]), page_at(&places[0]));
-		ASSERT_WELL(migrate(places, 2, 1));
+		ASSERT_OK(migrate(places, 2, 1));
 	}
 }
 
@@ -670,13 +669,13 @@ TEST_F_TIMEOUT(ksm, sharing_limit, LIMIT)
 			continue;
 		pages++;
 		ASSERT_LE(nr, 5);
-		ASSERT_WELL(migrate(group, nr, 1));
+		ASSERT_OK(migrate(group, nr, 1));
 	}
 	/* All but what was left over in the end. */
 	ASSERT_GE(pages, NR_SHARERS / 5);
 }
 
-/* A page that comes to another node has to go to another tree. */
+/* A page that is migrated to another node belongs into another tree. */
 TEST_F_TIMEOUT(ksm, tree_per_node, LIMIT)
 {
 	char *mem = map_region(3);
@@ -695,10 +694,10 @@ TEST_F_TIMEOUT(ksm, tree_per_node, LIMIT)
 		nodes[i] = self->world.nodes[0];
 	}
 	ASSERT_GE(move_pages_all(0, 3, pages, nodes, status), 0);
-	ASSERT_WELL(merge(places, 3));
+	ASSERT_OK(merge(places, 3));
 	ASSERT_TRUE(start_mate(0));
 	for (int i = 0; i < 4; i++) {
-		ASSERT_WELL(migrate_once(places, 6, 1));
+		ASSERT_OK(migrate_once(places, 6, 1));
 		ASSERT_TRUE(ksm_scan(2));
 		ASSERT_IS_ONE(places);
 	}
@@ -746,11 +745,11 @@ static void stay_young(struct __test_metadata *_metadata,
 		ASSERT_TRUE(unmerge(last));
 		do_fill(last, 2);
 		ASSERT_NE(page_at(&places[3]), page_at(&places[0]));
-		ASSERT_WELL(migrate(places, 3, 1));
+		ASSERT_OK(migrate(places, 3, 1));
 		ASSERT_TRUE(ksm_scan(1));
-		ASSERT_WELL(migrate(places, 3, 1));
+		ASSERT_OK(migrate(places, 3, 1));
 		ASSERT_TRUE(ksm_scan(6));
-		ASSERT_WELL(migrate(places, 3, 1));
+		ASSERT_OK(migrate(places, 3, 1));
 
 		ASSERT_EQ(ask(SELF, do_mergeable, last, PAGE), 1);
 		do_fill(last, 1);
@@ -827,7 +826,7 @@ static const char *swap_out(const struct place *places, int nr)
 }
 
 #define ASSERT_SWAPS_OUT(places) \
-	ASSERT_WELL(swap_out(places, sizeof(places) / sizeof(struct place)))
+	ASSERT_OK(swap_out(places, sizeof(places) / sizeof(struct place)))
 
 /* Reclaim has to find all of them too. */
 TEST_F_TIMEOUT(swap, all_out_and_in, LIMIT)
@@ -849,11 +848,11 @@ TEST_F_TIMEOUT(swap, all_out_and_in, LIMIT)
 			 MREMAP_FIXED, to), to);
 	ASSERT_TRUE(protect(to + 2 * PAGE, 1, PROT_READ));
 	ASSERT_TRUE(start_mate(0));
-	ASSERT_WELL(merge(places, 6));
+	ASSERT_OK(merge(places, 6));
 	ASSERT_TRUE(start_mate(1));
 	for (int i = 0; i < 2; i++) {
 		ASSERT_SWAPS_OUT(places);
-		ASSERT_WELL(content_is(places, ARRAY_SIZE(places), 1));
+		ASSERT_OK(content_is(places, ARRAY_SIZE(places), 1));
 		ASSERT_MERGES(places);
 		if (self->world.nodes[0] != self->world.nodes[1])
 			ASSERT_MIGRATES(places, 1);
@@ -861,10 +860,9 @@ TEST_F_TIMEOUT(swap, all_out_and_in, LIMIT)
 }
 
 /*
- * mremap() unmerges the pages that it moves, but cannot do so with one that is
- * in swap. If the page itself is still around it comes back as a KSM page,
- * at an address that KSM does not list; or that it does list, as one of
- * another VMA that was there before.
+ * mremap() unmerges the pages that it moves, but not one that is in swap. If the
+ * page itself still exists it is mapped again as a KSM page, at an address that
+ * KSM does not list; or that it lists for another VMA that was there before.
  */
 static void swapped_moved(struct __test_metadata *_metadata, char *from,
 			  char *to)
@@ -892,7 +890,7 @@ static void swapped_moved(struct __test_metadata *_metadata, char *from,
 	ASSERT_SWAPS_OUT(before);
 	ASSERT_EQ(mremap(from, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to),
 		  to);
-	ASSERT_WELL(content_is(after, 2, 1));
+	ASSERT_OK(content_is(after, 2, 1));
 	ASSERT_IS_ONE(after);
 	ASSERT_EQ(pfn_at(0, to), pfn);
 	close(pipefd[0]);
@@ -926,7 +924,7 @@ TEST_F_TIMEOUT(swap, moved_to_new_place, LIMIT)
 	ASSERT_SWAPS_OUT(before);
 	ASSERT_EQ(mremap(from, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to),
 		  to);
-	ASSERT_WELL(content_is(after, 2, 1));
+	ASSERT_OK(content_is(after, 2, 1));
 	ASSERT_IS_ONE(after);
 	close(pipefd[0]);
 	close(pipefd[1]);
@@ -945,9 +943,8 @@ TEST_F_TIMEOUT(swap, moved_within_anon_vma, LIMIT)
 }
 
 /*
- * Fails on stock 6.12: a page that KSM lists for this address needs no other
- * look, it finds, and goes on looking for it in the anon_vma of the VMA that
- * was there before.
+ * Fails on stock 6.12: it lists the page for this address already, so it changes
+ * nothing, and still searches in the anon_vma of the VMA that was there before.
  */
 TEST_F_TIMEOUT(swap, moved_to_other_anon_vma, LIMIT)
 {

@@ -1,69 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the memreap_ksm_rmap tracepoints say of the walks that a migration
- * takes: on kernels that have them.
+ * What the memreap_ksm_rmap tracepoints say about the walks of a migration, on
+ * kernels that have them.
  */
 #define _GNU_SOURCE
-#include <sys/mount.h>
-
 #include "../kselftest_harness.h"
 #include "world.h"
 
-#define TRACEFS		"/sys/kernel/tracing"
-#define INSTANCE	TRACEFS "/instances/memreap_ksm_selftest"
-#define ENABLE		INSTANCE "/events/memreap_ksm_rmap/enable"
+#define EVENTS		"memreap_ksm_rmap"
 
-/* Pages, each a VMA, all in one anon_vma; some of them are the same. */
+/* Pages, each in a VMA, all in one anon_vma; and identical ones of them. */
 #define NR_VMAS		2000
 #define NR_SAME		20
 
 FIXTURE(trace) {
 	struct world world;
-	bool mounted;
-	bool instance;
 };
+
+static void __attribute__((constructor)) ksm_trace_begin(void)
+{
+	trace_begin(EVENTS);
+}
 
 FIXTURE_SETUP(trace)
 {
 	const char *missing;
 
-	if (access(TRACEFS "/events", F_OK))
-		self->mounted = !mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	if (access(TRACEFS "/events/memreap_ksm_rmap", F_OK))
+	if (access(INSTANCE, F_OK))
 		missing = "no memreap_ksm_rmap tracepoints";
 	else
 		missing = world_begin(&self->world, 2);
-	if (missing) {
-		if (self->mounted)
-			umount(TRACEFS);
+	if (missing)
 		SKIP(return, "%s", missing);
-	}
-	/* An instance of its own: other users of tracing are not disturbed. */
-	self->instance = !mkdir(INSTANCE, 0700) || errno == EEXIST;
-	ASSERT_TRUE(self->instance);
 }
 
 FIXTURE_TEARDOWN_PARENT(trace)
 {
-	if (self->instance) {
-		write_file(ENABLE, "0");
-		rmdir(INSTANCE);
-	}
-	if (self->mounted)
-		umount(TRACEFS);
+	trace_enable(EVENTS, false);
 	world_end(_metadata, &self->world);
 }
 
 /**
- * struct walks - what the events told of one page
- * @starts: walks that began
+ * struct walks - what the events say about one page
+ * @starts: walks that started
  * @ends: walks that ended
  * @other_kind: of both, those for another kind of page
- * @mapcount: when the first one began
+ * @mapcount: when the first one started
  * @mappings: of the first one
- * @vmas: most of them in a walk
- * @locks: likewise
- * @wide: walks with more than three VMAs a mapping
+ * @vmas: maximum in a walk
+ * @locks: maximum in a walk
+ * @wide: walks with more than three VMAs per mapping
  */
 struct walks {
 	unsigned int starts;
@@ -117,21 +103,20 @@ static void read_walks(struct walks *walks, unsigned long page,
 		fclose(f);
 }
 
-/* Move a page, and see what is told of it where it was and where it is. */
+/* Moves a page, and reads the events about it before and after the move. */
 static const char *trace_migration(void *addr, const char *kind,
 				   struct walks *out, struct walks *in)
 {
 	int to = world->nodes[node_of(0, addr) == world->nodes[0]];
 	unsigned long from = pfn_at(0, addr);
-	int fd = open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
 	int status = -EBUSY;
 
-	if (fd < 0 || !write_file(ENABLE, "1"))
+	trace_clear();
+	if (!trace_enable(EVENTS, true))
 		return complaint("cannot trace: %s", strerror(errno));
-	close(fd);
 	if (move_pages_all(0, 1, &addr, &to, &status) < 0)
 		return complaint("move_pages: %s", strerror(errno));
-	if (!write_file(ENABLE, "0"))
+	if (!trace_enable(EVENTS, false))
 		return complaint("still tracing: %s", strerror(errno));
 	if (status != to)
 		return complaint("not moved: %s", strerror(-status));
@@ -148,7 +133,7 @@ TEST_F_TIMEOUT(trace, few_vmas_of_many, LIMIT)
 	char *mem = map_region(NR_VMAS);
 
 	ASSERT_NE(mem, NULL);
-	/* Now there is an anon_vma, for all that it is split into. */
+	/* Creates the anon_vma, which all parts keep. */
 	do_fill(mem, 1);
 	for (int i = 1; i < NR_VMAS; i += 2)
 		ASSERT_EQ(madvise(mem + i * PAGE, PAGE, MADV_DONTDUMP), 0);
@@ -162,8 +147,8 @@ TEST_F_TIMEOUT(trace, few_vmas_of_many, LIMIT)
 
 	if (switch_saved[0])
 		write_file(SWITCH, "Y");
-	ASSERT_WELL(trace_migration(mem, "ksm", &out, &in));
-	/* It may take more than one try, but all see the same. */
+	ASSERT_OK(trace_migration(mem, "ksm", &out, &in));
+	/* It may take several attempts, but all see the same. */
 	EXPECT_GE(out.starts, 1);
 	EXPECT_EQ(out.ends, out.starts);
 	EXPECT_EQ(out.mapcount, NR_SAME);
@@ -183,7 +168,7 @@ TEST_F_TIMEOUT(trace, few_vmas_of_many, LIMIT)
 	/* With the switch off, as many as before. */
 	if (!switch_saved[0] || !write_file(SWITCH, "N"))
 		SKIP(return, "no switch to go back to long walks");
-	ASSERT_WELL(trace_migration(mem, "ksm", &out, &in));
+	ASSERT_OK(trace_migration(mem, "ksm", &out, &in));
 	EXPECT_EQ(out.mappings, NR_SAME);
 	EXPECT_GE(out.vmas, NR_VMAS);
 	EXPECT_EQ(in.mappings, NR_SAME);
@@ -193,8 +178,8 @@ TEST_F_TIMEOUT(trace, few_vmas_of_many, LIMIT)
 }
 
 /*
- * Two VMAs of one index, what moved and what was left behind, in the same
- * anon_vma: each mapping counts once, and only where it is.
+ * Two VMAs with the same index in the same anon_vma, the moved one and the one
+ * left behind: each mapping is counted once, and only where it is.
  */
 TEST_F_TIMEOUT(trace, same_index, LIMIT)
 {
@@ -213,17 +198,17 @@ TEST_F_TIMEOUT(trace, same_index, LIMIT)
 	ASSERT_EQ(mremap(mem + PAGE, 3 * PAGE, 3 * PAGE, MREMAP_MAYMOVE |
 			 MREMAP_FIXED | MREMAP_DONTUNMAP, to), to);
 	do_fill(places[0].addr, 1);
-	ASSERT_WELL(merge(places, 3));
-	ASSERT_WELL(trace_migration(keep, "ksm", &out, &in));
+	ASSERT_OK(merge(places, 3));
+	ASSERT_OK(trace_migration(keep, "ksm", &out, &in));
 	EXPECT_EQ(out.mappings, 3);
 	EXPECT_EQ(in.mappings, 3);
 	EXPECT_EQ(out.wide + in.wide, 0);
-	/* The lock of either root: one is no good for the other. */
+	/* There are two roots, each with a lock of its own. */
 	EXPECT_GE(in.locks, 2);
-	ASSERT_WELL(one_page(places, 3));
+	ASSERT_OK(one_page(places, 3));
 
 	ASSERT_TRUE(start_mate(0));
-	ASSERT_WELL(trace_migration(keep, "ksm", &out, &in));
+	ASSERT_OK(trace_migration(keep, "ksm", &out, &in));
 	EXPECT_EQ(out.mapcount, 6);
 	EXPECT_EQ(out.mappings, 6);
 	EXPECT_EQ(in.mappings, 6);
@@ -249,7 +234,7 @@ TEST_F_TIMEOUT(trace, other_kinds, LIMIT)
 	ASSERT_TRUE(start_mate(0));
 	ASSERT_EQ(ask(0, do_check, mem[0], 0), 1);
 
-	ASSERT_WELL(trace_migration(mem[0], "anon", &out, &in));
+	ASSERT_OK(trace_migration(mem[0], "anon", &out, &in));
 	EXPECT_GE(out.ends, 1);
 	EXPECT_EQ(out.mappings, 2);
 	EXPECT_EQ(in.mappings, 2);
@@ -258,7 +243,7 @@ TEST_F_TIMEOUT(trace, other_kinds, LIMIT)
 	EXPECT_EQ(do_check(mem[0], 0), 1);
 
 	/* Two in the test, and two VMAs without a page table in the child. */
-	ASSERT_WELL(trace_migration(mem[1], "file", &out, &in));
+	ASSERT_OK(trace_migration(mem[1], "file", &out, &in));
 	EXPECT_GE(out.ends, 1);
 	EXPECT_GE(out.mappings, 2);
 	EXPECT_GE(in.mappings, 2);

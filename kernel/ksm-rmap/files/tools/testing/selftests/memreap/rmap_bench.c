@@ -2,9 +2,9 @@
 /*
  * How long does it take to find all mappings of a page?
  *
- * Sets up pages of which the number of mappings is known, and the number of
- * VMAs among which these are to be found, has the kernel look for them, and
- * tells the time for each page. Runs on any kernel; "rmap_bench -h" tells how.
+ * Sets up pages with a given number of mappings among a given number of VMAs,
+ * makes the kernel search for them, and prints the time per page. Runs on any
+ * kernel; see "rmap_bench -h".
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -33,23 +33,23 @@ static const char usage[] =
 "        ksm: pages that ksmd merged, mapped within one process\n"
 "        anon: private pages, shared by fork(), a process for each mapping\n"
 "        file: pages of a file in memory, mapped within one process\n"
-"  -v  VMAs to find them in: those of one anon_vma, or of one file [1000]\n"
+"  -v  VMAs to search: of one anon_vma, or of one file [1000]\n"
 "  -m  mappings of each page [10]\n"
 "  -p  pages [32]\n"
-"  -r  rounds; each gives one figure [5]\n"
-"  -w  why they are looked for [the first one that works here]\n"
-"        idle: to be marked as idle; nearly nothing else is measured\n"
-"        migrate: to move to another node; twice, and the page is copied\n"
-"        reclaim: to be swapped out\n"
+"  -r  rounds; each is one sample [5]\n"
+"  -w  the operation [the first one that works here]\n"
+"        idle: mark pages as idle; measures almost nothing else\n"
+"        migrate: to another node; walks twice, and copies the page\n"
+"        reclaim: swap out\n"
 "  -j  print JSON, a line for each kind\n"
 "  -h  print this\n"
 "\n"
-"The figures are in ns per page: the least, the median and the greatest of\n"
-"the rounds. Compare them with those of one VMA and two mappings (-v 1 -m 2).\n"
+"Results are in ns per page: minimum, median and maximum of the rounds.\n"
+"Compare them with those of one VMA and two mappings (-v 1 -m 2).\n"
 "\n"
 "Must be run as root. While it runs it changes the settings of KSM, and with\n"
-"more mappings than max_page_sharing allows has all pages unmerged first.\n"
-"For reclaim it makes a cgroup, and zram0 a swap device if there is no swap.\n"
+"more mappings than max_page_sharing allows it unmerges all pages first.\n"
+"For reclaim it creates a cgroup, and swaps to zram0 if there is no swap.\n"
 "\n"
 "Exit status: 0 if anything was measured, 1 for an error, 4 if nothing can be\n"
 "measured here.\n";
@@ -158,7 +158,7 @@ static void map_split(struct bench *b, unsigned int vmas)
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
 		   "mmap");
 	madvise(mem, nr_pages * PAGE, MADV_NOHUGEPAGE);
-	/* The anon_vma comes with the first page, and stays when it is split. */
+	/* The first page creates the anon_vma, which all parts keep. */
 	fill_page(mem, opt.pages);
 	for (size_t i = 1; i < vmas; i += 2) {
 		if (madvise(mem + i * per_vma * PAGE, per_vma * PAGE,
@@ -221,7 +221,7 @@ static void setup_ksm(struct bench *b)
 	merge_all(b);
 }
 
-/* Read all when told so, until there is nobody to tell. */
+/* Reads all slots on request, until the parent is gone. */
 static void other_main(const struct bench *b, int talk)
 {
 	char byte;
@@ -455,7 +455,7 @@ static void interrupt(int sig)
 		kill(pid, SIGKILL);
 }
 
-/* Measures in a child, so that whatever it comes to can be undone. */
+/* Measures in a child, so that everything can be undone. */
 static void run(enum kind kind, enum work work, struct squeeze *squeeze)
 {
 	int status;
@@ -509,7 +509,7 @@ static void print_tap(enum kind kind, enum work work)
 		ksft_print_msg("%llu/%llu/%llu ns per page (min/median/max of %u)\n",
 			       outcome->min, outcome->median, outcome->max,
 			       opt.rounds);
-		/* A mapping was not found, or somebody used the page. */
+		/* A mapping was not found, or the page was in use. */
 		if (outcome->failed)
 			ksft_print_msg("%u times a page stayed as it was\n",
 				       outcome->failed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Processes that do what they are told, places where they map the same page,
- * and what all must find there. For programs that use the harness.
+ * Processes that execute orders, places where they map the same page, and
+ * checks of that page. For programs that use the harness.
  */
 #ifndef _SELFTESTS_MEMREAP_WORLD_H
 #define _SELFTESTS_MEMREAP_WORLD_H
@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include "ksm.h"
+#include "trace.h"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300
@@ -20,18 +21,18 @@
 #define NR_MATES	8
 #define SELF		(-1)
 
-/* Full scans after which what can be merged must be; two or three do it. */
+/* Full scans within which pages must be merged; two or three are enough. */
 #define MERGE_SCANS	50
 
 #define SWAP_SIZE	(64 * MIB)
 
-/* On kernels that have it, N is for walks as stock has them. */
+/* Where it exists, N selects the stock walks. */
 #define SWITCH		"/sys/module/memreap/parameters/ksm_rmap"
 
 /**
- * struct mate - another process, which does what it is told
+ * struct mate - another process, which executes orders
  * @pid: 0 if there is none
- * @talk: the test's end and its own
+ * @talk: socket: the test's end and its own
  */
 struct mate {
 	pid_t pid;
@@ -39,7 +40,7 @@ struct mate {
 };
 
 /**
- * struct world - what a test has, and what is undone after it
+ * struct world - state of a test that is undone after it
  * @nodes: two that have memory
  * @mates: others, started by start_mate() and start_mate_of()
  * @squeeze: for tests that swap
@@ -52,11 +53,10 @@ struct world {
 
 static struct world *world;
 
-/* The settings when the program began; the kernel's log, for all tests. */
+/* The settings when the program started. */
 static struct ksm_saved ksm_saved;
 static char switch_saved[8];
 static pid_t main_pid;
-static int kmsg = -1;
 
 static void __attribute__((constructor)) before_all(void)
 {
@@ -64,7 +64,7 @@ static void __attribute__((constructor)) before_all(void)
 	ksm_save(&ksm_saved);
 	if (!read_file(SWITCH, switch_saved, sizeof(switch_saved)))
 		switch_saved[0] = 0;
-	/* One position for all processes: each test begins at its end. */
+	/* All processes share its position: each test starts at the end. */
 	kmsg = kmsg_open();
 }
 
@@ -75,15 +75,15 @@ static inline void restore_settings(void)
 		write_file(SWITCH, switch_saved);
 }
 
-/* A test that is killed by the harness for taking too long restores nothing. */
+/* A test killed by the harness for taking too long restores nothing itself. */
 static void __attribute__((destructor)) after_all(void)
 {
 	if (getpid() == main_pid && !geteuid())
 		restore_settings();
 }
 
-/* "" where all is well: what is said otherwise shows up in the test's line. */
-#define ASSERT_WELL(text)	ASSERT_STREQ("", text)
+/* @text: "", or what is wrong, which is printed as part of the failure. */
+#define ASSERT_OK(text)		ASSERT_STREQ("", text)
 
 static inline const char *complaint(const char *fmt, ...)
 {
@@ -101,7 +101,7 @@ static inline const char *complaint(const char *fmt, ...)
 
 typedef long (*order_fn)(char *addr, unsigned long arg);
 
-/* All are forks of one program: what it can call, they can. */
+/* All are forks of one program: functions have the same address. */
 struct order {
 	order_fn fn;
 	char *addr;
@@ -114,7 +114,7 @@ static inline void mate_main(const struct mate *mate)
 	struct order order;
 	long answer;
 
-	/* With the test gone nobody is left who could talk to us. */
+	/* So that read() ends when the test is gone. */
 	for (int i = 0; i < NR_MATES; i++)
 		close(world->mates[i].talk[0]);
 	while (read(talk, &order, sizeof(order)) == sizeof(order)) {
@@ -125,7 +125,7 @@ static inline void mate_main(const struct mate *mate)
 	_exit(0);
 }
 
-/* An order to mate @arg, or to ourselves: have a child. */
+/* Order: fork, with the child as mate @nr. */
 static inline long do_fork(char *addr, unsigned long nr)
 {
 	pid_t pid = fork();
@@ -136,17 +136,13 @@ static inline long do_fork(char *addr, unsigned long nr)
 	return pid;
 }
 
-/* Has a process let go of its memory? It may still be to be waited for. */
+/* Returns whether a process has given up its memory; it may be a zombie. */
 static inline bool gone(pid_t pid)
 {
-	char path[64], text[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
-
-	return !read_file(path, text, sizeof(text)) || !strncmp(text, "0 ", 2);
+	return mapped_pages(pid) <= 0;
 }
 
-/* What @fn says in that process; -1 if it dies of it. */
+/* Calls @fn in mate @nr. Returns its result, or -1 if the mate dies. */
 static inline long ask(int nr, order_fn fn, char *addr, unsigned long arg)
 {
 	struct order order = { fn, addr, arg };
@@ -158,7 +154,7 @@ static inline long ask(int nr, order_fn fn, char *addr, unsigned long arg)
 	fd.fd = world->mates[nr].talk[0];
 	if (write(fd.fd, &order, sizeof(order)) != sizeof(order))
 		return -1;
-	/* The other end is open in all of us: its death does not show there. */
+	/* All mates have the other end open: there is no EOF when one dies. */
 	while (poll(&fd, 1, 100) == 0) {
 		if (gone(world->mates[nr].pid))
 			return -1;
@@ -169,7 +165,7 @@ static inline long ask(int nr, order_fn fn, char *addr, unsigned long arg)
 	return answer;
 }
 
-/* Mate @nr comes to life as the child of another, or of the test. */
+/* Starts mate @nr as a child of mate @parent, or of the test. */
 static inline bool start_mate_of(int parent, int nr)
 {
 	world->mates[nr].pid = ask(parent, do_fork, NULL, nr);
@@ -190,13 +186,8 @@ static inline pid_t pid_of(int nr)
 static inline bool end_mate(int nr)
 {
 	kill(world->mates[nr].pid, SIGKILL);
-	for (int i = 0; i < 10000; i++) {
-		if (gone(world->mates[nr].pid))
-			return true;
-		usleep(1000);
-	}
 
-	return false;
+	return within(PATIENCE, gone(world->mates[nr].pid));
 }
 
 /* --- Memory --- */
@@ -216,12 +207,12 @@ static inline long do_fill(char *addr, unsigned long seed)
 	return 1;
 }
 
-/* Is it still so? */
+/* Order: check for what do_fill() wrote. */
 static inline long do_check(char *addr, unsigned long seed)
 {
 	const unsigned long *page = (unsigned long *)addr;
 
-	/* Looked at anew each time: others may take it away. */
+	/* Read again each time: others may free the page. */
 	for (size_t i = 0, nr = PAGE / sizeof(*page); i < nr; i++) {
 		if (__atomic_load_n(&page[i], __ATOMIC_RELAXED) !=
 		    word_of(seed, i))
@@ -246,7 +237,7 @@ static inline long do_unmergeable(char *addr, unsigned long size)
 	return !madvise(addr, size, MADV_UNMERGEABLE);
 }
 
-/* Room for mappings at fixed addresses. */
+/* Reserves addresses for mappings. */
 static inline char *reserve(size_t pages)
 {
 	char *mem = mmap(NULL, pages * PAGE, PROT_NONE,
@@ -255,7 +246,7 @@ static inline char *reserve(size_t pages)
 	return mem == MAP_FAILED ? NULL : mem;
 }
 
-/* What is to be merged, in a VMA of its own. Private memory if @fd is -1. */
+/* Maps mergeable memory in a VMA of its own; anonymous if @fd is -1. */
 static inline char *map_fixed(char *at, size_t pages, int fd, off_t offset)
 {
 	char *mem = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE,
@@ -264,7 +255,7 @@ static inline char *map_fixed(char *at, size_t pages, int fd, off_t offset)
 
 	if (mem == MAP_FAILED)
 		return NULL;
-	/* Huge pages: only if there are any. */
+	/* Fails without huge pages in the kernel. */
 	madvise(mem, pages * PAGE, MADV_NOHUGEPAGE);
 	if (madvise(mem, pages * PAGE, MADV_MERGEABLE))
 		return NULL;
@@ -277,7 +268,7 @@ static inline bool protect(char *mem, size_t pages, int prot)
 	return !mprotect(mem, pages * PAGE, prot);
 }
 
-/* With a gap on either side: no VMA beside it to share an anon_vma with. */
+/* Between gaps: no neighbour to share an anon_vma with. */
 static inline char *map_region(size_t pages)
 {
 	char *mem = reserve(pages + 2);
@@ -285,7 +276,7 @@ static inline char *map_region(size_t pages)
 	return mem ? map_fixed(mem + PAGE, pages, -1, 0) : NULL;
 }
 
-/* Page @which gets the content @seed; the others one that is nobody else's. */
+/* Gives page @which the content @seed, and the others a unique one. */
 static inline void fill_region(char *mem, size_t pages, size_t which,
 			       unsigned long seed)
 {
@@ -294,7 +285,7 @@ static inline void fill_region(char *mem, size_t pages, size_t which,
 			i == which ? seed : (unsigned long)mem + i);
 }
 
-/* --- Pages that are the same --- */
+/* --- Identical pages --- */
 
 /* Where a page is mapped: a process and an address in it. */
 struct place {
@@ -308,9 +299,9 @@ static inline unsigned long page_at(const struct place *place)
 }
 
 /*
- * Are these the mappings of one page? If some are not by fork() from others it
- * is a KSM page then. Not to be asked of /proc/kpageflags: for 6.12 all private
- * memory is KSM.
+ * Checks that all places map one page. If fork() did not make them, it is a KSM
+ * page. /proc/kpageflags does not tell: in 6.12 it flags all private memory as
+ * KSM.
  */
 static inline const char *one_page(const struct place *places, int nr)
 {
@@ -329,7 +320,7 @@ static inline const char *one_page(const struct place *places, int nr)
 	return "";
 }
 
-/* Is the content what it should be, for all? */
+/* Checks the content in all places. */
 static inline const char *content_is(const struct place *places, int nr,
 				     unsigned long seed)
 {
@@ -341,7 +332,7 @@ static inline const char *content_is(const struct place *places, int nr,
 	return "";
 }
 
-/* Have ksmd run until all these are one page, and no longer. */
+/* Runs ksmd until all these are one page. */
 static inline const char *merge(const struct place *places, int nr)
 {
 	long end = ksm_get("full_scans") + MERGE_SCANS;
@@ -356,7 +347,7 @@ static inline const char *merge(const struct place *places, int nr)
 	return one_page(places, nr);
 }
 
-/* One move: there must be nothing left behind. */
+/* Migrates a page once. All mappings have to be moved. */
 static inline const char *migrate_once(const struct place *places, int nr,
 				       unsigned long seed)
 {
@@ -370,7 +361,7 @@ static inline const char *migrate_once(const struct place *places, int nr,
 
 	if (*why)
 		return why;
-	/* Somebody may look at the page just now, but not each time. */
+	/* An attempt fails while others hold a reference. */
 	for (int i = 0; i < 3 && status != to; i++) {
 		if (move_pages_all(pid, 1, &addr, &to, &status) < 0)
 			return complaint("move_pages: %s", strerror(errno));
@@ -387,7 +378,7 @@ static inline const char *migrate_once(const struct place *places, int nr,
 	return content_is(places, nr, seed);
 }
 
-/* There and back: a migrated page must be found as well. */
+/* Migrates there and back: a migrated page must be found, too. */
 static inline const char *migrate(const struct place *places, int nr,
 				  unsigned long seed)
 {
@@ -396,18 +387,18 @@ static inline const char *migrate(const struct place *places, int nr,
 	return *why ? why : migrate_once(places, nr, seed);
 }
 
-/* Of an array of places; each is to be one page. */
+/* @places: an array; all of them must map one page. */
 #define ASSERT_MERGES(places) \
-	ASSERT_WELL(merge(places, sizeof(places) / sizeof(struct place)))
+	ASSERT_OK(merge(places, sizeof(places) / sizeof(struct place)))
 #define ASSERT_IS_ONE(places) \
-	ASSERT_WELL(one_page(places, sizeof(places) / sizeof(struct place)))
+	ASSERT_OK(one_page(places, sizeof(places) / sizeof(struct place)))
 #define ASSERT_MIGRATES(places, seed) \
-	ASSERT_WELL(migrate(places, sizeof(places) / sizeof(struct place), \
+	ASSERT_OK(migrate(places, sizeof(places) / sizeof(struct place), \
 			    seed))
 
-/* --- What all tests need --- */
+/* --- Set-up and teardown --- */
 
-/* NULL, or what is missing. Nothing is to be undone then. */
+/* Returns NULL, or what is missing; then there is nothing to undo. */
 static inline const char *world_begin(struct world *w, int nr_nodes)
 {
 	if (geteuid())
@@ -436,11 +427,9 @@ static inline const char *world_begin(struct world *w, int nr_nodes)
 	return NULL;
 }
 
-/* In the process above the test's, which is there even if that has died. */
+/* For teardown in the test's parent, which runs even if the test died. */
 static inline void world_end(struct __test_metadata *_metadata, struct world *w)
 {
-	char line[1024];
-
 	for (int i = 0; i < NR_MATES; i++) {
 		if (w->mates[i].pid > 0)
 			kill(w->mates[i].pid, SIGKILL);
@@ -448,12 +437,7 @@ static inline void world_end(struct __test_metadata *_metadata, struct world *w)
 	squeeze_end(&w->squeeze);
 	ksm_set("run", 2);
 	restore_settings();
-	if (kmsg < 0)
-		return;
-	/* What it says shows up in the message. */
-	if (!kernel_complained(kmsg, line, sizeof(line)))
-		line[0] = 0;
-	EXPECT_STREQ("", line);
+	EXPECT_NO_COMPLAINT(kmsg);
 }
 
 #endif /* _SELFTESTS_MEMREAP_WORLD_H */

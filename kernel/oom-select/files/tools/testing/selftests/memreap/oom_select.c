@@ -1,138 +1,83 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The OOM killer's choice: processes of nearly the same size, of which each CPU
- * has counted some pages that it keeps to itself, run into the limit of their
- * memory cgroup. Who dies has to be the largest.
+ * The OOM killer's choice: processes of nearly the same size, each with some
+ * pages on every CPU that are missing in the approximate counter, hit the limit
+ * of their memory cgroup. The largest one must be killed.
  */
 #define _GNU_SOURCE
-#include <linux/limits.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "../kselftest_harness.h"
-#include "util.h"
+#include "cgroup.h"
+#include "trace.h"
+#include "victim.h"
 
-#define TRACEFS		"/sys/kernel/tracing"
-#define EVENTS		TRACEFS "/events/memreap_oom"
+#define EVENTS		"memreap_oom"
 #define SWITCH		"/sys/module/memreap/parameters/oom_select"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		600
 #define NR_CONTENDERS	8
 #define NR_ROUNDS	12
-/*
- * Of a storm, however long they take, and those after which the kernel has said
- * enough about OOMs.
- */
-#define FEW_ROUNDS	4
-#define MANY_ROUNDS	100
-/* Pages that a CPU keeps to itself, and pages that all have. */
+/* Rounds of a storm: at least, and before the kernel's log gets too long. */
+#define STORM_MIN_ROUNDS	4
+#define STORM_MAX_ROUNDS	100
+/* Pages that each CPU keeps back, and pages that all processes have. */
 #define KEPT		31
 #define COMMON		1024UL
-/* The most that one may have above @COMMON. */
+/* The size of a process above @COMMON is less than that. */
 #define DIFFERENCE	80UL
 
 /**
  * struct contender - a process that may be killed
- * @pid: it
- * @size: its pages, as the kernel counts them precisely
+ * @pid: of the process
+ * @size: its pages, counted precisely
  */
 struct contender {
 	pid_t pid;
 	long size;
 };
 
-/* --- The memory cgroup --- */
-
-static bool in_cgroup(const char *cgroup, const char *file, const char *text)
-{
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-
-	return write_file(path, text);
-}
-
-/* The number behind @key in one of its files, or the file's; -1 if none. */
-static long of_cgroup(const char *cgroup, const char *file, const char *key)
-{
-	char path[PATH_MAX], text[1024];
-	const char *at = text;
-
-	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-	if (!read_file(path, text, sizeof(text)))
-		return -1;
-	if (key)
-		at = strstr(text, key);
-
-	return at ? atol(at + (key ? strlen(key) : 0)) : -1;
-}
-
 static long kills(const char *cgroup)
 {
-	return of_cgroup(cgroup, "memory.events", "oom_kill ");
-}
-
-/* Where cgroup2 is mounted, with the memory controller; NULL if it is not. */
-static const char *cgroup_root(void)
-{
-	static char root[PATH_MAX / 4];
-
-	return cgroup2_mount(root, sizeof(root)) &&
-	       in_cgroup(root, "cgroup.subtree_control", "+memory") ? root : NULL;
+	return cgroup_read(cgroup, "memory.events", "oom_kill ");
 }
 
 /* --- Contenders --- */
 
-static void *sleep_on(void *arg)
-{
-	for (;;)
-		pause();
-
-	return arg;
-}
-
 /*
- * Becomes one with @extra pages above what all have. The counters of one with
- * a second thread lack @KEPT pages of each CPU that it has been on.
+ * Makes the caller a contender with @extra pages above COMMON. With a second
+ * thread, its approximate counters lack KEPT pages for each CPU it ran on.
  */
 static void contend(const char *cgroup, bool threaded, unsigned int nr_cpus,
 		    size_t extra, int ready)
 {
 	size_t size = (COMMON + extra + nr_cpus * KEPT) * PAGE;
-	cpu_set_t all, one;
+	cpu_set_t all;
 	pthread_t thread;
 	char *mem;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mem == MAP_FAILED || !in_cgroup(cgroup, "cgroup.procs", "0") ||
-	    (threaded && pthread_create(&thread, NULL, sleep_on, NULL)))
+	if (mem == MAP_FAILED || !cgroup_enter(cgroup) ||
+	    (threaded && pthread_create(&thread, NULL, idle_fn, NULL)))
 		_exit(1);
 	madvise(mem, size, MADV_NOHUGEPAGE);
 	sched_getaffinity(0, sizeof(all), &all);
-	/* In batches first: no CPU has any of these left. */
+	/* In whole batches: no CPU keeps any of these back. */
 	touch(mem, COMMON);
 	mem += COMMON * PAGE;
 	for (int cpu = 0; cpu < CPU_SETSIZE && nr_cpus; cpu++) {
 		if (!CPU_ISSET(cpu, &all))
 			continue;
-		CPU_ZERO(&one);
-		CPU_SET(cpu, &one);
-		sched_setaffinity(0, sizeof(one), &one);
+		run_on(cpu);
 		touch(mem, KEPT);
 		mem += KEPT * PAGE;
 		nr_cpus--;
 	}
 	touch(mem, extra);
-	/* What it takes to sleep is mapped before it is counted. */
+	/* So that the code and stack of poll() are mapped before the count. */
 	poll(NULL, 0, 0);
 	if (write(ready, "", 1) != 1)
 		_exit(1);
@@ -140,7 +85,7 @@ static void contend(const char *cgroup, bool threaded, unsigned int nr_cpus,
 		poll(NULL, 0, -1);
 }
 
-/* As the OOM killer counts: in RAM and swap, with page tables. */
+/* Returns the pages that the OOM killer counts: RAM, swap, page tables. */
 static long size_of(pid_t pid)
 {
 	static const char * const fields[] = {
@@ -153,25 +98,14 @@ static long size_of(pid_t pid)
 	if (!read_file(path, text, sizeof(text)))
 		return -1;
 	for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
-		const char *at = strstr(text, fields[i]);
+		long kib = number_after(text, fields[i]);
 
-		if (!at)
+		if (kib < 0)
 			return -1;
-		/* All in kB, whole pages. */
-		size += atol(at + strlen(fields[i])) * 1024 / (long)PAGE;
+		size += kib * 1024 / (long)PAGE;
 	}
 
 	return size;
-}
-
-static bool adjust(pid_t pid, int adj)
-{
-	char path[64], text[16];
-
-	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", pid);
-	snprintf(text, sizeof(text), "%d", adj);
-
-	return write_file(path, text);
 }
 
 static bool contender_start(struct contender *c, const char *cgroup,
@@ -199,22 +133,19 @@ static bool contender_start(struct contender *c, const char *cgroup,
 
 static void contender_stop(struct contender *c)
 {
-	if (c->pid <= 0)
-		return;
-	kill(c->pid, SIGKILL);
-	waitpid(c->pid, NULL, 0);
+	kill_and_wait(c->pid);
 	c->pid = 0;
 }
 
 /**
- * struct choice - what the kernel tells of a choice
- * @tasks: seen
- * @ranged: whose size was not known exactly
- * @precise: that were summed up
+ * struct choice - the event for a choice
+ * @tasks: compared
+ * @ranged: of these, those whose size was not known exactly
+ * @precise: exact sums that were taken
  * @rescans: 1 if all had to be compared exactly
- * @memcg: in a memory cgroup
- * @pid: chosen
- * @points: its
+ * @memcg: out of memory in a cgroup
+ * @pid: of the victim
+ * @points: of the victim
  */
 struct choice {
 	unsigned int tasks;
@@ -228,17 +159,10 @@ struct choice {
 
 #define CHOICE	"memreap_oom_select: tasks=%u ranged=%u precise=%u rescans=%u ns=%*u memcg=%u pid=%ld points=%ld"
 
-static bool trace_empty(void)
-{
-	int fd = open(TRACEFS "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
-
-	return fd >= 0 && !close(fd);
-}
-
-/* The first one since the trace was emptied in which somebody was chosen. */
+/* Finds the first choice of a victim since the trace was cleared. */
 static bool first_choice(struct choice *c)
 {
-	FILE *f = fopen(TRACEFS "/trace", "re");
+	FILE *f = fopen(INSTANCE "/trace", "re");
 	bool found = false;
 	char line[512];
 
@@ -259,55 +183,50 @@ static bool first_choice(struct choice *c)
 
 /* --- The tests --- */
 
+static void __attribute__((constructor)) oom_trace_begin(void)
+{
+	trace_begin(EVENTS);
+}
+
 FIXTURE(oom) {
 	struct contender contender[NR_CONTENDERS];
-	char cgroup[PATH_MAX / 2];
+	struct cgroups cgroups;
+	const char *cgroup;
 	unsigned long long seed;
-	int kmsg;
 	struct choice choice;
 };
 
 FIXTURE_SETUP(oom)
 {
-	const char *root = cgroup_root();
+	const char *missing;
 
 	if (geteuid())
 		SKIP(return, "needs root");
-	if (!root)
-		SKIP(return, "no cgroup2 with the memory controller is mounted");
-	if (access(TRACEFS "/events", F_OK))
-		mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	if (access(EVENTS, F_OK))
+	if (access(INSTANCE, F_OK))
 		SKIP(return, "no tracepoint memreap_oom_select: CONFIG_MEMREAP_OOM_SELECT");
-	snprintf(self->cgroup, sizeof(self->cgroup), "%s/oom_selftest", root);
-	ASSERT_TRUE(!mkdir(self->cgroup, 0700) || errno == EEXIST);
-	ASSERT_TRUE(in_cgroup(self->cgroup, "memory.max", "max"));
-	/* What can be swapped out is no reason to kill. */
-	in_cgroup(self->cgroup, "memory.swap.max", "0");
-	ASSERT_TRUE(write_file(EVENTS "/enable", "1"));
+	missing = cgroups_begin(&self->cgroups, "+memory");
+	if (missing)
+		SKIP(return, "%s", missing);
+	self->cgroup = self->cgroups.top;
+	/* Memory that can be swapped out is no reason to kill. */
+	cgroup_write(self->cgroup, "memory.swap.max", "0");
+	ASSERT_TRUE(trace_enable(EVENTS, true));
 	self->seed = 0x6d656d72656170ULL;
-	self->kmsg = kmsg_open();
 }
 
 FIXTURE_TEARDOWN(oom)
 {
-	char line[1024];
-
-	write_file(EVENTS "/enable", "0");
+	trace_enable(EVENTS, false);
 	for (int i = 0; i < NR_CONTENDERS; i++)
 		contender_stop(&self->contender[i]);
-	for (int i = 0; i < 1000 && rmdir(self->cgroup); i++)
-		usleep(1000);
-	EXPECT_FALSE(kernel_complained(self->kmsg, line, sizeof(line))) {
-		TH_LOG("%s", line);
-	}
-	close(self->kmsg);
+	cgroups_end(&self->cgroups);
+	EXPECT_NO_COMPLAINT(kmsg);
 }
 
 /*
- * Runs the cgroup into its limit, until somebody has been killed: one, unless
- * what it had does not come back in time. Returns which of these was the first
- * to be chosen, and has died; -1 if none of them.
+ * Runs the cgroup into its limit until a process is killed: one, unless its
+ * memory is freed too late. Returns the contender that was chosen first and
+ * died, or -1.
  */
 static int run_out(struct _test_data_oom *self)
 {
@@ -315,44 +234,42 @@ static int run_out(struct _test_data_oom *self)
 	struct choice *choice = &self->choice;
 	const char *cgroup = self->cgroup;
 	long before = kills(cgroup), current;
-	int status, victim = -1;
-	char text[32];
+	int victim = -1;
 	pid_t pid;
 
-	current = of_cgroup(cgroup, "memory.current", NULL);
-	snprintf(text, sizeof(text), "%ld", current + 2 * (long)MIB);
-	if (before < 0 || current < 0 || !trace_empty() ||
-	    !in_cgroup(cgroup, "memory.max", text))
+	current = cgroup_memory(cgroup);
+	trace_clear();
+	if (before < 0 || current < 0 ||
+	    cgroup_write_number(cgroup, "memory.max", current + 2 * (long)MIB))
 		return -1;
-	/* As it is now: those that have just begun to sleep have grown. */
+	/* Only now: those that just went to sleep have grown. */
 	for (int i = 0; i < NR_CONTENDERS; i++) {
 		contender[i].size = contender[i].pid > 0 ?
 					    size_of(contender[i].pid) : 0;
 	}
 	pid = fork();
 	if (!pid) {
-		/* Takes what is left, and is not to be killed for it. */
+		/* Uses up what is left and must not be killed for it. */
 		size_t size = 64 * MIB;
 		char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (mem == MAP_FAILED || !adjust(getpid(), -1000) ||
-		    !in_cgroup(cgroup, "cgroup.procs", "0"))
+		if (mem == MAP_FAILED || !set_oom_score_adj(0, -1000) ||
+		    !cgroup_enter(cgroup))
 			_exit(1);
 		for (size_t at = 0; at < size && kills(cgroup) == before;
 		     at += PAGE)
 			mem[at] = 1;
 		_exit(kills(cgroup) == before);
 	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || status ||
-	    !first_choice(choice))
+	if (!exits_cleanly(pid) || !first_choice(choice))
 		return -1;
-	in_cgroup(cgroup, "memory.max", "max");
+	cgroup_write(cgroup, "memory.max", "max");
 	for (int i = 0; i < NR_CONTENDERS; i++) {
 		siginfo_t info = {};
 
-		/* What the kernel says is checked, and more may have died. */
+		/* The event is checked; more processes may have died. */
 		if (contender[i].pid == choice->pid) {
 			if (!waitid(P_PID, choice->pid, &info, WEXITED) &&
 			    info.si_code == CLD_KILLED)
@@ -367,7 +284,7 @@ static int run_out(struct _test_data_oom *self)
 	return victim;
 }
 
-/* New ones in place of those that are gone. */
+/* Replaces contenders that died. */
 static bool fill_up(struct _test_data_oom *self)
 {
 	unsigned int nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -397,7 +314,7 @@ static long largest(struct _test_data_oom *self)
 	return most;
 }
 
-/* The round, from 1, in which somebody else than the largest is killed, if any. */
+/* Sets @miss to the first round in which another than the largest is killed. */
 static bool first_miss(struct _test_data_oom *self, int *miss)
 {
 	*miss = 0;
@@ -424,7 +341,7 @@ TEST_F_TIMEOUT(oom, the_largest_is_killed, LIMIT)
 	EXPECT_EQ(miss, 0);
 }
 
-/* That these are populations in which approximate sizes mislead. */
+/* Shows that approximate sizes mislead in these populations. */
 TEST_F_TIMEOUT(oom, without_it_others_are, LIMIT)
 {
 	bool done;
@@ -442,30 +359,29 @@ TEST_F_TIMEOUT(oom, adjustments_count, LIMIT)
 	int victim;
 
 	ASSERT_TRUE(fill_up(self));
-	/* Nobody but these two, of which the smaller is to go first. */
+	/* Only two may be killed; the smaller one has to be the first. */
 	for (int i = 0; i < NR_CONTENDERS; i++)
-		ASSERT_TRUE(adjust(self->contender[i].pid, -1000));
-	ASSERT_TRUE(adjust(self->contender[3].pid, 0));
-	ASSERT_TRUE(adjust(self->contender[5].pid, 0));
+		ASSERT_TRUE(set_oom_score_adj(self->contender[i].pid, -1000));
+	ASSERT_TRUE(set_oom_score_adj(self->contender[3].pid, 0));
+	ASSERT_TRUE(set_oom_score_adj(self->contender[5].pid, 0));
 	victim = size_of(self->contender[3].pid) <
 		 size_of(self->contender[5].pid) ? 3 : 5;
-	ASSERT_TRUE(adjust(self->contender[victim].pid, 1000));
+	ASSERT_TRUE(set_oom_score_adj(self->contender[victim].pid, 1000));
 	ASSERT_EQ(run_out(self), victim);
 
-	/* Of all the others only one can be killed. */
+	/* Now only the other one of the two can be killed. */
 	EXPECT_EQ(run_out(self), 8 - victim);
 
-	/* With the same adjustment size decides. */
+	/* With the same adjustment for all, the size decides. */
 	for (int i = 0; i < NR_CONTENDERS; i++) {
 		if (self->contender[i].pid)
-			ASSERT_TRUE(adjust(self->contender[i].pid, 500));
+			ASSERT_TRUE(set_oom_score_adj(self->contender[i].pid, 500));
 	}
 	victim = run_out(self);
 	ASSERT_GE(victim, 0);
 	EXPECT_EQ(self->contender[victim].size, largest(self));
 }
 
-/* The event says what has been done. */
 TEST_F_TIMEOUT(oom, event_tells, LIMIT)
 {
 	const struct choice *c = &self->choice;
@@ -474,7 +390,7 @@ TEST_F_TIMEOUT(oom, event_tells, LIMIT)
 	ASSERT_TRUE(fill_up(self));
 	victim = run_out(self);
 	ASSERT_GE(victim, 0);
-	/* Without the one that is not to be killed. */
+	/* Without the one that must not be killed. */
 	EXPECT_EQ(c->tasks, NR_CONTENDERS);
 	EXPECT_GT(c->ranged, 0);
 	EXPECT_LT(c->ranged, NR_CONTENDERS);
@@ -485,19 +401,21 @@ TEST_F_TIMEOUT(oom, event_tells, LIMIT)
 }
 
 /*
- * Processes that come and go while others are chosen: somebody is killed each
- * time, and never one that is not to be.
+ * While processes come and go, one is killed in each round, and never one that
+ * must not be.
  */
 TEST_F_TIMEOUT(oom, others_come_and_go, LIMIT)
 {
-	struct stress stress = { .least = FEW_ROUNDS, .most = MANY_ROUNDS };
+	struct stress stress = {
+		.min_rounds = STORM_MIN_ROUNDS, .max_rounds = STORM_MAX_ROUNDS
+	};
 	pid_t storm = fork();
 
 	ASSERT_GE(storm, 0);
 	if (!storm) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		setpgid(0, 0);
-		/* They are killed instead now and then, which is right. */
+		/* Sometimes one of these is killed instead, which is correct. */
 		for (;;) {
 			pid_t pid = fork();
 
@@ -507,7 +425,7 @@ TEST_F_TIMEOUT(oom, others_come_and_go, LIMIT)
 						 -1, 0);
 
 				prctl(PR_SET_PDEATHSIG, SIGKILL);
-				in_cgroup(self->cgroup, "cgroup.procs", "0");
+				cgroup_enter(self->cgroup);
 				if (mem != MAP_FAILED)
 					touch(mem, 8 * MIB / PAGE);
 				_exit(0);
@@ -515,16 +433,16 @@ TEST_F_TIMEOUT(oom, others_come_and_go, LIMIT)
 			waitpid(pid, NULL, 0);
 		}
 	}
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		long before = kills(self->cgroup);
 		int victim;
 
 		ASSERT_TRUE(fill_up(self));
-		adjust(self->contender[0].pid, -1000);
+		set_oom_score_adj(self->contender[0].pid, -1000);
 		victim = run_out(self);
 		EXPECT_GT(kills(self->cgroup), before);
 		EXPECT_NE(victim, 0);
-		in_cgroup(self->cgroup, "memory.max", "max");
+		cgroup_write(self->cgroup, "memory.max", "max");
 	}
 	EXPECT_EQ(waitpid(self->contender[0].pid, NULL, WNOHANG), 0);
 	kill(-storm, SIGKILL);

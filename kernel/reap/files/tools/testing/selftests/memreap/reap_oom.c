@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The OOM reaper beside a task that reaps the same victim and does not get on.
+ * The OOM reaper beside a task that reaps the same victim and makes no
+ * progress.
  *
- * process_mrelease(2) takes no permission: the task can be anybody's, and be
- * limited, or stopped, as its owner likes. What the OOM reaper reports as done
- * has to be done nevertheless: on any kernel.
+ * process_mrelease(2) needs no permission: any user may call it, in a task that
+ * is limited or stopped at will. What the OOM reaper reports as reaped must be
+ * reaped nevertheless. This holds for any kernel.
  */
 #define _GNU_SOURCE
-#include <poll.h>
-
 #include "../kselftest_harness.h"
 #include "cgroup.h"
 #include "victim.h"
 
 /* Seconds for the test, on a busy host that emulates a kernel full of checks. */
 #define OOM_LIMIT	300
-/* ms for the OOM reaper, which begins 2 s after the kill. */
+/* Limit in ms for the OOM reaper, which starts 2 s after the kill. */
 #define OOM_PATIENCE	60000
 
-/* More than the other task gets done meanwhile. */
+/* More than the other task can reap meanwhile. */
 #define VICTIM_SIZE	(96 * MIB)
-/* What RSS counters may be off by: some pages for each of a few CPUs. */
+/* Error of RSS counters: some pages for each of a few CPUs. */
 #define RSS_ERROR	(1 * MIB)
 
-/* 1 ms of a CPU in each second: the least that there is. */
+/* cpu.max: 1 ms per second, the minimum. */
 #define HARDLY_ANY_CPU	"1000 1000000"
 
 FIXTURE(oom) {
 	struct cgroups cgroups;
 	struct victim victim;
 	int kmsg;
-	/* Lowers the limit, and waits until the memory has come back. */
+	/* Lowers the limit, and waits until the memory is freed. */
 	pid_t limiter;
-	/* The task that does not get on. */
+	/* The task that makes no progress. */
 	pid_t slow;
 };
 
@@ -45,17 +44,9 @@ FIXTURE_SETUP(oom)
 	self->kmsg = kmsg_open();
 	if (self->kmsg < 0)
 		SKIP(return, "no /dev/kmsg");
-	missing = cgroups_begin(&self->cgroups);
+	missing = cgroups_begin(&self->cgroups, "+cpu +memory");
 	if (missing)
 		SKIP(return, "%s", missing);
-}
-
-static void stop(pid_t pid)
-{
-	if (pid <= 0)
-		return;
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, __WALL);
 }
 
 FIXTURE_TEARDOWN(oom)
@@ -67,8 +58,8 @@ FIXTURE_TEARDOWN(oom)
 		cgroup_write(slow, "cpu.max", "max");
 		cgroup_write(victim, "memory.max", "max");
 	}
-	stop(self->slow);
-	stop(self->limiter);
+	kill_and_wait(self->slow);
+	kill_and_wait(self->limiter);
 	victim_end(&self->victim);
 	cgroups_end(&self->cgroups);
 	if (self->kmsg >= 0)
@@ -89,9 +80,7 @@ static enum verdict fill_in_cgroup(void *arg)
 	return GOOD;
 }
 
-/*
- * What the OOM reaper says is left of @pid, in bytes; -1 until it has said so.
- */
+/* Returns what is left of @pid in bytes, as the OOM reaper logs it, or -1. */
 static long left_by_oom_reaper(int kmsg, pid_t pid)
 {
 	char line[1024], *at;
@@ -114,18 +103,6 @@ static long left_by_oom_reaper(int kmsg, pid_t pid)
 	return -1;
 }
 
-/* Wait until the OOM killer's victim stops in do_exit(), see victim_park(). */
-static bool wait_parked(struct victim *v)
-{
-	int status;
-
-	if (waitpid(v->pid, &status, __WALL) != v->pid || !WIFSTOPPED(status))
-		return false;
-	v->parked = status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8);
-
-	return v->parked;
-}
-
 TEST_F_TIMEOUT(oom, reaper_relies_on_nobody, OOM_LIMIT)
 {
 	const char *victim = cgroup_path(&self->cgroups, "victim");
@@ -143,7 +120,7 @@ TEST_F_TIMEOUT(oom, reaper_relies_on_nobody, OOM_LIMIT)
 	ASSERT_EQ(ptrace(PTRACE_SEIZE, self->victim.pid, NULL,
 			 PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL), 0);
 
-	/* Ready before the kill: the OOM reaper comes 2 s after it. */
+	/* Prepared before the kill: the OOM reaper starts 2 s after it. */
 	ASSERT_EQ(pipe(ready), 0);
 	self->slow = fork();
 	ASSERT_GE(self->slow, 0);
@@ -160,14 +137,15 @@ TEST_F_TIMEOUT(oom, reaper_relies_on_nobody, OOM_LIMIT)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		_exit(cgroup_write(victim, "memory.max", "1M"));
 	}
-	ASSERT_TRUE(wait_parked(&self->victim));
+	self->victim.parked = wait_parked(self->victim.pid);
+	ASSERT_TRUE(self->victim.parked);
 	ASSERT_EQ(cgroup_write(slow, "cpu.max", HARDLY_ANY_CPU), 0);
 	ASSERT_EQ(write(ready[1], "", 1), 1);
 
 	EXPECT_TRUE(within(OOM_PATIENCE,
 			   (left = left_by_oom_reaper(self->kmsg,
 						      self->victim.pid)) >= 0));
-	/* Otherwise it has not been what this is about. */
+	/* Otherwise the reaper was alone. */
 	EXPECT_EQ(waitpid(self->slow, NULL, WNOHANG | __WALL), 0);
 	EXPECT_LT(left, RSS_ERROR);
 }

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * process_mrelease(2): what it must free, what it must leave alone, and what
- * may happen at the same time.
+ * process_mrelease(2): what it must free, what it must not free, and
+ * concurrent operations.
  *
  * Nothing here depends on the implementation: the tests hold for any kernel
  * that has the call.
  */
 #define _GNU_SOURCE
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "../kselftest_harness.h"
-#include "victim.h"
+#include "region.h"
 
 #define NR_THREADS	8
+
+/* How long some of those in a race wait, at most, in us. */
+#define MAX_WAIT_US	2000
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define RACE_LIMIT	300
@@ -36,9 +37,9 @@ struct reapers {
 	unsigned int nr;
 	pid_t pid;
 	int pidfd;
-	/* Started on the living, so that they meet the first moment of death. */
+	/* Started before the kill, to be active when the victim starts to die. */
 	bool eager;
-	/* Per thread what mrelease() said, and what was left then. */
+	/* Per thread the result of mrelease(), and the memory left then. */
 	int result[NR_THREADS];
 	long left[NR_THREADS];
 	unsigned int next;
@@ -58,7 +59,7 @@ static void *reaper_fn(void *arg)
 	return NULL;
 }
 
-/* Ready to start, so that they can be let loose on a victim just killed. */
+/* Prepares them, so that they can start as soon as a victim is killed. */
 static void reapers_prepare(struct reapers *r, struct victim *v,
 			    unsigned int nr)
 {
@@ -104,14 +105,12 @@ FIXTURE_SETUP(reap)
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
 	self->kmsg = kmsg_open();
-	/* Children of victims become ours, to be waited for. */
+	/* To wait for orphaned children of victims. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 FIXTURE_TEARDOWN(reap)
 {
-	char line[1024];
-
 	if (self->other > 0)
 		kill(self->other, SIGKILL);
 	victim_end(&self->victim);
@@ -119,40 +118,8 @@ FIXTURE_TEARDOWN(reap)
 		waitpid(self->other, NULL, __WALL);
 	if (self->hugepages[0])
 		write_file(NR_HUGEPAGES, self->hugepages);
-	if (self->kmsg < 0)
-		return;
-	EXPECT_FALSE(kernel_complained(self->kmsg, line, sizeof(line))) {
-		TH_LOG("the kernel says: %s", line);
-	}
+	EXPECT_NO_COMPLAINT(self->kmsg);
 	close(self->kmsg);
-}
-
-/* Memory of a region as victims and those beside them use it. */
-struct region {
-	void *mem;
-	size_t size;
-	unsigned long seed;
-	/* Distance between the pages with another protection, in pages. */
-	unsigned int stripes;
-};
-
-static enum verdict region_check(void *arg)
-{
-	struct region *region = arg;
-
-	return filled(region->mem, region->size, region->seed) ? GOOD : BAD;
-}
-
-static enum verdict region_fill(void *arg)
-{
-	struct region *region = arg;
-
-	region->mem = map(region->size, MAP_PRIVATE);
-	if (!region->mem)
-		return BAD;
-	fill(region->mem, region->size, region->seed);
-
-	return GOOD;
 }
 
 /* Many VMAs: a page here and there has another protection. */
@@ -318,22 +285,13 @@ FIXTURE_VARIANT_ADD(memory, uffd) { .prepare = fill_uffd };
 FIXTURE_SETUP(memory)
 {
 	struct victim_ops ops = { .prepare = variant->prepare };
-	char text[64], *chosen, *end;
 	enum verdict verdict;
 
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
-	/* "always [madvise] never" */
-	if (variant->thp && read_file(THP_ENABLED, text, sizeof(text))) {
-		chosen = strchr(text, '[');
-		end = strchr(text, ']');
-		if (chosen && end) {
-			*end = 0;
-			snprintf(self->thp, sizeof(self->thp), "%s",
-				 chosen + 1);
-			write_file(THP_ENABLED, "madvise");
-		}
-	}
+	if (variant->thp &&
+	    read_setting(THP_ENABLED, self->thp, sizeof(self->thp)))
+		write_file(THP_ENABLED, "madvise");
 	self->kmsg = kmsg_open();
 	verdict = victim_start(&self->victim, &ops);
 	if (self->thp[0])
@@ -345,14 +303,8 @@ FIXTURE_SETUP(memory)
 
 FIXTURE_TEARDOWN(memory)
 {
-	char line[1024];
-
 	victim_end(&self->victim);
-	if (self->kmsg < 0)
-		return;
-	EXPECT_FALSE(kernel_complained(self->kmsg, line, sizeof(line))) {
-		TH_LOG("the kernel says: %s", line);
-	}
+	EXPECT_NO_COMPLAINT(self->kmsg);
 	close(self->kmsg);
 }
 
@@ -363,7 +315,7 @@ TEST_F_TIMEOUT(memory, is_freed, RACE_LIMIT)
 	ASSERT_EQ(mrelease(self->victim.pidfd), 0);
 	EXPECT_EQ(rss(self->victim.pid), 0);
 
-	/* Once more: nothing is left to do, and that is no error. */
+	/* Once more: nothing is left, which is no error. */
 	EXPECT_EQ(mrelease(self->victim.pidfd), 0);
 }
 
@@ -376,7 +328,7 @@ TEST_F_TIMEOUT(memory, is_freed_by_many, RACE_LIMIT)
 	reapers_run(&reapers, &self->victim, NR_THREADS);
 	for (int i = 0; i < NR_THREADS; i++) {
 		EXPECT_EQ(reapers.result[i], 0);
-		/* Success means freed, whoever did it. */
+		/* Success means freed, by any of them. */
 		EXPECT_EQ(reapers.left[i], 0);
 	}
 }
@@ -472,13 +424,7 @@ static enum verdict fill_hugetlb(void *arg)
 
 static long free_hugepages(void)
 {
-	char text[4096], *at;
-
-	if (!read_file("/proc/meminfo", text, sizeof(text)))
-		return -1;
-	at = strstr(text, "HugePages_Free:");
-
-	return at ? atol(at + strlen("HugePages_Free:")) : -1;
+	return read_number("/proc/meminfo", "HugePages_Free:");
 }
 
 TEST_F_TIMEOUT(reap, hugetlb_stays_until_exit, RACE_LIMIT)
@@ -489,7 +435,7 @@ TEST_F_TIMEOUT(reap, hugetlb_stays_until_exit, RACE_LIMIT)
 	long nr, size, before;
 	char text[32];
 
-	size = smaps_field(getpid(), "../meminfo", NULL, "Hugepagesize");
+	size = read_number("/proc/meminfo", "Hugepagesize:") * 1024;
 	if (size <= 0 || size > 32 * (long)MIB ||
 	    !read_file(NR_HUGEPAGES, text, sizeof(text)))
 		SKIP(return, "no hugetlb pages of a fitting size");
@@ -548,16 +494,6 @@ static int sharer_fn(void *arg)
 	return 0;
 }
 
-static pid_t start_sharer(struct sharers *s)
-{
-	char *stack = map(64 * 1024, MAP_PRIVATE);
-
-	if (!stack)
-		return -1;
-
-	return clone(sharer_fn, stack + 64 * 1024, CLONE_VM | SIGCHLD, s);
-}
-
 static enum verdict sharer_prepare(void *arg)
 {
 	struct sharers *s = arg;
@@ -566,25 +502,24 @@ static enum verdict sharer_prepare(void *arg)
 		return BAD;
 	if (!s->nr)
 		return GOOD;
-	s->last = start_sharer(s);
+	s->last = clone_vm(sharer_fn, s);
 	while (s->last > 0 && !__atomic_load_n(&s->alive, __ATOMIC_SEQ_CST))
 		sched_yield();
 
 	return s->last > 0 ? GOOD : BAD;
 }
 
-static bool gone(pid_t pid)
+static bool exits(pid_t pid)
 {
-	struct pollfd fd = { .events = POLLIN };
-	bool ready;
+	int pidfd = pidfd_of(pid, 0);
+	bool exited;
 
-	fd.fd = syscall(__NR_pidfd_open, pid, 0);
-	if (fd.fd < 0)
+	if (pidfd < 0)
 		return errno == ESRCH;
-	ready = poll(&fd, 1, 10000) == 1;
-	close(fd.fd);
+	exited = pidfd_exits(pidfd, PATIENCE);
+	close(pidfd);
 
-	return ready;
+	return exited;
 }
 
 TEST_F_TIMEOUT(reap, live_sharer_keeps_its_memory, RACE_LIMIT)
@@ -604,9 +539,9 @@ TEST_F_TIMEOUT(reap, live_sharer_keeps_its_memory, RACE_LIMIT)
 	EXPECT_EQ(s->spoiled, 0);
 	EXPECT_GE(rss(self->victim.pid), s->region.size);
 
-	/* With the other one dead, there is nobody left to need it. */
+	/* With the other process dead, no live one is left. */
 	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
-	ASSERT_TRUE(gone(s->last));
+	ASSERT_TRUE(exits(s->last));
 	EXPECT_EQ(s->spoiled, 0);
 	EXPECT_EQ(mrelease(self->victim.pidfd), 0);
 	/* All that stays is what it shares with the test. */
@@ -615,25 +550,17 @@ TEST_F_TIMEOUT(reap, live_sharer_keeps_its_memory, RACE_LIMIT)
 
 /* --- Races --- */
 
-static void short_wait(unsigned long long *seed)
-{
-	unsigned int us = rnd(seed) % 2 ? rnd(seed) % 2000 : 0;
-
-	if (us)
-		usleep(us);
-}
-
-/* Reapers that are already at it when the victim dies, or come a bit later. */
+/* Reapers that are active when the victim dies, or start a bit later. */
 static void kill_and_reap(struct reapers *r, struct victim *v, bool eager,
 			  unsigned long long *seed)
 {
 	r->eager = eager;
 	if (eager)
 		reapers_go(r);
-	short_wait(seed);
+	short_wait(seed, MAX_WAIT_US);
 	kill(v->pid, SIGKILL);
 	if (!eager) {
-		short_wait(seed);
+		short_wait(seed, MAX_WAIT_US);
 		reapers_go(r);
 	}
 	reapers_join(r);
@@ -646,12 +573,12 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 		.size = 600 * PAGE, .seed = 1, .stripes = 6
 	};
 	struct victim_ops ops = { &region, region_fill_stripes };
-	struct stress stress = { .least = 4 };
+	struct stress stress = { .min_rounds = 4 };
 	unsigned long long seed = 1;
 	unsigned int won = 0;
 
 	ASSERT_EQ(region_fill(&cow), GOOD);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		int nr = 1 + stress.rounds % 2;
 		struct reapers reapers;
 
@@ -675,10 +602,10 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .least = 2 };
+	struct stress stress = { .min_rounds = 2 };
 	unsigned long long seed = 2;
 
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct reapers reapers;
 
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
@@ -693,32 +620,18 @@ TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
 	}
 }
 
-/* The victim forks as fast as it can; its children look at their copies. */
-static void fork_run(void *arg)
-{
-	for (;;) {
-		pid_t pid = fork();
-
-		if (!pid)
-			_exit(region_check(arg) == GOOD ? 0 : 1);
-		/* One at a time: whoever is left is the test's. */
-		if (pid > 0)
-			waitpid(pid, NULL, WNOHANG);
-	}
-}
-
 TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
 {
 	struct region region = { .size = 1 * MIB, .seed = 19 };
 	struct victim_ops ops = {
 		.arg = &region,
 		.prepare = region_fill,
-		.run = fork_run,
+		.run = region_fork,
 	};
-	struct stress stress = { .least = 2 };
+	struct stress stress = { .min_rounds = 2 };
 	unsigned long long seed = 3;
 
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct reapers reapers;
 		int status;
 
@@ -745,7 +658,7 @@ static void clone_run(void *arg)
 	struct sharers *s = arg;
 
 	for (unsigned int i = 0; i < 3; i++)
-		start_sharer(s);
+		clone_vm(sharer_fn, s);
 	pause();
 }
 
@@ -757,12 +670,12 @@ TEST_F_TIMEOUT(reap, clone_vm, RACE_LIMIT)
 		.prepare = sharer_prepare,
 		.run = clone_run,
 	};
-	struct stress stress = { .least = 4 };
+	struct stress stress = { .min_rounds = 4 };
 	unsigned long long seed = 4;
 	unsigned int shared = 0;
 
 	ASSERT_NE(s, NULL);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		int result, status;
 
 		memset(s, 0, sizeof(*s));
@@ -788,7 +701,7 @@ TEST_F_TIMEOUT(reap, clone_vm, RACE_LIMIT)
 	TH_LOG("%u victims had sharers", shared);
 }
 
-/* Somebody asks for the mmap_lock for writing all the time. */
+/* A thread that takes the mmap_lock for writing all the time. */
 struct pest {
 	pid_t pid;
 	int stop;
@@ -816,13 +729,13 @@ static void *pest_fn(void *arg)
 TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .least = 2 };
+	struct stress stress = { .min_rounds = 2 };
 	unsigned long long times = 0;
 	struct reapers reapers;
 	struct pest pest = {};
 	pthread_t thread;
 
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 		ASSERT_TRUE(victim_park(&self->victim));
 		pest = (struct pest){ .pid = self->victim.pid };
@@ -845,11 +758,11 @@ TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
 TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .least = 4 };
+	struct stress stress = { .min_rounds = 4 };
 	unsigned long long seed = 5;
 	unsigned int early = 0;
 
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		struct reapers reapers;
 		struct pest pest = {};
 		pthread_t thread;
@@ -868,7 +781,7 @@ TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
 		}
 		reapers_prepare(&reapers, &self->victim, stress.rounds % 4);
 		reapers_go(&reapers);
-		short_wait(&seed);
+		short_wait(&seed, MAX_WAIT_US);
 		kill(self->other, SIGKILL);
 		ASSERT_EQ(waitpid(self->other, &status, __WALL), self->other);
 		self->other = 0;

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * What the memreap_reap tracepoints say, against what /proc says: on kernels
- * that have them.
- */
+/* Compares the memreap_reap tracepoints with /proc, on kernels that have them. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/sysinfo.h>
 
 #include "../kselftest_harness.h"
+#include "trace.h"
 #include "victim.h"
 
-#define TRACEFS		"/sys/kernel/tracing"
-#define INSTANCE	TRACEFS "/instances/memreap_selftest"
-#define ENABLE		INSTANCE "/events/memreap_reap/enable"
-#define DEBUGFS		"/sys/kernel/debug"
+#define EVENTS		"memreap_reap"
 #define FAIL_PAGE_ALLOC	DEBUGFS "/fail_page_alloc"
 #define NR_PLACES	64
 #define MAX_REAPERS	4
@@ -29,17 +21,15 @@
 #define MTHP_SIZE	(16 * 1024UL)
 #define MTHP_ALLOCATED	THP "/hugepages-16kB/stats/anon_fault_alloc"
 
-/* On a busy machine one reaper may be through before the next one starts. */
+/* On a busy machine one reaper may finish before the next one starts. */
 #define ROUNDS		20
 #define TRACE_LIMIT	300
 
 FIXTURE(trace) {
 	struct victim victim;
 	struct victim_ops ops;
-	char thp[32];
-	char mthp[32];
-	bool mounted;
-	bool instance;
+	char thp[64];
+	char mthp[64];
 	unsigned long rss;
 };
 
@@ -83,9 +73,7 @@ static enum verdict fill_thp(void *arg)
 
 static long mthp_allocated(void)
 {
-	char text[32];
-
-	return read_file(MTHP_ALLOCATED, text, sizeof(text)) ? atol(text) : -1;
+	return read_number(MTHP_ALLOCATED, NULL);
 }
 
 /*
@@ -107,44 +95,34 @@ static enum verdict fill_mthp(void *arg)
 	return mthp_allocated() >= before + 4 ? GOOD : UNSUPPORTED;
 }
 
-/* Takes @path's value, "always [madvise] never", to @old. */
 static void thp_set(const char *path, const char *value, char *old, size_t size)
 {
-	char text[128], *chosen, *end;
-
-	if (!read_file(path, text, sizeof(text)))
-		return;
-	chosen = strchr(text, '[');
-	end = strchr(text, ']');
-	if (!chosen || !end)
-		return;
-	*end = 0;
-	snprintf(old, size, "%s", chosen + 1);
-	write_file(path, value);
+	if (!read_setting(path, old, size))
+		old[0] = 0;
+	if (old[0])
+		write_file(path, value);
 }
 
 static bool switched_off(void)
 {
-	int fd = open("/sys/module/memreap/parameters/reap",
-		      O_RDONLY | O_CLOEXEC);
-	char byte = 'Y';
+	char text[8];
 
-	if (fd >= 0) {
-		if (read(fd, &byte, 1) != 1)
-			byte = 'Y';
-		close(fd);
-	}
+	return read_file("/sys/module/memreap/parameters/reap", text,
+			 sizeof(text)) && text[0] == 'N';
+}
 
-	return byte == 'N';
+static void __attribute__((constructor)) reap_trace_begin(void)
+{
+	trace_begin(EVENTS);
 }
 
 FIXTURE_VARIANT(trace) {
 	enum verdict (*prepare)(void *arg);
-	/* 32 MiB stretches that it has memory in, at least. */
+	/* Minimum number of 32 MiB chunks that it has memory in. */
 	unsigned int chunks;
 	bool thp;
 	bool mthp;
-	/* Whoever reaps gets no page that would have to be waited for. */
+	/* The reaper's allocations fail unless they may sleep. */
 	bool starved;
 };
 
@@ -172,16 +150,10 @@ FIXTURE_SETUP(trace)
 		SKIP(return, "no process_mrelease()");
 	if (switched_off())
 		SKIP(return, "booted with memreap.reap=0");
-	if (access(TRACEFS "/events", F_OK))
-		self->mounted = !mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	if (access(TRACEFS "/events/memreap_reap", F_OK)) {
-		if (self->mounted)
-			umount(TRACEFS);
+	if (access(TRACEFS "/events/" EVENTS, F_OK))
 		SKIP(return, "no memreap_reap tracepoints");
-	}
-	/* An instance of its own: other users of tracing are not disturbed. */
-	self->instance = !mkdir(INSTANCE, 0700) || errno == EEXIST;
-	if (!self->instance || !write_file(ENABLE, "1"))
+	trace_clear();
+	if (!trace_enable(EVENTS, true))
 		SKIP(return, "cannot trace");
 	if (variant->thp)
 		thp_set(THP_ENABLED, "madvise", self->thp, sizeof(self->thp));
@@ -205,15 +177,10 @@ FIXTURE_TEARDOWN(trace)
 		write_file(THP_ENABLED, self->thp);
 	if (self->mthp[0])
 		write_file(MTHP_ENABLED, self->mthp);
-	if (self->instance) {
-		write_file(ENABLE, "0");
-		rmdir(INSTANCE);
-	}
-	if (self->mounted)
-		umount(TRACEFS);
+	trace_enable(EVENTS, false);
 }
 
-/* What the end events said, all together. */
+/* Sums over the events. */
 struct told {
 	unsigned int starts;
 	unsigned int ends;
@@ -254,7 +221,7 @@ static void read_trace(struct told *told)
 		fclose(f);
 }
 
-/* As when memory has run out: no allocation succeeds that cannot wait. */
+/* As when memory has run out: allocations that may not sleep fail. */
 static bool starve(void)
 {
 	static const struct {
@@ -277,7 +244,7 @@ static bool starve(void)
 	return true;
 }
 
-/* What mrelease() says to a process of its own, starved perhaps. */
+/* Returns what mrelease() returns in a child, which may be starved. */
 static int mrelease_in_child(struct victim *v, bool starved)
 {
 	pid_t pid = fork();
@@ -299,8 +266,7 @@ TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 	struct told told;
 
 	if (variant->starved) {
-		if (access(DEBUGFS "/fail_page_alloc", F_OK))
-			mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
+		mount_debugfs(FAIL_PAGE_ALLOC);
 		if (access(FAIL_PAGE_ALLOC, F_OK))
 			SKIP(return, "no CONFIG_FAIL_PAGE_ALLOC");
 	}
@@ -331,7 +297,7 @@ static void *worker_fn(void *arg)
 	return NULL;
 }
 
-/* Let @nr reapers at the victim at the same time. Returns how many worked. */
+/* Runs @nr reapers on the victim at once. Returns how many found work. */
 static unsigned int share(struct __test_metadata *_metadata,
 			  struct _test_data_trace *self, int nr,
 			  unsigned int chunks)
@@ -375,7 +341,7 @@ TEST_F_TIMEOUT(trace, reapers_share_the_work, TRACE_LIMIT)
 	at_work = share(_metadata, self, nr, variant->chunks);
 	for (int i = 1; i < ROUNDS && at_work < want; i++) {
 		victim_end(&self->victim);
-		close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
+		trace_clear();
 		ASSERT_EQ(victim_start(&self->victim, &self->ops), GOOD);
 		ASSERT_TRUE(victim_park(&self->victim));
 		self->rss = rss(self->victim.pid);

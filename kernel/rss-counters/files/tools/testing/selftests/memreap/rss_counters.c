@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * RSS counters: what the kernel says of a process's memory is what its page
- * tables hold, to the page, whoever brought it there and on whichever CPU.
+ * RSS counters: the kernel counts exactly the pages in a process's page tables,
+ * whichever task added them and on whichever CPU.
  */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
@@ -13,7 +13,7 @@
 
 extern char **environ;
 
-/* Pages: a CPU on its own holds back up to 31 of a counter of threads. */
+/* Pages of a counter that a CPU may hold back with threads. */
 #define MOST_HELD	31
 
 FIXTURE(rss) {
@@ -30,8 +30,8 @@ FIXTURE_SETUP(rss)
 FIXTURE_TEARDOWN_PARENT(rss)
 {
 	if (self->swap)
-		zram_swap_off();
-	EXPECT_FALSE(watch_end());
+		zram_off(0);
+	watch_end(_metadata);
 }
 
 /* --- One task that gets around --- */
@@ -103,7 +103,7 @@ FIXTURE_SETUP(hop)
 
 FIXTURE_TEARDOWN_PARENT(hop)
 {
-	EXPECT_FALSE(watch_end());
+	watch_end(_metadata);
 }
 
 TEST_F_TIMEOUT(hop, every_page_is_counted_at_once, LIMIT)
@@ -117,7 +117,7 @@ TEST_F_TIMEOUT(hop, every_page_is_counted_at_once, LIMIT)
 
 	if (variant->threaded)
 		ASSERT_TRUE(worker_start(&sleeper));
-	/* Once for practice: all code and tables have been used then. */
+	/* A first round for warming up: all code and tables are mapped then. */
 	for (int round = 0; round < 3; round++) {
 		mem = map(nr * pages * PAGE, variant->flags);
 		ASSERT_NE(mem, NULL);
@@ -222,46 +222,46 @@ TEST_F_TIMEOUT(rss, pages_change_kind, LIMIT)
 
 /* --- Threads on all CPUs at the same time --- */
 
-struct crowd {
+struct team {
 	struct worker *workers;
 	struct pages *pages;
 	int nr;
 };
 
-static bool crowd_start(struct crowd *crowd, int per_cpu)
+static bool team_start(struct team *team, int per_cpu)
 {
-	crowd->nr = per_cpu * CPU_COUNT(&cpus);
-	crowd->workers = calloc(crowd->nr, sizeof(*crowd->workers));
-	crowd->pages = calloc(crowd->nr, sizeof(*crowd->pages));
-	for (int i = 0; i < crowd->nr; i++) {
-		if (!worker_start(&crowd->workers[i]))
+	team->nr = per_cpu * CPU_COUNT(&cpus);
+	team->workers = calloc(team->nr, sizeof(*team->workers));
+	team->pages = calloc(team->nr, sizeof(*team->pages));
+	for (int i = 0; i < team->nr; i++) {
+		if (!worker_start(&team->workers[i]))
 			return false;
 	}
 
 	return true;
 }
 
-static void crowd_do(struct crowd *crowd, void (*work)(void *arg))
+static void team_do(struct team *team, void (*work)(void *arg))
 {
 	int cpu, i = 0;
 
-	while (i < crowd->nr) {
+	while (i < team->nr) {
 		for (cpu = next_cpu(-1); cpu < CPU_SETSIZE; cpu = next_cpu(cpu)) {
-			worker_begin(&crowd->workers[i], cpu, work,
-				     &crowd->pages[i]);
+			worker_begin(&team->workers[i], cpu, work,
+				     &team->pages[i]);
 			i++;
 		}
 	}
-	for (i = 0; i < crowd->nr; i++)
-		worker_wait(&crowd->workers[i]);
+	for (i = 0; i < team->nr; i++)
+		worker_wait(&team->workers[i]);
 }
 
-static void crowd_end(struct crowd *crowd)
+static void team_end(struct team *team)
 {
-	for (int i = 0; i < crowd->nr; i++)
-		worker_end(&crowd->workers[i]);
-	free(crowd->workers);
-	free(crowd->pages);
+	for (int i = 0; i < team->nr; i++)
+		worker_end(&team->workers[i]);
+	free(team->workers);
+	free(team->pages);
 }
 
 static void churn(void *arg)
@@ -285,29 +285,29 @@ TEST_F_TIMEOUT(rss, threads_at_the_same_time, LIMIT)
 {
 	const size_t nr = 70;
 	struct rss first, now;
-	struct crowd crowd;
+	struct team team;
 
-	ASSERT_TRUE(crowd_start(&crowd, 2));
-	for (int i = 0; i < crowd.nr; i++)
-		crowd.pages[i] = (struct pages){ map(nr * PAGE, MAP_PRIVATE), nr };
-	crowd_do(&crowd, churn);
-	for (int i = 0; i < crowd.nr; i++)
-		madvise(crowd.pages[i].mem, nr * PAGE, MADV_DONTNEED);
+	ASSERT_TRUE(team_start(&team, 2));
+	for (int i = 0; i < team.nr; i++)
+		team.pages[i] = (struct pages){ map(nr * PAGE, MAP_PRIVATE), nr };
+	team_do(&team, churn);
+	for (int i = 0; i < team.nr; i++)
+		madvise(team.pages[i].mem, nr * PAGE, MADV_DONTNEED);
 	ASSERT_TRUE(rss_read(getpid(), &first));
 	ASSERT_RSS(getpid(), &first);
 	for (int round = 0; round < 5; round++) {
-		crowd_do(&crowd, churn);
+		team_do(&team, churn);
 		ASSERT_RSS(getpid(), &now);
-		ASSERT_EQ(now.anon, first.anon + crowd.nr * (nr - 1));
+		ASSERT_EQ(now.anon, first.anon + team.nr * (nr - 1));
 	}
-	crowd_do(&crowd, unmap_pages);
+	team_do(&team, unmap_pages);
 	ASSERT_RSS(getpid(), &now);
 	ASSERT_EQ(now.anon, first.anon);
-	crowd_end(&crowd);
+	team_end(&team);
 	ASSERT_RSS(getpid(), &now);
 }
 
-/* --- Those who use the memory of somebody who waits --- */
+/* --- Children that use the memory of a parent that waits --- */
 
 static int vfork_child(void *arg)
 {
@@ -327,18 +327,15 @@ static int vfork_child(void *arg)
 
 static bool run_vforked(struct pages *pages)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
-	int status;
-	pid_t pid;
+	bool exited;
 
-	pid = clone(vfork_child, stack + size, CLONE_VM | CLONE_VFORK | SIGCHLD,
-		    pages);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return false;
+	exited = exits_cleanly(clone(vfork_child, stack + size, CLONE_VM |
+				     CLONE_VFORK | SIGCHLD, pages));
 	munmap(stack, size);
 
-	return WIFEXITED(status) && !WEXITSTATUS(status);
+	return exited;
 }
 
 TEST_F_TIMEOUT(rss, vforked_children_count_for_their_parent, LIMIT)
@@ -380,7 +377,7 @@ TEST_F_TIMEOUT(rss, vforked_children_count_for_their_parent, LIMIT)
 		ASSERT_RSS(getpid(), &now);
 		if (round)
 			ASSERT_EQ(now.anon, first.anon);
-		ASSERT_TRUE(listen_to(0, &told));
+		ASSERT_TRUE(read_events(0, &told));
 		ASSERT_EQ(told.nr, round == 3);
 	}
 	worker_end(&w);
@@ -401,17 +398,6 @@ static bool short_thread(void)
 	       !pthread_join(thread, NULL);
 }
 
-static bool ends_well(pid_t pid)
-{
-	int status;
-
-	return pid > 0 && waitpid(pid, &status, __WALL) == pid &&
-	       WIFEXITED(status) && !WEXITSTATUS(status);
-}
-
-/* A program to go on with: this one, if told so by its environment. */
-#define EXEC_TARGET	"RSS_COUNTERS_SELFTEST_TARGET"
-
 static void __attribute__((constructor)) exec_target(void)
 {
 	const char *what = getenv(EXEC_TARGET);
@@ -423,52 +409,32 @@ static void __attribute__((constructor)) exec_target(void)
 	_exit(0);
 }
 
-static char * const target_argv[] = { "target", NULL };
-
-static char **target_env(const char *what)
-{
-	static char setting[64];
-	static char *envp[2];
-
-	envp[0] = setting;
-
-	snprintf(setting, sizeof(setting), EXEC_TARGET "=%s", what);
-
-	return envp;
-}
-
 static bool fork_exec(const char *what)
 {
-	char **envp = target_env(what);
 	pid_t pid = fork();
 
-	if (!pid) {
-		execve("/proc/self/exe", target_argv, envp);
-		_exit(127);
-	}
+	if (!pid)
+		exec_self(what);
 
-	return ends_well(pid);
+	return exits_cleanly(pid);
 }
 
 static bool vfork_exec(const char *what)
 {
-	char **envp = target_env(what);
 	pid_t pid = vfork();
 
-	if (!pid) {
-		execve("/proc/self/exe", target_argv, envp);
-		_exit(127);
-	}
+	if (!pid)
+		exec_self(what);
 
-	return ends_well(pid);
+	return exits_cleanly(pid);
 }
 
 static bool spawn_exec(const char *what)
 {
 	pid_t pid;
 
-	return !posix_spawn(&pid, "/proc/self/exe", NULL, NULL, target_argv,
-			    target_env(what)) && ends_well(pid);
+	return !posix_spawn(&pid, "/proc/self/exe", NULL, NULL, exec_argv,
+			    exec_env(what)) && exits_cleanly(pid);
 }
 
 TEST_F_TIMEOUT(rss, are_spread_for_the_first_thread, LIMIT)
@@ -477,7 +443,7 @@ TEST_F_TIMEOUT(rss, are_spread_for_the_first_thread, LIMIT)
 
 	for (int i = 0; i < 3; i++) {
 		ASSERT_TRUE(short_thread());
-		ASSERT_TRUE(listen_to(0, &told));
+		ASSERT_TRUE(read_events(0, &told));
 		ASSERT_EQ(told.nr, 1);
 		ASSERT_EQ(told.pid, getpid());
 		ASSERT_EQ(told.result, 0);
@@ -495,16 +461,16 @@ TEST_F_TIMEOUT(rss, are_not_spread_for_other_children, LIMIT)
 		pid = fork();
 		if (!pid)
 			_exit(0);
-		ASSERT_TRUE(ends_well(pid));
+		ASSERT_TRUE(exits_cleanly(pid));
 		ASSERT_TRUE(fork_exec("nothing"));
 		ASSERT_TRUE(vfork_exec("nothing"));
 		ASSERT_TRUE(spawn_exec("nothing"));
 	}
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 0);
 	/* That vfork() was there before makes no difference. */
 	ASSERT_TRUE(short_thread());
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 1);
 	ASSERT_EQ(told.result, 0);
 }
@@ -519,24 +485,24 @@ TEST_F_TIMEOUT(rss, are_spread_anew_after_fork_and_exec, LIMIT)
 	pid = fork();
 	if (!pid)
 		_exit(0);
-	ASSERT_TRUE(ends_well(pid));
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(exits_cleanly(pid));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 1);
 
 	pid = fork();
 	if (!pid)
 		_exit(short_thread() ? 0 : 1);
-	ASSERT_TRUE(ends_well(pid));
-	ASSERT_TRUE(listen_to(pid, &told));
+	ASSERT_TRUE(exits_cleanly(pid));
+	ASSERT_TRUE(read_events(pid, &told));
 	ASSERT_EQ(told.nr, 1);
 
 	ASSERT_TRUE(fork_exec("nothing"));
 	ASSERT_TRUE(spawn_exec("nothing"));
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 2);
 	ASSERT_TRUE(fork_exec("thread"));
 	ASSERT_TRUE(spawn_exec("thread"));
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 4);
 }
 
@@ -550,15 +516,15 @@ static int share_child(void *arg)
 /* A process of its own that has the same memory is as good as a thread. */
 TEST_F_TIMEOUT(rss, are_spread_for_who_shares_the_memory, LIMIT)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 	struct spreads told;
 
 	ASSERT_NE(stack, NULL);
 	for (int i = 0; i < 2; i++) {
-		ASSERT_TRUE(ends_well(clone(share_child, stack + size,
+		ASSERT_TRUE(exits_cleanly(clone(share_child, stack + size,
 					    CLONE_VM | SIGCHLD, NULL)));
-		ASSERT_TRUE(listen_to(0, &told));
+		ASSERT_TRUE(read_events(0, &told));
 		ASSERT_EQ(told.nr, 1);
 		ASSERT_EQ(told.pid, getpid());
 		ASSERT_EQ(told.result, 0);
@@ -595,7 +561,7 @@ TEST_F_TIMEOUT(rss, are_spread_as_they_are, LIMIT)
 	worker_end(&w);
 }
 
-/* --- Others who take pages away --- */
+/* --- Reclaim by other tasks --- */
 
 /**
  * struct toucher - a process that touches its pages over and over
@@ -657,8 +623,8 @@ static bool freeze(pid_t pid)
 }
 
 /*
- * Whether @pid's counters are exact. That a thread's stop is over is not told,
- * and pages on their way to swap may be in neither count for a moment.
+ * Waits until @pid's counters are exact: the stop of each thread is not reported,
+ * and pages that are being swapped out may be missing in both counts.
  */
 static bool exact_soon(pid_t pid, struct rss *rss)
 {
@@ -672,7 +638,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	struct victim_ops ops = {
 		.arg = &t, .prepare = toucher_prepare, .run = touch_for_ever
 	};
-	struct stress stress = { .least = 16 };
+	struct stress stress = { .min_rounds = 16 };
 	unsigned long long seed = 3 + threads;
 	long swapped = 0, least = LONG_MAX;
 	struct victim v;
@@ -681,7 +647,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	t.mem = map(t.nr * PAGE, MAP_PRIVATE);
 	ASSERT_NE(t.mem, NULL);
 	ASSERT_EQ(victim_start(&v, &ops), GOOD);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		unsigned long long end = now_ns() + 250000000;
 		bool frozen = stress.rounds % 4 == 3;
 
@@ -711,7 +677,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 
 TEST_F_TIMEOUT(rss, reclaimed_by_others_while_one_faults, LIMIT)
 {
-	self->swap = !zram_swap_on(ZRAM_SIZE);
+	self->swap = zram_on(0, ZRAM_SIZE, 0);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	reclaim_from_outside(_metadata, 0);
@@ -719,7 +685,7 @@ TEST_F_TIMEOUT(rss, reclaimed_by_others_while_one_faults, LIMIT)
 
 TEST_F_TIMEOUT(rss, reclaimed_by_others_while_threads_fault, LIMIT)
 {
-	self->swap = !zram_swap_on(ZRAM_SIZE);
+	self->swap = zram_on(0, ZRAM_SIZE, 0);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	reclaim_from_outside(_metadata, 3);
@@ -812,7 +778,7 @@ TEST_F_TIMEOUT(rss, filled_by_a_thread_of_the_kernel, LIMIT)
 
 	if (!ring_open(&ring))
 		SKIP(return, "no io_uring with a thread: %m");
-	ASSERT_TRUE(listen_to(0, &told));
+	ASSERT_TRUE(read_events(0, &told));
 	ASSERT_EQ(told.nr, 1);
 	ASSERT_EQ(told.result, 0);
 	fd = memfd_create("rss", MFD_CLOEXEC);

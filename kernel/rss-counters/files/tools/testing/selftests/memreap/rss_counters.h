@@ -1,42 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How much memory a process has, as the kernel counts it and as its page
- * tables show it; ways to make it change on all CPUs; and what the kernel
- * tells of how it counts.
+ * The memory of a process, as the kernel counts it and as its page tables show
+ * it; ways to change it on all CPUs; and the events about its counters.
  */
 #ifndef _SELFTESTS_MEMREAP_RSS_COUNTERS_H
 #define _SELFTESTS_MEMREAP_RSS_COUNTERS_H
 
-#include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "trace.h"
 #include "victim.h"
 #include "zram.h"
 
 #ifndef __NR_process_madvise
 #define __NR_process_madvise		440
 #endif
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT			21
-#endif
 
-#define TRACEFS		"/sys/kernel/tracing"
-#define INSTANCE	TRACEFS "/instances/memreap_rss_selftest"
-#define EVENTS		"/events/memreap_rss"
+#define EVENTS		"memreap_rss"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		600
-/* ms for what may take its time, as there. */
-#define PATIENCE	30000
 
 /* --- CPUs --- */
 
-/* Those that this test may use. */
+/* CPUs that this test may use. */
 static cpu_set_t cpus;
 
 static void __attribute__((constructor)) cpus_begin(void)
@@ -44,7 +33,7 @@ static void __attribute__((constructor)) cpus_begin(void)
 	sched_getaffinity(0, sizeof(cpus), &cpus);
 }
 
-/* The next one after @cpu, CPU_SETSIZE behind the last; the first after -1. */
+/* Returns the next one after @cpu, or CPU_SETSIZE; the first one after -1. */
 static inline int next_cpu(int cpu)
 {
 	do {
@@ -54,26 +43,15 @@ static inline int next_cpu(int cpu)
 	return cpu;
 }
 
-/* The calling thread continues on @cpu. */
-static inline bool run_on(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-
-	return !sched_setaffinity(0, sizeof(set), &set);
-}
-
 static inline void run_anywhere(void)
 {
 	sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
-/* --- What a process has, in pages --- */
+/* --- Memory of a process, in pages --- */
 
 /**
- * struct rss - what the kernel says, and what is so
+ * struct rss - what the kernel counts, and what is mapped
  * @stat: in /proc/PID/stat
  * @statm: in /proc/PID/statm
  * @status: VmRSS, the sum of the next three
@@ -96,10 +74,7 @@ struct rss {
 	long swapped;
 };
 
-/*
- * Reading must not change what is read: not a page that was not there when the
- * same was read before.
- */
+/* Reading must not change the result: the second time no page is added. */
 static inline bool rss_file(pid_t pid, const char *name, char *text,
 			    size_t size)
 {
@@ -110,12 +85,12 @@ static inline bool rss_file(pid_t pid, const char *name, char *text,
 	return read_file(path, text, size) && text[0];
 }
 
-/* Of a line "Name:   123 kB". */
+/* Returns the pages in a line "Name:   123 kB", or -1. */
 static inline long rss_field(const char *text, const char *name)
 {
-	const char *at = strstr(text, name);
+	long kib = number_after(text, name);
 
-	return at ? atol(at + strlen(name)) * 1024 / (long)PAGE : -1;
+	return kib < 0 ? -1 : kib * 1024 / (long)PAGE;
 }
 
 static inline bool rss_read(pid_t pid, struct rss *rss)
@@ -150,7 +125,6 @@ static inline bool rss_read(pid_t pid, struct rss *rss)
 	return true;
 }
 
-/* What is counted is what there is. */
 static inline bool rss_exact(const struct rss *rss)
 {
 	return rss->stat == rss->mapped && rss->statm == rss->mapped &&
@@ -170,7 +144,7 @@ static inline const char *rss_text(const struct rss *r)
 	return text;
 }
 
-/* Reads @pid's, and expects it to be exact. */
+/* Reads the memory of @pid, which must be counted exactly. */
 #define ASSERT_RSS(pid, into)						\
 do {									\
 	struct rss *_rss = (into);					\
@@ -182,9 +156,9 @@ do {									\
 } while (0)
 
 /**
- * struct pages - memory that is done something to
- * @mem: it
- * @nr: so many pages
+ * struct pages - the memory that a worker changes
+ * @mem: its address
+ * @nr: its pages
  */
 struct pages {
 	char *mem;
@@ -205,15 +179,15 @@ static inline void unmap_pages(void *arg)
 	munmap(pages->mem, pages->nr * PAGE);
 }
 
-/* --- Threads that are there, and do as they are told --- */
+/* --- Threads that execute one function at a time --- */
 
 /**
- * struct worker - a thread that does one thing at a time
- * @thread: it
- * @cpu: where
- * @work: what it is to do
+ * struct worker - a thread that executes one function at a time
+ * @thread: the thread
+ * @cpu: where to execute it
+ * @work: the function
  * @arg: for @work
- * @turn: for each, goes up when there is something to do, then when it is done
+ * @turn: odd while there is something to do
  */
 struct worker {
 	pthread_t thread;
@@ -238,7 +212,7 @@ static inline void *worker_fn(void *arg)
 	}
 }
 
-/* Begins; @work is NULL for its end. */
+/* Starts @work; NULL ends the thread. */
 static inline void worker_begin(struct worker *w, int cpu,
 				void (*work)(void *arg), void *arg)
 {
@@ -261,19 +235,19 @@ static inline void worker_do(struct worker *w, int cpu,
 	worker_wait(w);
 }
 
-static inline void worker_practise(void *arg)
+static inline void worker_warm_up(void *arg)
 {
 }
 
-/* What it needs for itself, it has when this returns: it counts, too. */
+/* Its own memory, which is counted, too, does not change after this. */
 static inline bool worker_start(struct worker *w)
 {
 	memset(w, 0, sizeof(*w));
 	if (pthread_create(&w->thread, NULL, worker_fn, w))
 		return false;
-	worker_do(w, sched_getcpu(), worker_practise, NULL);
+	worker_do(w, sched_getcpu(), worker_warm_up, NULL);
 	usleep(1000);
-	worker_do(w, sched_getcpu(), worker_practise, NULL);
+	worker_do(w, sched_getcpu(), worker_warm_up, NULL);
 
 	return true;
 }
@@ -284,14 +258,14 @@ static inline void worker_end(struct worker *w)
 	pthread_join(w->thread, NULL);
 }
 
-/* --- What the kernel tells --- */
+/* --- What the kernel reports --- */
 
 /**
- * struct spreads - the events of processes' counters being spread over CPUs
+ * struct spreads - events for counters that are spread over CPUs
  * @nr: how many
- * @bytes: that the last one took
+ * @bytes: allocated for the last one
  * @result: of the last one
- * @pid: the last one's
+ * @pid: of the last one
  */
 struct spreads {
 	unsigned int nr;
@@ -300,8 +274,8 @@ struct spreads {
 	pid_t pid;
 };
 
-/* Of @pid, or of all if that is 0. */
-static inline bool listen_to(pid_t pid, struct spreads *told)
+/* About @pid, or about all if that is 0. */
+static inline bool read_events(pid_t pid, struct spreads *told)
 {
 	char line[512];
 	FILE *f;
@@ -339,77 +313,43 @@ static inline bool listen_to(pid_t pid, struct spreads *told)
 
 /* --- The kernel while a test runs --- */
 
-/* Of the process that outlives the tests, as the teardown of each does. */
-static pid_t harness;
-static int kmsg = -1;
-static bool mounted;
-
-/*
- * Once for all tests: to make an instance takes longer than most of them. Of
- * our own, so that other users of tracing are not disturbed.
- */
-static void __attribute__((constructor)) trace_begin(void)
+static void __attribute__((constructor)) rss_trace_begin(void)
 {
-	harness = getpid();
-	if (access(TRACEFS "/events", F_OK))
-		mounted = !mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	if (access(TRACEFS EVENTS, F_OK))
-		return;
-	kmsg = kmsg_open();
-	mkdir(INSTANCE, 0700);
+	trace_begin(EVENTS);
 }
 
-static void __attribute__((destructor)) trace_end(void)
-{
-	if (getpid() != harness)
-		return;
-	rmdir(INSTANCE);
-	if (mounted)
-		umount(TRACEFS);
-}
-
-/* This kernel has what is tested here. */
 static inline bool counters_supported(void)
 {
-	return !access(INSTANCE EVENTS, F_OK);
+	return !access(INSTANCE, F_OK);
 }
 
-/* Begin to look at the kernel. */
 static inline void watch_begin(void)
 {
-	/* That empties it. */
-	close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
-	write_file(INSTANCE EVENTS "/enable", "1");
+	trace_clear();
+	trace_enable(EVENTS, true);
 	lseek(kmsg, 0, SEEK_END);
 }
 
 /*
- * For the parent's teardown: an address space is looked at when it goes, and a
- * CPU that has nothing to do may keep the last one for a while. Gives whether
- * the kernel complained.
+ * For teardown in the test's parent. The counters are checked when the mm is
+ * freed; an idle CPU may keep the last one until it runs something else.
  */
-static inline bool watch_end(void)
+static inline void watch_end(struct __test_metadata *_metadata)
 {
-	char line[1024];
-	bool bad;
 	int cpu;
 
 	for (cpu = next_cpu(-1); cpu < CPU_SETSIZE; cpu = next_cpu(cpu))
 		run_on(cpu);
 	run_anywhere();
-	write_file(INSTANCE EVENTS "/enable", "0");
-	bad = kmsg >= 0 && kernel_complained(kmsg, line, sizeof(line));
-	if (bad)
-		ksft_print_msg("the kernel says: %s", line);
-
-	return bad;
+	trace_enable(EVENTS, false);
+	EXPECT_NO_COMPLAINT(kmsg);
 }
 
 /* --- Swap space on zram --- */
 
 #define ZRAM_SIZE	(64 * MIB)
 
-/* Reclaim the pages of another process. Gives whether it could be asked for. */
+/* Reclaims pages of another process. Returns whether that is possible. */
 static inline bool page_out(int pidfd, void *mem, size_t size)
 {
 	struct iovec range = { mem, size };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * RSS counters when much happens at a time: processes that begin and end with
- * threads at work, CPUs that go, memory that is not to be had.
+ * RSS counters under stress: processes that start and end while threads run,
+ * CPU hotplug, failed allocations.
  *
- * That something was lost shows in the kernel's log when the process is gone,
- * and in between, where all of its threads wait, in what it tells.
+ * A lost count is reported in the kernel's log when the process is gone, and
+ * before that shows in /proc once all of its threads wait.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
+#include "failslab.h"
 #include "rss_counters.h"
 
 #define NR_THREADS	4
@@ -31,8 +32,8 @@ FIXTURE_SETUP(storm)
 FIXTURE_TEARDOWN_PARENT(storm)
 {
 	if (self->swap)
-		zram_swap_off();
-	EXPECT_FALSE(watch_end());
+		zram_off(0);
+	watch_end(_metadata);
 }
 
 /* --- Processes that end in the middle of it --- */
@@ -90,9 +91,6 @@ static bool start_threads(int nr)
 	return true;
 }
 
-/* A program to go on with: this one, if told so by its environment. */
-#define EXEC_TARGET	"RSS_COUNTERS_RACE_TARGET"
-
 static void __attribute__((constructor)) exec_target(void)
 {
 	unsigned long long seed = getpid();
@@ -103,61 +101,37 @@ static void __attribute__((constructor)) exec_target(void)
 	_exit(start_threads(1) ? 0 : 1);
 }
 
-static void exec_self(void)
+/* Processes that exit, or execute another program, while threads run. */
+static void end_threads(struct __test_metadata *_metadata, bool exec,
+			unsigned long long seed)
 {
-	static char * const argv[] = { "target", NULL };
-	static char * const envp[] = { EXEC_TARGET "=1", NULL };
+	struct stress stress = { .min_rounds = MANY_ROUNDS };
 
-	execve("/proc/self/exe", argv, envp);
-	_exit(127);
-}
+	while (stress_continues(&stress)) {
+		pid_t pid = fork();
 
-static bool ends_well(pid_t pid)
-{
-	int status;
-
-	return pid > 0 && waitpid(pid, &status, __WALL) == pid &&
-	       WIFEXITED(status) && !WEXITSTATUS(status);
+		ASSERT_GE(pid, 0);
+		if (!pid) {
+			if (!start_threads(1 + stress.rounds % NR_THREADS))
+				_exit(1);
+			usleep(rnd(&seed) % 5000 * (stress.rounds % 3));
+			if (exec)
+				exec_self("1");
+			_exit(0);
+		}
+		rnd(&seed);
+		ASSERT_TRUE(exits_cleanly(pid));
+	}
 }
 
 TEST_F_TIMEOUT(storm, exit_with_threads_at_work, LIMIT)
 {
-	struct stress stress = { .least = MANY_ROUNDS };
-	unsigned long long seed = 1;
-
-	while (stress_goes_on(&stress)) {
-		pid_t pid = fork();
-
-		ASSERT_GE(pid, 0);
-		if (!pid) {
-			if (!start_threads(1 + stress.rounds % NR_THREADS))
-				_exit(1);
-			usleep(rnd(&seed) % 5000 * (stress.rounds % 3));
-			_exit(0);
-		}
-		rnd(&seed);
-		ASSERT_TRUE(ends_well(pid));
-	}
+	end_threads(_metadata, false, 1);
 }
 
 TEST_F_TIMEOUT(storm, exec_with_threads_at_work, LIMIT)
 {
-	struct stress stress = { .least = MANY_ROUNDS };
-	unsigned long long seed = 2;
-
-	while (stress_goes_on(&stress)) {
-		pid_t pid = fork();
-
-		ASSERT_GE(pid, 0);
-		if (!pid) {
-			if (!start_threads(1 + stress.rounds % NR_THREADS))
-				_exit(1);
-			usleep(rnd(&seed) % 5000 * (stress.rounds % 3));
-			exec_self();
-		}
-		rnd(&seed);
-		ASSERT_TRUE(ends_well(pid));
-	}
+	end_threads(_metadata, true, 2);
 }
 
 static int touch_and_exit(void *arg)
@@ -173,13 +147,13 @@ static int touch_and_exit(void *arg)
 }
 
 /*
- * Threads that come and go, and children of every kind. It dies of its parent,
- * at any point.
+ * Short-lived threads, and children of every kind. The parent kills it at any
+ * point.
  */
 static void everything(void *arg)
 {
 	unsigned long long seed = 1 + getpid();
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 	char *mem = map(16 * PAGE, MAP_PRIVATE);
 	pthread_t thread;
@@ -203,7 +177,7 @@ static void everything(void *arg)
 		case 2:
 			pid = fork();
 			if (!pid)
-				exec_self();
+				exec_self("1");
 			break;
 		case 3:
 			pid = clone(touch_and_exit, stack + size,
@@ -228,14 +202,14 @@ static void everything(void *arg)
 
 TEST_F_TIMEOUT(storm, killed_in_the_middle_of_everything, LIMIT)
 {
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	struct victim_ops ops = { .run = everything };
 	unsigned long long seed = 3;
 	struct victim v[2];
 
-	/* Children of victims become ours, to be waited for. */
+	/* To wait for orphaned children of victims. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		for (int k = 0; k < 2; k++)
 			ASSERT_EQ(victim_start(&v[k], &ops), GOOD);
 		usleep(rnd(&seed) % 100000);
@@ -298,17 +272,17 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 {
 	struct beginner b = { .nr = 500 };
 	struct victim_ops ops = { &b, beginner_prepare, beginner_begin };
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	struct victim v;
 	struct rss rss;
 	char byte = 0;
 
-	self->swap = !zram_swap_on(ZRAM_SIZE);
+	self->swap = zram_on(0, ZRAM_SIZE, 0);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
 	b.mem = map(b.nr * PAGE, MAP_PRIVATE);
 	ASSERT_NE(b.mem, NULL);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		ASSERT_EQ(victim_start(&v, &ops), GOOD);
 		ASSERT_EQ(write(v.talk, &byte, 1), 1);
 		for (int k = 0; k < 20; k++)
@@ -324,7 +298,7 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 
 static void *vfork_fn(void *arg)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 
 	for (int i = 0; i < 50 && stack; i++) {
@@ -342,14 +316,14 @@ static void *vfork_fn(void *arg)
 /* A parent that waits for its vforked child, and threads that do not. */
 TEST_F_TIMEOUT(storm, vforked_children_beside_threads, LIMIT)
 {
-	struct stress stress = { .least = FEW_ROUNDS };
+	struct stress stress = { .min_rounds = FEW_ROUNDS };
 	pthread_t forker, threads[2];
 	struct rss rss;
 	char *mem;
 
 	mem = map(16 * PAGE, MAP_PRIVATE);
 	ASSERT_NE(mem, NULL);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		ASSERT_EQ(pthread_create(&forker, NULL, vfork_fn, mem), 0);
 		for (int i = 0; i < 2; i++)
 			ASSERT_EQ(pthread_create(&threads[i], NULL, short_fn,
@@ -364,11 +338,11 @@ TEST_F_TIMEOUT(storm, vforked_children_beside_threads, LIMIT)
 
 static int clone_and_exit(void *arg)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 	pid_t pid;
 
-	/* While the owner of the memory waits, somebody else spreads it. */
+	/* Spreads the counters while the owner of the memory waits. */
 	pid = clone(touch_and_exit, stack + size, CLONE_VM | SIGCHLD, arg);
 	touch((char *)arg + 16 * PAGE, 16);
 	waitpid(pid, NULL, __WALL);
@@ -380,7 +354,7 @@ static int clone_and_exit(void *arg)
 
 TEST_F_TIMEOUT(storm, spread_by_a_vforked_child, LIMIT)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 	struct rss first, now;
 	struct spreads told;
@@ -392,10 +366,10 @@ TEST_F_TIMEOUT(storm, spread_by_a_vforked_child, LIMIT)
 		mem = map(32 * PAGE, MAP_PRIVATE);
 		ASSERT_NE(mem, NULL);
 		ASSERT_TRUE(rss_read(getpid(), &first));
-		ASSERT_TRUE(ends_well(clone(clone_and_exit, stack + size,
+		ASSERT_TRUE(exits_cleanly(clone(clone_and_exit, stack + size,
 					    CLONE_VM | CLONE_VFORK | SIGCHLD,
 					    mem)));
-		ASSERT_TRUE(listen_to(0, &told));
+		ASSERT_TRUE(read_events(0, &told));
 		ASSERT_EQ(told.nr, 1);
 		ASSERT_NE(told.pid, getpid());
 		ASSERT_TRUE(rss_read(getpid(), &now));
@@ -420,7 +394,7 @@ TEST_F_TIMEOUT(storm, spread_by_a_vforked_child, LIMIT)
 	}
 }
 
-/* --- CPUs that go and come back --- */
+/* --- CPU hotplug --- */
 
 static bool cpu_online(int cpu, bool online)
 {
@@ -459,7 +433,7 @@ FIXTURE_TEARDOWN_PARENT(hotplug)
 {
 	if (self->cpu >= 0)
 		cpu_online(self->cpu, true);
-	EXPECT_FALSE(watch_end());
+	watch_end(_metadata);
 }
 
 TEST_F_TIMEOUT(hotplug, what_a_cpu_held_back_stays, LIMIT)
@@ -527,7 +501,7 @@ TEST_F_TIMEOUT(hotplug, processes_end_without_it, LIMIT)
 				cpu_online(self->cpu, false);
 			_exit(0);
 		}
-		ASSERT_TRUE(ends_well(pid));
+		ASSERT_TRUE(exits_cleanly(pid));
 		ASSERT_TRUE(cpu_online(self->cpu, true));
 	}
 }
@@ -552,13 +526,13 @@ static void *churn_fn(void *arg)
 
 TEST_F_TIMEOUT(hotplug, goes_while_threads_work, LIMIT)
 {
-	struct stress stress = { .least = 2 };
+	struct stress stress = { .min_rounds = 2 };
 	pthread_t threads[NR_THREADS];
 	struct rss now;
 	int stop = 1;
 
 	/* First for practice, with nothing to do. */
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		for (int i = 0; i < NR_THREADS; i++)
 			ASSERT_EQ(pthread_create(&threads[i], NULL, churn_fn,
 						 &stop), 0);
@@ -578,45 +552,29 @@ TEST_F_TIMEOUT(hotplug, goes_while_threads_work, LIMIT)
 
 /* --- No memory to spread --- */
 
-#define FAIL_NTH	"/proc/thread-self/fail-nth"
-#define DEBUGFS		"/sys/kernel/debug"
-#define FAILSLAB	DEBUGFS "/failslab/"
-
 /* More allocations than there are on the way to a new task. */
 #define MOST_ALLOCATIONS	150
 
 FIXTURE(fail) {
-	char wait[8];
-	char verbose[8];
+	struct failslab failslab;
 };
 
 FIXTURE_SETUP(fail)
 {
 	if (!counters_supported())
 		SKIP(return, "no counters of this kind");
-	if (access(DEBUGFS "/tracing", F_OK))
-		mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
-	if (access(FAIL_NTH, F_OK) ||
-	    !read_file(FAILSLAB "ignore-gfp-wait", self->wait,
-		       sizeof(self->wait)) ||
-	    !read_file(FAILSLAB "verbose", self->verbose,
-		       sizeof(self->verbose)))
-		SKIP(return, "no failures on order");
-	write_file(FAILSLAB "ignore-gfp-wait", "N");
-	write_file(FAILSLAB "verbose", "0");
+	if (!failslab_begin(&self->failslab))
+		SKIP(return, "no fault injection");
 	watch_begin();
 }
 
 FIXTURE_TEARDOWN_PARENT(fail)
 {
-	if (self->wait[0])
-		write_file(FAILSLAB "ignore-gfp-wait", self->wait);
-	if (self->verbose[0])
-		write_file(FAILSLAB "verbose", self->verbose);
-	EXPECT_FALSE(watch_end());
+	failslab_end(&self->failslab);
+	watch_end(_metadata);
 }
 
-/* How a try ended. */
+/* Results of an attempt. */
 enum { NO_TASK, EXACT, NO_FAILURE, WRONG };
 
 static int sharer_fn(void *arg)
@@ -627,7 +585,7 @@ static int sharer_fn(void *arg)
 	return 0;
 }
 
-/* Has memory touched, then given back, on all CPUs by who shares it. */
+/* Lets @w touch memory on all CPUs, and frees it. */
 static bool counts_together(struct worker *w, struct rss *now)
 {
 	struct pages pages = { map(40 * PAGE, MAP_PRIVATE), 40 };
@@ -652,41 +610,39 @@ static bool counts_together(struct worker *w, struct rss *now)
 	       now->anon == first.anon;
 }
 
-/* Start who shares the memory, with the @nth allocation of that failing. */
+/* Starts a task that shares the memory; the @nth allocation fails. */
 static int try_with_failure(int nth)
 {
-	const size_t size = 64 * 1024;
+	const size_t size = STACK_SIZE;
 	char *stack = map(size, MAP_PRIVATE);
 	static struct worker w;
-	char text[16];
 	struct rss now;
+	int fd, left;
 	pid_t pid;
-	int fd;
 
 	fd = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
 	if (fd < 0 || !stack || !rss_read(getpid(), &now))
 		return WRONG;
 	touch(stack, size / PAGE);
-	snprintf(text, sizeof(text), "%d", nth);
-	if (write(fd, text, strlen(text)) < 0)
+	if (!fail_nth(fd, nth))
 		return WRONG;
 	pid = clone(sharer_fn, stack + size, CLONE_VM | SIGCHLD, &w);
-	memset(text, 0, sizeof(text));
-	if (pread(fd, text, sizeof(text) - 1, 0) <= 0 || pwrite(fd, "0", 1, 0) != 1)
+	left = fail_nth_end(fd);
+	if (left < 0)
 		return WRONG;
 	if (pid < 0)
 		return errno == ENOMEM || errno == EAGAIN ? NO_TASK : WRONG;
-	/* Once for practice. */
+	/* A first time for warming up. */
 	counts_together(&w, &now);
 	if (!counts_together(&w, &now)) {
 		printf("# failure %d: %s\n", nth, rss_text(&now));
 		return WRONG;
 	}
 	worker_begin(&w, 0, NULL, NULL);
-	if (!ends_well(pid))
+	if (!exits_cleanly(pid))
 		return WRONG;
 
-	return atoi(text) ? NO_FAILURE : EXACT;
+	return left ? NO_FAILURE : EXACT;
 }
 
 TEST_F_TIMEOUT(fail, goes_on_without_memory, LIMIT)
@@ -718,7 +674,7 @@ TEST_F_TIMEOUT(fail, goes_on_without_memory, LIMIT)
 			TH_LOG("failure %d", i);
 		}
 		failed += result == NO_TASK;
-		ASSERT_TRUE(listen_to(pid, &told));
+		ASSERT_TRUE(read_events(pid, &told));
 		if (told.nr && told.result) {
 			unspread++;
 			/* It is no reason not to start the thread. */

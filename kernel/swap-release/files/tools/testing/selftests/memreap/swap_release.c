@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What becomes of the swap slots of a process: which of them wait for workers,
- * which are free as soon as a system call returns, and that in the end all of
- * them are free, and none before its time.
+ * How the swap slots of a process are released: which of them wait for workers,
+ * which are free when a system call returns, and that all of them are freed in
+ * the end, and none too early.
  */
 #define _GNU_SOURCE
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 
 #include "../kselftest_harness.h"
+#include "failslab.h"
 #include "swap_release.h"
-
-#ifndef __NR_pidfd_send_signal
-#define __NR_pidfd_send_signal		424
-#endif
-#ifndef PIDFD_SIGNAL_EXPEDITE
-#define PIDFD_SIGNAL_EXPEDITE		0x80000000U
-#endif
 
 #define PAGES		(SIZE / (long)PAGE)
 
-/* Not in a fixture: victims begin as copies of the test. */
+/* Not in a fixture: victims start as copies of the test. */
 static struct region memory;
 static struct victim victim;
 
@@ -52,26 +46,9 @@ static const struct victim_ops memory_ops = {
 
 /* --- A process is killed --- */
 
-static bool flag_supported(void)
-{
-	return syscall(__NR_pidfd_send_signal, -1, SIGKILL, NULL,
-		       PIDFD_SIGNAL_EXPEDITE) && errno == EBADF;
-}
-
-static int by_flag(struct victim *v)
-{
-	return syscall(__NR_pidfd_send_signal, v->pidfd, SIGKILL, NULL,
-		       PIDFD_SIGNAL_EXPEDITE) ? errno : 0;
-}
-
-static int by_signal(struct victim *v)
-{
-	return kill(v->pid, SIGKILL) ? errno : 0;
-}
-
 static int by_cgroup(struct victim *v)
 {
-	return cgroup_write(memory.cgroup, "cgroup.kill", "1") ? 0 : errno;
+	return cgroup_write(memory.cgroup, "cgroup.kill", "1");
 }
 
 /* Its slots are in use, those of each neighbour beside it. */
@@ -97,12 +74,12 @@ FIXTURE_VARIANT(killed) {
 	bool stripes;
 };
 
-FIXTURE_VARIANT_ADD(killed, by_signal) { by_signal, SIZE };
+FIXTURE_VARIANT_ADD(killed, by_signal) { kill_plain, SIZE };
 FIXTURE_VARIANT_ADD(killed, by_cgroup) { by_cgroup, SIZE };
-FIXTURE_VARIANT_ADD(killed, expedited) { by_flag, SIZE };
-FIXTURE_VARIANT_ADD(killed, one_page) { by_signal, 4096 };
-FIXTURE_VARIANT_ADD(killed, many_batches) { by_signal, 16 * MIB };
-FIXTURE_VARIANT_ADD(killed, scattered) { by_signal, 8 * MIB, true };
+FIXTURE_VARIANT_ADD(killed, expedited) { kill_expedited, SIZE };
+FIXTURE_VARIANT_ADD(killed, one_page) { kill_plain, 4096 };
+FIXTURE_VARIANT_ADD(killed, many_batches) { kill_plain, 16 * MIB };
+FIXTURE_VARIANT_ADD(killed, scattered) { kill_plain, 8 * MIB, true };
 
 FIXTURE_SETUP(killed)
 {
@@ -110,7 +87,7 @@ FIXTURE_SETUP(killed)
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	if (variant->how == by_flag && !flag_supported())
+	if (variant->how == kill_expedited && !expedite_supported())
 		SKIP(return, "no PIDFD_SIGNAL_EXPEDITE in this kernel");
 	memory = (struct region){
 		.size = variant->size < PAGE ? PAGE : variant->size,
@@ -132,39 +109,39 @@ TEST_F_TIMEOUT(killed, entries_wait_for_workers, LIMIT)
 	};
 	long pages = memory.size / PAGE;
 	struct victim neighbour;
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
 
 	ASSERT_TRUE(swap_out_beside(&neighbour, &beside));
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	ASSERT_EQ(cgroup_swap(self->world.victims), pages);
-	f = figures();
+	f = swap_stats();
 	ASSERT_EQ(f.queued, BEGIN.queued);
 
 	ASSERT_EQ(variant->how(&victim), 0);
-	EXPECT_TRUE(ends(victim.pidfd));
+	EXPECT_TRUE(pidfd_exits(victim.pidfd, PATIENCE));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.queued - BEGIN.queued, pages);
 	EXPECT_EQ(f.released - BEGIN.released, pages);
 	EXPECT_EQ(f.unqueued, BEGIN.unqueued);
 	EXPECT_EQ(f.flush, BEGIN.flush);
 	EXPECT_GT(f.waiting_max, 0);
 	EXPECT_GT(f.wait_max_us, 0);
-	hear(&told);
+	read_events(&told);
 	EXPECT_EQ(told.pages, pages);
-	EXPECT_EQ(in_due_course(&told), pages);
+	EXPECT_EQ(released_normally(&told), pages);
 	if (memory.stripes)
 		EXPECT_GE(told.runs, pages / 2);
 
-	/* All of them are free, and charged to nobody. */
+	/* All of them are free, and not charged to any cgroup. */
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 	EXPECT_EQ(swap_used_exactly(), PAGES);
 	/* And no others. */
 	EXPECT_EQ(victim_check(&neighbour), GOOD);
 }
 
-/* The CPU time that a cgroup has used, in us. */
+/* Returns the CPU time of a cgroup in us. */
 static long cpu_us(const char *cgroup)
 {
 	return cgroup_read(cgroup, "cpu.stat", "usage_usec ");
@@ -189,7 +166,7 @@ FIXTURE_VARIANT(parked) {
 };
 
 FIXTURE_VARIANT_ADD(parked, mrelease) { by_mrelease };
-FIXTURE_VARIANT_ADD(parked, expedited) { by_flag };
+FIXTURE_VARIANT_ADD(parked, expedited) { kill_expedited };
 
 FIXTURE_SETUP(parked)
 {
@@ -197,7 +174,7 @@ FIXTURE_SETUP(parked)
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	if (variant->how == by_flag ? !flag_supported() : !mrelease_supported())
+	if (variant->how == kill_expedited ? !expedite_supported() : !mrelease_supported())
 		SKIP(return, "no such way in this kernel");
 	memory = (struct region){
 		.size = 16 * MIB, .seed = 1, .cgroup = self->world.victims
@@ -210,14 +187,14 @@ FIXTURE_TEARDOWN_PARENT(parked)
 }
 
 /*
- * The victim stands still, others free its memory, and workers its slots: what
- * its cgroup uses meanwhile is the workers' time.
+ * The victim is stopped, others free its memory, and workers its slots: the CPU
+ * time of its cgroup is then the workers' time.
  */
 TEST_F_TIMEOUT(parked, others_free_it_and_it_pays, LIMIT)
 {
 	long pages = memory.size / PAGE, before, before_system, took, used;
 	const char *cgroup = self->world.victims;
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
 
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
@@ -229,13 +206,13 @@ TEST_F_TIMEOUT(parked, others_free_it_and_it_pays, LIMIT)
 	ASSERT_GT(before, 0);
 
 	ASSERT_EQ(variant->how(&victim), 0);
-	ASSERT_TRUE(within(PATIENCE, figures().queued - BEGIN.queued == pages &&
+	ASSERT_TRUE(within(PATIENCE, swap_stats().queued - BEGIN.queued == pages &&
 			   all_released()));
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.unqueued, BEGIN.unqueued);
-	hear(&told);
+	read_events(&told);
 	EXPECT_EQ(told.pages, pages);
-	EXPECT_EQ(in_due_course(&told), pages);
+	EXPECT_EQ(released_normally(&told), pages);
 	EXPECT_EQ(cgroup_swap(cgroup), 0);
 	took = told.by[WORKER].took_ns / 1000;
 	used = cpu_us(cgroup) - before;
@@ -246,26 +223,14 @@ TEST_F_TIMEOUT(parked, others_free_it_and_it_pays, LIMIT)
 	EXPECT_GE(cpu_system_us(cgroup) - before_system, took / 2);
 	/* Nothing is left for the victim itself. */
 	victim_end(&victim);
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.queued - BEGIN.queued, pages);
 }
-
-/* A program to go on with: this one, if told so by its environment. */
-#define EXEC_TARGET	"SWAP_RELEASE_TARGET"
 
 static void __attribute__((constructor)) exec_target(void)
 {
 	if (getenv(EXEC_TARGET))
 		_exit(0);
-}
-
-static void exec_self(void)
-{
-	static char * const argv[] = { "target", NULL };
-	static char * const envp[] = { EXEC_TARGET "=1", NULL };
-
-	execve("/proc/self/exe", argv, envp);
-	_exit(127);
 }
 
 /* A process that starts another program leaves its memory behind, and lives. */
@@ -283,7 +248,7 @@ TEST_F_TIMEOUT(swap, exec_leaves_entries_to_workers, LIMIT)
 		if (region_swap_out(&memory) != GOOD ||
 		    read(go[0], &byte, 1) != 1)
 			_exit(1);
-		exec_self();
+		exec_self("1");
 	}
 	ASSERT_TRUE(within(PATIENCE,
 			   cgroup_swap(self->world.victims) == PAGES));
@@ -291,7 +256,7 @@ TEST_F_TIMEOUT(swap, exec_leaves_entries_to_workers, LIMIT)
 	ASSERT_EQ(waitpid(pid, &status, 0), pid);
 	EXPECT_EQ(status, 0);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, PAGES);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, PAGES);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 }
 
@@ -299,21 +264,21 @@ TEST_F_TIMEOUT(swap, exec_leaves_entries_to_workers, LIMIT)
 TEST_F_TIMEOUT(swap, many_are_killed_at_once, LIMIT)
 {
 	struct victim v[4] = {};
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
 
 	memory.size = 6 * MIB;
 	for (int i = 0; i < 4; i++)
 		ASSERT_EQ(victim_start(&v[i], &memory_ops), GOOD);
-	ASSERT_TRUE(cgroup_write(self->world.victims, "cgroup.kill", "1"));
+	ASSERT_EQ(cgroup_write(self->world.victims, "cgroup.kill", "1"), 0);
 	for (int i = 0; i < 4; i++)
-		EXPECT_TRUE(ends(v[i].pidfd));
+		EXPECT_TRUE(pidfd_exits(v[i].pidfd, PATIENCE));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.queued - BEGIN.queued, 4 * (6 * MIB / PAGE));
 	EXPECT_EQ(f.unqueued, BEGIN.unqueued);
-	hear(&told);
-	EXPECT_EQ(in_due_course(&told), f.queued - BEGIN.queued);
+	read_events(&told);
+	EXPECT_EQ(released_normally(&told), f.queued - BEGIN.queued);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 }
 
@@ -344,9 +309,9 @@ TEST_F_TIMEOUT(swap, huge_pages, LIMIT)
 			   3 * huge / PAGE));
 	ASSERT_TRUE(kill_pid(pid));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, 3 * huge / PAGE);
-	hear(&told);
-	EXPECT_EQ(in_due_course(&told), 3 * huge / PAGE);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, 3 * huge / PAGE);
+	read_events(&told);
+	EXPECT_EQ(released_normally(&told), 3 * huge / PAGE);
 	TH_LOG("%ld runs", told.runs);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 }
@@ -363,7 +328,7 @@ static void dont_need(char *mem)
 	madvise(mem, SIZE, MADV_DONTNEED);
 }
 
-/* It looks at entries by itself. */
+/* Has a page table walk of its own. */
 static void let_go(char *mem)
 {
 	madvise(mem, SIZE, MADV_FREE);
@@ -428,8 +393,8 @@ TEST_F_TIMEOUT(alive, slots_are_free_on_return, LIMIT)
 	variant->how(mine.mem);
 	EXPECT_GE(swap_free() - before,
 		  PAGES - (variant->cached ? SLOTS_OF_CPUS : 0));
-	EXPECT_EQ(figures().queued, BEGIN.queued);
-	EXPECT_EQ(figures().waiting, 0);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().waiting, 0);
 	EXPECT_EQ(swap_used_exactly(), PAGES);
 	EXPECT_EQ(region_check(&rest), GOOD);
 }
@@ -437,7 +402,7 @@ TEST_F_TIMEOUT(alive, slots_are_free_on_return, LIMIT)
 /* They are dropped instead of swapped out, also where slots would wait. */
 TEST_F_TIMEOUT(swap, madv_free_pages, LIMIT)
 {
-	struct figures f;
+	struct swap_stats f;
 	pid_t pid;
 	int *state = map(PAGE, MAP_SHARED);
 
@@ -463,12 +428,12 @@ TEST_F_TIMEOUT(swap, madv_free_pages, LIMIT)
 	EXPECT_EQ(*state, 1);
 	ASSERT_TRUE(kill_pid(pid));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	f = figures();
+	f = swap_stats();
 	EXPECT_LE(f.queued - BEGIN.queued, 1);
 	EXPECT_EQ(swap_used_exactly(), 0);
 }
 
-/* What is swapped is the file's, which may outlive all who map it. */
+/* Swapped pages belong to the file, which may outlive its mappings. */
 TEST_F_TIMEOUT(swap, shmem, LIMIT)
 {
 	int fd = memfd_create("swap", MFD_CLOEXEC);
@@ -494,7 +459,7 @@ TEST_F_TIMEOUT(swap, shmem, LIMIT)
 	}
 	ASSERT_TRUE(kill_pid(pid));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(swap_used(), used);
 
 	before = swap_free();
@@ -505,7 +470,7 @@ TEST_F_TIMEOUT(swap, shmem, LIMIT)
 	EXPECT_TRUE(filled(mem, SIZE / 2, 6));
 	munmap(mem, SIZE);
 	close(fd);
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(swap_used_exactly(), 0);
 }
 
@@ -552,40 +517,40 @@ TEST_F_TIMEOUT(swap, modes_have_names, LIMIT)
 TEST_F_TIMEOUT(swap, modes_but_async_queue_nothing, LIMIT)
 {
 	static const char * const modes[] = { "off", "sync", "async" };
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
 
 	for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
 		bool waits = !strcmp(modes[i], "async");
 
 		ASSERT_TRUE(write_file(MODE, modes[i]));
-		forget();
-		BEGIN = figures();
+		trace_clear();
+		BEGIN = swap_stats();
 		EXPECT_EQ(BEGIN.waiting_max, 0);
 		EXPECT_EQ(BEGIN.wait_max_us, 0);
 		ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 		EXPECT_TRUE(victim_dies(&victim));
 		EXPECT_TRUE(within(PATIENCE, all_released()));
-		f = figures();
+		f = swap_stats();
 		EXPECT_EQ(f.queued - BEGIN.queued, waits ? PAGES : 0) {
 			TH_LOG("%s", modes[i]);
 		}
 		EXPECT_EQ(f.unqueued, BEGIN.unqueued);
-		hear(&told);
+		read_events(&told);
 		EXPECT_EQ(told.pages, waits ? PAGES : 0);
 		EXPECT_EQ(f.waiting_max > 0, waits);
 		EXPECT_EQ(f.wait_max_us > 0, waits);
 		EXPECT_EQ(swap_used_exactly(), 0);
 		EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 	}
-	/* To write it is to begin anew. */
+	/* A write resets the maxima. */
 	ASSERT_TRUE(write_file(MODE, "async"));
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.waiting_max, 0);
 	EXPECT_EQ(f.wait_max_us, 0);
 }
 
-/* --- Entries that several refer to --- */
+/* --- Entries with several references --- */
 
 /* What a member of a family is asked to do. */
 enum ask { NOTHING, CHECK, CHECK_AND_DROP, POISON };
@@ -704,7 +669,7 @@ TEST_F_TIMEOUT(shared, child_dies_first, LIMIT)
 {
 	ASSERT_TRUE(kill_pid(self->family->child));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(cgroup_swap(self->world.victims), PAGES);
 	EXPECT_EQ(victim_check(&victim), GOOD);
 	/* To read is not to change: some may still be in swap as well. */
@@ -717,7 +682,7 @@ TEST_F_TIMEOUT(shared, parent_dies_first, LIMIT)
 {
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(cgroup_swap(self->world.victims), PAGES);
 	EXPECT_EQ(ask_child(self->family, CHECK), GOOD);
 	ASSERT_TRUE(kill_pid(self->family->child));
@@ -731,7 +696,7 @@ TEST_F_TIMEOUT(shared, both_die, LIMIT)
 	ASSERT_TRUE(kill_pid(self->family->child));
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, PAGES);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, PAGES);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 	EXPECT_EQ(swap_used_exactly(), 0);
 }
@@ -740,14 +705,12 @@ TEST_F_TIMEOUT(shared, both_die_at_once, LIMIT)
 {
 	long queued;
 
-	ASSERT_TRUE(cgroup_write(self->world.victims, "cgroup.kill", "1"));
-	EXPECT_TRUE(ends(victim.pidfd));
-	EXPECT_TRUE(within(PATIENCE, !cgroup_read(self->world.victims,
-						  "cgroup.events",
-						  "populated ")));
+	ASSERT_EQ(cgroup_write(self->world.victims, "cgroup.kill", "1"), 0);
+	EXPECT_TRUE(pidfd_exits(victim.pidfd, PATIENCE));
+	EXPECT_TRUE(cgroup_empties(self->world.victims));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
 	/* Each slot at most once. */
-	queued = figures().queued - BEGIN.queued;
+	queued = swap_stats().queued - BEGIN.queued;
 	TH_LOG("%ld of %ld queued", queued, PAGES);
 	EXPECT_LE(queued, PAGES);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
@@ -761,7 +724,7 @@ TEST_F_TIMEOUT(shared, in_the_swap_cache_and_mapped, LIMIT)
 	ASSERT_GE(swap_cached(), PAGES);
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, PAGES);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, PAGES);
 	EXPECT_EQ(ask_child(self->family, CHECK), GOOD);
 	ASSERT_TRUE(kill_pid(self->family->child));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
@@ -769,14 +732,14 @@ TEST_F_TIMEOUT(shared, in_the_swap_cache_and_mapped, LIMIT)
 	EXPECT_EQ(swap_cached(), 0);
 }
 
-/* As above, but it uses that no more: nobody else will come to free it. */
+/* As above, but it no longer maps them: nothing else will free them. */
 TEST_F_TIMEOUT(shared, in_the_swap_cache_only, LIMIT)
 {
 	ASSERT_EQ(ask_child(self->family, CHECK_AND_DROP), GOOD);
 	ASSERT_GE(swap_cached(), PAGES);
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, PAGES);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, PAGES);
 	EXPECT_EQ(swap_used_exactly(), 0);
 	EXPECT_EQ(swap_cached(), 0);
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
@@ -796,11 +759,11 @@ TEST_F_TIMEOUT(shared, in_the_swap_cache_and_poisoned, LIMIT)
 	EXPECT_TRUE(within(PATIENCE, all_released()));
 	ASSERT_TRUE(kill_pid(self->family->child));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_GE(figures().queued - BEGIN.queued, 1);
+	EXPECT_GE(swap_stats().queued - BEGIN.queued, 1);
 	EXPECT_EQ(swap_used_exactly(), 0);
 }
 
-/* --- Entries that are none of swap --- */
+/* --- Entries that are not swap entries --- */
 
 static enum verdict poison_prepare(void *arg)
 {
@@ -829,7 +792,7 @@ TEST_F_TIMEOUT(swap, poisoned_pages_between_swapped_ones, LIMIT)
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued, PAGES - 4);
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued, PAGES - 4);
 	EXPECT_EQ(swap_used_exactly(), 0);
 }
 
@@ -868,9 +831,8 @@ FIXTURE_TEARDOWN_PARENT(no_fork)
 }
 
 /*
- * The copy of the page tables gets as far as the swapped memory, and no
- * further. To be torn down at once, it looks like one that dies; but all its
- * references are such that somebody else has one, too.
+ * The copy of the page tables ends after the swapped memory. Torn down at once,
+ * it looks like a dying mm; but none of its references is the last one.
  */
 TEST_F_TIMEOUT(no_fork, memory_cannot_be_promised, LIMIT)
 {
@@ -900,48 +862,36 @@ TEST_F_TIMEOUT(no_fork, memory_cannot_be_promised, LIMIT)
 		ASSERT_EQ(errno, ENOMEM);
 	}
 	ASSERT_TRUE(write_file(OVERCOMMIT "memory", self->memory));
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(swapped(mine.mem, SIZE), PAGES);
 	EXPECT_EQ(swap_used_exactly(), PAGES);
 	EXPECT_EQ(region_check(&mine), GOOD);
 }
-
-#define FAIL_NTH	"/proc/thread-self/fail-nth"
-#define DEBUGFS		"/sys/kernel/debug"
-#define FAILSLAB	DEBUGFS "/failslab/"
 
 /* More allocations than there are on the way to a new task. */
 #define MOST_ALLOCATIONS	2000
 
 FIXTURE(fail) {
 	struct world world;
-	char wait[8];
-	char verbose[8];
+	struct failslab failslab;
 };
 
 FIXTURE_SETUP(fail)
 {
 	const char *missing;
 
-	if (access(DEBUGFS "/tracing", F_OK))
-		mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
-	if (access(FAIL_NTH, F_OK) ||
-	    !read_file(FAILSLAB "ignore-gfp-wait", self->wait, 8) ||
-	    !read_file(FAILSLAB "verbose", self->verbose, 8))
-		SKIP(return, "no failures on order");
+	if (!failslab_begin(&self->failslab))
+		SKIP(return, "no fault injection");
 	missing = world_begin(&self->world, SWAP_SIZE);
-	if (missing)
+	if (missing) {
+		failslab_end(&self->failslab);
 		SKIP(return, "%s", missing);
-	write_file(FAILSLAB "ignore-gfp-wait", "N");
-	write_file(FAILSLAB "verbose", "0");
+	}
 }
 
 FIXTURE_TEARDOWN_PARENT(fail)
 {
-	if (self->wait[0])
-		write_file(FAILSLAB "ignore-gfp-wait", self->wait);
-	if (self->verbose[0])
-		write_file(FAILSLAB "verbose", self->verbose);
+	failslab_end(&self->failslab);
 	world_end(_metadata, &self->world);
 }
 
@@ -956,18 +906,14 @@ TEST_F_TIMEOUT(fail, a_fork_without_memory, 2 * LIMIT)
 	fd = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
 	ASSERT_GE(fd, 0);
 	for (int i = 1; i < MOST_ALLOCATIONS && !left; i++) {
-		char text[16];
 		pid_t pid;
 
-		snprintf(text, sizeof(text), "%d", i);
-		ASSERT_GT(pwrite(fd, text, strlen(text), 0), 0);
+		ASSERT_TRUE(fail_nth(fd, i));
 		pid = fork();
 		if (!pid)
 			_exit(0);
-		memset(text, 0, sizeof(text));
-		ASSERT_GT(pread(fd, text, sizeof(text) - 1, 0), 0);
-		ASSERT_EQ(pwrite(fd, "0", 1, 0), 1);
-		left = atoi(text);
+		left = fail_nth_end(fd);
+		ASSERT_GE(left, 0);
 		if (pid < 0) {
 			failed++;
 			continue;
@@ -977,7 +923,7 @@ TEST_F_TIMEOUT(fail, a_fork_without_memory, 2 * LIMIT)
 	TH_LOG("%d forks failed", failed);
 	EXPECT_GT(failed, 10);
 	EXPECT_GT(left, 0);
-	EXPECT_EQ(figures().queued, BEGIN.queued);
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(swapped(mine.mem, SIZE), PAGES);
 	EXPECT_EQ(region_check(&mine), GOOD);
 }
@@ -1029,7 +975,7 @@ TEST_F_TIMEOUT(zswap, entries_leave_it, LIMIT)
 		EXPECT_TRUE(within(PATIENCE, all_released()));
 		EXPECT_EQ(pages_of("Zswapped:"), held - PAGES);
 		EXPECT_EQ(swap_used_exactly(), 0);
-		EXPECT_EQ(figures().queued - BEGIN.queued, (off + 1) * PAGES);
+		EXPECT_EQ(swap_stats().queued - BEGIN.queued, (off + 1) * PAGES);
 	}
 }
 
@@ -1094,7 +1040,7 @@ FIXTURE_SETUP(loop)
 	ASSERT_EQ(swapon(path, 0), 0);
 	self->on = true;
 	ASSERT_TRUE(write_file(MODE, variant->mode));
-	self->world.begin = figures();
+	self->world.begin = swap_stats();
 	memory = (struct region){
 		.size = SIZE, .seed = 1, .cgroup = self->world.victims
 	};
@@ -1105,7 +1051,7 @@ FIXTURE_TEARDOWN_PARENT(loop)
 	char path[32];
 
 	snprintf(path, sizeof(path), "/dev/loop%d", self->number);
-	if (self->world.top[0])
+	if (self->world.cgroups.made)
 		world_empty(&self->world);
 	if (self->on) {
 		EXPECT_TRUE(within(PATIENCE, all_released()));
@@ -1118,7 +1064,7 @@ FIXTURE_TEARDOWN_PARENT(loop)
 
 /*
  * As in stock, a page that was being written when its slot was released is in
- * swap and in memory until somebody reclaims it.
+ * swap and in memory until it is reclaimed.
  */
 static bool all_is_free(const char *cgroup)
 {
@@ -1134,7 +1080,7 @@ TEST_F_TIMEOUT(loop, a_block_device, LIMIT)
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	ASSERT_TRUE(victim_dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_EQ(figures().queued - BEGIN.queued,
+	EXPECT_EQ(swap_stats().queued - BEGIN.queued,
 		  !strcmp(variant->mode, "async") ? PAGES : 0);
 	EXPECT_TRUE(within(PATIENCE, all_is_free(self->world.victims)));
 }
@@ -1171,7 +1117,7 @@ TEST_F_TIMEOUT(loop, while_pages_are_written, LIMIT)
 		ASSERT_EQ(waitpid(pid, NULL, 0), pid);
 	}
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	TH_LOG("%ld queued, %ld slots left", figures().queued - BEGIN.queued,
+	TH_LOG("%ld queued, %ld slots left", swap_stats().queued - BEGIN.queued,
 	       swap_used());
 	EXPECT_TRUE(within(PATIENCE, all_is_free(self->world.victims)));
 }

@@ -1,60 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Swap space of a test's own, processes with memory in it, and what the kernel
- * tells of how their slots come back.
+ * Swap space for a test, processes with memory in it, and what the kernel
+ * reports about the release of their slots.
  */
 #ifndef _SELFTESTS_MEMREAP_SWAP_RELEASE_H
 #define _SELFTESTS_MEMREAP_SWAP_RELEASE_H
 
-#include <ftw.h>
-#include <limits.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/swap.h>
 
+#include "cgroup.h"
+#include "trace.h"
 #include "victim.h"
+#include "zram.h"
 
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT		21
-#endif
-
-#define TRACEFS		"/sys/kernel/tracing"
-#define INSTANCE	TRACEFS "/instances/memreap_swap_selftest"
-#define EVENTS		"/events/memreap_swap"
+#define EVENTS		"memreap_swap"
 #define MODE		"/sys/module/memreap/parameters/swap_release"
 #define PAGE_CLUSTER	"/proc/sys/vm/page-cluster"
 #define DROP_CACHES	"/proc/sys/vm/drop_caches"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300
-/* ms for what may take its time, as there. */
-#define PATIENCE	30000
-/* How often pages are tried to be swapped out, 1 ms apart. */
+/* Attempts to swap pages out, 1 ms apart. */
 #define PAGE_OUT_TRIES	1000
-/* ms for which entries wait before others than workers release them. */
+/* ms for which entries wait before tasks other than workers release them. */
 #define DEADLINE	100
 
-/* Swap space, of which no test uses more than half if it does not say so. */
+/* Swap space. Tests use half of it at most, unless they say so. */
 #define SWAP_SIZE	(64 * MIB)
-/* The memory of most victims: their entries fit into one batch. */
+/* Memory of most victims: their entries fit into one batch. */
 #define SIZE		(2 * MIB)
 
 /* --- What the kernel counts --- */
 
 /**
- * struct figures - the lines swap_release_* in /proc/vmstat
+ * struct swap_stats - the lines swap_release_* of /proc/vmstat
  * @queued: entries left to workers
- * @released: those of them that were released, by whomever
- * @unqueued: entries that found no room to wait
- * @flush: how often somebody in need, or swapoff, released what waits
- * @waiting: now
- * @waiting_max: most of them at a time
+ * @released: of these, those that were released, by any task
+ * @unqueued: entries that did not fit into the queue
+ * @flush: flushes, for lack of swap or memory, or by swapoff
+ * @waiting: entries that wait now
+ * @waiting_max: its maximum
  * @wait_max_us: the longest wait
  */
-struct figures {
+struct swap_stats {
 	long queued;
 	long released;
 	long unqueued;
@@ -64,42 +52,30 @@ struct figures {
 	long wait_max_us;
 };
 
-static inline long vmstat_line(const char *text, const char *name)
-{
-	const char *at = strstr(text, name);
-
-	return at ? atol(at + strlen(name)) : -1;
-}
-
-static inline struct figures figures(void)
+static inline struct swap_stats swap_stats(void)
 {
 	static char text[32768];
-	struct figures f;
+	struct swap_stats f;
 
 	if (!read_file("/proc/vmstat", text, sizeof(text)))
 		text[0] = 0;
-	f.queued = vmstat_line(text, "swap_release_queued ");
-	f.released = vmstat_line(text, "swap_release_released ");
-	f.unqueued = vmstat_line(text, "swap_release_inline ");
-	f.flush = vmstat_line(text, "swap_release_flush ");
-	f.waiting = vmstat_line(text, "swap_release_waiting ");
-	f.waiting_max = vmstat_line(text, "swap_release_waiting_max ");
-	f.wait_max_us = vmstat_line(text, "swap_release_wait_max_us ");
+	f.queued = number_after(text, "swap_release_queued ");
+	f.released = number_after(text, "swap_release_released ");
+	f.unqueued = number_after(text, "swap_release_inline ");
+	f.flush = number_after(text, "swap_release_flush ");
+	f.waiting = number_after(text, "swap_release_waiting ");
+	f.waiting_max = number_after(text, "swap_release_waiting_max ");
+	f.wait_max_us = number_after(text, "swap_release_wait_max_us ");
 
 	return f;
 }
 
-/* A line of /proc/meminfo, in pages. */
+/* Returns a line of /proc/meminfo in pages, or -1. */
 static inline long pages_of(const char *name)
 {
-	static char text[8192];
-	const char *at;
+	long kib = read_number("/proc/meminfo", name);
 
-	if (!read_file("/proc/meminfo", text, sizeof(text)))
-		return -1;
-	at = strstr(text, name);
-
-	return at ? atol(at + strlen(name)) * 1024 / (long)PAGE : -1;
+	return kib < 0 ? -1 : kib * 1024 / (long)PAGE;
 }
 
 static inline long swap_free(void)
@@ -107,7 +83,7 @@ static inline long swap_free(void)
 	return pages_of("SwapFree:");
 }
 
-/* Pages that are in memory and in swap. CPUs are late to tell of theirs. */
+/* Pages in both memory and swap. The refresh adds what CPUs count locally. */
 static inline long swap_cached(void)
 {
 	write_file("/proc/sys/vm/stat_refresh", "1");
@@ -116,8 +92,8 @@ static inline long swap_cached(void)
 }
 
 /*
- * A CPU may keep this many slots to itself, to allocate from, and as many that
- * it was given back; with little swap it does not.
+ * Slots that a CPU may cache for allocations, and as many that were returned to
+ * it; with little swap it caches none.
  */
 #define SLOTS_OF_A_CPU	64
 #define SLOTS_OF_CPUS	(2 * SLOTS_OF_A_CPU * sysconf(_SC_NPROCESSORS_ONLN))
@@ -127,16 +103,16 @@ static inline long swap_used(void)
 	return pages_of("SwapTotal:") - swap_free();
 }
 
-/* --- Who releases entries --- */
+/* --- What releases entries --- */
 
 enum by { WORKER, SWAPOFF, NEED, OVERDUE, HIBERNATION, NR_BY };
 
 /**
- * struct told - what the events say
+ * struct told - sums over the events
  * @queues: batches that were queued
  * @pages: slots in them
  * @runs: of neighbouring slots in them
- * @by: for those who release them...
+ * @by: per reason for the release
  * @by.pages: slots
  * @by.took_ns: time it took
  * @by.waited_ns: the longest wait
@@ -152,8 +128,8 @@ struct told {
 	} by[NR_BY];
 };
 
-/* Not while hogs keep the rest of the kernel from running: it would wait. */
-static inline void hear(struct told *told)
+/* Not while hogs run: it would wait for the rest of the kernel. */
+static inline void read_events(struct told *told)
 {
 	static const char * const names[NR_BY] = {
 		"worker", "swapoff", "need", "deadline", "hibernation",
@@ -194,91 +170,19 @@ static inline void hear(struct told *told)
 }
 
 /*
- * Released by those whose task it is: by workers, or, where it takes a machine
- * longer than entries may wait to get there, by those who queue more.
+ * Slots released as intended: by workers, or, on a machine so slow that the
+ * deadline passes first, by tasks that queue more.
  */
-static inline long in_due_course(const struct told *told)
+static inline long released_normally(const struct told *told)
 {
 	return told->by[WORKER].pages + told->by[OVERDUE].pages;
 }
 
-static inline void forget(void)
-{
-	close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
-}
-
 /* --- Devices to swap to --- */
 
-/* A header as mkswap(8) writes it. */
-static inline bool make_swap(const char *device, size_t size)
-{
-	unsigned int version = 1, last_page = size / PAGE - 1;
-	char *page = calloc(1, PAGE);
-	int fd = open(device, O_WRONLY | O_CLOEXEC);
-	bool done = false;
-
-	if (fd >= 0 && page) {
-		memcpy(page + 1024, &version, sizeof(version));
-		memcpy(page + 1028, &last_page, sizeof(last_page));
-		memcpy(page + PAGE - 10, "SWAPSPACE2", 10);
-		done = pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE && !fsync(fd);
-	}
-	if (fd >= 0)
-		close(fd);
-	free(page);
-
-	return done;
-}
-
-static inline bool zram_write(int nr, const char *file, const char *text)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/sys/block/zram%d/%s", nr, file);
-
-	return write_file(path, text);
-}
-
-static inline const char *zram_device(int nr)
-{
-	static char paths[4][16];
-
-	snprintf(paths[nr], sizeof(paths[nr]), "/dev/zram%d", nr);
-
-	return paths[nr];
-}
-
-/* Not in use afterwards, with nothing in it; fails if it is still in use. */
-static inline bool zram_reset(int nr)
-{
-	return zram_write(nr, "reset", "1");
-}
-
-/* @prio: those with a higher one are used first; at most 100. */
-static inline bool zram_on(int nr, size_t size, int prio)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "%zu", size);
-	if (!zram_write(nr, "disksize", text))
-		return false;
-	if (make_swap(zram_device(nr), size) &&
-	    !swapon(zram_device(nr), SWAP_FLAG_PREFER | prio))
-		return true;
-	zram_reset(nr);
-
-	return false;
-}
-
-/* A process forked while the device was being set up may hold on to it. */
-static inline bool zram_off(int nr)
-{
-	return !swapoff(zram_device(nr)) && within(PATIENCE, zram_reset(nr));
-}
-
 /*
- * Slots in use, without those that CPUs keep to themselves: to turn a device
- * off makes them give these back. It releases what waits, too.
+ * Returns the slots in use, without those that CPUs cache: swapoff of a second
+ * device returns these, and releases waiting entries, too.
  */
 static inline long swap_used_exactly(void)
 {
@@ -290,145 +194,80 @@ static inline long swap_used_exactly(void)
 
 /* --- cgroups --- */
 
-static inline bool cgroup_write(const char *cgroup, const char *file,
-				const char *text)
-{
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-
-	return write_file(path, text);
-}
-
-/* The number after @key, or the only one if that is NULL; -1 if none. */
-static inline long cgroup_read(const char *cgroup, const char *file,
-			       const char *key)
-{
-	char path[PATH_MAX], text[4096], *at = text;
-
-	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-	if (!read_file(path, text, sizeof(text)))
-		return -1;
-	if (key) {
-		at = strstr(text, key);
-		if (!at)
-			return -1;
-		at += strlen(key);
-	}
-
-	return atol(at);
-}
-
-static inline bool cgroup_enter(const char *cgroup)
-{
-	return cgroup_write(cgroup, "cgroup.procs", "0");
-}
-
 static inline long cgroup_swap(const char *cgroup)
 {
 	return cgroup_read(cgroup, "memory.swap.current", NULL) / (long)PAGE;
 }
 
-static inline int cgroup_remove(const char *path, const struct stat *st,
-				int type, struct FTW *ftw)
-{
-	if (type == FTW_DP)
-		rmdir(path);
-
-	return 0;
-}
-
 /* --- The kernel while a test runs --- */
 
-/* Of the process that outlives the tests. */
-static pid_t harness;
-static int kmsg = -1;
-static bool mounted;
+/* A zram device that was added for the tests; -1: none. */
 static int added = -1;
 
-/*
- * Once for all tests: to make an instance takes longer than most of them. Of
- * our own, so that other users of tracing are not disturbed.
- */
 static void __attribute__((constructor)) world_once(void)
 {
-	char text[16];
-
-	harness = getpid();
 	if (geteuid() || access(MODE, F_OK))
 		return;
-	kmsg = kmsg_open();
-	if (access(TRACEFS "/events", F_OK))
-		mounted = !mount("tracefs", TRACEFS, "tracefs", 0, NULL);
-	mkdir(INSTANCE, 0700);
-	if (access(zram_device(1), F_OK) &&
-	    read_file("/sys/class/zram-control/hot_add", text, sizeof(text)))
-		added = atoi(text);
+	trace_begin(EVENTS);
+	if (access(zram_device(1), F_OK))
+		added = read_number("/sys/class/zram-control/hot_add", NULL);
 }
 
 static void __attribute__((destructor)) world_at_last(void)
 {
 	char text[16];
 
-	if (getpid() != harness)
+	if (getpid() != trace_owner || added < 0)
 		return;
-	rmdir(INSTANCE);
-	if (mounted)
-		umount(TRACEFS);
 	snprintf(text, sizeof(text), "%d", added);
-	if (added >= 0)
-		write_file("/sys/class/zram-control/hot_remove", text);
+	write_file("/sys/class/zram-control/hot_remove", text);
 }
 
 /**
- * struct world - what is set up for a test, and how it was before
- * @root: where cgroup2 is mounted
- * @top: a cgroup for all processes of the test
- * @victims: one below it
- * @others: likewise
- * @mode: how entries were released
+ * struct world - what is set up for a test, and settings before it
+ * @cgroups: for the processes of the test
+ * @victims: one of them
+ * @others: another one
+ * @mode: the parameter
  * @cluster: vm.page-cluster
  * @on: there is swap on zram0
- * @begin: figures
+ * @begin: counters at the start
  */
 struct world {
-	char root[PATH_MAX / 8];
-	char top[PATH_MAX / 4];
+	struct cgroups cgroups;
 	char victims[PATH_MAX / 4 + 16];
 	char others[PATH_MAX / 4 + 16];
 	char mode[16];
 	char cluster[16];
 	bool on;
-	struct figures begin;
+	struct swap_stats begin;
 };
 
-/* All processes below the top end; the caller is none of them. */
+/* Kills all processes in the cgroups, but not the caller. */
 static inline void world_empty(struct world *w)
 {
-	cgroup_enter(w->root);
-	cgroup_write(w->top, "cgroup.kill", "1");
-	within(PATIENCE, !cgroup_read(w->top, "cgroup.events", "populated "));
+	cgroup_enter(w->cgroups.root);
+	cgroup_write(w->cgroups.top, "cgroup.kill", "1");
+	cgroup_empties(w->cgroups.top);
 }
 
 static inline void world_restore(struct world *w)
 {
-	if (w->top[0]) {
+	if (w->cgroups.made)
 		world_empty(w);
-		within(PATIENCE, !nftw(w->top, cgroup_remove, 8,
-				       FTW_DEPTH | FTW_PHYS) &&
-		       access(w->top, F_OK));
-	}
+	cgroups_end(&w->cgroups);
 	if (w->mode[0])
 		write_file(MODE, w->mode);
 	if (w->cluster[0])
 		write_file(PAGE_CLUSTER, w->cluster);
-	write_file(INSTANCE EVENTS "/enable", "0");
-	w->top[0] = 0;
+	trace_enable(EVENTS, false);
 }
 
-/* Returns NULL, or what is missing. There is no swap yet. */
+/* Sets up everything but swap. Returns NULL, or what is missing. */
 static inline const char *world_prepare(struct world *w)
 {
+	const char *missing;
+
 	memset(w, 0, sizeof(*w));
 	if (access(MODE, F_OK))
 		return "no memreap.swap_release in this kernel";
@@ -438,33 +277,29 @@ static inline const char *world_prepare(struct world *w)
 		return "there is swap in use, which the tests would disturb";
 	if (access(zram_device(0), F_OK) || access(zram_device(1), F_OK))
 		return "no two zram devices to swap to";
-	if (access(INSTANCE EVENTS, F_OK))
+	if (access(INSTANCE, F_OK))
 		return "no memreap_swap events";
-	if (!cgroup2_mount(w->root, sizeof(w->root)))
-		return "no cgroup2 is mounted: mount one at /sys/fs/cgroup";
-	/* Left on: to take them away might harm those who came to use them. */
-	if (!cgroup_write(w->root, "cgroup.subtree_control", "+cpu +memory"))
-		return "no cpu and memory controllers for cgroup2";
-
 	if (!read_file(MODE, w->mode, sizeof(w->mode)) ||
 	    !read_file(PAGE_CLUSTER, w->cluster, sizeof(w->cluster)))
 		return "settings cannot be read";
-	snprintf(w->top, sizeof(w->top), "%s/swap_selftest", w->root);
-	snprintf(w->victims, sizeof(w->victims), "%s/victims", w->top);
-	snprintf(w->others, sizeof(w->others), "%s/others", w->top);
-	if (mkdir(w->top, 0700) ||
-	    !cgroup_write(w->top, "cgroup.subtree_control", "+cpu +memory") ||
+	missing = cgroups_begin(&w->cgroups, "+cpu +memory");
+	if (missing)
+		return missing;
+	snprintf(w->victims, sizeof(w->victims), "%s/victims", w->cgroups.top);
+	snprintf(w->others, sizeof(w->others), "%s/others", w->cgroups.top);
+	if (cgroup_write(w->cgroups.top, "cgroup.subtree_control",
+			 "+cpu +memory") ||
 	    mkdir(w->victims, 0700) || mkdir(w->others, 0700))
 		return "no cgroup can be made";
-	/* What nobody asked for stays in swap. */
+	/* No readahead: only pages that are accessed leave swap. */
 	write_file(PAGE_CLUSTER, "0");
 	write_file(MODE, "async");
-	forget();
-	if (!write_file(INSTANCE EVENTS "/enable", "1"))
+	trace_clear();
+	if (!trace_enable(EVENTS, true))
 		return "no memreap_swap events";
 	if (kmsg >= 0)
 		lseek(kmsg, 0, SEEK_END);
-	/* A victim that should live and does not is told by its silence. */
+	/* A victim that died unexpectedly does not answer. */
 	signal(SIGPIPE, SIG_IGN);
 
 	return NULL;
@@ -484,67 +319,62 @@ static inline const char *world_begin(struct world *w, size_t size)
 		world_restore(w);
 		return "zram0 cannot be used for swap";
 	}
-	w->begin = figures();
+	w->begin = swap_stats();
 
 	return NULL;
 }
 
-/* Nothing waits, and all that ever did has been released. */
+/* Returns whether all entries that ever waited have been released. */
 static inline bool all_released(void)
 {
-	struct figures f = figures();
+	struct swap_stats f = swap_stats();
 
 	return !f.waiting && f.queued == f.released;
 }
 
 /*
- * Slots that are still in use when nothing refers to them any more. A page that
- * somebody has locked when its last entry goes keeps its slot, as in the stock
- * kernel, until reclaim comes by.
+ * Returns the slots in use when no page table refers to any. A page that was
+ * locked when its last entry was released keeps its slot until it is reclaimed,
+ * as in the stock kernel.
  */
 static inline long swap_left(struct world *w)
 {
-	cgroup_write(w->top, "memory.reclaim", "64M");
+	cgroup_write(w->cgroups.top, "memory.reclaim", "64M");
 
 	return swap_used_exactly();
 }
 
-/* For the parent's teardown: nothing is left of the test, not even in swap. */
+/* For teardown in the test's parent: checks that no slot is left in use. */
 static inline void world_end(struct __test_metadata *_metadata,
 			     struct world *w)
 {
-	char line[1024];
 	long used;
 
-	if (!w->top[0])
+	if (!w->cgroups.made)
 		return;
 	world_empty(w);
 	EXPECT_TRUE(within(PATIENCE, all_released())) {
-		struct figures f = figures();
+		struct swap_stats f = swap_stats();
 
 		TH_LOG("%ld queued, %ld released, %ld wait", f.queued,
 		       f.released, f.waiting);
 	}
 	if (w->on) {
-		/* If a test came to its end before it did this. */
+		/* In case the test ended early. */
 		zram_off(1);
 		used = swap_left(w);
 		EXPECT_EQ(used, 0);
-		/* A slot that is lost would never let it go. */
+		/* With a lost slot, swapoff would never end. */
 		if (!used)
 			EXPECT_TRUE(zram_off(0));
 	}
 	world_restore(w);
-	if (kmsg < 0)
-		return;
-	if (!kernel_complained(kmsg, line, sizeof(line)))
-		line[0] = 0;
-	EXPECT_STREQ(line, "");
+	EXPECT_NO_COMPLAINT(kmsg);
 }
 
 /* --- Memory that goes to swap --- */
 
-/* How many of these pages are in swap. */
+/* Returns how many of these pages are in swap, or -1. */
 static inline long swapped(const void *mem, size_t size)
 {
 	unsigned long entries[512];
@@ -575,10 +405,10 @@ static inline bool page_out_once(void *mem, size_t size)
 }
 
 /*
- * A page may be busy: until @pages are in swap. So many tries and not so much
- * time, as on a slow machine the first one can take that long. Pages that this
- * task touched on a CPU where it ran before may not be on the lists of reclaim
- * yet: dropping caches, here in silence, has all CPUs put theirs there.
+ * Swaps out until @pages are in swap: a page may be busy. It limits attempts,
+ * not time, as one attempt may take long on a slow machine. Pages may still be
+ * in per-CPU batches of CPUs where this task ran before: dropping caches, here
+ * without a message, makes all CPUs put theirs on the LRU lists.
  */
 static inline bool page_out(void *mem, size_t size, long pages)
 {
@@ -592,7 +422,7 @@ static inline bool page_out(void *mem, size_t size, long pages)
 	return false;
 }
 
-/* Memory without huge pages, whatever the system's setting. */
+/* Maps memory without huge pages, whatever the system's setting. */
 static inline char *map_small(size_t size)
 {
 	char *mem = map(size, MAP_PRIVATE);
@@ -606,13 +436,13 @@ static inline char *map_small(size_t size)
 /**
  * struct region - memory of a process
  * @size: its size
- * @seed: tells it from others
- * @cgroup: where to go first; NULL for none
+ * @seed: of its content
+ * @cgroup: entered first; or NULL
  * @stripes: no two neighbours in memory are neighbours in swap
- * @noise: half of it does not compress
- * @fifo: the process' priority as soon as it is set up; 0 for an ordinary one
- * @score: its oom_score_adj; 0 to keep what it has
- * @mem: where it is
+ * @noise: half of it is incompressible
+ * @fifo: real-time priority of the process once it is set up; 0: none
+ * @score: its oom_score_adj; 0: unchanged
+ * @mem: its address
  */
 struct region {
 	size_t size;
@@ -647,16 +477,7 @@ static inline bool swap_out_stripes(struct region *r)
 	return true;
 }
 
-static inline bool set_score(int score)
-{
-	char text[16];
-
-	snprintf(text, sizeof(text), "%d", score);
-
-	return write_file("/proc/self/oom_score_adj", text);
-}
-
-/* Leaves alone what fill() puts there. */
+/* Keeps what fill() wrote. */
 static inline void add_noise(char *mem, size_t size, unsigned long long seed)
 {
 	for (size_t i = 0; i < size; i += PAGE) {
@@ -667,14 +488,14 @@ static inline void add_noise(char *mem, size_t size, unsigned long long seed)
 	}
 }
 
-/* For victim_ops: all of the memory is in swap. */
+/* For victim_ops: swaps all of the memory out. */
 static inline enum verdict region_swap_out(void *arg)
 {
 	struct region *r = arg;
 
 	if (r->cgroup && !cgroup_enter(r->cgroup))
 		return BAD;
-	if (r->score && !set_score(r->score))
+	if (r->score && !set_oom_score_adj(0, r->score))
 		return BAD;
 	r->mem = map_small(r->size);
 	if (!r->mem)
@@ -693,7 +514,7 @@ static inline enum verdict region_swap_out(void *arg)
 	return !r->fifo || set_fifo(r->fifo) ? GOOD : BAD;
 }
 
-/* For victim_ops: it is what it was. */
+/* For victim_ops. */
 static inline enum verdict region_check(void *arg)
 {
 	struct region *r = arg;
@@ -701,40 +522,34 @@ static inline enum verdict region_check(void *arg)
 	return filled(r->mem, r->size, r->seed) ? GOOD : BAD;
 }
 
-/* --- Ends --- */
+/* --- Exits --- */
 
-/* Of any process: its memory is gone by then. */
-static inline bool ends(int pidfd)
-{
-	struct pollfd fd = { .fd = pidfd, .events = POLLIN };
-
-	return poll(&fd, 1, PATIENCE) == 1;
-}
-
-static inline int pidfd_of(pid_t pid)
-{
-	return syscall(__NR_pidfd_open, pid, 0);
-}
-
-/* Kill somebody else's child. */
+/* Kills a process that may be the child of another one. */
 static inline bool kill_pid(pid_t pid)
 {
-	int pidfd = pidfd_of(pid);
-	bool well = pidfd >= 0 && !kill(pid, SIGKILL) && ends(pidfd);
+	int pidfd = pidfd_of(pid, 0);
+	bool exited = pidfd >= 0 && !kill(pid, SIGKILL) &&
+		      pidfd_exits(pidfd, PATIENCE);
 
 	close(pidfd);
 
-	return well;
+	return exited;
 }
 
-/* Kill a victim and wait until it is gone. */
+/* Kills a victim and waits until its memory is freed. */
+static inline bool victim_killed(struct victim *v)
+{
+	return !kill_plain(v) && pidfd_exits(v->pidfd, PATIENCE);
+}
+
+/* The same, and waits for the victim. */
 static inline bool victim_dies(struct victim *v)
 {
-	bool well = !kill(v->pid, SIGKILL) && ends(v->pidfd);
+	bool exited = victim_killed(v);
 
 	victim_end(v);
 
-	return well;
+	return exited;
 }
 
 #endif /* _SELFTESTS_MEMREAP_SWAP_RELEASE_H */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Entries that wait are charged to cgroups of version 1, together with memory.
- * In a program of its own: whoever gives the controller to version 2, as other
- * tests do, does not get it back.
+ * In a program of its own: once the controller is used by version 2, as in other
+ * tests, version 1 does not get it back.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
@@ -13,11 +13,11 @@
 #define MEMSW		"memory.memsw."
 
 /**
- * struct v1 - what is set up for a test, and how it was before
+ * struct v1 - what is set up for a test, and settings before it
  * @root: where the controller is mounted
  * @cgroup: one below it
  * @limits: of hogs
- * @mode: how entries were released
+ * @mode: the parameter before
  * @cluster: vm.page-cluster
  * @swappiness: vm.swappiness
  * @mounted: there is something at @root
@@ -56,7 +56,7 @@ static const char *v1_begin(struct v1 *v1)
 	if (!limits_lift(&v1->limits))
 		return "hogs cannot have all CPUs to themselves";
 	/* A cgroup of version 1 begins with this. */
-	if (!nothing_is_swapped(v1->swappiness, 16) ||
+	if (!disable_swapping(v1->swappiness, 16) ||
 	    mkdir(v1->cgroup, 0700))
 		return "no cgroup can be made";
 	if (cgroup_read(v1->cgroup, MEMSW "usage_in_bytes", NULL) < 0)
@@ -81,8 +81,8 @@ FIXTURE_SETUP(memsw)
 	if (missing)
 		SKIP(return, "%s", missing);
 	ASSERT_TRUE(hogs_start());
-	/* Whoever dies, not the test. */
-	ASSERT_TRUE(set_score(-1000));
+	/* The test must not be killed. */
+	ASSERT_TRUE(set_oom_score_adj(0, -1000));
 }
 
 FIXTURE_TEARDOWN_PARENT(memsw)
@@ -90,7 +90,7 @@ FIXTURE_TEARDOWN_PARENT(memsw)
 	struct v1 *v1 = &self->v1;
 
 	limits_restore(&v1->limits);
-	/* Those who died with the test are gone, or about to be. */
+	/* Processes that died with the test are gone, or soon will be. */
 	EXPECT_TRUE(within(PATIENCE, !rmdir(v1->cgroup) || errno == ENOENT));
 	EXPECT_TRUE(within(PATIENCE, all_released()));
 	if (v1->on)
@@ -109,33 +109,30 @@ FIXTURE_TEARDOWN_PARENT(memsw)
 /* Of memory and swap together, @more than what is in use. */
 static bool limit(const char *cgroup, long more)
 {
-	char text[32];
+	more += cgroup_read(cgroup, MEMSW "usage_in_bytes", NULL);
 
-	snprintf(text, sizeof(text), "%ld", more +
-		 cgroup_read(cgroup, MEMSW "usage_in_bytes", NULL));
-
-	return cgroup_write(cgroup, LIMIT_FILE, text) &&
-	       cgroup_write(cgroup, MEMSW "limit_in_bytes", text);
+	return !cgroup_write_number(cgroup, LIMIT_FILE, more) &&
+	       !cgroup_write_number(cgroup, MEMSW "limit_in_bytes", more);
 }
 
 TEST_F_TIMEOUT(memsw, out_of_it, LIMIT)
 {
 	const size_t size = 16 * MIB;
-	struct need need;
+	struct mlocked mem;
 
 	ASSERT_TRUE(candidates_start(self->v1.cgroup, size));
 	ASSERT_TRUE(limit(self->v1.cgroup, 4 * MIB));
 	ASSERT_TRUE(cgroup_enter(self->v1.cgroup));
-	ASSERT_TRUE(need_begin(&need, 2 * size));
-	expect_one_victim(_metadata, &need, size / 2, size / 2);
+	ASSERT_TRUE(mlocked_map(&mem, 2 * size));
+	expect_one_victim(_metadata, &mem, size / 2, size / 2);
 	cgroup_enter(self->v1.root);
 }
 
 /* The limit is lowered as soon as the processes are gone. */
 TEST_F_TIMEOUT(memsw, resized, LIMIT)
 {
-	struct figures f;
-	char text[32];
+	const char *cgroup = self->v1.cgroup;
+	struct swap_stats f;
 	int err;
 
 	memory = (struct region){
@@ -143,17 +140,12 @@ TEST_F_TIMEOUT(memsw, resized, LIMIT)
 		.fifo = VICTIM_PRIORITY
 	};
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	snprintf(text, sizeof(text), "%ld", (long)SIZE / 2);
-	ASSERT_TRUE(cgroup_write(self->v1.cgroup, LIMIT_FILE, text));
-	ASSERT_FALSE(cgroup_write(self->v1.cgroup, MEMSW "limit_in_bytes", text));
-	ASSERT_EQ(errno, EBUSY);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	f = figures();
-	err = cgroup_write(self->v1.cgroup, MEMSW "limit_in_bytes", text) ? 0 :
-								      errno;
-	ASSERT_TRUE(hogs_rest());
+	ASSERT_EQ(cgroup_write_number(cgroup, LIMIT_FILE, SIZE / 2), 0);
+	ASSERT_EQ(cgroup_write_number(cgroup, MEMSW "limit_in_bytes", SIZE / 2),
+		  EBUSY);
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
+	err = cgroup_write_number(cgroup, MEMSW "limit_in_bytes", SIZE / 2);
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_EQ(f.waiting, (long)(SIZE / PAGE));
 	EXPECT_EQ(err, 0);
@@ -170,12 +162,12 @@ static enum verdict sleeper_prepare(void *arg)
 static void sleeper_run(void *arg)
 {
 	struct region *r = arg;
-	struct need need;
+	struct mlocked mem;
 
-	_exit(!need_begin(&need, r->size) || !need_more(&need, r->size));
+	_exit(!mlocked_map(&mem, r->size) || !mlocked_grow(&mem, r->size));
 }
 
-/* Without an OOM killer they wait, until somebody else makes room. */
+/* Without an OOM killer tasks wait until another one makes room. */
 TEST_F_TIMEOUT(memsw, out_of_it_without_kills, LIMIT)
 {
 	const size_t size = 16 * MIB;
@@ -185,30 +177,27 @@ TEST_F_TIMEOUT(memsw, out_of_it_without_kills, LIMIT)
 	};
 	struct victim_ops ops = { &region, sleeper_prepare, .run = sleeper_run };
 	struct victim sleeper;
-	struct figures f;
+	struct swap_stats f;
 
 	memory = (struct region){
 		.size = size, .seed = 1, .cgroup = self->v1.cgroup,
 		.fifo = VICTIM_PRIORITY
 	};
-	ASSERT_TRUE(cgroup_write(self->v1.cgroup, "memory.oom_control", "1"));
+	ASSERT_EQ(cgroup_write(self->v1.cgroup, "memory.oom_control", "1"), 0);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	ASSERT_TRUE(limit(self->v1.cgroup, MIB));
 	ASSERT_EQ(victim_start(&sleeper, &ops), GOOD);
 	ASSERT_TRUE(within(PATIENCE, cgroup_read(self->v1.cgroup,
 						 "memory.oom_control",
 						 "under_oom ") == 1));
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	f = figures();
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
 	/* It looks whether there is room as soon as there could be. */
 	usleep(20000);
-	ASSERT_TRUE(hogs_rest());
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_GT(f.waiting, 0);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	EXPECT_TRUE(ends(sleeper.pidfd));
+	EXPECT_TRUE(pidfd_exits(sleeper.pidfd, PATIENCE));
 	victim_end(&victim);
 	victim_end(&sleeper);
 }

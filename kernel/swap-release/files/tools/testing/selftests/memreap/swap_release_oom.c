@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Entries that wait hold memory, in zram or zswap, that somebody lacks. */
+/* Out of memory while entries that wait hold memory, in zram or zswap. */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
 #include "swap_release.h"
@@ -26,13 +26,13 @@ FIXTURE_SETUP(oom)
 		SKIP(return, "%s", missing);
 	if (!limits_lift(&self->limits))
 		SKIP(return, "hogs cannot have all CPUs to themselves");
-	ASSERT_TRUE(nothing_is_swapped(self->swappiness, 16));
+	ASSERT_TRUE(disable_swapping(self->swappiness, 16));
 	/* kswapd, which takes it back, does not get to run. */
 	if (read_file(BOOST, self->boost, sizeof(self->boost)))
 		ASSERT_TRUE(write_file(BOOST, "0"));
 	ASSERT_TRUE(hogs_start());
-	/* Whoever dies, not the test. */
-	ASSERT_TRUE(set_score(-1000));
+	/* The test must not be killed. */
+	ASSERT_TRUE(set_oom_score_adj(0, -1000));
 }
 
 FIXTURE_TEARDOWN_PARENT(oom)
@@ -58,7 +58,7 @@ static void expect_released_by_need(struct __test_metadata *_metadata,
 {
 	struct told told;
 
-	hear(&told);
+	read_events(&told);
 	TH_LOG("pages by need %ld, deadline %ld, worker %ld",
 	       told.by[NEED].pages, told.by[OVERDUE].pages,
 	       told.by[WORKER].pages);
@@ -67,14 +67,14 @@ static void expect_released_by_need(struct __test_metadata *_metadata,
 		EXPECT_GT(told.by[NEED].pages, 0);
 }
 
-/* What is to be had before the hogs begin. */
+/* Memory to leave available before the hogs start. */
 #define LEFT	(16 * MIB)
-/* And what is taken before that in small pages: huge ones may not fit. */
+/* Memory to use up before that in small pages: huge ones may not fit. */
 #define FILLED	(32 * MIB)
 
 /*
- * Without them, in a kernel full of checks, it would take as long as the test
- * may. The more of them the machine cannot give, the longer it takes.
+ * Uses up memory by huge pages. In a kernel full of checks, small pages alone
+ * would take longer than the test may.
  */
 static void take_hugepages(char *before, size_t size)
 {
@@ -91,14 +91,14 @@ static void take_hugepages(char *before, size_t size)
 TEST_F_TIMEOUT(oom, of_the_machine, LIMIT)
 {
 	const size_t size = 16 * MIB;
-	struct need need;
+	struct mlocked mem;
 
 	ASSERT_TRUE(candidates_start(self->world.victims, size));
 	take_hugepages(self->hugepages, sizeof(self->hugepages));
-	ASSERT_TRUE(need_begin(&need, pages_of("MemTotal:") * PAGE));
+	ASSERT_TRUE(mlocked_map(&mem, pages_of("MemTotal:") * PAGE));
 	while (pages_of("MemAvailable:") * PAGE > LEFT)
-		ASSERT_TRUE(need_more(&need, MIB));
-	expect_one_victim(_metadata, &need, size / 4, size / 2);
+		ASSERT_TRUE(mlocked_grow(&mem, MIB));
+	expect_one_victim(_metadata, &mem, size / 4, size / 2);
 	expect_released_by_need(_metadata, &self->limits, size);
 }
 
@@ -114,9 +114,9 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_without_zswap, LIMIT)
 	};
 	struct victim_ops ops = { &other, region_swap_out };
 	const char *cgroup = self->world.victims;
-	struct figures f, after;
+	struct swap_stats f, after;
 	struct victim first;
-	struct need need;
+	struct mlocked mem;
 	bool found;
 
 	if (read_file(ZSWAP, self->zswap, sizeof(self->zswap)) &&
@@ -124,17 +124,14 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_without_zswap, LIMIT)
 		SKIP(return, "zswap is in use");
 	ASSERT_EQ(victim_start(&first, &ops), GOOD);
 	ASSERT_TRUE(candidates_start(cgroup, SIZE));
-	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", "16M"));
+	ASSERT_EQ(cgroup_write(cgroup, "memory.max", "16M"), 0);
 	ASSERT_TRUE(cgroup_enter(cgroup));
-	ASSERT_TRUE(need_begin(&need, 32 * MIB));
-	ASSERT_TRUE(hogs_go());
-	kill(first.pid, SIGKILL);
-	ends(first.pidfd);
-	f = figures();
-	found = need_until_gone(&need, &victim);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
-	munmap(need.mem, need.size);
+	ASSERT_TRUE(mlocked_map(&mem, 32 * MIB));
+	ASSERT_TRUE(hogs_run_and_kill(&first, &f));
+	found = mlocked_grow_until_gone(&mem, &victim);
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
+	munmap(mem.mem, mem.size);
 	EXPECT_TRUE(found);
 	EXPECT_EQ(f.waiting, (long)(SIZE / PAGE));
 	EXPECT_EQ(after.flush, f.flush);
@@ -148,8 +145,7 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
 {
 	const char *cgroup = self->world.victims;
 	const size_t size = 8 * MIB;
-	struct need need;
-	char text[32];
+	struct mlocked mem;
 
 	if (!read_file(ZSWAP, self->zswap, sizeof(self->zswap)))
 		SKIP(return, "no zswap");
@@ -157,12 +153,11 @@ TEST_F_TIMEOUT(oom, of_a_cgroup_with_zswap, LIMIT)
 	ASSERT_TRUE(candidates_start(cgroup, size));
 	ASSERT_GT(cgroup_read(cgroup, "memory.stat", "zswap "),
 		  (long)size / 4);
-	snprintf(text, sizeof(text), "%ld",
-		 cgroup_read(cgroup, "memory.current", NULL) + (long)MIB);
-	ASSERT_TRUE(cgroup_write(cgroup, "memory.max", text));
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max",
+				      cgroup_memory(cgroup) + MIB), 0);
 	ASSERT_TRUE(cgroup_enter(cgroup));
-	ASSERT_TRUE(need_begin(&need, 2 * size));
-	expect_one_victim(_metadata, &need, size / 4, size / 2);
+	ASSERT_TRUE(mlocked_map(&mem, 2 * size));
+	expect_one_victim(_metadata, &mem, size / 4, size / 2);
 	expect_released_by_need(_metadata, &self->limits, size);
 }
 

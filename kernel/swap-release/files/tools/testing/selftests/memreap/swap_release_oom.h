@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Memory runs out while entries wait that hold some of it, and no worker gets
- * to run: for one victim that was needed, no other must die.
+ * Memory runs out while waiting entries hold some of it and no worker runs: one
+ * victim is killed, and no second one.
  */
 #ifndef _SELFTESTS_MEMREAP_SWAP_RELEASE_OOM_H
 #define _SELFTESTS_MEMREAP_SWAP_RELEASE_OOM_H
@@ -11,15 +11,15 @@
 
 #define SWAPPINESS	"/proc/sys/vm/swappiness"
 
-/* The victim, who goes first, and one who need not die. */
+/* oom_score_adj of the victim, and of the process that would be next. */
 #define VICTIM_SCORE	1000
 #define NEXT_SCORE	0
-/* Whoever is killed is gone before the test, which does not sleep, goes on. */
+/* Above the test, which does not sleep: victims exit before it continues. */
 #define DYING_PRIORITY	(TEST_PRIORITY + 5)
-/* What the one who is next would bring. */
+/* Memory of the process that would be next. */
 #define NEXT_SIZE	(8 * MIB)
 
-/* Not in a fixture: victims begin as copies of the test. */
+/* Not in a fixture: victims start as copies of the test. */
 static struct region memory;
 static struct region next_memory;
 static struct victim victim;
@@ -29,7 +29,7 @@ static enum verdict stay_in_memory(void *arg)
 {
 	struct region *r = arg;
 
-	if ((r->cgroup && !cgroup_enter(r->cgroup)) || !set_score(r->score))
+	if ((r->cgroup && !cgroup_enter(r->cgroup)) || !set_oom_score_adj(0, r->score))
 		return BAD;
 	r->mem = map_small(r->size);
 	if (!r->mem)
@@ -47,7 +47,7 @@ static const struct victim_ops next_ops = {
 	&next_memory, stay_in_memory, region_check
 };
 
-/* Both, with @size of the victim's in swap. */
+/* Starts both, with @size of the victim in swap. */
 static inline bool candidates_start(const char *cgroup, size_t size)
 {
 	memory = (struct region){
@@ -65,107 +65,101 @@ static inline bool candidates_start(const char *cgroup, size_t size)
 
 static inline bool gone(const struct victim *v)
 {
-	struct pollfd fd = { .fd = v->pidfd, .events = POLLIN };
-
-	return poll(&fd, 1, 0) == 1;
+	return pidfd_exits(v->pidfd, 0);
 }
 
 /**
- * struct need - memory that cannot be reclaimed, used from its begin on
- * @mem: where it is
- * @size: what there may be of it
- * @used: what there is
+ * struct mlocked - memory that cannot be reclaimed, used from its start on
+ * @mem: its address
+ * @size: mapped
+ * @used: of these, the bytes in memory
  */
-struct need {
+struct mlocked {
 	char *mem;
 	size_t size;
 	size_t used;
 };
 
-static inline bool need_begin(struct need *need, size_t size)
+static inline bool mlocked_map(struct mlocked *m, size_t size)
 {
-	need->used = 0;
-	need->size = size;
-	need->mem = map(size, MAP_PRIVATE | MAP_NORESERVE);
+	m->used = 0;
+	m->size = size;
+	m->mem = map(size, MAP_PRIVATE | MAP_NORESERVE);
 
-	return need->mem && !madvise(need->mem, size, MADV_NOHUGEPAGE) &&
-	       !madvise(need->mem, size, MADV_DONTFORK) &&
-	       !mlock2(need->mem, size, MLOCK_ONFAULT);
+	return m->mem && !madvise(m->mem, size, MADV_NOHUGEPAGE) &&
+	       !madvise(m->mem, size, MADV_DONTFORK) &&
+	       !mlock2(m->mem, size, MLOCK_ONFAULT);
 }
 
-static inline bool need_more(struct need *need, size_t size)
+static inline bool mlocked_grow(struct mlocked *m, size_t size)
 {
-	if (need->size - need->used < size)
+	if (m->size - m->used < size)
 		return false;
-	touch(need->mem + need->used, size / PAGE);
-	need->used += size;
-	hogs_feed();
+	touch(m->mem + m->used, size / PAGE);
+	m->used += size;
+	hogs_keep_alive();
 
 	return true;
 }
 
-static inline bool need_until_gone(struct need *need, const struct victim *v)
+static inline bool mlocked_grow_until_gone(struct mlocked *m, const struct victim *v)
 {
 	while (!gone(v)) {
-		if (!need_more(need, 16 * PAGE))
+		if (!mlocked_grow(m, 16 * PAGE))
 			return false;
 	}
 
 	return true;
 }
 
-/*
- * Reclaim that finds something to swap out comes across what waits, and
- * releases it. Where there is nothing, it does not.
- */
-static inline bool nothing_is_swapped(char *before, size_t size)
+/* Reclaim that swaps out would release waiting entries. */
+static inline bool disable_swapping(char *before, size_t size)
 {
 	return read_file(SWAPPINESS, before, size) &&
 	       write_file(SWAPPINESS, "0");
 }
 
 /*
- * @least, and up to @most until somebody in need, which @flush counts, has
- * released what waits: what the OOM killer left, in lists of other CPUs, may be
- * used first.
+ * Grows by @least, and then by at most @most until the counter changes from
+ * @flush: memory left in lists of other CPUs may be used first.
  */
-static inline bool need_until_released(struct need *need, size_t least,
+static inline bool mlocked_grow_until_released(struct mlocked *m, size_t least,
 				       size_t most, long flush)
 {
-	size_t end = need->used + most;
+	size_t end = m->used + most;
 
-	if (!need_more(need, least))
+	if (!mlocked_grow(m, least))
 		return false;
-	while (need->used < end && figures().flush == flush) {
-		if (!need_more(need, 16 * PAGE))
+	while (m->used < end && swap_stats().flush == flush) {
+		if (!mlocked_grow(m, 16 * PAGE))
 			return false;
 	}
 
 	return true;
 }
 
-/* Until there is too little for the victim, and then @least, up to @most. */
+/* Grows until the victim is killed, and then as the function above. */
 static inline void expect_one_victim(struct __test_metadata *_metadata,
-				     struct need *need, size_t least,
+				     struct mlocked *m, size_t least,
 				     size_t most)
 {
 	bool one, enough, none, all;
-	long flush = figures().flush;
+	long flush = swap_stats().flush;
 
 	ASSERT_FALSE(gone(&victim));
-	ASSERT_TRUE(hogs_go());
-	one = need_until_gone(need, &victim);
-	enough = need_until_released(need, least, most, flush);
+	ASSERT_TRUE(hogs_run());
+	one = mlocked_grow_until_gone(m, &victim);
+	enough = mlocked_grow_until_released(m, least, most, flush);
 	none = !gone(&next);
-	/* Before anybody else can lack it. */
-	munmap(need->mem, need->size);
-	all = hogs_rest();
+	/* Before another task runs out of memory. */
+	munmap(m->mem, m->size);
+	all = hogs_stop();
 
 	EXPECT_TRUE(all);
 	ASSERT_TRUE(one);
 	ASSERT_TRUE(enough);
 	EXPECT_TRUE(none) {
-		TH_LOG("a second victim after %zu MiB", need->used / MIB);
+		TH_LOG("a second victim after %zu MiB", m->used / MIB);
 	}
 	victim_end(&victim);
 	EXPECT_TRUE(within(PATIENCE, all_released()));

@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Entries that wait while nobody comes to release them: those who need swap
- * have to do without the workers. And all that at a time.
+ * Entries that wait while no worker runs: tasks that need swap have to release
+ * them. And all of it under stress.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
 #include "swap_release.h"
 #include "swap_release_hogs.h"
 
-#ifndef __NR_pidfd_send_signal
-#define __NR_pidfd_send_signal		424
-#endif
-#ifndef PIDFD_SIGNAL_EXPEDITE
-#define PIDFD_SIGNAL_EXPEDITE		0x80000000U
-#endif
-
 #define PAGES		(SIZE / (long)PAGE)
 /* What the test itself swaps out. */
 #define MINE		(256 * 1024UL)
 #define MINE_PAGES	(MINE / (long)PAGE)
 
-/* Not in a fixture: victims begin as copies of the test. */
+/* Not in a fixture: victims start as copies of the test. */
 static struct region memory;
 static struct victim victim;
 static const struct victim_ops memory_ops = {
@@ -35,7 +28,6 @@ static const char *hogs_begin(struct world *world, struct limits *limits,
 			      size_t size)
 {
 	const char *missing = world_begin(world, size);
-	cpu_set_t cpu;
 
 	if (missing)
 		return missing;
@@ -47,10 +39,8 @@ static const char *hogs_begin(struct world *world, struct limits *limits,
 		.size = SIZE, .seed = 1, .cgroup = world->victims,
 		.fifo = VICTIM_PRIORITY
 	};
-	/* What this CPU holds back for its lists it can take from there. */
-	CPU_ZERO(&cpu);
-	CPU_SET(sched_getcpu(), &cpu);
-	sched_setaffinity(0, sizeof(cpu), &cpu);
+	/* So that pages and slots which this CPU caches are available to it. */
+	run_on(sched_getcpu());
 
 	return NULL;
 }
@@ -90,6 +80,17 @@ static long swap_maxes(const char *cgroup)
 	return cgroup_read(cgroup, "memory.swap.events", "max ");
 }
 
+/* Fails to swap out. */
+static void expect_no_swap(struct __test_metadata *_metadata, char *mine,
+			   const char *cgroup)
+{
+	long fails = swap_fails(cgroup);
+
+	page_out_once(mine, MINE);
+	ASSERT_EQ(swapped(mine, MINE), 0);
+	ASSERT_GT(swap_fails(cgroup), fails);
+}
+
 FIXTURE(full) {
 	struct world world;
 	struct limits limits;
@@ -119,7 +120,7 @@ TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
 {
 	const char *others = self->world.others;
 	char *mine, *rest;
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
 	long fails;
 
@@ -132,21 +133,14 @@ TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
 		ASSERT_TRUE(fill_swap(rest, 8 * MIB)) {
 			TH_LOG("%ld slots left", swap_free());
 		}
-		/* So far it cannot be done. */
+		expect_no_swap(_metadata, mine, others);
 		fails = swap_fails(others);
-		page_out_once(mine, MINE);
-		ASSERT_EQ(swapped(mine, MINE), 0);
-		ASSERT_GT(swap_fails(others), fails);
-		fails = swap_fails(others);
-		BEGIN = figures();
-		forget();
+		BEGIN = swap_stats();
+		trace_clear();
 
-		ASSERT_TRUE(hogs_go());
-		kill(victim.pid, SIGKILL);
-		ends(victim.pidfd);
-		f = figures();
+		ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
 		page_out_once(mine, MINE);
-		ASSERT_TRUE(hogs_rest());
+		ASSERT_TRUE(hogs_stop());
 
 		/* All of it waited, and some of that is in use again. */
 		EXPECT_EQ(f.waiting, PAGES);
@@ -154,7 +148,7 @@ TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
 		EXPECT_EQ(swap_fails(others), fails);
 		victim_end(&victim);
 		EXPECT_TRUE(within(PATIENCE, all_released()));
-		hear(&told);
+		read_events(&told);
 		TH_LOG("pages by need %ld, deadline %ld, worker %ld",
 		       told.by[NEED].pages, told.by[OVERDUE].pages,
 		       told.by[WORKER].pages);
@@ -163,7 +157,7 @@ TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
 		/* On a machine that is not that slow. */
 		if (!told.by[OVERDUE].pages) {
 			EXPECT_GE(told.by[NEED].waited_ns, 1);
-			EXPECT_GT(figures().flush, BEGIN.flush);
+			EXPECT_GT(swap_stats().flush, BEGIN.flush);
 		}
 		EXPECT_TRUE(filled(mine, MINE, 9));
 		/* All in memory again, and in swap no more. */
@@ -198,31 +192,23 @@ static void at_swap_max(struct __test_metadata *_metadata, struct world *w,
 {
 	const char *others = w->others;
 	long fails, maxes;
-	struct figures f;
+	struct swap_stats f;
 	struct told told;
-	char text[32];
 	char *mine;
 
 	mine = mine_begin(w);
 	ASSERT_NE(mine, NULL);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	snprintf(text, sizeof(text), "%ld", cgroup_swap(limited) * (long)PAGE);
-	ASSERT_TRUE(cgroup_write(limited, "memory.swap.max", text));
-	/* So far it cannot be done. */
-	fails = swap_fails(others);
-	page_out_once(mine, MINE);
-	ASSERT_EQ(swapped(mine, MINE), 0);
-	ASSERT_GT(swap_fails(others), fails);
-	w->begin = figures();
+	ASSERT_EQ(cgroup_write_number(limited, "memory.swap.max",
+				      cgroup_swap(limited) * PAGE), 0);
+	expect_no_swap(_metadata, mine, others);
+	w->begin = swap_stats();
 	fails = swap_fails(others);
 	maxes = swap_maxes(limited);
 
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	f = figures();
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
 	page_out_once(mine, MINE);
-	ASSERT_TRUE(hogs_rest());
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_EQ(f.waiting, PAGES);
 	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
@@ -230,10 +216,10 @@ static void at_swap_max(struct __test_metadata *_metadata, struct world *w,
 	EXPECT_EQ(swap_maxes(limited), maxes);
 	victim_end(&victim);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	hear(&told);
+	read_events(&told);
 	EXPECT_GE(told.by[NEED].pages + told.by[OVERDUE].pages, MINE_PAGES);
 	if (!told.by[OVERDUE].pages)
-		EXPECT_GT(figures().flush, w->begin.flush);
+		EXPECT_GT(swap_stats().flush, w->begin.flush);
 	EXPECT_TRUE(filled(mine, MINE, 9));
 }
 
@@ -245,26 +231,23 @@ TEST_F_TIMEOUT(hogs, at_the_swap_max_of_its_cgroup, LIMIT)
 
 TEST_F_TIMEOUT(hogs, at_the_swap_max_above_its_cgroup, LIMIT)
 {
-	at_swap_max(_metadata, &self->world, self->world.top);
+	at_swap_max(_metadata, &self->world, self->world.cgroups.top);
 }
 
-/* Somebody's own limit is nothing that others' entries could help with. */
+/* The release of other cgroups' entries does not help at a cgroup's limit. */
 TEST_F_TIMEOUT(hogs, at_a_swap_max_of_its_own, LIMIT)
 {
-	struct figures f, after;
+	struct swap_stats f, after;
 	char *mine;
 
 	mine = mine_begin(&self->world);
 	ASSERT_NE(mine, NULL);
-	ASSERT_TRUE(cgroup_write(self->world.others, "memory.swap.max", "0"));
+	ASSERT_EQ(cgroup_write(self->world.others, "memory.swap.max", "0"), 0);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	f = figures();
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
 	page_out_once(mine, MINE);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
 	TH_LOG("%ld flushes, %ld still waited", after.flush - f.flush,
 	       after.waiting);
 	EXPECT_EQ(f.waiting, PAGES);
@@ -272,24 +255,21 @@ TEST_F_TIMEOUT(hogs, at_a_swap_max_of_its_own, LIMIT)
 	EXPECT_TRUE(filled(mine, MINE, 9));
 }
 
-/* Swap is not short, but nobody has come for too long. */
+/* Enough swap is free, but entries have waited for too long. */
 TEST_F_TIMEOUT(hogs, overdue_for_those_who_swap, LIMIT)
 {
-	struct figures before, after;
+	struct swap_stats before, after;
 	struct told told;
 	char *mine;
 
 	mine = mine_begin(&self->world);
 	ASSERT_NE(mine, NULL);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	before = figures();
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
 	usleep(DEADLINE * 3 / 2 * 1000);
 	page_out_once(mine, MINE);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_EQ(before.waiting, PAGES);
 	/* Each page was worth some. */
@@ -298,30 +278,27 @@ TEST_F_TIMEOUT(hogs, overdue_for_those_who_swap, LIMIT)
 	EXPECT_EQ(after.flush, BEGIN.flush);
 	EXPECT_GE(after.wait_max_us, DEADLINE * 1000);
 	victim_end(&victim);
-	hear(&told);
+	read_events(&told);
 	EXPECT_EQ(told.by[OVERDUE].pages, PAGES);
 	EXPECT_GE(told.by[OVERDUE].waited_ns, DEADLINE * 1000000ULL);
 }
 
-/* Those who die as well must not make it longer and longer. */
+/* More exits must not let the queue grow. */
 TEST_F_TIMEOUT(hogs, overdue_for_those_who_queue, LIMIT)
 {
-	struct figures before, after;
+	struct swap_stats before, after;
 	struct victim second;
 	struct told told;
 
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	memory.size = SIZE / 4;
 	ASSERT_EQ(victim_start(&second, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
 	usleep(DEADLINE * 3 / 2 * 1000);
-	before = figures();
-	kill(second.pid, SIGKILL);
-	ends(second.pidfd);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
+	before = swap_stats();
+	victim_killed(&second);
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_EQ(before.waiting, PAGES);
 	/* Twice as much as was added. */
@@ -330,39 +307,37 @@ TEST_F_TIMEOUT(hogs, overdue_for_those_who_queue, LIMIT)
 	victim_end(&victim);
 	victim_end(&second);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	hear(&told);
+	read_events(&told);
 	EXPECT_GE(told.by[OVERDUE].pages, PAGES / 2);
 }
 
-/* Nobody swaps, nobody dies: then they wait, and it is the workers' turn. */
+/* Without further swapping and exits, they wait for the workers. */
 TEST_F_TIMEOUT(hogs, workers_come_in_the_end, LIMIT)
 {
 	const char *cgroup = self->world.victims;
-	struct figures before, f;
+	struct swap_stats before, f;
 	struct told told;
 	long used, took;
 
 	memory.size = 16 * MIB;
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
 	/* It is not only dead, but off its CPU, which counts its time. */
 	usleep(20000);
-	before = figures();
+	before = swap_stats();
 	used = cgroup_read(cgroup, "cpu.stat", "usage_usec ");
-	ASSERT_TRUE(hogs_rest());
+	ASSERT_TRUE(hogs_stop());
 
 	EXPECT_GT(before.waiting, 0);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	f = figures();
+	f = swap_stats();
 	EXPECT_EQ(f.queued - BEGIN.queued, 16 * MIB / PAGE);
 	EXPECT_EQ(f.unqueued, BEGIN.unqueued);
 	victim_end(&victim);
-	hear(&told);
+	read_events(&told);
 	EXPECT_EQ(told.by[WORKER].pages, before.waiting);
-	EXPECT_EQ(in_due_course(&told), f.queued - BEGIN.queued);
-	/* Nobody of that cgroup was there to use it but workers. */
+	EXPECT_EQ(released_normally(&told), f.queued - BEGIN.queued);
+	/* Only the workers were charged to that cgroup. */
 	used = cgroup_read(cgroup, "cpu.stat", "usage_usec ") - used;
 	took = told.by[WORKER].took_ns / 1000;
 	TH_LOG("workers took %ld us, the cgroup used %ld us", took, used);
@@ -379,22 +354,19 @@ static void *swapoff_fn(void *arg)
 
 TEST_F_TIMEOUT(hogs, swapoff_releases_what_waits, LIMIT)
 {
-	struct figures before, after;
+	struct swap_stats before, after;
 	struct told told;
 	pthread_t thread;
 	void *err;
 
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	before = figures();
-	/* To its end it cannot come: for that, RCU has to run. */
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
+	/* It cannot finish: for that, RCU has to run. */
 	ASSERT_EQ(pthread_create(&thread, NULL, swapoff_fn,
 				 (void *)zram_device(0)), 0);
-	within(5000, !figures().waiting);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
+	within(5000, !swap_stats().waiting);
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
 	ASSERT_EQ(pthread_join(thread, &err), 0);
 
 	EXPECT_EQ(err, NULL);
@@ -402,9 +374,9 @@ TEST_F_TIMEOUT(hogs, swapoff_releases_what_waits, LIMIT)
 	EXPECT_EQ(after.waiting, 0);
 	EXPECT_GT(after.flush, BEGIN.flush);
 	victim_end(&victim);
-	hear(&told);
+	read_events(&told);
 	EXPECT_EQ(told.by[SWAPOFF].pages, PAGES);
-	/* The device is nobody's any more. */
+	/* The device is not in use any more. */
 	EXPECT_TRUE(zram_reset(0));
 	EXPECT_TRUE(zram_on(0, SWAP_SIZE, 5));
 }
@@ -452,7 +424,7 @@ TEST_F_TIMEOUT(exhausted, entries_do_not_wait, LIMIT)
 	};
 	struct victim_ops ops = { &beside, region_swap_out, region_check };
 	unsigned long long begin = now_ns();
-	struct figures before, after;
+	struct swap_stats before, after;
 	struct victim neighbour;
 	struct told told;
 
@@ -462,16 +434,13 @@ TEST_F_TIMEOUT(exhausted, entries_do_not_wait, LIMIT)
 	memory.size = self->entries * PAGE;
 	memory.stripes = true;
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	before = figures();
-	ASSERT_TRUE(hogs_go());
-	kill(victim.pid, SIGKILL);
-	ends(victim.pidfd);
-	after = figures();
-	ASSERT_TRUE(hogs_rest());
+	before = swap_stats();
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &after));
+	ASSERT_TRUE(hogs_stop());
 
 	victim_end(&victim);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	hear(&told);
+	read_events(&told);
 	TH_LOG("%ld entries: %ld queued, %ld not, %ld waited, %ld overdue",
 	       self->entries, after.queued - before.queued,
 	       after.unqueued - before.unqueued, after.waiting,
@@ -489,16 +458,16 @@ TEST_F_TIMEOUT(exhausted, entries_do_not_wait, LIMIT)
 /* --- Storms --- */
 
 #define NR_VICTIMS	3
-/* Rounds of a storm; and until it has been one. */
+/* Minimum of rounds; and before entries were queued and memory checked. */
 #define FEW_ROUNDS	3
 #define MANY_ROUNDS	60
 
 /**
- * struct storm - shared with all that take part
- * @spoiled: somebody's memory was not what it should be
- * @looks: how often that was looked at
- * @stop: for those who disturb
- * @times: how often they did
+ * struct storm - shared by all processes
+ * @spoiled: memory with another content
+ * @looks: checks of memory
+ * @stop: for the thread that disturbs
+ * @times: disturbances
  */
 struct storm {
 	unsigned int spoiled;
@@ -516,7 +485,7 @@ FIXTURE(storm) {
 
 FIXTURE_VARIANT(storm) {
 	size_t size;
-	/* Goes on in a thread of the test, until the storm is over. */
+	/* Runs in a thread of the test until the storm ends. */
 	void *(*disturb)(void *arg);
 };
 
@@ -527,7 +496,7 @@ static void look(const char *mem, size_t size, unsigned long seed)
 	__atomic_add_fetch(&storm->looks, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A life of swapping, until it is killed. */
+/* Swaps until it is killed. */
 static void storm_victim(const char *cgroup, unsigned long long seed)
 {
 	size_t size = (16 + rnd(&seed) % 384) * PAGE;
@@ -627,7 +596,7 @@ static void *modes(void *arg)
 	return NULL;
 }
 
-/* Longer than entries may wait, and longer at rest: else nothing happens. */
+/* Longer than the deadline, with longer breaks for everything else. */
 static void *hogs_come_and_go(void *arg)
 {
 	unsigned long long seed = 13;
@@ -635,10 +604,10 @@ static void *hogs_come_and_go(void *arg)
 	if (!hogs_start())
 		return NULL;
 	while (!storm_over()) {
-		if (!hogs_go())
+		if (!hogs_run())
 			return NULL;
 		nap(&seed, 300000);
-		if (!hogs_rest())
+		if (!hogs_stop())
 			return NULL;
 		storm->times++;
 		nap(&seed, 600000);
@@ -654,8 +623,8 @@ static void *limits_change(void *arg)
 	const char *cgroup = arg;
 
 	while (!storm_over()) {
-		if (cgroup_write(cgroup, "memory.swap.max",
-				 names[rnd(&seed) % 4]))
+		if (!cgroup_write(cgroup, "memory.swap.max",
+				  names[rnd(&seed) % 4]))
 			storm->times++;
 		nap(&seed, 20000);
 		cgroup_write(cgroup, "memory.reclaim", "1M");
@@ -678,13 +647,13 @@ FIXTURE_SETUP(storm)
 		SKIP(return, "%s", missing);
 	if (!limits_lift(&self->limits))
 		SKIP(return, "hogs cannot have all CPUs to themselves");
-	/* Children of victims become ours, to be waited for. */
+	/* To wait for orphaned children of victims. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	storm = map(PAGE, MAP_SHARED);
 	ASSERT_NE(storm, NULL);
 	/*
-	 * Whoever touches it first is charged for it. Were that a victim, to
-	 * reclaim from the victims' cgroup would swap it out, for good.
+	 * The first task that touches it is charged. If that were a victim,
+	 * reclaim from the victims' cgroup would swap it out.
 	 */
 	memset(storm, 0, PAGE);
 }
@@ -705,8 +674,8 @@ static void storm_kill(const char *cgroup, const pid_t *pids, const int *pidfds,
 			cgroup_write(cgroup, "cgroup.kill", "1");
 			break;
 		case 1:
-			syscall(__NR_pidfd_send_signal, pidfds[i], SIGKILL,
-				NULL, PIDFD_SIGNAL_EXPEDITE);
+			send_signal(pidfds[i], SIGKILL, NULL,
+				    PIDFD_SIGNAL_EXPEDITE);
 			break;
 		case 2:
 			kill(pids[i], SIGKILL);
@@ -720,16 +689,16 @@ static void storm_kill(const char *cgroup, const pid_t *pids, const int *pidfds,
 
 TEST_F_TIMEOUT(storm, kills, LIMIT)
 {
-	struct stress stress = { .least = MANY_ROUNDS };
+	struct stress stress = { .min_rounds = MANY_ROUNDS };
 	const char *cgroup = self->world.victims;
 	unsigned long long seed = 1;
-	struct figures f;
+	struct swap_stats f;
 	pthread_t thread;
 
 	TH_LOG("seed %llu", seed);
 	ASSERT_EQ(pthread_create(&thread, NULL, variant->disturb,
 				 (void *)cgroup), 0);
-	while (stress_goes_on(&stress)) {
+	while (stress_continues(&stress)) {
 		int pidfds[NR_VICTIMS];
 		pid_t pids[NR_VICTIMS];
 
@@ -740,13 +709,13 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 			ASSERT_GE(pids[i], 0);
 			if (!pids[i])
 				storm_victim(cgroup, own);
-			pidfds[i] = pidfd_of(pids[i]);
+			pidfds[i] = pidfd_of(pids[i], 0);
 		}
-		/* Until one of them has come so far as to look. */
+		/* Until one of them has checked its memory. */
 		nap(&seed, 200000 * (storm->looks ? 1 : stress.rounds + 1));
 		storm_kill(cgroup, pids, pidfds, &seed);
 		for (int i = 0; i < NR_VICTIMS; i++) {
-			EXPECT_TRUE(ends(pidfds[i]));
+			EXPECT_TRUE(pidfd_exits(pidfds[i], PATIENCE));
 			close(pidfds[i]);
 		}
 		while (waitpid(-1, NULL, 0) > 0)
@@ -754,13 +723,13 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 		ASSERT_EQ(storm->spoiled, 0) {
 			TH_LOG("round %u", stress.rounds);
 		}
-		if (storm->looks && figures().queued != BEGIN.queued)
-			stress.least = FEW_ROUNDS;
+		if (storm->looks && swap_stats().queued != BEGIN.queued)
+			stress.min_rounds = FEW_ROUNDS;
 	}
 	__atomic_store_n(&storm->stop, 1, __ATOMIC_SEQ_CST);
 	ASSERT_EQ(pthread_join(thread, NULL), 0);
 	EXPECT_TRUE(within(PATIENCE, all_released()));
-	f = figures();
+	f = swap_stats();
 	TH_LOG("%u looks, %u disturbances", storm->looks, storm->times);
 	TH_LOG("%ld queued, %ld not, %ld flushes, at most %ld us",
 	       f.queued - BEGIN.queued, f.unqueued - BEGIN.unqueued,
@@ -768,7 +737,7 @@ TEST_F_TIMEOUT(storm, kills, LIMIT)
 	EXPECT_GT(storm->looks, 0);
 	EXPECT_GT(storm->times, 0);
 	EXPECT_GT(f.queued, BEGIN.queued);
-	/* Who walked an mm for reclaim may be the last to let go of it. */
+	/* Reclaim that walked an mm may drop its last reference. */
 	EXPECT_TRUE(within(PATIENCE, !swap_left(&self->world)));
 }
 
