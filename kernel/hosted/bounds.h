@@ -8,7 +8,7 @@
 
 #include "counters.h"
 
-/* A flat counter's CPU hands on what it counted when it is this much. */
+/* The batch of a flat counter. */
 static inline long flat_batch(unsigned int nr_cpus)
 {
 	return nr_cpus > 16 ? 2L * nr_cpus : 32;
@@ -30,7 +30,7 @@ static inline long flat_bound(unsigned int nr_cpus)
 #define FASTER_CPUS		17
 
 /**
- * bound_error - what is wrong with a shape
+ * bound_error - check a shape
  * @shape: percpu_counter_tree_best_shape() of @nr_cpus
  * @nr_cpus: that number
  *
@@ -67,7 +67,7 @@ bound_error(const struct percpu_counter_tree_shape *shape, unsigned int nr_cpus)
 }
 
 /**
- * check_bounds - look at the shapes for all numbers of CPUs
+ * check_bounds - check the shapes for all numbers of CPUs
  *
  * Return: whether all are as promised. Says which is not, and why.
  */

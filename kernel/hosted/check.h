@@ -9,7 +9,7 @@
 /* Called before a run ends because of a failed check; a program may provide it. */
 void __attribute__((weak)) check_failed(void);
 
-/* Says what is wrong and where, and ends the run: the state is of no use. */
+/* Prints what is wrong and where, and aborts: the state is undefined. */
 #define CHECK(cond)							\
 do {									\
 	if (!(cond)) {							\

@@ -21,12 +21,12 @@
 #define MAX_WAY			(PERCPU_COUNTER_TREE_MAX_LEVELS + 1)
 
 /**
- * struct cell - a cell as it is
+ * struct cell - state of a cell
  * @value: its encoding, 0 if it has not been used
- * @batch: how it is told
+ * @batch: its batch
  * @held: what it holds back
- * @announced: readers look at it
- * @where: in memory
+ * @announced: its bit for readers is set
+ * @where: its address
  */
 struct cell {
 	unsigned int value;
@@ -41,10 +41,10 @@ struct cell counter_cell(const struct percpu_counter_tree *tree,
 			 unsigned int nr);
 
 /**
- * struct way - the way from a CPU to the root
- * @nr: how many cells there are on it
- * @cell: they, the CPU's first
- * @root: what is in the root
+ * struct way - the cells from a CPU to the root
+ * @nr: entries in @cell
+ * @cell: the cells, the CPU's first
+ * @root: value of the root
  */
 struct way {
 	unsigned int nr;
@@ -128,8 +128,8 @@ static inline void check_cell(const struct cell *cell)
 }
 
 /*
- * All that has to be true when nobody is at work on the @nr counters that are
- * at @trees, of which @value are the values.
+ * Checks the invariants of the @nr counters @trees with the values @value, while
+ * they are not in use.
  */
 static inline void
 check_counters(const struct percpu_counter_tree *trees, unsigned int nr,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Fuzzes the expedite topic's queue against a model that is too simple to be
- * wrong: it has no lists and no places, remembers what happened instead of
- * what is to come, and looks at all of it for every answer.
+ * Fuzzes the expedite topic's queue against a simple model: it has neither
+ * lists nor places, records what happened instead of what is due, and searches
+ * all of it for every answer.
  *
  * The input is the steps of kills, workers and the clock.
  */
@@ -13,8 +13,8 @@
 #include "fuzz.h"
 
 #define SHARE		((unsigned long)EXPEDITE_SHARE)
-#define PAUSE		((u64)EXPEDITE_PAUSE)
-#define PATIENCE	((u64)EXPEDITE_PATIENCE)
+#define PAUSE		((u64)EXPEDITE_PAUSE_NS)
+#define PATIENCE	((u64)EXPEDITE_RETRY_NS)
 
 /* Few, so that the queue is full at times. */
 #define NR_PLACES	6
@@ -29,20 +29,20 @@ static char victim_places[1024];
 #define fake_victim(i)	((struct task_struct *)&victim_places[i])
 
 /**
- * struct model - what has happened to an address space's request
- * @queued: there is one
- * @victim: it came with
- * @pages: it came with
- * @since: when
- * @tried: when the last try ended
- * @tries: how many tries have ended
- * @patient: the present try began in time
- * @workers: at it now
- * @crew: the most there were
- * @opened: by the first worker of this try
- * @closed: by a worker that came to an end
- * @bad: the worst outcome in this try so far
- * @freed: in all
+ * struct model - history of an address space's request
+ * @queued: there is a request
+ * @victim: it was queued with
+ * @pages: it was queued with
+ * @since: time of that
+ * @tried: end of the last attempt
+ * @tries: attempts that have ended
+ * @may_retry: the present attempt started before the deadline
+ * @workers: current number
+ * @peak_workers: maximum of @workers
+ * @opened: by the first worker of this attempt
+ * @closed: by a worker that finished
+ * @bad: the worst outcome in this attempt so far
+ * @freed: in total
  */
 struct model {
 	bool queued;
@@ -51,9 +51,9 @@ struct model {
 	u64 since;
 	u64 tried;
 	unsigned int tries;
-	bool patient;
+	bool may_retry;
 	unsigned int workers;
-	unsigned int crew;
+	unsigned int peak_workers;
 	bool opened;
 	bool closed;
 	enum expedite_outcome bad;
@@ -72,7 +72,7 @@ static struct worker workers[NR_WORKERS];
 static unsigned int nr_victims;
 static u64 now;
 
-/* When to try again what nobody works on. */
+/* Start of the next attempt at a request without workers. */
 static u64 due(const struct model *m)
 {
 	u64 end = m->since + PATIENCE;
@@ -180,19 +180,19 @@ static void take(struct worker *w)
 	for (m = models; fake_mm(m - models) != turn.req->mm; m++)
 		CHECK(m < &models[NR_MMS]);
 	CHECK(workable(m, &pages));
-	/* Which of several with as much is up to the queue. */
+	/* The queue may choose among equals. */
 	CHECK(pages == most);
 	CHECK(turn.first == !m->workers);
 	if (turn.first) {
-		m->patient = now < m->since + PATIENCE;
+		m->may_retry = now < m->since + PATIENCE;
 		m->opened = false;
 		m->closed = false;
 		m->bad = EXPEDITE_EXITED;
 	}
-	CHECK(turn.patient == m->patient);
+	CHECK(turn.may_retry == m->may_retry);
 	m->workers++;
-	if (m->workers > m->crew)
-		m->crew = m->workers;
+	if (m->workers > m->peak_workers)
+		m->peak_workers = m->workers;
 	CHECK(turn.more == any_workable(&most, &next));
 	*w = (struct worker){ turn.req, m, turn.first };
 }
@@ -229,7 +229,7 @@ static void put(struct worker *w, unsigned long freed,
 	if (m->bad == EXPEDITE_FREED || m->bad == EXPEDITE_EXITED)
 		CHECK(ended);
 	else
-		CHECK(ended == !m->patient);
+		CHECK(ended == !m->may_retry);
 	if (!ended)
 		return;
 
@@ -238,7 +238,7 @@ static void put(struct worker *w, unsigned long freed,
 	CHECK(over.pages == m->pages);
 	CHECK(over.queued == m->since);
 	CHECK(over.freed == m->freed);
-	CHECK(over.crew == m->crew);
+	CHECK(over.peak_workers == m->peak_workers);
 	CHECK(over.outcome == m->bad);
 	CHECK(!over.workers);
 	m->queued = false;

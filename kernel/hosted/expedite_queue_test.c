@@ -4,7 +4,7 @@
  *
  * Usage: expedite_queue_test [NAME]...
  *
- * Time is a number here, which the tests set.
+ * The tests set the time.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -14,15 +14,15 @@
 #include "test.h"
 
 #define SHARE		((unsigned long)EXPEDITE_SHARE)
-#define PAUSE		((u64)EXPEDITE_PAUSE)
-#define PATIENCE	((u64)EXPEDITE_PATIENCE)
+#define PAUSE		((u64)EXPEDITE_PAUSE_NS)
+#define PATIENCE	((u64)EXPEDITE_RETRY_NS)
 
-/* When the tests begin: 0 would hide that a time was forgotten. */
+/* Start of the tests: 0 would hide an uninitialized time. */
 #define START		(1000 * PATIENCE)
 
 #define NR_PLACES	EXPEDITE_MAX_REQUESTS
 
-/* An mm and a victim are told apart by their addresses. */
+/* An mm and a victim are distinguished by address. */
 static char mm_places[2 * NR_PLACES];
 static char victim_places[2 * NR_PLACES];
 #define fake_mm(i)	((struct mm_struct *)&mm_places[i])
@@ -36,7 +36,7 @@ static enum expedite_added add(unsigned int i, unsigned long pages, u64 now)
 				  now);
 }
 
-/* Becomes a worker of fake_mm(@i), which must be the one to work on. */
+/* Becomes a worker of fake_mm(@i), which must be the next request. */
 static struct expedite_turn take(unsigned int i, u64 now)
 {
 	struct expedite_turn turn;
@@ -49,7 +49,7 @@ static struct expedite_turn take(unsigned int i, u64 now)
 	return turn;
 }
 
-/* There must be nothing to do. Returns when there will be. */
+/* There must be no work. Returns when there will be. */
 static u64 idle_until(u64 now)
 {
 	struct expedite_turn turn;
@@ -65,7 +65,7 @@ static u64 idle_until(u64 now)
 	return turn.next;
 }
 
-/* Stops working; there must be other workers, or another try. */
+/* Stops working; there must be other workers, or another attempt. */
 static void put(const struct expedite_turn *turn, unsigned long freed,
 		enum expedite_outcome outcome, u64 now)
 {
@@ -159,13 +159,13 @@ static void test_merge(void)
 	over = put_last(&turn, 7, EXPEDITE_FREED, START + 4);
 	CHECK(over.victim == fake_victim(0));
 	CHECK(over.pages == 100 && over.freed == 7);
-	CHECK(over.queued == START && over.crew == 1);
+	CHECK(over.queued == START && over.peak_workers == 1);
 	CHECK(over.outcome == EXPEDITE_FREED);
 
-	/* What is over is not merged with, and leaves nothing behind. */
+	/* Finished requests are not merged with, and leave nothing behind. */
 	CHECK(add(0, 50, START + 5) == EXPEDITE_QUEUED);
 	turn = take(0, START + 5);
-	CHECK(turn.first && turn.patient);
+	CHECK(turn.first && turn.may_retry);
 	over = put_last(&turn, 0, EXPEDITE_EXITED, START + 6);
 	CHECK(over.pages == 50 && !over.freed && over.queued == START + 5);
 }
@@ -184,7 +184,7 @@ static void test_order(void)
 				  START) == EXPEDITE_QUEUED);
 		for (unsigned int i = 0; i < NR_PLACES; i++) {
 			CHECK(expedite_queue_take(&queue, START, &turn));
-			CHECK(turn.first && turn.patient);
+			CHECK(turn.first && turn.may_retry);
 			CHECK(turn.more == (i + 1 < NR_PLACES));
 			CHECK(turn.req->pages <= above);
 			above = turn.req->pages;
@@ -194,8 +194,8 @@ static void test_order(void)
 	check_places();
 }
 
-/* How many workers get at a request of @pages at a time. */
-static unsigned int crew_of(unsigned long pages)
+/* Returns how many workers may work on a request of @pages at a time. */
+static unsigned int workers_for(unsigned long pages)
 {
 	struct expedite_turn turns[16];
 	struct expedite_request over;
@@ -214,26 +214,26 @@ static unsigned int crew_of(unsigned long pages)
 		} while (turns[nr++].more);
 	}
 	CHECK(idle_until(START) == EXPEDITE_NEVER);
-	/* With one less there is enough for one more, but it is too late. */
+	/* There would be a share for another one now, but it is too late. */
 	for (unsigned int i = nr - 1; i > 0; i--) {
 		put(&turns[i], 10, EXPEDITE_FREED, START);
 		CHECK(idle_until(START) == EXPEDITE_NEVER);
 	}
 	over = put_last(&turns[0], 1, EXPEDITE_FREED, START);
-	CHECK(over.crew == nr);
+	CHECK(over.peak_workers == nr);
 	CHECK(over.freed == (nr - 1) * 10 + 1);
 
 	return nr;
 }
 
-static void test_crew(void)
+static void test_peak_workers(void)
 {
 	expedite_queue_init(&queue);
-	CHECK(crew_of(0) == 1);
-	CHECK(crew_of(1) == 1);
+	CHECK(workers_for(0) == 1);
+	CHECK(workers_for(1) == 1);
 	for (unsigned int nr = 2; nr < 10; nr++) {
-		CHECK(crew_of(nr * SHARE - 1) == nr - 1);
-		CHECK(crew_of(nr * SHARE) == nr);
+		CHECK(workers_for(nr * SHARE - 1) == nr - 1);
+		CHECK(workers_for(nr * SHARE) == nr);
 	}
 }
 
@@ -265,7 +265,7 @@ static void test_shares(void)
 	check_places();
 }
 
-static void test_patience(void)
+static void test_deadline(void)
 {
 	const u64 end = START + PATIENCE;
 
@@ -282,8 +282,8 @@ static void test_patience(void)
 			u64 next = now + pause < end ? now + pause : end;
 
 			turn = take(0, now);
-			CHECK(turn.first && turn.patient);
-			/* Open in one try is not open in the next. */
+			CHECK(turn.first && turn.may_retry);
+			/* Open in one attempt is not open in the next. */
 			expedite_queue_open(&queue, turn.req);
 			put(&turn, tries++, outcome, now);
 			CHECK(idle_until(now) == next);
@@ -294,7 +294,7 @@ static void test_patience(void)
 		/* After 0, 1, 3, 7, 15, 31, 63, 127, 191, ... 1983 ms. */
 		CHECK(tries == 37);
 		turn = take(0, end);
-		CHECK(turn.first && !turn.patient);
+		CHECK(turn.first && !turn.may_retry);
 		over = put_last(&turn, 0, outcome, end);
 		CHECK(over.outcome == outcome);
 		CHECK(over.freed == tries * (tries - 1) / 2);
@@ -302,7 +302,7 @@ static void test_patience(void)
 	}
 }
 
-/* Patience may end while nobody looks. */
+/* The deadline may pass between two attempts. */
 static void test_late(void)
 {
 	struct expedite_turn turn;
@@ -310,19 +310,19 @@ static void test_late(void)
 	expedite_queue_init(&queue);
 	add(0, 1, START);
 	turn = take(0, START + PATIENCE - 1);
-	CHECK(turn.patient);
+	CHECK(turn.may_retry);
 	put(&turn, 0, EXPEDITE_LOCK, START + 3 * PATIENCE);
 	turn = take(0, START + 3 * PATIENCE);
-	CHECK(!turn.patient);
+	CHECK(!turn.may_retry);
 	put_last(&turn, 0, EXPEDITE_LOCK, START + 3 * PATIENCE);
 
 	add(0, 1, START);
 	turn = take(0, START + PATIENCE);
-	CHECK(!turn.patient);
+	CHECK(!turn.may_retry);
 	put_last(&turn, 0, EXPEDITE_LOCK, START + PATIENCE);
 }
 
-/* Who asks again has no say in when it is tried, or for how long. */
+/* Further requests change neither the attempts nor the deadline. */
 static void test_merge_repeats(void)
 {
 	const u64 end = START + PATIENCE;
@@ -334,7 +334,7 @@ static void test_merge_repeats(void)
 	add(0, 1, now);
 	for (; now < end; now = next) {
 		turn = take(0, now);
-		CHECK(turn.patient);
+		CHECK(turn.may_retry);
 		tries++;
 		/* While it is worked on, and while it waits. */
 		CHECK(add(0, 1, now) == EXPEDITE_MERGED);
@@ -343,12 +343,12 @@ static void test_merge_repeats(void)
 		CHECK(add(0, 1, next - 1) == EXPEDITE_MERGED);
 		CHECK(idle_until(next - 1) == next);
 	}
-	/* As many as without. */
+	/* As many as without them. */
 	CHECK(tries == 37);
 
-	/* The last try stays the last one. */
+	/* The last attempt stays the last one. */
 	turn = take(0, now);
-	CHECK(!turn.patient);
+	CHECK(!turn.may_retry);
 	CHECK(add(0, 1, now) == EXPEDITE_MERGED);
 	put_last(&turn, 0, EXPEDITE_SHARED, now);
 }
@@ -368,31 +368,31 @@ static void test_outcomes(void)
 			first = take(0, START);
 			CHECK(expedite_queue_open(&queue, first.req));
 			second = take(0, START);
-			CHECK(second.patient);
+			CHECK(second.may_retry);
 			put(&first, 1, a, START);
 			if (worst <= EXPEDITE_FREED) {
 				over = put_last(&second, 2, b, START);
 				CHECK(over.outcome == worst);
-				CHECK(over.freed == 3 && over.crew == 2);
+				CHECK(over.freed == 3 && over.peak_workers == 2);
 				continue;
 			}
 			put(&second, 2, b, START);
-			/* The next try is judged for itself. */
+			/* Each attempt has an outcome of its own. */
 			first = take(0, START + PAUSE);
 			CHECK(first.first && !first.more);
 			over = put_last(&first, 4, EXPEDITE_EXITED,
 					START + PAUSE);
 			CHECK(over.outcome == EXPEDITE_EXITED);
-			CHECK(over.freed == 7 && over.crew == 2);
+			CHECK(over.freed == 7 && over.peak_workers == 2);
 		}
 	}
 }
 
 /*
- * Killers and workers, all at once, for few address spaces that they come back
- * to. A request's first worker has it to itself until it is open, and whoever
- * joins comes after: what they write and read meanwhile is plain, so that two
- * at a time are a data race to the thread sanitizer.
+ * Concurrent killers and workers for few address spaces, which are used again
+ * and again. The first worker of a request owns it until it is open, and others
+ * join afterwards: they access it without atomics, so that two at a time are a
+ * data race for the thread sanitizer.
  */
 #define NR_KILLERS	3
 #define NR_WORKERS	5
@@ -402,9 +402,9 @@ static void test_outcomes(void)
 /**
  * struct victim - a kill
  * @mm: whose
- * @freed: what workers say they have freed
- * @seen: of whoever works on it alone
- * @kept: the queue did not take it on
+ * @freed: freed, as reported by workers
+ * @seen: written by workers without company
+ * @kept: the queue refused it
  * @over: it came back
  */
 struct victim {
@@ -420,7 +420,7 @@ static unsigned int tries_of[NR_MMS];
 static atomic_uint nr_killers;
 static atomic_ullong the_time;
 
-struct actor {
+struct thread {
 	unsigned int id;
 	bool killer;
 	pthread_barrier_t *go;
@@ -430,7 +430,7 @@ struct actor {
 	unsigned int given_up;
 };
 
-static void kill_some(struct actor *a, uint64_t *seed)
+static void kill_some(struct thread *a, uint64_t *seed)
 {
 	for (unsigned int i = 0; i < NR_KILLS; i++) {
 		struct victim *v = &victims[a->id * NR_KILLS + i];
@@ -457,7 +457,7 @@ static void kill_some(struct actor *a, uint64_t *seed)
 	atomic_fetch_sub(&nr_killers, 1);
 }
 
-static void work(struct actor *a, const struct expedite_turn *turn,
+static void work(struct thread *a, const struct expedite_turn *turn,
 		 uint64_t *seed)
 {
 	struct victim *v = (struct victim *)turn->req->victim;
@@ -491,12 +491,12 @@ static void work(struct actor *a, const struct expedite_turn *turn,
 	CHECK(over.victim == (struct task_struct *)v);
 	CHECK(over.mm == fake_mm(v->mm));
 	CHECK(over.freed == atomic_load(&v->freed));
-	CHECK(over.crew >= 1 && over.crew <= NR_WORKERS);
+	CHECK(over.peak_workers >= 1 && over.peak_workers <= NR_WORKERS);
 	a->given_up += over.outcome > EXPEDITE_FREED;
 	v->over++;
 }
 
-static void work_some(struct actor *a, uint64_t *seed)
+static void work_some(struct thread *a, uint64_t *seed)
 {
 	for (;;) {
 		bool last = !atomic_load(&nr_killers);
@@ -505,7 +505,7 @@ static void work_some(struct actor *a, uint64_t *seed)
 
 		if (expedite_queue_take(&queue, now, &turn)) {
 			work(a, &turn, seed);
-			/* Now and then so long that patience ends. */
+			/* Sometimes so long that the deadline passes. */
 			atomic_fetch_add(&the_time, rnd(seed) % 32 ?
 						    PAUSE / 8 : PATIENCE);
 		} else if (turn.next != EXPEDITE_NEVER) {
@@ -513,7 +513,7 @@ static void work_some(struct actor *a, uint64_t *seed)
 			atomic_compare_exchange_strong(&the_time, &now,
 						       turn.next);
 		} else {
-			/* Who still works on something will look again. */
+			/* A worker that is busy will look again. */
 			if (last)
 				return;
 			sched_yield();
@@ -521,9 +521,9 @@ static void work_some(struct actor *a, uint64_t *seed)
 	}
 }
 
-static void *actor_fn(void *arg)
+static void *thread_fn(void *arg)
 {
-	struct actor *a = arg;
+	struct thread *a = arg;
 	uint64_t seed = 0x9e3779b97f4a7c15 * (a->id + 1 + 10 * a->killer);
 
 	pthread_barrier_wait(a->go);
@@ -544,10 +544,10 @@ static void init_small(unsigned int nr)
 		list_add_tail(&queue.places[i].list, &queue.free);
 }
 
-static void run_actors(unsigned int nr_places)
+static void run_storm(unsigned int nr_places)
 {
-	struct actor actors[NR_KILLERS + NR_WORKERS];
-	struct actor sum = { 0 };
+	struct thread threads[NR_KILLERS + NR_WORKERS];
+	struct thread sum = { 0 };
 	pthread_barrier_t go;
 
 	init_small(nr_places);
@@ -559,29 +559,29 @@ static void run_actors(unsigned int nr_places)
 	for (unsigned int i = 0; i < NR_KILLERS + NR_WORKERS; i++) {
 		bool killer = i < NR_KILLERS;
 
-		actors[i] = (struct actor){
+		threads[i] = (struct thread){
 			.id = killer ? i : i - NR_KILLERS,
 			.killer = killer,
 			.go = &go,
 		};
 	}
-	run_threads(NR_KILLERS + NR_WORKERS, actor_fn, actors,
-		    sizeof(actors[0]));
+	run_threads(NR_KILLERS + NR_WORKERS, thread_fn, threads,
+		    sizeof(threads[0]));
 	pthread_barrier_destroy(&go);
 
 	CHECK(idle_until(START) == EXPEDITE_NEVER);
 	for (unsigned int i = 0; i < NR_KILLERS * NR_KILLS; i++)
 		CHECK(victims[i].kept + victims[i].over == 1);
 	for (unsigned int i = 0; i < NR_KILLERS + NR_WORKERS; i++) {
-		sum.full += actors[i].full;
-		sum.merged += actors[i].merged;
-		sum.joined += actors[i].joined;
-		sum.given_up += actors[i].given_up;
+		sum.full += threads[i].full;
+		sum.merged += threads[i].merged;
+		sum.joined += threads[i].joined;
+		sum.given_up += threads[i].given_up;
 	}
-	/* It has been about what it is to be about. */
+	/* Otherwise the test proves nothing. */
 	CHECK(sum.merged && sum.joined && sum.given_up);
 	CHECK(sum.full || nr_places >= NR_MMS);
-	/* No place has been lost. */
+	/* No place is lost. */
 	for (unsigned int i = 0; i < nr_places; i++)
 		CHECK(add(i, 1, START) == EXPEDITE_QUEUED);
 	CHECK(add(nr_places, 1, START) == EXPEDITE_FULL);
@@ -589,21 +589,21 @@ static void run_actors(unsigned int nr_places)
 
 static void test_concurrent(void)
 {
-	run_actors(NR_MMS);
+	run_storm(NR_MMS);
 }
 
 static void test_concurrent_full(void)
 {
-	run_actors(NR_MMS / 3);
+	run_storm(NR_MMS / 3);
 }
 
 static const struct test tests[] = {
 	{ "places", test_places },
 	{ "merge", test_merge },
 	{ "order", test_order },
-	{ "crew", test_crew },
+	{ "peak_workers", test_peak_workers },
 	{ "shares", test_shares },
-	{ "patience", test_patience },
+	{ "deadline", test_deadline },
 	{ "late", test_late },
 	{ "merge-repeats", test_merge_repeats },
 	{ "outcomes", test_outcomes },

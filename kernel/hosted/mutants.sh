@@ -3,10 +3,10 @@
 #
 # Usage: mutants.sh CODE SOURCE HEADER...   (called by the Makefile, which sets MAKE, CC and O)
 #
-# Breaks a copy of SOURCE, the file of CODE, in one place at a time, as CODE.mutants says. Each
-# time one of the tests has to fail; a mutant that survives shows what they do not look at.
+# Introduces one bug at a time into a copy of SOURCE, the file of CODE, from CODE.mutants. Each time
+# one of the tests has to fail; a mutant that survives shows what they do not check.
 #
-# CODE.mutants has a line per mutant: name | function | a string in it | what its first place becomes
+# CODE.mutants has a line per mutant: name | function | a string in it | its first replacement
 # A function that is not in SOURCE is in a HEADER, included as <linux/HEADER> or "HEADER".
 set -euo pipefail
 

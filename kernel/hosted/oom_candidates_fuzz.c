@@ -2,8 +2,8 @@
 /*
  * Fuzzes the OOM killer's choice against an exact comparison of all tasks.
  *
- * The input is the tasks: what is known of them, and what they turn out to be
- * when they are asked, which may be less than was known.
+ * The input is the tasks: their ranges, and their exact points, which may be less
+ * than the minimum.
  */
 #include "check.h"
 #include "fuzz.h"
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(candidates.nr_tasks == nr);
 	CHECK(candidates.nr_precise == nr_asked);
 	CHECK(candidates.best >= bar);
-	/* Unless it is to be made again, the choice is the exact one. */
+	/* Unless it has to be repeated, the choice is the exact one. */
 	if (chosen && points >= candidates.best)
 		CHECK(chosen == &best->task && points == best->points);
 	if (chosen && !shrunk)

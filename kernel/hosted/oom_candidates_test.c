@@ -11,11 +11,11 @@
 
 /**
  * struct fake - a task
- * @task: what the code under test has of it
- * @lowest: its range
- * @highest: its range
- * @points: what it turns out to have
- * @asked: how often
+ * @task: for the code under test
+ * @lowest: minimum of its range
+ * @highest: maximum of its range
+ * @points: its exact points
+ * @asked: how often they were determined
  */
 struct fake {
 	struct task_struct task;
@@ -63,7 +63,7 @@ static struct fake *add(long lowest, long points, long highest)
 	return fake;
 }
 
-/* Nobody but the winner is held, nobody was asked twice. */
+/* Only the winner is referenced, and no task was determined twice. */
 static struct fake *choose(long *points)
 {
 	struct task_struct *chosen = oom_candidates_choose(&candidates, points);
@@ -82,7 +82,7 @@ static struct fake *choose(long *points)
 	return (struct fake *)chosen;
 }
 
-/* That of an exact comparison, the later of equals. */
+/* The exact winner, the later one of equals. */
 static struct fake *exact_choice(void)
 {
 	struct fake *best = NULL;
@@ -111,7 +111,7 @@ static void test_nobody(void)
 
 	begin();
 	CHECK(!choose(&points));
-	/* Nothing was left behind: no reason to look again. */
+	/* Nothing was eliminated by mistake: no other scan is needed. */
 	CHECK(points >= candidates.best);
 }
 
@@ -134,7 +134,7 @@ static void test_one(void)
 	CHECK(points == LONG_MAX && !candidates.nr_precise);
 }
 
-/* Exact ranges need no questions, and of equals the later wins. */
+/* Exact ranges need no exact sums, and of equals the later wins. */
 static void test_ties(void)
 {
 	begin();
@@ -155,7 +155,7 @@ static void test_ties(void)
 	choose_exactly();
 }
 
-/* Who is below another's lowest is not asked, whoever comes first. */
+/* A task below another's lowest is not determined, in either order. */
 static void test_ranges(void)
 {
 	begin();
@@ -194,7 +194,7 @@ static void test_rising(void)
 	CHECK(candidates.nr_precise <= 2);
 }
 
-/* More that can win than there is room for. */
+/* More that can win than the list holds. */
 static void test_full(void)
 {
 	uint64_t seed = 1;
@@ -235,7 +235,7 @@ static void test_random(void)
 	}
 }
 
-/* Who has gone away does not win, and what it beat must be looked at again. */
+/* A task that exited does not win, and what it eliminated is scanned again. */
 static void test_gone(void)
 {
 	long points;
@@ -251,7 +251,7 @@ static void test_gone(void)
 	add(5, 12, 14);
 	CHECK(choose(&points) == &fakes[2]);
 	CHECK(points == 12 && points >= candidates.best);
-	/* It has become smaller than what it beat may be. */
+	/* It shrank below the maximum of a task that it eliminated. */
 	begin();
 	add(3, 5, 9);
 	add(10, 4, 20);

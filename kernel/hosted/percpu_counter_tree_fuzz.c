@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Fuzzes the counters that RSS is counted with against a model that is too
- * simple to be wrong: a number per counter, and which of its cells have ever
- * been used.
+ * Fuzzes the RSS counters against a simple model: a number per counter, and the
+ * set of its cells that have ever been used.
  *
- * The input's first bytes make a machine and the levels, the rest are steps:
- * additions on its CPUs, CPUs that come and go, memory or none for spreading.
- * In the middle of one others may do theirs, up to three deep: an interrupt,
- * another CPU, or the task goes on on another CPU.
+ * The input's first bytes define a machine and the levels, the rest are steps:
+ * additions on its CPUs, CPU hotplug, spreading with or without memory. Steps
+ * may be nested up to three levels deep: an interrupt, another CPU, or a
+ * migration of the task.
  *
- * What fails prints the steps, one per line, those in the middle of another
- * under it.
+ * A failure prints the steps, one per line, nested ones below the outer one.
  */
 #include "counters.h"
 #include "fuzz.h"
@@ -38,7 +36,7 @@ struct step {
 };
 
 /**
- * struct model - what is known of a counter
+ * struct model - expected state of a counter
  * @value: the sum of all that was added
  * @slack: the sum of batch - 1 over its cells that have been used
  * @used: those
@@ -54,12 +52,12 @@ struct model {
 };
 
 /**
- * struct under_way - an addition that has not come to its end
- * @outer: in whose middle it is
+ * struct under_way - an addition that has not finished
+ * @outer: the addition that it is nested in
  * @counter: to which counter
  * @amount: how much
- * @nr: on so many CPUs so far
- * @cpu: those
+ * @nr: entries in @cpu
+ * @cpu: CPUs that it has run on
  */
 struct under_way {
 	struct under_way *outer;
@@ -136,7 +134,7 @@ static void print_case(void)
 			models[i].value, models[i].slack);
 }
 
-/* A check, or one of the sanitizers. */
+/* Called on a failed check, or by a sanitizer. */
 void check_failed(void)
 {
 	print_case();

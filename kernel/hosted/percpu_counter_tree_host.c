@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * percpu_counter_tree.c with the machine it runs on, and a way to look at its
- * cells, which nobody else knows about.
+ * percpu_counter_tree.c with the machine it runs on, and access to its cells,
+ * which are private to it.
  */
 #include CODE
 

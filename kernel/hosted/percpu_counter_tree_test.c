@@ -4,7 +4,7 @@
  *
  * Usage: percpu_counter_tree_test [NAME]...
  *
- * A thread is the CPU that it says it is.
+ * A thread selects the CPU that it runs as.
  */
 #include <sched.h>
 
@@ -519,7 +519,7 @@ static void add_between(void)
 	values[0] += between_amount;
 }
 
-/* The task goes on on another CPU, unless it must not. */
+/* Migrates the task to another CPU, unless preemption is disabled. */
 static void migrate_between(void)
 {
 	if (!hosted_preempt_count)
@@ -625,7 +625,7 @@ static void test_spread_between(void)
 	}
 	CHECK(came >= 3);
 
-	/* While somebody adds, who knows nothing of it yet or does. */
+	/* During additions that do or do not see it yet. */
 	for (unsigned int wait = 0; wait < 6; wait++) {
 		start(64, 3);
 		let_others(spread_between, wait);
@@ -656,14 +656,14 @@ static void test_again(void)
 #define MOST		80
 
 /**
- * struct adder - a thread that is a CPU
- * @cpu: which
- * @seed: of what it adds
- * @rounds: how often it does
- * @spreads: it spreads the counters in the middle
- * @up: what it has begun to add, of each counter
- * @up_done: what it has added
- * @down: the same with what is below 0, as positive numbers
+ * struct adder - a thread that runs as a CPU
+ * @cpu: the CPU
+ * @seed: of the amounts
+ * @rounds: number of additions
+ * @spreads: it spreads the counters in between
+ * @up: sum of positive amounts of additions that have started, per counter
+ * @up_done: the same for additions that have finished
+ * @down: sum of negative amounts, as a positive number
  * @down_done: likewise
  */
 struct adder {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Fuzzes the reap topic's session code against a model that is too simple to
- * be wrong: it looks for the next chunk page by page.
+ * Fuzzes the reap topic's session code against a simple model, which searches
+ * for the next chunk page by page.
  *
- * The input's first bytes lay out the address space, the rest are steps of
- * several reapers of several mms. A claim can be overtaken by others in the
- * middle, which stands for what other CPUs do at that moment.
+ * The input's first bytes define the address space, the rest are steps of
+ * several reapers of several mms. Other claims may be nested in a claim, like
+ * those of other CPUs at that moment.
  */
 #include <string.h>
 

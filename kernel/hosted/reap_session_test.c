@@ -19,7 +19,7 @@
 /* How long to wait for a wake that should come at once, in seconds. */
 #define PATIENCE	10
 
-/* An mm is told apart by its address; nobody looks behind it. */
+/* An mm is distinguished by its address, which is never dereferenced. */
 static char mm_places[64];
 #define fake_mm(i)	((struct mm_struct *)&mm_places[i])
 
@@ -239,7 +239,7 @@ static void test_finished(void)
 	CHECK(reap_session_leave(second));
 	CHECK(reap_session_finished(first));
 
-	/* A latecomer finds nothing, but until it has looked it counts. */
+	/* A late reaper finds nothing, but counts until it has looked. */
 	second = reap_session_join(fake_mm(0), &own[1]);
 	CHECK(first == second);
 	CHECK(!reap_session_finished(first));
@@ -257,11 +257,11 @@ static void test_alone(void)
 	struct reap_span chunk;
 	unsigned int nr;
 
-	/* Somebody has claimed a part, and does not go on. */
+	/* Another reaper has claimed a part, and stalls. */
 	shared = reap_session_join(fake_mm(0), &own[0]);
 	CHECK(reap_session_claim(shared, space_below, &space, &chunk));
 
-	/* Who works alone sees all of it, and takes nothing from others... */
+	/* A reaper alone walks all of it, and takes nothing from others... */
 	alone = reap_session_alone(fake_mm(0), &own[1]);
 	CHECK(alone != shared);
 	nr = claim_all(alone, &space, chunks);
@@ -272,7 +272,7 @@ static void test_alone(void)
 	CHECK(!reap_session_finished(shared));
 	CHECK(reap_session_leave(alone));
 
-	/* ...and nobody joins them. */
+	/* ...and none joins them. */
 	alone = reap_session_alone(fake_mm(1), &own[1]);
 	other = reap_session_join(fake_mm(1), &own[0]);
 	CHECK(other != alone);
@@ -297,7 +297,7 @@ static void test_failed(void)
 	WRITE_ONCE(first->failed, true);
 	CHECK(!quit(second));
 
-	/* Who tries again sees all of it again, though one is still there. */
+	/* A retry walks all of it again, though one has not left yet. */
 	second = reap_session_join(fake_mm(0), &own[1]);
 	CHECK(first != second);
 	CHECK(claim_all(second, &space, chunks) == nr);
@@ -388,7 +388,7 @@ static void test_concurrent_claims(void)
 		pthread_barrier_t go;
 
 		memset(taken, 0, sizeof(taken));
-		/* Keeps the session until the last one has come and gone. */
+		/* Keeps the session until the last one has finished. */
 		session = reap_session_join(fake_mm(0), &own);
 		reap_session_finish(session);
 		pthread_barrier_init(&go, NULL, NR_CLAIMERS);
@@ -452,10 +452,10 @@ static void test_wake(void)
 }
 
 /*
- * Many threads join, claim and leave, more address spaces than the table has
- * sessions. Per session in the table, how often each chunk was claimed: in a
- * session seen finished that is the same for all chunks, and nobody can start
- * the next pass before the one who looks has left.
+ * Many threads join, claim and leave, with more address spaces than the table
+ * has sessions. Per session in the table it counts how often each chunk was
+ * claimed: in a finished session that is the same for all chunks, and the next
+ * pass cannot start before the thread that checks has left.
  */
 #define NR_CHURNERS	20
 #define NR_MMS		(REAP_MAX_SESSIONS + 3)
@@ -558,7 +558,7 @@ static void run_churn(bool give_up)
 	for (unsigned int i = 0; i < NR_CHURNERS; i++)
 		churners[i] = (struct churner){ i, 1500, give_up };
 	run_threads(NR_CHURNERS, churner_fn, churners, sizeof(churners[0]));
-	/* Nobody was left behind, nothing sticks. */
+	/* All have left, and all slots are free. */
 	learn_table();
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Address spaces as arrays of spans, and how to tell that one was shared out right. */
+/* Address spaces as arrays of spans, and checks of how one was shared. */
 #ifndef _HOSTED_SPACE_H
 #define _HOSTED_SPACE_H
 
@@ -11,7 +11,7 @@
 /**
  * struct space - an address space
  * @nr: entries in @spans
- * @spans: what there is to be reaped, from the bottom to the top
+ * @spans: reapable memory, from the bottom to the top
  */
 struct space {
 	unsigned int nr;
@@ -63,7 +63,7 @@ static inline unsigned long space_size(const struct space *space,
 	return size;
 }
 
-/* What must hold for each chunk, whoever got it. */
+/* Invariants of each chunk, whichever thread got it. */
 static inline void check_chunk(const struct space *space,
 			       const struct reap_span *chunk)
 {

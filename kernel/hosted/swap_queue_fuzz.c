@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Fuzzes the swap-release topic's queue against a model that is too simple to
- * be wrong: a list of all slots that wait, one by one, each with whom it came
- * with. There are no runs but where one of them begins, and no batches but
- * those that are in somebody's hands.
+ * Fuzzes the swap-release topic's queue against a simple model: a list of all
+ * slots that wait, each with the reference it was queued for. It has no runs,
+ * only a flag where one begins, and only the batches that are being filled.
  *
- * The input is the steps of those who fill batches and those who take what is
- * in them. What fails prints them, one per line.
+ * The input is the steps of tasks that fill batches and of tasks that take
+ * entries. A failure prints them, one per line.
  */
 #include <string.h>
 
@@ -16,7 +15,7 @@
 
 /* Few, so that there are no spare ones at times. */
 #define MOST_BATCHES	6
-#define NR_HANDS	3
+#define NR_FILLERS	3
 #define NR_OWNERS	3
 #define MOST_WAIT	(MOST_BATCHES * 1024)
 #define MAX_STEPS	512
@@ -43,7 +42,7 @@ enum step_kind {
 /* Of the test case, to be printed. */
 struct step {
 	enum step_kind kind;
-	unsigned int hand;
+	unsigned int filler;
 	unsigned int type;
 	unsigned long offset;
 	unsigned int nr;
@@ -55,7 +54,7 @@ struct step {
  * @type: of its device
  * @offset: of it
  * @begins: it is not next to the one before it, so a run begins here
- * @stay: what it has come with, if it waits
+ * @stay: that it was queued with, if it waits
  */
 struct slot {
 	unsigned int type;
@@ -65,11 +64,11 @@ struct slot {
 };
 
 /**
- * struct stay - of a reference to an owner in the queue
- * @batch: that came with it
- * @owner: to which owner
- * @queued: since when
- * @runs: that came in its batch, and in those merged with it
+ * struct stay - a reference to an owner that is in the queue
+ * @batch: that it was queued with
+ * @owner: index of the owner
+ * @queued: when
+ * @runs: in that batch, and in those merged with it
  */
 struct stay {
 	struct swap_batch *batch;
@@ -79,14 +78,14 @@ struct stay {
 };
 
 /**
- * struct hand - somebody who fills a batch
+ * struct filler - a task that fills a batch
  * @batch: the batch, or NULL
  * @owner: of what is in it
  * @runs: in it
  * @nr: slots in it
  * @slots: those
  */
-struct hand {
+struct filler {
 	struct swap_batch *batch;
 	unsigned int owner;
 	unsigned int runs;
@@ -112,7 +111,7 @@ static struct slot waiting[MOST_WAIT];
 static unsigned int nr_slots;
 static struct stay stays[MAX_STEPS];
 static unsigned int nr_stays;
-static struct hand hands[NR_HANDS];
+static struct filler fillers[NR_FILLERS];
 /* The last one is the next to be used. */
 static struct swap_batch *spare[MOST_BATCHES];
 static unsigned int nr_spare;
@@ -130,24 +129,24 @@ static void print_step(const struct step *step)
 	fprintf(stderr, "  ");
 	switch (step->kind) {
 	case STEP_GET:
-		fprintf(stderr, "%u: get a batch for owner %u\n", step->hand,
+		fprintf(stderr, "%u: get a batch for owner %u\n", step->filler,
 			step->nr);
 		break;
 	case STEP_ADD:
 		fprintf(stderr, "%u: add %u slots from %lu of device %u\n",
-			step->hand, step->nr, step->offset, step->type);
+			step->filler, step->nr, step->offset, step->type);
 		break;
 	case STEP_ADD_SINGLE:
 		fprintf(stderr,
 			"%u: add %u slots, every other one from %lu of device %u\n",
-			step->hand, step->nr, step->offset, step->type);
+			step->filler, step->nr, step->offset, step->type);
 		break;
 	case STEP_QUEUE:
-		fprintf(stderr, "%u: queue the batch at %llu\n", step->hand,
+		fprintf(stderr, "%u: queue the batch at %llu\n", step->filler,
 			step->now);
 		break;
 	case STEP_GIVE_BACK:
-		fprintf(stderr, "%u: give the batch back\n", step->hand);
+		fprintf(stderr, "%u: give the batch back\n", step->filler);
 		break;
 	case STEP_NEW:
 		fprintf(stderr, "one more batch\n");
@@ -188,7 +187,7 @@ static void print_case(void)
 	}
 }
 
-/* A check, or one of the sanitizers. */
+/* Called on a failed check, or by a sanitizer. */
 void check_failed(void)
 {
 	print_case();
@@ -254,8 +253,8 @@ static void check_queue(void)
 	CHECK(queue.nr_spare == nr_spare);
 	CHECK(queue.oldest ==
 	      (nr_slots ? stays[waiting[0].stay].queued : U64_MAX));
-	for (i = 0; i < NR_HANDS; i++)
-		nr_waiting += !!hands[i].batch;
+	for (i = 0; i < NR_FILLERS; i++)
+		nr_waiting += !!fillers[i].batch;
 	CHECK(nr_waiting + nr_spare == nr_batches);
 }
 
@@ -277,10 +276,10 @@ static void add_batch(void)
 
 static void get_batch(unsigned int i, unsigned int owner)
 {
-	struct hand *hand = &hands[i];
+	struct filler *filler = &fillers[i];
 	struct swap_batch *batch;
 
-	record((struct step){ .kind = STEP_GET, .hand = i, .nr = owner });
+	record((struct step){ .kind = STEP_GET, .filler = i, .nr = owner });
 	batch = swap_queue_get_spare(&queue);
 	CHECK(batch == (nr_spare ? spare[nr_spare - 1] : NULL));
 	if (!batch)
@@ -288,29 +287,29 @@ static void get_batch(unsigned int i, unsigned int owner)
 	nr_spare--;
 	CHECK(!batch->owner && !batch->next && !batch->nr && !batch->pages);
 	batch->owner = fake_owner(owner);
-	*hand = (struct hand){ .batch = batch, .owner = owner };
+	*filler = (struct filler){ .batch = batch, .owner = owner };
 }
 
-static bool hand_full(const struct hand *hand)
+static bool hand_full(const struct filler *filler)
 {
-	return hand->nr == 1024 || hand->runs == 504;
+	return filler->nr == 1024 || filler->runs == 504;
 }
 
 /* Slots of a run, one after the other. Returns how many there is room for. */
-static unsigned int add_to_model(struct hand *hand, unsigned int type,
+static unsigned int add_to_model(struct filler *filler, unsigned int type,
 				 unsigned long offset, unsigned int nr)
 {
 	unsigned int added;
 
 	for (added = 0; added < nr; added++) {
-		const struct slot *last = &hand->slots[hand->nr - 1];
-		bool begins = !hand->nr || last->type != type ||
+		const struct slot *last = &filler->slots[filler->nr - 1];
+		bool begins = !filler->nr || last->type != type ||
 			      last->offset != offset + added - 1;
 
-		if (hand->nr == 1024 || (begins && hand->runs == 504))
+		if (filler->nr == 1024 || (begins && filler->runs == 504))
 			break;
-		hand->runs += begins;
-		hand->slots[hand->nr++] = (struct slot){
+		filler->runs += begins;
+		filler->slots[filler->nr++] = (struct slot){
 			.type = type,
 			.offset = offset + added,
 			.begins = begins,
@@ -323,13 +322,13 @@ static unsigned int add_to_model(struct hand *hand, unsigned int type,
 static void add_slots(unsigned int i, unsigned int type, unsigned long offset,
 		      unsigned int nr)
 {
-	struct hand *hand = &hands[i];
-	unsigned int added = add_to_model(hand, type, offset, nr);
+	struct filler *filler = &fillers[i];
+	unsigned int added = add_to_model(filler, type, offset, nr);
 
-	CHECK(swap_batch_add(hand->batch, type, offset, nr) == added);
-	CHECK(swap_batch_full(hand->batch) == hand_full(hand));
-	CHECK(hand->batch->pages == hand->nr);
-	CHECK(hand->batch->nr == hand->runs);
+	CHECK(swap_batch_add(filler->batch, type, offset, nr) == added);
+	CHECK(swap_batch_full(filler->batch) == hand_full(filler));
+	CHECK(filler->batch->pages == filler->nr);
+	CHECK(filler->batch->nr == filler->runs);
 }
 
 /* Where slots are: most often next to the last ones, or not quite. */
@@ -375,18 +374,18 @@ static unsigned int some_nr(void)
 
 static void add_some(unsigned int i, bool single)
 {
-	const struct hand *hand = &hands[i];
+	const struct filler *filler = &fillers[i];
 	struct step step = {
 		.kind = single ? STEP_ADD_SINGLE : STEP_ADD,
-		.hand = i,
+		.filler = i,
 		.nr = some_nr(),
 	};
 	unsigned int distance = single ? 2 * step.nr : step.nr;
 	unsigned long end = 1;
 
-	if (hand->nr) {
-		step.type = hand->slots[hand->nr - 1].type;
-		end = hand->slots[hand->nr - 1].offset + 1;
+	if (filler->nr) {
+		step.type = filler->slots[filler->nr - 1].type;
+		end = filler->slots[filler->nr - 1].offset + 1;
 	}
 	step.offset = some_offset(end, distance);
 	if (step.offset % 8 == 0)
@@ -402,40 +401,40 @@ static void add_some(unsigned int i, bool single)
 
 static void queue_batch(unsigned int i)
 {
-	struct hand *hand = &hands[i];
+	struct filler *filler = &fillers[i];
 	unsigned int stay = nr_slots ? waiting[nr_slots - 1].stay : 0;
 	bool merged;
 
-	record((struct step){ .kind = STEP_QUEUE, .hand = i, .now = now });
-	merged = nr_slots && stays[stay].owner == hand->owner &&
-		 stays[stay].runs + hand->runs <= 504 &&
-		 left_of(stay) + hand->nr <= 1024;
-	CHECK(swap_queue_add(&queue, hand->batch, now) == merged);
+	record((struct step){ .kind = STEP_QUEUE, .filler = i, .now = now });
+	merged = nr_slots && stays[stay].owner == filler->owner &&
+		 stays[stay].runs + filler->runs <= 504 &&
+		 left_of(stay) + filler->nr <= 1024;
+	CHECK(swap_queue_add(&queue, filler->batch, now) == merged);
 	if (merged) {
-		stays[stay].runs += hand->runs;
-		spare[nr_spare++] = hand->batch;
+		stays[stay].runs += filler->runs;
+		spare[nr_spare++] = filler->batch;
 	} else {
 		stay = nr_stays++;
 		stays[stay] = (struct stay){
-			.batch = hand->batch,
-			.owner = hand->owner,
+			.batch = filler->batch,
+			.owner = filler->owner,
 			.queued = now,
-			.runs = hand->runs,
+			.runs = filler->runs,
 		};
 	}
-	for (unsigned int k = 0; k < hand->nr; k++) {
-		waiting[nr_slots] = hand->slots[k];
+	for (unsigned int k = 0; k < filler->nr; k++) {
+		waiting[nr_slots] = filler->slots[k];
 		waiting[nr_slots++].stay = stay;
 	}
-	hand->batch = NULL;
+	filler->batch = NULL;
 }
 
 static void give_back(unsigned int i)
 {
-	record((struct step){ .kind = STEP_GIVE_BACK, .hand = i });
-	swap_queue_put_spare(&queue, hands[i].batch);
-	spare[nr_spare++] = hands[i].batch;
-	hands[i].batch = NULL;
+	record((struct step){ .kind = STEP_GIVE_BACK, .filler = i });
+	swap_queue_put_spare(&queue, fillers[i].batch);
+	spare[nr_spare++] = fillers[i].batch;
+	fillers[i].batch = NULL;
 }
 
 /* What comes out next, slot by slot. */
@@ -540,7 +539,7 @@ static void add_to_array(void)
 static void step(void)
 {
 	uint8_t op = next_byte();
-	unsigned int i = op % NR_HANDS;
+	unsigned int i = op % NR_FILLERS;
 
 	now += op % 4;
 	if (op >= 240) {
@@ -556,14 +555,14 @@ static void step(void)
 		/* All that waits, every now and then. */
 		if (op >= 210)
 			take_some(UINT_MAX);
-	} else if (!hands[i].batch) {
+	} else if (!fillers[i].batch) {
 		get_batch(i, next_byte() % NR_OWNERS);
 	} else if (op < 100) {
 		add_some(i, op % 4 == 0);
-	} else if (hands[i].nr && op < 155) {
+	} else if (fillers[i].nr && op < 155) {
 		queue_batch(i);
 	} else {
-		/* Also with what nobody wants any more. */
+		/* Also with content that is no longer used. */
 		give_back(i);
 	}
 	check_queue();
@@ -573,7 +572,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	input = (struct input){ data, size };
 	memset(&queue, 0xa5, sizeof(queue));
-	memset(hands, 0, sizeof(hands));
+	memset(fillers, 0, sizeof(fillers));
 	chunk = malloc(sizeof(*chunk));
 	CHECK(chunk);
 	nr_batches = 0;
@@ -588,13 +587,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	add_batch();
 	add_batch();
 	new_array(2);
-	while (input.left && nr_steps < MAX_STEPS - NR_HANDS)
+	while (input.left && nr_steps < MAX_STEPS - NR_FILLERS)
 		step();
 
 	/* All of it comes out. */
 	take_some(UINT_MAX);
-	for (unsigned int i = 0; i < NR_HANDS; i++) {
-		if (hands[i].batch)
+	for (unsigned int i = 0; i < NR_FILLERS; i++) {
+		if (fillers[i].batch)
 			give_back(i);
 	}
 	check_queue();

@@ -4,7 +4,7 @@
  *
  * Usage: swap_queue_test [NAME]...
  *
- * Nobody looks at devices and owners here, and time is a number.
+ * Devices and owners are only compared, and the tests set the time.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -21,10 +21,10 @@ static_assert(SWAP_CHUNK_PAGES == 64);
 static_assert(sizeof(struct swap_run) == 8);
 static_assert(sizeof(struct swap_batch) <= PAGE_SIZE);
 
-/* When the tests begin: 0 would hide that a time was forgotten. */
+/* Start of the tests: 0 would hide an uninitialized time. */
 #define START		1000
 
-/* An owner is told from another by its address; none is one as well. */
+/* Owners are distinguished by address; NULL is one, too. */
 static char owner_places[8];
 #define fake_owner(i)	((void *)((i) ? &owner_places[i] : NULL))
 
@@ -34,7 +34,7 @@ static struct swap_queue queue;
 static struct swap_batch *batches[MOST_BATCHES];
 static unsigned int nr_batches;
 /* Of these, those that the queue does not have. */
-static unsigned int in_hands;
+static unsigned int outside;
 
 /* Makes the queue and @nr batches, both out of memory that was in use. */
 static void begin(unsigned int nr)
@@ -43,7 +43,7 @@ static void begin(unsigned int nr)
 	memset(&queue, 0xa5, sizeof(queue));
 	swap_queue_init(&queue);
 	nr_batches = nr;
-	in_hands = 0;
+	outside = 0;
 	for (unsigned int i = 0; i < nr; i++) {
 		batches[i] = malloc(sizeof(*batches[i]));
 		CHECK(batches[i]);
@@ -79,7 +79,7 @@ static void check_queue(void)
 	CHECK(queue.pages == all_pages);
 	CHECK(queue.nr_waiting == nr_waiting);
 	CHECK(queue.nr_spare == nr_spare);
-	CHECK(nr_waiting + nr_spare + in_hands == nr_batches);
+	CHECK(nr_waiting + nr_spare + outside == nr_batches);
 	if (!nr_waiting)
 		CHECK(queue.oldest == U64_MAX);
 }
@@ -92,9 +92,9 @@ static void end(void)
 	memset(&chunk, 0xa5, sizeof(chunk));
 	CHECK(!swap_queue_take(&queue, &chunk));
 	CHECK(!chunk.nr && !chunk.pages && !chunk.last);
-	CHECK(!in_hands);
+	CHECK(!outside);
 	check_queue();
-	for (in_hands = 0; in_hands < nr_batches; in_hands++)
+	for (outside = 0; outside < nr_batches; outside++)
 		CHECK(swap_queue_get_spare(&queue));
 	CHECK(!swap_queue_get_spare(&queue));
 	check_queue();
@@ -108,7 +108,7 @@ static struct swap_batch *get_spare(unsigned int owner)
 
 	CHECK(batch);
 	CHECK(!batch->owner && !batch->next && !batch->nr && !batch->pages);
-	in_hands++;
+	outside++;
 	check_queue();
 	batch->owner = fake_owner(owner);
 
@@ -118,7 +118,7 @@ static struct swap_batch *get_spare(unsigned int owner)
 static void put_spare(struct swap_batch *batch)
 {
 	swap_queue_put_spare(&queue, batch);
-	in_hands--;
+	outside--;
 	check_queue();
 }
 
@@ -127,7 +127,7 @@ static bool queue_up(struct swap_batch *batch, u64 now)
 	unsigned long pages = queue.pages + batch->pages;
 	bool merged = swap_queue_add(&queue, batch, now);
 
-	in_hands--;
+	outside--;
 	check_queue();
 	CHECK(queue.pages == pages);
 
@@ -382,7 +382,7 @@ static void test_merge(void)
 	CHECK(!queue_run(1, 100, 3, START));
 	CHECK(queue_run(1, 103, 2, START + 1));
 	CHECK(queue.nr_waiting == 1 && queue.nr_spare == 2);
-	/* Another one's, even nobody's, is not; nor with one before it. */
+	/* Not with another owner's, even NULL; nor with an earlier one. */
 	CHECK(!queue_run(0, 200, 1, START + 2));
 	CHECK(!queue_run(1, 300, 1, START + 3));
 	CHECK(queue.nr_waiting == 3);
@@ -395,7 +395,7 @@ static void test_merge(void)
 	chunk = take(1, START + 3, 2, 2, true);
 	check_run(&chunk.runs[0], 0, 300, 1);
 	check_run(&chunk.runs[1], 0, 400, 1);
-	/* Nothing is left of what is over. */
+	/* Nothing remains of the previous one. */
 	CHECK(!queue_run(1, 500, 1, START + 5));
 	take(1, START + 5, 1, 1, true);
 
@@ -494,10 +494,10 @@ static void test_spares(void)
 }
 
 /*
- * Those who fill and those who take, all at once. What becomes of a batch in
- * somebody's hands and of a slot is written plainly, so that a batch that two
- * have and a slot that two release are data races to the thread sanitizer; and
- * whoever takes a slot reads what its filler wrote.
+ * Concurrent threads that fill batches and take entries. A batch outside of the
+ * queue and a slot are written without atomics, so that a batch with two owners
+ * and a slot that is released twice are data races for the thread sanitizer; and
+ * a thread that takes a slot reads what its filler wrote.
  */
 #define MOST_FILLERS	3
 #define MOST_TAKERS	3
@@ -508,9 +508,9 @@ static void test_spares(void)
 
 /**
  * struct slot - a reference to a slot of a filler's own device
- * @owner: whose
- * @queued: it went in
- * @taken: it came out
+ * @owner: that it was queued for
+ * @queued: how often it was queued
+ * @taken: how often it was taken
  */
 struct slot {
 	void *owner;
@@ -519,17 +519,17 @@ struct slot {
 };
 
 /**
- * struct actor - who fills batches, or takes what is in them
+ * struct thread - fills batches, or takes entries
  * @id: among those of its kind; of a filler, also its device
  * @filler: it fills
- * @batch: in its hands
- * @next: slots before it are done: filled, or, of a device each, taken
+ * @batch: that it is filling
+ * @next: the next slot to fill, or, for each device, to take
  * @alone: there is no other taker
- * @merged: how often there was room in another batch
+ * @merged: how often another batch had room
  * @dry: how often no batch was spare, or none waited
  * @pages: slots queued, or taken
  */
-struct actor {
+struct thread {
 	unsigned int id;
 	bool filler;
 	struct swap_batch *batch;
@@ -541,14 +541,14 @@ struct actor {
 };
 
 static struct slot slots[MOST_FILLERS][NR_SLOTS];
-static struct actor actors[MOST_FILLERS + MOST_TAKERS];
-static unsigned int nr_actors;
+static struct thread threads[MOST_FILLERS + MOST_TAKERS];
+static unsigned int nr_threads;
 static pthread_barrier_t round_over;
 static atomic_ullong the_time;
 /* References that batches with entries in them hold. */
 static atomic_long owner_refs[NR_OWNERS];
 
-static void fill(struct actor *a, uint64_t *seed)
+static void fill(struct thread *a, uint64_t *seed)
 {
 	unsigned int runs = 1 + rnd(seed) % 60;
 
@@ -569,7 +569,7 @@ static void fill(struct actor *a, uint64_t *seed)
 	}
 }
 
-static void queue_filled(struct actor *a)
+static void queue_filled(struct thread *a)
 {
 	atomic_long *refs = (atomic_long *)a->batch->owner;
 
@@ -582,14 +582,14 @@ static void queue_filled(struct actor *a)
 	a->batch = NULL;
 }
 
-static void put_unused(struct actor *a)
+static void put_unused(struct thread *a)
 {
 	atomic_fetch_sub((atomic_long *)a->batch->owner, 1);
 	swap_queue_put_spare(&queue, a->batch);
 	a->batch = NULL;
 }
 
-static void fill_some(struct actor *a, uint64_t *seed)
+static void fill_some(struct thread *a, uint64_t *seed)
 {
 	for (unsigned int i = 0; i < NR_FILLS; i++) {
 		if (!a->batch) {
@@ -597,7 +597,7 @@ static void fill_some(struct actor *a, uint64_t *seed)
 
 			a->batch = swap_queue_get_spare(&queue);
 			if (!a->batch) {
-				/* On a busy machine every yield is dear. */
+				/* On a busy machine a yield is expensive. */
 				if (a->dry++ % 16 == 0)
 					sched_yield();
 				continue;
@@ -620,7 +620,7 @@ static void fill_some(struct actor *a, uint64_t *seed)
 	}
 }
 
-static bool take_one(struct actor *a)
+static bool take_one(struct thread *a)
 {
 	struct swap_chunk chunk;
 	unsigned int pages = 0;
@@ -658,7 +658,7 @@ static bool take_one(struct actor *a)
 	return true;
 }
 
-static void take_some(struct actor *a, uint64_t *seed)
+static void take_some(struct thread *a, uint64_t *seed)
 {
 	unsigned int nr = rnd(seed) % (16 * NR_FILLS);
 
@@ -677,18 +677,18 @@ static void take_some(struct actor *a, uint64_t *seed)
 	}
 }
 
-/* Nobody is at it right now. */
+/* No thread uses the queue right now. */
 static void check_round(void)
 {
 	unsigned long pages = 0;
 
-	in_hands = 0;
-	for (unsigned int i = 0; i < nr_actors; i++) {
-		if (actors[i].filler)
-			pages += actors[i].pages;
+	outside = 0;
+	for (unsigned int i = 0; i < nr_threads; i++) {
+		if (threads[i].filler)
+			pages += threads[i].pages;
 		else
-			pages -= actors[i].pages;
-		in_hands += !!actors[i].batch;
+			pages -= threads[i].pages;
+		outside += !!threads[i].batch;
 	}
 	check_queue();
 	CHECK(queue.pages == pages);
@@ -701,9 +701,9 @@ static void end_round(void)
 	pthread_barrier_wait(&round_over);
 }
 
-static void *actor_fn(void *arg)
+static void *thread_fn(void *arg)
 {
-	struct actor *a = arg;
+	struct thread *a = arg;
 	uint64_t seed = 0x9e3779b97f4a7c15 * (a->id + 1 + 10 * a->filler);
 
 	for (unsigned int i = 0; i < NR_ROUNDS; i++) {
@@ -727,35 +727,35 @@ static void *actor_fn(void *arg)
 	return NULL;
 }
 
-static void run_actors(unsigned int nr, unsigned int nr_takers)
+static void run_storm(unsigned int nr, unsigned int nr_takers)
 {
-	struct actor sum = { 0 };
+	struct thread sum = { 0 };
 
 	begin(nr);
 	memset(slots, 0, sizeof(slots));
 	atomic_store(&the_time, START);
 	for (unsigned int i = 0; i < NR_OWNERS; i++)
 		CHECK(!atomic_load(&owner_refs[i]));
-	nr_actors = MOST_FILLERS + nr_takers;
-	for (unsigned int i = 0; i < nr_actors; i++) {
+	nr_threads = MOST_FILLERS + nr_takers;
+	for (unsigned int i = 0; i < nr_threads; i++) {
 		bool filler = i < MOST_FILLERS;
 
-		actors[i] = (struct actor){
+		threads[i] = (struct thread){
 			.id = filler ? i : i - MOST_FILLERS,
 			.filler = filler,
 			.alone = nr_takers == 1,
 		};
 	}
-	pthread_barrier_init(&round_over, NULL, nr_actors);
-	run_threads(nr_actors, actor_fn, actors, sizeof(actors[0]));
+	pthread_barrier_init(&round_over, NULL, nr_threads);
+	run_threads(nr_threads, thread_fn, threads, sizeof(threads[0]));
 	pthread_barrier_destroy(&round_over);
 
-	for (unsigned int i = 0; i < nr_actors; i++) {
-		sum.merged += actors[i].merged;
-		if (actors[i].filler)
-			sum.dry += actors[i].dry;
+	for (unsigned int i = 0; i < nr_threads; i++) {
+		sum.merged += threads[i].merged;
+		if (threads[i].filler)
+			sum.dry += threads[i].dry;
 	}
-	/* It has been about what it is to be about. */
+	/* Otherwise the test proves nothing. */
 	CHECK(sum.merged && sum.dry);
 	for (unsigned int i = 0; i < NR_OWNERS; i++)
 		CHECK(!atomic_load(&owner_refs[i]));
@@ -768,17 +768,17 @@ static void run_actors(unsigned int nr, unsigned int nr_takers)
 
 static void test_concurrent(void)
 {
-	run_actors(MOST_BATCHES, MOST_TAKERS);
+	run_storm(MOST_BATCHES, MOST_TAKERS);
 }
 
 static void test_concurrent_few(void)
 {
-	run_actors(MOST_FILLERS + 1, MOST_TAKERS);
+	run_storm(MOST_FILLERS + 1, MOST_TAKERS);
 }
 
 static void test_concurrent_order(void)
 {
-	run_actors(MOST_BATCHES, 1);
+	run_storm(MOST_BATCHES, 1);
 }
 
 static const struct test tests[] = {

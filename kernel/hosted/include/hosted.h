@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What more than one of the codes under test need of the kernel, in user space;
- * what belongs to a header of the kernel's own is in linux/.
+ * What several files under test need from the kernel, in user space; what the
+ * kernel has in a header of its own is in linux/.
  *
  * Atomics are the compiler's, with the ordering that the kernel documents: the
- * thread sanitizer knows them, and takes what only a kernel barrier orders for
- * a race. Locks are pthreads', which it knows as well.
+ * thread sanitizer supports them, and reports accesses that only a kernel
+ * barrier orders as races. Locks are pthreads', which it supports, too.
  */
 #ifndef _HOSTED_H
 #define _HOSTED_H
@@ -30,10 +30,10 @@
 #define noinline		__attribute__((noinline))
 
 /**
- * hosted_others - what others do at this moment
+ * hosted_others - simulates concurrent CPUs and interrupts
  *
- * Called before what a code does to memory that it shares. Tests may provide it
- * to let something else come first: another CPU, an interrupt.
+ * Called before each access to shared memory. Tests may provide it to do
+ * something else first: another CPU, an interrupt.
  */
 void __attribute__((weak)) hosted_others(void);
 

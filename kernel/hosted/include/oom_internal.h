@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What oom_candidates.c needs of the kernel, in user space. The Makefile
+ * What oom_candidates.c needs from the kernel, in user space. The Makefile
  * includes this file first; it shares the guard of the kernel's file of the
  * same name, which is therefore left out.
  */
@@ -12,7 +12,7 @@
 
 #include "../check.h"
 
-/* What tells one task from another is up to the tests. */
+/* Defined by the tests. */
 struct task_struct {
 	unsigned int usage;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What reap_session.c needs of the kernel, in user space. The Makefile includes
+ * What reap_session.c needs from the kernel, in user space. The Makefile includes
  * this file first; it shares the guard of the kernel's file of the same name,
  * which is therefore left out.
  */

@@ -53,7 +53,7 @@ static inline void list_add_tail(struct list_head *entry,
 	hosted_list_insert(entry, head->prev, head);
 }
 
-/* Who follows an entry that is in no list follows NULL. */
+/* Using the links of an entry that is in no list faults. */
 static inline void list_del(struct list_head *entry)
 {
 	hosted_list_remove(entry);

@@ -25,7 +25,7 @@ struct hosted_memory {
 
 extern struct hosted_memory hosted_memory;
 
-/* @size bytes of zeroes, for the @counted bytes that somebody asked for. */
+/* Allocates @size zeroed bytes, for @counted bytes that were requested. */
 static inline void *hosted_alloc(size_t size, unsigned int offset,
 				 size_t counted)
 {

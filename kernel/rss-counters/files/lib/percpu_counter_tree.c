@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Counters that are updated on many CPUs and know how far off they are.
+ * Counters that are updated on many CPUs and know their maximum error.
  *
- * A flat per-CPU counter holds back up to a batch on each CPU. For the shared
- * count not to be fought over the batch has to grow with the CPUs, and what
- * can be held back grows with their square. Here CPUs keep a small batch and
- * hand it on to nodes that a few of them share, those to wider nodes, the last
- * to the root. The slack, what can be held back at most, is counted over the
- * cells that have ever been used, which for most counters are few.
+ * A flat per-CPU counter holds back up to a batch on each CPU. To avoid
+ * contention for the shared count the batch has to grow with the CPUs, and the
+ * error grows with their square. Here CPUs keep a small batch and move it to
+ * nodes that a few of them share, those to wider nodes, the last to the root.
+ * The slack, the maximum that can be held back, is counted over the cells that
+ * have ever been used, which are few for most counters.
  *
  * See Documentation/core-api/percpu-counter-tree.rst for the bound and why it
  * holds.
@@ -23,9 +23,9 @@
 #include <linux/preempt.h>
 #include <linux/slab.h>
 
-/* 16 CPUs share a node, as their batch allows. */
+/* 16 CPUs share a node, which follows from their batch. */
 #define LEAF_SHIFT	4
-/* Two nodes for one CPU more than that would hold back more than they save. */
+/* With one CPU more, two nodes would hold back more than they save. */
 #define FLAT_CPUS	17
 
 /*
@@ -36,14 +36,14 @@
 static_assert(2 * PERCPU_COUNTER_TREE_BATCH - 1 <= U8_MAX);
 
 /**
- * struct percpu_counter_tree_cells - where a set of counters is held back
+ * struct percpu_counter_tree_cells - the cells of a set of counters
  * @leaves: a byte per counter on each CPU
  * @nodes: a cell per counter for each node
  * @shape: the levels
- * @nr: how many counters there are
- * @used: a bit for each node, then for each CPU, that may hold something
+ * @nr: number of counters
+ * @used: a bit for each node, then for each CPU, whose cells may be in use
  *
- * Written to when a cell is used for the first time only, other than @nodes,
+ * Only written to when a cell is used for the first time, except for @nodes,
  * each of which has cache lines of its own.
  */
 struct percpu_counter_tree_cells {
@@ -56,7 +56,7 @@ struct percpu_counter_tree_cells {
 
 static struct percpu_counter_tree_shape default_shape __ro_after_init;
 
-/* The levels whose shifts are the bits of @shifts. */
+/* Sets the levels whose shifts are the bits of @shifts. */
 static void set_levels(struct percpu_counter_tree_shape *shape,
 		       unsigned int nr_cpus, unsigned long shifts)
 {
@@ -85,21 +85,21 @@ static void set_levels(struct percpu_counter_tree_shape *shape,
 	}
 }
 
-/* What is held back at most; a further level has to take a sixteenth off. */
+/* The maximum error; another level has to reduce it by a sixteenth. */
 static u64 cost(const struct percpu_counter_tree_shape *shape)
 {
 	return (u64)shape->bound * (16 + shape->nr_levels);
 }
 
 /**
- * percpu_counter_tree_best_shape - the levels that hold back the least
+ * percpu_counter_tree_best_shape - find the levels with the smallest error
  * @shape: set to them
- * @nr_cpus: for so many CPUs, at most 2^16
+ * @nr_cpus: number of CPUs, at most 2^16
  *
- * A cell's batch is twice the number of CPUs below the node that it hands on
- * to: so do CPUs with the count of a flat counter, and no cache line is written
- * to more often than that. Of all shapes for which this holds it is the one
- * with the smallest bound, but for levels that are not worth their while.
+ * A cell's batch is twice the number of CPUs below its parent node, as for the
+ * CPUs of a flat counter, so no cache line is written to more often than the
+ * count of that. Of all shapes for which this holds it is the one with the
+ * smallest bound, without levels that reduce it too little.
  */
 void percpu_counter_tree_best_shape(struct percpu_counter_tree_shape *shape,
 				    unsigned int nr_cpus)
@@ -138,7 +138,7 @@ static size_t cells_bytes(const struct percpu_counter_tree_shape *shape,
 	if (!shape->nr_nodes)
 		return bytes;
 
-	/* Up to a line is lost on where the nodes begin. */
+	/* The alignment of the nodes takes up to a line. */
 	return bytes + L1_CACHE_BYTES + shape->nr_nodes * node_bytes(nr);
 }
 
@@ -164,13 +164,13 @@ static long held_back(unsigned int cell, unsigned int batch)
 
 /**
  * absorb - add to a cell in use
- * @cell: what it is; set to what it becomes
+ * @cell: its value, which is updated
  * @batch: its batch
- * @amount: what to add
+ * @amount: to add
  *
- * It takes in @amount, or hands on all there is.
+ * It adds @amount, or moves all that it holds to its parent.
  *
- * Return: what its parent has to take.
+ * Return: what to add to the parent.
  */
 static long absorb(unsigned int *cell, unsigned int batch, long amount)
 {
@@ -186,8 +186,8 @@ static long absorb(unsigned int *cell, unsigned int batch, long amount)
 }
 
 /*
- * Before a cell is used: who finds less in the root than there is must find
- * that this can be, and where to look for the rest.
+ * Before a cell is used: a reader that finds less in the root than there is
+ * must also find the slack, and the cell for the rest.
  */
 static void announce(struct percpu_counter_tree *tree,
 		     struct percpu_counter_tree_cells *cells, unsigned int bit,
@@ -199,13 +199,13 @@ static void announce(struct percpu_counter_tree *tree,
 	smp_mb__after_atomic();
 }
 
-/* Somebody else has just done the same. */
+/* Another task has just done the same. */
 static void withdraw(struct percpu_counter_tree *tree, unsigned int batch)
 {
 	atomic_sub(batch - 1, &tree->slack);
 }
 
-/* Returns what the node's parent has to take. */
+/* Returns what to add to the node's parent. */
 static long add_to_node(struct percpu_counter_tree *tree,
 			struct percpu_counter_tree_cells *cells,
 			unsigned int node, unsigned int batch, long amount)
@@ -216,7 +216,7 @@ static long add_to_node(struct percpu_counter_tree *tree,
 	long rest;
 
 	if (!old) {
-		/* What cannot be held back is no reason to use a cell. */
+		/* A cell cannot hold back that much. */
 		if (abs(amount) >= batch)
 			return amount;
 		announce(tree, cells, node, batch);
@@ -233,7 +233,7 @@ static long add_to_node(struct percpu_counter_tree *tree,
 	return rest;
 }
 
-/* The same for @cpu, which is this one. */
+/* The same for @cpu, the current one. */
 static long add_to_leaf(struct percpu_counter_tree *tree,
 			struct percpu_counter_tree_cells *cells,
 			unsigned int cpu, long amount)
@@ -270,7 +270,7 @@ static noinline void add_through_levels(struct percpu_counter_tree *tree,
 	const struct percpu_counter_tree_level *level = shape->level;
 	unsigned int cpu, node;
 
-	/* The nodes have to be those above the CPU whose cell it was. */
+	/* The nodes have to be those above the CPU whose cell is used. */
 	preempt_disable();
 	cpu = smp_processor_id();
 	amount = add_to_leaf(tree, cells, cpu, amount);
@@ -314,15 +314,15 @@ void percpu_counter_tree_add(struct percpu_counter_tree *tree, long amount)
 EXPORT_SYMBOL_GPL(percpu_counter_tree_add);
 
 /**
- * percpu_counter_tree_precise_sum - the value with all that is held back
+ * percpu_counter_tree_precise_sum - the value including all cells
  * @tree: the counter
  *
- * Looks at the cells that have been used, on CPUs that are offline as well.
- * What a CPU hands on meanwhile may be missed or, if the machine reorders
- * loads, seen twice: the sum is off by no more than the cells on its way can
- * hold back, and what it adds.
+ * Reads the cells that have been used, also on offline CPUs. What a CPU moves
+ * up meanwhile may be missed or, if the machine reorders loads, seen twice: the
+ * sum is off by no more than what it adds and what the cells on its way can
+ * hold back.
  *
- * Return: the value, exact if nobody adds meanwhile.
+ * Return: the value, exact without concurrent additions.
  */
 long percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree)
 {
@@ -336,7 +336,7 @@ long percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree)
 	if (!cells)
 		return sum;
 
-	/* From the root down: against the way on which amounts move. */
+	/* From the root down: against the direction in which amounts move. */
 	shape = cells->shape;
 	for (level = shape->level + shape->nr_levels; level-- > shape->level; ) {
 		bit = level->first;
@@ -355,12 +355,12 @@ long percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree)
 EXPORT_SYMBOL_GPL(percpu_counter_tree_precise_sum);
 
 /**
- * percpu_counter_tree_init_many - start counters at 0
+ * percpu_counter_tree_init_many - initialize counters to 0
  * @trees: the counters
- * @nr: how many there are
+ * @nr: how many
  *
- * They need no memory until they are spread, and nothing has to be undone if
- * they never are.
+ * They need no memory until they are spread. A counter that never was need not
+ * be destroyed.
  */
 void percpu_counter_tree_init_many(struct percpu_counter_tree *trees,
 				   unsigned int nr)
@@ -373,16 +373,16 @@ void percpu_counter_tree_init_many(struct percpu_counter_tree *trees,
 EXPORT_SYMBOL_GPL(percpu_counter_tree_init_many);
 
 /**
- * percpu_counter_tree_spread_shape - let CPUs hold back what they count
+ * percpu_counter_tree_spread_shape - spread counters over the CPUs
  * @trees: counters that were initialized together
- * @nr: how many there are
- * @shape: the levels; has to stay as long as the counters
+ * @nr: how many
+ * @shape: the levels; must exist as long as the counters
  * @gfp: for the allocation
  *
- * May be called by several at a time, and while others add.
+ * May be called concurrently, and during additions.
  *
- * Return: 0, also if they are spread already; -ENOMEM if there was no memory:
- * they go on as they were.
+ * Return: 0, also if they are spread already; -ENOMEM without memory: they are
+ * unchanged.
  */
 int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
 				     unsigned int nr,
@@ -413,7 +413,7 @@ int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
 		return 0;
 	}
 	for (i = 1; i < nr; i++) {
-		/* Complete before it is seen, as by try_cmpxchg() above. */
+		/* Initialized before it is visible, as with try_cmpxchg(). */
 		smp_store_release(&trees[i].cells, cells);
 	}
 
@@ -422,13 +422,13 @@ int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
 EXPORT_SYMBOL_GPL(percpu_counter_tree_spread_shape);
 
 /**
- * percpu_counter_tree_spread_many - let CPUs hold back what they count
+ * percpu_counter_tree_spread_many - spread counters over the CPUs
  * @trees: counters that were initialized together
- * @nr: how many there are
+ * @nr: how many
  * @gfp: for the allocation
  *
- * From now on additions on different CPUs do not meet, and the sum without
- * them is approximate. See percpu_counter_tree_spread_shape().
+ * From now on additions on different CPUs do not contend, and the root alone is
+ * approximate. See percpu_counter_tree_spread_shape().
  *
  * Return: 0, or -ENOMEM.
  */
@@ -440,11 +440,11 @@ int percpu_counter_tree_spread_many(struct percpu_counter_tree *trees,
 EXPORT_SYMBOL_GPL(percpu_counter_tree_spread_many);
 
 /**
- * percpu_counter_tree_destroy_many - free what counters were given
- * @trees: counters that were initialized together
- * @nr: how many there are
+ * percpu_counter_tree_destroy_many - free the memory of counters
+ * @trees: counters that were initialized together, and are no longer used
+ * @nr: how many
  *
- * Context: any that may free memory. Nobody uses them any more.
+ * Context: any that may free memory.
  */
 void percpu_counter_tree_destroy_many(struct percpu_counter_tree *trees,
 				      unsigned int nr)
@@ -462,10 +462,10 @@ void percpu_counter_tree_destroy_many(struct percpu_counter_tree *trees,
 EXPORT_SYMBOL_GPL(percpu_counter_tree_destroy_many);
 
 /**
- * percpu_counter_tree_bytes - what a counter and those with it were given
+ * percpu_counter_tree_bytes - memory of a set of counters
  * @tree: one of them
  *
- * Return: bytes of memory, 0 unless they are spread.
+ * Return: bytes, 0 unless they are spread.
  */
 size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree)
 {
@@ -479,7 +479,7 @@ size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree)
 }
 EXPORT_SYMBOL_GPL(percpu_counter_tree_bytes);
 
-/* Before there are threads that counters have to be spread for. */
+/* Before the first thread for which counters are spread. */
 static int __init percpu_counter_tree_setup(void)
 {
 	percpu_counter_tree_best_shape(&default_shape, nr_cpu_ids);

@@ -2,9 +2,9 @@
 /*
  * KUnit tests for counters that are updated on many CPUs.
  *
- * Next to a counter runs a model of it, which is told on which CPU what was
- * added: they must agree in what has arrived, what there is, and how far off
- * it can be. Shapes are chosen so that machines of a few CPUs use nodes, too.
+ * A counter is compared with a model, which gets the same additions on the same
+ * CPUs: they must agree in root, value and slack. Shapes are chosen so that
+ * machines with few CPUs use nodes, too.
  */
 #include <kunit/test.h>
 
@@ -28,12 +28,12 @@
 
 #define BATCH		PERCPU_COUNTER_TREE_BATCH
 #define MAX_LEVELS	PERCPU_COUNTER_TREE_MAX_LEVELS
-/* Up to here every number of CPUs is looked at. */
+/* Up to here every number of CPUs is checked. */
 #define MAX_CPUS	8192
 #define NR_COUNTERS	4
 #define SEED		20240517
 
-/* For loops: to read the same thousands of times tells nobody more. */
+/* Limit for loops: thousands of identical reads prove no more. */
 static bool failed(struct kunit *test)
 {
 	return test->status == KUNIT_FAILURE;
@@ -47,7 +47,7 @@ static u64 flat_bound(u64 nr_cpus)
 
 /* --- Shapes --- */
 
-/* Twice the CPUs that meet in what a cell of this batch hands on to. */
+/* Twice the CPUs that meet in what a cell of this batch members on to. */
 static void expect_no_line_is_hot(struct kunit *test,
 				  const struct percpu_counter_tree_shape *shape)
 {
@@ -80,7 +80,7 @@ static void expect_sound(struct kunit *test,
 		KUNIT_EXPECT_GT(test, level->shift, shift);
 		KUNIT_EXPECT_GE(test, level->batch, 2);
 		KUNIT_EXPECT_EQ(test, level->first, nr_nodes);
-		/* A node for each CPU, and none for nobody. */
+		/* A node for each CPU, and none without a CPU. */
 		KUNIT_EXPECT_EQ(test, level->nr,
 				((nr_cpus - 1) >> level->shift) + 1);
 		shift = level->shift;
@@ -297,25 +297,25 @@ static unsigned int random_cpu(struct rnd_state *rnd)
 static long random_amount(struct rnd_state *rnd,
 			  const struct percpu_counter_tree_shape *shape)
 {
-	u32 dice = prandom_u32_state(rnd);
+	u32 bits = prandom_u32_state(rnd);
 	long batch = BATCH;
 	long amount;
 
-	if (shape->nr_levels && dice & 1)
-		batch = shape->level[(dice >> 1) % shape->nr_levels].batch;
-	dice = prandom_u32_state(rnd);
-	switch (dice % 8) {
+	if (shape->nr_levels && bits & 1)
+		batch = shape->level[(bits >> 1) % shape->nr_levels].batch;
+	bits = prandom_u32_state(rnd);
+	switch (bits % 8) {
 	case 0:
-		amount = batch - 2 + (dice >> 8) % 4;
+		amount = batch - 2 + (bits >> 8) % 4;
 		break;
 	case 1:
-		amount = (dice >> 8) % (4 * batch);
+		amount = (bits >> 8) % (4 * batch);
 		break;
 	case 2:
-		amount = (long)(dice >> 4) << 20;
+		amount = (long)(bits >> 4) << 20;
 		break;
 	default:
-		amount = 1 + (dice >> 8) % 3;
+		amount = 1 + (bits >> 8) % 3;
 	}
 
 	return prandom_u32_state(rnd) & 1 ? amount : -amount;
@@ -348,7 +348,7 @@ static struct set *make_set(struct kunit *test, const struct shape_param *param)
 	set->shape = make_shape(test, param);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++)
 		model_init(test, &set->models[i], set->shape);
-	/* What was there before is not to matter. */
+	/* Earlier values must not matter. */
 	memset(set->trees, 0xa5, sizeof(set->trees));
 	percpu_counter_tree_init_many(set->trees, NR_COUNTERS);
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, set_destroy, set),
@@ -569,7 +569,7 @@ static void goes_on_without_memory(struct kunit *test)
 		percpu_counter_tree_add(&set->trees[i], 3);
 	}
 	expect_set_as_models(test, set);
-	/* It is no lasting verdict. */
+	/* A later attempt may succeed. */
 	spread(test, set);
 	add(set, 1, 5);
 	expect_set_as_models(test, set);
@@ -587,23 +587,23 @@ static void goes_on_without_memory(struct kunit *test)
 
 /* --- Many at a time --- */
 
-/* So many threads on each CPU take each other's turns. */
+/* Threads on each CPU, which preempt each other. */
 #define THREADS_PER_CPU	2
 
-struct crew;
+struct team;
 
 /**
- * struct hand - a thread of a crew
- * @crew: its crew
+ * struct member - a thread of a team
+ * @team: its team
  * @task: the thread
- * @seed: for its dice
- * @begun: additions, or what was added to which counter, by the crew's job
- * @done: of these, those that are over
- * @added: to each counter, where the job keeps it
+ * @seed: for random numbers
+ * @begun: additions that have started, or their sum, depending on the job
+ * @done: the same for additions that have finished
+ * @added: to each counter, if the job uses it
  * @result: of the job
  */
-struct hand {
-	struct crew *crew;
+struct member {
+	struct team *team;
 	struct task_struct *task;
 	u32 seed;
 	long begun;
@@ -613,77 +613,77 @@ struct hand {
 };
 
 /**
- * struct crew - threads on all CPUs
- * @nr: how many
- * @hands: they
- * @set: what they add to
- * @many: the same, if it takes more of them
- * @arrived: counts those who have come to where all wait for each other
- * @ready: those that are there
+ * struct team - threads on all CPUs
+ * @nr: entries in @members
+ * @members: the threads
+ * @set: counters that they add to
+ * @many: the same for jobs that need more of them
+ * @arrived: threads that have reached the barrier
+ * @ready: threads that have started
  */
-struct crew {
+struct team {
 	unsigned int nr;
-	struct hand *hands;
+	struct member *members;
 	struct set *set;
 	struct percpu_counter_tree *many;
 	atomic_t arrived;
 	atomic_t ready;
 };
 
-static void crew_stop(void *arg)
+static void team_stop(void *arg)
 {
-	struct crew *crew = arg;
+	struct team *team = arg;
 
-	for (unsigned int i = 0; i < crew->nr; i++) {
-		struct hand *hand = &crew->hands[i];
+	for (unsigned int i = 0; i < team->nr; i++) {
+		struct member *member = &team->members[i];
 
-		if (hand->task)
-			hand->result = kthread_stop_put(hand->task);
-		hand->task = NULL;
+		if (member->task)
+			member->result = kthread_stop_put(member->task);
+		member->task = NULL;
 	}
 }
 
 /* Starts @job on all CPUs; it is stopped with the test at the latest. */
-static struct crew *crew_start(struct kunit *test, unsigned int per_cpu,
-			       int (*job)(void *hand), struct set *set,
+static struct team *team_start(struct kunit *test, unsigned int per_cpu,
+			       int (*job)(void *member), struct set *set,
 			       struct percpu_counter_tree *many)
 {
-	struct crew *crew = kunit_kzalloc(test, sizeof(*crew), GFP_KERNEL);
+	struct team *team = kunit_kzalloc(test, sizeof(*team), GFP_KERNEL);
 	unsigned int cpu, i = 0;
 
-	KUNIT_ASSERT_NOT_NULL(test, crew);
-	crew->nr = per_cpu * num_online_cpus();
-	crew->set = set;
-	crew->many = many;
-	crew->hands = kunit_kcalloc(test, crew->nr, sizeof(*crew->hands),
-				    GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, crew->hands);
-	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, crew_stop, crew),
+	KUNIT_ASSERT_NOT_NULL(test, team);
+	team->nr = per_cpu * num_online_cpus();
+	team->set = set;
+	team->many = many;
+	team->members = kunit_kcalloc(test, team->nr, sizeof(*team->members),
+				      GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, team->members);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, team_stop, team),
 			0);
 	for_each_online_cpu(cpu) {
 		for (unsigned int k = 0; k < per_cpu; k++, i++) {
-			struct hand *hand = &crew->hands[i];
+			struct member *member = &team->members[i];
 			struct task_struct *task;
 
-			hand->crew = crew;
-			hand->seed = SEED + i;
-			task = kthread_create(job, hand, "counter/%u", i);
+			member->team = team;
+			member->seed = SEED + i;
+			task = kthread_create(job, member, "counter/%u", i);
 			KUNIT_ASSERT_FALSE(test, IS_ERR(task));
 			kthread_bind(task, cpu);
-			hand->task = get_task_struct(task);
+			member->task = get_task_struct(task);
 		}
 	}
-	for (i = 0; i < crew->nr; i++)
-		wake_up_process(crew->hands[i].task);
+	for (i = 0; i < team->nr; i++)
+		wake_up_process(team->members[i].task);
 
-	return crew;
+	return team;
 }
 
 /* Until all are here, which is the @turn-th time, from 1. */
-static void meet(struct crew *crew, unsigned int turn)
+static void meet(struct team *team, unsigned int turn)
 {
-	atomic_inc(&crew->arrived);
-	while (atomic_read(&crew->arrived) < crew->nr * turn) {
+	atomic_inc(&team->arrived);
+	while (atomic_read(&team->arrived) < team->nr * turn) {
 		if (kthread_should_stop())
 			return;
 		cpu_relax();
@@ -698,68 +698,68 @@ static int wait_to_be_stopped(void)
 	return 0;
 }
 
-/* Ones only, so that those who look know what they may see. */
+/* Adds only ones, so that readers know which values are possible. */
 static int count_up(void *arg)
 {
-	struct hand *hand = arg;
-	struct percpu_counter_tree *tree = &hand->crew->set->trees[1];
+	struct member *member = arg;
+	struct percpu_counter_tree *tree = &member->team->set->trees[1];
 
 	while (!kthread_should_stop()) {
-		WRITE_ONCE(hand->begun, hand->begun + 1);
-		/* Pairs with the one in begun_by_all(). */
+		WRITE_ONCE(member->begun, member->begun + 1);
+		/* Pairs with the barrier in begun_by_all(). */
 		smp_mb();
 		percpu_counter_tree_add(tree, 1);
-		/* Pairs with the one in done_by_all(). */
+		/* Pairs with the barrier in done_by_all(). */
 		smp_mb();
-		WRITE_ONCE(hand->done, hand->done + 1);
+		WRITE_ONCE(member->done, member->done + 1);
 		cond_resched();
 	}
 
 	return 0;
 }
 
-static long begun_by_all(struct crew *crew)
+static long begun_by_all(struct team *team)
 {
 	long sum = 0;
 
 	/* Whose addition has been seen has begun. */
 	smp_mb();
-	for (unsigned int i = 0; i < crew->nr; i++)
-		sum += READ_ONCE(crew->hands[i].begun);
+	for (unsigned int i = 0; i < team->nr; i++)
+		sum += READ_ONCE(team->members[i].begun);
 
 	return sum;
 }
 
-static long done_by_all(struct crew *crew)
+static long done_by_all(struct team *team)
 {
 	long sum = 0;
 
-	for (unsigned int i = 0; i < crew->nr; i++)
-		sum += READ_ONCE(crew->hands[i].done);
-	/* What is over will be seen. */
+	for (unsigned int i = 0; i < team->nr; i++)
+		sum += READ_ONCE(team->members[i].done);
+	/* Finished additions are visible. */
 	smp_mb();
 
 	return sum;
 }
 
 /* What of one kind of sum was never too much, and never too little. */
-static void look_at_counting(struct kunit *test, struct crew *crew,
+static void look_at_counting(struct kunit *test, struct team *team,
 			     unsigned int looks)
 {
-	struct percpu_counter_tree *tree = &crew->set->trees[1];
-	const struct percpu_counter_tree_shape *shape = crew->set->shape;
+	struct percpu_counter_tree *tree = &team->set->trees[1];
+	const struct percpu_counter_tree_shape *shape = team->set->shape;
 	long on_the_way = BATCH;
 	long lowest, highest, sum, least, most;
 
 	/* What each thread may have between two cells: all that they held. */
 	for (unsigned int i = 0; i < shape->nr_levels; i++)
 		on_the_way += shape->level[i].batch;
-	on_the_way *= crew->nr;
+	on_the_way *= team->nr;
 	for (unsigned int i = 0; i < looks && !failed(test); i++) {
-		least = done_by_all(crew);
+		least = done_by_all(team);
 		sum = percpu_counter_tree_precise_sum(tree);
 		percpu_counter_tree_approximate_range(tree, &lowest, &highest);
-		most = begun_by_all(crew);
+		most = begun_by_all(team);
 
 		KUNIT_EXPECT_LE(test, sum, most);
 		KUNIT_EXPECT_GE(test, sum, least - shape->bound - on_the_way);
@@ -767,7 +767,7 @@ static void look_at_counting(struct kunit *test, struct crew *crew,
 		KUNIT_EXPECT_GE(test, highest, least - on_the_way);
 		KUNIT_EXPECT_GE(test, lowest, least - 2L * shape->bound - on_the_way);
 		KUNIT_EXPECT_LE(test, slack_of(tree),
-				shape->bound + (long)crew->nr * on_the_way);
+				shape->bound + (long)team->nr * on_the_way);
 		if (i % 16 == 0)
 			usleep_range(100, 1000);
 	}
@@ -776,40 +776,40 @@ static void look_at_counting(struct kunit *test, struct crew *crew,
 static void can_be_read_while_all_count(struct kunit *test)
 {
 	struct set *set = make_set(test, test->param_value);
-	struct crew *crew = crew_start(test, THREADS_PER_CPU, count_up, set, NULL);
+	struct team *team = team_start(test, THREADS_PER_CPU, count_up, set, NULL);
 	long lowest, highest, total;
 
-	look_at_counting(test, crew, 100);
+	look_at_counting(test, team, 100);
 	/* In the middle of it. */
 	spread(test, set);
-	look_at_counting(test, crew, 300);
-	kunit_release_action(test, crew_stop, crew);
+	look_at_counting(test, team, 300);
+	kunit_release_action(test, team_stop, team);
 
-	total = done_by_all(crew);
+	total = done_by_all(team);
 	KUNIT_EXPECT_GT(test, total, 0);
 	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[1]), total);
 	percpu_counter_tree_approximate_range(&set->trees[1], &lowest, &highest);
 	KUNIT_EXPECT_LE(test, lowest, total);
 	KUNIT_EXPECT_GE(test, highest, total);
 	KUNIT_EXPECT_LE(test, slack_of(&set->trees[1]), set->shape->bound);
-	/* The neighbours' bytes are their own. */
+	/* The neighbours' bytes are unchanged. */
 	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[0]), 0);
 	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[2]), 0);
 }
 
 static int count_wildly(void *arg)
 {
-	struct hand *hand = arg;
-	struct set *set = hand->crew->set;
+	struct member *member = arg;
+	struct set *set = member->team->set;
 	struct rnd_state rnd;
 
-	prandom_seed_state(&rnd, hand->seed);
+	prandom_seed_state(&rnd, member->seed);
 	while (!kthread_should_stop()) {
 		unsigned int i = prandom_u32_state(&rnd) % NR_COUNTERS;
 		long amount = random_amount(&rnd, set->shape);
 
 		percpu_counter_tree_add(&set->trees[i], amount);
-		hand->added[i] += amount;
+		member->added[i] += amount;
 		cond_resched();
 	}
 
@@ -830,9 +830,9 @@ static void loses_nothing_while_all_count(struct kunit *test)
 	struct set *set = make_set(test, test->param_value);
 	const unsigned int interrupts = 100;
 	unsigned int nr_cpus = 0;
-	struct crew *crew;
+	struct team *team;
 
-	crew = crew_start(test, THREADS_PER_CPU, count_wildly, set, NULL);
+	team = team_start(test, THREADS_PER_CPU, count_wildly, set, NULL);
 	for (unsigned int i = 0; i < interrupts; i++) {
 		if (i == interrupts / 8)
 			spread(test, set);
@@ -843,15 +843,15 @@ static void loses_nothing_while_all_count(struct kunit *test)
 		if (i % 4 == 0)
 			usleep_range(100, 1000);
 	}
-	kunit_release_action(test, crew_stop, crew);
+	kunit_release_action(test, team_stop, team);
 
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
 		struct percpu_counter_tree *tree = &set->trees[i];
 		long lowest, highest;
 		long total = 3L * nr_cpus;
 
-		for (unsigned int k = 0; k < crew->nr; k++)
-			total += crew->hands[k].added[i];
+		for (unsigned int k = 0; k < team->nr; k++)
+			total += team->members[k].added[i];
 		KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(tree), total);
 		percpu_counter_tree_approximate_range(tree, &lowest, &highest);
 		KUNIT_EXPECT_LE(test, lowest, total);
@@ -860,20 +860,20 @@ static void loses_nothing_while_all_count(struct kunit *test)
 	}
 }
 
-/* Counters that are new to all who add to them at the same moment. */
+/* All threads use new counters for the first time at once. */
 #define NR_NEW		1000
 
 static int add_to_new(void *arg)
 {
-	struct hand *hand = arg;
-	struct crew *crew = hand->crew;
+	struct member *member = arg;
+	struct team *team = member->team;
 
 	for (unsigned int i = 0; i < NR_NEW; i++) {
-		meet(crew, i + 1);
-		percpu_counter_tree_add(&crew->many[i], BATCH);
+		meet(team, i + 1);
+		percpu_counter_tree_add(&team->many[i], BATCH);
 		cond_resched();
 	}
-	atomic_inc(&crew->ready);
+	atomic_inc(&team->ready);
 
 	return wait_to_be_stopped();
 }
@@ -892,7 +892,7 @@ static void slack_is_counted_once_by_many(struct kunit *test)
 	};
 	struct percpu_counter_tree_shape *shape = make_shape(test, &param);
 	struct percpu_counter_tree *many;
-	struct crew *crew;
+	struct team *team;
 
 	many = kvcalloc(NR_NEW, sizeof(*many), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, many);
@@ -902,12 +902,12 @@ static void slack_is_counted_once_by_many(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, percpu_counter_tree_spread_shape(many, NR_NEW, shape,
 							       GFP_KERNEL), 0);
 	/* One on each: they wait for each other without giving way. */
-	crew = crew_start(test, 1, add_to_new, NULL, many);
-	while (atomic_read(&crew->ready) < crew->nr)
+	team = team_start(test, 1, add_to_new, NULL, many);
+	while (atomic_read(&team->ready) < team->nr)
 		schedule_timeout_idle(1);
 	for (unsigned int i = 0; i < NR_NEW && !failed(test); i++) {
 		KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&many[i]),
-				(long)crew->nr * BATCH);
+				(long)team->nr * BATCH);
 		KUNIT_EXPECT_EQ(test, slack_of(&many[i]), 100000 - 1);
 	}
 }
@@ -917,21 +917,21 @@ static void slack_is_counted_once_by_many(struct kunit *test)
 
 static int spread_and_add(void *arg)
 {
-	struct hand *hand = arg;
-	struct crew *crew = hand->crew;
+	struct member *member = arg;
+	struct team *team = member->team;
 	int ret = 0;
 
 	for (unsigned int i = 0; i < NR_SETS; i++) {
-		struct percpu_counter_tree *trees = &crew->many[i * NR_COUNTERS];
+		struct percpu_counter_tree *trees = &team->many[i * NR_COUNTERS];
 
-		meet(crew, i + 1);
+		meet(team, i + 1);
 		if (percpu_counter_tree_spread_many(trees, NR_COUNTERS, GFP_KERNEL))
 			ret = -ENOMEM;
 		for (unsigned int k = 0; k < NR_COUNTERS; k++)
 			percpu_counter_tree_add(&trees[k], k + 1);
 	}
-	WRITE_ONCE(hand->result, ret);
-	atomic_inc(&crew->ready);
+	WRITE_ONCE(member->result, ret);
+	atomic_inc(&team->ready);
 	wait_to_be_stopped();
 
 	return ret;
@@ -950,7 +950,7 @@ static void destroy_sets(void *many)
 static void can_be_spread_by_many(struct kunit *test)
 {
 	struct percpu_counter_tree *many;
-	struct crew *crew;
+	struct team *team;
 
 	many = kvcalloc(NR_SETS * NR_COUNTERS, sizeof(*many), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, many);
@@ -958,11 +958,11 @@ static void can_be_spread_by_many(struct kunit *test)
 		percpu_counter_tree_init_many(&many[i * NR_COUNTERS], NR_COUNTERS);
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, destroy_sets, many),
 			0);
-	crew = crew_start(test, 1, spread_and_add, NULL, many);
-	while (atomic_read(&crew->ready) < crew->nr)
+	team = team_start(test, 1, spread_and_add, NULL, many);
+	while (atomic_read(&team->ready) < team->nr)
 		schedule_timeout_idle(1);
-	for (unsigned int i = 0; i < crew->nr; i++)
-		KUNIT_EXPECT_EQ(test, READ_ONCE(crew->hands[i].result), 0);
+	for (unsigned int i = 0; i < team->nr; i++)
+		KUNIT_EXPECT_EQ(test, READ_ONCE(team->members[i].result), 0);
 	for (unsigned int i = 0; i < NR_SETS && !failed(test); i++) {
 		struct percpu_counter_tree *trees = &many[i * NR_COUNTERS];
 
@@ -971,7 +971,7 @@ static void can_be_spread_by_many(struct kunit *test)
 			KUNIT_EXPECT_PTR_EQ(test, trees[k].cells, trees[0].cells);
 			KUNIT_EXPECT_EQ(test,
 					percpu_counter_tree_precise_sum(&trees[k]),
-					(long)crew->nr * (k + 1));
+					(long)team->nr * (k + 1));
 		}
 	}
 }
@@ -1019,7 +1019,7 @@ static void survives_cpus_that_go(struct kunit *test)
 			0);
 	KUNIT_EXPECT_FALSE(test, cpu_online(cpu));
 	expect_set_as_models(test, set);
-	/* The others go on, in the nodes that it used as well. */
+	/* The others continue, also in the nodes that it used. */
 	for (unsigned int i = 0; i < 100 && !failed(test); i++) {
 		add(set, 1, i % 7 - 2);
 		expect_set_as_models(test, set);
@@ -1200,7 +1200,7 @@ static void expect_borrowed_counted(struct kunit *test, bool spread)
 		lend(test, addr + nr * size, true, cpu);
 		expect_anon(test, (nr + 1) * NR_PAGES);
 	}
-	/* Each by another than the one who brought them. */
+	/* Each by another task than the one that touched them. */
 	for_each_online_cpu(cpu) {
 		lend(test, addr + nr * size, false, cpu);
 		expect_anon(test, nr * NR_PAGES);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A kill that brings its own reclaim.
+ * A kill that starts the reclaim.
  *
  * A killed process frees its memory itself, at the speed of the slowest CPU
- * that it may run on and of the share it gets of it. Here workers that none of
- * its limits bind do it instead, together with the process, from the moment of
- * the kill.
+ * that it may run on and of its share of that CPU. Here workers that its limits
+ * do not apply to free the memory, together with the process, from the moment
+ * of the kill.
  *
- * Nothing of this can make a kill fail or wait: an address space that cannot
- * be taken on, or cannot be freed early, is freed by its process as before.
+ * This never makes a kill fail or wait: an address space that cannot be queued,
+ * or cannot be freed early, is freed by its process as before.
  */
 #include <linux/delay.h>
 #include <linux/hash.h>
@@ -39,15 +39,15 @@
 DEFINE_STATIC_KEY_TRUE(memreap_expedite_key);
 DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 
-/* What a process frees itself before a worker could have started. */
-#define EXPEDITE_WORTH		(SZ_1M / PAGE_SIZE)
+/* A process frees less before a worker can start. */
+#define EXPEDITE_MIN_PAGES		(SZ_1M / PAGE_SIZE)
 
 /* Workers at a time, if there are CPUs for them. */
 #define EXPEDITE_MAX_WORKERS	8
 
-/* How often, and how far apart in us, a worker looks at a running thread. */
-#define EXPEDITE_LOOKS		10
-#define EXPEDITE_LOOK_US	50
+/* How often, and at which interval in us, a worker checks a running thread. */
+#define EXPEDITE_FUTEX_CHECKS		10
+#define EXPEDITE_FUTEX_US	50
 
 static struct expedite_queue expedite_queue;
 static struct workqueue_struct *expedite_wq;
@@ -61,7 +61,7 @@ static unsigned long expedite_active;
 /* vm.expedite_min_kbytes */
 static unsigned long expedite_min_kbytes;
 
-/* vm.expedite_cpu_percent, and its least: an exit may wait for a pause. */
+/* vm.expedite_cpu_percent, and its minimum: an exit may wait for a pause. */
 static int expedite_cpu_percent = 100;
 static const int expedite_min_percent = 10;
 
@@ -69,15 +69,16 @@ static atomic_long_t expedite_kills;
 static atomic_long_t expedite_freed;
 static atomic_long_t expedite_fails;
 
-/* --- Address spaces on their way out --- */
+/* --- Address spaces that are being torn down --- */
 
 /*
- * Once a thread has given up its mm, nothing leads from the process to the
- * memory that it is freeing. So it lists itself before that, until it is done.
+ * Once a thread has given up its mm, the process no longer refers to the memory
+ * that it is freeing. So the thread adds itself to a list before that, until it
+ * has finished.
  */
 #define EXITING_BITS		6
 
-/* Every exit comes by here: they should not meet at one lock. */
+/* Every exit uses these: they should not contend for one lock. */
 static struct exiting_bucket {
 	spinlock_t lock;	/* protects the list */
 	struct hlist_head list;
@@ -107,7 +108,7 @@ static struct mm_struct *exiting_mm(const struct signal_struct *signal)
 	return mm;
 }
 
-/* What freeing @mm would bring: file pages stay, they are not the process's. */
+/* What freeing @mm would free: file pages stay in the page cache. */
 static unsigned long private_pages(struct mm_struct *mm)
 {
 	return get_mm_counter(mm, MM_ANONPAGES) +
@@ -117,15 +118,15 @@ static unsigned long private_pages(struct mm_struct *mm)
 /* --- Workers --- */
 
 /*
- * Half of the CPUs: whoever waits for the memory wants to run too, and the
- * dying processes free memory themselves.
+ * Half of the CPUs: the tasks that wait for the memory need to run, too, and
+ * the dying processes free memory themselves.
  */
 static unsigned int max_workers(void)
 {
 	return clamp(num_online_cpus() / 2, 1U, EXPEDITE_MAX_WORKERS);
 }
 
-/* Wake a worker up, if there is one that sleeps. */
+/* Wakes a worker if one is idle. */
 static void wake_worker(void)
 {
 	for (unsigned int i = 0; i < max_workers(); i++) {
@@ -142,7 +143,7 @@ static bool process_dying(struct task_struct *p)
 	unsigned long flags;
 	bool dying;
 
-	/* With the lock, all threads have been told if one has. */
+	/* With the lock, all threads have the signal if one has. */
 	if (!lock_task_sighand(p, &flags))
 		return true;
 	if (signal->core_state)
@@ -156,11 +157,12 @@ static bool process_dying(struct task_struct *p)
 }
 
 /*
- * Can a process that uses @mm not do without its memory? The caller holds the
- * mmap_lock, under RCU.
+ * Returns EXPEDITE_FREED if the memory of @mm may be taken from a process that
+ * uses it, else the reason why not. The caller holds the mmap_lock, under RCU.
  */
-static enum expedite_outcome process_needs(struct task_struct *p,
-					   struct mm_struct *mm, bool patient)
+static enum expedite_outcome process_obstacle(struct task_struct *p,
+					      struct mm_struct *mm,
+					      bool may_retry)
 {
 	struct task_struct *t;
 
@@ -169,7 +171,7 @@ static enum expedite_outcome process_needs(struct task_struct *p,
 		return EXPEDITE_FREED;
 	if (!process_dying(p))
 		return EXPEDITE_SHARED;
-	if (!patient)
+	if (!may_retry)
 		return EXPEDITE_FREED;
 	for_each_thread(p, t) {
 		if (READ_ONCE(t->mm) == mm && memreap_owns_futexes(t, mm))
@@ -180,41 +182,42 @@ static enum expedite_outcome process_needs(struct task_struct *p,
 }
 
 /*
- * Is there anything in the way of freeing the memory of @req? A dying process
- * starts no other, so what has been found to be free of users stays so.
+ * Returns EXPEDITE_FREED if the memory of @req may be freed, else the reason
+ * why not. A dying process starts no other, so an address space without live
+ * users never gets one.
  */
-static enum expedite_outcome in_the_way(struct expedite_request *req,
-					bool patient)
+static enum expedite_outcome find_obstacle(struct expedite_request *req,
+					   bool may_retry)
 {
-	enum expedite_outcome need = EXPEDITE_FREED;
+	enum expedite_outcome obstacle = EXPEDITE_FREED;
 	struct mm_struct *mm = req->mm;
 	struct task_struct *p;
 
-	/* With somebody at it already, it is too late for patience. */
+	/* A reaper is already active: there is no point in waiting. */
 	if (test_bit(MMF_UNSTABLE, &mm->flags))
-		patient = false;
+		may_retry = false;
 	rcu_read_lock();
-	/* Most often there is nobody else: no need to look at everybody. */
+	/* Usually there is no other user, and no need to check all. */
 	if (atomic_read(&mm->mm_users) == 1 &&
 	    thread_group_leader(req->victim) &&
 	    process_shares_mm(req->victim, mm)) {
-		need = process_needs(req->victim, mm, patient);
+		obstacle = process_obstacle(req->victim, mm, may_retry);
 	} else if (atomic_read(&mm->mm_users)) {
 		for_each_process(p) {
-			need = process_needs(p, mm, patient);
-			if (need != EXPEDITE_FREED)
+			obstacle = process_obstacle(p, mm, may_retry);
+			if (obstacle != EXPEDITE_FREED)
 				break;
 		}
 	}
 	rcu_read_unlock();
 
-	return need;
+	return obstacle;
 }
 
 /*
- * One try at a request, as its first worker or as one that joins.
+ * One attempt at a request, as its first worker or as one that joins.
  *
- * Return: how it went, for expedite_queue_put().
+ * Return: the outcome, for expedite_queue_put().
  */
 static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 					  struct reap_pace *pace,
@@ -225,20 +228,20 @@ static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 	enum expedite_outcome outcome;
 	bool locked = true;
 
-	/* Whoever holds the lock may need the memory that others hold. */
+	/* The holder of the lock may wait for memory. */
 	if (!mmap_read_trylock(mm))
 		return EXPEDITE_LOCK;
 
 	/*
-	 * exit_mmap() has freed the VMAs, with the lock held for writing. That
-	 * MMF_OOM_SKIP is set says less: the OOM reaper may have given up.
+	 * exit_mmap() has freed the VMAs, with the lock held for writing.
+	 * MMF_OOM_SKIP does not tell: the OOM reaper may have given up.
 	 */
 	outcome = EXPEDITE_EXITED;
 	if (mtree_empty(&mm->mm_mt))
 		goto unlock;
 
 	if (turn->first) {
-		outcome = in_the_way(req, turn->patient);
+		outcome = find_obstacle(req, turn->may_retry);
 		if (outcome != EXPEDITE_FREED)
 			goto unlock;
 		if (expedite_queue_open(&expedite_queue, req))
@@ -263,9 +266,10 @@ static void expedite_one(const struct expedite_turn *turn,
 	unsigned long freed = 0;
 
 	outcome = expedite_try(turn, pace, &freed);
-	/* On its way out a thread needs no more than a moment. */
-	for (int i = 0; i < EXPEDITE_LOOKS && outcome == EXPEDITE_FUTEX; i++) {
-		usleep_range(EXPEDITE_LOOK_US, 2 * EXPEDITE_LOOK_US);
+	/* An exiting thread soon passes that point. */
+	for (int i = 0; i < EXPEDITE_FUTEX_CHECKS &&
+	     outcome == EXPEDITE_FUTEX; i++) {
+		usleep_range(EXPEDITE_FUTEX_US, 2 * EXPEDITE_FUTEX_US);
 		outcome = expedite_try(turn, pace, &freed);
 	}
 	atomic_long_add(freed, &expedite_freed);
@@ -281,8 +285,8 @@ static void expedite_one(const struct expedite_turn *turn,
 }
 
 /*
- * Get something to do, or see to it that a worker is there when there will be.
- * One at a time: whoever sets the timer last has to have looked last.
+ * Takes a request, or sets the timer for the next one. One worker at a time:
+ * the last one to set the timer must be the last one to have looked.
  */
 static bool next_turn(struct expedite_turn *turn)
 {
@@ -318,8 +322,8 @@ again:
 
 	clear_bit(me, &expedite_active);
 	/*
-	 * Whoever queues a request and finds all workers active leaves it to
-	 * them: either they see the bit clear, or we see the request.
+	 * A task that queues a request and finds all workers active relies on
+	 * them: either it sees the bit clear, or this sees the request.
 	 */
 	smp_mb__after_atomic();
 	if (expedite_queue_ready(&expedite_queue, ktime_get_ns()) &&
@@ -335,11 +339,11 @@ static void expedite_retry_work(struct work_struct *work)
 /* --- Kills --- */
 
 /*
- * Queue an address space whose process has been killed, unless the process was
+ * Queues an address space whose process has been killed, unless the process was
  * immune: the init of a PID namespace does not get a signal from inside, which
- * is no error. All others have the flag as soon as the signal is sent, and
- * never lose it. The caller sees to it that @mm and @victim stay for the time
- * of the call. Callable with interrupts off, under siglock.
+ * is no error. All others have SIGNAL_GROUP_EXIT as soon as the signal is sent,
+ * and never lose it. The caller holds references to @mm and @victim. May be
+ * called with interrupts disabled, under siglock.
  */
 static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 			 enum memreap_expedite_by by)
@@ -365,7 +369,7 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 		atomic_long_inc(&expedite_fails);
 		fallthrough;
 	case EXPEDITE_MERGED:
-		/* Never the last reference: the caller's is still there. */
+		/* Never the last reference: the caller holds one. */
 		mmdrop(mm);
 		put_task_struct(victim);
 		break;
@@ -373,13 +377,13 @@ static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
 }
 
 /*
- * The address space of a process that is going to be killed, with a reference
- * of its own, or NULL if there is nothing to gain. Taken before the signal is
- * sent: afterwards the process may be gone at any time. Whether the caller may
- * kill it turns out only then: until then, nothing is done to it. If it execs
- * in between, what it execs has nothing yet that would be worth the effort.
+ * Returns the address space of a process that is going to be killed, with a
+ * reference, or NULL if it is too small. Taken before the signal is sent:
+ * afterwards the process may be gone at any time. Whether the caller may kill
+ * it is checked only then: until then, nothing is done to it. If the process
+ * execs in between, its new address space is still small.
  */
-static struct mm_struct *take_mm(struct task_struct *task)
+static struct mm_struct *grab_victim_mm(struct task_struct *task)
 {
 	struct mm_struct *mm = NULL;
 	struct task_struct *p;
@@ -388,16 +392,16 @@ static struct mm_struct *take_mm(struct task_struct *task)
 	if (!p) {
 		mm = exiting_mm(task->signal);
 	} else {
-		/* sparse cannot see what the name says. */
+		/* For sparse: find_lock_task_mm() is not annotated. */
 		__acquire(&p->alloc_lock);
-		/* A kernel thread has borrowed what it uses. */
+		/* A kernel thread only borrows an mm. */
 		if (!(p->flags & PF_KTHREAD)) {
 			mm = p->mm;
 			mmgrab(mm);
 		}
 		task_unlock(p);
 	}
-	if (mm && private_pages(mm) < EXPEDITE_WORTH) {
+	if (mm && private_pages(mm) < EXPEDITE_MIN_PAGES) {
 		mmdrop(mm);
 		mm = NULL;
 	}
@@ -406,10 +410,10 @@ static struct mm_struct *take_mm(struct task_struct *task)
 }
 
 /**
- * memreap_expedite_flag - take the flag off those of pidfd_send_signal(2)
- * @flags: what user space gave; unchanged, and so refused, if turned off
+ * memreap_expedite_flag - clear the flag in those of pidfd_send_signal(2)
+ * @flags: from user space; unchanged, and so refused, if disabled
  *
- * Return: true if it was there.
+ * Return: true if it was set.
  */
 bool memreap_expedite_flag(unsigned int *flags)
 {
@@ -425,12 +429,12 @@ bool memreap_expedite_flag(unsigned int *flags)
  * @info: of the signal
  * @pid: of the process or one of its threads
  *
- * Return: what kill_pid_info() says, whatever becomes of the memory.
+ * Return: what kill_pid_info() returns, whether memory is freed or not.
  */
 int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid)
 {
 	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
-	struct mm_struct *mm = task ? take_mm(task) : NULL;
+	struct mm_struct *mm = task ? grab_victim_mm(task) : NULL;
 	int ret = kill_pid_info(SIGKILL, info, pid);
 
 	if (mm) {
@@ -445,10 +449,10 @@ int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid)
 }
 
 /**
- * memreap_expedite_suffix - take "expedite" off what is written to cgroup.kill
- * @buf: a string without space at its ends; cut short if true is returned
+ * memreap_expedite_suffix - strip "expedite" from a write to cgroup.kill
+ * @buf: a string without space at its ends; shortened if true is returned
  *
- * Return: true if it was there, after something else and space.
+ * Return: true if it was there, behind something else and space.
  */
 bool memreap_expedite_suffix(char *buf)
 {
@@ -464,11 +468,11 @@ bool memreap_expedite_suffix(char *buf)
 
 /**
  * memreap_expedite_cgroup_kill - kill a task of a cgroup and free its memory
- * @task: a thread of a user process, dying already perhaps
+ * @task: a thread of a user process, which may already be dying
  */
 void memreap_expedite_cgroup_kill(struct task_struct *task)
 {
-	struct mm_struct *mm = take_mm(task);
+	struct mm_struct *mm = grab_victim_mm(task);
 	int ret = 0;
 
 	if (!__fatal_signal_pending(task))
@@ -480,21 +484,21 @@ void memreap_expedite_cgroup_kill(struct task_struct *task)
 	}
 }
 
-/* Is @mm one of those that vm.expedite_min_kbytes is about? */
+/* Returns whether @mm is large enough for vm.expedite_min_kbytes. */
 static bool large_enough(struct mm_struct *mm)
 {
 	unsigned long min = READ_ONCE(expedite_min_kbytes) >>
 			    (PAGE_SHIFT - 10);
 
-	return private_pages(mm) >= max(min, EXPEDITE_WORTH);
+	return private_pages(mm) >= max(min, EXPEDITE_MIN_PAGES);
 }
 
 /**
- * memreap_expedite_killed - a process has just been told to die of SIGKILL
+ * memreap_expedite_killed - SIGKILL has just been sent to a process
  * @p: a thread of it, its siglock held
  *
- * May be called in an interrupt, or with the task_lock() of @p held: if none
- * of the threads lets us have its mm, exit_mm() will bring it.
+ * May be called in an interrupt, or with the task_lock() of @p held: if the
+ * trylock fails for all threads, exit_mm() queues the mm.
  */
 void memreap_expedite_killed(struct task_struct *p)
 {
@@ -520,8 +524,8 @@ void memreap_expedite_killed(struct task_struct *p)
  * @e: for memreap_expedite_exited(), on the stack of exit_mm()
  * @mm: its address space
  *
- * Whoever kills the process from now on finds @mm here, for as long as this
- * thread may be the one to free it, which is most of an exit.
+ * A kill of the process from now on finds @mm here, for as long as this thread
+ * may be the one to free it, which is most of an exit.
  */
 void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm)
 {
@@ -531,7 +535,7 @@ void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm)
 
 	e->mm = NULL;
 	if ((!group && atomic_read(&signal->live)) ||
-	    private_pages(mm) < EXPEDITE_WORTH)
+	    private_pages(mm) < EXPEDITE_MIN_PAGES)
 		return;
 
 	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&
@@ -560,11 +564,11 @@ void memreap_expedite_unlist(struct memreap_exiting *e)
 	mmdrop(e->mm);
 }
 
-/* --- Knobs and figures --- */
+/* --- Settings and counters --- */
 
 /**
- * memreap_expedite_vmstat - this topic's lines of /proc/vmstat
- * @m: where they go
+ * memreap_expedite_vmstat - print this topic's lines of /proc/vmstat
+ * @m: the file
  */
 void memreap_expedite_vmstat(struct seq_file *m)
 {
@@ -577,12 +581,12 @@ void memreap_expedite_vmstat(struct seq_file *m)
 	seq_putc(m, '\n');
 }
 
-static DEFINE_MUTEX(expedite_knobs);
+static DEFINE_MUTEX(expedite_settings);
 
-/* Exits and signals pay for a size only if there is one. */
+/* Without a size, exits and signals must not pay for it. */
 static void size_key_update(void)
 {
-	lockdep_assert_held(&expedite_knobs);
+	lockdep_assert_held(&expedite_settings);
 
 	if (expedite_min_kbytes && memreap_expedite_enabled())
 		static_branch_enable(&memreap_expedite_size_key);
@@ -595,11 +599,11 @@ static int expedite_min_handler(const struct ctl_table *table, int write,
 {
 	int ret;
 
-	mutex_lock(&expedite_knobs);
+	mutex_lock(&expedite_settings);
 	ret = proc_doulongvec_minmax(table, write, buffer, lenp, ppos);
 	if (write && !ret)
 		size_key_update();
-	mutex_unlock(&expedite_knobs);
+	mutex_unlock(&expedite_settings);
 
 	return ret;
 }
@@ -625,9 +629,9 @@ static struct ctl_table expedite_sysctls[] = {
 
 static void expedite_switch_changed(void)
 {
-	mutex_lock(&expedite_knobs);
+	mutex_lock(&expedite_settings);
 	size_key_update();
-	mutex_unlock(&expedite_knobs);
+	mutex_unlock(&expedite_settings);
 }
 
 static const struct memreap_switch expedite_switch = {
@@ -637,9 +641,9 @@ static const struct memreap_switch expedite_switch = {
 };
 
 memreap_switch_param(expedite, &expedite_switch);
-MODULE_PARM_DESC(expedite, "Kills can bring their own reclaim (default: Y)");
+MODULE_PARM_DESC(expedite, "Kills can start the reclaim (default: Y)");
 
-/* Before there is any process that could exit. */
+/* Before the first process can exit. */
 static int __init exiting_init(void)
 {
 	for (unsigned int i = 0; i < ARRAY_SIZE(exiting_mms); i++)

@@ -2,12 +2,12 @@
 /*
  * Does a dying thread own robust futexes?
  *
- * Its list of them is in the memory that is to be freed, and the thread walks
- * it on its way out to tell those who wait that the owner is dead. Freed too
- * early, they wait forever. The OOM reaper holds back for two seconds with
- * every victim, process_mrelease(2) does not care. But almost no thread owns a
- * robust futex when it is killed, and that can be seen: then there is no
- * reason to wait.
+ * Its list of them is in the memory that is to be freed, and the exiting thread
+ * walks it to wake the waiters. If the list is freed before, they wait forever.
+ * The OOM reaper delays reaping by two seconds for every victim,
+ * process_mrelease(2) ignores the problem. But almost no thread owns a robust
+ * futex when it is killed, and that can be checked: then there is no reason to
+ * wait.
  */
 #include <linux/compat.h>
 #include <linux/futex.h>
@@ -23,8 +23,8 @@
 #ifdef CONFIG_FUTEX
 
 /*
- * Read user memory of another address space without waiting for anything: what
- * is not there is not brought in.
+ * Reads user memory of another address space without waiting: pages that are
+ * not present are not faulted in.
  */
 static bool peek(struct mm_struct *mm, unsigned long addr, void *to, size_t len)
 {
@@ -71,16 +71,16 @@ static bool compat_list_is_empty(struct mm_struct *mm,
 #endif
 
 /**
- * memreap_owns_futexes - may a thread still have robust futexes to let go of?
+ * memreap_owns_futexes - check whether a thread may still own robust futexes
  * @t: a thread that has been killed and uses @mm
  * @mm: its address space, the mmap_lock held for read
  *
- * Errs on the safe side where the list cannot be read. A thread that is on a
- * CPU may be about to change its list: in user space, until the signal
- * reaches it, or in its own walk of the list. One that is not on a CPU never
- * runs in user space again.
+ * A list that cannot be read counts as one with futexes. A thread that is
+ * running may be about to change its list: in user space, until the signal
+ * reaches it, or in its own walk of the list. One that is not running never
+ * runs in user space again. Does not sleep.
  *
- * Return: true if the memory of @t must stay for now. Does not sleep.
+ * Return: true if the memory of @t must not be freed yet.
  */
 bool memreap_owns_futexes(struct task_struct *t, struct mm_struct *mm)
 {

@@ -2,8 +2,8 @@
 /*
  * KUnit tests for the queue of address spaces to be freed.
  *
- * An mm and a victim are addresses that nobody looks behind, and time is a
- * number that the tests set: they need neither processes nor patience.
+ * An mm and a victim are addresses that are never dereferenced, and the tests
+ * set the time: they need neither processes nor delays.
  */
 #include <kunit/test.h>
 
@@ -18,13 +18,13 @@
 
 #define NR_PLACES	EXPEDITE_MAX_REQUESTS
 #define SHARE		((unsigned long)EXPEDITE_SHARE)
-#define PAUSE		((u64)EXPEDITE_PAUSE)
-#define PATIENCE	((u64)EXPEDITE_PATIENCE)
+#define PAUSE		((u64)EXPEDITE_PAUSE_NS)
+#define PATIENCE	((u64)EXPEDITE_RETRY_NS)
 
-/* When the tests begin: 0 would hide that a time was forgotten. */
+/* Start of the tests: 0 would hide an uninitialized time. */
 #define START		(1000 * PATIENCE)
 
-/* What the tests tell apart by address only. */
+/* The tests distinguish these by address only. */
 static char mm_places[2 * NR_PLACES];
 static char victim_places[2 * NR_PLACES];
 #define MM(i)		((struct mm_struct *)&mm_places[i])
@@ -57,7 +57,7 @@ static enum expedite_added add(struct kunit *test, unsigned int i,
 	return expedite_queue_add(test->priv, MM(i), VICTIM(i), pages, now);
 }
 
-/* Become a worker of MM(@i), which must be the one to work on. */
+/* Becomes a worker of MM(@i), which must be the next request. */
 static struct expedite_turn take(struct kunit *test, unsigned int i, u64 now)
 {
 	struct expedite_turn turn;
@@ -70,7 +70,7 @@ static struct expedite_turn take(struct kunit *test, unsigned int i, u64 now)
 	return turn;
 }
 
-/* There must be nothing to do. Returns when there will be. */
+/* There must be no work. Returns when there will be. */
 static u64 idle_until(struct kunit *test, u64 now)
 {
 	struct expedite_queue *q = test->priv;
@@ -89,7 +89,7 @@ static u64 idle_until(struct kunit *test, u64 now)
 	return turn.next;
 }
 
-/* Stop working; there must be other workers, or another try. */
+/* Stops working; there must be other workers, or another attempt. */
 static void put(struct kunit *test, const struct expedite_turn *turn,
 		unsigned long freed, enum expedite_outcome outcome, u64 now)
 {
@@ -98,12 +98,12 @@ static void put(struct kunit *test, const struct expedite_turn *turn,
 	KUNIT_ASSERT_FALSE(test, expedite_queue_put(test->priv, turn->req,
 						    freed, outcome, now,
 						    &over));
-	/* What is not over has kept its references. */
+	/* An unfinished request keeps its references. */
 	KUNIT_EXPECT_NULL(test, over.mm);
 	KUNIT_EXPECT_NULL(test, over.victim);
 }
 
-/* Stop working, which must be the end of the request. */
+/* Stops working, which must be the end of the request. */
 static struct expedite_request put_last(struct kunit *test,
 					const struct expedite_turn *turn,
 					unsigned long freed,
@@ -156,17 +156,17 @@ static void comes_back_as_it_went_in(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, add(test, 3, 100, START), EXPEDITE_QUEUED);
 	turn = take(test, 3, START + 1);
 	KUNIT_EXPECT_TRUE(test, turn.first);
-	KUNIT_EXPECT_TRUE(test, turn.patient);
+	KUNIT_EXPECT_TRUE(test, turn.may_retry);
 	KUNIT_EXPECT_EQ(test, idle_until(test, START + 2), EXPEDITE_NEVER);
 	over = put_last(test, &turn, 7, EXPEDITE_FREED, START + 3);
 	KUNIT_EXPECT_PTR_EQ(test, over.victim, VICTIM(3));
 	KUNIT_EXPECT_EQ(test, over.pages, 100);
 	KUNIT_EXPECT_EQ(test, over.freed, 7);
 	KUNIT_EXPECT_EQ(test, over.queued, START);
-	KUNIT_EXPECT_EQ(test, over.crew, 1);
+	KUNIT_EXPECT_EQ(test, over.peak_workers, 1);
 	KUNIT_EXPECT_EQ(test, over.outcome, EXPEDITE_FREED);
 
-	/* Nothing of it is left for the next one in its place. */
+	/* The next one in its place is not affected. */
 	KUNIT_EXPECT_EQ(test, add(test, 3, 50, START + 4), EXPEDITE_QUEUED);
 	turn = take(test, 3, START + 4);
 	over = put_last(test, &turn, 0, EXPEDITE_EXITED, START + 5);
@@ -190,13 +190,13 @@ static void is_merged_with_its_own(struct kunit *test)
 	turn = take(test, 0, START + 2);
 	KUNIT_EXPECT_EQ(test, expedite_queue_add(q, MM(0), VICTIM(2), 300,
 						 START + 3), EXPEDITE_MERGED);
-	/* The caller keeps the references of what was merged. */
+	/* The caller keeps the references of a merged request. */
 	over = put_last(test, &turn, 0, EXPEDITE_FREED, START + 4);
 	KUNIT_EXPECT_PTR_EQ(test, over.victim, VICTIM(0));
 	KUNIT_EXPECT_EQ(test, over.pages, 100);
 	KUNIT_EXPECT_EQ(test, over.queued, START);
 
-	/* With what is over, nothing can be merged. */
+	/* Nothing is merged with a finished request. */
 	KUNIT_EXPECT_EQ(test, add(test, 0, 0, START + 5), EXPEDITE_QUEUED);
 	drain(test, 2, START + 5);
 }
@@ -221,7 +221,7 @@ static void is_full_and_has_room_again(struct kunit *test)
 
 		KUNIT_ASSERT_EQ(test, add(test, i, 1, START), EXPEDITE_MERGED);
 		turn = take(test, i, START);
-		/* What is worked on still has its place. */
+		/* A request that is worked on keeps its place. */
 		KUNIT_ASSERT_EQ(test, add(test, other, 1, START),
 				EXPEDITE_FULL);
 		put_last(test, &turn, 0, EXPEDITE_FREED, START);
@@ -253,8 +253,8 @@ static void largest_come_first(struct kunit *test)
 	}
 }
 
-/* How many workers get at a request of @pages at a time. */
-static unsigned int crew_of(struct kunit *test, unsigned long pages)
+/* Returns how many workers may work on a request of @pages at a time. */
+static unsigned int workers_for(struct kunit *test, unsigned long pages)
 {
 	struct expedite_turn turns[10];
 	struct expedite_request over;
@@ -273,25 +273,25 @@ static unsigned int crew_of(struct kunit *test, unsigned long pages)
 		} while (turns[nr++].more);
 	}
 	KUNIT_EXPECT_EQ(test, idle_until(test, START), EXPEDITE_NEVER);
-	/* With one less there is enough for another, but it is too late. */
+	/* There would be a share for another one now, but it is too late. */
 	for (unsigned int i = nr - 1; i > 0; i--) {
 		put(test, &turns[i], 10, EXPEDITE_FREED, START);
 		KUNIT_EXPECT_EQ(test, idle_until(test, START), EXPEDITE_NEVER);
 	}
 	over = put_last(test, &turns[0], 1, EXPEDITE_FREED, START);
-	KUNIT_EXPECT_EQ(test, over.crew, nr);
+	KUNIT_EXPECT_EQ(test, over.peak_workers, nr);
 	KUNIT_EXPECT_EQ(test, over.freed, (nr - 1) * 10 + 1);
 
 	return nr;
 }
 
-static void crew_is_what_the_work_is_worth(struct kunit *test)
+static void workers_fit_the_work(struct kunit *test)
 {
-	KUNIT_EXPECT_EQ(test, crew_of(test, 0), 1);
-	KUNIT_EXPECT_EQ(test, crew_of(test, 1), 1);
+	KUNIT_EXPECT_EQ(test, workers_for(test, 0), 1);
+	KUNIT_EXPECT_EQ(test, workers_for(test, 1), 1);
 	for (unsigned int nr = 2; nr <= 8; nr++) {
-		KUNIT_EXPECT_EQ(test, crew_of(test, nr * SHARE - 1), nr - 1);
-		KUNIT_EXPECT_EQ(test, crew_of(test, nr * SHARE), nr);
+		KUNIT_EXPECT_EQ(test, workers_for(test, nr * SHARE - 1), nr - 1);
+		KUNIT_EXPECT_EQ(test, workers_for(test, nr * SHARE), nr);
 	}
 }
 
@@ -322,7 +322,7 @@ static void workers_go_to_the_largest_share(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, idle_until(test, START), EXPEDITE_NEVER);
 }
 
-static void pauses_grow_until_patience_ends(struct kunit *test)
+static void pauses_grow_until_the_deadline(struct kunit *test)
 {
 	const u64 end = START + PATIENCE;
 
@@ -339,8 +339,8 @@ static void pauses_grow_until_patience_ends(struct kunit *test)
 
 			turn = take(test, 0, now);
 			KUNIT_EXPECT_TRUE(test, turn.first);
-			KUNIT_EXPECT_TRUE(test, turn.patient);
-			/* Open in one try is not open in the next. */
+			KUNIT_EXPECT_TRUE(test, turn.may_retry);
+			/* Open in one attempt is not open in the next. */
 			expedite_queue_open(test->priv, turn.req);
 			put(test, &turn, tries++, outcome, now);
 			KUNIT_EXPECT_EQ(test, idle_until(test, now), next);
@@ -351,7 +351,7 @@ static void pauses_grow_until_patience_ends(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, tries, 37);
 		turn = take(test, 0, end);
 		KUNIT_EXPECT_TRUE(test, turn.first);
-		KUNIT_EXPECT_FALSE(test, turn.patient);
+		KUNIT_EXPECT_FALSE(test, turn.may_retry);
 		over = put_last(test, &turn, 0, outcome, end);
 		KUNIT_EXPECT_EQ(test, over.outcome, outcome);
 		KUNIT_EXPECT_EQ(test, over.freed, tries * (tries - 1) / 2);
@@ -364,23 +364,23 @@ static void last_try_is_not_left_out(struct kunit *test)
 	const u64 late = START + 3 * PATIENCE;
 	struct expedite_turn turn;
 
-	/* One that began in time and took too long... */
+	/* One that started in time and took too long... */
 	add(test, 0, 1, START);
 	turn = take(test, 0, START + PATIENCE - 1);
-	KUNIT_EXPECT_TRUE(test, turn.patient);
+	KUNIT_EXPECT_TRUE(test, turn.may_retry);
 	put(test, &turn, 0, EXPEDITE_LOCK, late);
 	turn = take(test, 0, late);
-	KUNIT_EXPECT_FALSE(test, turn.patient);
+	KUNIT_EXPECT_FALSE(test, turn.may_retry);
 	put_last(test, &turn, 0, EXPEDITE_LOCK, late);
 
-	/* ...or that nobody had the time for. */
+	/* ...or that no worker had time for. */
 	add(test, 0, 1, START);
 	turn = take(test, 0, late);
-	KUNIT_EXPECT_FALSE(test, turn.patient);
+	KUNIT_EXPECT_FALSE(test, turn.may_retry);
 	put_last(test, &turn, 0, EXPEDITE_LOCK, late);
 }
 
-/* Who asks again has no say in when it is tried, or for how long. */
+/* Further requests change neither the attempts nor the deadline. */
 static void merging_changes_nothing(struct kunit *test)
 {
 	const u64 end = START + PATIENCE;
@@ -391,7 +391,7 @@ static void merging_changes_nothing(struct kunit *test)
 	add(test, 0, 1, now);
 	for (; now < end; now = next) {
 		turn = take(test, 0, now);
-		KUNIT_EXPECT_TRUE(test, turn.patient);
+		KUNIT_EXPECT_TRUE(test, turn.may_retry);
 		tries++;
 		/* While it is worked on, and while it waits. */
 		KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
@@ -401,12 +401,12 @@ static void merging_changes_nothing(struct kunit *test)
 				EXPEDITE_MERGED);
 		KUNIT_ASSERT_EQ(test, idle_until(test, next - 1), next);
 	}
-	/* As many as without. */
+	/* As many as without them. */
 	KUNIT_EXPECT_EQ(test, tries, 37);
 
-	/* The last try stays the last one. */
+	/* The last attempt stays the last one. */
 	turn = take(test, 0, now);
-	KUNIT_EXPECT_FALSE(test, turn.patient);
+	KUNIT_EXPECT_FALSE(test, turn.may_retry);
 	KUNIT_EXPECT_EQ(test, add(test, 0, 1, now), EXPEDITE_MERGED);
 	put_last(test, &turn, 0, EXPEDITE_SHARED, now);
 }
@@ -423,24 +423,24 @@ static void check_outcomes(struct kunit *test, enum expedite_outcome a,
 	first = take(test, 0, START);
 	KUNIT_EXPECT_TRUE(test, expedite_queue_open(test->priv, first.req));
 	second = take(test, 0, START);
-	KUNIT_EXPECT_TRUE(test, second.patient);
+	KUNIT_EXPECT_TRUE(test, second.may_retry);
 	put(test, &first, 1, a, START);
 	if (worst == EXPEDITE_FREED || worst == EXPEDITE_EXITED) {
-		/* There is nothing left to be patient for. */
+		/* No further attempt will follow. */
 		over = put_last(test, &second, 2, b, START);
 		KUNIT_EXPECT_EQ(test, over.outcome, worst);
 		KUNIT_EXPECT_EQ(test, over.freed, 3);
-		KUNIT_EXPECT_EQ(test, over.crew, 2);
+		KUNIT_EXPECT_EQ(test, over.peak_workers, 2);
 		return;
 	}
 	put(test, &second, 2, b, START);
-	/* The next try is judged for itself, the work adds up. */
+	/* Each attempt has an outcome of its own, the work adds up. */
 	first = take(test, 0, START + PAUSE);
 	KUNIT_EXPECT_TRUE(test, first.first);
 	over = put_last(test, &first, 4, EXPEDITE_EXITED, START + PAUSE);
 	KUNIT_EXPECT_EQ(test, over.outcome, EXPEDITE_EXITED);
 	KUNIT_EXPECT_EQ(test, over.freed, 7);
-	KUNIT_EXPECT_EQ(test, over.crew, 2);
+	KUNIT_EXPECT_EQ(test, over.peak_workers, 2);
 }
 
 static void worst_outcome_of_a_try_counts(struct kunit *test)
@@ -459,20 +459,20 @@ static void worst_outcome_of_a_try_counts(struct kunit *test)
 #define MODEL_STEPS	20000
 
 /**
- * struct model - what has happened to an address space's request
- * @queued: there is one
- * @victim: it came with
- * @pages: it came with
- * @since: when
- * @tried: when the last try ended
- * @tries: how many tries have ended
- * @patient: the present try began in time
- * @workers: at it now
- * @crew: the most there were
- * @opened: by the first worker of this try
- * @closed: by a worker that came to an end
- * @bad: the worst outcome in this try so far
- * @freed: in all
+ * struct model - history of an address space's request
+ * @queued: there is a request
+ * @victim: it was queued with
+ * @pages: it was queued with
+ * @since: time of that
+ * @tried: end of the last attempt
+ * @tries: attempts that have ended
+ * @may_retry: the present attempt started before the deadline
+ * @workers: current number
+ * @peak_workers: maximum of @workers
+ * @opened: by the first worker of this attempt
+ * @closed: by a worker that finished
+ * @bad: the worst outcome in this attempt so far
+ * @freed: in total
  */
 struct model {
 	bool queued;
@@ -481,9 +481,9 @@ struct model {
 	u64 since;
 	u64 tried;
 	unsigned int tries;
-	bool patient;
+	bool may_retry;
 	unsigned int workers;
-	unsigned int crew;
+	unsigned int peak_workers;
 	bool opened;
 	bool closed;
 	enum expedite_outcome bad;
@@ -492,16 +492,16 @@ struct model {
 
 /**
  * struct walk - a random sequence of kills, workers and time
- * @test: that it is part of
+ * @test: of this test
  * @q: the queue
- * @rnd: where the steps come from
+ * @rnd: state of the random steps
  * @now: the time
  * @models: of the requests, one for each mm
  * @at: what each worker works on, or NULL
  * @reqs: the same as the queue's request
- * @first: each worker was its try's first
- * @ended: requests that came back
- * @full: requests that were not taken on
+ * @first: the worker was the first one of the attempt
+ * @ended: requests that were returned
+ * @full: requests that were refused
  */
 struct walk {
 	struct kunit *test;
@@ -521,7 +521,7 @@ static unsigned int rnd_below(struct walk *w, unsigned int limit)
 	return prandom_u32_state(&w->rnd) % limit;
 }
 
-/* When to try again what nobody works on. */
+/* Start of the next attempt at a request without workers. */
 static u64 model_due(const struct model *m)
 {
 	if (!m->tries)
@@ -531,7 +531,7 @@ static u64 model_due(const struct model *m)
 		   m->since + PATIENCE);
 }
 
-/* What one more worker would get, 0 if nothing. */
+/* Returns the share of one more worker, or 0. */
 static unsigned long model_share(const struct model *m, u64 now)
 {
 	if (!m->queued)
@@ -544,7 +544,7 @@ static unsigned long model_share(const struct model *m, u64 now)
 	return m->pages / (m->workers + 1);
 }
 
-/* The largest share that there is, and when there will be one if there is none. */
+/* The largest share, and when there will be one if there is none. */
 static unsigned long model_best(const struct walk *w, u64 *next)
 {
 	unsigned long best = 0;
@@ -618,18 +618,18 @@ static void walk_take(struct walk *w, unsigned int worker)
 	i = (char *)turn.req->mm - mm_places;
 	KUNIT_ASSERT_LT(test, i, MODEL_MMS);
 	m = &w->models[i];
-	/* Which of several with as much is up to the queue. */
+	/* The queue may choose among equals. */
 	KUNIT_ASSERT_EQ(test, model_share(m, w->now), best);
 	KUNIT_ASSERT_EQ(test, turn.first, !m->workers);
 	if (turn.first) {
-		m->patient = w->now < m->since + PATIENCE;
+		m->may_retry = w->now < m->since + PATIENCE;
 		m->opened = false;
 		m->closed = false;
 		m->bad = EXPEDITE_EXITED;
 	}
-	KUNIT_ASSERT_EQ(test, turn.patient, m->patient);
+	KUNIT_ASSERT_EQ(test, turn.may_retry, m->may_retry);
 	m->workers++;
-	m->crew = max(m->crew, m->workers);
+	m->peak_workers = max(m->peak_workers, m->workers);
 	KUNIT_ASSERT_EQ(test, turn.more, !!model_best(w, &next));
 	w->at[worker] = m;
 	w->reqs[worker] = turn.req;
@@ -672,7 +672,7 @@ static void walk_put(struct walk *w, unsigned int worker)
 	if (m->bad <= EXPEDITE_FREED)
 		KUNIT_ASSERT_TRUE(test, ended);
 	else
-		KUNIT_ASSERT_EQ(test, ended, !m->patient);
+		KUNIT_ASSERT_EQ(test, ended, !m->may_retry);
 	if (!ended)
 		return;
 
@@ -681,7 +681,7 @@ static void walk_put(struct walk *w, unsigned int worker)
 	KUNIT_ASSERT_EQ(test, over.pages, m->pages);
 	KUNIT_ASSERT_EQ(test, over.queued, m->since);
 	KUNIT_ASSERT_EQ(test, over.freed, m->freed);
-	KUNIT_ASSERT_EQ(test, over.crew, m->crew);
+	KUNIT_ASSERT_EQ(test, over.peak_workers, m->peak_workers);
 	KUNIT_ASSERT_EQ(test, over.outcome, m->bad);
 	m->queued = false;
 	w->ended++;
@@ -742,7 +742,7 @@ static void agrees_with_a_model(struct kunit *test)
 		KUNIT_ASSERT_EQ(test, expedite_queue_ready(w->q, w->now),
 				!!model_best(w, &next));
 	}
-	/* It has been about what it is to be about. */
+	/* Otherwise the test proves nothing. */
 	KUNIT_EXPECT_GT(test, w->ended, MODEL_STEPS / 100);
 	KUNIT_EXPECT_GT(test, w->full, MODEL_STEPS / 1000);
 }
@@ -757,10 +757,10 @@ static void agrees_with_a_model(struct kunit *test)
 /**
  * struct kill - a victim
  * @mm: the number of its address space
- * @freed: what workers say they have freed
- * @seen: tries, of those who had it to themselves
- * @kept: the queue did not take it on
- * @over: it came back
+ * @freed: pages, as reported by workers
+ * @seen: attempts, written by workers without company
+ * @kept: the queue refused it
+ * @over: it was returned
  */
 struct kill {
 	unsigned int mm;
@@ -771,18 +771,18 @@ struct kill {
 };
 
 /**
- * struct crowd - what the threads share
+ * struct shared - what the threads share
  * @q: the queue
- * @kills: of all killers, one after the other
- * @alone: for each mm, odd while a first worker has it to itself
+ * @kills: of all killers
+ * @alone: for each mm, odd while a first worker owns it
  * @killers: that have not finished
- * @time: goes on when there is nothing to do
- * @go: all start at the same moment
- * @joined: how often one came to help
+ * @time: advances when there is no work
+ * @go: for a simultaneous start
+ * @joined: how often a worker joined
  * @merged: how often an mm was queued already
- * @wrong: what must not happen
+ * @wrong: violations
  */
-struct crowd {
+struct shared {
 	struct expedite_queue *q;
 	struct kill *kills;
 	unsigned int alone[NR_MMS];
@@ -795,24 +795,24 @@ struct crowd {
 };
 
 /**
- * struct actor - a kthread
- * @crowd: that it is one of
+ * struct thread - a kthread
+ * @shared: with the others
  * @id: among the killers, or the workers
- * @done: it does not touch the test's data any more
+ * @done: it no longer uses the test's data
  */
-struct actor {
-	struct crowd *crowd;
+struct thread {
+	struct shared *shared;
 	unsigned int id;
 	struct completion done;
 };
 
-static void expect(struct crowd *c, bool right)
+static void expect(struct shared *c, bool right)
 {
 	if (!right)
 		atomic_inc(&c->wrong);
 }
 
-/* Let others in between, on one CPU as well. */
+/* Lets other threads run in between, also with one CPU. */
 static void dawdle(struct rnd_state *rnd)
 {
 	switch (prandom_u32_state(rnd) % 16) {
@@ -829,8 +829,8 @@ static void dawdle(struct rnd_state *rnd)
 
 static int killer_fn(void *arg)
 {
-	struct actor *a = arg;
-	struct crowd *c = a->crowd;
+	struct thread *a = arg;
+	struct shared *c = a->shared;
 	struct rnd_state rnd;
 
 	prandom_seed_state(&rnd, 1 + a->id);
@@ -857,7 +857,7 @@ static int killer_fn(void *arg)
 	return 0;
 }
 
-static void work(struct crowd *c, const struct expedite_turn *turn,
+static void work(struct shared *c, const struct expedite_turn *turn,
 		 struct rnd_state *rnd)
 {
 	struct kill *k = (struct kill *)turn->req->victim;
@@ -867,7 +867,7 @@ static void work(struct crowd *c, const struct expedite_turn *turn,
 
 	expect(c, turn->req->mm == MM(k->mm));
 	if (turn->first) {
-		/* Whoever else is here before it is open sees it or is seen. */
+		/* A worker that joins too early would be detected. */
 		expect(c, ++c->alone[k->mm] % 2 == 1);
 		dawdle(rnd);
 		expect(c, ++c->alone[k->mm] % 2 == 0);
@@ -889,14 +889,14 @@ static void work(struct crowd *c, const struct expedite_turn *turn,
 	expect(c, over.victim == (struct task_struct *)k);
 	expect(c, over.mm == MM(k->mm));
 	expect(c, over.freed == atomic_long_read(&k->freed));
-	expect(c, over.crew >= 1 && over.crew <= NR_WORKERS);
+	expect(c, over.peak_workers >= 1 && over.peak_workers <= NR_WORKERS);
 	k->over++;
 }
 
 static int worker_fn(void *arg)
 {
-	struct actor *a = arg;
-	struct crowd *c = a->crowd;
+	struct thread *a = arg;
+	struct shared *c = a->shared;
 	struct rnd_state rnd;
 
 	prandom_seed_state(&rnd, 100 + a->id);
@@ -912,7 +912,7 @@ static int worker_fn(void *arg)
 			expect(c, turn.next > now);
 			atomic64_cmpxchg(&c->time, now, turn.next);
 		} else {
-			/* Who still works on something will look again. */
+			/* A worker that is busy will look again. */
 			if (last)
 				break;
 			usleep_range(10, 50);
@@ -924,12 +924,12 @@ static int worker_fn(void *arg)
 	return 0;
 }
 
-static void none_is_lost_in_a_crowd(struct kunit *test)
+static void none_is_lost_concurrently(struct kunit *test)
 {
-	struct actor actors[NR_KILLERS + NR_WORKERS] = {};
+	struct thread threads[NR_KILLERS + NR_WORKERS] = {};
 	unsigned int kept = 0, over = 0;
 	unsigned int started = 0;
-	struct crowd *c;
+	struct shared *c;
 
 	c = kunit_kzalloc(test, sizeof(*c), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, c);
@@ -941,26 +941,26 @@ static void none_is_lost_in_a_crowd(struct kunit *test)
 	atomic64_set(&c->time, START);
 	init_completion(&c->go);
 	atomic_set(&c->killers, NR_KILLERS);
-	for (unsigned int i = 0; i < ARRAY_SIZE(actors); i++) {
-		actors[i].crowd = c;
-		actors[i].id = i < NR_KILLERS ? i : i - NR_KILLERS;
-		init_completion(&actors[i].done);
+	for (unsigned int i = 0; i < ARRAY_SIZE(threads); i++) {
+		threads[i].shared = c;
+		threads[i].id = i < NR_KILLERS ? i : i - NR_KILLERS;
+		init_completion(&threads[i].done);
 	}
 
-	/* No assertion until all are done: it would free what they use. */
-	while (started < ARRAY_SIZE(actors) &&
+	/* No assertion until all have finished: it would free what they use. */
+	while (started < ARRAY_SIZE(threads) &&
 	       !IS_ERR(kthread_run(started < NR_KILLERS ? killer_fn : worker_fn,
-				   &actors[started], "expedite_kunit/%u",
+				   &threads[started], "expedite_kunit/%u",
 				   started)))
 		started++;
-	/* Killers that are not there have finished. */
+	/* Killers that were not started count as finished. */
 	if (started < NR_KILLERS)
 		atomic_set(&c->killers, started);
 	complete_all(&c->go);
 	for (unsigned int i = 0; i < started; i++)
-		wait_for_completion(&actors[i].done);
+		wait_for_completion(&threads[i].done);
 
-	KUNIT_ASSERT_EQ(test, started, ARRAY_SIZE(actors));
+	KUNIT_ASSERT_EQ(test, started, ARRAY_SIZE(threads));
 	KUNIT_EXPECT_EQ(test, atomic_read(&c->wrong), 0);
 	for (unsigned int i = 0; i < NR_KILLERS * NR_KILLS; i++) {
 		struct kill *k = &c->kills[i];
@@ -987,14 +987,14 @@ static struct kunit_case expedite_test_cases[] = {
 	KUNIT_CASE(is_merged_with_its_own),
 	KUNIT_CASE(is_full_and_has_room_again),
 	KUNIT_CASE(largest_come_first),
-	KUNIT_CASE(crew_is_what_the_work_is_worth),
+	KUNIT_CASE(workers_fit_the_work),
 	KUNIT_CASE(workers_go_to_the_largest_share),
-	KUNIT_CASE(pauses_grow_until_patience_ends),
+	KUNIT_CASE(pauses_grow_until_the_deadline),
 	KUNIT_CASE(last_try_is_not_left_out),
 	KUNIT_CASE(merging_changes_nothing),
 	KUNIT_CASE(worst_outcome_of_a_try_counts),
 	KUNIT_CASE_SLOW(agrees_with_a_model),
-	KUNIT_CASE_SLOW(none_is_lost_in_a_crowd),
+	KUNIT_CASE_SLOW(none_is_lost_concurrently),
 	{}
 };
 

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Which address space is worked on next, and by how many.
+ * Which address space is worked on next, and by how many workers.
  *
  * The queue holds one request for each address space. A worker takes the one
- * of which it would get the largest share: a request nobody works on counts
- * in full, one that n workers share counts for a part in n + 1. So the
- * largest victims come first, and workers that would have nothing to do help
- * out where most is left, which is one rule and not two.
+ * of which it would get the largest share: all of a request without workers,
+ * one part in n + 1 of a request with n workers. So the largest victims come
+ * first, and by the same rule idle workers help where most is left.
  *
- * Requests that cannot be worked on now stay, and are tried again after
- * growing pauses until patience is at its end.
+ * Requests that cannot be worked on now are retried after growing pauses until
+ * their deadline.
  */
 #include "expedite_queue.h"
 
 /**
- * expedite_queue_init - make an empty queue
+ * expedite_queue_init - initialize an empty queue
  * @q: the queue
  */
 void expedite_queue_init(struct expedite_queue *q)
@@ -27,19 +26,19 @@ void expedite_queue_init(struct expedite_queue *q)
 }
 
 /**
- * expedite_queue_add - ask for an address space to be freed
+ * expedite_queue_add - request that an address space be freed
  * @q: the queue
  * @mm: the address space
  * @victim: a thread of the process that was killed
- * @pages: about how much there is to be freed, in pages
+ * @pages: approximate number of pages to free
  * @now: the time, ns
  *
  * With EXPEDITE_QUEUED the queue takes over the caller's references to @mm and
- * @victim, which it gives back through expedite_queue_put(). Otherwise they
- * stay with the caller. A request that is there already goes on as it would
- * have: whoever asks again and again must not keep the workers busy.
+ * @victim, which expedite_queue_put() returns. Otherwise they stay with the
+ * caller. An existing request does not change: repeated calls must not keep
+ * the workers busy.
  *
- * Return: what became of it. Callable with interrupts off.
+ * Return: the result. May be called with interrupts disabled.
  */
 enum expedite_added expedite_queue_add(struct expedite_queue *q,
 				       struct mm_struct *mm,
@@ -67,13 +66,13 @@ enum expedite_added expedite_queue_add(struct expedite_queue *q,
 	req->pages = pages;
 	req->freed = 0;
 	req->queued = now;
-	req->until = now + EXPEDITE_PATIENCE;
+	req->deadline = now + EXPEDITE_RETRY_NS;
 	req->due = now;
-	req->pause = EXPEDITE_PAUSE;
+	req->pause = EXPEDITE_PAUSE_NS;
 	req->workers = 0;
-	req->crew = 0;
+	req->peak_workers = 0;
 	req->open = false;
-	req->patient = true;
+	req->may_retry = true;
 	req->outcome = EXPEDITE_EXITED;
 unlock:
 	spin_unlock_irqrestore(&q->lock, flags);
@@ -81,7 +80,7 @@ unlock:
 	return added;
 }
 
-/* What one more worker would get of @req, in pages; 0 if it may not join. */
+/* Returns the pages that one more worker would get; 0 if it may not join. */
 static unsigned long share_of(const struct expedite_request *req, u64 now)
 {
 	unsigned long share;
@@ -96,12 +95,12 @@ static unsigned long share_of(const struct expedite_request *req, u64 now)
 }
 
 /**
- * expedite_queue_take - become a worker of the request that needs one most
+ * expedite_queue_take - become a worker of the request with the largest share
  * @q: the queue
  * @now: the time, ns
- * @turn: what to do
+ * @turn: the work
  *
- * Return: true if there is a request; it goes to expedite_queue_put().
+ * Return: true if there is a request, to be passed to expedite_queue_put().
  */
 bool expedite_queue_take(struct expedite_queue *q, u64 now,
 			 struct expedite_turn *turn)
@@ -130,10 +129,10 @@ bool expedite_queue_take(struct expedite_queue *q, u64 now,
 	if (best) {
 		turn->first = !best->workers;
 		if (turn->first)
-			best->patient = now < best->until;
-		turn->patient = best->patient;
+			best->may_retry = now < best->deadline;
+		turn->may_retry = best->may_retry;
 		best->workers++;
-		best->crew = max(best->crew, best->workers);
+		best->peak_workers = max(best->peak_workers, best->workers);
 		turn->more |= !!share_of(best, now);
 	}
 	spin_unlock_irqrestore(&q->lock, flags);
@@ -142,7 +141,7 @@ bool expedite_queue_take(struct expedite_queue *q, u64 now,
 }
 
 /**
- * expedite_queue_ready - would a worker have something to do?
+ * expedite_queue_ready - check for work
  * @q: the queue
  * @now: the time, ns
  *
@@ -166,11 +165,11 @@ bool expedite_queue_ready(struct expedite_queue *q, u64 now)
 }
 
 /**
- * expedite_queue_open - let others join the caller, who has begun
+ * expedite_queue_open - let other workers join
  * @q: the queue
  * @req: a request that the caller is the only worker of
  *
- * Return: true if there is enough to do for another one.
+ * Return: true if there is enough work for another one.
  */
 bool expedite_queue_open(struct expedite_queue *q,
 			 struct expedite_request *req)
@@ -190,16 +189,16 @@ bool expedite_queue_open(struct expedite_queue *q,
  * expedite_queue_put - stop working on a request
  * @q: the queue
  * @req: the request
- * @freed: what the caller has freed, in pages
- * @outcome: how it went for the caller
+ * @freed: pages that the caller has freed
+ * @outcome: of the caller
  * @now: the time, ns
- * @over: the request as it was, if true is returned
+ * @over: set to the request if true is returned
  *
- * There is nothing left to join in once one worker has come to an end. The
- * last one settles whether there will be another try.
+ * Once one worker has finished, no more may join. The last one decides about
+ * another attempt.
  *
- * Return: true if the request is over. Its place is free again then, and its
- * references are the caller's.
+ * Return: true if the request is finished. Its place is free again then, and
+ * the caller owns its references.
  */
 bool expedite_queue_put(struct expedite_queue *q, struct expedite_request *req,
 			unsigned long freed, enum expedite_outcome outcome,
@@ -215,14 +214,14 @@ bool expedite_queue_put(struct expedite_queue *q, struct expedite_request *req,
 	if (--req->workers)
 		goto unlock;
 
-	last = req->outcome <= EXPEDITE_FREED || !req->patient;
+	last = req->outcome <= EXPEDITE_FREED || !req->may_retry;
 	if (last) {
 		*over = *req;
 		list_move(&req->list, &q->free);
 	} else {
-		/* The last try is when patience ends, not a pause later. */
-		req->due = min(now + req->pause, req->until);
-		req->pause = min(2 * req->pause, (u64)EXPEDITE_LONG_PAUSE);
+		/* The last attempt is at the deadline, not a pause later. */
+		req->due = min(now + req->pause, req->deadline);
+		req->pause = min(2 * req->pause, (u64)EXPEDITE_MAX_PAUSE_NS);
 		req->outcome = EXPEDITE_EXITED;
 	}
 unlock:

@@ -7,25 +7,25 @@
 struct mm_struct;
 struct task_struct;
 
-/* Address spaces that wait or are worked on at a time. */
+/* Address spaces that are queued or worked on at a time. */
 #define EXPEDITE_MAX_REQUESTS	512
 
 /*
- * What a worker should at least have to itself when it joins others: two of
- * the chunks that reapers claim. Waking it up does not pay for less.
+ * Minimum share, in pages, of a worker that joins others: two of the chunks
+ * that reapers claim. Waking it up is too expensive for less.
  */
 #define EXPEDITE_SHARE		(SZ_64M / PAGE_SIZE)
 
-/* The first pause before another try, doubled up to the longest; the end. */
-#define EXPEDITE_PAUSE		(1 * NSEC_PER_MSEC)
-#define EXPEDITE_LONG_PAUSE	(64 * NSEC_PER_MSEC)
-#define EXPEDITE_PATIENCE	(2 * NSEC_PER_SEC)
+/* The pause between attempts doubles up to a maximum; and the total time. */
+#define EXPEDITE_PAUSE_NS		(1 * NSEC_PER_MSEC)
+#define EXPEDITE_MAX_PAUSE_NS	(64 * NSEC_PER_MSEC)
+#define EXPEDITE_RETRY_NS	(2 * NSEC_PER_SEC)
 
 /**
- * enum expedite_added - what became of a request
- * @EXPEDITE_QUEUED: it is a new one
+ * enum expedite_added - result of a request
+ * @EXPEDITE_QUEUED: queued
  * @EXPEDITE_MERGED: the address space is queued or worked on already
- * @EXPEDITE_FULL: there are too many, nothing was taken on
+ * @EXPEDITE_FULL: not queued, as the table is full
  */
 enum expedite_added {
 	EXPEDITE_QUEUED,
@@ -34,16 +34,16 @@ enum expedite_added {
 };
 
 /**
- * enum expedite_outcome - how a try ended
- * @EXPEDITE_EXITED: the process has freed what was left by itself
- * @EXPEDITE_FREED: all that could be reaped has been
+ * enum expedite_outcome - result of an attempt
+ * @EXPEDITE_EXITED: the process has freed the rest itself
+ * @EXPEDITE_FREED: everything that can be reaped has been
  * @EXPEDITE_SHARED: a live process uses the address space
- * @EXPEDITE_FUTEX: a thread has yet to let go of robust futexes
- * @EXPEDITE_LOCK: the mmap_lock could not be had
- * @EXPEDITE_FAILED: a part was left out, for an MMU notifier most likely
+ * @EXPEDITE_FUTEX: a thread may still own robust futexes
+ * @EXPEDITE_LOCK: the trylock of the mmap_lock failed
+ * @EXPEDITE_FAILED: a part was left out, most likely for an MMU notifier
  *
- * The order is that of bad news: with several workers, the worst one counts.
- * All but the first two call for another try.
+ * From best to worst: with several workers, the worst one counts. All but the
+ * first two are retried.
  */
 enum expedite_outcome {
 	EXPEDITE_EXITED,
@@ -58,18 +58,18 @@ enum expedite_outcome {
  * struct expedite_request - one address space to be freed
  * @list: in the queue's list of requests, or of free places
  * @mm: the address space; the request holds a reference
- * @victim: a thread of the process that was killed; likewise
- * @pages: what there was to free when it was queued
- * @freed: what the workers have freed so far
+ * @victim: a thread of the killed process; likewise
+ * @pages: that were to be freed when it was queued
+ * @freed: pages that the workers have freed so far
  * @queued: when it was queued, ns
- * @until: when patience is at its end, ns
- * @due: not to be tried before, ns
- * @pause: before the next try, ns
- * @workers: how many are at it
- * @crew: the most there were at a time
+ * @deadline: start of the last attempt, ns
+ * @due: start of the next attempt, ns
+ * @pause: before the attempt after that, ns
+ * @workers: how many work on it
+ * @peak_workers: maximum of @workers
  * @open: more workers may join
- * @patient: the present try is not the last one
- * @outcome: the worst of the present try
+ * @may_retry: the present attempt is not the last one
+ * @outcome: the worst of the present attempt
  */
 struct expedite_request {
 	struct list_head list;
@@ -78,13 +78,13 @@ struct expedite_request {
 	unsigned long pages;
 	unsigned long freed;
 	u64 queued;
-	u64 until;
+	u64 deadline;
 	u64 due;
 	u64 pause;
 	unsigned int workers;
-	unsigned int crew;
+	unsigned int peak_workers;
 	bool open;
-	bool patient;
+	bool may_retry;
 	enum expedite_outcome outcome;
 };
 
@@ -93,27 +93,27 @@ struct expedite_request {
  * @lock: protects all of it and of its requests
  * @requests: those in use
  * @free: the others
- * @places: where they are; nothing is allocated on the way to free memory
+ * @places: storage; nothing is allocated on the way to free memory
  */
 struct expedite_queue {
-	spinlock_t lock;	/* with interrupts off, under siglock too */
+	spinlock_t lock;	/* interrupts disabled, also under siglock */
 	struct list_head requests;
 	struct list_head free;
 	struct expedite_request places[EXPEDITE_MAX_REQUESTS];
 };
 
 /**
- * struct expedite_turn - what a worker gets to do
- * @req: the request it works on, or NULL
- * @first: it is the first one and has to look whether @req can be worked on
- * @patient: if not, there will be another try
- * @more: another worker would have something to do, too
- * @next: without a request: when there will be one, ns, or EXPEDITE_NEVER
+ * struct expedite_turn - the next work of a worker
+ * @req: the request, or NULL
+ * @first: no other worker has checked yet whether @req can be worked on
+ * @may_retry: @req will be tried again if it cannot
+ * @more: there is work for another worker
+ * @next: without a request: when one is due, ns, or EXPEDITE_NEVER
  */
 struct expedite_turn {
 	struct expedite_request *req;
 	bool first;
-	bool patient;
+	bool may_retry;
 	bool more;
 	u64 next;
 };

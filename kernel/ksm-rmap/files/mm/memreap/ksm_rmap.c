@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Who maps a KSM page?
+ * Find the mappings of a KSM page.
  *
  * A KSM page is mapped at places that have nothing in common: each has its own
- * anon_vma and its own page index there. KSM knows the places, since it made
- * them. What it did not know is the index: a place was looked for in all VMAs
- * of the anon_vma. It does now, see struct memreap_ksm_place, and the tree of
- * VMAs, sorted by index, gives the one VMA that covers it, or those few that
- * fork() made of it.
+ * anon_vma and its own page index there. KSM knows the places, since it merged
+ * the page there, but stock does not record the index and visits all VMAs of
+ * the anon_vma. Here it is recorded, see struct memreap_ksm_place, and the tree
+ * of VMAs, sorted by index, yields the one VMA that covers it, and its copies
+ * made by fork().
  *
- * The index alone does not tell a mapping: two VMAs of one address space can
- * have the same index once one of them has been moved. The address alone does
- * not either, nor does it find anything in the tree. Both together do.
+ * The index alone does not identify a mapping: two VMAs of one address space
+ * can have the same index once one of them has been moved. The address alone
+ * does not either, and the tree cannot be searched for it. Both together do.
  *
  * Places are protected by the lock of the folio, VMAs by that of the root of
- * the anon_vma. Page faults need the latter: it is given up between two places
- * as soon as somebody waits for it.
+ * the anon_vma. Page faults need the latter: it is released between two places
+ * as soon as another task waits for it.
  */
 #include <linux/ksm.h>
 #include <linux/mm.h>
@@ -34,16 +34,16 @@
 
 DEFINE_STATIC_KEY_TRUE(memreap_ksm_rmap_key);
 
-/* Waiters are woken and running after a few microseconds, if at all soon. */
-#define MAX_COURTESY_NS		(100 * NSEC_PER_USEC)
+/* Waiters that get a CPU at once run after a few microseconds. */
+#define MAX_YIELD_NS		(100 * NSEC_PER_USEC)
 
 EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_start);
 EXPORT_TRACEPOINT_SYMBOL_GPL(memreap_rmap_walk_end);
 
 /**
  * struct rmap_trace - a traced walk over the mappings of a folio
- * @rwc: what the walk gets to see: counts, and calls what the caller gave
- * @given: by the caller
+ * @rwc: for the walk: its callbacks count, and call those of @given
+ * @given: from the caller
  * @count: so far
  */
 struct rmap_trace {
@@ -75,14 +75,14 @@ static bool traced_rmap_one(struct folio *folio, struct vm_area_struct *vma,
 
 /**
  * memreap_rmap_trace_walk - walk over the mappings of a folio, counting
- * @folio: whose mappings are looked for
- * @rwc: what the walk is for
- * @locked: the caller has the lock of the tree of VMAs
+ * @folio: the folio
+ * @rwc: the caller's walk
+ * @locked: the caller holds the lock of the tree of VMAs
  *
- * Walks that nobody listens to do not count and do not pay for it. Those of
- * KSM pages count anyway and have their tracepoints in their own place.
+ * Only called while traced, so other walks do not pay for the counts. Walks of
+ * KSM pages always count and have tracepoints of their own.
  *
- * Return: false if the caller is to do the walk.
+ * Return: false if the caller has to do the walk.
  */
 bool memreap_rmap_trace_walk(struct folio *folio, struct rmap_walk_control *rwc,
 			     bool locked)
@@ -117,8 +117,8 @@ static void hold_end(struct memreap_ksm_hold *hold)
 	hold->root = NULL;
 }
 
-/* Can @hold be kept for a place in @anon_vma? Gives it up if not. */
-static bool hold_on(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
+/* Keeps @hold for a place in @anon_vma, or releases it. Returns which. */
+static bool hold_keep(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
 {
 	if (hold->root == anon_vma->root &&
 	    hold->places < MEMREAP_KSM_MAX_PLACES &&
@@ -133,18 +133,17 @@ static bool hold_on(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
 }
 
 /*
- * A reader that comes back at once takes the lock from under the nose of the
- * writer that it has just woken, again and again until that one has lost its
- * patience after some milliseconds. Those who wait are let in first, unless
- * they take too long.
+ * A reader that takes the lock again at once steals it from the writer that it
+ * has just woken, repeatedly, until the writer sets its handoff flag after some
+ * milliseconds. So waiters go first, unless they take too long.
  */
-static void let_waiters_in(struct rw_semaphore *rwsem)
+static void let_waiters_go_first(struct rw_semaphore *rwsem)
 {
 	u64 end;
 
 	if (likely(!rwsem_is_contended(rwsem)))
 		return;
-	end = local_clock() + MAX_COURTESY_NS;
+	end = local_clock() + MAX_YIELD_NS;
 	while (rwsem_is_contended(rwsem) && local_clock() < end) {
 		cpu_relax();
 		cond_resched();
@@ -153,7 +152,7 @@ static void let_waiters_in(struct rw_semaphore *rwsem)
 
 static void hold_begin(struct memreap_ksm_hold *hold, struct anon_vma *anon_vma)
 {
-	let_waiters_in(&anon_vma->root->rwsem);
+	let_waiters_go_first(&anon_vma->root->rwsem);
 	anon_vma_lock_read(anon_vma);
 	hold->root = anon_vma->root;
 	hold->places = 1;
@@ -172,10 +171,10 @@ static bool hold_trybegin(struct memreap_ksm_hold *hold,
 
 static bool walk_lock(struct memreap_ksm_walk *walk, struct anon_vma *anon_vma)
 {
-	/* Where a place takes long, nobody is kept waiting for another one. */
+	/* A wide search takes long: release the lock after each place. */
 	if (!walk->narrow)
 		hold_end(&walk->hold);
-	if (hold_on(&walk->hold, anon_vma))
+	if (hold_keep(&walk->hold, anon_vma))
 		return true;
 
 	if (!walk->rwc->try_lock) {
@@ -193,11 +192,11 @@ static bool walk_lock(struct memreap_ksm_walk *walk, struct anon_vma *anon_vma)
  * memreap_ksm_walk_start - begin a walk over the mappings of a KSM page
  * @walk: the walk
  * @folio: the page, locked
- * @rwc: what the walk is for
+ * @rwc: the caller's walk
  *
- * Then comes memreap_ksm_walk_place() for every place of the page, and all
- * over again while memreap_ksm_walk_again() says so, and, however it ended,
- * memreap_ksm_walk_end().
+ * To be followed by memreap_ksm_walk_place() for every place of the page, once
+ * more for each time that memreap_ksm_walk_again() returns true, and in any
+ * case by memreap_ksm_walk_end().
  */
 void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
 			    struct rmap_walk_control *rwc)
@@ -210,7 +209,7 @@ void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
 	trace_memreap_rmap_walk_start(folio, MEMREAP_RMAP_KSM);
 }
 
-/* Visit @vma, which covers @place. Returns false if the walk is over. */
+/* Visits @vma, which covers @place. Returns false if the walk is over. */
 static bool walk_vma(struct memreap_ksm_walk *walk,
 		     const struct memreap_ksm_place *place,
 		     struct vm_area_struct *vma)
@@ -234,8 +233,8 @@ static bool walk_vma(struct memreap_ksm_walk *walk,
  * that covers it, the second one for those of others, which were forked from
  * it and have not been scanned since. May sleep.
  *
- * Return: false if the walk is over: because rmap_one() or done() said so, or
- * because a lock was not to be had and must not be waited for.
+ * Return: false if the walk is over: because of rmap_one() or done(), or
+ * because a trylock failed.
  */
 bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,
 			    const struct memreap_ksm_place *place)
@@ -274,16 +273,16 @@ bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,
 }
 
 /**
- * memreap_ksm_walk_again - is there a need for another pass over the places?
+ * memreap_ksm_walk_again - check for another pass over the places
  * @walk: the walk
  *
- * The second pass is for VMAs that were forked from those of the first one. If
- * that saw none it is not needed. What is forked after a place was visited has
- * its page table copied after that, from one which is as the walk left it:
- * fork() puts a VMA into the tree, under the lock that the walk held for the
- * visit, before it copies the page table.
+ * The second pass is for VMAs that were forked from those of the first one, and
+ * not needed if that saw none. For a VMA that is forked after the visit of a
+ * place, the page table is copied after that, from one which the walk has
+ * already processed: fork() puts a VMA into the tree, under the lock that the
+ * walk held for the visit, before it copies the page table.
  *
- * Return: true if there is; the caller starts over with the first place.
+ * Return: true if the caller has to start over with the first place.
  */
 bool memreap_ksm_walk_again(struct memreap_ksm_walk *walk)
 {
@@ -295,7 +294,7 @@ bool memreap_ksm_walk_again(struct memreap_ksm_walk *walk)
 }
 
 /**
- * memreap_ksm_walk_end - end a walk, whether it came to its end or not
+ * memreap_ksm_walk_end - end a walk, completed or not
  * @walk: the walk
  */
 void memreap_ksm_walk_end(struct memreap_ksm_walk *walk)
@@ -320,19 +319,18 @@ static bool is_mapped_at(struct folio *folio, struct vm_area_struct *vma,
 
 /**
  * memreap_ksm_collect_place - find the processes that map a KSM page at a place
- * @collect: the search; starts with everything behind @force_early zero
+ * @collect: the search; all members after @force_early are initially zero
  * @place: where ksmd merged the page
  *
- * Only processes in whose page table the page is: to share the anon_vma with
- * one that maps it is no reason to be killed. Followed in the end by
- * memreap_ksm_collect_end(). May sleep.
+ * Only finds processes that have the page in their page table, not all that
+ * share the anon_vma. To be followed by memreap_ksm_collect_end(). May sleep.
  */
 void memreap_ksm_collect_place(struct memreap_ksm_collect *collect,
 			       const struct memreap_ksm_place *place)
 {
 	struct anon_vma_chain *avc;
 
-	if (!hold_on(&collect->hold, place->anon_vma)) {
+	if (!hold_keep(&collect->hold, place->anon_vma)) {
 		hold_begin(&collect->hold, place->anon_vma);
 		collect->done = NULL;
 	}
@@ -344,8 +342,8 @@ void memreap_ksm_collect_place(struct memreap_ksm_collect *collect,
 
 		/*
 		 * As long as the lock is held no VMA leaves the tree and no
-		 * other mm can have the same address: one look at all
-		 * processes will do for each mm.
+		 * other mm can have the same address: one search through all
+		 * processes is sufficient for each mm.
 		 */
 		if (vma->vm_mm == collect->done ||
 		    place->address < vma->vm_start ||
@@ -383,4 +381,4 @@ static const struct memreap_switch ksm_rmap_switch = {
 };
 
 memreap_switch_param(ksm_rmap, &ksm_rmap_switch);
-MODULE_PARM_DESC(ksm_rmap, "Look for mappings of KSM pages only where they can be (default: Y)");
+MODULE_PARM_DESC(ksm_rmap, "Search for mappings of KSM pages by page index (default: Y)");

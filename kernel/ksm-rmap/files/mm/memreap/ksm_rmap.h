@@ -26,10 +26,10 @@ struct memreap_rmap_count {
  * @anon_vma: of the VMA that it was in
  * @mm: that VMA's address space; only compared
  * @address: in @mm, page aligned
- * @pgoff: linear page index of @address in that VMA. Unlike the VMA's own
- *	bounds and offset it is the same after a split or a merge of VMAs, and
- *	unlike @address it is what the tree of @anon_vma is sorted by, which
- *	matters once the VMA has been moved.
+ * @pgoff: linear page index of @address in that VMA. Unlike the VMA's bounds
+ *	and offset it does not change with a split or a merge of VMAs. The tree
+ *	of @anon_vma is sorted by it, and not by @address, which makes a
+ *	difference once the VMA has been moved.
  */
 struct memreap_ksm_place {
 	struct anon_vma *anon_vma;
@@ -39,16 +39,16 @@ struct memreap_ksm_place {
 };
 
 /*
- * Places that are looked at under one hold of a lock that nobody waits for.
- * Taking it costs little; on many CPUs, its cache line may cost more than the
- * place. Beyond a handful there is no gain.
+ * Places that are visited under one hold of an uncontended lock. Taking it is
+ * cheap, but on many CPUs a miss of its cache line may cost more than the
+ * visit. More places gain nothing.
  */
 #define MEMREAP_KSM_MAX_PLACES	4
 
 /**
  * struct memreap_ksm_hold - an anon_vma lock kept from one place to the next
  * @root: whose lock is held for reading, NULL if none
- * @places: looked at since it was taken
+ * @places: visited since it was taken
  */
 struct memreap_ksm_hold {
 	struct anon_vma *root;
@@ -58,12 +58,12 @@ struct memreap_ksm_hold {
 /**
  * struct memreap_ksm_walk - a walk over the mappings of a KSM page
  * @folio: the page
- * @rwc: what the walk is for
+ * @rwc: the caller's walk
  * @hold: the lock
  * @count: so far
- * @narrow: look at the page index of a place only, not at all VMAs
+ * @narrow: search for the page index of a place, not through all VMAs
  * @forks: second pass, over VMAs in other address spaces than the place's
- * @forked: there are such VMAs, seen in the first pass
+ * @forked: the first pass saw such VMAs
  */
 struct memreap_ksm_walk {
 	struct folio *folio;
@@ -82,7 +82,7 @@ struct memreap_ksm_walk {
  * @to_kill: where add_to_kill_ksm() puts them
  * @force_early: for task_early_kill()
  * @hold: the lock
- * @done: mm whose processes have been collected under this hold of the lock
+ * @done: mm whose processes were collected under this hold of the lock
  */
 struct memreap_ksm_collect {
 	struct folio *folio;
@@ -97,7 +97,7 @@ struct memreap_ksm_collect {
 
 DECLARE_STATIC_KEY_TRUE(memreap_ksm_rmap_key);
 
-/* The boot parameter memreap.ksm_rmap=0 has all VMAs looked at, as before. */
+/* The boot parameter memreap.ksm_rmap=0 makes walks visit all VMAs. */
 static inline bool memreap_ksm_rmap_enabled(void)
 {
 	return static_branch_likely(&memreap_ksm_rmap_key);
@@ -109,7 +109,7 @@ DECLARE_TRACEPOINT(memreap_rmap_walk_end);
 bool memreap_rmap_trace_walk(struct folio *folio, struct rmap_walk_control *rwc,
 			     bool locked);
 
-/* Has this walk been done, and counted, since somebody listens? */
+/* Does and counts the walk if it is traced. Returns whether it did. */
 static inline bool memreap_rmap_walk_traced(struct folio *folio,
 					    struct rmap_walk_control *rwc,
 					    bool locked)
@@ -135,7 +135,7 @@ static inline bool memreap_rmap_walk_traced(struct folio *folio,
 
 #endif /* CONFIG_MEMREAP_KSM_RMAP */
 
-/* Not there without CONFIG_MEMREAP_KSM_RMAP, and not called then. */
+/* Neither defined nor called without CONFIG_MEMREAP_KSM_RMAP. */
 void memreap_ksm_walk_start(struct memreap_ksm_walk *walk, struct folio *folio,
 			    struct rmap_walk_control *rwc);
 bool memreap_ksm_walk_place(struct memreap_ksm_walk *walk,

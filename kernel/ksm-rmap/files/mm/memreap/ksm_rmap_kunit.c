@@ -2,8 +2,8 @@
 /*
  * KUnit tests for reverse-map walks of KSM pages.
  *
- * A world is a set of VMAs in real interval trees under real locks, of address
- * spaces and a folio that nobody looks behind: the tests need neither page
+ * A world is a set of VMAs in real interval trees under real locks, with
+ * address spaces and a folio that are only compared: the tests need neither page
  * tables nor memory.
  */
 #include <kunit/test.h>
@@ -24,7 +24,7 @@
 #define NR_MMS		4
 #define NR_ROOTS	2
 
-/* What the tests tell apart by address only. */
+/* The tests distinguish these by address only. */
 static char fake_mms[NR_MMS];
 static char fake_folio;
 
@@ -65,7 +65,7 @@ struct visit {
 
 /**
  * struct world - all there is
- * @rnd: dice
+ * @rnd: state of pick()
  * @anon_vmas: one per address space of each family
  * @pieces: VMAs
  * @nr_pieces: entries in @pieces
@@ -73,7 +73,7 @@ struct visit {
  * @nr_places: entries in @places
  * @visits: what a walk did
  * @nr_visits: entries in @visits
- * @stop_after: visits after which rmap_one() says that it is enough, if not 0
+ * @stop_after: visits after which rmap_one() returns false, if not 0
  * @done_after: visits after which done() says so, if not 0
  * @on_visit: called at each visit
  * @arg: for @on_visit
@@ -93,9 +93,9 @@ struct world {
 	void *arg;
 };
 
-static unsigned int dice(struct world *world, unsigned int sides)
+static unsigned int pick(struct world *world, unsigned int end)
 {
-	return prandom_u32_state(&world->rnd) % sides;
+	return prandom_u32_state(&world->rnd) % end;
 }
 
 KUNIT_DEFINE_ACTION_WRAPPER(free_pieces, kvfree, const void *);
@@ -226,7 +226,7 @@ static void split(struct world *world, struct piece *piece)
 
 	if (!piece->nr_links || pages < 2)
 		return;
-	at = 1 + dice(world, pages - 1);
+	at = 1 + pick(world, pages - 1);
 	upper = new_piece(world, 0, piece->vma.vm_start + at * PAGE_SIZE,
 			  pages - at, piece->vma.vm_pgoff + at);
 	if (!upper)
@@ -271,7 +271,7 @@ static void fork_mm(struct world *world, unsigned int root,
 		if (!from->nr_links || from->vma.vm_mm != MM(parent) ||
 		    from->links[0].anon_vma->root !=
 				&world->anon_vmas[root][0] ||
-		    dice(world, 100) >= share)
+		    pick(world, 100) >= share)
 			continue;
 		to = new_piece(world, child, from->vma.vm_start,
 			       vma_pages(&from->vma), from->vma.vm_pgoff);
@@ -411,21 +411,21 @@ static void expect_as_full_walk(struct kunit *test, struct world *world,
 
 static struct piece *any(struct world *world)
 {
-	return &world->pieces[dice(world, world->nr_pieces)];
+	return &world->pieces[pick(world, world->nr_pieces)];
 }
 
-/* A few hundred VMAs, with a past. */
+/* A few hundred VMAs, with a history. */
 static void random_world(struct world *world)
 {
 	unsigned int forks = 0;
 
 	for (int i = 0; i < 40; i++)
-		map(world, dice(world, NR_ROOTS), 0, 0x1000 + dice(world, 200),
-		    1 + dice(world, 8));
+		map(world, pick(world, NR_ROOTS), 0, 0x1000 + pick(world, 200),
+		    1 + pick(world, 8));
 	for (int i = 0; i < 300; i++) {
 		struct piece *piece = any(world);
 
-		switch (dice(world, 8)) {
+		switch (pick(world, 8)) {
 		case 0:
 		case 1:
 			split(world, piece);
@@ -434,15 +434,15 @@ static void random_world(struct world *world)
 			merge(world, piece);
 			break;
 		case 3:
-			move(world, piece, 0x1000 + dice(world, 300));
+			move(world, piece, 0x1000 + pick(world, 300));
 			break;
 		case 4:
-			map(world, dice(world, NR_ROOTS), dice(world, forks + 1),
-			    0x1000 + dice(world, 300), 1 + dice(world, 8));
+			map(world, pick(world, NR_ROOTS), pick(world, forks + 1),
+			    0x1000 + pick(world, 300), 1 + pick(world, 8));
 			break;
 		case 5:
-			if (forks + 1 < NR_MMS && !dice(world, 20)) {
-				unsigned int parent = dice(world, forks + 1);
+			if (forks + 1 < NR_MMS && !pick(world, 20)) {
+				unsigned int parent = pick(world, forks + 1);
 
 				forks++;
 				for (int root = 0; root < NR_ROOTS; root++)
@@ -450,13 +450,13 @@ static void random_world(struct world *world)
 			}
 			break;
 		case 6:
-			if (!dice(world, 8))
+			if (!pick(world, 8))
 				unlink_piece(piece);
 			break;
 		case 7:
 			if (piece->nr_links)
 				add_place(world, piece,
-					  dice(world, vma_pages(&piece->vma)));
+					  pick(world, vma_pages(&piece->vma)));
 			break;
 		}
 	}
@@ -492,7 +492,7 @@ static void visits_what_a_full_walk_finds(struct kunit *test)
 		kunit_release_action(test, free_pieces, world->pieces);
 		kunit_kfree(test, world);
 	}
-	/* That the dice made something to be found. */
+	/* Otherwise there was nothing to find. */
 	KUNIT_EXPECT_GT(test, visits, 1000);
 	KUNIT_EXPECT_GT(test, forked, 100);
 }
@@ -660,7 +660,7 @@ static void keeps_the_lock_for_a_while(struct kunit *test)
 }
 
 /**
- * struct waiter - somebody who wants the lock that a walk holds
+ * struct waiter - a task that wants the lock that a walk holds
  * @rwsem: the lock
  * @go: to be waited for before
  * @gone: it has had it
@@ -722,7 +722,7 @@ static void gives_the_lock_up_when_wanted(struct kunit *test)
 	complete(&waiter.go);
 	wait_for_completion(&waiter.gone);
 	KUNIT_EXPECT_EQ(test, world->nr_visits, MEMREAP_KSM_MAX_PLACES);
-	/* All places, if nobody waited, would be one hold. */
+	/* Without a waiter, all places would be one hold. */
 	KUNIT_EXPECT_GE(test, count.locks, 2);
 	KUNIT_EXPECT_GE(test, waiter.visits, 1);
 }

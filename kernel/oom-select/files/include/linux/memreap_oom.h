@@ -2,8 +2,8 @@
 #ifndef _LINUX_MEMREAP_OOM_H
 #define _LINUX_MEMREAP_OOM_H
 /*
- * How the OOM killer finds the victim that an exact comparison would find,
- * without comparing all tasks exactly.
+ * For the OOM killer: find the same victim as an exact comparison, without
+ * comparing all tasks exactly.
  */
 #include <linux/mm.h>
 
@@ -18,14 +18,14 @@ void memreap_oom_select_begin(struct oom_control *oc);
 void memreap_oom_add(struct task_struct *task, long lowest, long highest);
 bool memreap_oom_select_again(struct oom_control *oc);
 
-/* What is shown is what the selection goes by. */
+/* The values that are shown are those that the selection is based on. */
 static inline unsigned long oom_mm_counter(struct mm_struct *mm, int member)
 {
 	return READ_ONCE(memreap_oom_select) ? get_mm_counter_sum(mm, member) :
 					       get_mm_counter(mm, member);
 }
 
-/* Does the scan under way go by ranges? */
+/* Returns whether the scan in progress compares ranges. */
 static inline bool memreap_oom_ranged(void)
 {
 	return memreap_oom_by_range;

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Which task has the most points, when most tasks' points are known as a range
- * only and finding out more is dear.
+ * Find the task with the most points, when the points of most tasks are known
+ * only as a range and the exact value is expensive.
  *
- * A task whose highest is below another's lowest is out at once. The others
- * are kept; once all are known, those still in the running have their points
- * determined. A full list is settled in between and goes on with its winner.
- * So points are determined at most once per task, and for few tasks unless
- * many are about as large as the largest.
+ * A task whose highest is below another's lowest is eliminated at once. The
+ * others are kept; once all tasks have been added, the points of the remaining
+ * ones are determined. A full list is reduced to its winner first. So points
+ * are determined at most once per task, and for few tasks unless many are about
+ * as large as the largest.
  *
  * Of several with the most points the one that was added last wins, as if each
- * had been compared with the best so far by its points.
+ * had been compared with the best so far.
  */
 #include "oom_candidates.h"
 
 /**
  * oom_candidates_init - begin a choice
- * @candidates: among these
- * @points: what a task's points are; LONG_MIN if it is out of the question
+ * @candidates: the choice
+ * @points: returns a task's points; LONG_MIN if it is not eligible
  * @arg: passed to @points
  */
 void oom_candidates_init(struct oom_candidates *candidates,
@@ -43,7 +43,7 @@ void oom_candidates_drop(struct oom_candidates *candidates)
 		put_task_struct(candidates->candidate[--candidates->nr].task);
 }
 
-/* Drops those that others have left behind since they were added. */
+/* Drops candidates that others have eliminated since they were added. */
 static void drop_beaten(struct oom_candidates *candidates)
 {
 	unsigned int i, kept = 0;
@@ -59,7 +59,7 @@ static void drop_beaten(struct oom_candidates *candidates)
 	candidates->nr = kept;
 }
 
-/* Determines a candidate's points, unless they are known or of no use. */
+/* Determines a candidate's points, unless they are known or irrelevant. */
 static void determine(struct oom_candidates *candidates,
 		      struct oom_candidate *candidate)
 {
@@ -76,7 +76,7 @@ static void determine(struct oom_candidates *candidates,
 	candidates->best = max(candidates->best, points);
 }
 
-/* Leaves only the winner, with its points; nobody if it is gone. */
+/* Keeps only the winner, with its points; none if it is gone. */
 static void settle(struct oom_candidates *candidates)
 {
 	struct oom_candidate winner;
@@ -85,7 +85,7 @@ static void settle(struct oom_candidates *candidates)
 	for (i = 0; i < candidates->nr; i++)
 		determine(candidates, &candidates->candidate[i]);
 
-	/* Who has the best has been determined. */
+	/* The points of the best one have been determined. */
 	drop_beaten(candidates);
 	if (!candidates->nr)
 		return;
@@ -97,10 +97,10 @@ static void settle(struct oom_candidates *candidates)
 
 /**
  * oom_candidates_keep - keep a task that can win
- * @candidates: in this choice
+ * @candidates: the choice
  * @task: the task
- * @lowest: it has at least so many points
- * @highest: and at most so many, not less than the best
+ * @lowest: minimum of its points
+ * @highest: maximum of its points, not less than the best
  *
  * For oom_candidates_add().
  */
@@ -125,11 +125,10 @@ void oom_candidates_keep(struct oom_candidates *candidates,
  * @candidates: the choice
  * @points: set to the winner's points; LONG_MIN if there is none
  *
- * If @points is below the best that was seen, then somebody shrank or went
- * away after others had been left behind on its account: the choice is to be
- * made again.
+ * If @points is below the best that was seen, a task shrank or exited after it
+ * had eliminated others: the choice has to be repeated.
  *
- * Return: the winner and the reference to it, or NULL.
+ * Return: the winner, with a reference, or NULL.
  */
 struct task_struct *oom_candidates_choose(struct oom_candidates *candidates,
 					  long *points)

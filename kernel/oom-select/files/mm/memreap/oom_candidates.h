@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which task has the most points, when most tasks' points are known as a range
- * only and finding out more is dear.
+ * Find the task with the most points, when the points of most tasks are known
+ * only as a range and the exact value is expensive.
  */
 #ifndef _MM_MEMREAP_OOM_CANDIDATES_H
 #define _MM_MEMREAP_OOM_CANDIDATES_H
 
 #include "oom_internal.h"
 
-/* More than can win at a time, unless many tasks are of the same size. */
+/* Enough unless many tasks are of about the same size. */
 #define OOM_CANDIDATES	64
 
 /**
  * struct oom_candidate - a task that can still win
  * @task: a reference to it
- * @lowest: it has at least so many points
- * @highest: and at most so many
+ * @lowest: minimum of its points
+ * @highest: maximum of its points
  */
 struct oom_candidate {
 	struct task_struct *task;
@@ -25,9 +25,9 @@ struct oom_candidate {
 
 /**
  * struct oom_candidates - the tasks that can still win
- * @points: what a task's points are; LONG_MIN if it is out of the question
+ * @points: returns a task's points; LONG_MIN if it is not eligible
  * @arg: passed to @points
- * @best: some task had at least so many: who has less cannot win
+ * @best: points that some task has at least; with less, a task cannot win
  * @nr_tasks: added so far
  * @nr_ranged: of these, those with a range of more than one value
  * @nr_precise: calls of @points
@@ -55,13 +55,13 @@ struct task_struct *oom_candidates_choose(struct oom_candidates *candidates,
 void oom_candidates_drop(struct oom_candidates *candidates);
 
 /**
- * oom_candidates_add - let a task take part
- * @candidates: in this choice
- * @task: the task, of which a reference is kept as long as it can win
- * @lowest: it has at least so many points, more than LONG_MIN
- * @highest: and at most so many
+ * oom_candidates_add - add a task to a choice
+ * @candidates: the choice
+ * @task: the task, to which a reference is kept as long as it can win
+ * @lowest: minimum of its points, more than LONG_MIN
+ * @highest: maximum of its points
  *
- * Context: where the points may be determined.
+ * Context: where points() may be called.
  */
 static inline void oom_candidates_add(struct oom_candidates *candidates,
 				      struct task_struct *task, long lowest,
@@ -69,7 +69,7 @@ static inline void oom_candidates_add(struct oom_candidates *candidates,
 {
 	candidates->nr_tasks++;
 	candidates->nr_ranged += lowest != highest;
-	/* Most cannot. */
+	/* Most tasks cannot win. */
 	if (highest >= candidates->best)
 		oom_candidates_keep(candidates, task, lowest, highest);
 }

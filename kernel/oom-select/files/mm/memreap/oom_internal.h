@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * All that oom_candidates.c needs of the kernel. kernel/hosted has a file of
- * the same name that provides it in user space, for the sanitizers.
+ * What oom_candidates.c needs from the kernel. kernel/hosted has a file of the
+ * same name that provides it in user space, for the sanitizers.
  */
 #ifndef _MM_MEMREAP_OOM_INTERNAL_H
 #define _MM_MEMREAP_OOM_INTERNAL_H

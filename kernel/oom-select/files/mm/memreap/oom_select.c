@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The OOM killer's choice, exact at about the price of an approximate one.
+ * The OOM killer's choice, exact at about the cost of an approximate one.
  *
- * RSS counters say between which values they are. Two comparisons tell most
- * tasks from the largest then; only what is left is summed up over the CPUs.
- * The list of those is in oom_candidates.c. Should the winner turn out smaller
- * than some task was known to be, because that one has gone away since, all is
- * gone through once more, task by task and exactly.
+ * RSS counters know a range for their value. With it, two comparisons eliminate
+ * most tasks; only the remaining ones are summed up over the CPUs. Their list
+ * is in oom_candidates.c. If the winner turns out smaller than the minimum of
+ * another task, because that one has exited since, all tasks are scanned once
+ * more and compared exactly.
  */
 #include <linux/ktime.h>
 #include <linux/lockdep.h>
@@ -28,7 +28,7 @@ module_param_named(oom_select, memreap_oom_select, bool, 0644);
 MODULE_PARM_DESC(oom_select,
 		 "The OOM killer compares exact sizes (default: Y)");
 
-/* The choice under way, under oom_lock. */
+/* The choice in progress, under oom_lock. */
 static struct oom_candidates candidates;
 bool memreap_oom_by_range;
 static unsigned int rescans;
@@ -55,10 +55,10 @@ void memreap_oom_select_begin(struct oom_control *oc)
 }
 
 /**
- * memreap_oom_add - let an eligible task take part in a scan by ranges
+ * memreap_oom_add - add an eligible task in a scan by ranges
  * @task: the task
- * @lowest: it has at least so many points
- * @highest: and at most so many
+ * @lowest: minimum of its points
+ * @highest: maximum of its points
  */
 void memreap_oom_add(struct task_struct *task, long lowest, long highest)
 {
@@ -67,7 +67,7 @@ void memreap_oom_add(struct task_struct *task, long lowest, long highest)
 
 /**
  * memreap_oom_select_again - after a scan over the tasks
- * @oc: the OOM killer's control; what was chosen is set, unless it is already
+ * @oc: the OOM killer's control; the choice is set unless the scan has done so
  *
  * Return: true if another scan is needed, in which all tasks are compared by
  * their exact points.

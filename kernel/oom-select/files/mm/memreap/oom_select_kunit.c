@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KUnit tests for the OOM killer's choice: that it is that of an exact
- * comparison, and that the ranges which it goes by hold for a real process.
+ * KUnit tests for the OOM killer's choice: that it is the same as by an exact
+ * comparison, and that the ranges are valid for a real process.
  */
 #include <kunit/test.h>
 
@@ -17,9 +17,9 @@
 #define NR_TASKS	300
 
 /**
- * struct choice - a choice among made-up tasks
+ * struct choice - a choice among artificial tasks
  * @candidates: under test
- * @task: the tasks; only their reference counts are looked at
+ * @task: the tasks; only their reference counts are used
  * @lowest: of the same index
  * @highest: of the same index
  * @points: of the same index
@@ -148,7 +148,7 @@ static void oom_select_random(struct kunit *test)
 	}
 }
 
-/* All of a size, more than there is room for: each is asked once. */
+/* All of one size, more than the list holds: each is determined once. */
 static void oom_select_equal(struct kunit *test)
 {
 	struct choice *choice = begin(test);
@@ -158,7 +158,7 @@ static void oom_select_equal(struct kunit *test)
 	choose_exactly(test);
 	KUNIT_EXPECT_EQ(test, choice->candidates.nr_precise, NR_TASKS);
 
-	/* Of exact ones nobody is. */
+	/* Exact ones are not. */
 	choice = begin(test);
 	for (unsigned int i = 0; i < NR_TASKS; i++)
 		add(choice, 100, 100, 100);
@@ -166,7 +166,7 @@ static void oom_select_equal(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, choice->candidates.nr_precise, 0);
 }
 
-/* Far apart: only those that overlap with the largest are asked. */
+/* Far apart: only those that overlap with the largest are determined. */
 static void oom_select_few(struct kunit *test)
 {
 	struct choice *choice = begin(test);
@@ -178,7 +178,7 @@ static void oom_select_few(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, choice->candidates.nr_ranged, NR_TASKS);
 }
 
-/* Who went away does not win, and what it beat is to be looked at again. */
+/* A task that exited does not win, and what it eliminated is scanned again. */
 static void oom_select_gone(struct kunit *test)
 {
 	struct choice *choice = begin(test);
@@ -222,7 +222,7 @@ static void oom_select_range(struct kunit *test)
 		if (i < 1000)
 			KUNIT_ASSERT_EQ(test, lowest, highest);
 	}
-	/* Some had to be held back for it to mean anything. */
+	/* Otherwise the test proves nothing. */
 	KUNIT_EXPECT_LT(test, lowest, highest);
 	for (int i = 0; i < NR_MM_COUNTERS; i++)
 		add_mm_counter(mm, i, -(long)get_mm_counter_sum(mm, i));

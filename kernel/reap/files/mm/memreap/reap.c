@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Reap a dying address space beside exit_mmap() instead of against it.
+ * Reap a dying address space in parallel with exit_mmap().
  *
  * exit_mmap() zaps from the bottom. A reaper that walks the same way follows
- * it from page table to page table and both spend their time on each other's
- * locks. So reapers start at the top and go down in pieces no larger than one
- * page table: the two meet once. Several reapers share the work by claiming
- * chunks, see reap_session.c.
+ * it from page table to page table, and both contend for the same locks. So
+ * reapers start at the top and go down in pieces of at most one page table: the
+ * two meet once. Several reapers share the work by claiming chunks, see
+ * reap_session.c.
  */
 #include <linux/delay.h>
 #include <linux/mm.h>
@@ -31,35 +31,35 @@
 DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 
 /*
- * Free what a reaper gathered once it comes to about one page table's worth of
- * pages: the struct pages are still in the cache then, memory comes back while
- * the rest is zapped, and a reaper that loses its CPU keeps no more than this
- * and a huge page.
+ * Free what a reaper gathered once it amounts to about one page table's worth
+ * of pages: the struct pages are still cached then, memory is freed while the
+ * rest is zapped, and a preempted reaper keeps no more than this and a huge
+ * page.
  */
 #define REAP_FLUSH_PAGES	(PTRS_PER_PTE - PTRS_PER_PTE / 8)
 
-/* How often the OOM reaper tries to get a lock back that it gave up. */
+/* How often the OOM reaper tries to take a lock again that it released. */
 #define REAP_RELOCK_TRIES	5
 
 /*
- * How long a reaper with a pace works until it looks who else wants the CPU,
- * and the longest pause, as it may itself have been kept from running.
+ * How long a reaper with a pace works until it checks whether other tasks want
+ * the CPU, and the longest pause, as it may have been preempted meanwhile.
  */
-#define REAP_TURN		NSEC_PER_MSEC
-#define REAP_PAUSE_MAX		(50 * NSEC_PER_MSEC)
+#define REAP_SLICE_NS		NSEC_PER_MSEC
+#define REAP_MAX_PAUSE_NS		(50 * NSEC_PER_MSEC)
 
 /**
- * struct reaper - one reaper at work
+ * struct reaper - an active reaper
  * @mm: the address space
  * @session: shared with the other reapers of @mm
  * @mas: position in @mm's tree of VMAs; valid while the mmap_lock is held
  * @vma: the VMA at @mas, or NULL when there is none further down
- * @moved: @mas and @vma say nothing about the place asked for next
- * @who: what it may wait for
+ * @moved: @mas and @vma are not valid for the next search
+ * @who: kind of caller
  * @locked: the mmap_lock is held for read
  * @pace: how to share the CPU, or NULL
  * @tlb: gathers the pages of the chunk being worked on
- * @freed: pages that @tlb gathered and has freed
+ * @freed: pages that @tlb has freed
  * @stat: what the tracepoint reports
  */
 struct reaper {
@@ -77,9 +77,9 @@ struct reaper {
 };
 
 /*
- * Only private memory has a good chance to be dropped without steps that
- * cannot be afforded when memory has run out; hugetlb and PFN mappings need
- * such steps too. See __oom_reap_task_mm().
+ * Only private memory is likely to be freed without further allocations or
+ * locks, which are not possible when memory has run out; hugetlb and PFN
+ * mappings may need some, too. See __oom_reap_task_mm().
  */
 static bool reapable(const struct vm_area_struct *vma)
 {
@@ -91,8 +91,8 @@ static bool reapable(const struct vm_area_struct *vma)
 }
 
 /*
- * The highest reapable VMA that starts below @top, which only goes down from
- * call to call unless the position was declared void.
+ * Returns the highest reapable VMA that starts below @top, which must not grow
+ * from call to call unless @r->moved is set.
  */
 static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
 {
@@ -112,7 +112,7 @@ static bool span_below(void *arg, unsigned long top, struct reap_span *span)
 	struct reaper *r = arg;
 	struct vm_area_struct *vma;
 
-	/* Others may have claimed much in between: do not step through it. */
+	/* Others may have claimed much in between: skip it in one step. */
 	r->moved = true;
 	vma = vma_below(r, top);
 	if (!vma)
@@ -123,7 +123,7 @@ static bool span_below(void *arg, unsigned long top, struct reap_span *span)
 	return true;
 }
 
-/* Cut the next piece off the top of @chunk: one VMA, at most one page table. */
+/* Cuts the next piece off the top of @chunk: one VMA, at most one page table. */
 static bool next_piece(struct reaper *r, struct reap_span *chunk,
 		       struct reap_span *piece)
 {
@@ -175,9 +175,9 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 }
 
 /*
- * Somebody waits for the mmap_lock, most likely to let the process die. Let
- * them pass. Only process_mrelease() may sleep on the lock: its holder may need
- * the very memory that is to be freed.
+ * Another task waits for the mmap_lock, most likely the exiting process:
+ * release it. Only process_mrelease() may sleep on the lock: its holder may wait
+ * for the very memory that is to be freed.
  */
 static bool relock(struct reaper *r)
 {
@@ -200,11 +200,11 @@ static bool relock(struct reaper *r)
 }
 
 /*
- * Has the reaper had its turn, and does anybody else want this CPU?
+ * Has the reaper used up its time slice, and does another task want this CPU?
  *
- * Return: for how long to leave it, in ns.
+ * Return: how long to sleep, in ns.
  */
-static u64 turn_over(struct reap_pace *pace)
+static u64 pause_needed(struct reap_pace *pace)
 {
 	u64 now, took;
 
@@ -212,26 +212,26 @@ static u64 turn_over(struct reap_pace *pace)
 		return 0;
 	now = ktime_get_ns();
 	took = now - pace->since;
-	if (took < REAP_TURN)
+	if (took < REAP_SLICE_NS)
 		return 0;
 	if (single_task_running()) {
 		pace->since = now;
 		return 0;
 	}
 
-	/* A piece can take longer than a turn, and then the pause does, too. */
+	/* A piece can take longer than a slice, and then the pause does, too. */
 	return div_u64(took * (100 - pace->percent), pace->percent);
 }
 
 /**
- * memreap_reap_pause - leave the CPU to others, if it is their turn
+ * memreap_reap_pause - sleep if the time slice is over and others want the CPU
  * @pace: of the calling reaper
  *
- * Return: how often it was: 1 or 0.
+ * Return: the number of pauses: 1 or 0.
  */
 unsigned int memreap_reap_pause(struct reap_pace *pace)
 {
-	u64 ns = min(turn_over(pace), REAP_PAUSE_MAX);
+	u64 ns = min(pause_needed(pace), REAP_MAX_PAUSE_NS);
 	unsigned long us = div_u64(ns, NSEC_PER_USEC);
 
 	if (!us)
@@ -243,13 +243,13 @@ unsigned int memreap_reap_pause(struct reap_pace *pace)
 }
 
 /*
- * Zap @chunk from its top.
+ * Zaps @chunk from its top.
  *
- * After a relock there may be no VMAs any more: exit_mmap() frees them with the
- * lock held for writing. Until it has, they can be walked. MMF_OOM_SKIP says
- * nothing about that, as the OOM reaper sets it when it gives up, too.
+ * After a relock there may be no VMAs left: exit_mmap() frees them with the
+ * lock held for writing. Until it has, they can be walked. MMF_OOM_SKIP does not
+ * tell, as the OOM reaper sets it when it gives up, too.
  *
- * Return: false when reaping has to end because the lock did not come back.
+ * Return: false when reaping has to end because the lock could not be taken.
  */
 static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 {
@@ -259,12 +259,12 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 	while (next_piece(r, chunk, &piece)) {
 		zap_piece(r, &piece);
 
-		if (!turn_over(r->pace) && !mmap_lock_is_contended(r->mm))
+		if (!pause_needed(r->pace) && !mmap_lock_is_contended(r->mm))
 			continue;
 		end_gather(r);
 		r->stat.pauses += memreap_reap_pause(r->pace);
 		if (mmap_lock_is_contended(r->mm) && !relock(r)) {
-			/* All of the session miss what is left. */
+			/* The rest of the chunk is missed by the session. */
 			WRITE_ONCE(r->session->failed, true);
 			return false;
 		}
@@ -277,8 +277,8 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 }
 
 /*
- * Wait until the other reapers have finished what they claimed. The lock is
- * given up: one that needs it back must not wait for us.
+ * Waits until the other reapers have finished what they claimed, without the
+ * lock: a reaper that has to take it again must not wait for this one.
  */
 static bool wait_finished(struct reaper *r)
 {
@@ -295,14 +295,14 @@ static bool wait_finished(struct reaper *r)
 /**
  * memreap_reap_mm - free the private memory of a dying address space
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
- * @who: who reaps
- * @locked: cleared when the mmap_lock was given up and is not held on return
- * @pages: if not NULL, what the caller has unmapped is added, in pages
+ * @who: kind of caller
+ * @locked: cleared if the mmap_lock is not held on return
+ * @pages: if not NULL, the pages that the caller unmapped are added
  * @pace: if not NULL, how to share the CPU
  *
- * Any number of tasks can work on one @mm at a time. For REAP_MRELEASE, all
- * that was to be reaped has been when this returns true, whoever did it; for
- * REAP_OOM it has been by the caller or before.
+ * Any number of tasks can work on one @mm at a time. If this returns true,
+ * everything reapable has been reaped: for REAP_MRELEASE by any of them, for
+ * REAP_OOM by the caller or before.
  *
  * Return: false if part of @mm was left out and the caller should try again.
  */
@@ -323,16 +323,16 @@ bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
 
 	mas_init(&r.mas, &mm->mm_mt, 0);
 	/*
-	 * What others have claimed may take them for ever: they can be
-	 * anybody's, at any priority. The OOM reaper goes through all of it.
+	 * Other reapers may never finish: they can belong to any user and have
+	 * any priority. The OOM reaper walks everything itself.
 	 */
 	r.session = who == REAP_OOM ? reap_session_alone(mm, &own) :
 				      reap_session_join(mm, &own);
 	trace_memreap_reap_start(mm, atomic_read(&r.session->working));
 
 	/*
-	 * get_user() and its like now fail on what is no longer there instead
-	 * of seeing zeroes. See __oom_reap_task_mm() for why no barrier.
+	 * Makes get_user() and the like fail instead of reading zeroes. See
+	 * __oom_reap_task_mm() for why there is no barrier.
 	 */
 	set_bit(MMF_UNSTABLE, &mm->flags);
 

@@ -12,19 +12,19 @@
 struct encoded_page;
 
 /*
- * In mm->flags, between those of core dumps and the others: somebody waits for
- * the memory of this process, which is going to be killed. Not inherited.
+ * In mm->flags, between those of core dumps and the others: a task waits for
+ * the memory of this process, which has been killed. Not inherited.
  */
 #define MMF_MEMREAP_HURRY	15
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
 static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
 
 /**
- * enum reap_who - who reaps an address space
- * @REAP_OOM: the OOM reaper: waits for nobody, and relies on nobody's progress
+ * enum reap_who - kind of reaper
+ * @REAP_OOM: the OOM reaper: neither waits for others nor relies on them
  * @REAP_MRELEASE: a caller of process_mrelease(2): shares the work, and may
- *	wait for the mmap_lock and for those it shares with
- * @REAP_WORKER: a kernel worker: shares the work, but waits for nobody
+ *	wait for the mmap_lock and for other reapers
+ * @REAP_WORKER: a kernel worker: shares the work, but does not wait
  */
 enum reap_who {
 	REAP_OOM,
@@ -33,9 +33,9 @@ enum reap_who {
 };
 
 /**
- * struct reap_pace - how a reaper that goes before others shares its CPU
- * @percent: what it takes of it if others want it, 1 to 100
- * @since: when its turn began, ktime in ns
+ * struct reap_pace - how a high-priority reaper shares its CPU
+ * @percent: its share if other tasks want the CPU, 1 to 100
+ * @since: start of its time slice, ktime in ns
  */
 struct reap_pace {
 	unsigned int percent;
@@ -46,16 +46,16 @@ struct reap_pace {
 
 DECLARE_STATIC_KEY_TRUE(memreap_reap_key);
 
-/* The boot parameter memreap.reap=0 brings the stock code back. */
+/* The boot parameter memreap.reap=0 selects the stock code. */
 static inline bool memreap_reap_enabled(void)
 {
 	return static_branch_likely(&memreap_reap_key);
 }
 
 /*
- * Should exit free what it has unmapped without delay? Others wait for it, and
- * a process that loses its CPU, or waits for a lock, would keep up to 38 MiB.
- * The price is a TLB flush for each 2 MiB.
+ * Should exit free unmapped pages without delay, because a task waits for them?
+ * A process that is preempted, or waits for a lock, would keep up to 38 MiB.
+ * The cost is a TLB flush for each 2 MiB.
  */
 static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 {

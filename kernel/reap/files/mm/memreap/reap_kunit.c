@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KUnit tests for how the reapers of an address space share it out.
+ * KUnit tests for how the reapers of an address space share it.
  *
- * An address space is an array of spans here, an mm an address that nobody
- * looks behind: only the last test needs page tables and memory.
+ * An address space is an array of spans here, an mm an address that is never
+ * dereferenced: only the last test needs page tables and memory.
  */
 #include <kunit/test.h>
 
@@ -29,14 +29,14 @@
 #define NR_CLAIMERS	4
 #define HIGHEST		(ULONG_MAX & PAGE_MASK)
 
-/* What the tests tell apart by address only. */
+/* The tests distinguish these by address only. */
 static char mm_places[REAP_MAX_SESSIONS + 2];
 #define fake_mm(i)	((struct mm_struct *)&mm_places[i])
 
 /**
  * struct space - an address space
  * @nr: entries in @spans
- * @spans: what there is to be reaped, from the bottom to the top
+ * @spans: reapable memory, from the bottom to the top
  */
 struct space {
 	unsigned int nr;
@@ -77,7 +77,7 @@ static unsigned long space_size(const struct space *space,
 
 /*
  * @chunks, in the order of the claims, must go down, stay between multiples of
- * REAP_CHUNK_SIZE, waste no time on gaps at the top, and hold all of @space.
+ * REAP_CHUNK_SIZE, skip gaps at the top, and hold all of @space.
  * As no two overlap, they hold no byte twice when the sizes add up.
  */
 static void check_chunks(struct kunit *test, const struct space *space,
@@ -103,7 +103,7 @@ static void check_chunks(struct kunit *test, const struct space *space,
 	KUNIT_EXPECT_EQ(test, size, space_size(space, &all));
 }
 
-/* Take what is left to claim. Returns how many chunks that was. */
+/* Claims what is left. Returns how many chunks that was. */
 static unsigned int claim_all(struct kunit *test, struct reap_session *session,
 			      struct space *space, struct reap_span *chunks)
 {
@@ -114,7 +114,7 @@ static unsigned int claim_all(struct kunit *test, struct reap_session *session,
 	       reap_session_claim(session, space_below, space, &chunks[nr]))
 		nr++;
 
-	/* What is finished stays so. */
+	/* A finished session stays finished. */
 	KUNIT_EXPECT_FALSE(test, reap_session_claim(session, space_below, space,
 						    &none));
 	return nr;
@@ -307,7 +307,7 @@ static void reap_test_join(struct kunit *test)
 						   &chunk));
 	KUNIT_EXPECT_EQ(test, chunk.end, 8 * CHUNK);
 
-	/* Who joins goes on where the others are, in this mm only. */
+	/* A reaper that joins continues where the others are, in this mm only. */
 	second = reap_session_join(fake_mm(0), &own[1]);
 	KUNIT_EXPECT_PTR_EQ(test, first, second);
 	other = reap_session_join(fake_mm(1), &own[2]);
@@ -329,7 +329,7 @@ static void reap_test_join(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, quit(first));
 	KUNIT_EXPECT_TRUE(test, quit(second));
 
-	/* ...and the next one sees the address space from the top again. */
+	/* ...and the next one starts from the top again. */
 	first = reap_session_join(fake_mm(0), &own[0]);
 	KUNIT_EXPECT_TRUE(test, reap_session_claim(first, space_below, &space,
 						   &chunk));
@@ -394,7 +394,7 @@ static void reap_test_finished(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, reap_session_leave(second));
 	KUNIT_EXPECT_TRUE(test, reap_session_finished(first));
 
-	/* A latecomer finds nothing, but until it has looked it counts. */
+	/* A late reaper finds nothing, but counts until it has looked. */
 	second = reap_session_join(fake_mm(0), &own[1]);
 	KUNIT_ASSERT_PTR_EQ(test, first, second);
 	KUNIT_EXPECT_FALSE(test, reap_session_finished(first));
@@ -412,12 +412,12 @@ static void reap_test_alone(struct kunit *test)
 	struct reap_span chunk;
 	unsigned int nr;
 
-	/* Somebody has claimed a part, and does not go on. */
+	/* Another reaper has claimed a part, and stalls. */
 	shared = reap_session_join(fake_mm(0), &own[0]);
 	KUNIT_EXPECT_TRUE(test, reap_session_claim(shared, space_below, &space,
 						   &chunk));
 
-	/* Who works alone sees all of it, and takes nothing from others. */
+	/* A reaper alone walks all of it, and takes nothing from others. */
 	alone = reap_session_alone(fake_mm(0), &own[1]);
 	KUNIT_EXPECT_PTR_NE(test, alone, shared);
 	nr = claim_all(test, alone, &space, chunks);
@@ -443,12 +443,12 @@ static void reap_test_failed(struct kunit *test)
 	other = reap_session_join(fake_mm(1), &own[2]);
 	KUNIT_ASSERT_PTR_EQ(test, first, second);
 
-	/* What one leaves behind, the whole session has missed. */
+	/* A part that one reaper misses is missed by the session. */
 	nr = claim_all(test, first, &space, chunks);
 	WRITE_ONCE(first->failed, true);
 	KUNIT_EXPECT_FALSE(test, quit(second));
 
-	/* Who tries again sees all of it again, though one is still there. */
+	/* A retry walks all of it again, though one has not left yet. */
 	second = reap_session_join(fake_mm(0), &own[1]);
 	KUNIT_EXPECT_PTR_NE(test, first, second);
 	KUNIT_EXPECT_EQ(test, claim_all(test, second, &space, chunks), nr);
@@ -468,8 +468,8 @@ static void reap_test_failed(struct kunit *test)
  * struct claimer - a kthread that claims what it can get
  * @session: the one it should get to
  * @space: what is claimed
- * @go: all start at the same moment
- * @done: the thread does not touch the test's data any more
+ * @go: for a simultaneous start
+ * @done: the thread no longer uses the test's data
  * @chunks: what it got, in that order
  * @nr: entries in @chunks
  * @met: it got to @session
@@ -491,7 +491,7 @@ static bool slow_below(void *arg, unsigned long top, struct reap_span *span)
 	struct claimer *c = arg;
 	bool found = space_below(c->space, top, span);
 
-	/* Let the others in between search and claim, on one CPU as well. */
+	/* Lets others run between search and claim, also with one CPU. */
 	if (c->nr % 16 == 0)
 		usleep_range(1, 20);
 	else if (c->nr % 4 == 0)
@@ -541,7 +541,7 @@ static void reap_test_concurrent(struct kunit *test)
 	struct completion go;
 
 	init_completion(&go);
-	/* Keeps the session until the last claimer has come and gone. */
+	/* Keeps the session until the last claimer has finished. */
 	session = reap_session_join(fake_mm(0), &own);
 	reap_session_finish(session);
 	for (int i = 0; i < NR_CLAIMERS; i++) {
@@ -552,7 +552,7 @@ static void reap_test_concurrent(struct kunit *test)
 		init_completion(&claimers[i].done);
 	}
 
-	/* No assertion until all are done: it would free what they use. */
+	/* No assertion until all have finished: it would free what they use. */
 	while (started < NR_CLAIMERS &&
 	       !IS_ERR(kthread_run(claimer_fn, &claimers[started],
 				   "reap_kunit/%u", started)))
@@ -582,8 +582,8 @@ static void reap_test_concurrent(struct kunit *test)
 }
 
 /*
- * The OOM reaper sets MMF_OOM_SKIP when it gives up as well, in the middle of
- * what others do: they have to go on.
+ * The OOM reaper also sets MMF_OOM_SKIP when it gives up, while others reap: they
+ * have to continue.
  */
 static void reap_test_skip_is_not_exit(struct kunit *test)
 {
@@ -593,7 +593,7 @@ static void reap_test_skip_is_not_exit(struct kunit *test)
 	struct mm_struct *mm;
 	bool locked = true;
 
-	/* It gets an address space of its own for this. */
+	/* The test gets an address space for this. */
 	addr = kunit_vm_mmap(test, NULL, 0, size, PROT_READ | PROT_WRITE,
 			     MAP_ANONYMOUS | MAP_PRIVATE | MAP_NORESERVE, 0);
 	KUNIT_ASSERT_FALSE(test, IS_ERR_VALUE(addr));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Who reaps which address space, and who takes the next piece of it.
+ * How the reapers of an address space share it.
  *
- * A session exists while at least one reaper works on an mm. It lives in a
- * fixed table: nothing is allocated on the way to free memory, and mm_struct
- * does not grow. The reapers of a session share one cursor that runs down the
- * address space; moving it with a cmpxchg is the whole protocol for claiming.
+ * A session exists while at least one reaper works on an mm. It is in a fixed
+ * table: nothing is allocated on the way to free memory, and mm_struct does not
+ * grow. The reapers of a session share one cursor that moves down the address
+ * space; they claim a chunk by moving it with a cmpxchg.
  */
 #include "reap_session.h"
 
@@ -25,13 +25,13 @@ static void session_init(struct reap_session *session, struct mm_struct *mm)
 /**
  * reap_session_join - become one of the reapers of an mm
  * @mm: the address space; the caller holds a reference until it has left
- * @own: used when the table is full, the caller then reaps without company
+ * @own: used when the table is full; the caller then reaps alone
  *
  * The first to join starts a new pass from the top of the address space. So
- * does a reaper that comes back after a failure, even if others have yet to
- * leave the failed session: it has to see all of it again.
+ * does a reaper that retries after a failure, even if others have not left the
+ * failed session yet: it has to walk everything again.
  *
- * Return: the session, to be given to reap_session_finish() and then to
+ * Return: the session, to be passed to reap_session_finish() and then to
  * reap_session_leave().
  */
 struct reap_session *reap_session_join(struct mm_struct *mm,
@@ -62,13 +62,13 @@ join:
 }
 
 /**
- * reap_session_alone - reap an mm without company
+ * reap_session_alone - reap an mm alone
  * @mm: the address space
  * @own: the session
  *
- * What others claim, or have claimed, does not count here.
+ * Claims of other reapers are ignored.
  *
- * Return: @own, to be used as one that was joined.
+ * Return: @own, to be used like a session that was joined.
  */
 struct reap_session *reap_session_alone(struct mm_struct *mm,
 					struct reap_session *own)
@@ -81,10 +81,10 @@ struct reap_session *reap_session_alone(struct mm_struct *mm,
 }
 
 /**
- * reap_session_leave - give the session up
+ * reap_session_leave - leave a session
  * @session: what reap_session_join() returned
  *
- * Return: true if no part of the address space had to be passed over so far.
+ * Return: true if no part of the address space had to be skipped so far.
  */
 bool reap_session_leave(struct reap_session *session)
 {
@@ -104,7 +104,7 @@ bool reap_session_leave(struct reap_session *session)
  * @session: the session
  * @below: finds the next reapable span
  * @arg: passed to @below
- * @chunk: the chunk if true is returned; nobody else gets any of it then
+ * @chunk: set if true is returned; no other reaper gets any of it
  *
  * A chunk may hold several spans and the gaps between them; it never crosses
  * a multiple of REAP_CHUNK_SIZE.
@@ -129,7 +129,7 @@ bool reap_session_claim(struct reap_session *session, reap_below_fn below,
 }
 
 /**
- * reap_session_finish - tell that the caller holds no chunk and takes none
+ * reap_session_finish - the caller has no chunk and claims no more
  * @session: the session, which the caller has not left yet
  */
 void reap_session_finish(struct reap_session *session)
@@ -139,13 +139,13 @@ void reap_session_finish(struct reap_session *session)
 }
 
 /**
- * reap_session_finished - is nobody at work?
+ * reap_session_finished - check that no reaper is active
  * @session: the session, which the caller has not left yet
  *
  * With nothing left to claim this means that every chunk is done.
  */
 bool reap_session_finished(struct reap_session *session)
 {
-	/* What the others wrote before they finished, failed say, is seen. */
+	/* Makes writes visible that they did before, such as to failed. */
 	return !atomic_read_acquire(&session->working);
 }

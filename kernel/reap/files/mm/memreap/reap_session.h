@@ -7,9 +7,9 @@
 struct mm_struct;
 
 /**
- * struct reap_span - a stretch of a user address space
+ * struct reap_span - a range of a user address space
  * @start: first byte, page aligned
- * @end: first byte behind it, page aligned
+ * @end: first byte after it, page aligned
  */
 struct reap_span {
 	unsigned long start;
@@ -19,8 +19,8 @@ struct reap_span {
 /**
  * struct reap_session - what the reapers of one mm share
  * @mm: the address space, or NULL while the slot is free
- * @next: everything at and above this address is claimed; 0 when all is
- * @users: reapers that joined and have not left; under reap_sessions_lock
+ * @next: everything from this address up is claimed; 0: everything
+ * @users: reapers that have not left; protected by reap_sessions_lock
  * @working: reapers that may still hold a claimed chunk
  * @idle: where finished reapers wait for @working to become 0
  * @failed: a part could not be reaped, the caller should try again
@@ -38,9 +38,9 @@ struct reap_session {
 };
 
 /*
- * The unit of claiming. Aligned, so that it splits no huge page; small enough
- * that reapers finish close to each other; large enough that the claim costs
- * nothing next to the work.
+ * The unit of claims. Aligned, so that it splits no huge page; small enough
+ * that reapers finish at about the same time; large enough that the cost of a
+ * claim is negligible.
  */
 #define REAP_CHUNK_SIZE		(16 * PMD_SIZE)
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Release the pages of a torn-down mapping with short, few holds of the LRU
+ * Release the pages of a torn-down mapping with few and short holds of the LRU
  * lock.
  *
  * folios_put_refs() takes the lock for 31 folios at a time, keeps it while it
- * drops references and sorts out the folios that live on, and updates the LRU
+ * drops references and skips folios with other references, and updates the LRU
  * size counters of node, zone and memcg once per folio. Two CPUs that free at
- * the same time spend much of it waiting for that lock. Here everything that
- * needs no lock is done before it is taken, it is taken for more folios, and
- * neighbours with the same counters are accounted as one.
+ * the same time mostly wait for that lock. Here everything that needs no lock
+ * is done before it is taken, it is taken for more folios, and neighbours with
+ * the same counters are accounted together.
  */
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
@@ -21,13 +21,13 @@
 #include "reap.h"
 
 /*
- * Pages per pass: their struct pages (8 KiB) are still in the first-level
- * cache when the pass comes round to them again, and the LRU lock, with
- * interrupts off, is not held for longer than four of stock's batches.
+ * Pages per pass: their struct pages (8 KiB) fit into the first-level cache,
+ * and the LRU lock, with interrupts disabled, is not held for longer than four
+ * of stock's batches.
  */
 #define RELEASE_PAGES	128
 
-/* The page flags that tell which LRU list a folio is on and who counts it. */
+/* The page flags that select the LRU list of a folio and its counters. */
 #ifdef CONFIG_LRU_GEN
 #define GEN_FLAGS	LRU_GEN_MASK
 #else
@@ -40,12 +40,12 @@
 			 BIT(PG_active) | BIT(PG_unevictable))
 
 /**
- * struct lru_run - folios taken off one LRU list that are not accounted yet
- * @lruvec: where from, its lru_lock is held; NULL if it is not held
- * @irq_flags: interrupt state from before the lock was taken
- * @memcg: whom the folios are charged to
+ * struct lru_run - folios removed from one LRU list and not yet accounted
+ * @lruvec: of that list, its lru_lock is held; NULL if it is not held
+ * @irq_flags: interrupt state before the lock was taken
+ * @memcg: that the folios are charged to
  * @flags: the RUN_FLAGS of the folios
- * @nr_pages: how many pages have been taken off
+ * @nr_pages: pages that were removed
  */
 struct lru_run {
 	struct lruvec *lruvec;
@@ -62,7 +62,7 @@ static bool in_run(const struct lru_run *run, struct folio *folio)
 }
 
 #ifdef CONFIG_LRU_GEN
-/* Take @nr_pages off the size of a multi-gen LRU's list, as its users do. */
+/* Subtracts @nr_pages from the size of a multi-gen LRU's list. */
 static void account_gen(struct lruvec *lruvec, unsigned long flags,
 			enum lru_list lru, enum zone_type zone, long nr_pages)
 {
@@ -113,7 +113,7 @@ static void end_run(struct lru_run *run)
 	run->lruvec = NULL;
 }
 
-/* Make @run the one that @folio belongs to, with its lock held. */
+/* Starts the run that @folio belongs to, with its lock held. */
 static void begin_run(struct lru_run *run, struct folio *folio)
 {
 	if (run->lruvec && folio_matches_lruvec(folio, run->lruvec))
@@ -129,8 +129,8 @@ static void begin_run(struct lru_run *run, struct folio *folio)
 }
 
 /*
- * Take folios without references off their LRU lists. Nobody but holders of
- * the LRU lock changes their flags any more, so plain stores do.
+ * Removes folios without references from their LRU lists. Only holders of the
+ * LRU lock still change their flags, so plain stores are sufficient.
  */
 static void lru_remove(struct folio **folios, int nr)
 {
@@ -153,7 +153,7 @@ static void lru_remove(struct folio **folios, int nr)
 	end_run(&run);
 }
 
-/* The few kinds of folio whose last reference is not dropped like the rest. */
+/* Drops references to the kinds of folio that stock treats separately. */
 static void put_special(struct folio *folio, unsigned int refs)
 {
 	struct folio_batch one;
@@ -165,7 +165,7 @@ static void put_special(struct folio *folio, unsigned int refs)
 
 static void release(struct encoded_page **pages, int nr)
 {
-	/* The array is the caller's scratch space from here on. */
+	/* From here on the caller's array is scratch space. */
 	struct folio **dead = (struct folio **)pages;
 	struct folio_batch batch;
 	int nr_dead = 0;

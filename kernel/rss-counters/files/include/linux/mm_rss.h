@@ -2,8 +2,8 @@
 #ifndef _LINUX_MM_RSS_H
 #define _LINUX_MM_RSS_H
 /*
- * What an address space's RSS counters need in its life. Reading them and
- * adding to them is in <linux/mm.h>.
+ * Set-up and teardown of an address space's RSS counters. <linux/mm.h> has the
+ * functions that read them and add to them.
  */
 #include <linux/mm_types.h>
 #include <linux/percpu_counter.h>

@@ -2,26 +2,26 @@
 #ifndef _LINUX_PERCPU_COUNTER_TREE_H
 #define _LINUX_PERCPU_COUNTER_TREE_H
 /*
- * Counters that are updated on many CPUs and know how far off they are. See
+ * Counters that are updated on many CPUs and know their maximum error. See
  * Documentation/core-api/percpu-counter-tree.rst.
  */
 #include <linux/atomic.h>
 #include <linux/gfp_types.h>
 #include <linux/types.h>
 
-/* A CPU hands on what it counted when it is this much. */
+/* The amount at which a CPU moves what it counted to its parent. */
 #define PERCPU_COUNTER_TREE_BATCH	32
-/* The number of levels with which 2^16 CPUs still have their best shape. */
+/* Enough levels for the best shape for 2^16 CPUs. */
 #define PERCPU_COUNTER_TREE_MAX_LEVELS	12
 
 struct percpu_counter_tree_cells;
 
 /**
  * struct percpu_counter_tree - a counter
- * @root: what has arrived from all CPUs
- * @cells: where CPUs hold back what has not; NULL as long as none does
- * @slack: the most that cells can hold back, up or down
- * @index: which of the counters that share @cells it is
+ * @root: the shared count
+ * @cells: hold back what is not in @root; NULL unless the counter is spread
+ * @slack: the maximum that cells can hold back, in either direction
+ * @index: of this counter among those that share @cells
  *
  * All zeroes is a counter of value 0, not yet spread.
  */
@@ -35,9 +35,9 @@ struct percpu_counter_tree {
 /**
  * struct percpu_counter_tree_level - nodes between the CPUs and the root
  * @shift: a node is shared by 2^@shift CPUs
- * @batch: it hands on what it holds when it is this much
- * @first: its first node's number
- * @nr: how many nodes there are
+ * @batch: amount at which a node moves what it holds to its parent
+ * @first: index of its first node
+ * @nr: number of nodes
  */
 struct percpu_counter_tree_level {
 	unsigned int shift;
@@ -49,10 +49,10 @@ struct percpu_counter_tree_level {
 /**
  * struct percpu_counter_tree_shape - the levels for a number of CPUs
  * @nr_cpus: that number
- * @nr_levels: used of @level, from the CPUs' side
+ * @nr_levels: entries used in @level
  * @nr_nodes: on all levels
- * @bound: the most that all cells of a counter together can hold back
- * @level: the levels
+ * @bound: the maximum that all cells of a counter can hold back
+ * @level: the levels, beginning at the CPUs
  */
 struct percpu_counter_tree_shape {
 	unsigned int nr_cpus;
@@ -79,7 +79,7 @@ long percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree);
 size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree);
 
 /**
- * percpu_counter_tree_is_spread - do CPUs have cells of their own?
+ * percpu_counter_tree_is_spread - check whether CPUs have cells
  * @tree: the counter
  */
 static inline bool
@@ -89,11 +89,11 @@ percpu_counter_tree_is_spread(const struct percpu_counter_tree *tree)
 }
 
 /**
- * percpu_counter_tree_approximate_sum - the value without what cells hold back
+ * percpu_counter_tree_approximate_sum - the value without the cells
  * @tree: the counter
  *
- * Exact as long as the counter is not spread. May be below 0 for a counter
- * that never is.
+ * Exact unless the counter is spread. May be below 0 for a counter whose value
+ * never is.
  */
 static inline long
 percpu_counter_tree_approximate_sum(const struct percpu_counter_tree *tree)
@@ -102,12 +102,11 @@ percpu_counter_tree_approximate_sum(const struct percpu_counter_tree *tree)
 }
 
 /**
- * percpu_counter_tree_slack - how far off the approximate sum can be
+ * percpu_counter_tree_slack - maximum error of the approximate sum
  * @tree: the counter
  *
- * To be read after the sum it is about, with smp_rmb() in between: what the
- * root lacks is held back by cells that were in the slack before, see
- * announce().
+ * To be read after the sum, with smp_rmb() in between: what the root lacks is
+ * held back by cells that were added to the slack before, see announce().
  */
 static inline long
 percpu_counter_tree_slack(const struct percpu_counter_tree *tree)
@@ -116,14 +115,14 @@ percpu_counter_tree_slack(const struct percpu_counter_tree *tree)
 }
 
 /**
- * percpu_counter_tree_approximate_range - between what the precise sum is
+ * percpu_counter_tree_approximate_range - bounds of the precise sum
  * @tree: the counter
- * @lowest: set to the least it can be
- * @highest: set to the most it can be
+ * @lowest: set to the minimum
+ * @highest: set to the maximum
  *
- * Both are the same if nobody can hold anything back. An update that is under
- * way meanwhile can put the sum outside, by what it adds and what the cells on
- * its way can hold back: until it arrives they may have been filled again.
+ * Both are the same if no cell can hold anything back. A concurrent addition can
+ * put the sum outside, by what it adds and what the cells on its way can hold
+ * back: they may be filled again before it reaches the root.
  */
 static inline void
 percpu_counter_tree_approximate_range(const struct percpu_counter_tree *tree,

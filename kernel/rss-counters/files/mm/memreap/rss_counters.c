@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * RSS counters that cost a process what its threads make of it.
+ * RSS counters that use per-CPU memory only for processes with threads.
  *
- * Most processes have one thread. It counts its own pages without anybody
- * else's leave, in mm->rss_own: no per-CPU memory, no atomics, nothing held
- * back, wherever it runs. Others who change its pages, reclaim for instance,
- * add to the counters' roots.
+ * Most processes have one thread. It counts its own pages in mm->rss_own, which
+ * no other task writes to: without per-CPU memory, atomics or error, on any
+ * CPU. Other tasks that change its pages, reclaim for instance, add to the
+ * counters' roots.
  *
- * As soon as there can be a second task whose pages these are, rss_own is left
- * as it is for good. Threads get counters that are spread over the CPUs; a
- * vfork() child, whose parent waits, and a kernel thread that borrows the
- * address space do not pay for that.
+ * As soon as a second task may use the address space, rss_own does not change
+ * any more. Threads get counters that are spread over the CPUs; a vfork()
+ * child, whose parent waits, and a kernel thread that borrows the address space
+ * do not need that.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
@@ -22,10 +22,10 @@
 #include <trace/events/memreap_rss.h>
 
 /**
- * mm_rss_init - start an address space's counters at 0
+ * mm_rss_init - initialize an address space's counters to 0
  * @mm: the address space
  *
- * Return: 0; without this topic it can fail.
+ * Return: 0; the stock version can fail.
  */
 int mm_rss_init(struct mm_struct *mm)
 {
@@ -37,8 +37,8 @@ int mm_rss_init(struct mm_struct *mm)
 }
 
 /**
- * mm_rss_destroy - free what an address space's counters were given
- * @mm: the address space, which nobody uses any more
+ * mm_rss_destroy - free the memory of an address space's counters
+ * @mm: the address space, which is no longer used
  */
 void mm_rss_destroy(struct mm_struct *mm)
 {
@@ -46,11 +46,11 @@ void mm_rss_destroy(struct mm_struct *mm)
 }
 
 /**
- * mm_rss_share - before another task has an address space as its own
+ * mm_rss_share - before another task uses an address space as its own
  * @mm: the address space
  *
  * Called by its owner or by that other task. An owner that does not see it in
- * time goes on alone in rss_own, which is as good.
+ * time still adds to rss_own, alone, which is correct, too.
  */
 void mm_rss_share(struct mm_struct *mm)
 {
@@ -62,7 +62,7 @@ void mm_rss_share(struct mm_struct *mm)
  * mm_rss_spread - before an address space gets another thread
  * @mm: the current task's address space
  *
- * Without memory for it the threads share the roots: slower, and exact.
+ * Without memory the threads share the roots, which is slower and exact.
  */
 void mm_rss_spread(struct mm_struct *mm)
 {
@@ -82,7 +82,7 @@ void mm_rss_spread(struct mm_struct *mm)
  * @member: which, MM_FILEPAGES to MM_SHMEMPAGES
  * @value: pages; may be negative
  *
- * Context: a task's; those who change page tables hold their locks.
+ * Context: task, with the page table lock if page tables are changed.
  */
 void mm_counter_add(struct mm_struct *mm, int member, long value)
 {

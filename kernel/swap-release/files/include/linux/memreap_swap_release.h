@@ -5,13 +5,13 @@
 #include <linux/limits.h>
 #include <linux/types.h>
 
-/* Runs that are released together, at most. */
+/* Maximum number of runs that are released together. */
 #define SWAP_CHUNK_RUNS		32
 
 /**
  * struct swap_run - neighbouring slots of a swap device
- * @offset: of the first one
- * @nr: how many
+ * @offset: of the first slot
+ * @nr: slots
  * @type: of the device
  */
 struct swap_run {
@@ -23,8 +23,8 @@ struct swap_run {
 /**
  * swap_run_add - add slots to an array of runs
  * @runs: the array
- * @nr_runs: how many it holds
- * @max: how many it may hold
+ * @nr_runs: entries in @runs
+ * @max: capacity of @runs
  * @type: of the swap device
  * @offset: of the first slot
  * @nr: slots, at most U16_MAX

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Swap entries on their way from a dying address space to the swap device.
+ * Swap entries of dying address spaces that wait to be released.
  *
- * The entries are kept as runs of neighbours, in batches of fixed size. Whoever
- * tears down an address space fills a batch of its own, without a lock, and
- * queues it; whoever releases entries takes a copy of the next few. So nobody
- * holds entries for longer than it takes to release a few, all that wait can
- * be got at by anyone at any time, and any number can work on a batch.
+ * The entries are kept as runs of neighbours, in batches of fixed size. A
+ * teardown fills a batch of its own, without a lock, and queues it; a task that
+ * releases entries takes a copy of the next few. So no task holds entries for
+ * longer than it takes to release a few, all that wait are available to any
+ * task at any time, and any number of tasks can work on a batch.
  */
 #include "swap_queue.h"
 
 /**
- * swap_queue_init - make an empty queue, without batches
+ * swap_queue_init - initialize an empty queue, without batches
  * @q: the queue
  */
 void swap_queue_init(struct swap_queue *q)
@@ -55,15 +55,15 @@ struct swap_batch *swap_queue_get_spare(struct swap_queue *q)
 
 static void add_spare(struct swap_queue *q, struct swap_batch *batch)
 {
-	/* The last one used is the one that is in the caches. */
+	/* The one used last may still be cached. */
 	list_add(&batch->list, &q->spare);
 	q->nr_spare++;
 }
 
 /**
- * swap_queue_put_spare - give the queue a batch that is not in use
+ * swap_queue_put_spare - return an unused batch to the queue
  * @q: the queue
- * @batch: the batch, a new one perhaps
+ * @batch: the batch, which may be a new one
  */
 void swap_queue_put_spare(struct swap_queue *q, struct swap_batch *batch)
 {
@@ -79,7 +79,7 @@ void swap_queue_put_spare(struct swap_queue *q, struct swap_batch *batch)
  * @offset: of the first slot
  * @nr: slots, at least one
  *
- * Return: how many of the slots it had room for, from the first one on.
+ * Return: how many of the slots were added, from the first one on.
  */
 unsigned int swap_batch_add(struct swap_batch *batch, unsigned int type,
 			    unsigned long offset, unsigned int nr)
@@ -94,10 +94,10 @@ unsigned int swap_batch_add(struct swap_batch *batch, unsigned int type,
 }
 
 /**
- * swap_batch_full - may the next entry find no room?
+ * swap_batch_full - check whether a batch is full
  * @batch: a batch that is not queued
  *
- * Return: true if it is time to queue the batch.
+ * Return: true if the next entry may not fit.
  */
 bool swap_batch_full(const struct swap_batch *batch)
 {
@@ -105,7 +105,7 @@ bool swap_batch_full(const struct swap_batch *batch)
 	       batch->pages == SWAP_BATCH_PAGES;
 }
 
-/* Can the runs of @batch go to the end of @last instead? */
+/* Returns whether the runs of @batch can be appended to @last. */
 static bool fits(const struct swap_batch *last, const struct swap_batch *batch)
 {
 	return last->owner == batch->owner &&
@@ -114,15 +114,15 @@ static bool fits(const struct swap_batch *last, const struct swap_batch *batch)
 }
 
 /**
- * swap_queue_add - queue what is in a batch
+ * swap_queue_add - queue the entries of a batch
  * @q: the queue
- * @batch: the batch, with an entry at least
+ * @batch: the batch, with at least one entry
  * @now: the time, ns
  *
- * The batch is the queue's from now on, and so is the reference to its owner.
- * But if there is room for its entries in the one queued last, for the same
- * owner, they go there and the batch is spare again: those who tear down one
- * small area at a time would use up all batches otherwise.
+ * The queue takes over the batch and the reference to its owner. But if its
+ * entries fit into the batch queued last, for the same owner, they are appended
+ * there and the batch is spare again: otherwise a teardown of one small area at
+ * a time would use up all batches.
  *
  * Return: true if the reference to the owner stays with the caller.
  */
@@ -155,7 +155,7 @@ bool swap_queue_add(struct swap_queue *q, struct swap_batch *batch, u64 now)
 	return merged;
 }
 
-/* Move the first entries of @batch to @chunk. */
+/* Moves the first entries of @batch to @chunk. */
 static void move_runs(struct swap_batch *batch, struct swap_chunk *chunk)
 {
 	while (batch->next < batch->nr && chunk->nr < SWAP_CHUNK_RUNS &&
@@ -178,7 +178,7 @@ static void move_runs(struct swap_batch *batch, struct swap_chunk *chunk)
 /**
  * swap_queue_take - take entries that the caller will release
  * @q: the queue
- * @chunk: where they go: a few of the oldest, of one owner
+ * @chunk: set to a few of the oldest entries, of one owner
  *
  * Return: false if nothing waits.
  */

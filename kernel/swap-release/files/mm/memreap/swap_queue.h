@@ -6,21 +6,21 @@
 
 #include "swap_queue_internal.h"
 
-/* Runs and slots that a batch has room for; with its header it fills 4 KiB. */
+/* Capacity of a batch, which fills 4 KiB together with its header. */
 #define SWAP_BATCH_RUNS		504
 #define SWAP_BATCH_PAGES	1024
 
-/* What is taken out of the queue at a time. */
+/* Slots taken out of the queue at a time, at most. */
 #define SWAP_CHUNK_PAGES	64
 
 /**
  * struct swap_batch - swap entries of one address space, to be released
- * @list: in the queue's list of those that wait, or of the spare ones
- * @owner: whom the work is charged to, or NULL; the queue does not look at it
+ * @list: in the queue's list of waiting or of spare batches
+ * @owner: that the work is charged to, or NULL; opaque to the queue
  * @queued: when the first of its entries was queued, ns
- * @next: the first of @runs that has not been taken
- * @nr: the end of @runs
- * @pages: slots in those not taken
+ * @next: index of the first of @runs that has not been taken
+ * @nr: entries in @runs
+ * @pages: slots that have not been taken
  * @runs: the entries
  */
 struct swap_batch {
@@ -36,16 +36,16 @@ struct swap_batch {
 /**
  * struct swap_queue - batches of swap entries that wait, and spare batches
  * @lock: protects all of it, and the batches in it
- * @waiting: those with entries, the oldest first
- * @spare: those without
- * @oldest: since when the first of @waiting waits, ns; U64_MAX if there is
+ * @waiting: batches with entries, the oldest first
+ * @spare: batches without
+ * @oldest: when the first of @waiting was queued, ns; U64_MAX if there is
  *	    none. May be read without the lock.
  * @pages: slots in all of @waiting
  * @nr_waiting: batches in @waiting. May be read without the lock.
  * @nr_spare: batches in @spare
  */
 struct swap_queue {
-	spinlock_t lock;	/* never taken with interrupts off */
+	spinlock_t lock;	/* never taken with interrupts disabled */
 	struct list_head waiting;
 	struct list_head spare;
 	u64 oldest;
@@ -55,12 +55,12 @@ struct swap_queue {
 };
 
 /**
- * struct swap_chunk - what has been taken out of the queue to be released
- * @owner: of all of it
- * @last: it was the last that referred to @owner, which is the taker's to put
- * @queued: when it was queued, ns
+ * struct swap_chunk - entries taken out of the queue to be released
+ * @owner: of all of them
+ * @last: no entry with @owner is left; the caller has to put it
+ * @queued: when they were queued, ns
  * @pages: slots in @runs
- * @nr: how many of @runs there are
+ * @nr: entries in @runs
  * @runs: the entries
  */
 struct swap_chunk {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * All that swap_queue.c needs of the kernel. kernel/hosted has a file of the
+ * What swap_queue.c needs from the kernel. kernel/hosted has a file of the
  * same name that provides it in user space, for the sanitizers.
  */
 #ifndef _MM_MEMREAP_SWAP_QUEUE_INTERNAL_H

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Swap entries leave the exit path.
+ * Release swap entries outside of the exit path.
  *
- * To give a swap slot back costs several times what it costs to free a page,
- * and brings back less. Where a process dies, its slots are gathered while its
- * pages are freed, and released afterwards by workers. What waits is bounded,
- * counts as free swap for all who ask, can be got at by all who need it, and
- * is released by them if no worker gets to run. Elsewhere, and if too much
- * waits already, slots are released at once, but not under the page table lock.
+ * Releasing a swap slot costs several times as much as freeing a page, and
+ * frees less memory. When a process dies, its slots are gathered while its
+ * pages are freed, and released afterwards by workers. The entries that wait
+ * are bounded, count as free swap, and can be released by any task that needs
+ * swap if no worker gets to run. Otherwise, and if too many wait already, slots
+ * are released at once, but not under the page table lock.
  */
 #include <linux/cgroup.h>
 #include <linux/delay.h>
@@ -48,16 +48,16 @@ DEFINE_STATIC_KEY_TRUE(memreap_swap_async_key);
 #define SWAP_MAX_BATCHES	256
 #define SWAP_BATCH_SHARE	(SZ_4M / PAGE_SIZE)
 
-/* If the worker has not come to it by then, those who need swap do its work. */
-#define SWAP_DEADLINE		(100 * NSEC_PER_MSEC)
+/* Entries that wait for longer are released by tasks that need swap. */
+#define SWAP_DEADLINE_NS		(100 * NSEC_PER_MSEC)
 
-/* What they do of it for each slot that they need, or queue. */
+/* Slots that such a task releases for each one that it needs, or queues. */
 #define SWAP_HELP_PAGES		SWAP_CHUNK_PAGES
 
-/* Then at the latest a worker begins, whatever is going on. */
+/* After this time a worker starts in any case. */
 #define SWAP_KICK_MS		50
 
-/* How long to wait for entries that other CPUs are about to release. */
+/* How long to wait, in us, for entries that other CPUs are releasing. */
 #define SWAP_OTHERS_US		1000
 
 static struct swap_queue swap_queue;
@@ -69,14 +69,14 @@ static struct delayed_work swap_kick;
 /* One bit for each of swap_works that is queued or runs. */
 static unsigned long swap_active;
 
-/* While an image of memory is made and written, all is as without us. */
+/* While an image of memory is made and written, no entry waits. */
 static bool swap_hibernating;
 
 /* Slots in the queue, or taken out of it and not released yet. */
 atomic_long_t nr_swap_pages_waiting;
 EXPORT_SYMBOL_GPL(nr_swap_pages_waiting);
 
-/* Slots of those that were in the queue, once they are free. */
+/* Slots that were in the queue and are free now. */
 atomic_long_t memreap_swap_released;
 
 static atomic_long_t swap_pages_queued;
@@ -96,8 +96,8 @@ static void note_peak(atomic_long_t *peak, long value)
 /* --- Release --- */
 
 /*
- * A worker does what the dying process would have done, so it is its cgroup
- * that pays. Under RCU, which a cgroup outlives.
+ * A worker does what the dying process would have done, so its time is charged
+ * to the cgroup of that process. Under RCU, as nothing else keeps the cgroup.
  */
 static void charge_cpu(struct cgroup *cgrp, u64 ns)
 {
@@ -109,7 +109,7 @@ static void charge_cpu(struct cgroup *cgrp, u64 ns)
 #endif
 }
 
-static void put_payer(struct cgroup *cgrp)
+static void put_owner(struct cgroup *cgrp)
 {
 #ifdef CONFIG_CGROUPS
 	if (cgrp)
@@ -118,12 +118,13 @@ static void put_payer(struct cgroup *cgrp)
 }
 
 /*
- * Take a few entries and release them.
+ * Takes a few entries and releases them.
  *
- * Nothing must keep entries that have been taken from being released, or those
- * who fail to get swap would not know that there is some: so no preemption.
- * This is shorter than what stock code does under a page table lock. With
- * PREEMPT_RT the locks below may sleep, and a few entries may be held up.
+ * The release of entries that have been taken must not be delayed, or a task
+ * that fails to allocate swap would not know that there is some: so preemption
+ * is disabled. This is shorter than what stock code does under a page table
+ * lock. With PREEMPT_RT the locks below may sleep, and a few entries may be
+ * delayed.
  */
 static unsigned int release_chunk(enum memreap_swap_by by)
 {
@@ -146,10 +147,10 @@ static unsigned int release_chunk(enum memreap_swap_by by)
 		charge_cpu(chunk.owner, took);
 	trace_memreap_swap_release(&chunk, by, freed, begin - chunk.queued,
 				   took);
-	/* Late: whoever sees it can rely on all that is told of it. */
+	/* After everything else that is reported about the release. */
 	smp_mb__before_atomic();
 	atomic_long_add(chunk.pages, &memreap_swap_released);
-	/* Last: what does not wait any more has been counted as released. */
+	/* Last: entries that no longer wait have been counted as released. */
 	smp_mb__before_atomic();
 	atomic_long_sub(chunk.pages, &nr_swap_pages_waiting);
 out:
@@ -157,14 +158,14 @@ out:
 		preempt_enable();
 	rcu_read_unlock();
 	if (chunk.last)
-		put_payer(chunk.owner);
+		put_owner(chunk.owner);
 
 	return chunk.pages;
 }
 
 /*
- * Release what waits, at least @pages of it if there is so much. Never waits
- * for a worker, so it may be called in reclaim, with a folio locked.
+ * Releases at least @pages of the slots that wait, or all. Never waits for a
+ * worker, so it may be called in reclaim, with a folio locked.
  */
 static unsigned long drain(unsigned long pages, enum memreap_swap_by by)
 {
@@ -184,13 +185,13 @@ static unsigned long drain(unsigned long pages, enum memreap_swap_by by)
 
 /* --- Workers --- */
 
-/* Whoever waits for the memory wants to run too. */
+/* The tasks that wait for the memory need to run, too. */
 static unsigned int max_workers(void)
 {
 	return clamp(num_online_cpus() / 2, 1U, SWAP_MAX_WORKERS);
 }
 
-/* Wake a worker up, if there is one that sleeps. */
+/* Wakes a worker if one is idle. */
 static void wake_worker(void)
 {
 	for (unsigned int i = 0; i < max_workers(); i++) {
@@ -216,8 +217,8 @@ again:
 
 	clear_bit(me, &swap_active);
 	/*
-	 * Whoever queues a batch and finds all workers active leaves it to
-	 * them: either they see the bit clear, or we see the batch.
+	 * A task that queues a batch and finds all workers active relies on
+	 * them: either it sees the bit clear, or this sees the batch.
 	 */
 	smp_mb__after_atomic();
 	if (READ_ONCE(swap_queue.nr_waiting) &&
@@ -231,23 +232,23 @@ static void swap_kick_work(struct work_struct *work)
 		wake_worker();
 }
 
-/* Has the oldest entry waited for so long that no worker can be relied on? */
+/* Returns whether the oldest entry has waited for longer than the deadline. */
 static bool overdue(void)
 {
 	/* Never in the future, and U64_MAX if there is none. */
 	u64 oldest = READ_ONCE(swap_queue.oldest);
 
-	return oldest != U64_MAX && ktime_get_ns() - oldest > SWAP_DEADLINE;
+	return oldest != U64_MAX && ktime_get_ns() - oldest > SWAP_DEADLINE_NS;
 }
 
 /* --- Gathering --- */
 
 /*
- * The cgroup of the process that @mm is the memory of, with a reference. Once
- * its last thread has let go of the mm, that thread is the one that is here,
- * unless it has left the rest to somebody else.
+ * Returns the cgroup of the process with @mm, with a reference. Once the last
+ * thread has given up the mm, it is the current task, unless another task drops
+ * the last reference to the mm.
  */
-static struct cgroup *get_payer(struct mm_struct *mm)
+static struct cgroup *get_owner(struct mm_struct *mm)
 {
 	struct cgroup *cgrp = NULL;
 #ifdef CONFIG_CGROUPS
@@ -271,9 +272,9 @@ static struct cgroup *get_payer(struct mm_struct *mm)
 }
 
 /*
- * May the entries of @mm wait? Not if it lives: what madvise() and munmap()
- * give back is back when they return. A mm without users is on its way out;
- * one that reapers are at is no longer used by those that it still has.
+ * Returns whether the entries of @mm may wait. Not if it lives: madvise() and
+ * munmap() must have released slots when they return. An mm without users is
+ * being torn down; a reaped one is no longer used by its remaining users.
  */
 static bool mm_dies(struct mm_struct *mm)
 {
@@ -282,15 +283,15 @@ static bool mm_dies(struct mm_struct *mm)
 }
 
 /*
- * Does it pay to let these slots wait? Only the last reference to a slot is
- * expensive to drop: one of them at least has to be that. Of a child of which
- * fork() got only halfway none is. A device that is being turned off wants all
- * of its slots back.
+ * Returns whether to defer these slots. Only the last reference to a slot is
+ * expensive to drop: at least one of them has to be the last. In a child whose
+ * fork() failed halfway none is. The slots of a device that is being turned off
+ * are not deferred.
  */
 static bool may_wait(struct swap_info_struct *si, unsigned long offset,
 		     unsigned int nr)
 {
-	/* If swapoff begins right now, it flushes what we queue. */
+	/* If swapoff starts right now, it flushes what is queued here. */
 	if (!(data_race(si->flags) & SWP_WRITEOK))
 		return false;
 	for (unsigned int i = 0; i < nr; i++) {
@@ -303,7 +304,7 @@ static bool may_wait(struct swap_info_struct *si, unsigned long offset,
 	return false;
 }
 
-/* Add slots to the batch of @tlb. Return: how many are taken care of. */
+/* Adds slots to the batch of @tlb. Returns how many were added. */
 static unsigned int gather_to_wait(struct swap_zap *zap, struct mmu_gather *tlb,
 				   unsigned int type, unsigned long offset,
 				   unsigned int nr)
@@ -317,7 +318,7 @@ static unsigned int gather_to_wait(struct swap_zap *zap, struct mmu_gather *tlb,
 			atomic_long_add(nr, &swap_pages_inline);
 			return 0;
 		}
-		batch->owner = get_payer(tlb->mm);
+		batch->owner = get_owner(tlb->mm);
 		tlb->swap_batch = batch;
 	}
 	taken = swap_batch_add(batch, type, offset, nr);
@@ -327,14 +328,14 @@ static unsigned int gather_to_wait(struct swap_zap *zap, struct mmu_gather *tlb,
 }
 
 /**
- * memreap_swap_gather - take over swap entries found in a page table
+ * memreap_swap_gather - gather swap entries of a page table
  * @zap: of this page table
  * @tlb: of the teardown
  * @entry: the first entry
  * @nr: entries, contiguous, no more than a page table holds
  *
  * Called under the page table lock. The references to the slots are dropped
- * after it. Not to be called again if it leaves @zap full.
+ * after that is released. Must not be called again if @zap is full then.
  */
 void memreap_swap_gather(struct swap_zap *zap, struct mmu_gather *tlb,
 			 swp_entry_t entry, int nr)
@@ -343,7 +344,7 @@ void memreap_swap_gather(struct swap_zap *zap, struct mmu_gather *tlb,
 	unsigned long offset = swp_offset(entry);
 	unsigned int taken = 0;
 
-	/* The page table is damaged: the stock code knows what to print. */
+	/* The page table is corrupted: the stock code reports that. */
 	if (unlikely(!si || offset + nr > si->max)) {
 		free_swap_and_cache_nr(entry, nr);
 		return;
@@ -362,7 +363,7 @@ void memreap_swap_gather(struct swap_zap *zap, struct mmu_gather *tlb,
 	zap->full |= zap->nr == SWAP_CHUNK_RUNS;
 }
 
-/* Queue what @tlb has gathered. */
+/* Queues what @tlb has gathered. */
 static void queue_batch(struct mmu_gather *tlb)
 {
 	struct swap_batch *batch = tlb->swap_batch;
@@ -372,7 +373,7 @@ static void queue_batch(struct mmu_gather *tlb)
 	bool merged;
 
 	tlb->swap_batch = NULL;
-	/* What counts as free has to be there to be taken. */
+	/* Slots that count as free have to be available without delay. */
 	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
 		preempt_disable();
 	waiting = atomic_long_add_return(pages, &nr_swap_pages_waiting);
@@ -381,13 +382,13 @@ static void queue_batch(struct mmu_gather *tlb)
 	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
 		preempt_enable();
 	if (merged)
-		put_payer(owner);
+		put_owner(owner);
 	atomic_long_add(pages, &swap_pages_queued);
 	note_peak(&swap_waiting_peak, waiting);
 
 	/*
-	 * While there is nobody to take over, or no longer a way to tell that
-	 * all is in order, do as much as is added.
+	 * If no worker runs, or entries must not wait, release as much as was
+	 * added.
 	 */
 	if (unlikely(READ_ONCE(swap_hibernating)))
 		drain(pages, SWAP_BY_HIBERNATION);
@@ -396,8 +397,8 @@ static void queue_batch(struct mmu_gather *tlb)
 }
 
 /*
- * First the pages, then the slots: let the workers begin if a CPU has nothing
- * else to do, if batches get rare, or if all pages of the process are free.
+ * Pages are freed before slots: starts the workers if a CPU is idle, if few
+ * batches are left, or if all pages of the process are free.
  */
 static void start_release(bool over)
 {
@@ -430,7 +431,7 @@ void memreap_swap_gathered(struct swap_zap *zap, struct mmu_gather *tlb)
 }
 
 /**
- * memreap_swap_finish - a teardown comes to its end
+ * memreap_swap_finish - the end of a teardown
  * @tlb: of the teardown
  */
 void memreap_swap_finish(struct mmu_gather *tlb)
@@ -441,13 +442,13 @@ void memreap_swap_finish(struct mmu_gather *tlb)
 	start_release(tlb->fullmm);
 }
 
-/* --- Those who need swap --- */
+/* --- Tasks that need swap --- */
 
 /**
  * memreap_swap_flush - release all that waits
  *
- * For swapoff, which cannot find an entry that is in no page table, and would
- * wait for ever.
+ * For swapoff, which does not find an entry that is in no page table, and would
+ * wait forever.
  */
 void memreap_swap_flush(void)
 {
@@ -460,10 +461,9 @@ void memreap_swap_flush(void)
 /**
  * memreap_swap_make_room - swap, or memory, has run out: release what waits
  * @pages: slots wanted
- * @released: memreap_swap_count() from before the caller looked in vain; is
- *	      brought up to date
+ * @released: memreap_swap_count() before the caller's attempt; is updated
  *
- * Return: true if entries have been released since then: look again.
+ * Return: true if entries have been released since then: try again.
  */
 bool memreap_swap_make_room(unsigned long pages, long *released)
 {
@@ -477,8 +477,8 @@ bool memreap_swap_make_room(unsigned long pages, long *released)
 	}
 
 	/*
-	 * Others may have taken the last ones. They run, and do not need
-	 * anything of what the caller may hold.
+	 * Other tasks may have taken the last ones. They are running, and
+	 * need no lock that the caller may hold.
 	 */
 	for (int us = 0; us < SWAP_OTHERS_US; us++) {
 		waiting = atomic_long_read(&nr_swap_pages_waiting);
@@ -496,10 +496,10 @@ bool memreap_swap_make_room(unsigned long pages, long *released)
 }
 
 /**
- * memreap_swap_help_out - somebody needs a slot, and entries wait
+ * memreap_swap_help_out - the caller needs a slot, and entries wait
  *
  * If they have waited for too long, because tasks of higher priority keep the
- * workers from running, it is those who need swap that do their work.
+ * workers from running, tasks that need swap do the work.
  */
 void memreap_swap_help_out(void)
 {
@@ -507,12 +507,12 @@ void memreap_swap_help_out(void)
 		drain(SWAP_HELP_PAGES, SWAP_BY_DEADLINE);
 }
 
-/* --- Knobs and figures --- */
+/* --- Settings and counters --- */
 
 /**
- * memreap_swap_prepare - swap has been turned on: from now on it is needed
+ * memreap_swap_prepare - allocate the pool, at swapon
  *
- * Without memory there are fewer batches, and entries that do not wait.
+ * Without memory there are fewer batches, and more entries that do not wait.
  */
 void memreap_swap_prepare(void)
 {
@@ -535,8 +535,8 @@ void memreap_swap_prepare(void)
 }
 
 /**
- * memreap_swap_vmstat - this topic's lines of /proc/vmstat
- * @m: where they go
+ * memreap_swap_vmstat - print this topic's lines of /proc/vmstat
+ * @m: the file
  */
 void memreap_swap_vmstat(struct seq_file *m)
 {
@@ -598,8 +598,8 @@ static int swap_pm_event(struct notifier_block *nb, unsigned long event,
 }
 
 /*
- * Nobody is killed for memory that entries hold: zram's, or zswap's. What a
- * cgroup lacks, mem_cgroup_out_of_memory() looks after.
+ * No process is killed for memory that waiting entries hold in zram or zswap.
+ * For a cgroup's memory, see mem_cgroup_out_of_memory().
  */
 static int swap_oom_event(struct notifier_block *nb, unsigned long unused,
 			  void *freed)

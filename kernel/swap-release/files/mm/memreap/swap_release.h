@@ -18,10 +18,10 @@ DECLARE_STATIC_KEY_TRUE(memreap_swap_async_key);
 extern atomic_long_t memreap_swap_released;
 
 /**
- * struct swap_zap - swap entries taken out of a page table under its lock
- * @nr: of @runs
+ * struct swap_zap - swap entries gathered from a page table under its lock
+ * @nr: entries in @runs
  * @full: there may be no room for another entry
- * @runs: those to be released once the lock has been dropped
+ * @runs: to be released once the lock has been released
  */
 struct swap_zap {
 	unsigned int nr;
@@ -66,21 +66,21 @@ static inline bool swap_zap_full(const struct swap_zap *zap)
 	return zap->full;
 }
 
-/* ...and once the lock has been dropped. */
+/* ...and once the lock has been released. */
 static inline void swap_zap_end(struct swap_zap *zap, struct mmu_gather *tlb)
 {
 	if (zap->nr || zap->full)
 		memreap_swap_gathered(zap, tlb);
 }
 
-/* In folio_alloc_swap(), before it looks for a slot... */
+/* In folio_alloc_swap(), before it searches for a slot. */
 static inline void swap_release_overdue(void)
 {
 	if (atomic_long_read(&nr_swap_pages_waiting))
 		memreap_swap_help_out();
 }
 
-/* Before one looks for what memreap_swap_make_room() may be called to find. */
+/* Before an attempt after which memreap_swap_make_room() may be called. */
 static inline long memreap_swap_count(void)
 {
 	return atomic_long_read_acquire(&memreap_swap_released);

@@ -2,8 +2,8 @@
 /*
  * KUnit tests for the queue of swap entries that wait to be released.
  *
- * Nobody looks at the slots, an owner is an address that nobody looks behind,
- * and time is a number that the tests set: they need no swap device.
+ * Slots are only numbers, an owner is an address that is never dereferenced, and
+ * the tests set the time: they need no swap device.
  */
 #include <kunit/test.h>
 
@@ -17,10 +17,10 @@
 #include "swap_queue.h"
 #include "swap_release.h"
 
-/* When the tests begin: 0 would hide that a time was forgotten. */
+/* Start of the tests: 0 would hide an uninitialized time. */
 #define START		1000
 
-/* Told apart by address only. */
+/* Distinguished by address only. */
 static char owner_places[8];
 #define OWNER(i)	((void *)&owner_places[i])
 
@@ -331,14 +331,14 @@ static void last_used_is_spare_first(struct kunit *test)
 
 /**
  * struct walk - a random sequence of batches queued and entries taken
- * @test: that it is part of
- * @rnd: where the steps come from
+ * @test: of this test
+ * @rnd: state of the random steps
  * @now: the time
  * @first: the next of @slots to come out
  * @nr: how many there are
  * @slots: all that wait, one by one, in a ring
  * @refs: that the queue has to each owner
- * @merged: how often there was room in another batch
+ * @merged: how often another batch had room
  * @dry: how often no batch was spare
  */
 struct walk {
@@ -468,12 +468,12 @@ static void all_comes_out_as_it_went_in(struct kunit *test)
 		walk_check(w);
 	}
 	expect_empty(test, MODEL_BATCHES);
-	/* It has been about what it is to be about. */
+	/* Otherwise the test proves nothing. */
 	KUNIT_EXPECT_GT(test, w->merged, MODEL_STEPS / 100);
 	KUNIT_EXPECT_GT(test, w->dry, MODEL_STEPS / 100);
 }
 
-/* --- Those who fill and those who take at the same time --- */
+/* --- Concurrent threads that fill and that take --- */
 
 #define NR_FILLERS	3
 #define MAX_TAKERS	3
@@ -483,11 +483,11 @@ static void all_comes_out_as_it_went_in(struct kunit *test)
 
 /**
  * struct slot - an entry of a filler's own device
- * @owner: whose
- * @queued: it went in
- * @taken: it came out
+ * @owner: that it was queued for
+ * @queued: how often it was queued
+ * @taken: how often it was taken
  *
- * All of it is written plainly, by whoever has the entry in hand.
+ * Written without atomics by the thread that owns the entry.
  */
 struct slot {
 	void *owner;
@@ -496,19 +496,19 @@ struct slot {
 };
 
 /**
- * struct crowd - what the threads share
+ * struct shared - what the threads share
  * @q: the queue
  * @slots: of each filler's device
  * @refs: to each owner, of batches in use
  * @fillers: that have not finished
  * @takers: how many there are
- * @time: goes on with each batch that is queued
- * @go: all start at the same moment
- * @merged: how often there was room in another batch
+ * @time: advances with each batch that is queued
+ * @go: for a simultaneous start
+ * @merged: how often another batch had room
  * @dry: how often no batch was spare
- * @wrong: what must not happen
+ * @wrong: violations
  */
-struct crowd {
+struct shared {
 	struct swap_queue *q;
 	struct slot *slots[NR_FILLERS];
 	atomic_long_t refs[CROWD_OWNERS];
@@ -522,26 +522,26 @@ struct crowd {
 };
 
 /**
- * struct actor - a kthread
- * @crowd: that it is one of
+ * struct thread - a kthread
+ * @shared: with the others
  * @id: among the fillers, or the takers
- * @next: of each device, the slot to come next
- * @done: it does not touch the test's data any more
+ * @next: for each device, the next slot
+ * @done: it no longer uses the test's data
  */
-struct actor {
-	struct crowd *crowd;
+struct thread {
+	struct shared *shared;
 	unsigned int id;
 	unsigned int next[NR_FILLERS];
 	struct completion done;
 };
 
-static void expect(struct crowd *c, bool right)
+static void expect(struct shared *c, bool right)
 {
 	if (!right)
 		atomic_inc(&c->wrong);
 }
 
-/* Let others in between, on one CPU as well. */
+/* Lets other threads run in between, also with one CPU. */
 static void dawdle(struct rnd_state *rnd)
 {
 	if (prandom_u32_state(rnd) % 16 == 0)
@@ -550,11 +550,11 @@ static void dawdle(struct rnd_state *rnd)
 }
 
 /* Fill a batch with some of the filler's slots, each of them once. */
-static void fill(struct actor *a, struct swap_batch *batch,
+static void fill(struct thread *a, struct swap_batch *batch,
 		 struct rnd_state *rnd)
 {
 	unsigned int runs = 1 + prandom_u32_state(rnd) % 60;
-	struct slot *slots = a->crowd->slots[a->id];
+	struct slot *slots = a->shared->slots[a->id];
 
 	while (runs-- && !swap_batch_full(batch) &&
 	       a->next[0] < CROWD_SLOTS) {
@@ -565,7 +565,7 @@ static void fill(struct actor *a, struct swap_batch *batch,
 			nr += prandom_u32_state(rnd) % 100;
 		nr = min(nr, CROWD_SLOTS + 1 - offset);
 		nr = swap_batch_add(batch, a->id, offset, nr);
-		expect(a->crowd, nr);
+		expect(a->shared, nr);
 		a->next[0] = offset + nr;
 		for (unsigned int i = offset; i < offset + nr; i++) {
 			slots[i].owner = batch->owner;
@@ -576,8 +576,8 @@ static void fill(struct actor *a, struct swap_batch *batch,
 
 static int filler_fn(void *arg)
 {
-	struct actor *a = arg;
-	struct crowd *c = a->crowd;
+	struct thread *a = arg;
+	struct shared *c = a->shared;
 	struct rnd_state rnd;
 
 	prandom_seed_state(&rnd, 1 + a->id);
@@ -616,9 +616,9 @@ static int filler_fn(void *arg)
 	return 0;
 }
 
-static void release(struct actor *a, const struct swap_chunk *mine)
+static void release(struct thread *a, const struct swap_chunk *mine)
 {
-	struct crowd *c = a->crowd;
+	struct shared *c = a->shared;
 	unsigned int pages = 0;
 
 	expect(c, mine->queued > START);
@@ -651,8 +651,8 @@ static void release(struct actor *a, const struct swap_chunk *mine)
 
 static int taker_fn(void *arg)
 {
-	struct actor *a = arg;
-	struct crowd *c = a->crowd;
+	struct thread *a = arg;
+	struct shared *c = a->shared;
 	struct rnd_state rnd;
 
 	prandom_seed_state(&rnd, 100 + a->id);
@@ -678,16 +678,16 @@ static int taker_fn(void *arg)
 	return 0;
 }
 
-static void run_crowd(struct kunit *test, unsigned int takers)
+static void run_threads(struct kunit *test, unsigned int takers)
 {
 	unsigned int nr = NR_FILLERS + takers, started = 0, lost = 0;
-	struct actor *actors;
-	struct crowd *c;
+	struct thread *threads;
+	struct shared *c;
 
 	c = kunit_kzalloc(test, sizeof(*c), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, c);
-	actors = kunit_kcalloc(test, nr, sizeof(*actors), GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, actors);
+	threads = kunit_kcalloc(test, nr, sizeof(*threads), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, threads);
 	for (unsigned int i = 0; i < NR_FILLERS; i++) {
 		c->slots[i] = kunit_kcalloc(test, CROWD_SLOTS + 1,
 					    sizeof(*c->slots[i]), GFP_KERNEL);
@@ -700,25 +700,25 @@ static void run_crowd(struct kunit *test, unsigned int takers)
 	init_completion(&c->go);
 	atomic_set(&c->fillers, NR_FILLERS);
 	for (unsigned int i = 0; i < nr; i++) {
-		actors[i].crowd = c;
-		actors[i].id = i < takers ? i : i - takers;
-		init_completion(&actors[i].done);
+		threads[i].shared = c;
+		threads[i].id = i < takers ? i : i - takers;
+		init_completion(&threads[i].done);
 	}
 
 	/*
-	 * No assertion until all are done: it would free what they use. Takers
-	 * first: without them fillers might not come to an end.
+	 * No assertion until all have finished: it would free what they use.
+	 * Takers first: without them fillers might not finish.
 	 */
 	while (started < nr &&
 	       !IS_ERR(kthread_run(started < takers ? taker_fn : filler_fn,
-				   &actors[started], "swap_kunit/%u",
+				   &threads[started], "swap_kunit/%u",
 				   started)))
 		started++;
-	/* Fillers that are not there have finished. */
+	/* Fillers that were not started count as finished. */
 	atomic_sub(nr - max(started, takers), &c->fillers);
 	complete_all(&c->go);
 	for (unsigned int i = 0; i < started; i++)
-		wait_for_completion(&actors[i].done);
+		wait_for_completion(&threads[i].done);
 
 	KUNIT_ASSERT_EQ(test, started, nr);
 	KUNIT_EXPECT_EQ(test, atomic_read(&c->wrong), 0);
@@ -732,25 +732,25 @@ static void run_crowd(struct kunit *test, unsigned int takers)
 	kunit_info(test, "%lld queued, %d merged, %d without a batch\n",
 		   atomic64_read(&c->time) - START, atomic_read(&c->merged),
 		   atomic_read(&c->dry));
-	/* It has been about what it is to be about. */
+	/* Otherwise the test proves nothing. */
 	KUNIT_EXPECT_GT(test, atomic_read(&c->merged), 0);
 	KUNIT_EXPECT_GT(test, atomic_read(&c->dry), 0);
 	expect_empty(test, CROWD_BATCHES);
 }
 
-static void none_is_lost_in_a_crowd(struct kunit *test)
+static void none_is_lost_concurrently(struct kunit *test)
 {
-	run_crowd(test, MAX_TAKERS);
+	run_threads(test, MAX_TAKERS);
 }
 
 static void order_is_kept_for_one_taker(struct kunit *test)
 {
-	run_crowd(test, 1);
+	run_threads(test, 1);
 }
 
 /*
- * Somebody needs slots and finds none in the kernel's own queue: all that waits
- * others have taken, who are played by changes of what they count.
+ * A task needs slots and finds the kernel's own queue empty: all that wait have
+ * been taken by other tasks, which are simulated by changes of the counters.
  */
 #define TAKEN	5
 #define NEWER	1000
@@ -761,7 +761,7 @@ static void others_have_released_all(struct kunit *test)
 
 	atomic_long_add(TAKEN, &memreap_swap_released);
 	KUNIT_EXPECT_TRUE(test, memreap_swap_make_room(1, &released));
-	/* That has been told once. */
+	/* The second time nothing is new. */
 	KUNIT_EXPECT_FALSE(test, memreap_swap_make_room(1, &released));
 	atomic_long_sub(TAKEN, &memreap_swap_released);
 }
@@ -800,7 +800,7 @@ static struct kunit_case swap_release_test_cases[] = {
 	KUNIT_CASE(others_release_less_than_is_added),
 	KUNIT_CASE(others_release_nothing),
 	KUNIT_CASE_SLOW(all_comes_out_as_it_went_in),
-	KUNIT_CASE_SLOW(none_is_lost_in_a_crowd),
+	KUNIT_CASE_SLOW(none_is_lost_concurrently),
 	KUNIT_CASE_SLOW(order_is_kept_for_one_taker),
 	{}
 };

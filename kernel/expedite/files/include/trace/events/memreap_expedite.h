@@ -93,7 +93,7 @@ TRACE_EVENT(memreap_expedite_done,
 		__entry->mm_id = hash_ptr(req->mm, 32);
 		__entry->bytes = req->freed << PAGE_SHIFT;
 		__entry->ns = ns;
-		__entry->workers = req->crew;
+		__entry->workers = req->peak_workers;
 		__entry->outcome = req->outcome;
 	),
 

@@ -11,10 +11,10 @@
 struct oom_candidates;
 
 /*
- * The OOM killer has chosen: how many tasks there were to choose from, how many
- * of them had a size that was not known exactly, how many of those had to be
- * summed up, whether all had to be gone through once more, how long it took,
- * and who it is: 0 is nobody, -1 that a victim is dying already.
+ * The OOM killer has chosen: the number of eligible tasks, of those whose size
+ * was not known exactly, and of those that had to be summed up; whether all had
+ * to be scanned once more; the time it took; and the victim: 0 means none, -1
+ * that one is already dying.
  */
 TRACE_EVENT(memreap_oom_select,
 	TP_PROTO(const struct oom_candidates *candidates, unsigned int rescans,

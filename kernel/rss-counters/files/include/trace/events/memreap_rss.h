@@ -12,7 +12,7 @@
 
 /*
  * A process is about to get a second thread: its RSS counters have been spread
- * over the CPUs, which took so many bytes, or there was no memory for it.
+ * over the CPUs, for which so many bytes were allocated, or that failed.
  */
 TRACE_EVENT(memreap_rss_spread,
 	TP_PROTO(struct mm_struct *mm, int result),

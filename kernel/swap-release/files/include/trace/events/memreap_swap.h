@@ -11,12 +11,12 @@
 #ifndef _MEMREAP_SWAP_BY
 #define _MEMREAP_SWAP_BY
 /**
- * enum memreap_swap_by - who releases swap entries that waited
- * @SWAP_BY_WORKER: whose task it is
- * @SWAP_BY_SWAPOFF: who wants all of a device back
- * @SWAP_BY_NEED: who finds no free slot, or is at its memory.swap.max
- * @SWAP_BY_DEADLINE: who uses swap while they wait for too long
- * @SWAP_BY_HIBERNATION: so that none wait in the image of memory
+ * enum memreap_swap_by - why swap entries that waited are released
+ * @SWAP_BY_WORKER: by a worker, the normal case
+ * @SWAP_BY_SWAPOFF: swapoff needs all slots of a device
+ * @SWAP_BY_NEED: no free slot, memory.swap.max reached, or out of memory
+ * @SWAP_BY_DEADLINE: they waited too long; by a task that uses swap
+ * @SWAP_BY_HIBERNATION: none may wait in the image of memory
  */
 enum memreap_swap_by {
 	SWAP_BY_WORKER,
