@@ -115,11 +115,6 @@ static void print_step(const struct step *step)
 
 static void print_case(void)
 {
-	static bool printed;
-
-	if (printed)
-		return;
-	printed = true;
 	fprintf(stderr, "\nTest case: %u counters, %u CPUs, %s levels", nr_trees,
 		nr_cpu_ids, best ? "the best" : "odd");
 	for (unsigned int i = 0; i < shape.nr_levels; i++)
@@ -134,21 +129,7 @@ static void print_case(void)
 			models[i].value, models[i].slack);
 }
 
-/* Called on a failed check, or by a sanitizer. */
-void check_failed(void)
-{
-	print_case();
-}
-
-void __asan_on_error(void)
-{
-	print_case();
-}
-
-void __ubsan_on_report(void)
-{
-	print_case();
-}
+ON_FAILURE(print_case)
 
 static void record(enum step_kind kind, unsigned int cpu, unsigned int counter,
 		   long amount)

@@ -167,11 +167,6 @@ static void print_step(const struct step *step)
 
 static void print_case(void)
 {
-	static bool printed;
-
-	if (printed)
-		return;
-	printed = true;
 	fprintf(stderr, "\nTest case:\n");
 	for (unsigned int i = 0; i < nr_steps; i++)
 		print_step(&steps[i]);
@@ -187,21 +182,7 @@ static void print_case(void)
 	}
 }
 
-/* Called on a failed check, or by a sanitizer. */
-void check_failed(void)
-{
-	print_case();
-}
-
-void __asan_on_error(void)
-{
-	print_case();
-}
-
-void __ubsan_on_report(void)
-{
-	print_case();
-}
+ON_FAILURE(print_case)
 
 static void record(struct step step)
 {
