@@ -4,15 +4,15 @@
 # Usage: static.sh [--quick] TREE BUILD-DIR
 #
 # What a maintainer runs before reading a patch: checkpatch --strict on the topics' files and
-# hooks, sparse and W=1 on the objects they change, and those objects in the configurations that
-# people forget. --quick leaves the configurations out.
+# hooks, sparse and W=1 on the objects they change, and those objects in less common
+# configurations. --quick skips the configurations.
 #
 # TREE       a kernel tree with all topics applied; it is only read
 # BUILD-DIR  for scratch files, best on the file system of TREE; kept, which makes the next run
 #            faster
 #
-# Stock is TREE with the topics taken out again. What the tools say about stock too is not
-# held against the topics; anything beyond is listed, and the exit status is 1.
+# Stock is TREE with the topics reverted. Findings that stock has, too, are ignored; any other is
+# listed, and the exit status is 1.
 # CC= (default "gcc") and JOBS= (default: the number of CPUs) are respected.
 set -euo pipefail
 
@@ -63,7 +63,7 @@ checkpatch() {
         grep -v '^total:' || true
 }
 
-# Lines of the form FILE:LINE: LEVEL:TYPE: text, without those whose type is in a stock file too.
+# Lines of the form FILE:LINE: LEVEL:TYPE: text, without those of a type that a stock file has, too.
 beyond() { # STOCK-FILE
     local known
     known=$(checkpatch -f "$1" | sed -n 's/^[^ ]* [A-Z]*:\([A-Z_]*\): .*/\1/p' | sort -u)
@@ -74,7 +74,7 @@ beyond() { # STOCK-FILE
     done
 }
 
-# Kconfig.TOPIC, sourced from Kconfig, looks to checkpatch like Kconfig's own name.
+# checkpatch takes Kconfig.TOPIC, sourced from Kconfig, for Kconfig's own name.
 not_a_sourced_name() {
     local line number
     while IFS= read -r line; do
@@ -103,10 +103,10 @@ check_style() {
         while IFS= read -r file; do
             case $file in
             include/trace/events/*)
-                # checkpatch does not know how TRACE_EVENT() is written.
+                # checkpatch does not know the style of TRACE_EVENT().
                 checkpatch -f "$dir/files/$file" | beyond include/trace/events/oom.h ;;
             tools/testing/selftests/*)
-                # Nor that user space has its own types and habits.
+                # Nor that of user space.
                 checkpatch -f "$dir/files/$file" | beyond tools/testing/selftests/mm/mrelease_test.c ;;
             *)
                 checkpatch -f "$dir/files/$file" ;;
@@ -117,13 +117,13 @@ check_style() {
 
 # --- sparse and warnings ---
 
-# Make takes each variable that it finds in the environment for one of its own. What somebody has
-# set for other kernels (LLVM, KCFLAGS, W, KBUILD_...) must not decide what is found here.
+# Make imports all variables of the environment. Settings for other kernels (LLVM, KCFLAGS, W,
+# KBUILD_...) must not change the findings.
 clean_make() {
     env -i PATH="$PATH" HOME="${HOME-}" TMPDIR="${TMPDIR:-/tmp}" LC_ALL=C make "$@"
 }
 
-# Stock, from hard links: patch and rm replace names and leave the files behind them alone.
+# Stock, from hard links: patch and rm replace names and do not change the linked files.
 make_stock() {
     rm -rf "$work/stock"
     cp -al "$tree" "$work/stock" 2>/dev/null || {
@@ -178,15 +178,15 @@ compile() { # TREE O ARCH CROSS_COMPILE, targets and variables as arguments behi
     clean_make -s -C "$src" O="$out" ARCH="$arch" CROSS_COMPILE="$cross" CC="$cross$cc" -j"$jobs" "$@"
 }
 
-# Warnings without what changes when lines move. By which way a header was included is no finding;
-# what is wrong in it has a line of its own.
+# Warnings without line numbers. How a header was included is no finding; a warning in it has a line
+# of its own.
 messages() {
     grep -E ': (warning|error|note): |^make.*\*\*\*' |
         grep -v ': note: in included file' |
         sed -E "s|$work/stock/||g; s|$tree/||g; s|^(\.\./)+||; s|:[0-9]+(:[0-9]+)?: |: |" | sort || true
 }
 
-# The objects may be there from the last run; their warnings are not.
+# Objects may exist from the last run, and would then be compiled without warnings.
 forget() { # O targets
     local out=$1 target
     shift
@@ -205,10 +205,10 @@ analyse() { # TREE O targets
     compile "$src" "$out" x86 "" -k W=1 C=1 "$@" 2>&1 >"$out/log"
 }
 
-# release.c does the work of folios_put_refs() in mm/swap.c, whose conditional locking sparse does
-# not follow either, and nobody can use folio_walk_start() without its complaint, as in mm/ksm.c:
-# the same words about another function are no addition. In dump_task() it complains where the
-# counter is read by an inline function, in mm.h or, with a topic, elsewhere.
+# Sparse reports the conditional locking in release.c as it does in folios_put_refs() of mm/swap.c,
+# and any use of folio_walk_start() as in mm/ksm.c: the same message for another function is no
+# addition. For dump_task() it reports the inline function that reads the counter, in mm.h or, with
+# a topic, elsewhere.
 beyond_counterpart() {
     local line
     while IFS= read -r line; do
@@ -238,7 +238,7 @@ build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
     shift 4
     if configure "$tree" "$out" "$arch" "$cross" "$@" >"$out.txt"; then
         local targets
-        # Asked for by name, make compiles what the configuration leaves out.
+        # By name, make compiles objects that the configuration excludes, too.
         if grep -q '^CONFIG_KSM=y' "$out/.config"; then
             targets=$hooked
         else
