@@ -12,7 +12,7 @@ struct memreap_rmap_count;
 
 #ifndef _MEMREAP_RMAP_KIND
 #define _MEMREAP_RMAP_KIND
-/* Kinds of pages, by how their mappings are found. */
+/* Kinds of pages, which differ in how their mappings are found. */
 enum memreap_rmap_kind {
 	MEMREAP_RMAP_KSM,
 	MEMREAP_RMAP_ANON,

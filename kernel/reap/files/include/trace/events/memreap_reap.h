@@ -13,11 +13,11 @@
 #define _MEMREAP_REAP_STAT
 /**
  * struct memreap_reap_stat - what one reaper did in one pass
- * @pages: what was unmapped, in units of PAGE_SIZE: 512 for a huge page of 2 MiB
- * @chunks: chunks claimed and worked on
- * @yields: times the mmap_lock was given up because somebody waited for it
- * @pauses: times the CPU was left to others who wanted it
- * @ns: from the start to the end of the pass, waiting included
+ * @pages: unmapped, in units of PAGE_SIZE: 512 for a huge page of 2 MiB
+ * @chunks: chunks claimed and processed
+ * @yields: releases of the mmap_lock because another task waited for it
+ * @pauses: pauses because another task wanted the CPU
+ * @ns: from the start to the end of the pass, including waiting
  */
 struct memreap_reap_stat {
 	unsigned long pages;

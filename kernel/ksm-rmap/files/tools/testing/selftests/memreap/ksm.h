@@ -179,7 +179,7 @@ struct squeeze {
 	bool swap;
 };
 
-/* Uses swap space that exists, or zram0 if nobody uses that. */
+/* Uses swap space that exists, or zram0 if that is unused. */
 static inline const char *swap_begin(struct squeeze *s, size_t size)
 {
 	long disksize;

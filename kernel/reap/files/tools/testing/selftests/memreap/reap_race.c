@@ -445,12 +445,12 @@ TEST_F_TIMEOUT(reap, hugetlb_stays_until_exit, RACE_LIMIT)
 	write_file(NR_HUGEPAGES, text);
 	before = free_hugepages();
 	if (before < 4)
-		SKIP(return, "no hugetlb pages to be had");
+		SKIP(return, "no free hugetlb pages");
 
 	region.size = 4 * size;
 	verdict = victim_start(&self->victim, &ops);
 	if (verdict == UNSUPPORTED)
-		SKIP(return, "no hugetlb mapping to be had");
+		SKIP(return, "no hugetlb mapping");
 	ASSERT_EQ(verdict, GOOD);
 	ASSERT_TRUE(victim_park(&self->victim));
 	ASSERT_GT(rss(self->victim.pid), 2 * MIB);
