@@ -11,7 +11,7 @@ use crate::{Pid, escape};
 /// The most of an offending line that an error repeats, in bytes.
 const MAX_EXCERPT_BYTES: usize = 80;
 
-/// Why something could not be had from the kernel.
+/// Why something could not be read from the kernel or done by it.
 ///
 /// As usual the text does not repeat that of [`source`](std::error::Error::source): print the
 /// chain, as `{:#}` of `anyhow` does.
@@ -93,9 +93,8 @@ impl Error {
         }
     }
 
-    /// Whether the process that was asked about is no more (or cannot be seen, see
-    /// [`Error::Gone`]). A zombie is not gone yet: asked for what it no longer has, it gives
-    /// [`Error::NoMemory`].
+    /// Whether the process does not exist any more (or cannot be seen, see [`Error::Gone`]). A
+    /// zombie still exists: reading what it no longer has fails with [`Error::NoMemory`].
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
     }

@@ -8,7 +8,7 @@ pub enum Topic {
     /// Reapers share an address space, so that several threads in process_mrelease(2) help each
     /// other.
     Reap,
-    /// The kernel frees the memory of killed processes by itself, at once:
+    /// The kernel frees the memory of killed processes itself, at once:
     /// [`SignalFlags::EXPEDITE`](crate::pidfd::SignalFlags::EXPEDITE).
     Expedite,
     /// Mappings of merged pages (KSM) are found without looking at all of them.

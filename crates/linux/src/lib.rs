@@ -7,7 +7,7 @@
 //! Input is not trusted: a process chooses its own name and command line, and a container may
 //! mount what it likes over /proc. Nothing here panics on it, reads are bounded, a number that
 //! does not fit is an error, and what is displayed has its control characters escaped
-//! ([`escape`]).
+//! ([`escape()`]).
 
 mod error;
 mod escape;

@@ -13,7 +13,7 @@ pub struct Mapping<'a> {
     pub offset: u64,
     /// The file's inode; 0 for anonymous memory.
     pub inode: u64,
-    /// The file's path, or a name such as "[stack]"; empty for none. Only up to the first space.
+    /// The file's path, or a name such as `[stack]`; empty for none. Only up to the first space.
     pub name: &'a str,
 }
 

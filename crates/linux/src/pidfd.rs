@@ -37,9 +37,9 @@ pub enum Release {
     /// The memory that can be freed while the process still exits is free. What is left is
     /// freed by the process itself: page tables, locked and shared memory.
     Done,
-    /// EAGAIN: some of the memory could not be had just now. Try again.
+    /// EAGAIN: some of the memory could not be freed at this time. Try again.
     Again,
-    /// ESRCH: the process is already past the point where it gives its memory up, and frees it
+    /// ESRCH: the process is already past the point where it leaves its memory, and frees it
     /// itself.
     Gone,
     /// EINVAL: the process has not been killed, or another process that lives shares its memory.

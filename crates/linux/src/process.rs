@@ -28,7 +28,7 @@ use crate::{Error, Pid, Result, Root, read, text};
 /// How much of a command line is read, in bytes.
 const MAX_CMDLINE_BYTES: usize = 64 << 10;
 
-/// The processes there are, in the order the kernel gives (ascending). Without those that are
+/// The processes, in the order in which the kernel lists them (ascending). Without those that are
 /// hidden from the caller (hidepid), and without threads. One that appears or exits meanwhile
 /// may or may not be among them.
 ///
@@ -49,7 +49,7 @@ pub fn pids(root: &Root) -> Result<impl Iterator<Item = Pid>> {
 /// One process, held by its directory in /proc: all that is read is about one and the same
 /// process. When another process has its ID by now, this one is gone ([`Error::Gone`]).
 ///
-/// Everything is read anew on each call. [`cmdline`](Process::cmdline),
+/// Each call reads the file again. [`cmdline`](Process::cmdline),
 /// [`smaps_rollup`](Process::smaps_rollup) and, on some kernels, [`exe`](Process::exe) take the
 /// lock of the process's memory map and may have to wait for it, which can take long just when
 /// memory is short. The others do not wait for the process.

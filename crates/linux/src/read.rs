@@ -57,7 +57,7 @@ pub(crate) fn some(file: impl AsFd, buffer: &mut [u8]) -> std::result::Result<us
     retry_on_intr(|| rustix::io::read(&file, &mut *buffer))
 }
 
-/// As [`file`], for a file in an open directory. More than `limit` bytes are cut off.
+/// As [`file()`], for a file in an open directory. More than `limit` bytes are cut off.
 pub(crate) fn up_to_at(dir: impl AsFd, name: &CStr, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
     up_to(open_at(dir, name)?, limit)
 }

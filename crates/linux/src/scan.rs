@@ -1,7 +1,7 @@
 //! Reads files of all processes again and again, without allocating: for a program that has to decide when
 //! memory is short.
 //!
-//! Everything is read into buffers of the caller's and parsed in place. What cannot be read or is malformed
+//! Everything is read into the caller's buffers and parsed in place. What cannot be read or is malformed
 //! is a [`Failure`], without a text. For other uses there is [`Process`](crate::Process).
 
 use std::ffi::CStr;
@@ -218,7 +218,7 @@ pub struct Brief {
     pub ppid: Option<Pid>,
     /// Its real user.
     pub uid: u32,
-    /// Its session, if the kernel tells and that is in the PID namespace of /proc.
+    /// Its session, if the kernel reports it and it is in the PID namespace of /proc.
     pub session: Option<Pid>,
     /// It has memory of its own: not so for kernel threads, zombies, and dead first threads.
     pub has_memory: bool,

@@ -72,7 +72,7 @@ pub fn unblock_all() -> io::Result<()> {
 }
 
 impl SignalMask {
-    /// Gives the calling thread this mask again.
+    /// Restores this mask for the calling thread.
     ///
     /// # Errors
     /// As [`block`].

@@ -24,9 +24,9 @@ pub struct Hierarchy {
     pub namespace: Namespace,
 }
 
-/// Where the paths of processes' cgroups begin, which the kernel tells from the root of the reader's cgroup
-/// namespace: that root's own path in the hierarchy, "" for the hierarchy's root. `None` if it is not known,
-/// or not in what is mounted.
+/// Where the paths of processes' cgroups begin, which the kernel reports relative to the root of the
+/// reader's cgroup namespace: that root's own path in the hierarchy, "" for the hierarchy's root. `None` if
+/// it is not known, or not in what is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace(Option<Vec<u8>>);
 
@@ -58,7 +58,7 @@ impl Hierarchy {
         self.path.join(cgroup.strip_prefix("/").unwrap_or(cgroup))
     }
 
-    /// The path in the hierarchy of a process's cgroup; as the kernel tells it, if that is not known.
+    /// The path in the hierarchy of a process's cgroup; as the kernel reports it, if that is not known.
     ///
     /// # Errors
     /// As [`Process::cgroup`].
@@ -96,7 +96,8 @@ impl Namespace {
         Self(Self::search(root, mounted, path))
     }
 
-    /// Nothing tells the names of the levels above. But we are somewhere below, and know how deep.
+    /// Searches for the names of the levels above: no file has them, but this process is somewhere below,
+    /// at a known depth.
     fn search(root: &Root, mounted: &Path, path: &Path) -> Option<Vec<u8>> {
         let above = levels_above(mounted)?;
         let file = root.proc().join("self/cgroup");

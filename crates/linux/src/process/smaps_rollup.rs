@@ -91,7 +91,7 @@ impl Rollup {
     }
 
     /// What comes back when the process dies: the anonymous and the shared memory that it alone maps, and
-    /// its share of swap. Pages of files stay in the page cache, and could be had without its death.
+    /// its share of swap. Pages of files stay in the page cache, and could be reclaimed without its death.
     ///
     /// Never less than that, and no more than its share of anonymous and shared memory. More only where it
     /// maps files and memory that others hold too: the sums of clean and dirty pages do not tell them apart.

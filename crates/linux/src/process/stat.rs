@@ -34,8 +34,8 @@ pub struct Stat {
     pub nice: i32,
     /// Threads; 0 when it is being reaped.
     pub num_threads: u32,
-    /// When it was started, in clock ticks since boot. Tells apart two processes that had the
-    /// same ID one after the other, unless that took less than a tick.
+    /// When it was started, in clock ticks since boot. Distinguishes two processes that had
+    /// the same ID one after the other, unless both started within one tick.
     pub start_time: u64,
     /// Size of its address space in bytes.
     pub vsize: u64,

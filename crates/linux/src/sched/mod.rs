@@ -21,8 +21,8 @@ pub fn policy(tid: i32) -> Result<i32, Errno> {
     answer(unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid) })
 }
 
-/// Gives a thread, or the calling one if `tid` is 0, a policy; `priority` is 0 except for real-time policies.
-/// Can be called after a fork.
+/// Sets the policy of a thread, or of the calling one if `tid` is 0; `priority` is 0 except for real-time
+/// policies. Can be called after a fork.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE, for most policies; ESRCH; EINVAL for an unknown policy or priority.

@@ -32,7 +32,7 @@ impl Policy {
         }
     }
 
-    /// Gives a thread, or the calling one if `tid` is 0, this policy.
+    /// Sets this policy for a thread, or for the calling one if `tid` is 0.
     ///
     /// # Errors
     /// As [`set_policy`].
@@ -69,9 +69,9 @@ impl Threads {
         Ok(all)
     }
 
-    /// Gives the threads that have the policy `from`, or all of them, the policy `to`. Returns how many it
-    /// has changed. Needs CAP_SYS_NICE, except for [`Policy::Idle`]; threads for which the kernel refuses it
-    /// keep theirs.
+    /// Sets the policy `to` for the threads that have the policy `from`, or for all of them. Returns how many
+    /// it has changed. Needs CAP_SYS_NICE, except for [`Policy::Idle`]; threads for which the kernel refuses
+    /// it keep theirs.
     pub fn change(&self, from: Option<Policy>, to: Policy) -> usize {
         let mut changed = 0;
         let _ = self.for_each(|tid, name| {

@@ -5,13 +5,13 @@
 //! What /proc/PID/status says (`RssAnon`, `RssShmem` and `VmSwap`) is cheap, and an upper bound once it is
 //! known how far its counters can be off. So all processes are ranked by their upper bounds, and read exactly
 //! from the top down until the next bound cannot beat the best exact score: the same victim as if all had
-//! been read ([`search`]).
+//! been read (`search`).
 //!
 //! With thousands of processes even the cheap readings take too long at the time of the choice. They are made
 //! beforehand ([`Chooser::refresh`]), a part at a time, and stay upper bounds because the system's own
-//! counters say how much can have been allocated since ([`table`]). Only processes whose bound could still
+//! counters say how much can have been allocated since (`table`). Only processes whose bound could still
 //! beat the best are read again. When a kill may come soon, the likely victims are also read exactly
-//! beforehand ([`ahead`]), and such a reading decides if it provably still can ([`cache`]).
+//! beforehand (`ahead`), and such a reading decides if it provably still can (`cache`).
 //!
 //! (A bound grows by all that the system allocates, because it could have been this process. When that is
 //! more than the best process has, every process is a candidate again, and only a reading excludes it, in

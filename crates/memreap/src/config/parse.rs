@@ -46,8 +46,8 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
     let defaults = defaults(top.section("policy"));
     let mut rules = Vec::new();
     top.sections("rule", |mut section| {
-        if rules.len() == Policy::RULES {
-            section.reject_all(&format!("more than {} rules; a rule can have lists", Policy::RULES));
+        if rules.len() == Policy::MAX_RULES {
+            section.reject_all(&format!("more than {} rules; a rule can have lists", Policy::MAX_RULES));
         } else {
             rules.extend(rule(section));
         }

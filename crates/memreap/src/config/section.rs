@@ -154,7 +154,7 @@ impl<'a, 't> Section<'a, 't> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// Those of `keys` that there are, with what they are set to, for people: "user root, name x".
+    /// Describes those of `keys` that are set, with their values, as text: "user root, name x".
     pub(super) fn describe(&self, keys: &[&str]) -> String {
         let Some(table) = self.table else { return String::new() };
         let all: Vec<_> = keys

@@ -22,7 +22,7 @@ use crate::{units, users};
 pub enum Selector {
     /// By its ID.
     Pid(Pid),
-    /// By all of its comm, or of the base name of argv[0] or of its executable.
+    /// By all of its comm, or of the base name of `argv[0]` or of its executable.
     Name(OsString),
 }
 

@@ -115,12 +115,12 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The most rules that count.
-    pub const RULES: usize = 1000;
+    /// So many rules are used at most: each process is compared with all of them.
+    pub const MAX_RULES: usize = 1000;
 
-    /// A policy of rules, in their order. Those after the first [`Policy::RULES`] do not count.
+    /// A policy of rules, in their order. Those after the first [`Policy::MAX_RULES`] do not count.
     pub fn new(mut rules: Vec<Rule>) -> Self {
-        rules.truncate(Self::RULES);
+        rules.truncate(Self::MAX_RULES);
         Self { rules, ..Self::default() }
     }
 

@@ -14,10 +14,10 @@ use crate::kill::SignalFirst;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-const TOTAL: u64 = 2048 * MIB;
-const ZRAM: u64 = 1024 * MIB;
+const TOTAL_BYTES: u64 = 2048 * MIB;
+const ZRAM_BYTES: u64 = 1024 * MIB;
 /// What the kernel, its caches and processes that never change take.
-const BASE: u64 = 500 * MIB;
+const BASE_BYTES: u64 = 500 * MIB;
 /// The machine, and limited cgroups.
 const MEMORIES: usize = 5;
 /// The time step of the simulation.
@@ -95,9 +95,9 @@ struct Sim {
     total: u64,
     /// What of it no kill frees: tmpfs, huge pages, the kernel's.
     unfreeable: u64,
-    /// The kernel tells of pressure.
+    /// The kernel reports pressure.
     psi: bool,
-    /// Who ends is started anew.
+    /// A process that ends is started again.
     restarts: bool,
     /// All processes are in one cgroup, which has no limit.
     together: bool,
@@ -137,7 +137,7 @@ impl Sim {
     fn new(saves: f64) -> Self {
         Self {
             now: Duration::ZERO,
-            total: TOTAL,
+            total: TOTAL_BYTES,
             unfreeable: 0,
             psi: true,
             restarts: false,
@@ -229,7 +229,7 @@ impl Sim {
     }
 
     fn used(&self) -> u64 {
-        BASE + self.unfreeable + self.procs.iter().map(|p| p.bytes).sum::<u64>()
+        BASE_BYTES + self.unfreeable + self.procs.iter().map(|p| p.bytes).sum::<u64>()
     }
 
     fn available(&self) -> u64 {
@@ -258,9 +258,9 @@ impl Sim {
             .map(|grow| grow.min(self.total))
             .sum();
         self.reclaimed = room < self.total / 20;
-        if self.reclaimed && self.swapped < ZRAM {
+        if self.reclaimed && self.swapped < ZRAM_BYTES {
             // Reclaim swaps out more than is asked for, and gains what compression saves.
-            self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM).min(self.used());
+            self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM_BYTES).min(self.used());
         }
         let room = self.available();
         let limits: Vec<(u64, u64)> = self.groups.iter().map(|(g, _)| (g.id, self.room(g))).collect();
@@ -270,7 +270,7 @@ impl Sim {
             let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
-        self.swapped = self.swapped.min(self.used() - BASE - self.unfreeable);
+        self.swapped = self.swapped.min(self.used() - BASE_BYTES - self.unfreeable);
         // Tasks that do not allocate stall only when code is read from disk again and again.
         if room < self.total / 50 && (wanted > 0 || self.unfreeable > 0) {
             self.stalled += MOMENT;
@@ -319,7 +319,7 @@ impl World for Sim {
             total: self.total,
             available: self.available(),
             disk_free: 0,
-            zram_free: ZRAM - self.swapped,
+            zram_free: ZRAM_BYTES - self.swapped,
             zram: [self.swapped, (self.swapped as f64 * (1.0 - self.saves)) as u64],
             stalled: self.psi.then_some([self.stalled; 2]),
         })
@@ -361,7 +361,8 @@ impl World for Sim {
     }
 
     fn probe(&mut self, _memory: usize) {
-        self.swapped = (self.swapped + 4 * MIB).min(ZRAM).min(self.used() - BASE - self.unfreeable);
+        self.swapped =
+            (self.swapped + 4 * MIB).min(ZRAM_BYTES).min(self.used() - BASE_BYTES - self.unfreeable);
     }
 
     fn throttle(&mut self, memory: usize, _governor: &Governor) {
@@ -447,7 +448,7 @@ impl Run {
                 self.sim.now,
                 self.sim.procs
             );
-            // PSI tells once in half a second.
+            // PSI reports once in half a second.
             let pressure =
                 self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
             if pressure {
@@ -521,8 +522,8 @@ fn swap_that_frees_nothing_does_not_count() {
     run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
     run.pass(60 * S);
     // Long before swap was full.
-    assert!(run.sim.kills[0].headroom < TOTAL / 8, "{:?}", run.sim.kills);
-    let full = Duration::from_secs_f64((TOTAL - BASE + ZRAM) as f64 / (400 * MIB) as f64);
+    assert!(run.sim.kills[0].headroom < TOTAL_BYTES / 8, "{:?}", run.sim.kills);
+    let full = Duration::from_secs_f64((TOTAL_BYTES - BASE_BYTES + ZRAM_BYTES) as f64 / (400 * MIB) as f64);
     assert!(run.sim.kills[0].at < full, "{:?}", run.sim.kills);
 }
 
@@ -532,7 +533,7 @@ fn large(config: &Config) -> Run {
     let mut run = Run::new(0.5, config);
     run.sim.total = 512 * GIB;
     for _ in 0..INNOCENTS {
-        run.sim.spawn((run.sim.total - BASE - 35 * GIB) / INNOCENTS, 0, 0);
+        run.sim.spawn((run.sim.total - BASE_BYTES - 35 * GIB) / INNOCENTS, 0, 0);
     }
     run
 }
@@ -624,11 +625,11 @@ fn who_is_asked_first_has_the_time_that_there_is() {
 }
 
 /// A machine whose memory no kill frees, but for 38 MiB, and this many processes of this size; where the
-/// kernel tells of pressure or not.
+/// kernel reports pressure or not.
 fn crowded(psi: bool, count: u64, bytes: u64) -> Run {
     let mut run = Run::new(0.0, &Config::default());
     run.sim.psi = psi;
-    run.sim.unfreeable = TOTAL - BASE - count * bytes - 38 * MIB;
+    run.sim.unfreeable = TOTAL_BYTES - BASE_BYTES - count * bytes - 38 * MIB;
     for _ in 0..count {
         run.sim.spawn(bytes, 0, 0);
     }
@@ -714,11 +715,11 @@ fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
         }
         run.pass(150 * S);
         let killed = run.sim.kills.len();
-        assert!(run.sim.available() > TOTAL / 20, "{rate}: {killed} killed");
+        assert!(run.sim.available() > TOTAL_BYTES / 20, "{rate}: {killed} killed");
         assert_eq!(run.sim.complaints, 0, "{rate}");
         // No more than necessary: at most a tenth of memory is free because of the kills.
         let left = (300 - killed as u64) * 12 * MIB;
-        assert!(left + BASE > TOTAL * 8 / 10, "{rate}: {killed} killed");
+        assert!(left + BASE_BYTES > TOTAL_BYTES * 8 / 10, "{rate}: {killed} killed");
     }
 }
 
@@ -748,13 +749,13 @@ fn a_kill_at_the_end_of_the_daemon_is_told() {
 
 #[test]
 fn memory_that_comes_and_goes_disables_nothing() {
-    // A balloon driver gives and takes all the time.
+    // A balloon driver returns memory and takes it again all the time.
     for (rate, cap) in [(50, u64::MAX), (400, u64::MAX), (400, 1000 * MIB)] {
         let mut run = Run::new(0.3, &Config::default());
         run.sim.spawn(200 * MIB, 0, 0);
         let id = run.sim.spawn(10 * MIB, rate * MIB, cap);
         for moment in 0..12_000 {
-            run.sim.total = TOTAL - moment % 16 * MIB;
+            run.sim.total = TOTAL_BYTES - moment % 16 * MIB;
             run.pass(MOMENT);
         }
         let expected = if cap == u64::MAX { vec![id] } else { vec![] };
@@ -838,7 +839,7 @@ fn a_day_of_hostile_events() {
                 5 => {
                     // Exits by itself just before or after it is chosen.
                     let id = run.sim.spawn(5 * MIB, rate, u64::MAX);
-                    while run.sim.kills.len() == before && run.sim.available() > TOTAL / 8 {
+                    while run.sim.kills.len() == before && run.sim.available() > TOTAL_BYTES / 8 {
                         run.pass(MOMENT);
                     }
                     run.sim.procs.retain(|p| p.id != id);

@@ -185,7 +185,7 @@ struct Client {
 
 impl Server {
     /// Listens at `address`: the path of a Unix socket, or a loopback address with a port
-    /// ("127.0.0.1:9105", "[::1]:9105"). A socket that an earlier daemon left behind is replaced.
+    /// (`127.0.0.1:9105`, `[::1]:9105`). A socket that an earlier daemon left behind is replaced.
     ///
     /// # Errors
     /// When that is not possible, the address is not a loopback address, or another process listens there.

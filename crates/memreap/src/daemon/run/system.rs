@@ -35,9 +35,9 @@ const MEMORY_TIMEOUT: Duration = Duration::from_millis(500);
 /// When the memory is seen to be free within this time after the exit, it was back at the exit.
 const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
 /// A process's memory is back when this part of it at most is left.
-const LEFT_DIVISOR: u64 = 8;
+const MAX_REMAINDER_DIVISOR: u64 = 8;
 /// All victims' memory is back when this part of what was expected was seen to be free.
-const SEEN_DIVISOR: u64 = 4;
+const MIN_FREED_DIVISOR: u64 = 4;
 /// The time between two searches for limits, at least: each walks the cgroup tree.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The niceness of threads that free memory as long as it is critical, and afterwards.
@@ -512,7 +512,7 @@ impl World for System {
                 let waits_for_cpu =
                     outcome.method == Method::Expedite && killed.at.elapsed() >= MEMORY_TIMEOUT;
                 let left = || self.scan.statm(killed.record.pid).map_or(0, |memory| memory.resident);
-                if !waits_for_cpu || left() > killed.bytes / LEFT_DIVISOR {
+                if !waits_for_cpu || left() > killed.bytes / MAX_REMAINDER_DIVISOR {
                     return Progress::Dying;
                 }
             }
@@ -521,7 +521,7 @@ impl World for System {
         // A process that was reading the victim's memory just then keeps it until it has read it: the victim
         // can have exited and its memory not be free.
         let over = *killed.over.get_or_insert_with(Instant::now);
-        let wanted = killed.free_before.saturating_add(killed.record.expected / SEEN_DIVISOR);
+        let wanted = killed.free_before.saturating_add(killed.record.expected / MIN_FREED_DIVISOR);
         if free_bytes(&sample) < wanted && over.elapsed() < MEMORY_TIMEOUT {
             return Progress::Dying;
         }
