@@ -233,21 +233,48 @@ check_warnings() {
 
 # --- configurations ---
 
+# Prints those of the objects that the configuration builds: asked for by name, make compiles the others as
+# well. The symbols are those of the object's line, and of the conditionals around it, in its folder's Makefile.
+configured() { # TREE O, objects
+    local src=$1 out=$2 object
+    shift 2
+    for object in "$@"; do
+        awk -v object="${object##*/}" '
+            NR == FNR { if (/^CONFIG_.*=[ym]$/) { sub(/=.*/, ""); on[$0] = 1 }; next }
+            { line = line $0 }
+            /\\$/ { sub(/\\$/, " ", line); next }
+            { $0 = line; line = "" }
+            /^ifdef[ \t]+CONFIG_/ { around[++depth] = $2; next }
+            /^if(def|ndef|eq|neq)/ { around[++depth] = ""; next }
+            /^endif/ { delete around[depth--]; next }
+            /^(obj|lib)-\$\(CONFIG_/ {
+                for (i = 2; i <= NF && $i != object; i++)
+                    ;
+                if (i > NF)
+                    next
+                symbol = $1
+                gsub(/.*\(|\).*/, "", symbol)
+                off = !on[symbol]
+                for (i = 1; i <= depth; i++)
+                    off = off || (around[i] != "" && !on[around[i]])
+            }
+            END { exit off }
+        ' "$out/.config" "$src/${object%/*}/Makefile" && echo "$object"
+    done
+    return 0
+}
+
 build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
     local title=$1 arch=$2 cross=$3 out=$4
     shift 4
     if configure "$tree" "$out" "$arch" "$cross" "$@" >"$out.txt"; then
         local targets
-        # By name, make compiles objects that the configuration excludes, too.
-        if grep -q '^CONFIG_KSM=y' "$out/.config"; then
-            targets=$hooked
-        else
-            targets=$(grep -vx mm/ksm.o <<<"$hooked")
-        fi
         # shellcheck disable=SC2086
-        forget "$out" $targets $added
+        targets=$(configured "$tree" "$out" $hooked $added)
         # shellcheck disable=SC2086
-        compile "$tree" "$out" "$arch" "$cross" -k $targets $added 2>&1 >"$out/log" |
+        forget "$out" $targets
+        # shellcheck disable=SC2086
+        compile "$tree" "$out" "$arch" "$cross" -k $targets 2>&1 >"$out/log" |
             grep -E ': (warning|error): |\*\*\*' >"$out.txt" || true
     fi
     report "$title" <"$out.txt"
