@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # The two commands of the project are `make demo` and `make test`; everything they do is done
 # by the lab, a Rust program: `cargo run --release -p lab -- --help`.
 

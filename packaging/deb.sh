@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
 # Makes a Debian package of a memreap that has been built: packaging/deb.sh target/release/memreap [FOLDER].
 # Needs dpkg-dev. Prints the package's path.
 set -eu

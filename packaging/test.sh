@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
 # Checks the files in this folder, as far as the tools for it are installed. Fails when one of them finds an error.
 set -eu
 cd "$(dirname "$0")"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
 # Runs inside the new root folder, as root, after the packages are there and image/files were
 # copied over them: makes the guest quick to boot and quiet afterwards. The arguments are the
 # contestants' packages.

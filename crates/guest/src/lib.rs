@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The workloads ("scenarios") that run in the lab's guests, and the guest's side of the face-off.
 //!
 //! PID 1 (crates/init) starts a scenario as `/bin/guest scenario NAME ARGS...`.

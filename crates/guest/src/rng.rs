@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A random number generator whose numbers repeat.
 
 /// splitmix64: the same seed generates the same numbers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! PID 1: sets the guest up, does its one job, reports, and ends the machine.
 
 use std::path::Path;

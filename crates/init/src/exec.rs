@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes that PID 1 starts. PID 1 waits for their ends, and reaps every orphan meanwhile.
 
 use std::fs::File;

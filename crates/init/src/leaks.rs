@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Checks whether a job has leaked the kernel's memory, if the host requests that by `kmemleak=on`
 //! (CONFIG_DEBUG_KMEMLEAK). It is off by default because it makes allocations much slower.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! PID 1 of the lab's guests, and the channel on which guests report to the host.
 //!
 //! The host puts this static program into the initramfs as `/init`, beside `/job.json`. It mounts the usual

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Virtio-serial ports, found by the names that QEMU gave them.
 
 use std::fs;

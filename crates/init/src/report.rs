@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The guest's end of the result channel: sends the messages of [`protocol::results`].
 
 use std::fs::File;

@@ -175,11 +175,17 @@ fn cells(metric: &Metric) -> [String; 4] {
         "count" => number(value),
         unit => format!("{} {unit}", number(value)),
     };
+    let (base, changed) = (metric.base_median(), metric.changed_median());
     let interval = metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends)));
     [
-        value(metric.base_median()),
-        value(metric.changed_median()),
-        format!("{}{interval}", ratio(metric.ratio)),
+        value(base),
+        value(changed),
+        // With a zero, a ratio says how zeros are treated and nothing else.
+        if base > 0.0 && changed > 0.0 {
+            format!("{}{interval}", ratio(metric.ratio))
+        } else {
+            String::new()
+        },
         metric.verdict.to_string(),
     ]
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! An open directory, and the files in it: read into the caller's buffers, without allocating.
 
 use std::ffi::CStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Errors, with the path and the line.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Escapes bytes that another process has chosen, for output.
 
 use std::ffi::{OsStr, OsString};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which of this project's topics the running kernel has, and sysctls for memory.
 
 use crate::{Result, Root, read, text};

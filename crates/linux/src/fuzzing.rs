@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Entries for fuzzing, called by the targets in fuzz/ and by the test below. Each takes any bytes,
 //! runs a parser on them and panics when what it says cannot be true: a number that is not in the
 //! text (it has wrapped, or is another's), or a text that could act on a terminal. Says whether the

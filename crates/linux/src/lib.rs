@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Typed, policy-free access to what Linux offers for killing processes and for memory.
 //!
 //! One module per source in the kernel. Each has a parser, a pure function over bytes, and a

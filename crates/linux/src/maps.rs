@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID/maps: the mappings of a process.
 
 /// One line of /proc/PID/maps.

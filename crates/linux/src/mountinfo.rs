@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID/mountinfo: what is mounted where.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! This process's own memory: releases what only the start has needed.
 
 use std::fs;

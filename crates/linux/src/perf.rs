@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! An alarm that goes off after a number of page faults on a CPU, of any process: a software event counter of
 //! the kernel (perf_event_open(2)), which counts as part of the fault and costs nothing while no new memory
 //! is touched.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! pidfds: descriptors that refer to the same process even when its ID is reused; and what can be done with
 //! them: signals, waiting, swapping pages out, and getting the memory of a dying process back.
 

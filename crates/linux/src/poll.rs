@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Waits for one file: poll(2).
 
 use std::os::fd::AsFd;

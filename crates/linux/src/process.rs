@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID: the files of one process.
 
 pub(crate) mod cgroup;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pressure stall information (PSI): the share of time in which tasks waited for memory, CPU or I/O; and
 //! triggers that report when it rises.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reads files of the kernel, with a limit on their size.
 
 use std::ffi::CStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Where /proc and /sys are.
 
 use std::path::{Path, PathBuf};

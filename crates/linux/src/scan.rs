@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reads files of all processes again and again, without allocating: for a program that has to decide when
 //! memory is short.
 //!

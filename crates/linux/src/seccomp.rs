@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! seccomp(2): filters of system calls.
 
 use std::io;

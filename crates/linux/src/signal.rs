@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Signals to this process, as a file descriptor: signalfd(2) and the signal mask.
 
 use std::io;

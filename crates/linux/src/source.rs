@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Files of the kernel that stay open and are read again and again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Parses lines and numbers, as the kernel's text files have them.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/vmstat: counters since boot, and gauges.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /sys/block/zram*: compressed block devices in memory, mostly used for swap.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The running system, with the crate `procfs` as the judge where it reads the same files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Signals, waiting and getting memory back, with real processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

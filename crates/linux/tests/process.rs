@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Real processes, and trees that pretend to be some.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How much sooner a process's memory is back by `memreap kill` than by kill(1), seen from
 //! outside of both.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Exit codes.
 
 use std::process::ExitCode;

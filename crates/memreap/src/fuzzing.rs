@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Entry points for fuzzing, called by the targets in fuzz/ and by the tests below. Each takes any bytes and
 //! panics when the result cannot be right. Returns whether the bytes were accepted.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! memreap gets memory back, fast and predictably: the command.
 //!
 //! `commands` has what a user can type and what each command does. [`kill`] finds the processes that a user

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Sizes, times and rates: parsed from what users write, and formatted for users.
 
 use std::fmt;

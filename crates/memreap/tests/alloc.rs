@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Nothing is allocated between the start and the choice.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

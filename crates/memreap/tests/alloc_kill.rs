@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Nothing is allocated, in any thread, from the decision to kill until the memory is back: with no memory
 //! left, it would have to wait for the victim.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap daemon` as a process: what a service manager, an administrator and a monitor see of it.
 //!
 //! It runs with `--dry-run`, and is never let near a process that is not the test's: all others are

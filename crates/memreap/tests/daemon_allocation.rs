@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the daemon reports when it kills allocates nothing: it would have to wait for the memory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

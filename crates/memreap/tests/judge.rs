@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Judging must not allocate: it happens when there is no memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the system is given to run the daemon.
 
 use std::path::Path;

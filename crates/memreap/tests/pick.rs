@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap pick` on real processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]

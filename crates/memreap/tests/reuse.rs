@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A process ID that is used again never makes a stranger die.
 //!
 //! The tests run in a PID namespace of their own, where they can have a certain ID used again at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap watch` on the running system.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 

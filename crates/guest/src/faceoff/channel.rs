@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The guest's end of the face-off's two virtio-serial ports.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Runs programs of the guest's system to their ends.
 
 use std::process::{Command, Stdio};

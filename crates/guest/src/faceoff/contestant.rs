@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The contestant, which defends the desktop: installs it from the payload disk, starts it, and reads its
 //! journal.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which processes ended during a load, how, and when their memory was back. Times are nanoseconds on the
 //! monotonic clock unless their names say otherwise.
 

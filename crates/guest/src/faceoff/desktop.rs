@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The guest as a desktop: a user's session in control groups, with apps in it, and swap.
 
 use std::fs::{self, File, Permissions};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Frames of an app, and how late they were. Times are nanoseconds on the monotonic clock, delays are
 //! milliseconds.
 

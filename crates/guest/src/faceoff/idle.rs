@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The cost of a contestant while nothing happens.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory over time: when it was low and when it had recovered, and when a killed process's memory was
 //! back. Times are nanoseconds on the monotonic clock unless their names say otherwise.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The loads of all variants: which processes take part, and when the load is over.
 
 use std::os::fd::OwnedFd;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! One load: starts it, records what happens, and reports the outcome.
 
 use anyhow::Result;

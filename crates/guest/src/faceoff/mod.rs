@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The face-off in the guest: sets a desktop up and waits (the lab keeps the warmed-up guest in a file), then
 //! has one contestant defend the desktop against one load, and reports the outcome.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A process of the face-off: this binary with a workload, as a user's process in a cgroup of its own.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Records memory and the ends of processes while the guest is out of memory. To need no memory itself, the
 //! recorder is a real-time thread that allocates nothing and opens nothing.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that a workload shares with the process that started it, across an exec.
 
 use std::fs::File;

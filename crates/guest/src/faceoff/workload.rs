@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the processes of the face-off do. Each is this binary with a workload as arguments, so that it has a
 //! name and a command line of its own, as programs have.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Free memory over time, and when a certain amount of it was reached.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Takes readings at a fixed interval while something else happens.
 
 use std::num::NonZeroU64;

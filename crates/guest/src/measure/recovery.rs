@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What comes back after a kill, over time: free memory, free swap space, and the size of zram's pool.
 //!
 //! As in [`free_memory`], a real-time thread that mostly sleeps reads the kernel's own counters. Free memory

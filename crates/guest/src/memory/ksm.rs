@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pages that KSM merged, in an address space of many VMAs: their layout, running ksmd on request, moving
 //! pages between NUMA nodes, and what /proc shows of single pages.
 

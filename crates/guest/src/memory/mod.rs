@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory in the states that scenarios need: touched or not, merged by KSM, and swap space.
 
 pub mod ksm;

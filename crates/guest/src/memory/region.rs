@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A mapping of which a process touches and frees single pages.
 
 use std::ops::Range;

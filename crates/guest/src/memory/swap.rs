@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Swap space: on zram, or on a loop device whose file is in memory.
 
 use std::fs::{self, File};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Forked children, and numbers in memory that they share with their parent.
 
 use std::sync::atomic::{AtomicU64, Ordering};

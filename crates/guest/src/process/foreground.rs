@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes that work while others are killed, and note how long each step takes.
 
 use std::hint;

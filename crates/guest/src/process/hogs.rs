@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes that only use CPU time, and count how much work they get done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

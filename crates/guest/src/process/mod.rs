@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes that a scenario starts: to kill them, to load the CPUs, or to measure how they are slowed down.
 
 pub mod child;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes among which the OOM killer chooses. Their resident memory costs almost nothing: all of them map
 //! the same file, and the kernel counts the mapped pages for each of them.
 

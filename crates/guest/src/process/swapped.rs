@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes to be killed whose memory is mostly in swap.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};

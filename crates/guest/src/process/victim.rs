@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A process to be killed, with a given amount of private anonymous memory in a given number of VMAs, all of
 //! it resident.
 

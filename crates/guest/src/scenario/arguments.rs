@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A scenario's arguments on the guest's command line: words, and KEY=VALUE.
 
 use std::error::Error;

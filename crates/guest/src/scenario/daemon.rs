@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `daemon`: `memreap daemon` defends a whole guest. Memory runs out, and the daemon must kill the
 //! right process, once, and before the kernel's OOM killer does. Measures nothing;
 //! `crates/lab/tests/daemon.rs` runs it on both kernels.

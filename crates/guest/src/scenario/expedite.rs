@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `expedite`: how fast does the memory of a killed process come back when the process can hardly
 //! free it, because it is throttled, outnumbered, stopped or one of many? And how much work do other
 //! processes get done meanwhile?

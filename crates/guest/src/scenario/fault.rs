@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `fault`: breaks the guest on purpose, in one way per run. The lab's own tests use it to prove
 //! that each kind of failure is reported as what it is; see `crates/lab/tests/faults.rs`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What every scenario implements.
 
 use anyhow::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `ksm-rmap`: pages that KSM merged, in an address space of many VMAs, are migrated and reclaimed.
 //! What does it cost to find all places where such a page is mapped, and how long do other threads wait
 //! meanwhile?

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Names and values of metrics.
 
 /// A metric's name without its case, and how to read its value from a `T`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The workloads that the lab runs in a guest, one file per scenario. A scenario does its rounds inside one
 //! boot and reports **one value per metric**, the median of the rounds: rounds of one boot are correlated, so
 //! the host compares boots, not rounds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `oom-select`: the OOM killer has to choose one of many processes. How long does that take, for
 //! how many of them does it compute a precise size, and is the process that it kills the largest?
 //!

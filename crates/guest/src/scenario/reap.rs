@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `reap`: a process with much memory is killed. How fast does the memory come back, what does that
 //! cost, and for which locks do the dying process and its reapers contend?
 //!

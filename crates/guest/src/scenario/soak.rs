@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `soak`: many processes with all kinds of memory are killed at random moments, while several
 //! threads release their memory and they exit, or the OOM killer kills them. Meanwhile CPUs go offline and
 //! online, memory is paged out and in, swap space is switched off and on, and now and then real-time tasks

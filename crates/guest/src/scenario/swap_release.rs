@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `swap-release`: processes whose memory is mostly in swap are killed, all at once. How long until
 //! they are gone, until their memory and their swap space are free, and what does that cost? For how long is
 //! a page table locked, how much swap space waits to be released, and how much slower do other processes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Control groups (v2): create, fill, limit and remove them.
 
 use std::fs::{self, File};

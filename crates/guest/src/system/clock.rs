@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Clocks in nanoseconds, and sleeping by them.
 
 use anyhow::{Context as _, Result};

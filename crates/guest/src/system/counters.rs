@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Files of the kernel with a name and a number in each line, such as /proc/meminfo, /proc/vmstat and
 //! cpu.stat.
 

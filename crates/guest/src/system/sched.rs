@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scheduling: the policy of a thread, the CPUs that it may use, and how many CPUs there are.
 
 use std::{fs, io};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's log, from a given moment on.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which spin locks were contended, by which functions and for how long, and in which order addresses were
 //! unmapped; from kprobe events in a trace instance of their own.
 //!

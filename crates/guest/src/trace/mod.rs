@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's events in trace instances, and its log.
 
 pub mod kmsg;

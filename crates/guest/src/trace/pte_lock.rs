@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How long dying processes hold a page table's lock, from trace events.
 //!
 //! The function that frees a table's pages is inlined, and so is the unlock. So the events are the return

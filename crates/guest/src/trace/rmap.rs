@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The cost of the reverse map's walks over KSM pages, from kprobes on functions that every 6.12 kernel has:
 //! how long a walk takes, how long it holds the anon_vma's lock, how many VMAs it visits. Each is measured
 //! with probes of its own, so that the cost of probes for one does not add to another.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kprobe events in a trace instance of their own: create, record or count them, and check for losses.
 
 use std::collections::HashMap;

@@ -605,4 +605,29 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), CHECKS.len());
     }
+
+    #[test]
+    fn every_source_file_says_its_licence() {
+        const SOURCES: [&str; 8] = ["rs", "c", "h", "S", "sh", "css", "py", "Makefile"];
+        let repo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut missing = Vec::new();
+        let mut found = 0;
+        for folder in ["crates", "kernel", "faceoff", "packaging"] {
+            for file in topics::files_below(&repo.join(folder)).unwrap() {
+                let name = file.extension().or(file.file_name()).and_then(|name| name.to_str());
+                if !name.is_some_and(|name| SOURCES.contains(&name))
+                    || file.components().any(|c| c.as_os_str() == "target")
+                {
+                    continue;
+                }
+                found += 1;
+                let text = fs::read_to_string(&file).unwrap();
+                if !text.lines().take(3).any(|line| line.contains("SPDX-License-Identifier: GPL-2.0")) {
+                    missing.push(file);
+                }
+            }
+        }
+        assert!(found > 300, "{found}");
+        assert!(missing.is_empty(), "{missing:?}");
+    }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A cgroup by its directory: its processes, and killing them.
 
 use std::ffi::CStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The cgroup v2 hierarchy.
 
 mod dir;

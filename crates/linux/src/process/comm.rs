@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID/comm: a process's name.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID/smaps_rollup.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID/stat.
 
 use std::path::Path;

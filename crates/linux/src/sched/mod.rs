@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How a thread is scheduled: sched_setscheduler(2), sched_getscheduler(2) and setpriority(2).
 //!
 //! The calls themselves, not the C library's functions: those of musl return ENOSYS without asking the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How all threads of another process are scheduled.
 
 use std::ffi::CStr;

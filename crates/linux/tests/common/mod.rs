@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Children to look at and to kill.
 
 #![allow(dead_code, reason = "each test file uses some of it")]

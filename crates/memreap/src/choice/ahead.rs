@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reads the likely victims exactly, before a choice is made.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A cache of exact readings, and what they still say later.
 //!
 //! Reading the page tables of a large process takes tens of milliseconds, most of all when it is about to be

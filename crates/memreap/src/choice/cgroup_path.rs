@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Paths of cgroups, of a bounded length.
 
 use arrayvec::ArrayVec;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The chooser: what it knows, and how that is kept up to date between choices.
 
 use std::collections::BinaryHeap;

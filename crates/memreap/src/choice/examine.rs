@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reads what is to be known of one process, and has the policy judge it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Leaf cgroups, and what each of them holds.
 //!
 //! **When a group counts.** A group counts for what comes back when all of it is killed, and only when all of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which processes are in which cgroup.
 
 use std::time::{Duration, Instant};

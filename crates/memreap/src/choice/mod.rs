@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Chooses the victim: exactly, at little cost.
 //!
 //! What counts is what comes back when a process dies: its private memory without pages of files, and its

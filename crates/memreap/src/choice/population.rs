@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Keeps the table of processes complete: finds new ones, removes those that are gone, and reads them again.
 
 use std::time::Instant;

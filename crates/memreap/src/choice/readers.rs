@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Threads that read files for which one may have to wait.
 //!
 //! smaps_rollup and the command line take the lock of the process's memory map, which may be held for seconds

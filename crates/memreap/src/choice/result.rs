@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a choice returns, and what it considered.
 
 use std::time::Duration;

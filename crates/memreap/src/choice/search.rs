@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Finds the best of many candidates when an exact reading is expensive.
 
 use std::cmp::{Ordering, Reverse};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The choice itself.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The table of processes: what was read of each, and how much it can hold by now at most.
 
 use std::path::Path;

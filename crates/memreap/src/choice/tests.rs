@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The chooser on real processes, and on a malformed /proc.
 
 use std::fs;

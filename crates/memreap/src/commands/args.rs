@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a user can type. Help, man pages and completions are generated from these definitions.
 
 use std::ffi::OsString;

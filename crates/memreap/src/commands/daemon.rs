@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap daemon`.
 
 use std::io::Write as _;

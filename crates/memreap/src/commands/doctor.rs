@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap doctor`: prints what this kernel offers, what is missing, and what that costs.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Generates man pages and shell completions.
 
 use std::io::Write as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Ctrl-C as a file descriptor.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap pick`: prints which process would be killed now, and why. Sends no signal.
 
 use std::io::{self, Write};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reads the file of a configuration, whatever kind of file it is.
 
 use std::fs::{File, Metadata, OpenOptions};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The configuration: TOML, with errors that name line and key.
 //!
 //! What a file does not say is as in the built-in configuration, which is a file itself:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Parses the text of a configuration.
 
 use std::net::SocketAddr;

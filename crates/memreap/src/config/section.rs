@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Takes values out of TOML, and collects what is wrong with them.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap daemon`: watches memory, and kills before the machine freezes.
 //!
 //! [`decide`] says when to act, [`crate::choice`] which process to kill, [`act`] kills it and gets its memory

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kills one or several processes at once and gets their memory back.
 //!
 //! Everything is prepared before it is needed: [`Armed::new`] starts the threads, has each make its system

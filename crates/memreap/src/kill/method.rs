@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How the memory of a killed process comes back.
 
 use linux::PidFd;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Finds processes, kills them and gets their memory back.
 
 pub mod engine;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Threads that are started before they are needed, and how they are scheduled: for work that must be done
 //! when no memory is left.
 

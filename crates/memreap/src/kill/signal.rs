@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Signals that ask a process to end, by name.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Finds the processes that a user names, and opens pidfds on them.
 //!
 //! A pidfd is opened before anything is read about the process. What was read is used only if the pidfd says

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Decides about a process: whether it must never be killed, or how much its memory counts. Nothing here
 //! reads a file, and judging does not allocate.
 

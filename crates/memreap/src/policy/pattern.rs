@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Patterns for names, command lines and cgroups: `*`, `?` and, for cgroups, `**`.
 //!
 //! There is no way to escape: the names of systemd's units have backslashes of their own, and `?`

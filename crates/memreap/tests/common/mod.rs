@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes to kill, and running the command on them.
 //!
 //! Tests find victims by names that no other process has, so that no other process is ever hit, and

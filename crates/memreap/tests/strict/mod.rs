@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! An allocator that ends the program when something is allocated that must not be.
 
 use std::alloc::{GlobalAlloc, Layout, System};

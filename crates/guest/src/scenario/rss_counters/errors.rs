@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The error with which others read a process's RSS.
 //!
 //! The stock kernel collects counts on each CPU until they are a batch, and a fast read ignores what is

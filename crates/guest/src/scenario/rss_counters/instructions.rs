@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The cost of a page fault, a fork, an exec and a thread. With icount a nanosecond is an instruction.
 
 use std::{io, thread};

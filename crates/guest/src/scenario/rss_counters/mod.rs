@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `rss-counters`: what does it cost to count the pages of a process, and how large is the error of
 //! the count that others read?
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The arguments of the scenario `rss-counters`.
 
 use anyhow::{Result, ensure};

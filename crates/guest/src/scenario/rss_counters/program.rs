@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A program that does nothing, to measure what it costs to run one.
 
 use std::ffi::CString;

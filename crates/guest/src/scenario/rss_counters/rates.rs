@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! How much work processes and threads get done in parallel, one on each CPU.
 
 use std::thread;

@@ -155,7 +155,7 @@ fn run_with(
         alpha: Some(plan.alpha),
         host: machine(),
         command: plan.command.clone(),
-        arms: plan.arms.iter().chain(&plan.controls).map(arm_meta).collect(),
+        arms: plan.arms.iter().chain(&plan.controls).map(|arm| arm_meta(arm, &ctx.cache)).collect(),
         runs: runs
             .iter()
             .map(|(scenario, run)| RunMeta {
@@ -272,11 +272,14 @@ fn remove(path: &Path) -> Result<()> {
     host::remove_any(path).with_context(|| format!("{}: cannot remove", path.display()))
 }
 
-fn arm_meta(arm: &Arm) -> ArmMeta {
+/// Describes an arm. A kernel in the cache is named by its place there, so that results say the same wherever
+/// the cache is.
+fn arm_meta(arm: &Arm, cache: &Path) -> ArmMeta {
+    let bzimage = arm.bzimage.strip_prefix(cache).unwrap_or(&arm.bzimage);
     ArmMeta {
         name: arm.name.clone(),
         cmdline: arm.cmdline.clone(),
-        bzimage: arm.bzimage.display().to_string(),
+        bzimage: bzimage.display().to_string(),
         release: None,
     }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What `memreap kill` is to do.
 
 use std::time::Duration;

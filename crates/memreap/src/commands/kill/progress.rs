@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The progress line on a terminal, while a kill takes long.
 
 use std::io::IsTerminal as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What `memreap kill` prints, as text and as JSON.
 
 use std::fmt::Write as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! `memreap watch`: shows pressure, memory, the next victim and recent kills, live.
 
 mod show;

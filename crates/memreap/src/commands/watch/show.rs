@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A view as text, as one line, and as JSON.
 
 use std::io::{self, Write};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A forecast of memory over seconds, which is steadier than what the daemon acts on.
 
 use std::collections::VecDeque;

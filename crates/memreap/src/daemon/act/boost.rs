@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Boosts a killed process out of its CPU limits: memory that only the process itself can free comes back
 //! only as fast as it runs.
 

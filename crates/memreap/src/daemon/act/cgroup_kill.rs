@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kills all processes of a cgroup.
 
 use arrayvec::ArrayVec;

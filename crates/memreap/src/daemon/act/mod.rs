@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the daemon does to processes: kills them, frees their memory, throttles, boosts and probes them.
 
 pub mod boost;

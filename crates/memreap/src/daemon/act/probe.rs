@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Measures in time how well a process's memory compresses: a little of it is swapped out before the kernel
 //! has to, and zram says how much space that took.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Threads that wait for a victim during all of the daemon's life, so that none must be started when there is
 //! no memory to start one with.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Throttles the process that would be killed next, while memory is short and getting shorter: it runs only
 //! when no other process wants to (`SCHED_IDLE`). Usually it is the process that takes the memory, and so
 //! takes it more slowly; and the processes that wait for memory have a CPU for their page faults.

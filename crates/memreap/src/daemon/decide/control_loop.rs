@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The daemon's control loop: samples, decides, kills, and waits for the memory before it decides again.
 //!
 //! All that it sees and does goes through [`World`], so that the same code runs on the system and in a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Decides when to kill: a pure function of the samples so far. The time is part of each sample, so the same
 //! code runs on the system and in a simulation.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Decides when to act, and what to do next.
 
 pub mod control_loop;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Why the daemon kills, and how a kill ends.
 
 /// Why a victim is killed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the sampler has read at one time.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The control loop in a simulated machine: days of hostile events in a second, the same every time.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the control loop sees and does: the system, or a simulation in the tests.
 
 use std::time::Duration;

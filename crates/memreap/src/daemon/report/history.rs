@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The history of kills, in a file: one JSON object per line.
 
 use std::env;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The journal, or standard error: one line per event, and fields for programs where there is a journal.
 //!
 //! A process chooses its own name. A name with a line end must not look like another line or another

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Metrics for Prometheus, on a Unix socket or a loopback address.
 //!
 //! Any process on this machine can be a client, and may send nothing, or never read. Nothing here waits for a

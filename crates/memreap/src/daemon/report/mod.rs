@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the daemon reports to people and other programs.
 
 pub mod history;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Reports events to the journal, the service manager, the history, the metrics and the hook.
 
 use std::error::Error as _;

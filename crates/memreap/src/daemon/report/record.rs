@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A kill, as it is reported to the journal, the history, the metrics and the hook.
 
 use std::fmt;

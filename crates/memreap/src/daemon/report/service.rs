@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Notifies the service manager: sd_notify(3), without waiting and without allocating.
 
 use std::ffi::OsStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Text in a fixed buffer: messages are put together without allocating.
 
 use std::fmt;

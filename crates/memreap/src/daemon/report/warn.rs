@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Warnings and notices of kills, by a command of the administrator's and on the desktops of users who are
 //! logged in.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! A warning that a kill may come soon.
 
 use std::fmt;

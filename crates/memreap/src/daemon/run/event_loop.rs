@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The daemon's event loop: pressure, signals, requests for metrics, and time.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Finds cgroups that have a memory limit, without allocating.
 
 use std::mem::MaybeUninit;

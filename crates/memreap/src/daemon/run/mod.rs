@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Runs the daemon: its start, its event loop, its sandbox, and what it reads of the system.
 
 mod event_loop;

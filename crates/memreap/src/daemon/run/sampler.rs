@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Samples memory: the machine's, or that of a cgroup with a limit. All files stay open, so that a sample
 //! opens nothing, allocates nothing and does not wait.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The sandbox that the daemon enters once it has started (seccomp, Landlock), and the limits and locks on
 //! its own memory.
 

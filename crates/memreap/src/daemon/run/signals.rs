@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Signals to the daemon, as a file descriptor.
 
 use std::io;

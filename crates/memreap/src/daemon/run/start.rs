@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! Starts the daemon.
 //!
 //! What is opened, allocated, started and locked is so before memory is sampled for the first time;

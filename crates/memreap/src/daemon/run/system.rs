@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 //! The [`World`] on the running system: /proc, cgroups, signals.
 
 use std::ffi::OsStr;
