@@ -14,7 +14,7 @@ use crate::content::{Content, hex};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config::{self, Request};
-use crate::kernel::make::{self, set_time, touched};
+use crate::kernel::make::{self, MARKER_FILE, set_time, touched};
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{Kernel, Tree, Variant};
@@ -32,8 +32,6 @@ const RELEASE_FILE: &str = "include/config/kernel.release";
 /// What is kept of a build. It is valid only if all of them exist.
 const PRODUCTS: [&str; 6] =
     [BZIMAGE_FILE, RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
-/// Written last, so a folder that has it is a complete build.
-pub(super) const MARKER_FILE: &str = "memreap-build.json";
 
 /// The content of [`MARKER_FILE`].
 #[derive(Serialize, Deserialize)]

@@ -11,9 +11,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
+use crate::kernel::Kernel;
 use crate::kernel::topics::{self, Topic};
-use crate::kernel::{Kernel, build};
 use crate::progress::Step;
+
+/// Written last, so a folder that has it is a complete build.
+pub(super) const MARKER_FILE: &str = "memreap-build.json";
 
 /// Returns why kernels cannot be built below `folder`; `None` if they can.
 pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
@@ -112,7 +115,7 @@ fn is_error(line: &str) -> bool {
 /// When the copy fails.
 pub(super) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
     host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
-    host::remove_any(&work.join(build::MARKER_FILE)).context("cannot clear the copied marker")
+    host::remove_any(&work.join(MARKER_FILE)).context("cannot clear the copied marker")
 }
 
 /// Keeps the objects valid that [`copy_objects`] copied. The kernel's own tools record absolute paths, so
