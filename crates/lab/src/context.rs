@@ -25,6 +25,18 @@ pub struct Context {
 }
 
 impl Context {
+    /// A checkout, cache and output folder below `root`, for tests.
+    #[cfg(test)]
+    pub(crate) fn below(root: &Path) -> Self {
+        Self {
+            repo: root.to_path_buf(),
+            cache: root.join("cache"),
+            out: root.join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        }
+    }
+
     /// Finds the checkout: the current folder or one of its parents.
     ///
     /// # Errors

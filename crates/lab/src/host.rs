@@ -620,17 +620,6 @@ fn apt_as_root() -> Option<impl Fn() -> Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
-
-    fn context(root: &Path) -> Context {
-        Context {
-            repo: root.to_path_buf(),
-            cache: root.join("cache"),
-            out: root.join("out"),
-            kernel: None,
-            progress: Progress::quiet(),
-        }
-    }
 
     #[test]
     fn output_returns_stdout_and_quotes_stderr_on_failure() {
@@ -699,7 +688,7 @@ mod tests {
     #[test]
     fn a_lock_keeps_the_second_out() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = context(dir.path());
+        let ctx = Context::below(dir.path());
         let target = dir.path().join("k");
         let first = lock(&ctx, &target).unwrap();
         let other = File::create(dir.path().join("k.lock")).unwrap();
@@ -712,6 +701,6 @@ mod tests {
     #[test]
     fn present_packages_need_no_apt() {
         let dir = tempfile::tempdir().unwrap();
-        ensure_packages(&context(dir.path()), &[Pkg::tool("coreutils", "cp")]).unwrap();
+        ensure_packages(&Context::below(dir.path()), &[Pkg::tool("coreutils", "cp")]).unwrap();
     }
 }

@@ -67,18 +67,11 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::progress::Progress;
 
     #[test]
     fn a_pass_counts_by_its_key_and_for_a_month() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = Context {
-            repo: dir.path().into(),
-            cache: dir.path().join("cache"),
-            out: dir.path().join("out"),
-            kernel: None,
-            progress: Progress::quiet(),
-        };
+        let ctx = Context::below(dir.path());
         assert_eq!(recall::<u32>(&ctx, "a"), None);
         remember(&ctx, "a", &7).unwrap();
         assert_eq!(recall(&ctx, "a"), Some(7));

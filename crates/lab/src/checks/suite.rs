@@ -526,17 +526,6 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
-
-    fn context(root: &std::path::Path) -> Context {
-        Context {
-            repo: root.to_path_buf(),
-            cache: root.join("cache"),
-            out: root.join("out"),
-            kernel: None,
-            progress: Progress::quiet(),
-        }
-    }
 
     #[test]
     fn the_last_line_counts() {
@@ -560,7 +549,7 @@ mod tests {
     #[test]
     fn a_failing_check_is_counted_and_does_not_stop_the_run() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = context(dir.path());
+        let ctx = Context::below(dir.path());
         for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
             let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..DEFAULT_CHECK };
             assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
@@ -573,7 +562,7 @@ mod tests {
     #[test]
     fn skipped_parts_and_the_last_time_are_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = context(dir.path());
+        let ctx = Context::below(dir.path());
         let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..DEFAULT_CHECK };
         let first = run_one(&ctx, &echo(&["fine"]), false, 1, 1).unwrap();
         assert_eq!((first.remembered, first.last), (None, None));

@@ -251,7 +251,6 @@ fn stub_image() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
 
     /// If the stub did not work, KVM would be considered unusable on every host without an error.
     #[test]
@@ -261,13 +260,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let ctx = Context {
-            repo: dir.path().into(),
-            cache: dir.path().join("cache"),
-            out: dir.path().join("out"),
-            kernel: None,
-            progress: Progress::quiet(),
-        };
+        let ctx = Context::below(dir.path());
         let status = run_stub(&ctx, Accel::Tcg, Duration::from_secs(30)).unwrap();
         assert_eq!(status.and_then(|s| s.code()), Some(STUB_EXIT_STATUS));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::ab::verdict::Verdict;
-use crate::progress::{Progress, unpoisoned};
+use crate::progress::unpoisoned;
 use crate::vm::channel::Outcome;
 use crate::vm::job::GuestCommand;
 use protocol::results::{Better, Sample};
@@ -29,13 +29,7 @@ struct Fixture {
 
 fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let ctx = Context {
-        repo: dir.path().into(),
-        cache: dir.path().join("cache"),
-        out: dir.path().join("out"),
-        kernel: None,
-        progress: Progress::quiet(),
-    };
+    let ctx = Context::below(dir.path());
     let arm = |name: &str| Arm {
         name: name.into(),
         bzimage: format!("/boot/{name}").into(),
