@@ -27,7 +27,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::ab::results::{Metric, Results};
-use crate::format::{interval, number, ratio};
+use crate::format::{counted, interval, number, ratio};
 
 /// The documents with generated tables.
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
@@ -186,7 +186,8 @@ fn cells(metric: &Metric) -> [String; 4] {
         } else {
             String::new()
         },
-        metric.verdict.to_string(),
+        // Too few pairs for an interval are too few for a verdict; that is no finding about the metric.
+        if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.stock.len(), "pair") },
     ]
 }
 
