@@ -234,34 +234,49 @@ check_warnings() {
 # --- configurations ---
 
 # Prints those of the objects that the configuration builds: asked for by name, make compiles the others as
-# well. The symbols are those of the object's line, and of the conditionals around it, in its folder's Makefile.
+# well.
 configured() { # TREE O, objects
-    local src=$1 out=$2 object
+    local src=$1 out=$2 object part
     shift 2
     for object in "$@"; do
-        awk -v object="${object##*/}" '
-            NR == FNR { if (/^CONFIG_.*=[ym]$/) { sub(/=.*/, ""); on[$0] = 1 }; next }
-            { line = line $0 }
-            /\\$/ { sub(/\\$/, " ", line); next }
-            { $0 = line; line = "" }
-            /^ifdef[ \t]+CONFIG_/ { around[++depth] = $2; next }
-            /^if(def|ndef|eq|neq)/ { around[++depth] = ""; next }
-            /^endif/ { delete around[depth--]; next }
-            /^(obj|lib)-\$\(CONFIG_/ {
-                for (i = 2; i <= NF && $i != object; i++)
-                    ;
-                if (i > NF)
-                    next
-                symbol = $1
-                gsub(/.*\(|\).*/, "", symbol)
-                off = !on[symbol]
-                for (i = 1; i <= depth; i++)
-                    off = off || (around[i] != "" && !on[around[i]])
-            }
-            END { exit off }
-        ' "$out/.config" "$src/${object%/*}/Makefile" && echo "$object"
+        # The object in its folder's Makefile, that folder in the one above, and so on.
+        part=${object%/}
+        [ "$part" = "$object" ] || part+=/
+        while [[ ${part%/} = */* ]] && in_makefile "$src" "$out/.config" "$part"; do
+            part=${part%/}
+            part=${part%/*}/
+        done
+        [[ ${part%/} = */* ]] || echo "$object"
     done
-    return 0
+}
+
+# Whether the symbols are on that the Makefile of a folder requires for an object or a folder in it: those of
+# its line and of the conditionals around that. What no line names depends on none.
+in_makefile() { # TREE CONFIG, path of the object or folder
+    local path=${3%/} makefile
+    makefile=$1/${path%/*}/Makefile
+    [ -f "$makefile" ] || return 0
+    awk -v name="${3##"${path%/*}/"}" '
+        NR == FNR { if (/^CONFIG_.*=[ym]$/) { sub(/=.*/, ""); on[$0] = 1 }; next }
+        { line = line $0 }
+        /\\$/ { sub(/\\$/, " ", line); next }
+        { $0 = line; line = "" }
+        /^ifdef[ \t]+CONFIG_/ { around[++depth] = $2; next }
+        /^if(def|ndef|eq|neq)/ { around[++depth] = ""; next }
+        /^endif/ { delete around[depth--]; next }
+        /^(obj|lib)-\$\(CONFIG_/ {
+            for (i = 2; i <= NF && $i != name; i++)
+                ;
+            if (i > NF)
+                next
+            symbol = $1
+            gsub(/.*\(|\).*/, "", symbol)
+            off = !on[symbol]
+            for (i = 1; i <= depth; i++)
+                off = off || (around[i] != "" && !on[around[i]])
+        }
+        END { exit off }
+    ' "$2" "$makefile"
 }
 
 build_config() { # TITLE ARCH CROSS_COMPILE O, overrides
