@@ -10,3 +10,45 @@ pub mod stress;
 pub mod suite;
 mod tap;
 mod times;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use protocol::results::Message;
+
+use crate::ab::experiment::{Cause, Failure};
+use crate::context::Context;
+use crate::vm::accel::Accel;
+use crate::vm::boot::{Boot, boot_with};
+use crate::vm::channel::Outcome;
+use crate::vm::job::{Arm, Job};
+
+/// Boots a guest and returns what its command printed, which is also written to `output.log` in the boot's log
+/// folder.
+///
+/// # Errors
+/// When QEMU fails, as a [`Failure`] of the boot called `name`, or the host does. A guest that fails is in the
+/// boot's outcome.
+fn boot_and_collect(
+    ctx: &Context,
+    accel: Accel,
+    arm: &Arm,
+    job: &Job,
+    log_folder: &Path,
+    name: &str,
+) -> Result<(Boot, String)> {
+    let mut text = String::new();
+    let boot = boot_with(ctx, accel, arm, job, log_folder, &mut |message| {
+        if let Message::Out(piece) | Message::Err(piece) = message {
+            text.push_str(piece);
+        }
+    })?;
+    let logs = boot.logs().to_path_buf();
+    fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
+    if let Outcome::Qemu { .. } = boot.outcome {
+        let cause = Cause::Outcome(boot.outcome.clone());
+        return Err(Failure { boot: name.to_owned(), cause, tail: boot.tail(20), logs }.into());
+    }
+    Ok((boot, text))
+}

@@ -16,7 +16,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
-use crate::ab::experiment::{Cause, Failure};
+use crate::checks::boot_and_collect;
 use crate::checks::passes;
 use crate::checks::skips::Skips;
 use crate::checks::tap::{Report, Status};
@@ -26,11 +26,10 @@ use crate::host::{self, Pkg, Probe, Staging};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::progress::elapsed;
 use crate::vm::accel::Accel;
-use crate::vm::boot::{self, boot_with};
+use crate::vm::boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
-use protocol::results::Message;
 
 /// The folder of our tests.
 const OUR_FOLDER: &str = "memreap";
@@ -384,19 +383,8 @@ impl Run<'_> {
     fn boot(&self, ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<Report> {
         let folder = self.tests.folder.replace('/', "-");
         let logs = ctx.out.join("logs/selftests").join(folder).join(format!("{}-{}", self.file(), self.tree));
-        let mut text = String::new();
         let begun = Instant::now();
-        let boot = boot_with(ctx, accel, arm, job, &logs, &mut |message| {
-            if let Message::Out(piece) | Message::Err(piece) = message {
-                text.push_str(piece);
-            }
-        })?;
-        let logs = boot.logs().to_path_buf();
-        fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
-        if let Outcome::Qemu { .. } = boot.outcome {
-            let cause = Cause::Outcome(boot.outcome.clone());
-            return Err(Failure { boot: self.program.into(), cause, tail: boot.tail(20), logs }.into());
-        }
+        let (boot, text) = boot_and_collect(ctx, accel, arm, job, &logs, self.program)?;
         // All our tests print TAP; some of the kernel's do not.
         let must_be_tap = self.tests.folder == OUR_FOLDER;
         let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));

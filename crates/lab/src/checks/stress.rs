@@ -19,16 +19,15 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
-use crate::ab::experiment::{Cause, Failure};
+use crate::checks::boot_and_collect;
 use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
-use crate::vm::boot::{Boot, boot_with};
+use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
-use protocol::results::Message;
 
 /// The package of stress-ng.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
@@ -336,19 +335,8 @@ fn run_one(
     job.timeout = Duration::from_secs(seconds) + TIMEOUT_MARGIN;
     job.overlay = vec![(program, GUEST_PROGRAM.into()), (script.path().to_path_buf(), in_guest)];
     let folder = ctx.out.join("logs/stress").join(format!("{}-{}", class.name, arm.name));
-    let mut text = String::new();
-    let boot = boot_with(ctx, accel, arm, &job, &folder, &mut |message| {
-        if let Message::Out(piece) | Message::Err(piece) = message {
-            text.push_str(piece);
-        }
-    })?;
-    let logs = boot.logs().to_path_buf();
-    fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
-    if let Outcome::Qemu { .. } = boot.outcome {
-        let boot_name = format!("{}, {}", class.name, arm.name);
-        let cause = Cause::Outcome(boot.outcome.clone());
-        return Err(Failure { boot: boot_name, cause, tail: boot.tail(20), logs }.into());
-    }
+    let name = format!("{}, {}", class.name, arm.name);
+    let (boot, text) = boot_and_collect(ctx, accel, arm, &job, &folder, &name)?;
     Ok(Report::new(class, &boot, &text))
 }
 
