@@ -271,8 +271,16 @@ impl Results {
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path)
             .with_context(|| format!("{}: cannot read the results", path.display()))?;
+        Self::parse(path, &text)
+    }
+
+    /// Parses the text of the `results.json` at `path`, which errors name.
+    ///
+    /// # Errors
+    /// When it does not have this format. The error names file and line.
+    pub fn parse(path: &Path, text: &str) -> Result<Self> {
         // serde_json's own message ends in "at line L column C".
-        serde_json::from_str(&text).with_context(|| {
+        serde_json::from_str(text).with_context(|| {
             format!("{}: not a results file of this version of the lab; run `lab ab` again", path.display())
         })
     }

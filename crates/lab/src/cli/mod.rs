@@ -388,7 +388,7 @@ impl ReportFile {
             let summary = serde_json::from_value(value);
             return Ok(Self::FaceOff(Box::new(summary.with_context(|| path.display().to_string())?)));
         }
-        Ok(Self::Comparison(Box::new(Results::read(path)?)))
+        Ok(Self::Comparison(Box::new(Results::parse(path, text)?)))
     }
 
     fn html(&self) -> String {
