@@ -295,6 +295,32 @@ static inline bool run_on(int cpu)
 	return !sched_setaffinity(0, sizeof(set), &set);
 }
 
+/*
+ * Has each CPU put the pages in its batches on the LRU lists. MADV_PAGEOUT does
+ * so only on the CPU where it runs, and skips pages in batches: those that were
+ * touched, or could not be swapped out, before the task changed its CPU. That an
+ * offline CPU cannot be entered does not matter: it has none.
+ */
+static inline bool put_on_lru(void)
+{
+	void *mem = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			 0);
+	cpu_set_t before;
+	bool done;
+
+	if (mem == MAP_FAILED)
+		return false;
+	done = !sched_getaffinity(0, sizeof(before), &before);
+	for (int cpu = 0; done && cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++) {
+		if (run_on(cpu))
+			done = !madvise(mem, PAGE, MADV_PAGEOUT);
+	}
+	done = done && !sched_setaffinity(0, sizeof(before), &before);
+	munmap(mem, PAGE);
+
+	return done;
+}
+
 /* A thread that does nothing. */
 static inline void *idle_fn(void *arg)
 {

@@ -187,8 +187,8 @@ static enum verdict own_swapped(void *arg)
 
 	if (!head || fill_size() != GOOD)
 		return BAD;
-	/* It may not be on the LRU list yet. */
-	return within(NEVER_MS, !madvise(head, PAGE, MADV_PAGEOUT) &&
+	return within(NEVER_MS, put_on_lru() &&
+		      !madvise(head, PAGE, MADV_PAGEOUT) &&
 		      swapped_out(0, head)) ? GOOD : UNSUPPORTED;
 }
 

@@ -399,6 +399,22 @@ TEST_F_TIMEOUT(alive, slots_are_free_on_return, LIMIT)
 	EXPECT_EQ(region_check(&rest), GOOD);
 }
 
+/* page_out() finds pages that another CPU has not put on the LRU lists yet. */
+TEST_F_TIMEOUT(swap, pages_of_another_cpu, LIMIT)
+{
+	int last = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	char *mem;
+
+	mem = map_small(SIZE);
+	ASSERT_NE(mem, NULL);
+	ASSERT_TRUE(run_on(last));
+	fill(mem, SIZE, 7);
+	ASSERT_TRUE(run_on(0));
+	EXPECT_TRUE(page_out(mem, SIZE, PAGES));
+	munmap(mem, SIZE);
+	EXPECT_EQ(swap_used_exactly(), 0);
+}
+
 /* They are dropped instead of swapped out, also where slots would wait. */
 TEST_F_TIMEOUT(swap, madv_free_pages, LIMIT)
 {
@@ -446,7 +462,7 @@ TEST_F_TIMEOUT(swap, shmem, LIMIT)
 	mem = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	ASSERT_NE(mem, MAP_FAILED);
 	fill(mem, SIZE, 6);
-	ASSERT_TRUE(within(PATIENCE, page_out_once(mem, SIZE) &&
+	ASSERT_TRUE(within(PATIENCE, put_on_lru() && page_out_once(mem, SIZE) &&
 			   swap_used() >= PAGES));
 	used = swap_used();
 

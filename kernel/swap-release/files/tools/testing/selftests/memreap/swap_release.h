@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "cgroup.h"
+#include "pagemap.h"
 #include "trace.h"
 #include "victim.h"
 #include "zram.h"
@@ -16,7 +17,6 @@
 #define EVENTS		"memreap_swap"
 #define MODE		"/sys/module/memreap/parameters/swap_release"
 #define PAGE_CLUSTER	"/proc/sys/vm/page-cluster"
-#define DROP_CACHES	"/proc/sys/vm/drop_caches"
 
 /* Seconds for a test, on a busy host that emulates a kernel full of checks. */
 #define LIMIT		300
@@ -404,20 +404,97 @@ static inline bool page_out_once(void *mem, size_t size)
 	return !madvise(mem, size, MADV_PAGEOUT);
 }
 
+/* Pages that stay in memory, and kinds of them, that are reported one by one. */
+#define TOLD_PAGES	4
+#define TOLD_KINDS	8
+
+/* Returns a word of a file with one for each page, or ~0 if it cannot be read. */
+static inline uint64_t page_word(int fd, uint64_t index)
+{
+	uint64_t word;
+
+	if (pread(fd, &word, sizeof(word), index * sizeof(word)) !=
+	    sizeof(word))
+		return ~0ULL;
+
+	return word;
+}
+
 /*
- * Swaps out until @pages are in swap: a page may be busy. It limits attempts,
- * not time, as one attempt may take long on a slow machine. Pages may still be
- * in per-CPU batches of CPUs where this task ran before: dropping caches, here
- * without a message, makes all CPUs put theirs on the LRU lists.
+ * Reports what the kernel knows of the pages that are not in swap: flags are
+ * those of /proc/kpageflags, in Documentation/admin-guide/mm/pagemap.rst. Not
+ * by stdio: a victim may exit without writing its buffer.
+ */
+static inline void tell_of_pages(const void *mem, size_t size, long pages)
+{
+	struct { uint64_t flags, mapped; long nr; } kinds[TOLD_KINDS] = {};
+	int flags = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
+	int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
+	int entries = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	long none = 0, stay = 0, others = 0;
+
+	for (size_t i = 0; i < size / PAGE; i++) {
+		uint64_t at = page_word(entries, (uintptr_t)mem / PAGE + i);
+		uint64_t f, n;
+		int k = 0;
+
+		if (at & PM_SWAPPED && at != ~0ULL)
+			continue;
+		if (!(at & PM_PRESENT)) {
+			none++;
+			continue;
+		}
+		f = page_word(flags, at & PM_PFN);
+		n = page_word(counts, at & PM_PFN);
+		if (stay++ < TOLD_PAGES)
+			dprintf(STDOUT_FILENO,
+				"# page %zu: pagemap %016llx flags %llx mapped %lld times\n",
+				i, (unsigned long long)at,
+				(unsigned long long)f, (long long)n);
+		while (k < TOLD_KINDS && kinds[k].nr &&
+		       (kinds[k].flags != f || kinds[k].mapped != n))
+			k++;
+		if (k == TOLD_KINDS) {
+			others++;
+			continue;
+		}
+		kinds[k].flags = f;
+		kinds[k].mapped = n;
+		kinds[k].nr++;
+	}
+	dprintf(STDOUT_FILENO,
+		"# of %zu pages, %ld should be in swap; %ld stay in memory, %ld are nowhere; SwapFree: %ld pages\n",
+		size / PAGE, pages, stay, none, swap_free());
+	for (int k = 0; k < TOLD_KINDS && kinds[k].nr; k++)
+		dprintf(STDOUT_FILENO,
+			"# %ld pages: flags %llx mapped %lld times\n",
+			kinds[k].nr, (unsigned long long)kinds[k].flags,
+			(long long)kinds[k].mapped);
+	if (others)
+		dprintf(STDOUT_FILENO, "# %ld pages of other kinds\n", others);
+	close(entries);
+	close(counts);
+	close(flags);
+}
+
+/*
+ * Swaps out until @pages are in swap: a page may be busy, or in a batch. It
+ * limits attempts, not time, as one attempt may take long on a slow machine.
  */
 static inline bool page_out(void *mem, size_t size, long pages)
 {
 	for (int i = 0; i < PAGE_OUT_TRIES; i++) {
 		if (page_out_once(mem, size) && swapped(mem, size) == pages)
 			return true;
-		write_file(DROP_CACHES, "5");
+		if (!put_on_lru()) {
+			dprintf(STDOUT_FILENO,
+				"# the batches of the CPUs cannot be emptied: %s\n",
+				strerror(errno));
+			return false;
+		}
 		usleep(1000);
 	}
+	tell_of_pages(mem, size, pages);
 
 	return false;
 }

@@ -67,7 +67,10 @@ static char *map_own(size_t size, unsigned long seed)
 /* Memory that the test is going to swap out. */
 static char *mine_begin(struct world *w)
 {
-	return cgroup_enter(w->others) ? map_own(MINE, 9) : NULL;
+	char *mine = cgroup_enter(w->others) ? map_own(MINE, 9) : NULL;
+
+	/* A single attempt to swap it out has to find all of it. */
+	return mine && put_on_lru() ? mine : NULL;
 }
 
 static long swap_fails(const char *cgroup)
@@ -80,7 +83,7 @@ static long swap_maxes(const char *cgroup)
 	return cgroup_read(cgroup, "memory.swap.events", "max ");
 }
 
-/* Fails to swap out. */
+/* Fails to swap out, and makes sure that the next attempt finds all pages. */
 static void expect_no_swap(struct __test_metadata *_metadata, char *mine,
 			   const char *cgroup)
 {
@@ -89,6 +92,7 @@ static void expect_no_swap(struct __test_metadata *_metadata, char *mine,
 	page_out_once(mine, MINE);
 	ASSERT_EQ(swapped(mine, MINE), 0);
 	ASSERT_GT(swap_fails(cgroup), fails);
+	ASSERT_TRUE(put_on_lru());
 }
 
 FIXTURE(full) {
