@@ -200,6 +200,10 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
         content.add(kind);
         content.add(pattern);
     }
+    for (begin, function) in console::KNOWN_RACES {
+        content.add(begin);
+        content.add(function);
+    }
     for allowed in &job.allow {
         content.add(allowed);
     }
