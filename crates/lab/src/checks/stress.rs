@@ -125,8 +125,9 @@ echo 1 >run",
         about: "a cgroup that is too small for its processes, and MADV_PAGEOUT, with swap on zram",
         // Not stress-ng's `swap`, which needs a file on a file system that the guest does not have.
         stressors: &[("vm", 2), ("pageswap", 1)],
-        // The size is for both instances together. With all methods no round would end in time.
-        options: &["--vm-bytes", "96M", "--vm-method", "rand-set"],
+        // The size is for both instances together. A round counts when all of it was written and read back:
+        // with all methods, or more memory, none would end in a minute in a debug kernel on a busy host.
+        options: &["--vm-bytes", "36M", "--vm-method", "rand-set"],
         // With a limit, the pressure does not depend on the kernel's own memory. Pages that do not compress
         // need their full size in zram; the guest has memory for both.
         setup: "echo 536870912 >/sys/block/zram0/disksize
@@ -134,7 +135,7 @@ mkswap /dev/zram0
 swapon /dev/zram0
 echo +memory >/sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/small
-echo 67108864 >/sys/fs/cgroup/small/memory.max",
+echo 25165824 >/sys/fs/cgroup/small/memory.max",
         enter: "echo 0 >/sys/fs/cgroup/small/cgroup.procs",
         must_count: &["pswpout", "pswpin"],
         ..DEFAULT_CLASS
@@ -154,13 +155,13 @@ echo 67108864 >/sys/fs/cgroup/small/memory.max",
         // A heap is read back after every step. With small steps it does not fill the memory in 10 s.
         options: &["--bigheap-growth", "16M", "--stack-fill"],
         mem_mib: 512,
-        // A ramfs, which is never reclaimed, takes all but 96 MiB. The rest is full soon even in a slow
-        // guest, and does not depend on the kernel's own memory.
+        // A ramfs, which is never reclaimed, takes all but 48 MiB. The rest and the swap are full soon even in
+        // a debug kernel on a busy host, and do not depend on the kernel's own memory.
         setup: "mkdir /ballast
 mount -t ramfs ramfs /ballast
 available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
-head -c $(( (available - 98304) * 1024 )) /dev/zero >/ballast/file
-echo 67108864 >/sys/block/zram0/disksize
+head -c $(( (available - 49152) * 1024 )) /dev/zero >/ballast/file
+echo 33554432 >/sys/block/zram0/disksize
 mkswap /dev/zram0
 swapon /dev/zram0",
         must_count: &["oom_kill"],
