@@ -57,6 +57,7 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
 /// mmap_lock moves the end of one in place (`vma_expand()`, `brk()`). It reads the boundary, a word that is
 /// written at once, either before or after that, takes the VMA's lock and then checks that the address is in
 /// the VMA; if not, the fault is repeated under the mmap_lock. Neither access is marked (lib/maple_tree.c).
+/// Stock 6.12.117 prints it within seconds if a thread touches pages while another maps more next to them.
 pub(crate) const KNOWN_RACES: &[(&str, &str)] =
     &[("BUG: KCSAN: data-race in mas_walk / mas_wr_store_entry", "lock_vma_under_rcu+")];
 
