@@ -9,8 +9,6 @@
 #include <linux/sched/coredump.h>
 #include <linux/types.h>
 
-struct encoded_page;
-
 /*
  * In mm->flags, between those of core dumps and the others: a task waits for
  * the memory of this process, which has been killed. Not inherited.
@@ -67,7 +65,6 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
 		     unsigned long *pages, struct reap_pace *pace);
 unsigned int memreap_reap_pause(struct reap_pace *pace);
-void memreap_release_pages(struct encoded_page **pages, int nr);
 
 #else
 
@@ -86,10 +83,6 @@ static inline bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who,
 				   struct reap_pace *pace)
 {
 	return false;
-}
-
-static inline void memreap_release_pages(struct encoded_page **pages, int nr)
-{
 }
 
 #endif /* CONFIG_MEMREAP_REAP */

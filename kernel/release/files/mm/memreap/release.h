@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef _MM_MEMREAP_RELEASE_H
+#define _MM_MEMREAP_RELEASE_H
+
+#include <linux/jump_label.h>
+#include <linux/types.h>
+
+struct encoded_page;
+struct mem_cgroup;
+struct zone;
+
+#ifdef CONFIG_MEMREAP_RELEASE
+
+DECLARE_STATIC_KEY_TRUE(memreap_release_key);
+
+/* The boot parameter memreap.release=0 selects the stock code. */
+static inline bool memreap_release_enabled(void)
+{
+	return static_branch_likely(&memreap_release_key);
+}
+
+void memreap_release_pages(struct encoded_page **pages, int nr);
+
+/* In mm/memcontrol.c and mm/page_alloc.c. */
+void mem_cgroup_uncharge_pages(struct mem_cgroup *memcg, unsigned int nr_pages,
+			       int nid);
+void free_prepared_block(struct zone *zone, unsigned long pfn,
+			 unsigned int order);
+
+#else
+
+static inline bool memreap_release_enabled(void)
+{
+	return false;
+}
+
+static inline void memreap_release_pages(struct encoded_page **pages, int nr)
+{
+}
+
+#endif /* CONFIG_MEMREAP_RELEASE */
+
+#endif /* _MM_MEMREAP_RELEASE_H */

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * KUnit tests for the release of pages in runs: which pages form a run, into
+ * which blocks it is divided, and whether all of it gets back to the allocator.
+ */
+#include <kunit/test.h>
+
+#include <linux/gfp.h>
+#include <linux/mm.h>
+#include <linux/prandom.h>
+#include <linux/vmstat.h>
+
+#include "release.h"
+#include "release_run.h"
+
+#define MAX_FOLIOS	12
+#define NR_FAKE_PAGES	64
+#define CHUNK_ORDER	6
+#define CHUNK_PAGES	(1 << CHUNK_ORDER)
+#define NR_CHUNKS	64
+
+/**
+ * struct find_case - folios that die, and the runs that they are in
+ * @name: of the case
+ * @order: in which they die, each given by its place in memory
+ * @nr: entries in @order
+ * @large: the place of a large folio; 0 if there is none
+ * @border: the first place in another zone; 0 if there is none
+ * @runs: what must be found: the lowest place and the number of pages
+ */
+struct find_case {
+	const char *name;
+	u8 order[MAX_FOLIOS];
+	u8 nr;
+	u8 large;
+	u8 border;
+	struct {
+		u8 low, nr;
+	} runs[MAX_FOLIOS];
+};
+
+#define ORDER(...)						\
+	.order = { __VA_ARGS__ },				\
+	.nr = sizeof((u8[]){ __VA_ARGS__ })
+
+static const struct find_case find_cases[] = {
+	{ "one", ORDER(5), .runs = { { 5, 1 } } },
+	{ "two", ORDER(5, 6), .runs = { { 5, 2 } } },
+	{ "two, descending", ORDER(6, 5), .runs = { { 5, 2 } } },
+	{ "ascending", ORDER(1, 2, 3, 4, 5, 6, 7, 8), .runs = { { 1, 8 } } },
+	{ "descending", ORDER(8, 7, 6, 5, 4, 3, 2, 1), .runs = { { 1, 8 } } },
+	{ "every other", ORDER(0, 2, 4, 6),
+	  .runs = { { 0, 1 }, { 2, 1 }, { 4, 1 }, { 6, 1 } } },
+	{ "every other, descending", ORDER(6, 4, 2),
+	  .runs = { { 6, 1 }, { 4, 1 }, { 2, 1 } } },
+	{ "up, gap, up", ORDER(0, 1, 2, 4, 5, 6, 7),
+	  .runs = { { 0, 3 }, { 4, 4 } } },
+	{ "up, then down", ORDER(1, 2, 3, 9, 8, 7, 6),
+	  .runs = { { 1, 3 }, { 6, 4 } } },
+	{ "down, then up from the next page", ORDER(4, 3, 5, 6, 7),
+	  .runs = { { 3, 2 }, { 5, 3 } } },
+	{ "up, then the page below", ORDER(4, 5, 3, 2),
+	  .runs = { { 4, 2 }, { 2, 2 } } },
+	{ "mixed", ORDER(9, 1, 2, 7, 11, 10, 4),
+	  .runs = { { 9, 1 }, { 1, 2 }, { 7, 1 }, { 10, 2 }, { 4, 1 } } },
+	{ "large folio in between", ORDER(1, 2, 3, 4, 5), .large = 3,
+	  .runs = { { 1, 2 }, { 3, 1 }, { 4, 2 } } },
+	{ "large folio first", ORDER(3, 4, 5), .large = 3,
+	  .runs = { { 3, 1 }, { 4, 2 } } },
+	{ "large folio, descending", ORDER(5, 4, 3, 2), .large = 4,
+	  .runs = { { 5, 1 }, { 4, 1 }, { 2, 2 } } },
+	{ "zone border", ORDER(0, 1, 2, 3, 4, 5, 6), .border = 4,
+	  .runs = { { 0, 4 }, { 4, 3 } } },
+	{ "zone border, descending", ORDER(6, 5, 4, 3, 2), .border = 4,
+	  .runs = { { 4, 3 }, { 2, 2 } } },
+};
+
+static void find_case_desc(const struct find_case *c, char *desc)
+{
+	strscpy(desc, c->name, KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(find, find_cases, find_case_desc);
+
+static void release_test_find(struct kunit *test)
+{
+	const struct find_case *c = test->param_value;
+	struct folio *folios[MAX_FOLIOS];
+	unsigned int at = 0, found = 0;
+	unsigned long base;
+	struct page *pages;
+
+	/* Of these only the flags and the addresses are looked at. */
+	pages = kunit_kcalloc(test, NR_FAKE_PAGES, sizeof(*pages), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	for (unsigned int i = 0; i < NR_FAKE_PAGES; i++)
+		set_page_links(&pages[i], c->border && i >= c->border, 0, 0);
+	if (c->large)
+		__set_bit(PG_head, &pages[c->large].flags);
+	for (unsigned int i = 0; i < c->nr; i++)
+		folios[i] = (struct folio *)&pages[c->order[i]];
+	base = page_to_pfn(pages);
+
+	while (at < c->nr) {
+		struct page_run run;
+		unsigned int n = page_run_find(folios + at, c->nr - at, &run);
+
+		KUNIT_ASSERT_LT(test, found, MAX_FOLIOS);
+		KUNIT_EXPECT_EQ(test, run.pfn - base, c->runs[found].low);
+		KUNIT_EXPECT_EQ(test, run.nr, c->runs[found].nr);
+		KUNIT_ASSERT_EQ(test, n, run.nr);
+		found++;
+		at += n;
+	}
+	KUNIT_EXPECT_EQ(test, at, c->nr);
+	if (found < MAX_FOLIOS)
+		KUNIT_EXPECT_EQ(test, c->runs[found].nr, 0);
+}
+
+/* Divides @run into blocks and checks them. */
+static void check_blocks(struct kunit *test, struct page_run run)
+{
+	unsigned long end = run.pfn + run.nr;
+	unsigned long pfn = run.pfn;
+
+	while (run.nr) {
+		unsigned int order = page_run_order(&run);
+		unsigned long size = 1UL << order;
+
+		KUNIT_ASSERT_EQ(test, run.pfn, pfn);
+		KUNIT_ASSERT_LE(test, size, run.nr);
+		/* Aligned, and in one pageblock, so of one migratetype. */
+		KUNIT_ASSERT_TRUE(test, IS_ALIGNED(pfn, size));
+		KUNIT_ASSERT_EQ(test, pfn / pageblock_nr_pages,
+				(pfn + size - 1) / pageblock_nr_pages);
+		/* There is no larger one. */
+		KUNIT_ASSERT_TRUE(test, 2 * size > run.nr ||
+				  !IS_ALIGNED(pfn, 2 * size) ||
+				  size == pageblock_nr_pages);
+		pfn += size;
+		run.pfn += size;
+		run.nr -= size;
+	}
+	KUNIT_EXPECT_EQ(test, pfn, end);
+}
+
+static void release_test_blocks(struct kunit *test)
+{
+	unsigned long block = pageblock_nr_pages;
+	struct rnd_state rnd;
+
+	check_blocks(test, (struct page_run){ 0, 1 });
+	check_blocks(test, (struct page_run){ 0, 4 * block });
+	check_blocks(test, (struct page_run){ block - 1, 2 });
+	check_blocks(test, (struct page_run){ 8 * block - 3, block + 6 });
+
+	prandom_seed_state(&rnd, 1);
+	for (int i = 0; i < 2000; i++) {
+		struct page_run run = {
+			.pfn = prandom_u32_state(&rnd) % (16 * block),
+			.nr = 1 + prandom_u32_state(&rnd) % (2 * block),
+		};
+
+		check_blocks(test, run);
+	}
+}
+
+static void release_test_add(struct kunit *test)
+{
+	struct page_runs runs = {};
+
+	page_runs_add(&runs, &(struct page_run){ 100, 8 });
+	KUNIT_EXPECT_EQ(test, runs.nr, 1);
+	/* What continues the last run, above or below, belongs to it. */
+	page_runs_add(&runs, &(struct page_run){ 108, 9 });
+	page_runs_add(&runs, &(struct page_run){ 90, 10 });
+	KUNIT_EXPECT_EQ(test, runs.nr, 1);
+	KUNIT_EXPECT_EQ(test, runs.runs[0].pfn, 90);
+	KUNIT_EXPECT_EQ(test, runs.runs[0].nr, 27);
+
+	page_runs_add(&runs, &(struct page_run){ 118, 8 });
+	page_runs_add(&runs, &(struct page_run){ 50, 39 });
+	KUNIT_EXPECT_EQ(test, runs.nr, 3);
+	KUNIT_EXPECT_EQ(test, runs.runs[1].pfn, 118);
+	KUNIT_EXPECT_EQ(test, runs.runs[1].nr, 8);
+	KUNIT_EXPECT_EQ(test, runs.runs[2].pfn, 50);
+	KUNIT_EXPECT_EQ(test, runs.runs[2].nr, 39);
+}
+
+/* Contiguous pages, each with a reference of its own. */
+static struct page *alloc_chunk(struct kunit *test)
+{
+	struct page *pages = alloc_pages(GFP_HIGHUSER_MOVABLE, CHUNK_ORDER);
+
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	split_page(pages, CHUNK_ORDER);
+
+	return pages;
+}
+
+static struct encoded_page **alloc_entries(struct kunit *test)
+{
+	struct encoded_page **entries;
+
+	entries = kunit_kcalloc(test, CHUNK_PAGES, sizeof(*entries),
+				GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, entries);
+
+	return entries;
+}
+
+/* The ways in which the pages of a chunk can die. */
+static unsigned int place(unsigned int way, unsigned int i)
+{
+	switch (way % 4) {
+	case 0:
+		return i;
+	case 1:
+		return CHUNK_PAGES - 1 - i;
+	case 2:
+		/* No two neighbours. */
+		return (i * 2) % CHUNK_PAGES + (i >= CHUNK_PAGES / 2);
+	default:
+		/* Runs of eight, from the top. */
+		return (CHUNK_PAGES - 8 - (i & ~7U)) + (i & 7);
+	}
+}
+
+static void release_test_all_come_back(struct kunit *test)
+{
+	struct encoded_page **entries = alloc_entries(test);
+	unsigned long before, after;
+	struct page **chunks;
+
+	chunks = kunit_kcalloc(test, NR_CHUNKS, sizeof(*chunks), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, chunks);
+	for (unsigned int c = 0; c < NR_CHUNKS; c++)
+		chunks[c] = alloc_chunk(test);
+	before = global_zone_page_state(NR_FREE_PAGES);
+
+	for (unsigned int c = 0; c < NR_CHUNKS; c++) {
+		for (unsigned int i = 0; i < CHUNK_PAGES; i++)
+			entries[i] = encode_page(chunks[c] + place(c, i), 0);
+		memreap_release_pages(entries, CHUNK_PAGES);
+	}
+
+	/* Per-CPU lists keep some, and others allocate and free meanwhile. */
+	after = global_zone_page_state(NR_FREE_PAGES);
+	KUNIT_EXPECT_GE(test, after, before + NR_CHUNKS * CHUNK_PAGES / 2);
+	KUNIT_EXPECT_LE(test, after, before + NR_CHUNKS * CHUNK_PAGES * 3 / 2);
+}
+
+/* Pages that others use, or that must not be used again, interrupt a run. */
+static void release_test_kept(struct kunit *test)
+{
+	struct encoded_page **entries = alloc_entries(test);
+
+	for (unsigned int way = 0; way < 4; way++) {
+		struct page *pages = alloc_chunk(test);
+		struct page *used = pages + 20, *bad = pages + 41;
+
+		get_page(used);
+		if (IS_ENABLED(CONFIG_MEMORY_FAILURE))
+			SetPageHWPoison(bad);
+		else
+			get_page(bad);
+		for (unsigned int i = 0; i < CHUNK_PAGES; i++)
+			entries[i] = encode_page(pages + place(way, i), 0);
+		memreap_release_pages(entries, CHUNK_PAGES);
+
+		KUNIT_EXPECT_EQ(test, page_count(used), 1);
+		KUNIT_EXPECT_FALSE(test, PageBuddy(used));
+		put_page(used);
+		KUNIT_EXPECT_FALSE(test, PageBuddy(bad));
+		if (IS_ENABLED(CONFIG_MEMORY_FAILURE)) {
+			KUNIT_EXPECT_EQ(test, page_count(bad), 0);
+			ClearPageHWPoison(bad);
+			set_page_count(bad, 1);
+		}
+		put_page(bad);
+	}
+}
+
+static void release_test_large(struct kunit *test)
+{
+	struct encoded_page **entries = alloc_entries(test);
+	struct page *pages = alloc_chunk(test);
+	struct folio *folio = folio_alloc(GFP_KERNEL, 2);
+	unsigned int nr = 0;
+
+	KUNIT_ASSERT_NOT_NULL(test, folio);
+	folio_ref_add(folio, 2);
+	for (unsigned int i = 0; i < CHUNK_PAGES - 2; i++) {
+		if (i == CHUNK_PAGES / 2) {
+			entries[nr++] = encode_page(&folio->page,
+						    ENCODED_PAGE_BIT_NR_PAGES_NEXT);
+			entries[nr++] = encode_nr_pages(2);
+		}
+		entries[nr++] = encode_page(pages + i, 0);
+	}
+	memreap_release_pages(entries, nr);
+
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
+	KUNIT_EXPECT_EQ(test, folio_order(folio), 2);
+	entries[0] = encode_page(&folio->page, 0);
+	entries[1] = encode_page(pages + CHUNK_PAGES - 2, 0);
+	entries[2] = encode_page(pages + CHUNK_PAGES - 1, 0);
+	memreap_release_pages(entries, 3);
+}
+
+static struct kunit_case release_test_cases[] = {
+	KUNIT_CASE_PARAM(release_test_find, find_gen_params),
+	KUNIT_CASE(release_test_blocks),
+	KUNIT_CASE(release_test_add),
+	KUNIT_CASE(release_test_all_come_back),
+	KUNIT_CASE(release_test_kept),
+	KUNIT_CASE(release_test_large),
+	{}
+};
+
+static struct kunit_suite release_test_suite = {
+	.name = "memreap_release",
+	.test_cases = release_test_cases,
+};
+
+kunit_test_suite(release_test_suite);
+
+MODULE_DESCRIPTION("KUnit tests for the release of pages in runs");
+MODULE_LICENSE("GPL");
