@@ -3,7 +3,6 @@
 //! pages between NUMA nodes, and what /proc shows of single pages.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 use std::{io, ptr, thread};
 
@@ -11,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::PAGE_BYTES;
+use super::pagemap::{Pagemap, read_u64};
 use crate::system::clock;
 
 const SYSFS: &str = "/sys/kernel/mm/ksm";
@@ -410,49 +410,12 @@ impl MergedPages {
     }
 }
 
-/// /proc/self/pagemap.
-struct Pagemap(File);
-
-impl Pagemap {
-    fn open() -> Result<Self> {
-        Ok(Self(File::open("/proc/self/pagemap").context("/proc/self/pagemap")?))
-    }
-
-    fn entry(&self, address: usize) -> Result<Entry> {
-        Ok(Entry(read_u64(&self.0, address / PAGE_BYTES).context("/proc/self/pagemap")?))
-    }
-}
-
-/// One page's entry in /proc/PID/pagemap.
-#[derive(Clone, Copy)]
-struct Entry(u64);
-
-impl Entry {
-    fn present(self) -> bool {
-        self.0 >> 63 & 1 == 1
-    }
-
-    fn swapped(self) -> bool {
-        self.0 >> 62 & 1 == 1
-    }
-
-    fn frame(self) -> u64 {
-        self.0 & ((1 << 55) - 1)
-    }
-}
-
 /// Whether a page frame belongs to KSM, by /proc/kpageflags.
 fn is_ksm(frame: u64) -> Result<bool> {
     const KPF_KSM: u32 = 21;
     let flags = File::open("/proc/kpageflags").context("/proc/kpageflags (CONFIG_PROC_PAGE_MONITOR)")?;
     let flags = read_u64(&flags, usize::try_from(frame)?).context("/proc/kpageflags")?;
     Ok(flags >> KPF_KSM & 1 == 1)
-}
-
-fn read_u64(file: &File, index: usize) -> io::Result<u64> {
-    let mut word = [0; size_of::<u64>()];
-    file.read_exact_at(&mut word, (index * size_of::<u64>()) as u64)?;
-    Ok(u64::from_ne_bytes(word))
 }
 
 /// Moves pages to a NUMA node at all their mappings, and checks that they are there.
@@ -541,12 +504,5 @@ mod tests {
         assert_eq!(area.vmas().unwrap(), 8);
         area.write(4);
         assert!(!area.holds(4, 104));
-    }
-
-    #[test]
-    fn pagemap_entries_are_distinguished() {
-        let there = Entry(1 << 63 | 0x1234);
-        assert!(there.present() && !there.swapped() && there.frame() == 0x1234);
-        assert!(Entry(1 << 62).swapped() && !Entry(1 << 62).present());
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::PAGE_BYTES;
+use super::pagemap::Pagemap;
 
 /// Pages that a page table maps.
 pub const TABLE_PAGES: usize = 512;
@@ -65,6 +66,19 @@ impl Region {
             // SAFETY: the page is within the mapping, see above, to which no reference exists.
             unsafe { self.at.add(page * PAGE_BYTES).write_volatile(1) };
         }
+    }
+
+    /// Returns the page frame of each page, in order; of one that is not resident, it is 0.
+    ///
+    /// # Errors
+    /// When /proc/self/pagemap cannot be read.
+    pub fn frames(&self) -> Result<Vec<u64>> {
+        let pagemap = Pagemap::open()?;
+        let frame = |page| {
+            let entry = pagemap.entry(self.at.addr() + page * PAGE_BYTES)?;
+            Ok(if entry.present() { entry.frame() } else { 0 })
+        };
+        (0..self.pages).map(frame).collect()
     }
 
     /// Unmaps these pages; private ones are freed by that.

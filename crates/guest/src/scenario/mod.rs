@@ -12,6 +12,7 @@ mod ksm_rmap;
 mod metrics;
 mod oom_select;
 mod reap;
+mod release;
 mod rss_counters;
 mod soak;
 mod swap_release;
@@ -29,6 +30,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &ksm_rmap::KsmRmap,
         &oom_select::OomSelect,
         &reap::Reap,
+        &release::Release,
         &rss_counters::RssCounters,
         &soak::Soak,
         &swap_release::SwapRelease,

@@ -311,6 +311,8 @@ fn kind(caller: &str) -> Kind {
             &[
                 "free_pcppages_bulk",
                 "free_one_page",
+                // Of the topic `release`.
+                "free_runs",
                 "rmqueue",
                 "__rmqueue",
                 "free_unref_",

@@ -108,6 +108,20 @@ const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "release",
+        about: "what it costs to free the pages of a process: contiguous, fragmented, soon used again",
+        controls: &[],
+        // norandmaps: as in `rss-counters`.
+        runs: &[Run {
+            mode: Mode::Icount,
+            cpus: 1,
+            mem_mib: 512,
+            timeout: DEFAULT_TIMEOUT,
+            args: &[],
+            cmdline: "norandmaps",
+        }],
+    },
+    Scenario {
         name: "ksm-rmap",
         about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
         controls: &[],

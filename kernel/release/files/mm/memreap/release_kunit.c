@@ -16,7 +16,7 @@
 #define MAX_FOLIOS	12
 #define NR_FAKE_PAGES	64
 #define CHUNK_ORDER	6
-#define CHUNK_PAGES	(1 << CHUNK_ORDER)
+#define CHUNK_PAGES	BIT(CHUNK_ORDER)
 #define NR_CHUNKS	64
 
 /**
