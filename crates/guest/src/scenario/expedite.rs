@@ -3,17 +3,22 @@
 //! free it, because it is throttled, outnumbered, stopped or one of many? And how much work do other
 //! processes get done meanwhile?
 //!
-//! There are four methods of killing. `kill` is a single system call: SIGKILL through a pidfd, with the flag
+//! There are these methods of killing. `kill` is a single system call: SIGKILL through a pidfd, with the flag
 //! that frees the memory at once where the kernel has it. `plain` is kill(2), whose behaviour must not
 //! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
-//! measured from its start: what is possible on any kernel.
+//! measured from its start: what is possible on any kernel. Of the kernel's other two ways to ask for the
+//! same, `cgroup` writes to cgroup.kill, and `size` is kill(2) with a sysctl by which large victims are freed
+//! at once; they are measured where it matters most.
 //!
-//! Finally, kills race with exits: how often does a kill come too late to have another process free the
-//! memory, although the memory is still there?
+//! Then kills race with exits: how often does a kill come too late to have another process free the memory,
+//! although the memory is still there?
+//!
+//! Finally, a user whose processes are limited to a twentieth of a CPU does nothing but fork and kill, each
+//! victim many times: how much work do others get done beside that?
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +30,7 @@ use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
 use super::metrics::{median, metric_name};
 use crate::measure::free_memory::{self, Reading, ShortFreeLists};
+use crate::process::child::{Board, Child};
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
@@ -143,17 +149,43 @@ const LATEST_EXIT: Duration = Duration::from_micros(500);
 /// The case in which kills race with exits, and its metric.
 const RACE: &str = "race";
 const LOST: &str = "lost";
+/// The case in which a user kills all the time, and its metric.
+const HOSTILE: &str = "hostile";
+const FOREGROUND: &str = "foreground";
+/// The limited user's processes, how often each kills the same victim, and the victim.
+const ATTACKERS: usize = 4;
+const KILLS_OF_ONE: usize = 16;
+const DECOY: Layout = Layout { pages: 512, vmas: 1 };
+/// What this user has of a CPU, per [`PERIOD`].
+const HOSTILE_QUOTA: Duration = Duration::from_millis(5);
+/// For how long others' work is counted beside that.
+const HOSTILE_WINDOW: Duration = Duration::from_secs(2);
+/// The sysctl of the method `size`, and a size that all victims have.
+const MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
+const SMALL_KBYTES: &str = "1024";
 /// Stands for the slowest of all cases, and the methods of killing for which that is reported.
 const WORST: &str = "worst";
 const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
 
-/// `expedite [icount] [case=NAME|race] [rounds=N] [race=KILLS]`
+/// `expedite [icount] [case=NAME|race|hostile] [rounds=N] [race=KILLS]`
 pub struct Expedite;
 
 impl Case {
     /// Whether there are hogs, whose work is counted.
     fn has_hogs(&self, icount: bool) -> bool {
         !self.window[usize::from(icount)].is_zero()
+    }
+
+    /// The methods that are measured. process_mrelease is measured with `icount` only, for comparison.
+    fn methods(&self, icount: bool) -> Vec<Method> {
+        let mut methods = vec![Method::Kill, Method::Plain, Method::Memreap];
+        if icount {
+            methods.push(Method::Mrelease);
+        }
+        if self.limited {
+            methods.extend([Method::Cgroup, Method::Size]);
+        }
+        methods
     }
 }
 
@@ -166,7 +198,7 @@ impl Scenario for Expedite {
         let options = Options::parse(args)?;
         let mut metrics = Vec::new();
         for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            for method in Method::all(options.icount) {
+            for method in case.methods(options.icount) {
                 metrics.push(method.rate(case.name));
                 metrics.extend(case.has_hogs(options.icount).then(|| method.foreground(case.name)));
             }
@@ -176,6 +208,9 @@ impl Scenario for Expedite {
         }
         if options.races() {
             metrics.push(metric_name(RACE, LOST));
+        }
+        if options.cases.has(HOSTILE) {
+            metrics.push(metric_name(HOSTILE, FOREGROUND));
         }
         Ok(metrics)
     }
@@ -202,6 +237,9 @@ impl Scenario for Expedite {
         if options.races() {
             race(options.race, cpus, expedites, out).context("race")?;
         }
+        if options.cases.has(HOSTILE) {
+            hostile(cpus, expedites, out).context("hostile")?;
+        }
         drop(short);
         Ok(())
     }
@@ -218,7 +256,7 @@ struct Options {
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
         let args = Arguments::new(args, &["icount"], &["case", "rounds", "race"])?;
-        let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE]))?;
+        let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE, HOSTILE]))?;
         let (icount, rounds) = (args.has("icount"), args.rounds()?);
         let race = args.get("race", if icount { 0 } else { 250 })?;
         ensure!(race <= 100_000, "race={race} is more than 100,000");
@@ -242,23 +280,21 @@ enum Method {
     Mrelease,
     /// The command, with all victims at once.
     Memreap,
+    /// A write to the cgroup's cgroup.kill, expedited where the kernel supports it.
+    Cgroup,
+    /// kill(2), where the kernel expedites all large victims if it can.
+    Size,
 }
 
 impl Method {
-    /// The methods that are measured. For comparison, process_mrelease is measured with `icount` only.
-    fn all(icount: bool) -> &'static [Self] {
-        match icount {
-            false => &[Self::Kill, Self::Plain, Self::Memreap],
-            true => &[Self::Kill, Self::Plain, Self::Memreap, Self::Mrelease],
-        }
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
             Self::Plain => "plain",
             Self::Mrelease => "mrelease",
             Self::Memreap => "memreap",
+            Self::Cgroup => "cgroup",
+            Self::Size => "size",
         }
     }
 
@@ -340,7 +376,7 @@ impl<'a> Run<'a> {
     fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
         let default = self.case.rounds[usize::from(self.options.icount)];
         let count = self.options.rounds.unwrap_or(default);
-        let methods = Method::all(self.options.icount);
+        let methods = self.case.methods(self.options.icount);
         let mut rounds: Vec<Vec<Round>> = methods.iter().map(|_| Vec::new()).collect();
         for round in 0..count {
             for (&method, rounds) in methods.iter().zip(&mut rounds) {
@@ -461,6 +497,9 @@ impl<'a> Run<'a> {
 
     /// Kills all victims, and waits until they are dead.
     fn kill(&self, victims: &[Victim], method: Method, out: &mut Reporter) -> Result<Kill> {
+        if method == Method::Size && self.expedites {
+            fs::write(MIN_KBYTES, SMALL_KBYTES).context(MIN_KBYTES)?;
+        }
         if method == Method::Mrelease {
             // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the
             // call is made once before.
@@ -475,7 +514,11 @@ impl<'a> Run<'a> {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
             }
             Method::Kill => victims.iter().try_for_each(Victim::kill).context("kill")?,
-            Method::Plain => victims
+            Method::Cgroup => {
+                let limit = self.limit.as_ref().context("victims without a cgroup")?;
+                limit.group.set("cgroup.kill", if self.expedites { "1 expedite" } else { "1" })?;
+            }
+            Method::Plain | Method::Size => victims
                 .iter()
                 .try_for_each(|v| rustix::process::kill_process(v.pid(), Signal::KILL))
                 .context("kill(2)")?,
@@ -492,6 +535,9 @@ impl<'a> Run<'a> {
             self.check(command, out)?;
         }
         victims.iter().try_for_each(Victim::wait_until_dead).context("wait for the victims")?;
+        if method == Method::Size && self.expedites {
+            fs::write(MIN_KBYTES, "0").context(MIN_KBYTES)?;
+        }
         Ok(Kill { start, foreground, too_late })
     }
 
@@ -506,7 +552,7 @@ impl<'a> Run<'a> {
     }
 
     /// Checks that the command did what it was asked to, and notes by which methods.
-    fn check(&self, command: Child, out: &mut Reporter) -> Result<()> {
+    fn check(&self, command: process::Child, out: &mut Reporter) -> Result<()> {
         let output = command.wait_with_output().context("wait for memreap")?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(
@@ -600,7 +646,7 @@ fn mrelease(victim: &Victim) -> Result<Released> {
 }
 
 /// Starts the command with all victims.
-fn memreap(victims: &[Victim]) -> Result<Child> {
+fn memreap(victims: &[Victim]) -> Result<process::Child> {
     Command::new(MEMREAP)
         .args(["kill", "--json"])
         .args(victims.iter().map(|v| v.pid().as_raw_pid().to_string()))
@@ -709,6 +755,50 @@ fn classify(freed: bool, left_pages: u64) -> Raced {
         false if left_pages < STILL_THERE_PAGES => Raced::Over,
         false => Raced::Lost,
     }
+}
+
+/// Counts the work of hogs, one per CPU, beside a limited user who forks and kills all the time.
+fn hostile(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
+    out.progress("hostile");
+    let group = TemporaryCgroup::new("hostile", "cpu")?;
+    group.set("cpu.max", &format!("{} {}", HOSTILE_QUOTA.as_micros(), PERIOD.as_micros()))?;
+    let hogs = Hogs::start(cpus)?;
+    let board = Board::new(ATTACKERS)?;
+    let attackers = (0..ATTACKERS)
+        .map(|i| {
+            Child::fork(|| {
+                loop {
+                    attack(cpus, expedites)?;
+                    board.add(i, 1);
+                }
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    attackers.iter().try_for_each(|attacker| group.add(attacker.pid()))?;
+    hogs.work(true);
+    // So that this is on time although the hogs leave no CPU idle.
+    sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
+    clock::sleep_until(clock::now() + WARM_UP.as_nanos() as u64)?;
+    let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
+    clock::sleep_until(start + HOSTILE_WINDOW.as_nanos() as u64)?;
+    let (done, now) = (hogs.done(), clock::now());
+    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    let kills = board.all().sum::<u64>() - kills;
+    ensure!(kills > 0, "the user's processes did not get to kill anything");
+    out.note(&format!("hostile: {kills} victims, each killed {KILLS_OF_ONE} times"));
+    let rate = (done - work) as f64 / ((now - start) as f64 / 1e6);
+    out.sample(&metric_name(HOSTILE, FOREGROUND), "loops/ms", Better::Higher, rate);
+    Ok(())
+}
+
+/// Starts a victim, and kills it again and again.
+fn attack(cpus: usize, expedites: bool) -> Result<()> {
+    let victim = Victim::spawn(DECOY, 0..cpus)?;
+    for _ in 0..KILLS_OF_ONE {
+        if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")?;
+    }
+    victim.wait_until_dead().context("wait for a victim")?;
+    victim.reap().context("reap a victim")
 }
 
 /// Counters of /proc/vmstat, read as fast as possible: what they count does not wait.

@@ -53,7 +53,7 @@ const KERNEL_PARAMETERS: &str = "numa=fake=2";
 const KERNEL_TEST_CPUS: u32 = 3;
 /// The CPUs for those of our tests that need more than two: `expedite` has a victim, its killer and reapers,
 /// each on its own CPU.
-const CPUS_OF_OUR_PROGRAMS: &[(&str, u32)] = &[("expedite", 4)];
+const CPUS_OF_OUR_PROGRAMS: &[(&str, u32)] = &[("expedite", 4), ("expedite_storm", 8)];
 /// Our tests that take longest in the debug kernel, from five minutes to one. They are started first, in this
 /// order, so that none of them runs alone at the end.
 const LONGEST_RUNNING: &[&str] = &[

@@ -4,25 +4,40 @@
 
 #include <linux/jump_label.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 
 struct kernel_siginfo;
 struct mm_struct;
 struct pid;
 struct seq_file;
-struct signal_struct;
 struct task_struct;
 
 /**
- * struct memreap_exiting - an address space that a thread is giving up
- * @node: among those that can be found
- * @signal: of the process
- * @mm: the address space, pinned; NULL if it is not worth it
+ * struct memreap_expedite - part of a signal_struct: the reclaim of its memory
+ * @exiting: what threads of the process are giving up, pinned, or NULL
+ * @nr_exiting: how many of them; both under siglock
+ * @flags: EXPEDITE_REQUESTED, and then the rest is valid
+ * @tries: attempts that were followed by a pause
+ * @mm: the memory, pinned
+ * @victim: a thread of the process, pinned, and with it this structure
+ * @queued: when it was requested, ktime in ns
+ * @freed: pages that workers have freed
+ * @work: the next attempt
  */
-struct memreap_exiting {
-	struct hlist_node node;
-	const struct signal_struct *signal;
+struct memreap_expedite {
+	struct mm_struct *exiting;
+	unsigned int nr_exiting;
+	unsigned int tries;
+	unsigned long flags;
 	struct mm_struct *mm;
+	struct task_struct *victim;
+	u64 queued;
+	unsigned long freed;
+	struct delayed_work work;
 };
+
+/* In memreap_expedite.flags, never cleared. */
+#define EXPEDITE_REQUESTED	0
 
 #ifdef CONFIG_MEMREAP_EXPEDITE
 
@@ -40,8 +55,8 @@ int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid);
 bool memreap_expedite_suffix(char *buf);
 void memreap_expedite_cgroup_kill(struct task_struct *task);
 void memreap_expedite_killed(struct task_struct *p);
-void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm);
-void memreap_expedite_unlist(struct memreap_exiting *e);
+bool memreap_expedite_exit(struct mm_struct *mm);
+void memreap_expedite_unlist(void);
 void memreap_expedite_vmstat(struct seq_file *m);
 
 /* In complete_signal(), for a process that dies of @sig from now on. */
@@ -53,20 +68,16 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 }
 
 /* In exit_mm(), before the thread gives up its mm... */
-static inline void memreap_expedite_exiting(struct memreap_exiting *e,
-					    struct mm_struct *mm)
+static inline bool memreap_expedite_exiting(struct mm_struct *mm)
 {
-	if (memreap_expedite_enabled())
-		memreap_expedite_exit(e, mm);
-	else
-		e->mm = NULL;
+	return memreap_expedite_enabled() && memreap_expedite_exit(mm);
 }
 
-/* ...and after mmput(). */
-static inline void memreap_expedite_exited(struct memreap_exiting *e)
+/* ...and after mmput(), with the result. */
+static inline void memreap_expedite_exited(bool listed)
 {
-	if (e->mm)
-		memreap_expedite_unlist(e);
+	if (listed)
+		memreap_expedite_unlist();
 }
 
 #else
@@ -95,12 +106,12 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 {
 }
 
-static inline void memreap_expedite_exiting(struct memreap_exiting *e,
-					    struct mm_struct *mm)
+static inline bool memreap_expedite_exiting(struct mm_struct *mm)
 {
+	return false;
 }
 
-static inline void memreap_expedite_exited(struct memreap_exiting *e)
+static inline void memreap_expedite_exited(bool listed)
 {
 }
 

@@ -3,21 +3,27 @@
  * A kill that starts the reclaim.
  *
  * A killed process frees its memory itself, at the speed of the slowest CPU
- * that it may run on and of its share of that CPU. Here workers that its limits
- * do not apply to free the memory, together with the process, from the moment
+ * that it may run on and of its share of that CPU. Here a worker that its limits
+ * do not apply to frees the memory, together with the process, from the moment
  * of the kill.
  *
- * This never makes a kill fail or wait: an address space that cannot be queued,
- * or cannot be freed early, is freed by its process as before.
+ * The request is part of the process's signal_struct: nothing is allocated on
+ * the way to free memory, no process can take another one's place, and one that
+ * is killed again and again is still reaped once.
+ *
+ * This never makes a kill fail or wait: memory that cannot be freed early is
+ * freed by its process as before.
  */
+#include <linux/cgroup.h>
 #include <linux/delay.h>
-#include <linux/hash.h>
+#include <linux/kernel_stat.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/memreap_expedite.h>
 #include <linux/oom.h>
 #include <linux/pid.h>
 #include <linux/sched/coredump.h>
+#include <linux/sched/cputime.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
@@ -29,7 +35,6 @@
 #include <uapi/linux/pidfd.h>
 
 #include "expedite_futex.h"
-#include "expedite_queue.h"
 #include "reap.h"
 #include "switch.h"
 
@@ -43,20 +48,12 @@ DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 #define EXPEDITE_MIN_PAGES		(SZ_1M / PAGE_SIZE)
 
 /* Workers at a time, if there are CPUs for them. */
-#define EXPEDITE_MAX_WORKERS	8
+#define EXPEDITE_MAX_WORKERS		8
 
-/* How often, and at which interval in us, a worker checks a running thread. */
-#define EXPEDITE_FUTEX_CHECKS		10
-#define EXPEDITE_FUTEX_US	50
+/* The pause between attempts doubles from 1 ms; 2 s in total. */
+#define EXPEDITE_RETRIES		11
 
-static struct expedite_queue expedite_queue;
 static struct workqueue_struct *expedite_wq;
-static struct work_struct expedite_works[EXPEDITE_MAX_WORKERS];
-static struct delayed_work expedite_retry;
-static DEFINE_MUTEX(expedite_turns);
-
-/* One bit for each of expedite_works that is queued or runs. */
-static unsigned long expedite_active;
 
 /* vm.expedite_min_kbytes */
 static unsigned long expedite_min_kbytes;
@@ -69,45 +66,6 @@ static atomic_long_t expedite_kills;
 static atomic_long_t expedite_freed;
 static atomic_long_t expedite_fails;
 
-/* --- Address spaces that are being torn down --- */
-
-/*
- * Once a thread has given up its mm, the process no longer refers to the memory
- * that it is freeing. So the thread adds itself to a list before that, until it
- * has finished.
- */
-#define EXITING_BITS		6
-
-/* Every exit uses these: they should not contend for one lock. */
-static struct exiting_bucket {
-	spinlock_t lock;	/* protects the list */
-	struct hlist_head list;
-} ____cacheline_aligned_in_smp exiting_mms[1 << EXITING_BITS];
-
-static struct exiting_bucket *exiting_bucket(const struct signal_struct *signal)
-{
-	return &exiting_mms[hash_ptr(signal, EXITING_BITS)];
-}
-
-static struct mm_struct *exiting_mm(const struct signal_struct *signal)
-{
-	struct exiting_bucket *bucket = exiting_bucket(signal);
-	struct mm_struct *mm = NULL;
-	struct memreap_exiting *e;
-
-	spin_lock(&bucket->lock);
-	hlist_for_each_entry(e, &bucket->list, node) {
-		if (e->signal == signal) {
-			mm = e->mm;
-			mmgrab(mm);
-			break;
-		}
-	}
-	spin_unlock(&bucket->lock);
-
-	return mm;
-}
-
 /* What freeing @mm would free: file pages stay in the page cache. */
 static unsigned long private_pages(struct mm_struct *mm)
 {
@@ -115,27 +73,7 @@ static unsigned long private_pages(struct mm_struct *mm)
 	       get_mm_counter(mm, MM_SWAPENTS);
 }
 
-/* --- Workers --- */
-
-/*
- * Half of the CPUs: the tasks that wait for the memory need to run, too, and
- * the dying processes free memory themselves.
- */
-static unsigned int max_workers(void)
-{
-	return clamp(num_online_cpus() / 2, 1U, EXPEDITE_MAX_WORKERS);
-}
-
-/* Wakes a worker if one is idle. */
-static void wake_worker(void)
-{
-	for (unsigned int i = 0; i < max_workers(); i++) {
-		if (!test_and_set_bit(i, &expedite_active)) {
-			queue_work(expedite_wq, &expedite_works[i]);
-			return;
-		}
-	}
-}
+/* --- The reclaim --- */
 
 static bool process_dying(struct task_struct *p)
 {
@@ -162,7 +100,7 @@ static bool process_dying(struct task_struct *p)
  */
 static enum expedite_outcome process_obstacle(struct task_struct *p,
 					      struct mm_struct *mm,
-					      bool may_retry)
+					      bool respect_futexes)
 {
 	struct task_struct *t;
 
@@ -171,7 +109,7 @@ static enum expedite_outcome process_obstacle(struct task_struct *p,
 		return EXPEDITE_FREED;
 	if (!process_dying(p))
 		return EXPEDITE_SHARED;
-	if (!may_retry)
+	if (!respect_futexes)
 		return EXPEDITE_FREED;
 	for_each_thread(p, t) {
 		if (READ_ONCE(t->mm) == mm && memreap_owns_futexes(t, mm))
@@ -182,29 +120,28 @@ static enum expedite_outcome process_obstacle(struct task_struct *p,
 }
 
 /*
- * Returns EXPEDITE_FREED if the memory of @req may be freed, else the reason
- * why not. A dying process starts no other, so an address space without live
- * users never gets one.
+ * Returns EXPEDITE_FREED if the memory may be freed, else the reason why not. A
+ * dying process starts no other, so an address space without live users never
+ * gets one.
  */
-static enum expedite_outcome find_obstacle(struct expedite_request *req,
-					   bool may_retry)
+static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 {
 	enum expedite_outcome obstacle = EXPEDITE_FREED;
-	struct mm_struct *mm = req->mm;
+	struct mm_struct *mm = e->mm;
 	struct task_struct *p;
+	bool respect_futexes;
 
-	/* A reaper is already active: there is no point in waiting. */
-	if (test_bit(MMF_UNSTABLE, &mm->flags))
-		may_retry = false;
+	/* If a reaper is already active, there is no point in waiting. */
+	respect_futexes = e->tries < EXPEDITE_RETRIES &&
+			  !test_bit(MMF_UNSTABLE, &mm->flags);
 	rcu_read_lock();
 	/* Usually there is no other user, and no need to check all. */
-	if (atomic_read(&mm->mm_users) == 1 &&
-	    thread_group_leader(req->victim) &&
-	    process_shares_mm(req->victim, mm)) {
-		obstacle = process_obstacle(req->victim, mm, may_retry);
+	if (atomic_read(&mm->mm_users) == 1 && thread_group_leader(e->victim) &&
+	    process_shares_mm(e->victim, mm)) {
+		obstacle = process_obstacle(e->victim, mm, respect_futexes);
 	} else if (atomic_read(&mm->mm_users)) {
 		for_each_process(p) {
-			obstacle = process_obstacle(p, mm, may_retry);
+			obstacle = process_obstacle(p, mm, respect_futexes);
 			if (obstacle != EXPEDITE_FREED)
 				break;
 		}
@@ -214,18 +151,11 @@ static enum expedite_outcome find_obstacle(struct expedite_request *req,
 	return obstacle;
 }
 
-/*
- * One attempt at a request, as its first worker or as one that joins.
- *
- * Return: the outcome, for expedite_queue_put().
- */
-static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
-					  struct reap_pace *pace,
-					  unsigned long *freed)
+static enum expedite_outcome expedite_try(struct memreap_expedite *e,
+					  struct reap_pace *pace)
 {
-	struct expedite_request *req = turn->req;
-	struct mm_struct *mm = req->mm;
-	enum expedite_outcome outcome;
+	enum expedite_outcome outcome = EXPEDITE_EXITED;
+	struct mm_struct *mm = e->mm;
 	bool locked = true;
 
 	/* The holder of the lock may wait for memory. */
@@ -233,147 +163,114 @@ static enum expedite_outcome expedite_try(const struct expedite_turn *turn,
 		return EXPEDITE_LOCK;
 
 	/*
-	 * exit_mmap() has freed the VMAs, with the lock held for writing.
+	 * exit_mmap() frees the VMAs with the lock held for writing.
 	 * MMF_OOM_SKIP does not tell: the OOM reaper may have given up.
 	 */
-	outcome = EXPEDITE_EXITED;
-	if (mtree_empty(&mm->mm_mt))
-		goto unlock;
-
-	if (turn->first) {
-		outcome = find_obstacle(req, turn->may_retry);
-		if (outcome != EXPEDITE_FREED)
-			goto unlock;
-		if (expedite_queue_open(&expedite_queue, req))
-			wake_worker();
-	}
-	if (memreap_reap_mm(mm, REAP_WORKER, &locked, freed, pace))
-		outcome = EXPEDITE_FREED;
-	else
+	if (!mtree_empty(&mm->mm_mt))
+		outcome = find_obstacle(e);
+	if (outcome == EXPEDITE_FREED &&
+	    !memreap_reap_mm(mm, false, &locked, &e->freed, pace))
 		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;
-unlock:
 	if (locked)
 		mmap_read_unlock(mm);
 
 	return outcome;
 }
 
-static void expedite_one(const struct expedite_turn *turn,
-			 struct reap_pace *pace)
-{
-	struct expedite_request over;
-	enum expedite_outcome outcome;
-	unsigned long freed = 0;
-
-	outcome = expedite_try(turn, pace, &freed);
-	/* An exiting thread soon passes that point. */
-	for (int i = 0; i < EXPEDITE_FUTEX_CHECKS &&
-	     outcome == EXPEDITE_FUTEX; i++) {
-		usleep_range(EXPEDITE_FUTEX_US, 2 * EXPEDITE_FUTEX_US);
-		outcome = expedite_try(turn, pace, &freed);
-	}
-	atomic_long_add(freed, &expedite_freed);
-	if (!expedite_queue_put(&expedite_queue, turn->req, freed, outcome,
-				ktime_get_ns(), &over))
-		return;
-
-	if (over.outcome > EXPEDITE_FREED)
-		atomic_long_inc(&expedite_fails);
-	trace_memreap_expedite_done(&over, ktime_get_ns() - over.queued);
-	mmdrop(over.mm);
-	put_task_struct(over.victim);
-}
-
 /*
- * Takes a request, or sets the timer for the next one. One worker at a time:
- * the last one to set the timer must be the last one to have looked.
+ * A worker does what the dying process would have done, so its time is charged
+ * to the cgroup of that process.
  */
-static bool next_turn(struct expedite_turn *turn)
+static void charge_cpu(struct task_struct *victim, u64 ns)
 {
-	u64 now;
-	bool found;
+#ifdef CONFIG_CGROUPS
+	struct cgroup *cgrp;
 
-	mutex_lock(&expedite_turns);
-	now = ktime_get_ns();
-	found = expedite_queue_take(&expedite_queue, now, turn);
-	if (!found && turn->next != EXPEDITE_NEVER)
-		mod_delayed_work(expedite_wq, &expedite_retry,
-				 nsecs_to_jiffies(turn->next - now) + 1);
-	mutex_unlock(&expedite_turns);
-
-	return found;
+	rcu_read_lock();
+	cgrp = task_dfl_cgroup(victim);
+	if (cgroup_parent(cgrp)) {
+		__cgroup_account_cputime(cgrp, ns);
+		__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
+	}
+	rcu_read_unlock();
+#endif
 }
 
 static void expedite_work(struct work_struct *work)
 {
-	unsigned int me = work - expedite_works;
-	struct reap_pace pace = { .since = ktime_get_ns() };
-	struct expedite_turn turn;
+	struct memreap_expedite *e = container_of(to_delayed_work(work),
+						  struct memreap_expedite,
+						  work);
+	struct reap_pace pace = {
+		.percent = READ_ONCE(expedite_cpu_percent),
+		.since = ktime_get_ns(),
+	};
+	u64 runtime = task_sched_runtime(current);
+	struct task_struct *victim = e->victim;
+	unsigned long freed = e->freed;
+	enum expedite_outcome outcome;
 
-again:
-	while (next_turn(&turn)) {
-		pace.percent = READ_ONCE(expedite_cpu_percent);
-		if (turn.more)
-			wake_worker();
-		expedite_one(&turn, &pace);
-		memreap_reap_pause(&pace);
-		cond_resched();
+	outcome = expedite_try(e, &pace);
+	atomic_long_add(e->freed - freed, &expedite_freed);
+	charge_cpu(victim, task_sched_runtime(current) - runtime);
+
+	if (outcome > EXPEDITE_FREED) {
+		if (e->tries < EXPEDITE_RETRIES) {
+			queue_delayed_work(expedite_wq, &e->work,
+					   msecs_to_jiffies(1 << e->tries++));
+			return;
+		}
+		atomic_long_inc(&expedite_fails);
 	}
-
-	clear_bit(me, &expedite_active);
-	/*
-	 * A task that queues a request and finds all workers active relies on
-	 * them: either it sees the bit clear, or this sees the request.
-	 */
-	smp_mb__after_atomic();
-	if (expedite_queue_ready(&expedite_queue, ktime_get_ns()) &&
-	    !test_and_set_bit(me, &expedite_active))
-		goto again;
-}
-
-static void expedite_retry_work(struct work_struct *work)
-{
-	wake_worker();
+	trace_memreap_expedite_done(e, outcome, ktime_get_ns() - e->queued);
+	mmdrop(e->mm);
+	/* With it goes the request. */
+	put_task_struct(victim);
 }
 
 /* --- Kills --- */
 
 /*
- * Queues an address space whose process has been killed, unless the process was
+ * Requests that the memory of a process be freed, once, unless the process was
  * immune: the init of a PID namespace does not get a signal from inside, which
  * is no error. All others have SIGNAL_GROUP_EXIT as soon as the signal is sent,
  * and never lose it. The caller holds references to @mm and @victim. May be
  * called with interrupts disabled, under siglock.
  */
-static void expedite_add(struct mm_struct *mm, struct task_struct *victim,
-			 enum memreap_expedite_by by)
+static void expedite_request(struct mm_struct *mm, struct task_struct *victim,
+			     enum memreap_expedite_by by)
 {
-	unsigned long pages = private_pages(mm);
-	enum expedite_added added;
+	struct memreap_expedite *e = &victim->signal->expedite;
 
-	if (!(READ_ONCE(victim->signal->flags) & SIGNAL_GROUP_EXIT))
+	if (!(READ_ONCE(victim->signal->flags) & SIGNAL_GROUP_EXIT) ||
+	    test_and_set_bit(EXPEDITE_REQUESTED, &e->flags))
 		return;
 
 	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	mmgrab(mm);
-	get_task_struct(victim);
-	added = expedite_queue_add(&expedite_queue, mm, victim, pages,
-				   ktime_get_ns());
-	trace_memreap_expedite_queue(mm, victim, pages, by, added);
-	switch (added) {
-	case EXPEDITE_QUEUED:
-		atomic_long_inc(&expedite_kills);
-		wake_worker();
-		break;
-	case EXPEDITE_FULL:
-		atomic_long_inc(&expedite_fails);
-		fallthrough;
-	case EXPEDITE_MERGED:
-		/* Never the last reference: the caller holds one. */
-		mmdrop(mm);
-		put_task_struct(victim);
-		break;
-	}
+	e->mm = mm;
+	e->victim = get_task_struct(victim);
+	e->queued = ktime_get_ns();
+	trace_memreap_expedite_queue(e, private_pages(mm), by);
+	atomic_long_inc(&expedite_kills);
+	INIT_DELAYED_WORK(&e->work, expedite_work);
+	queue_delayed_work(expedite_wq, &e->work, 0);
+}
+
+/* What the last threads of a process are giving up, with a reference. */
+static struct mm_struct *grab_exiting_mm(struct task_struct *task)
+{
+	struct mm_struct *mm = NULL;
+	unsigned long flags;
+
+	if (!lock_task_sighand(task, &flags))
+		return NULL;
+	mm = task->signal->expedite.exiting;
+	if (mm)
+		mmgrab(mm);
+	unlock_task_sighand(task, &flags);
+
+	return mm;
 }
 
 /*
@@ -390,7 +287,7 @@ static struct mm_struct *grab_victim_mm(struct task_struct *task)
 
 	p = find_lock_task_mm(task);
 	if (!p) {
-		mm = exiting_mm(task->signal);
+		mm = grab_exiting_mm(task);
 	} else {
 		/* For sparse: find_lock_task_mm() is not annotated. */
 		__acquire(&p->alloc_lock);
@@ -439,7 +336,7 @@ int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid)
 
 	if (mm) {
 		if (!ret)
-			expedite_add(mm, task, EXPEDITE_BY_FLAG);
+			expedite_request(mm, task, EXPEDITE_BY_FLAG);
 		mmdrop(mm);
 	}
 	if (task)
@@ -479,7 +376,7 @@ void memreap_expedite_cgroup_kill(struct task_struct *task)
 		ret = send_sig(SIGKILL, task, 0);
 	if (mm) {
 		if (!ret)
-			expedite_add(mm, task, EXPEDITE_BY_CGROUP);
+			expedite_request(mm, task, EXPEDITE_BY_CGROUP);
 		mmdrop(mm);
 	}
 }
@@ -512,7 +409,7 @@ void memreap_expedite_killed(struct task_struct *p)
 			continue;
 		found = t->mm && !(t->flags & PF_KTHREAD);
 		if (found && large_enough(t->mm))
-			expedite_add(t->mm, p, EXPEDITE_BY_SIZE);
+			expedite_request(t->mm, p, EXPEDITE_BY_SIZE);
 		spin_unlock(&t->alloc_lock);
 		if (found)
 			break;
@@ -521,47 +418,53 @@ void memreap_expedite_killed(struct task_struct *p)
 
 /**
  * memreap_expedite_exit - the current thread is about to give up its mm
- * @e: for memreap_expedite_exited(), on the stack of exit_mm()
  * @mm: its address space
  *
- * A kill of the process from now on finds @mm here, for as long as this thread
- * may be the one to free it, which is most of an exit.
+ * A kill of the process from now on finds @mm in its signal_struct, for as long
+ * as one of its threads may be the one to free it, which is most of an exit.
+ *
+ * Return: true if memreap_expedite_unlist() has to be called afterwards.
  */
-void memreap_expedite_exit(struct memreap_exiting *e, struct mm_struct *mm)
+bool memreap_expedite_exit(struct mm_struct *mm)
 {
 	struct signal_struct *signal = current->signal;
 	bool group = signal->flags & SIGNAL_GROUP_EXIT;
-	struct exiting_bucket *bucket = exiting_bucket(signal);
+	struct memreap_expedite *e = &signal->expedite;
 
-	e->mm = NULL;
 	if ((!group && atomic_read(&signal->live)) ||
 	    private_pages(mm) < EXPEDITE_MIN_PAGES)
-		return;
+		return false;
 
 	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&
 	    signal->group_exit_code == SIGKILL && large_enough(mm))
-		expedite_add(mm, current, EXPEDITE_BY_SIZE);
+		expedite_request(mm, current, EXPEDITE_BY_SIZE);
 
-	mmgrab(mm);
-	e->mm = mm;
-	e->signal = signal;
-	spin_lock(&bucket->lock);
-	hlist_add_head(&e->node, &bucket->list);
-	spin_unlock(&bucket->lock);
+	spin_lock_irq(&current->sighand->siglock);
+	if (!e->nr_exiting++) {
+		mmgrab(mm);
+		e->exiting = mm;
+	}
+	spin_unlock_irq(&current->sighand->siglock);
+
+	return true;
 }
 
 /**
  * memreap_expedite_unlist - the current thread has given up its mm
- * @e: what memreap_expedite_exit() filled in, with an mm
  */
-void memreap_expedite_unlist(struct memreap_exiting *e)
+void memreap_expedite_unlist(void)
 {
-	struct exiting_bucket *bucket = exiting_bucket(e->signal);
+	struct memreap_expedite *e = &current->signal->expedite;
+	struct mm_struct *mm = NULL;
 
-	spin_lock(&bucket->lock);
-	hlist_del(&e->node);
-	spin_unlock(&bucket->lock);
-	mmdrop(e->mm);
+	spin_lock_irq(&current->sighand->siglock);
+	if (!--e->nr_exiting) {
+		mm = e->exiting;
+		e->exiting = NULL;
+	}
+	spin_unlock_irq(&current->sighand->siglock);
+	if (mm)
+		mmdrop(mm);
 }
 
 /* --- Settings and counters --- */
@@ -643,25 +546,18 @@ static const struct memreap_switch expedite_switch = {
 memreap_switch_param(expedite, &expedite_switch);
 MODULE_PARM_DESC(expedite, "Kills can start the reclaim (default: Y)");
 
-/* Before the first process can exit. */
-static int __init exiting_init(void)
-{
-	for (unsigned int i = 0; i < ARRAY_SIZE(exiting_mms); i++)
-		spin_lock_init(&exiting_mms[i].lock);
-
-	return 0;
-}
-early_initcall(exiting_init);
-
+/*
+ * Half of the CPUs: the tasks that wait for the memory need to run, too, and
+ * the dying processes free memory themselves.
+ */
 static int __init expedite_init(void)
 {
-	expedite_queue_init(&expedite_queue);
-	for (int i = 0; i < EXPEDITE_MAX_WORKERS; i++)
-		INIT_WORK(&expedite_works[i], expedite_work);
-	INIT_DELAYED_WORK(&expedite_retry, expedite_retry_work);
+	unsigned int workers = clamp(num_online_cpus() / 2, 1U,
+				     EXPEDITE_MAX_WORKERS);
+
 	expedite_wq = alloc_workqueue("memreap_expedite",
 				      WQ_UNBOUND | WQ_HIGHPRI | WQ_FREEZABLE |
-				      WQ_MEM_RECLAIM | WQ_SYSFS, 0);
+				      WQ_MEM_RECLAIM | WQ_SYSFS, workers);
 	if (!expedite_wq) {
 		static_branch_disable(&memreap_expedite_key);
 		return -ENOMEM;

@@ -5,8 +5,13 @@
  * exit_mmap() zaps from the bottom. A reaper that walks the same way follows
  * it from page table to page table, and both contend for the same locks. So
  * reapers start at the top and go down in pieces of at most one page table: the
- * two meet once. Several reapers share the work by claiming chunks, see
- * reap_session.c.
+ * two meet once.
+ *
+ * Several reapers share an address space by a cursor in its mm_struct: it moves
+ * down, and the one that moves it owns what is in between. But none relies on
+ * another, which can belong to any user and have any priority: one that was not
+ * alone walks everything once more in the end. What is reaped already takes
+ * little time then.
  */
 #include <linux/delay.h>
 #include <linux/mm.h>
@@ -22,7 +27,6 @@
 
 #include "../internal.h"
 #include "reap.h"
-#include "reap_session.h"
 #include "switch.h"
 
 #define CREATE_TRACE_POINTS
@@ -48,32 +52,45 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 #define REAP_SLICE_NS		NSEC_PER_MSEC
 #define REAP_MAX_PAUSE_NS		(50 * NSEC_PER_MSEC)
 
+/*
+ * The unit of claims. Aligned, so that it splits no huge page; small enough
+ * that reapers finish at about the same time; large enough that the cost of a
+ * claim is negligible.
+ */
+#define REAP_CHUNK_SIZE		(16 * PMD_SIZE)
+
 /**
  * struct reaper - an active reaper
  * @mm: the address space
- * @session: shared with the other reapers of @mm
  * @mas: position in @mm's tree of VMAs; valid while the mmap_lock is held
  * @vma: the VMA at @mas, or NULL when there is none further down
  * @moved: @mas and @vma are not valid for the next search
- * @who: kind of caller
+ * @may_sleep: may wait for the mmap_lock, whose holder may wait for memory
  * @locked: the mmap_lock is held for read
+ * @failed: an MMU notifier refused a part
  * @pace: how to share the CPU, or NULL
- * @tlb: gathers the pages of the chunk being worked on
+ * @tlb: gathers the pages of the span being worked on
  * @freed: pages that @tlb has freed
  * @stat: what the tracepoint reports
  */
 struct reaper {
 	struct mm_struct *mm;
-	struct reap_session *session;
 	struct ma_state mas;
 	struct vm_area_struct *vma;
 	bool moved;
-	enum reap_who who;
+	bool may_sleep;
 	bool locked;
+	bool failed;
 	struct reap_pace *pace;
 	struct mmu_gather tlb;
 	unsigned long freed;
 	struct memreap_reap_stat stat;
+};
+
+/* A range of user addresses. */
+struct reap_span {
+	unsigned long start;
+	unsigned long end;
 };
 
 /*
@@ -107,39 +124,87 @@ static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
 	return r->vma;
 }
 
-static bool span_below(void *arg, unsigned long top, struct reap_span *span)
+/*
+ * Returns how far down from @end the page tables have to be walked at once, so
+ * that it takes not more than one of the lowest level: a mapping of terabytes
+ * that is hardly used has few.
+ */
+static unsigned long table_start(struct mm_struct *mm, unsigned long end)
 {
-	struct reaper *r = arg;
+	unsigned long addr = end - 1;
+	pgd_t *pgd = pgd_offset(mm, addr);
+	p4d_t *p4d;
+	pud_t *pud;
+	pmd_t *pmd;
+
+	if (pgd_none(*pgd))
+		return ALIGN_DOWN(addr, PGDIR_SIZE);
+	p4d = p4d_offset(pgd, addr);
+	if (p4d_none(*p4d))
+		return ALIGN_DOWN(addr, P4D_SIZE);
+	pud = pud_offset(p4d, addr);
+	if (pud_none(*pud) || pud_leaf(*pud))
+		return ALIGN_DOWN(addr, PUD_SIZE);
+	pmd = pmd_offset(pud, addr);
+	addr = ALIGN_DOWN(addr, PMD_SIZE);
+	while (pmd_none(pmdp_get_lockless(pmd)) && addr & ~PUD_MASK) {
+		addr -= PMD_SIZE;
+		pmd--;
+	}
+
+	return addr;
+}
+
+/*
+ * Takes the highest chunk that no reaper has claimed. It may hold several VMAs
+ * and the gaps between them.
+ *
+ * Returns false when there is nothing left to claim. @claimed is where the
+ * claims of the caller end; if it was not alone, others have some in between.
+ */
+static bool claim_chunk(struct reaper *r, unsigned long *claimed, bool *alone,
+			struct reap_span *chunk)
+{
+	atomic_long_t *cursor = &r->mm->reap_cursor;
+	long top = atomic_long_read(cursor);
 	struct vm_area_struct *vma;
 
-	/* Others may have claimed much in between: skip it in one step. */
-	r->moved = true;
-	vma = vma_below(r, top);
-	if (!vma)
-		return false;
+	do {
+		/* Others may have claimed much: skip it in one step. */
+		r->moved = true;
+		vma = top ? vma_below(r, top) : NULL;
+		if (!vma) {
+			*alone &= top == *claimed;
+			return false;
+		}
+		chunk->end = min(vma->vm_end, (unsigned long)top);
+		chunk->start = min(ALIGN_DOWN(chunk->end - 1, REAP_CHUNK_SIZE),
+				   table_start(r->mm, chunk->end));
+	} while (!atomic_long_try_cmpxchg(cursor, &top, chunk->start));
 
-	span->start = vma->vm_start;
-	span->end = min(vma->vm_end, top);
+	*alone &= top == *claimed;
+	*claimed = chunk->start;
+
 	return true;
 }
 
-/* Cuts the next piece off the top of @chunk: one VMA, at most one page table. */
-static bool next_piece(struct reaper *r, struct reap_span *chunk,
+/* Cuts the next piece off the top of @span: one VMA, at most one page table. */
+static bool next_piece(struct reaper *r, struct reap_span *span,
 		       struct reap_span *piece)
 {
 	struct vm_area_struct *vma;
 
-	if (chunk->start >= chunk->end)
+	if (span->start >= span->end)
 		return false;
 
-	vma = vma_below(r, chunk->end);
-	if (!vma || vma->vm_end <= chunk->start)
+	vma = vma_below(r, span->end);
+	if (!vma || vma->vm_end <= span->start)
 		return false;
 
-	piece->end = min(vma->vm_end, chunk->end);
-	piece->start = max3(vma->vm_start, chunk->start,
-			    ALIGN_DOWN(piece->end - 1, PMD_SIZE));
-	chunk->end = piece->start;
+	piece->end = min(vma->vm_end, span->end);
+	piece->start = max3(vma->vm_start, span->start,
+			    table_start(r->mm, piece->end));
+	span->end = piece->start;
 	return true;
 }
 
@@ -162,7 +227,7 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, r->mm,
 				piece->start, piece->end);
 	if (mmu_notifier_invalidate_range_start_nonblock(&range)) {
-		WRITE_ONCE(r->session->failed, true);
+		r->failed = true;
 		return;
 	}
 	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
@@ -172,31 +237,6 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 		tlb_flush_mmu(&r->tlb);
 		r->freed = r->tlb.gathered;
 	}
-}
-
-/*
- * Another task waits for the mmap_lock, most likely the exiting process:
- * release it. Only process_mrelease() may sleep on the lock: its holder may wait
- * for the very memory that is to be freed.
- */
-static bool relock(struct reaper *r)
-{
-	mmap_read_unlock(r->mm);
-	r->locked = false;
-	r->moved = true;
-	r->stat.yields++;
-
-	if (r->who == REAP_MRELEASE) {
-		r->locked = !mmap_read_lock_killable(r->mm);
-		return r->locked;
-	}
-
-	for (int i = 0; i < REAP_RELOCK_TRIES && !r->locked; i++) {
-		schedule_timeout_idle(1);
-		r->locked = mmap_read_trylock(r->mm);
-	}
-
-	return r->locked;
 }
 
 /*
@@ -243,31 +283,54 @@ unsigned int memreap_reap_pause(struct reap_pace *pace)
 }
 
 /*
- * Zaps @chunk from its top.
+ * Lets others have the mmap_lock, most likely the exiting process, or the CPU.
+ * Unless the caller may sleep it does not wait for the lock, whose holder may
+ * wait for the very memory that is to be freed.
+ */
+static bool give_way(struct reaper *r)
+{
+	mmap_read_unlock(r->mm);
+	r->locked = false;
+	r->moved = true;
+	r->stat.yields++;
+	r->stat.pauses += memreap_reap_pause(r->pace);
+
+	if (r->may_sleep) {
+		r->locked = !mmap_read_lock_killable(r->mm);
+		return r->locked;
+	}
+
+	r->locked = mmap_read_trylock(r->mm);
+	for (int i = 0; i < REAP_RELOCK_TRIES && !r->locked; i++) {
+		schedule_timeout_idle(1);
+		r->locked = mmap_read_trylock(r->mm);
+	}
+
+	return r->locked;
+}
+
+/*
+ * Zaps @span from its top.
  *
- * After a relock there may be no VMAs left: exit_mmap() frees them with the
+ * After giving way there may be no VMAs left: exit_mmap() frees them with the
  * lock held for writing. Until it has, they can be walked. MMF_OOM_SKIP does not
  * tell, as the OOM reaper sets it when it gives up, too.
  *
  * Return: false when reaping has to end because the lock could not be taken.
  */
-static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
+static bool reap_span(struct reaper *r, struct reap_span span)
 {
 	struct reap_span piece;
 
 	begin_gather(r);
-	while (next_piece(r, chunk, &piece)) {
+	while (next_piece(r, &span, &piece)) {
 		zap_piece(r, &piece);
 
 		if (!pause_needed(r->pace) && !mmap_lock_is_contended(r->mm))
 			continue;
 		end_gather(r);
-		r->stat.pauses += memreap_reap_pause(r->pace);
-		if (mmap_lock_is_contended(r->mm) && !relock(r)) {
-			/* The rest of the chunk is missed by the session. */
-			WRITE_ONCE(r->session->failed, true);
+		if (!give_way(r))
 			return false;
-		}
 		begin_gather(r);
 	}
 	end_gather(r);
@@ -276,74 +339,60 @@ static bool reap_chunk(struct reaper *r, struct reap_span *chunk)
 	return true;
 }
 
-/*
- * Waits until the other reapers have finished what they claimed, without the
- * lock: a reaper that has to take it again must not wait for this one.
- */
-static bool wait_finished(struct reaper *r)
+/* Reaps everything, see memreap_reap_mm(). */
+static bool reap_all(struct reaper *r)
 {
-	if (reap_session_finished(r->session))
-		return true;
-	if (r->locked)
-		mmap_read_unlock(r->mm);
-	r->locked = false;
+	struct reap_span all = { 0, ULONG_MAX };
+	unsigned long claimed = all.end;
+	struct reap_span chunk;
+	bool alone = true;
 
-	return !wait_event_killable(r->session->idle,
-				    reap_session_finished(r->session));
+	while (claim_chunk(r, &claimed, &alone, &chunk)) {
+		if (!reap_span(r, chunk))
+			return false;
+	}
+
+	r->moved = true;
+
+	return (alone || reap_span(r, all)) && !r->failed;
 }
 
 /**
  * memreap_reap_mm - free the private memory of a dying address space
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
- * @who: kind of caller
+ * @may_sleep: the caller may wait for the mmap_lock
  * @locked: cleared if the mmap_lock is not held on return
  * @pages: if not NULL, the pages that the caller unmapped are added
  * @pace: if not NULL, how to share the CPU
  *
  * Any number of tasks can work on one @mm at a time. If this returns true,
- * everything reapable has been reaped: for REAP_MRELEASE by any of them, for
- * REAP_OOM by the caller or before.
+ * everything reapable has been unmapped and, but for what another one is
+ * about to free, freed.
  *
  * Return: false if part of @mm was left out and the caller should try again.
  */
-bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
+bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 		     unsigned long *pages, struct reap_pace *pace)
 {
-	struct reap_session own;
 	struct reaper r = {
 		.mm = mm,
-		.who = who,
+		.may_sleep = may_sleep,
 		.locked = true,
 		.moved = true,
 		.pace = pace,
 	};
 	u64 start = ktime_get_ns();
-	struct reap_span chunk;
-	bool complete = true;
+	bool complete;
 
 	mas_init(&r.mas, &mm->mm_mt, 0);
-	/*
-	 * Other reapers may never finish: they can belong to any user and have
-	 * any priority. The OOM reaper walks everything itself.
-	 */
-	r.session = who == REAP_OOM ? reap_session_alone(mm, &own) :
-				      reap_session_join(mm, &own);
-	trace_memreap_reap_start(mm, atomic_read(&r.session->working));
+	trace_memreap_reap_start(mm);
 
 	/*
 	 * Makes get_user() and the like fail instead of reading zeroes. See
 	 * __oom_reap_task_mm() for why there is no barrier.
 	 */
 	set_bit(MMF_UNSTABLE, &mm->flags);
-
-	while (reap_session_claim(r.session, span_below, &r, &chunk)) {
-		if (!reap_chunk(&r, &chunk))
-			break;
-	}
-	reap_session_finish(r.session);
-	if (who == REAP_MRELEASE)
-		complete = wait_finished(&r);
-	complete &= reap_session_leave(r.session);
+	complete = reap_all(&r);
 
 	r.stat.ns = ktime_get_ns() - start;
 	trace_memreap_reap_end(mm, &r.stat, complete);

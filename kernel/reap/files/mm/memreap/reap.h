@@ -18,19 +18,6 @@ static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
 static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
 
 /**
- * enum reap_who - kind of reaper
- * @REAP_OOM: the OOM reaper: neither waits for others nor relies on them
- * @REAP_MRELEASE: a caller of process_mrelease(2): shares the work, and may
- *	wait for the mmap_lock and for other reapers
- * @REAP_WORKER: a kernel worker: shares the work, but does not wait
- */
-enum reap_who {
-	REAP_OOM,
-	REAP_MRELEASE,
-	REAP_WORKER,
-};
-
-/**
  * struct reap_pace - how a high-priority reaper shares its CPU
  * @percent: its share if other tasks want the CPU, 1 to 100
  * @since: start of its time slice, ktime in ns
@@ -62,7 +49,7 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 				       BIT(MMF_MEMREAP_HURRY));
 }
 
-bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who, bool *locked,
+bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 		     unsigned long *pages, struct reap_pace *pace);
 unsigned int memreap_reap_pause(struct reap_pace *pace);
 
@@ -78,7 +65,7 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 	return false;
 }
 
-static inline bool memreap_reap_mm(struct mm_struct *mm, enum reap_who who,
+static inline bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep,
 				   bool *locked, unsigned long *pages,
 				   struct reap_pace *pace)
 {

@@ -6,6 +6,7 @@
 #define _TRACE_MEMREAP_EXPEDITE_H
 
 #include <linux/hash.h>
+#include <linux/memreap_expedite.h>
 #include <linux/sched.h>
 #include <linux/tracepoint.h>
 
@@ -22,14 +23,31 @@ enum memreap_expedite_by {
 	EXPEDITE_BY_CGROUP,
 	EXPEDITE_BY_SIZE,
 };
+
+/**
+ * enum expedite_outcome - result of an attempt
+ * @EXPEDITE_EXITED: the process has freed the rest itself
+ * @EXPEDITE_FREED: everything that can be reaped has been
+ * @EXPEDITE_SHARED: a live process uses the address space
+ * @EXPEDITE_FUTEX: a thread may still own robust futexes
+ * @EXPEDITE_LOCK: the trylock of the mmap_lock failed
+ * @EXPEDITE_FAILED: a part was left out, for an MMU notifier
+ *
+ * All but the first two are retried.
+ */
+enum expedite_outcome {
+	EXPEDITE_EXITED,
+	EXPEDITE_FREED,
+	EXPEDITE_SHARED,
+	EXPEDITE_FUTEX,
+	EXPEDITE_LOCK,
+	EXPEDITE_FAILED,
+};
 #endif
 
 TRACE_DEFINE_ENUM(EXPEDITE_BY_FLAG);
 TRACE_DEFINE_ENUM(EXPEDITE_BY_CGROUP);
 TRACE_DEFINE_ENUM(EXPEDITE_BY_SIZE);
-TRACE_DEFINE_ENUM(EXPEDITE_QUEUED);
-TRACE_DEFINE_ENUM(EXPEDITE_MERGED);
-TRACE_DEFINE_ENUM(EXPEDITE_FULL);
 TRACE_DEFINE_ENUM(EXPEDITE_FREED);
 TRACE_DEFINE_ENUM(EXPEDITE_EXITED);
 TRACE_DEFINE_ENUM(EXPEDITE_SHARED);
@@ -39,67 +57,58 @@ TRACE_DEFINE_ENUM(EXPEDITE_FAILED);
 
 TRACE_EVENT(memreap_expedite_queue,
 
-	TP_PROTO(struct mm_struct *mm, struct task_struct *victim,
-		 unsigned long pages, enum memreap_expedite_by by,
-		 enum expedite_added added),
+	TP_PROTO(const struct memreap_expedite *e, unsigned long pages,
+		 enum memreap_expedite_by by),
 
-	TP_ARGS(mm, victim, pages, by, added),
+	TP_ARGS(e, pages, by),
 
 	TP_STRUCT__entry(
 		__field(pid_t, pid)
 		__field(unsigned int, mm_id)
 		__field(unsigned long, bytes)
 		__field(unsigned int, by)
-		__field(unsigned int, added)
 	),
 
 	TP_fast_assign(
-		__entry->pid = victim->tgid;
-		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->pid = e->victim->tgid;
+		__entry->mm_id = hash_ptr(e->mm, 32);
 		__entry->bytes = pages << PAGE_SHIFT;
 		__entry->by = by;
-		__entry->added = added;
 	),
 
-	TP_printk("pid=%d mm_id=%u bytes=%lu by=%s result=%s",
+	TP_printk("pid=%d mm_id=%u bytes=%lu by=%s",
 		  __entry->pid, __entry->mm_id, __entry->bytes,
 		  __print_symbolic(__entry->by,
 				   { EXPEDITE_BY_FLAG, "flag" },
 				   { EXPEDITE_BY_CGROUP, "cgroup" },
-				   { EXPEDITE_BY_SIZE, "size" }),
-		  __print_symbolic(__entry->added,
-				   { EXPEDITE_QUEUED, "queued" },
-				   { EXPEDITE_MERGED, "merged" },
-				   { EXPEDITE_FULL, "full" }))
+				   { EXPEDITE_BY_SIZE, "size" }))
 );
 
 TRACE_EVENT(memreap_expedite_done,
 
-	TP_PROTO(const struct expedite_request *req, u64 ns),
+	TP_PROTO(const struct memreap_expedite *e,
+		 enum expedite_outcome outcome, u64 ns),
 
-	TP_ARGS(req, ns),
+	TP_ARGS(e, outcome, ns),
 
 	TP_STRUCT__entry(
 		__field(pid_t, pid)
 		__field(unsigned int, mm_id)
 		__field(unsigned long, bytes)
 		__field(u64, ns)
-		__field(unsigned int, workers)
 		__field(unsigned int, outcome)
 	),
 
 	TP_fast_assign(
-		__entry->pid = req->victim->tgid;
-		__entry->mm_id = hash_ptr(req->mm, 32);
-		__entry->bytes = req->freed << PAGE_SHIFT;
+		__entry->pid = e->victim->tgid;
+		__entry->mm_id = hash_ptr(e->mm, 32);
+		__entry->bytes = e->freed << PAGE_SHIFT;
 		__entry->ns = ns;
-		__entry->workers = req->peak_workers;
-		__entry->outcome = req->outcome;
+		__entry->outcome = outcome;
 	),
 
-	TP_printk("pid=%d mm_id=%u bytes=%lu ns=%llu workers=%u outcome=%s",
+	TP_printk("pid=%d mm_id=%u bytes=%lu ns=%llu outcome=%s",
 		  __entry->pid, __entry->mm_id, __entry->bytes, __entry->ns,
-		  __entry->workers,
 		  __print_symbolic(__entry->outcome,
 				   { EXPEDITE_FREED, "freed" },
 				   { EXPEDITE_EXITED, "exited" },

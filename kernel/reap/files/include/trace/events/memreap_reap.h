@@ -14,8 +14,9 @@
 /**
  * struct memreap_reap_stat - what one reaper did in one pass
  * @pages: unmapped, in units of PAGE_SIZE: 512 for a huge page of 2 MiB
- * @chunks: chunks claimed and processed
- * @yields: releases of the mmap_lock because another task waited for it
+ * @chunks: chunks claimed and processed; all of it, if done once more, is one
+ * @yields: releases of the mmap_lock because another task waited for it or the
+ *	CPU
  * @pauses: pauses because another task wanted the CPU
  * @ns: from the start to the end of the pass, including waiting
  */
@@ -30,24 +31,21 @@ struct memreap_reap_stat {
 
 TRACE_EVENT(memreap_reap_start,
 
-	TP_PROTO(struct mm_struct *mm, unsigned int reapers),
+	TP_PROTO(struct mm_struct *mm),
 
-	TP_ARGS(mm, reapers),
+	TP_ARGS(mm),
 
 	TP_STRUCT__entry(
 		__field(unsigned int, mm_id)
-		__field(unsigned int, reapers)
 		__field(unsigned long, rss)
 	),
 
 	TP_fast_assign(
 		__entry->mm_id = hash_ptr(mm, 32);
-		__entry->reapers = reapers;
 		__entry->rss = get_mm_rss(mm);
 	),
 
-	TP_printk("mm_id=%u reapers=%u rss=%luKiB",
-		  __entry->mm_id, __entry->reapers,
+	TP_printk("mm_id=%u rss=%luKiB", __entry->mm_id,
 		  __entry->rss << (PAGE_SHIFT - 10))
 );
 

@@ -243,6 +243,8 @@ static inline unsigned long long stress_ns(void)
  * @min_rounds: rounds without which it proves nothing, whatever they take
  * @max_rounds: rounds after which more prove nothing; 0: no limit
  * @variants: of the test, which share its time; 0: the time is not shared
+ * @met: if not NULL, how often it met what the test is about: a test that never
+ *	does goes on until it times out
  * @begin: start of the first round, in ns
  * @ns: time for all rounds
  * @rounds: completed so far; 0 in the first one
@@ -251,6 +253,7 @@ struct stress {
 	unsigned int min_rounds;
 	unsigned int max_rounds;
 	unsigned int variants;
+	const unsigned int *met;
 	unsigned long long begin;
 	unsigned long long ns;
 	unsigned int rounds;
@@ -267,7 +270,7 @@ static inline bool stress_continues(struct stress *s)
 	} else {
 		s->rounds++;
 	}
-	if (s->rounds < s->min_rounds ||
+	if (s->rounds < s->min_rounds || (s->met && !*s->met) ||
 	    ((!s->max_rounds || s->rounds < s->max_rounds) &&
 	     now - s->begin < s->ns))
 		return true;

@@ -59,8 +59,6 @@ static inline long counter(const char *name)
 /**
  * struct told - what the events say about one victim, or about all
  * @taken: kills that were queued
- * @merged: kills of an mm that was queued already
- * @full: kills that found the table full
  * @by: why the last one was queued
  * @done: victims that are finished
  * @freed: of these, those with that outcome
@@ -69,12 +67,9 @@ static inline long counter(const char *name)
  * @outcome: of the last one
  * @bytes: freed by the workers, of all
  * @ns: from queued to finished, of the last one
- * @workers: of the last one
  */
 struct told {
 	unsigned int taken;
-	unsigned int merged;
-	unsigned int full;
 	char by[8];
 	unsigned int done;
 	unsigned int freed;
@@ -83,7 +78,6 @@ struct told {
 	char outcome[8];
 	unsigned long bytes;
 	unsigned long long ns;
-	unsigned int workers;
 };
 
 /* About @pid, or about all if that is 0. */
@@ -97,23 +91,19 @@ static inline void read_events(pid_t pid, struct told *told)
 	while (f && fgets(line, sizeof(line), f)) {
 		char *at = strstr(line, "memreap_expedite_");
 		unsigned long long ns;
-		unsigned int workers;
 		unsigned long bytes;
 		int who;
 
 		if (!at)
 			continue;
 		at += strlen("memreap_expedite_");
-		if (sscanf(at, "queue: pid=%d mm_id=%*u bytes=%lu by=%7s result=%7s",
-			   &who, &bytes, by, what) == 4 &&
-		    (!pid || who == pid)) {
-			told->taken += !strcmp(what, "queued");
-			told->merged += !strcmp(what, "merged");
-			told->full += !strcmp(what, "full");
+		if (sscanf(at, "queue: pid=%d mm_id=%*u bytes=%lu by=%7s",
+			   &who, &bytes, by) == 3 && (!pid || who == pid)) {
+			told->taken++;
 			snprintf(told->by, sizeof(told->by), "%s", by);
 		}
-		if (sscanf(at, "done: pid=%d mm_id=%*u bytes=%lu ns=%llu workers=%u outcome=%7s",
-			   &who, &bytes, &ns, &workers, what) == 5 &&
+		if (sscanf(at, "done: pid=%d mm_id=%*u bytes=%lu ns=%llu outcome=%7s",
+			   &who, &bytes, &ns, what) == 4 &&
 		    (!pid || who == pid)) {
 			told->done++;
 			told->freed += !strcmp(what, "freed");
@@ -125,7 +115,6 @@ static inline void read_events(pid_t pid, struct told *told)
 				 what);
 			told->bytes += bytes;
 			told->ns = ns;
-			told->workers = workers;
 		}
 	}
 	if (f)
@@ -151,7 +140,7 @@ static inline bool never_queued(pid_t pid)
 
 	read_events(pid, &told);
 
-	return !told.taken && !told.merged && !told.full;
+	return !told.taken;
 }
 
 /**

@@ -291,6 +291,24 @@ TEST_F_TIMEOUT(held, one_percent_of_a_cpu, LIMIT)
 	EXPECT_MOSTLY_BY_WORKERS(pid);
 }
 
+/* A worker does the work of the victim, which is not given it for nothing. */
+TEST_F_TIMEOUT(held, workers_are_charged, LIMIT)
+{
+	long before, after;
+	struct told told;
+
+	ASSERT_EQ(park(&victim, kill_plain), 0);
+	before = cgroup_read(self->cgroup, "cpu.stat", "system_usec ");
+	ASSERT_GE(before, 0);
+	ASSERT_EQ(kill_expedited(&victim), 0);
+	ASSERT_TRUE(wait_all_done(victim.pid, &told));
+	EXPECT_STREQ(told.outcome, "freed");
+	after = cgroup_read(self->cgroup, "cpu.stat", "system_usec ");
+	TH_LOG("%ld us charged of %llu", after - before, told.ns / 1000);
+	/* The rest of the time it waited for a CPU. */
+	EXPECT_GE(after - before, (long)(told.ns / 1000 / 10));
+}
+
 TEST_F_TIMEOUT(held, killed_before, LIMIT)
 {
 	pid_t pid = victim.pid;

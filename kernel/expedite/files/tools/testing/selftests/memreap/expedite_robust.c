@@ -401,7 +401,6 @@ TEST_F_TIMEOUT(kill, twice, LIMIT)
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	read_events(pid, &told);
 	EXPECT_EQ(told.taken, 1);
-	EXPECT_EQ(told.merged, 2);
 	EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
 	ASSERT_TRUE(wait_all_done(pid, &told));
 	EXPECT_EQ(told.done, 1);
@@ -497,9 +496,9 @@ static enum verdict own_now_and_then(void *arg)
 TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 {
 	struct victim_ops ops = { .prepare = own_now_and_then };
-	struct stress stress = { .min_rounds = FEW_ROUNDS };
-	unsigned long long seed = 2;
 	unsigned int owned = 0;
+	struct stress stress = { .min_rounds = FEW_ROUNDS, .met = &owned };
+	unsigned long long seed = 2;
 
 	TH_LOG("seed %llu", seed);
 	while (stress_continues(&stress)) {

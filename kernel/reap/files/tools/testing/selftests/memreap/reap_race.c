@@ -26,6 +26,7 @@
 #define HUGE_SIZE	(2 * MIB)
 #define NR_HUGEPAGES	"/proc/sys/vm/nr_hugepages"
 #define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
+#define LRU_GEN		"/sys/kernel/mm/lru_gen/enabled"
 
 /* Distance of what the kernel hands out to different reapers, or more. */
 #define FAR		(32 * MIB)
@@ -162,6 +163,21 @@ static enum verdict fill_sparse(void *arg)
 	return map_sparse(48, 16 * PAGE, FAR) ? GOOD : BAD;
 }
 
+/* Hardly any of the page tables exist. */
+static enum verdict fill_huge_hole(void *arg)
+{
+	size_t size = 1024UL << 30;
+	char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (mem == MAP_FAILED)
+		return UNSUPPORTED;
+	for (size_t at = 0; at < size; at += size / 4)
+		fill(mem + at, MIB, 1);
+
+	return GOOD;
+}
+
 static enum verdict fill_mlocked(void *arg)
 {
 	struct region region = { .size = 4 * MIB, .seed = 1 };
@@ -266,21 +282,34 @@ static enum verdict fill_uffd(void *arg)
 FIXTURE(memory) {
 	struct victim victim;
 	char thp[64];
+	char lru_gen[16];
 	int kmsg;
 };
 
 FIXTURE_VARIANT(memory) {
 	enum verdict (*prepare)(void *arg);
 	bool thp;
+	/* With the other one of the two LRUs. */
+	bool other_lru;
 };
 
 FIXTURE_VARIANT_ADD(memory, anon) { .prepare = fill_anon };
 FIXTURE_VARIANT_ADD(memory, stripes) { .prepare = fill_stripes };
 FIXTURE_VARIANT_ADD(memory, sparse) { .prepare = fill_sparse };
+FIXTURE_VARIANT_ADD(memory, huge_hole) { .prepare = fill_huge_hole };
 FIXTURE_VARIANT_ADD(memory, mlocked) { .prepare = fill_mlocked };
 FIXTURE_VARIANT_ADD(memory, thp) { .prepare = fill_thp, .thp = true };
 FIXTURE_VARIANT_ADD(memory, file_private) { .prepare = fill_file_private };
 FIXTURE_VARIANT_ADD(memory, uffd) { .prepare = fill_uffd };
+FIXTURE_VARIANT_ADD(memory, anon_other_lru) {
+	.prepare = fill_anon, .other_lru = true
+};
+FIXTURE_VARIANT_ADD(memory, thp_other_lru) {
+	.prepare = fill_thp, .thp = true, .other_lru = true
+};
+FIXTURE_VARIANT_ADD(memory, file_private_other_lru) {
+	.prepare = fill_file_private, .other_lru = true
+};
 
 FIXTURE_SETUP(memory)
 {
@@ -293,6 +322,16 @@ FIXTURE_SETUP(memory)
 	    read_setting(THP_ENABLED, self->thp, sizeof(self->thp)))
 		write_file(THP_ENABLED, "madvise");
 	self->kmsg = kmsg_open();
+	if (variant->other_lru) {
+		char on[16];
+
+		if (!read_file(LRU_GEN, self->lru_gen, sizeof(self->lru_gen)))
+			SKIP(return, "no multi-gen LRU beside the classic one");
+		/* A mask, in hexadecimal; bit 0 is the multi-gen LRU. */
+		snprintf(on, sizeof(on), "%d",
+			 !(strtoul(self->lru_gen, NULL, 16) & 1));
+		ASSERT_TRUE(write_file(LRU_GEN, on));
+	}
 	verdict = victim_start(&self->victim, &ops);
 	if (self->thp[0])
 		write_file(THP_ENABLED, self->thp);
@@ -304,6 +343,8 @@ FIXTURE_SETUP(memory)
 FIXTURE_TEARDOWN(memory)
 {
 	victim_end(&self->victim);
+	if (self->lru_gen[0])
+		write_file(LRU_GEN, self->lru_gen);
 	EXPECT_NO_COMPLAINT(self->kmsg);
 	close(self->kmsg);
 }
@@ -573,9 +614,9 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 		.size = 600 * PAGE, .seed = 1, .stripes = 6
 	};
 	struct victim_ops ops = { &region, region_fill_stripes };
-	struct stress stress = { .min_rounds = 4 };
-	unsigned long long seed = 1;
 	unsigned int won = 0;
+	struct stress stress = { .min_rounds = 4, .met = &won };
+	unsigned long long seed = 1;
 
 	ASSERT_EQ(region_fill(&cow), GOOD);
 	while (stress_continues(&stress)) {
@@ -602,7 +643,8 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .min_rounds = 2 };
+	unsigned int won = 0;
+	struct stress stress = { .min_rounds = 2, .met = &won };
 	unsigned long long seed = 2;
 
 	while (stress_continues(&stress)) {
@@ -615,6 +657,7 @@ TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
 		for (int k = 0; k < NR_THREADS; k++) {
 			ASSERT_TRUE(!reapers.result[k] ||
 				    reapers.result[k] == ESRCH);
+			won += !reapers.result[k];
 		}
 		victim_end(&self->victim);
 	}
@@ -628,7 +671,8 @@ TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
 		.prepare = region_fill,
 		.run = region_fork,
 	};
-	struct stress stress = { .min_rounds = 2 };
+	unsigned int won = 0;
+	struct stress stress = { .min_rounds = 2, .met = &won };
 	unsigned long long seed = 3;
 
 	while (stress_continues(&stress)) {
@@ -643,6 +687,7 @@ TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
 		for (int k = 0; k < 2; k++) {
 			ASSERT_TRUE(!reapers.result[k] ||
 				    reapers.result[k] == ESRCH);
+			won += !reapers.result[k];
 		}
 		victim_end(&self->victim);
 		/* Its children are ours now. */
@@ -670,9 +715,9 @@ TEST_F_TIMEOUT(reap, clone_vm, RACE_LIMIT)
 		.prepare = sharer_prepare,
 		.run = clone_run,
 	};
-	struct stress stress = { .min_rounds = 4 };
-	unsigned long long seed = 4;
 	unsigned int shared = 0;
+	struct stress stress = { .min_rounds = 4, .met = &shared };
+	unsigned long long seed = 4;
 
 	ASSERT_NE(s, NULL);
 	while (stress_continues(&stress)) {
@@ -729,8 +774,8 @@ static void *pest_fn(void *arg)
 TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .min_rounds = 2 };
-	unsigned long long times = 0;
+	unsigned int times = 0;
+	struct stress stress = { .min_rounds = 2, .met = &times };
 	struct reapers reapers;
 	struct pest pest = {};
 	pthread_t thread;
@@ -751,16 +796,16 @@ TEST_F_TIMEOUT(reap, lock_wanted_by_others, RACE_LIMIT)
 		times += pest.times;
 		victim_end(&self->victim);
 	}
-	TH_LOG("lock taken %llu times meanwhile", times);
+	TH_LOG("lock taken %u times meanwhile", times);
 }
 
 /* What a killed reaper had taken on, the others must not report as done. */
 TEST_F_TIMEOUT(reap, reaper_killed, RACE_LIMIT)
 {
 	struct victim_ops ops = { .prepare = fill_sparse };
-	struct stress stress = { .min_rounds = 4 };
-	unsigned long long seed = 5;
 	unsigned int early = 0;
+	struct stress stress = { .min_rounds = 4, .met = &early };
+	unsigned long long seed = 5;
 
 	while (stress_continues(&stress)) {
 		struct reapers reapers;
