@@ -13,8 +13,8 @@
 //! Then kills race with exits: how often does a kill come too late to have another process free the memory,
 //! although the memory is still there?
 //!
-//! Finally, a user whose processes are limited to a twentieth of a CPU does nothing but fork and kill, each
-//! victim many times: how much work do others get done beside that?
+//! Finally, a user whose processes are limited to a twentieth of a CPU kills all the time, either the same
+//! victims again and again or new ones: how much work do others get done beside that?
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -149,12 +149,11 @@ const LATEST_EXIT: Duration = Duration::from_micros(500);
 /// The case in which kills race with exits, and its metric.
 const RACE: &str = "race";
 const LOST: &str = "lost";
-/// The case in which a user kills all the time, and its metric.
+/// The case in which a user kills all the time, and its metrics with how often the same victim is killed.
 const HOSTILE: &str = "hostile";
-const FOREGROUND: &str = "foreground";
-/// The limited user's processes, how often each kills the same victim, and the victim.
+const HOSTILE_BY: [(&str, usize); 2] = [("repeats-foreground", usize::MAX), ("forks-foreground", 1)];
+/// The limited user's processes, and a victim.
 const ATTACKERS: usize = 4;
-const KILLS_OF_ONE: usize = 16;
 const DECOY: Layout = Layout { pages: 512, vmas: 1 };
 /// What this user has of a CPU, per [`PERIOD`].
 const HOSTILE_QUOTA: Duration = Duration::from_millis(5);
@@ -210,7 +209,7 @@ impl Scenario for Expedite {
             metrics.push(metric_name(RACE, LOST));
         }
         if options.cases.has(HOSTILE) {
-            metrics.push(metric_name(HOSTILE, FOREGROUND));
+            metrics.extend(HOSTILE_BY.map(|(name, _)| metric_name(HOSTILE, name)));
         }
         Ok(metrics)
     }
@@ -238,7 +237,10 @@ impl Scenario for Expedite {
             race(options.race, cpus, expedites, out).context("race")?;
         }
         if options.cases.has(HOSTILE) {
-            hostile(cpus, expedites, out).context("hostile")?;
+            for (name, kills) in HOSTILE_BY {
+                let rate = hostile(cpus, expedites, kills, out).context("hostile")?;
+                out.sample(&metric_name(HOSTILE, name), "loops/ms", Better::Higher, rate);
+            }
         }
         drop(short);
         Ok(())
@@ -757,9 +759,10 @@ fn classify(freed: bool, left_pages: u64) -> Raced {
     }
 }
 
-/// Counts the work of hogs, one per CPU, beside a limited user who forks and kills all the time.
-fn hostile(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
-    out.progress("hostile");
+/// Returns the work per millisecond of hogs, one per CPU, beside a limited user who starts victims and kills
+/// each so many times.
+fn hostile(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut Reporter) -> Result<f64> {
+    out.progress(if kills_of_one == 1 { "hostile: new victims" } else { "hostile: the same victims" });
     let group = TemporaryCgroup::new("hostile", "cpu")?;
     group.set("cpu.max", &format!("{} {}", HOSTILE_QUOTA.as_micros(), PERIOD.as_micros()))?;
     let hogs = Hogs::start(cpus)?;
@@ -768,8 +771,7 @@ fn hostile(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
         .map(|i| {
             Child::fork(|| {
                 loop {
-                    attack(cpus, expedites)?;
-                    board.add(i, 1);
+                    attack(cpus, expedites, kills_of_one, || board.add(i, 1))?;
                 }
             })
         })
@@ -785,17 +787,25 @@ fn hostile(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
     sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
     let kills = board.all().sum::<u64>() - kills;
     ensure!(kills > 0, "the user's processes did not get to kill anything");
-    out.note(&format!("hostile: {kills} victims, each killed {KILLS_OF_ONE} times"));
-    let rate = (done - work) as f64 / ((now - start) as f64 / 1e6);
-    out.sample(&metric_name(HOSTILE, FOREGROUND), "loops/ms", Better::Higher, rate);
-    Ok(())
+    drop(attackers);
+    // Their last victims are orphans, and still limited.
+    group.set("cpu.max", "max")?;
+    group.set("cgroup.kill", "1")?;
+    let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
+    while group.get("cgroup.events")?.contains("populated 1") {
+        ensure!(clock::now() < due, "the user's processes do not die");
+        thread::sleep(RETURN_POLL_INTERVAL);
+    }
+    out.note(&format!("hostile: {kills} kills"));
+    Ok((done - work) as f64 / ((now - start) as f64 / 1e6))
 }
 
-/// Starts a victim, and kills it again and again.
-fn attack(cpus: usize, expedites: bool) -> Result<()> {
+/// Starts a victim, and kills it so many times.
+fn attack(cpus: usize, expedites: bool, kills_of_one: usize, killed: impl Fn()) -> Result<()> {
     let victim = Victim::spawn(DECOY, 0..cpus)?;
-    for _ in 0..KILLS_OF_ONE {
+    for _ in 0..kills_of_one {
         if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")?;
+        killed();
     }
     victim.wait_until_dead().context("wait for a victim")?;
     victim.reap().context("reap a victim")
