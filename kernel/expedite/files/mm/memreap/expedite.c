@@ -430,6 +430,7 @@ bool memreap_expedite_exit(struct mm_struct *mm)
 	struct signal_struct *signal = current->signal;
 	bool group = signal->flags & SIGNAL_GROUP_EXIT;
 	struct memreap_expedite *e = &signal->expedite;
+	unsigned long flags;
 
 	if ((!group && atomic_read(&signal->live)) ||
 	    private_pages(mm) < EXPEDITE_MIN_PAGES)
@@ -439,12 +440,14 @@ bool memreap_expedite_exit(struct mm_struct *mm)
 	    signal->group_exit_code == SIGKILL && large_enough(mm))
 		expedite_request(mm, current, EXPEDITE_BY_SIZE);
 
-	spin_lock_irq(&current->sighand->siglock);
+	/* Never fails for a thread that is still in do_exit(). */
+	if (!lock_task_sighand(current, &flags))
+		return false;
 	if (!e->nr_exiting++) {
 		mmgrab(mm);
 		e->exiting = mm;
 	}
-	spin_unlock_irq(&current->sighand->siglock);
+	unlock_task_sighand(current, &flags);
 
 	return true;
 }
@@ -456,13 +459,15 @@ void memreap_expedite_unlist(void)
 {
 	struct memreap_expedite *e = &current->signal->expedite;
 	struct mm_struct *mm = NULL;
+	unsigned long flags;
 
-	spin_lock_irq(&current->sighand->siglock);
+	if (!lock_task_sighand(current, &flags))
+		return;
 	if (!--e->nr_exiting) {
 		mm = e->exiting;
 		e->exiting = NULL;
 	}
-	spin_unlock_irq(&current->sighand->siglock);
+	unlock_task_sighand(current, &flags);
 	if (mm)
 		mmdrop(mm);
 }

@@ -301,12 +301,15 @@ FIXTURE_VARIANT_ADD(memory, mlocked) { .prepare = fill_mlocked };
 FIXTURE_VARIANT_ADD(memory, thp) { .prepare = fill_thp, .thp = true };
 FIXTURE_VARIANT_ADD(memory, file_private) { .prepare = fill_file_private };
 FIXTURE_VARIANT_ADD(memory, uffd) { .prepare = fill_uffd };
+
 FIXTURE_VARIANT_ADD(memory, anon_other_lru) {
 	.prepare = fill_anon, .other_lru = true
 };
+
 FIXTURE_VARIANT_ADD(memory, thp_other_lru) {
 	.prepare = fill_thp, .thp = true, .other_lru = true
 };
+
 FIXTURE_VARIANT_ADD(memory, file_private_other_lru) {
 	.prepare = fill_file_private, .other_lru = true
 };
