@@ -124,33 +124,45 @@ static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
 	return r->vma;
 }
 
-/*
- * Returns how far down from @end the page tables have to be walked at once, so
- * that it takes not more than one of the lowest level: a mapping of terabytes
- * that is hardly used has few.
- */
-static unsigned long table_start(struct mm_struct *mm, unsigned long end)
+/* Sets @size to what an entry of the lowest table that @addr has stands for. */
+static bool has_no_table(struct mm_struct *mm, unsigned long addr,
+			 unsigned long *size)
 {
-	unsigned long addr = end - 1;
 	pgd_t *pgd = pgd_offset(mm, addr);
 	p4d_t *p4d;
 	pud_t *pud;
-	pmd_t *pmd;
 
+	*size = PGDIR_SIZE;
 	if (pgd_none(*pgd))
-		return ALIGN_DOWN(addr, PGDIR_SIZE);
+		return true;
 	p4d = p4d_offset(pgd, addr);
+	*size = P4D_SIZE;
 	if (p4d_none(*p4d))
-		return ALIGN_DOWN(addr, P4D_SIZE);
+		return true;
 	pud = pud_offset(p4d, addr);
+	*size = PUD_SIZE;
 	if (pud_none(*pud) || pud_leaf(*pud))
-		return ALIGN_DOWN(addr, PUD_SIZE);
-	pmd = pmd_offset(pud, addr);
-	addr = ALIGN_DOWN(addr, PMD_SIZE);
-	while (pmd_none(pmdp_get_lockless(pmd)) && addr & ~PUD_MASK) {
-		addr -= PMD_SIZE;
-		pmd--;
-	}
+		return pud_none(*pud);
+	*size = PMD_SIZE;
+
+	return pmd_none(pmdp_get_lockless(pmd_offset(pud, addr)));
+}
+
+/*
+ * Returns how far down from @end, and as far as @floor, it takes not more than
+ * one page table of the lowest level: a mapping of terabytes that is hardly
+ * used has few.
+ */
+static unsigned long table_start(struct mm_struct *mm, unsigned long end,
+				 unsigned long floor)
+{
+	unsigned long addr = end, size;
+	bool none;
+
+	do {
+		none = has_no_table(mm, addr - 1, &size);
+		addr = ALIGN_DOWN(addr - 1, size);
+	} while (none && addr > floor);
 
 	return addr;
 }
@@ -179,7 +191,8 @@ static bool claim_chunk(struct reaper *r, unsigned long *claimed, bool *alone,
 		}
 		chunk->end = min(vma->vm_end, (unsigned long)top);
 		chunk->start = min(ALIGN_DOWN(chunk->end - 1, REAP_CHUNK_SIZE),
-				   table_start(r->mm, chunk->end));
+				   table_start(r->mm, chunk->end,
+					       vma->vm_start));
 	} while (!atomic_long_try_cmpxchg(cursor, &top, chunk->start));
 
 	*alone &= top == *claimed;
@@ -203,7 +216,7 @@ static bool next_piece(struct reaper *r, struct reap_span *span,
 
 	piece->end = min(vma->vm_end, span->end);
 	piece->start = max3(vma->vm_start, span->start,
-			    table_start(r->mm, piece->end));
+			    table_start(r->mm, piece->end, vma->vm_start));
 	span->end = piece->start;
 	return true;
 }
