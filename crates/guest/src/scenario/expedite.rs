@@ -532,7 +532,10 @@ impl<'a> Run<'a> {
             }
             Method::Memreap => command = Some(memreap(victims)?),
         }
-        let foreground = if self.has_hogs() { self.foreground(start, work)? } else { 0.0 };
+        let foreground = match self.has_hogs() {
+            true => foreground(&self.hogs, start, work, self.window())?,
+            false => 0.0,
+        };
         if let Some(command) = command {
             self.check(command, out)?;
         }
@@ -541,16 +544,6 @@ impl<'a> Run<'a> {
             fs::write(MIN_KBYTES, "0").context(MIN_KBYTES)?;
         }
         Ok(Kill { start, foreground, too_late })
-    }
-
-    /// Returns the hogs' work per millisecond from `start`, when it was `before`, until the window's end.
-    fn foreground(&self, start: u64, before: u64) -> Result<f64> {
-        // So that this is on time although the hogs leave no CPU idle.
-        sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
-        clock::sleep_until(start + self.window().as_nanos() as u64)?;
-        let (done, now) = (self.hogs.done(), clock::now());
-        sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
-        Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
     }
 
     /// Checks that the command did what it was asked to, and notes by which methods.
@@ -572,6 +565,16 @@ impl<'a> Run<'a> {
         out.note(&format!("{}/memreap: {count} killed by {}", self.case.name, methods.join(", ")));
         Ok(())
     }
+}
+
+/// Returns the hogs' work per millisecond from `start`, when it was `before`, until the window's end.
+fn foreground(hogs: &Hogs, start: u64, before: u64, window: Duration) -> Result<f64> {
+    // So that this is on time although the hogs leave no CPU idle.
+    sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
+    clock::sleep_until(start + window.as_nanos() as u64)?;
+    let (done, now) = (hogs.done(), clock::now());
+    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
 }
 
 /// Returns the nanoseconds from `start`, when free memory was `before`, until [`TIMED_SHARE`] of the memory
@@ -778,13 +781,9 @@ fn hostile(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut Reporter
         .collect::<Result<Vec<_>>>()?;
     attackers.iter().try_for_each(|attacker| group.add(attacker.pid()))?;
     hogs.work(true);
-    // So that this is on time although the hogs leave no CPU idle.
-    sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
-    clock::sleep_until(clock::now() + WARM_UP.as_nanos() as u64)?;
+    thread::sleep(WARM_UP);
     let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
-    clock::sleep_until(start + HOSTILE_WINDOW.as_nanos() as u64)?;
-    let (done, now) = (hogs.done(), clock::now());
-    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    let rate = foreground(&hogs, start, work, HOSTILE_WINDOW)?;
     let kills = board.all().sum::<u64>() - kills;
     ensure!(kills > 0, "the user's processes did not get to kill anything");
     drop(attackers);
@@ -797,7 +796,7 @@ fn hostile(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut Reporter
         thread::sleep(RETURN_POLL_INTERVAL);
     }
     out.note(&format!("hostile: {kills} kills"));
-    Ok((done - work) as f64 / ((now - start) as f64 / 1e6))
+    Ok(rate)
 }
 
 /// Starts a victim, and kills it so many times.
