@@ -61,19 +61,6 @@ static inline void list_del(struct list_head *entry)
 	entry->prev = NULL;
 }
 
-static inline void list_move(struct list_head *entry, struct list_head *head)
-{
-	hosted_list_remove(entry);
-	list_add(entry, head);
-}
-
-static inline void list_move_tail(struct list_head *entry,
-				  struct list_head *head)
-{
-	hosted_list_remove(entry);
-	list_add_tail(entry, head);
-}
-
 #define list_entry(ptr, type, member)					\
 	((type *)((char *)(ptr) - offsetof(type, member)))
 #define list_first_entry(head, type, member)				\

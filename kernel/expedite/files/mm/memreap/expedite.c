@@ -15,7 +15,6 @@
  * freed by its process as before.
  */
 #include <linux/cgroup.h>
-#include <linux/delay.h>
 #include <linux/kernel_stat.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
@@ -34,6 +33,7 @@
 
 #include <uapi/linux/pidfd.h>
 
+#include "charge.h"
 #include "expedite_futex.h"
 #include "reap.h"
 #include "switch.h"
@@ -177,21 +177,11 @@ static enum expedite_outcome expedite_try(struct memreap_expedite *e,
 	return outcome;
 }
 
-/*
- * A worker does what the dying process would have done, so its time is charged
- * to the cgroup of that process.
- */
-static void charge_cpu(struct task_struct *victim, u64 ns)
+static void charge_victim(struct task_struct *victim, u64 ns)
 {
 #ifdef CONFIG_CGROUPS
-	struct cgroup *cgrp;
-
 	rcu_read_lock();
-	cgrp = task_dfl_cgroup(victim);
-	if (cgroup_parent(cgrp)) {
-		__cgroup_account_cputime(cgrp, ns);
-		__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
-	}
+	memreap_charge_cpu(task_dfl_cgroup(victim), ns);
 	rcu_read_unlock();
 #endif
 }
@@ -212,7 +202,7 @@ static void expedite_work(struct work_struct *work)
 
 	outcome = expedite_try(e, &pace);
 	atomic_long_add(e->freed - freed, &expedite_freed);
-	charge_cpu(victim, task_sched_runtime(current) - runtime);
+	charge_victim(victim, task_sched_runtime(current) - runtime);
 
 	if (outcome > EXPEDITE_FREED) {
 		if (e->tries < EXPEDITE_RETRIES) {

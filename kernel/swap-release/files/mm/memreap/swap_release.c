@@ -28,6 +28,7 @@
 
 #include <asm/tlb.h>
 
+#include "charge.h"
 #include "swap_queue.h"
 #include "swap_release.h"
 #include "switch.h"
@@ -95,20 +96,6 @@ static void note_peak(atomic_long_t *peak, long value)
 
 /* --- Release --- */
 
-/*
- * A worker does what the dying process would have done, so its time is charged
- * to the cgroup of that process. Under RCU, as nothing else keeps the cgroup.
- */
-static void charge_cpu(struct cgroup *cgrp, u64 ns)
-{
-#ifdef CONFIG_CGROUPS
-	if (cgrp && cgroup_parent(cgrp)) {
-		__cgroup_account_cputime(cgrp, ns);
-		__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
-	}
-#endif
-}
-
 static void put_owner(struct cgroup *cgrp)
 {
 #ifdef CONFIG_CGROUPS
@@ -143,8 +130,9 @@ static unsigned int release_chunk(enum memreap_swap_by by)
 	took = ktime_get_ns() - begin;
 	note_peak(&swap_wait_us_peak,
 		  div_u64(begin + took - chunk.queued, NSEC_PER_USEC));
+	/* Under RCU, as nothing else keeps the cgroup. */
 	if (by == SWAP_BY_WORKER)
-		charge_cpu(chunk.owner, took);
+		memreap_charge_cpu(chunk.owner, took);
 	trace_memreap_swap_release(&chunk, by, freed, begin - chunk.queued,
 				   took);
 	/* After everything else that is reported about the release. */

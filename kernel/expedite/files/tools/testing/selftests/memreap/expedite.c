@@ -7,7 +7,6 @@
 #include <grp.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
-#include <sys/sysinfo.h>
 
 #include "../kselftest_harness.h"
 #include "expedite.h"

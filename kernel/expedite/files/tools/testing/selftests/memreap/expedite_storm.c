@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <linux/sched.h>
-#include <sys/sysinfo.h>
 
 #include "../kselftest_harness.h"
 #include "expedite.h"

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef _MM_MEMREAP_CHARGE_H
+#define _MM_MEMREAP_CHARGE_H
+
+#include <linux/cgroup.h>
+
+/*
+ * A worker does what a dying process would have done, so its time, in ns, is
+ * charged to the cgroup of that process. The caller keeps the cgroup from
+ * going away.
+ */
+static inline void memreap_charge_cpu(struct cgroup *cgrp, u64 ns)
+{
+#ifdef CONFIG_CGROUPS
+	if (cgrp && cgroup_parent(cgrp)) {
+		__cgroup_account_cputime(cgrp, ns);
+		__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
+	}
+#endif
+}
+
+#endif /* _MM_MEMREAP_CHARGE_H */
