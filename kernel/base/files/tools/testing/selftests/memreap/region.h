@@ -16,6 +16,7 @@
  * @cgroup: entered first, to be charged; or NULL
  * @threads: idle threads to start
  * @stripes: for region_fill_stripes()
+ * @folio_kib: size of the folios to ask for, see folios.h; 0: the default
  */
 struct region {
 	void *mem;
@@ -24,7 +25,26 @@ struct region {
 	const char *cgroup;
 	unsigned int threads;
 	unsigned int stripes;
+	unsigned int folio_kib;
 };
+
+/* Maps its memory, aligned and advised where it asks for large folios. */
+static inline bool region_map(struct region *region)
+{
+	size_t align = region->folio_kib * 1024UL;
+	char *mem;
+
+	if (!align) {
+		region->mem = map(region->size, MAP_PRIVATE | MAP_POPULATE);
+		return region->mem;
+	}
+	mem = map(region->size + align, MAP_PRIVATE);
+	if (!mem)
+		return false;
+	region->mem = (void *)(((uintptr_t)mem + align - 1) & ~(align - 1));
+
+	return !madvise(region->mem, region->size, MADV_HUGEPAGE);
+}
 
 /* The functions below are for struct victim_ops. */
 static inline enum verdict region_fill(void *arg)
@@ -34,8 +54,7 @@ static inline enum verdict region_fill(void *arg)
 
 	if (region->cgroup && !cgroup_enter(region->cgroup))
 		return BAD;
-	region->mem = map(region->size, MAP_PRIVATE | MAP_POPULATE);
-	if (!region->mem)
+	if (!region_map(region))
 		return BAD;
 	fill(region->mem, region->size, region->seed);
 	for (unsigned int i = 0; i < region->threads; i++) {

@@ -10,6 +10,7 @@
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
+#include "folios.h"
 
 /* Of victims that are started by a fixture. */
 static struct region memory;
@@ -537,37 +538,27 @@ TEST_F_TIMEOUT(kill, far_apart, LIMIT)
 	EXPECT_GE(told.bytes, 48 * 16 * PAGE);
 }
 
-#define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
 #define HUGE		(64 * MIB)
-
-static enum verdict fill_huge(void *arg)
-{
-	char *mem = map(HUGE, MAP_PRIVATE);
-
-	if (!mem || madvise(mem, HUGE, MADV_HUGEPAGE))
-		return BAD;
-	fill(mem, HUGE, 1);
-
-	return GOOD;
-}
 
 /* What a huge page counts for is what it holds. */
 TEST_F_TIMEOUT(kill, huge_pages, LIMIT)
 {
-	struct victim_ops ops = { .prepare = fill_huge };
+	const struct folios folios = { .kib = FOLIO_PMD };
+	struct region region = {
+		.size = HUGE, .seed = 1, .folio_kib = folios.kib
+	};
+	struct victim_ops ops = { &region, region_fill };
 	long pages = counter("expedite_pages");
-	char enabled[64], *chosen;
+	struct folio_settings settings;
 	enum verdict verdict;
+	const char *missing;
 	struct told told;
 
-	if (!read_file(THP_ENABLED, enabled, sizeof(enabled)))
-		SKIP(return, "no transparent huge pages in this kernel");
-	/* always [madvise] never */
-	chosen = strtok(strchr(enabled, '['), "[]");
-	ASSERT_NE(chosen, NULL);
-	ASSERT_TRUE(write_file(THP_ENABLED, "madvise"));
+	missing = folios_begin(&settings, &folios);
+	if (missing)
+		SKIP(return, "%s", missing);
 	verdict = victim_start(&victim, &ops);
-	ASSERT_TRUE(write_file(THP_ENABLED, chosen));
+	folios_end(&settings);
 	ASSERT_EQ(verdict, GOOD);
 	ASSERT_GE(smaps_field(victim.pid, "smaps_rollup", NULL,
 			      "AnonHugePages"), (long)HUGE / 2);

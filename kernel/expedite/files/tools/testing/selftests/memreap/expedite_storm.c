@@ -8,6 +8,7 @@
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
+#include "folios.h"
 
 /* As many as must be taken on at once, and as many that are in the way. */
 #define NR_STORM	200
@@ -35,7 +36,7 @@
 /* And those after which the kernel has said enough about OOMs. */
 #define MANY_OOMS	100
 /* The variants of a race, which share its time. */
-#define NR_RACES	6
+#define NR_RACES	12
 
 /* --- Storms --- */
 
@@ -515,12 +516,14 @@ FIXTURE(race) {
 	struct watch watch;
 	struct cgroups cgroups;
 	const char *cgroup;
+	struct folio_settings settings;
 };
 
 FIXTURE_VARIANT(race) {
 	void (*run)(void *arg);
 	/* It may end by itself, and well. */
 	bool exits;
+	struct folios folios;
 };
 
 FIXTURE_VARIANT_ADD(race, idle) {};
@@ -532,23 +535,50 @@ FIXTURE_VARIANT_ADD(race, exec_by_thread) {
 	.run = exec_by_thread_run, .exits = true
 };
 
+FIXTURE_VARIANT_ADD(race, idle_thp) { .folios = { .kib = FOLIO_PMD } };
+FIXTURE_VARIANT_ADD(race, idle_other_lru) { .folios = { .other_lru = true } };
+
+FIXTURE_VARIANT_ADD(race, exit_thp_other_lru) {
+	.run = exit_run, .exits = true, .folios = { FOLIO_PMD, true }
+};
+
+FIXTURE_VARIANT_ADD(race, exit_mthp) {
+	.run = exit_run, .exits = true, .folios = { .kib = FOLIO_MTHP }
+};
+
+FIXTURE_VARIANT_ADD(race, fork_thp) {
+	.run = region_fork, .folios = { .kib = FOLIO_PMD }
+};
+
+FIXTURE_VARIANT_ADD(race, fork_mthp_other_lru) {
+	.run = region_fork, .folios = { FOLIO_MTHP, true }
+};
+
 FIXTURE_SETUP(race)
 {
 	const char *missing = watch_begin(&self->watch);
 
 	if (missing)
 		SKIP(return, "%s", missing);
+	missing = folios_begin(&self->settings, &variant->folios);
+	if (missing) {
+		watch_restore(&self->watch);
+		SKIP(return, "%s", missing);
+	}
 	missing = cgroups_begin(&self->cgroups, "+cpu +memory");
 	if (missing)
 		TH_LOG("%s", missing);
 	else
 		self->cgroup = self->cgroups.top;
-	cow = (struct region){ .size = 2 * MIB, .seed = 3 };
+	cow = (struct region){
+		.size = 2 * MIB, .seed = 3, .folio_kib = variant->folios.kib
+	};
 	ASSERT_EQ(region_fill(&cow), GOOD);
 }
 
 FIXTURE_TEARDOWN_PARENT(race)
 {
+	folios_end(&self->settings);
 	cgroups_end(&self->cgroups);
 	wait_alone();
 	watch_end(_metadata, &self->watch);
@@ -568,28 +598,32 @@ static void expect_children_well(struct __test_metadata *_metadata,
 	}
 }
 
-/* The killer, and two beside it. @exits: it may end by itself, and well. */
-static void race(struct __test_metadata *_metadata, const char *cgroup,
-		 void (*run)(void *arg), bool exits,
+/* The killer, and two beside it. */
+static void race(struct __test_metadata *_metadata, FIXTURE_DATA(race) *self,
+		 const FIXTURE_VARIANT(race) *variant,
 		 int (*second)(struct attack *a), int (*third)(struct attack *a),
 		 unsigned long long seed)
 {
 	struct region region = {
-		.size = 2 * MIB + NOTHING, .seed = 4, .cgroup = cgroup,
-		.threads = 1
+		.size = 2 * MIB + NOTHING,
+		.seed = 4,
+		.cgroup = self->cgroup,
+		.threads = 1,
+		.folio_kib = variant->folios.kib,
 	};
 	unsigned int met = 0;
 	struct stress stress = {
 		.min_rounds = FEW_ROUNDS, .variants = NR_RACES, .met = &met
 	};
-	struct victim_ops ops = { &region, region_fill, .run = run };
+	struct victim_ops ops = { &region, region_fill, .run = variant->run };
+	long folios = folios_allocated(&self->settings);
 	struct told told;
 
 	TH_LOG("seed %llu", seed);
 	while (stress_continues(&stress)) {
 		struct attack a = {
 			.v = &victim,
-			.cgroup = cgroup,
+			.cgroup = self->cgroup,
 			.how = { by_flag, second, third },
 			.nr = NR_KILLERS,
 		};
@@ -609,7 +643,7 @@ static void race(struct __test_metadata *_metadata, const char *cgroup,
 		status = victim_status(&victim);
 		EXPECT_TRUE((WIFSIGNALED(status) &&
 			     WTERMSIG(status) == SIGKILL) ||
-			    (exits && !status)) {
+			    (variant->exits && !status)) {
 			TH_LOG("status %#x", status);
 		}
 		expect_children_well(_metadata, second == by_file);
@@ -617,36 +651,34 @@ static void race(struct __test_metadata *_metadata, const char *cgroup,
 		read_events(0, &told);
 		trace_clear();
 		met += told.taken;
-		if (cgroup)
-			EXPECT_TRUE(within(PATIENCE,
-					   cgroup_memory(cgroup) < (long)NOTHING));
+		if (self->cgroup)
+			EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) <
+						     (long)NOTHING));
 	}
+	if (variant->folios.kib)
+		EXPECT_GT(folios_allocated(&self->settings), folios);
 }
 
 TEST_F_TIMEOUT(race, two_kills, LIMIT)
 {
-	race(_metadata, self->cgroup, variant->run, variant->exits,
-	     by_flag, by_reading, 1);
+	race(_metadata, self, variant, by_flag, by_reading, 1);
 }
 
 TEST_F_TIMEOUT(race, mrelease, LIMIT)
 {
-	race(_metadata, self->cgroup, variant->run, variant->exits,
-	     by_mrelease, by_mrelease, 2);
+	race(_metadata, self, variant, by_mrelease, by_mrelease, 2);
 }
 
 TEST_F_TIMEOUT(race, lock, LIMIT)
 {
-	race(_metadata, self->cgroup, variant->run, variant->exits,
-	     by_locking, by_reading, 3);
+	race(_metadata, self, variant, by_locking, by_reading, 3);
 }
 
 TEST_F_TIMEOUT(race, cgroup_kill, LIMIT)
 {
 	if (!self->cgroup)
 		SKIP(return, "no cgroups");
-	race(_metadata, self->cgroup, variant->run, variant->exits,
-	     by_file, by_mrelease, 4);
+	race(_metadata, self, variant, by_file, by_mrelease, 4);
 }
 
 FIXTURE(beside) {

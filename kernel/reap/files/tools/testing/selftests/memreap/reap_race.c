@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "../kselftest_harness.h"
+#include "folios.h"
 #include "region.h"
 
 #define NR_THREADS	8
@@ -25,8 +26,6 @@
 
 #define HUGE_SIZE	(2 * MIB)
 #define NR_HUGEPAGES	"/proc/sys/vm/nr_hugepages"
-#define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
-#define LRU_GEN		"/sys/kernel/mm/lru_gen/enabled"
 
 /* Distance of what the kernel hands out to different reapers, or more. */
 #define FAR		(32 * MIB)
@@ -196,15 +195,14 @@ static enum verdict fill_mlocked(void *arg)
 
 static enum verdict fill_thp(void *arg)
 {
-	size_t size = 16 * HUGE_SIZE;
-	char *mem = map(size + HUGE_SIZE, MAP_PRIVATE);
+	struct region region = {
+		.size = 16 * HUGE_SIZE, .seed = 1, .folio_kib = FOLIO_PMD
+	};
+	char *mem;
 
-	if (!mem)
+	if (region_fill(&region) != GOOD)
 		return BAD;
-	mem = (char *)(((uintptr_t)mem + HUGE_SIZE - 1) & ~(HUGE_SIZE - 1));
-	if (madvise(mem, size, MADV_HUGEPAGE))
-		return UNSUPPORTED;
-	fill(mem, size, 1);
+	mem = region.mem;
 	if (smaps_field(getpid(), "smaps", mem, "AnonHugePages") <= 0)
 		return UNSUPPORTED;
 
@@ -281,16 +279,13 @@ static enum verdict fill_uffd(void *arg)
 
 FIXTURE(memory) {
 	struct victim victim;
-	char thp[64];
-	char lru_gen[16];
+	struct folio_settings settings;
 	int kmsg;
 };
 
 FIXTURE_VARIANT(memory) {
 	enum verdict (*prepare)(void *arg);
-	bool thp;
-	/* With the other one of the two LRUs. */
-	bool other_lru;
+	struct folios folios;
 };
 
 FIXTURE_VARIANT_ADD(memory, anon) { .prepare = fill_anon };
@@ -298,46 +293,40 @@ FIXTURE_VARIANT_ADD(memory, stripes) { .prepare = fill_stripes };
 FIXTURE_VARIANT_ADD(memory, sparse) { .prepare = fill_sparse };
 FIXTURE_VARIANT_ADD(memory, huge_hole) { .prepare = fill_huge_hole };
 FIXTURE_VARIANT_ADD(memory, mlocked) { .prepare = fill_mlocked };
-FIXTURE_VARIANT_ADD(memory, thp) { .prepare = fill_thp, .thp = true };
 FIXTURE_VARIANT_ADD(memory, file_private) { .prepare = fill_file_private };
 FIXTURE_VARIANT_ADD(memory, uffd) { .prepare = fill_uffd };
 
+FIXTURE_VARIANT_ADD(memory, thp) {
+	.prepare = fill_thp, .folios = { .kib = FOLIO_PMD }
+};
+
 FIXTURE_VARIANT_ADD(memory, anon_other_lru) {
-	.prepare = fill_anon, .other_lru = true
+	.prepare = fill_anon, .folios = { .other_lru = true }
 };
 
 FIXTURE_VARIANT_ADD(memory, thp_other_lru) {
-	.prepare = fill_thp, .thp = true, .other_lru = true
+	.prepare = fill_thp, .folios = { FOLIO_PMD, true }
 };
 
 FIXTURE_VARIANT_ADD(memory, file_private_other_lru) {
-	.prepare = fill_file_private, .other_lru = true
+	.prepare = fill_file_private, .folios = { .other_lru = true }
 };
 
 FIXTURE_SETUP(memory)
 {
 	struct victim_ops ops = { .prepare = variant->prepare };
 	enum verdict verdict;
+	const char *missing;
 
 	if (!mrelease_supported())
 		SKIP(return, "no process_mrelease()");
-	if (variant->thp &&
-	    read_setting(THP_ENABLED, self->thp, sizeof(self->thp)))
-		write_file(THP_ENABLED, "madvise");
+	missing = folios_begin(&self->settings, &variant->folios);
+	if (missing)
+		SKIP(return, "%s", missing);
 	self->kmsg = kmsg_open();
-	if (variant->other_lru) {
-		char on[16];
-
-		if (!read_file(LRU_GEN, self->lru_gen, sizeof(self->lru_gen)))
-			SKIP(return, "no multi-gen LRU beside the classic one");
-		/* A mask, in hexadecimal; bit 0 is the multi-gen LRU. */
-		snprintf(on, sizeof(on), "%d",
-			 !(strtoul(self->lru_gen, NULL, 16) & 1));
-		ASSERT_TRUE(write_file(LRU_GEN, on));
-	}
 	verdict = victim_start(&self->victim, &ops);
-	if (self->thp[0])
-		write_file(THP_ENABLED, self->thp);
+	if (verdict != GOOD)
+		folios_end(&self->settings);
 	if (verdict == UNSUPPORTED)
 		SKIP(return, "this kind of memory cannot be had here");
 	ASSERT_EQ(verdict, GOOD);
@@ -346,8 +335,7 @@ FIXTURE_SETUP(memory)
 FIXTURE_TEARDOWN(memory)
 {
 	victim_end(&self->victim);
-	if (self->lru_gen[0])
-		write_file(LRU_GEN, self->lru_gen);
+	folios_end(&self->settings);
 	EXPECT_NO_COMPLAINT(self->kmsg);
 	close(self->kmsg);
 }
@@ -610,15 +598,63 @@ static void kill_and_reap(struct reapers *r, struct victim *v, bool eager,
 	reapers_join(r);
 }
 
-TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
+FIXTURE(race) {
+	struct victim victim;
+	struct folio_settings settings;
+	int kmsg;
+};
+
+FIXTURE_VARIANT(race) {
+	struct folios folios;
+};
+
+FIXTURE_VARIANT_ADD(race, pages) {};
+FIXTURE_VARIANT_ADD(race, thp) { .folios = { .kib = FOLIO_PMD } };
+FIXTURE_VARIANT_ADD(race, mthp) { .folios = { .kib = FOLIO_MTHP } };
+FIXTURE_VARIANT_ADD(race, pages_other_lru) { .folios = { .other_lru = true } };
+FIXTURE_VARIANT_ADD(race, thp_other_lru) { .folios = { FOLIO_PMD, true } };
+FIXTURE_VARIANT_ADD(race, mthp_other_lru) { .folios = { FOLIO_MTHP, true } };
+
+/* The variants, which share a test's time. */
+#define NR_KINDS	6
+
+FIXTURE_SETUP(race)
+{
+	const char *missing;
+
+	if (!mrelease_supported())
+		SKIP(return, "no process_mrelease()");
+	missing = folios_begin(&self->settings, &variant->folios);
+	if (missing)
+		SKIP(return, "%s", missing);
+	self->kmsg = kmsg_open();
+	/* To wait for orphaned children of victims. */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+FIXTURE_TEARDOWN(race)
+{
+	victim_end(&self->victim);
+	folios_end(&self->settings);
+	EXPECT_NO_COMPLAINT(self->kmsg);
+	close(self->kmsg);
+}
+
+TEST_F_TIMEOUT(race, exit, RACE_LIMIT)
 {
 	struct region cow = { .size = 1 * MIB, .seed = 17 };
+	/* With large folios, also some that are mapped as a whole. */
 	struct region region = {
-		.size = 600 * PAGE, .seed = 1, .stripes = 6
+		.size = variant->folios.kib ? 4 * HUGE_SIZE : 600 * PAGE,
+		.seed = 1,
+		.stripes = variant->folios.kib ? HUGE_SIZE / PAGE * 2 + 20 : 6,
+		.folio_kib = variant->folios.kib,
 	};
 	struct victim_ops ops = { &region, region_fill_stripes };
 	unsigned int won = 0;
-	struct stress stress = { .min_rounds = 4, .met = &won };
+	struct stress stress = {
+		.min_rounds = 4, .variants = NR_KINDS, .met = &won
+	};
 	unsigned long long seed = 1;
 
 	ASSERT_EQ(region_fill(&cow), GOOD);
@@ -641,41 +677,26 @@ TEST_F_TIMEOUT(reap, exit, RACE_LIMIT)
 		ASSERT_EQ(region_check(&cow), GOOD);
 	}
 	TH_LOG("%u calls came in time", won);
+	if (variant->folios.kib)
+		EXPECT_GT(folios_allocated(&self->settings), 0);
 }
 
-TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
+TEST_F_TIMEOUT(race, fork, RACE_LIMIT)
 {
-	struct victim_ops ops = { .prepare = fill_sparse };
-	unsigned int won = 0;
-	struct stress stress = { .min_rounds = 2, .met = &won };
-	unsigned long long seed = 2;
-
-	while (stress_continues(&stress)) {
-		struct reapers reapers;
-
-		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
-		reapers_prepare(&reapers, &self->victim, NR_THREADS);
-		kill_and_reap(&reapers, &self->victim, stress.rounds % 2,
-			      &seed);
-		for (int k = 0; k < NR_THREADS; k++) {
-			ASSERT_TRUE(!reapers.result[k] ||
-				    reapers.result[k] == ESRCH);
-			won += !reapers.result[k];
-		}
-		victim_end(&self->victim);
-	}
-}
-
-TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
-{
-	struct region region = { .size = 1 * MIB, .seed = 19 };
+	struct region region = {
+		.size = variant->folios.kib ? HUGE_SIZE : MIB,
+		.seed = 19,
+		.folio_kib = variant->folios.kib,
+	};
 	struct victim_ops ops = {
 		.arg = &region,
 		.prepare = region_fill,
 		.run = region_fork,
 	};
 	unsigned int won = 0;
-	struct stress stress = { .min_rounds = 2, .met = &won };
+	struct stress stress = {
+		.min_rounds = 2, .variants = NR_KINDS, .met = &won
+	};
 	unsigned long long seed = 3;
 
 	while (stress_continues(&stress)) {
@@ -698,6 +719,31 @@ TEST_F_TIMEOUT(reap, fork, RACE_LIMIT)
 			ASSERT_TRUE(WIFEXITED(status));
 			ASSERT_EQ(WEXITSTATUS(status), 0);
 		}
+	}
+	if (variant->folios.kib)
+		EXPECT_GT(folios_allocated(&self->settings), 0);
+}
+
+TEST_F_TIMEOUT(reap, exit_with_many_threads, RACE_LIMIT)
+{
+	struct victim_ops ops = { .prepare = fill_sparse };
+	unsigned int won = 0;
+	struct stress stress = { .min_rounds = 2, .met = &won };
+	unsigned long long seed = 2;
+
+	while (stress_continues(&stress)) {
+		struct reapers reapers;
+
+		ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+		reapers_prepare(&reapers, &self->victim, NR_THREADS);
+		kill_and_reap(&reapers, &self->victim, stress.rounds % 2,
+			      &seed);
+		for (int k = 0; k < NR_THREADS; k++) {
+			ASSERT_TRUE(!reapers.result[k] ||
+				    reapers.result[k] == ESRCH);
+			won += !reapers.result[k];
+		}
+		victim_end(&self->victim);
 	}
 }
 
