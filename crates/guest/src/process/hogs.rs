@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
+use crate::system::clock;
+
 /// Iterations of one unit of work: some microseconds under emulation.
 const UNIT_ITERATIONS: u32 = 1000;
 /// How often a resting hog checks whether it should work.
@@ -21,6 +23,8 @@ struct Place {
     done: AtomicU64,
     /// Whether to work.
     working: AtomicBool,
+    /// The longest time between two units of work, in nanoseconds.
+    longest_gap: AtomicU64,
 }
 
 /// Some hogs at the caller's nice value. They rest until [`Hogs::work`], and are killed when this is dropped.
@@ -69,6 +73,12 @@ impl Hogs {
         self.places.iter().for_each(|place| place.working.store(working, Ordering::Release));
     }
 
+    /// Returns the longest time for which one of them that should work did not, in nanoseconds, since this
+    /// was last called.
+    pub fn take_longest_gap(&self) -> u64 {
+        self.places.iter().map(|place| place.longest_gap.swap(0, Ordering::AcqRel)).max().unwrap_or_default()
+    }
+
     /// Returns the units of work that all of them have done so far.
     pub fn done(&self) -> u64 {
         self.places.iter().map(|place| place.done.load(Ordering::Acquire)).sum()
@@ -95,13 +105,19 @@ fn live(place: &Place) -> ! {
         // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
         unsafe { libc::_exit(1) }
     }
+    let mut last = None;
     loop {
         if place.working.load(Ordering::Acquire) {
             (0..UNIT_ITERATIONS).for_each(|step| {
                 hint::black_box(step);
             });
             place.done.fetch_add(1, Ordering::Release);
+            let now = clock::now();
+            if let Some(last) = last.replace(now) {
+                place.longest_gap.fetch_max(now - last, Ordering::AcqRel);
+            }
         } else {
+            last = None;
             thread::sleep(REST_POLL_INTERVAL);
         }
     }
@@ -127,7 +143,9 @@ mod tests {
         hogs.work(false);
         thread::sleep(REST_POLL_INTERVAL * 50);
         let done = hogs.done();
+        assert!(hogs.take_longest_gap() > 0);
         thread::sleep(REST_POLL_INTERVAL * 50);
-        assert_eq!(hogs.done(), done);
+        // A hog that rests waits for nothing.
+        assert_eq!((hogs.done(), hogs.take_longest_gap()), (done, 0));
     }
 }

@@ -130,7 +130,7 @@ impl Victim {
     /// # Errors
     /// Those of pidfd_send_signal(2).
     pub fn kill_expedited(&self) -> io::Result<()> {
-        send_expedited(self.pidfd.as_raw_fd())
+        kill_expedited(self.pidfd())
     }
 
     /// Gives the victim the scheduling of most tasks: SCHED_OTHER, on any of the first `cpus` CPUs.
@@ -378,6 +378,14 @@ const PIDFD_SIGNAL_EXPEDITE: libc::c_uint = 1 << 31;
 pub fn expedites() -> bool {
     // If the flag is known, the error is that there is no such descriptor.
     send_expedited(-1).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF))
+}
+
+/// Sends SIGKILL to the process of a pidfd, and has the kernel free its memory at once.
+///
+/// # Errors
+/// Those of pidfd_send_signal(2): EINVAL in a kernel without [`expedites`], which sends nothing.
+pub fn kill_expedited(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    send_expedited(pidfd.as_raw_fd())
 }
 
 fn send_expedited(pidfd: RawFd) -> io::Result<()> {

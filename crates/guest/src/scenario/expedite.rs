@@ -8,7 +8,8 @@
 //! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
 //! measured from its start: what is possible on any kernel. Of the kernel's other two ways to ask for the
 //! same, `cgroup` writes to cgroup.kill, and `size` is kill(2) with a sysctl by which large victims are freed
-//! at once; they are measured where it matters most.
+//! at once; they are measured where it matters most. `paced` is `kill` with a sysctl by which the kernel's
+//! workers leave half of a CPU to others; it is measured by how long a process that never sleeps has to wait.
 //!
 //! Then kills race with exits: how often does a kill come too late to have another process free the memory,
 //! although the memory is still there?
@@ -56,6 +57,8 @@ struct Case {
     limited: bool,
     /// Whether the victims are stopped when they are killed.
     stopped: bool,
+    /// Whether the longest time for which a hog does not run is measured, too.
+    waits: bool,
     /// Default number of rounds, with two CPUs and with `icount`.
     rounds: [u32; 2],
     /// How often free memory is read. Not often where CPU time is scarce: what a task still does in the
@@ -74,10 +77,11 @@ const FREE: Case = Case {
     nice: 0,
     limited: false,
     stopped: false,
+    waits: false,
     rounds: [3, 1],
     read_interval: free_memory::READ_INTERVAL,
 };
-const CASES: [Case; 6] = [
+const CASES: [Case; 7] = [
     FREE,
     // A kill takes many periods, so that the part of the period in which it comes matters little. The rounds
     // are also spread over the period.
@@ -105,6 +109,16 @@ const CASES: [Case; 6] = [
         mib: [16, 32],
         window: [Duration::from_millis(600), Duration::from_millis(900)],
         read_interval: Duration::from_millis(1),
+        ..FREE
+    },
+    // One hog per CPU, whose waits the kernel's worker may make longer.
+    Case {
+        name: "bystander",
+        hogs: [2, 1],
+        mib: [128, 256],
+        window: [Duration::from_millis(300), Duration::from_millis(400)],
+        waits: true,
+        read_interval: LONG_READ_INTERVAL,
         ..FREE
     },
     Case { name: "stopped", stopped: true, ..FREE },
@@ -162,6 +176,10 @@ const HOSTILE_WINDOW: Duration = Duration::from_secs(2);
 /// The sysctl of the method `size`, and a size that all victims have.
 const MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
 const SMALL_KBYTES: &str = "1024";
+/// The sysctl of the method `paced`, its value for that, and otherwise.
+const CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
+const PACED_PERCENT: &str = "50";
+const ALL_PERCENT: &str = "100";
 /// Stands for the slowest of all cases, and the methods of killing for which that is reported.
 const WORST: &str = "worst";
 const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
@@ -177,6 +195,9 @@ impl Case {
 
     /// The methods that are measured. process_mrelease is measured with `icount` only, for comparison.
     fn methods(&self, icount: bool) -> Vec<Method> {
+        if self.waits {
+            return vec![Method::Kill, Method::Paced];
+        }
         let mut methods = vec![Method::Kill, Method::Plain, Method::Memreap];
         if icount {
             methods.push(Method::Mrelease);
@@ -200,6 +221,7 @@ impl Scenario for Expedite {
             for method in case.methods(options.icount) {
                 metrics.push(method.rate(case.name));
                 metrics.extend(case.has_hogs(options.icount).then(|| method.foreground(case.name)));
+                metrics.extend(case.waits.then(|| method.wait(case.name)));
             }
         }
         if options.cases.is_all() {
@@ -286,6 +308,8 @@ enum Method {
     Cgroup,
     /// kill(2), where the kernel expedites all large victims if it can.
     Size,
+    /// As [`Self::Kill`], where the kernel's workers leave half of a CPU to others.
+    Paced,
 }
 
 impl Method {
@@ -297,6 +321,7 @@ impl Method {
             Self::Memreap => "memreap",
             Self::Cgroup => "cgroup",
             Self::Size => "size",
+            Self::Paced => "paced",
         }
     }
 
@@ -307,6 +332,20 @@ impl Method {
     fn foreground(self, case: &str) -> String {
         metric_name(case, &format!("{}-foreground", self.name()))
     }
+
+    fn wait(self, case: &str) -> String {
+        metric_name(case, &format!("{}-longest-wait", self.name()))
+    }
+
+    /// The sysctl that has to be set for it in a kernel that can expedite, and its values for this method and
+    /// for all others.
+    fn sysctl(self) -> Option<(&'static str, [&'static str; 2])> {
+        match self {
+            Self::Size => Some((MIN_KBYTES, [SMALL_KBYTES, "0"])),
+            Self::Paced => Some((CPU_PERCENT, [PACED_PERCENT, ALL_PERCENT])),
+            _ => None,
+        }
+    }
 }
 
 /// What one round measured.
@@ -315,6 +354,8 @@ struct Round {
     rate: f64,
     /// The hogs' work per millisecond.
     foreground: f64,
+    /// The longest time for which a hog did not run, in milliseconds.
+    wait: f64,
 }
 
 /// One kill of all victims, up to their deaths.
@@ -323,6 +364,8 @@ struct Kill {
     start: u64,
     /// The hogs' work per millisecond.
     foreground: f64,
+    /// The longest time for which a hog did not run, in milliseconds.
+    wait: f64,
     /// Whether process_mrelease came after the victim had given its memory up.
     too_late: bool,
 }
@@ -395,6 +438,10 @@ impl<'a> Run<'a> {
                 let work = median(rounds.iter().map(|r| r.foreground));
                 out.sample(&method.foreground(self.case.name), "loops/ms", Better::Higher, work);
             }
+            if self.case.waits {
+                let wait = median(rounds.iter().map(|r| r.wait));
+                out.sample(&method.wait(self.case.name), "ms", Better::Lower, wait);
+            }
             rates.push((method, rate));
         }
         Ok(rates)
@@ -459,7 +506,7 @@ impl<'a> Run<'a> {
         }
         // Bytes per nanosecond are gigabytes per second.
         let rate = (after - before) as f64 * TIMED_SHARE / took * 1e3;
-        Ok((Round { rate, foreground: kill.foreground }, kill.too_late))
+        Ok((Round { rate, foreground: kill.foreground, wait: kill.wait }, kill.too_late))
     }
 
     /// Returns the nanoseconds until [`TIMED_SHARE`] of the memory was back.
@@ -499,8 +546,9 @@ impl<'a> Run<'a> {
 
     /// Kills all victims, and waits until they are dead.
     fn kill(&self, victims: &[Victim], method: Method, out: &mut Reporter) -> Result<Kill> {
-        if method == Method::Size && self.expedites {
-            fs::write(MIN_KBYTES, SMALL_KBYTES).context(MIN_KBYTES)?;
+        let sysctl = method.sysctl().filter(|_| self.expedites);
+        if let Some((path, [value, _])) = sysctl {
+            fs::write(path, value).context(path)?;
         }
         if method == Method::Mrelease {
             // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the
@@ -509,13 +557,14 @@ impl<'a> Run<'a> {
         }
         let mut too_late = false;
         let mut command = None;
+        self.hogs.take_longest_gap();
         let work = self.hogs.done();
         let start = clock::now();
         match method {
-            Method::Kill if self.expedites => {
+            Method::Kill | Method::Paced if self.expedites => {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
             }
-            Method::Kill => victims.iter().try_for_each(Victim::kill).context("kill")?,
+            Method::Kill | Method::Paced => victims.iter().try_for_each(Victim::kill).context("kill")?,
             Method::Cgroup => {
                 let limit = self.limit.as_ref().context("victims without a cgroup")?;
                 limit.group.set("cgroup.kill", if self.expedites { "1 expedite" } else { "1" })?;
@@ -536,14 +585,15 @@ impl<'a> Run<'a> {
             true => foreground(&self.hogs, start, work, self.window())?,
             false => 0.0,
         };
+        let wait = clock::ms(self.hogs.take_longest_gap());
         if let Some(command) = command {
             self.check(command, out)?;
         }
         victims.iter().try_for_each(Victim::wait_until_dead).context("wait for the victims")?;
-        if method == Method::Size && self.expedites {
-            fs::write(MIN_KBYTES, "0").context(MIN_KBYTES)?;
+        if let Some((path, [_, default])) = sysctl {
+            fs::write(path, default).context(path)?;
         }
-        Ok(Kill { start, foreground, too_late })
+        Ok(Kill { start, foreground, wait, too_late })
     }
 
     /// Checks that the command did what it was asked to, and notes by which methods.

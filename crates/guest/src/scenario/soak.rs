@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scenario `soak`: many processes with all kinds of memory are killed at random moments, while several
-//! threads release their memory and they exit, or the OOM killer kills them. Meanwhile CPUs go offline and
+//! Scenario `soak`: many processes with all kinds of memory are killed at random moments, half of them so that
+//! the kernel frees their memory at once where it can, while several threads release their memory and they
+//! exit, or the OOM killer kills them. Meanwhile CPUs go offline and
 //! online, memory is paged out and in, swap space is switched off and on, and now and then real-time tasks
 //! have all CPUs to themselves. Measures nothing: a run fails by the kernel's warnings, or by memory or swap
 //! space that does not come back.
@@ -25,7 +26,7 @@ use super::arguments::Arguments;
 use super::interface::Scenario;
 use crate::memory::PAGE_BYTES;
 use crate::memory::swap;
-use crate::process::victim::mrelease;
+use crate::process::victim::{expedites, kill_expedited, mrelease};
 use crate::rng::Rng;
 use crate::system::counters;
 use crate::system::sched::set_policy;
@@ -52,6 +53,10 @@ const MAX_HOG_MICROS: usize = 300_000;
 const MIN_ROUNDS_TO_JUDGE: u64 = 50;
 const CPUS: &str = "/sys/devices/system/cpu";
 const RECLAIM: &str = "/sys/fs/cgroup/memory.reclaim";
+/// The size from which on the kernel frees the memory of killed processes at once, and how its workers share
+/// a CPU.
+const EXPEDITE_MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
+const EXPEDITE_CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
 
 /// `soak [seconds=60] [seed=1]`
 pub struct Soak;
@@ -74,6 +79,7 @@ impl Scenario for Soak {
         let second = second_swap()?;
         remove_realtime_limits()?;
 
+        let expedites = expedites();
         let before = available()?;
         let switcher = switcher(Rng(rng.bits()))?;
         let reclaimer = reclaimer(Rng(rng.bits()))?;
@@ -85,7 +91,7 @@ impl Scenario for Soak {
             if rng.one_in(4) {
                 oom(&mut rng, &mut counts)?;
             } else {
-                storm(&mut rng, &mut counts)?;
+                storm(&mut rng, expedites, &mut counts)?;
             }
             counts.rounds += 1;
             if reported.elapsed() > Duration::from_secs(1) {
@@ -122,6 +128,16 @@ impl Scenario for Soak {
             ensure!(swapoffs > 0, "{second}: was never switched off");
             ensure!(hogs > 0, "no hog ever had a CPU to itself");
         }
+        if expedites {
+            let text = counters::vmstat()?;
+            let taken: Vec<_> = text.lines().filter(|line| line.starts_with("expedite_")).collect();
+            out.note(&taken.join(", "));
+            ensure!(
+                counters::value(&text, "expedite_kill ").is_some_and(|kills| kills > 0)
+                    || counts.rounds < MIN_ROUNDS_TO_JUDGE,
+                "no kill was ever expedited"
+            );
+        }
         let lost = before.saturating_sub(available()?);
         ensure!(lost <= MAX_LOST_BYTES, "{} MiB of memory did not come back", lost / MIB_BYTES);
         Ok(())
@@ -156,7 +172,14 @@ fn micros(rng: &mut Rng, end: usize) -> Duration {
 }
 
 /// Kills a few victims at once, while they grow or after that. Up to four threads release the memory of each.
-fn storm(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
+fn storm(rng: &mut Rng, expedites: bool, counts: &mut Counts) -> Result<()> {
+    if expedites {
+        // Any process that is killed, or only those whose killer asks for it.
+        let min = if rng.one_in(4) { "1" } else { "0" };
+        fs::write(EXPEDITE_MIN_KBYTES, min).context(EXPEDITE_MIN_KBYTES)?;
+        let percent = if rng.one_in(2) { "50" } else { "100" };
+        fs::write(EXPEDITE_CPU_PERCENT, percent).context(EXPEDITE_CPU_PERCENT)?;
+    }
     let mut victims = Vec::new();
     for _ in 0..=rng.below(4) {
         let own = Rng(rng.bits());
@@ -170,7 +193,7 @@ fn storm(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
             counts.add(mrelease(victim.pidfd.as_fd())?);
         }
         let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 2_000)).collect();
-        let kill = micros(rng, 2_000);
+        let kill = Kill { delay: micros(rng, 2_000), expedited: expedites && rng.one_in(2) };
         victim.release(&delays, Some(kill), counts)?;
         victim.end()?;
         counts.victims += 1;
@@ -218,6 +241,13 @@ fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     within(DEATH_TIMEOUT, || fs::remove_dir(&group).is_ok()).with_context(|| format!("rmdir {group}"))
 }
 
+/// A kill by this process.
+struct Kill {
+    delay: Duration,
+    /// Whether the kernel frees the memory at once.
+    expedited: bool,
+}
+
 /// A child with a process group of its own, to be killed.
 struct Victim {
     pid: Pid,
@@ -248,8 +278,8 @@ impl Victim {
     }
 
     /// Releases the victim's memory in one thread per delay, each of which retries until the victim is dying.
-    /// Kills it after `kill`, or leaves that to the OOM killer.
-    fn release(&self, delays: &[Duration], kill: Option<Duration>, counts: &mut Counts) -> Result<()> {
+    /// Kills it, or leaves that to the OOM killer.
+    fn release(&self, delays: &[Duration], kill: Option<Kill>, counts: &mut Counts) -> Result<()> {
         // When the OOM killer kills is not known. A victim that this process has killed, and that still
         // cannot be released soon, shares its memory with a process that lives on.
         let (timeout, pause) = match kill {
@@ -273,9 +303,12 @@ impl Victim {
                     })
                 })
                 .collect();
-            if let Some(delay) = kill {
+            if let Some(Kill { delay, expedited }) = kill {
                 thread::sleep(delay);
-                pidfd_send_signal(&self.pidfd, Signal::KILL).context("kill")?;
+                match expedited {
+                    true => kill_expedited(self.pidfd.as_fd()).context("expedited kill")?,
+                    false => pidfd_send_signal(&self.pidfd, Signal::KILL).context("kill")?,
+                }
             }
             // Joined one by one: the scope may end before its threads are gone, and the next fork needs a
             // single-threaded process.
