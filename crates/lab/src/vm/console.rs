@@ -54,12 +54,18 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
 /// a topic's code, is a complaint.
 ///
 /// `lock_vma_under_rcu()` looks for the VMA of a page fault in the maple tree while the holder of the
-/// mmap_lock moves the end of one in place (`vma_expand()`, `brk()`). It reads the boundary, a word that is
-/// written at once, either before or after that, takes the VMA's lock and then checks that the address is in
-/// the VMA; if not, the fault is repeated under the mmap_lock. Neither access is marked (lib/maple_tree.c).
-/// Stock 6.12.117 prints it within seconds if a thread touches pages while another maps more next to them.
-pub(crate) const KNOWN_RACES: &[(&str, &str)] =
-    &[("BUG: KCSAN: data-race in mas_walk / mas_wr_store_entry", "lock_vma_under_rcu+")];
+/// mmap_lock moves the end of one in place (`vma_expand()`, `brk()`), or replaces a node and frees the old one
+/// by RCU, whose list head lies over what was read. It reads a word that is written at once, either before or
+/// after that, takes the VMA's lock and then checks that the node is in use and the address in the VMA; if
+/// not, the fault is repeated under the mmap_lock. None of the accesses is marked (lib/maple_tree.c). Stock
+/// 6.12.117 prints these reports within seconds if a thread touches pages while another maps more next to them.
+pub(crate) const KNOWN_RACES: &[(&str, &str)] = &[
+    ("BUG: KCSAN: data-race in mas_walk / mas_wr_store_entry", "lock_vma_under_rcu+"),
+    ("BUG: KCSAN: data-race in mas_walk / mas_wr_node_store", "lock_vma_under_rcu+"),
+    ("BUG: KCSAN: data-race in __call_rcu_common / mas_walk", "lock_vma_under_rcu+"),
+];
+/// What GCC appends to the name of a function of which it made a variant.
+const VARIANT_SUFFIX: &str = ".constprop.0";
 
 /// What follows the stacks of a report of KCSAN.
 const RACE_STACKS_END: &str = "Reported by Kernel Concurrency Sanitizer";
@@ -144,7 +150,8 @@ impl ConsoleWatch {
         } else if text.contains(RACE_STACKS_END) {
             self.race_is_unknown();
         }
-        if let Some((_, function)) = KNOWN_RACES.iter().find(|(begin, _)| text == *begin) {
+        let title = text.replace(VARIANT_SUFFIX, "");
+        if let Some((_, function)) = KNOWN_RACES.iter().find(|(begin, _)| title == *begin) {
             self.race_is_unknown();
             self.race = Some((line.to_owned(), function));
             return;
@@ -300,6 +307,8 @@ mod tests {
         let known = report("data-race in mas_walk / mas_wr_store_entry", "lock_vma_under_rcu");
         assert_eq!(splat(&known, &[]), None);
         assert_eq!(splat(&known.repeat(2), &[]), None);
+        let freed = report("data-race in __call_rcu_common.constprop.0 / mas_walk", "lock_vma_under_rcu");
+        assert_eq!(splat(&freed, &[]), None);
         let warning = "[    9.000000] WARNING: other\n";
         assert_eq!(splat(&format!("{known}{warning}"), &[]), Some("WARN"));
 

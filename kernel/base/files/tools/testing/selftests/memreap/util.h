@@ -135,13 +135,25 @@ static inline int kmsg_open(void)
 
 /*
  * Returns whether KCSAN reported a race that the stock kernel has: a page fault
- * finds its VMA without the mmap_lock, whose holder moves the end of a VMA in
- * place. It is checked by the VMA's lock and boundaries afterwards. The lab also
- * checks that it was a page fault.
+ * finds its VMA without the mmap_lock, whose holder changes the maple tree. It is
+ * checked by the VMA's lock and boundaries afterwards. The lab also checks that
+ * it was a page fault.
  */
 static inline bool known_race(const char *line)
 {
-	return strstr(line, "BUG: KCSAN: data-race in mas_walk / mas_wr_store_entry\n");
+	static const char * const others[] = {
+		"mas_wr_store_entry", "mas_wr_node_store", "__call_rcu_common",
+	};
+
+	if (!strstr(line, "BUG: KCSAN: data-race in ") ||
+	    !strstr(line, "mas_walk"))
+		return false;
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+		if (strstr(line, others[i]))
+			return true;
+	}
+
+	return false;
 }
 
 /* Returns whether the kernel has complained since @kmsg was opened. */
