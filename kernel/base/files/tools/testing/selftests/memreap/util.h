@@ -141,19 +141,10 @@ static inline int kmsg_open(void)
  */
 static inline bool known_race(const char *line)
 {
-	static const char * const others[] = {
-		"mas_wr_store_entry", "mas_wr_node_store", "__call_rcu_common",
-	};
-
-	if (!strstr(line, "BUG: KCSAN: data-race in ") ||
-	    !strstr(line, "mas_walk"))
-		return false;
-	for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
-		if (strstr(line, others[i]))
-			return true;
-	}
-
-	return false;
+	return strstr(line, "BUG: KCSAN: data-race in ") &&
+	       (strstr(line, "mas_walk / mas_") ||
+		(strstr(line, " / mas_walk\n") &&
+		 (strstr(line, " mas_") || strstr(line, " __call_rcu_common"))));
 }
 
 /* Returns whether the kernel has complained since @kmsg was opened. */
