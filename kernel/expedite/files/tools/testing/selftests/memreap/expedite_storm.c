@@ -599,8 +599,9 @@ static void expect_children_well(struct __test_metadata *_metadata,
 }
 
 /* The killer, and two beside it. */
-static void race(struct __test_metadata *_metadata, FIXTURE_DATA(race) *self,
-		 const FIXTURE_VARIANT(race) *variant,
+static void race(struct __test_metadata *_metadata,
+		 struct _test_data_race *self,
+		 const struct _fixture_variant_race *variant,
 		 int (*second)(struct attack *a), int (*third)(struct attack *a),
 		 unsigned long long seed)
 {
