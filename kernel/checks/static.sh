@@ -143,7 +143,7 @@ make_stock() {
 }
 
 # What the topics change or add, as make targets: objects, and the one folder that is all theirs.
-hooked=$(sed -n 's|^+++ b/\(.*\)\.c$|\1.o|p' "$kernel"/*/hook.patch | sort -u)
+hooked=$(sed -n 's|^+++ b/\(.*\)\.c$|\1.o|p' "$kernel"/*/hook.patch | grep -v '^mm/memreap/' | sort -u)
 added=$(cd "$kernel" && find . -path '*/files/*.c' | sed 's|^\./[^/]*/files/||' |
     grep -v '^tools/' | sed 's|^mm/memreap/.*|mm/memreap/|; s|\.c$|.o|' | sort -u)
 
@@ -206,14 +206,15 @@ analyse() { # TREE O targets
 }
 
 # Sparse reports the conditional locking in release.c as it does in folios_put_refs() of mm/swap.c,
-# and any use of folio_walk_start() as in mm/ksm.c: the same message for another function is no
-# addition. For dump_task() it reports the inline function that reads the counter, in mm.h or, with
+# that of clusters in swap_free_batch.c as in mm/swapfile.c, and any use of folio_walk_start() as in
+# mm/ksm.c: the same message for another function is no addition. For dump_task() it reports the inline function that reads the counter, in mm.h or, with
 # a topic, elsewhere.
 beyond_counterpart() {
     local line
     while IFS= read -r line; do
         sed -E "s|^mm/memreap/release\.c:|mm/swap.c:|; s|^mm/memreap/expedite_futex\.c:|mm/ksm.c:|
             s|^include/linux/memreap_oom\.h:|include/linux/mm.h:|
+            s|^mm/memreap/swap_free_batch\.c:|mm/swapfile.c:|
             s/'[^']*'/''/" <<<"$line" |
             grep -qxFf - <(sed "s/'[^']*'/''/" "$work/stock.txt") || printf '%s\n' "$line"
     done

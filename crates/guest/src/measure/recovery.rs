@@ -27,7 +27,8 @@ pub struct Sample {
     pub at: u64,
     /// Free memory; see [`free_memory::free`] for what per-CPU counters may hide.
     pub free: u64,
-    /// Free swap space, without slots that wait to be released or that a CPU keeps for its next use.
+    /// Swap space that is not in use. Slots that wait to be released are, although the kernel may report them
+    /// as free, and slots that a CPU keeps for its next use.
     pub swap: u64,
     /// Memory that zram's pool occupies; 0 where swap is on another device.
     pub zram: u64,
@@ -50,6 +51,8 @@ impl Sample {
 pub struct Sampler {
     /// The file mm_stat of the zram device.
     pool: Option<File>,
+    /// /proc/swaps
+    swaps: File,
 }
 
 impl Sampler {
@@ -62,7 +65,8 @@ impl Sampler {
             let path = format!("/sys/block/{name}/mm_stat");
             File::open(&path).context(path)
         };
-        Ok(Self { pool: zram.map(open).transpose()? })
+        const SWAPS: &str = "/proc/swaps";
+        Ok(Self { pool: zram.map(open).transpose()?, swaps: File::open(SWAPS).context(SWAPS)? })
     }
 
     /// Takes a sample.
@@ -80,13 +84,22 @@ impl Sampler {
         };
         let info = rustix::system::sysinfo();
         let unit = u64::from(info.mem_unit);
-        Ok(Sample { at: clock::now(), free: info.freeram * unit, swap: info.freeswap * unit, zram })
+        let length = self.swaps.read_at(&mut text, 0).context("/proc/swaps")?;
+        let used = swap_bytes(&text[..length]).context("/proc/swaps: not as expected")?;
+        let swap = (info.totalswap * unit).saturating_sub(used);
+        Ok(Sample { at: clock::now(), free: info.freeram * unit, swap, zram })
     }
 }
 
 /// Returns the third number of mm_stat: all memory that the pool occupies, in bytes.
 fn pool_bytes(mm_stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(mm_stat).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+/// Returns what all devices of /proc/swaps have in use, in bytes. That is its fourth column, in KiB.
+fn swap_bytes(swaps: &[u8]) -> Option<u64> {
+    let lines = std::str::from_utf8(swaps).ok()?.lines().skip(1);
+    lines.map(|line| Some(line.split_ascii_whitespace().nth(3)?.parse::<u64>().ok()? << 10)).sum()
 }
 
 /// A recorder of samples; see [`Sampler::sample`].
@@ -141,6 +154,16 @@ mod tests {
         assert_eq!(pool_bytes(b"  100   50   4096  0  8192  1 2 3 4\n"), Some(4096));
         assert_eq!(pool_bytes(b"1 2\n"), None);
         assert_eq!(pool_bytes(b""), None);
+    }
+
+    #[test]
+    fn swap_in_use_is_the_sum_of_all_devices() {
+        let header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        let zram = "/dev/zram0                              partition\t1048572\t\t20\t\t5\n";
+        let swap = |text: &str| swap_bytes(text.as_bytes());
+        assert_eq!(swap(header), Some(0));
+        assert_eq!(swap(&format!("{header}{zram}{zram}")), Some(40 << 10));
+        assert_eq!(swap(&format!("{header}/dev/zram0 partition\n")), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod reap;
 mod release;
 mod rss_counters;
 mod soak;
-mod swap_release;
+mod swap_defer;
 
 use anyhow::{Result, bail};
 
@@ -33,7 +33,8 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &release::Release,
         &rss_counters::RssCounters,
         &soak::Soak,
-        &swap_release::SwapRelease,
+        &swap_defer::SWAP_BATCH,
+        &swap_defer::SWAP_DEFER,
     ]
 }
 

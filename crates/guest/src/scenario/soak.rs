@@ -498,11 +498,11 @@ fn check_swap_is_released() -> Result<Option<(u64, String)>> {
     let read = || {
         let text = counters::vmstat()?;
         let counters_text: Vec<_> =
-            text.lines().filter_map(|line| line.strip_prefix("swap_release_")).collect();
+            text.lines().filter_map(|line| line.strip_prefix("swap_defer_")).collect();
         Ok::<_, anyhow::Error>(
-            counters::value(&text, "swap_release_waiting ")
-                .zip(counters::value(&text, "swap_release_queued "))
-                .zip(counters::value(&text, "swap_release_released "))
+            counters::value(&text, "swap_defer_waiting ")
+                .zip(counters::value(&text, "swap_defer_queued "))
+                .zip(counters::value(&text, "swap_defer_released "))
                 .map(|((waiting, queued), released)| (waiting, queued, released, counters_text.join(", "))),
         )
     };
@@ -514,7 +514,7 @@ fn check_swap_is_released() -> Result<Option<(u64, String)>> {
         last = read().ok().flatten();
         matches!(last, Some((0, queued, released, _)) if queued == released)
     });
-    let (_, queued, _, text) = last.context("the counters of swap_release are gone")?;
+    let (_, queued, _, text) = last.context("the counters of swap-defer are gone")?;
     done.with_context(|| format!("swap entries are not released: {text}"))?;
     Ok(Some((queued, format!("swap entries: {text}"))))
 }

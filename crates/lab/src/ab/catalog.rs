@@ -236,12 +236,26 @@ const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
-        name: "swap-release",
+        name: "swap-batch",
+        about: "the same as swap-defer, and nothing is deferred",
+        controls: &[ControlKernel::changed("memreap-off", "memreap.swap_batch=0 memreap.swap_defer=0")],
+        // With two CPUs, it is an arm of swap-defer.
+        runs: &[Run {
+            mode: Mode::Icount,
+            cpus: 1,
+            mem_mib: 2048,
+            timeout: LONG_TIMEOUT,
+            args: &["icount"],
+            cmdline: "memreap.swap_defer=0",
+        }],
+    },
+    Scenario {
+        name: "swap-defer",
         about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
-        // The other topics alone, and the topic without its workers.
+        // The other topics alone, and slots that are released together, but at once.
         controls: &[
-            ControlKernel::changed("memreap-off", "memreap.swap_release=off"),
-            ControlKernel::changed("memreap-sync", "memreap.swap_release=sync"),
+            ControlKernel::changed("memreap-off", "memreap.swap_batch=0 memreap.swap_defer=0"),
+            ControlKernel::changed("memreap-batch", "memreap.swap_defer=0"),
         ],
         runs: &[
             Run {

@@ -57,11 +57,11 @@ const CPUS_OF_OUR_PROGRAMS: &[(&str, u32)] = &[("expedite", 4), ("expedite_storm
 /// Our tests that take longest in the debug kernel, from five minutes to one. They are started first, in this
 /// order, so that none of them runs alone at the end.
 const LONGEST_RUNNING: &[&str] = &[
-    "swap_release",
-    "swap_release_race",
+    "swap_defer",
+    "swap_defer_race",
     "expedite_storm",
-    "swap_release_oom",
-    "swap_release_memsw",
+    "swap_defer_oom",
+    "swap_defer_memsw",
     "expedite_sysctl",
     "expedite",
     "expedite_cgroup",

@@ -443,8 +443,8 @@ mod tests {
         assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
         assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
         assert_eq!(
-            "memreap-sync".parse(),
-            Ok(ArmSpec::WithParameters("memreap-sync", "memreap.swap_release=sync"))
+            "memreap-batch".parse(),
+            Ok(ArmSpec::WithParameters("memreap-batch", "memreap.swap_defer=0"))
         );
         assert!("memreap-none".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-none'"));
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Scenarios `swap-batch` and `swap-defer`: processes whose memory is mostly in swap are killed, all at once. How long until
+//! they are gone, until their memory and their swap space are free, and what does that cost? For how long is
+//! a page table locked, how much swap space waits to be released, and how much slower do other processes
+//! get?
+//!
+//! All victims are 64 MiB large; see [`swapped`](crate::process::swapped) for their contents and how they get
+//! to swap. What comes back is watched in rounds of their own, page table locks and the others' work
+//! in others: each of these would change the rest. Both scenarios are the same; kernel parameters make the
+//! difference.
+
+use std::time::Duration;
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{Metric, median, metric_name};
+use crate::measure::free_memory::{self, ShortFreeLists};
+use crate::measure::recovery::{self, Sample, Sampler};
+use crate::memory::PAGE_BYTES;
+use crate::memory::swap::{self, Area};
+use crate::process::foreground::{self, Steps, Worker};
+use crate::process::swapped::{Layout, Victims};
+use crate::system::counters;
+use crate::system::{clock, sched};
+use crate::trace::pte_lock;
+use crate::trace::tracefs::Lost;
+use init::report::{Better, Reporter};
+
+/// `NAME [icount] [case=NAME] [rounds=N]`
+pub struct KilledInSwap(&'static str);
+
+pub const SWAP_BATCH: KilledInSwap = KilledInSwap("swap-batch");
+pub const SWAP_DEFER: KilledInSwap = KilledInSwap("swap-defer");
+
+/// Where a case's swap space is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    /// zram, with this compression or the kernel's default.
+    Zram(Option<&'static str>),
+    Loop,
+}
+
+/// Victims, and what is measured when they are killed.
+struct Case {
+    name: &'static str,
+    victims: usize,
+    layout: Layout,
+    on: On,
+    /// Whether the locks of page tables are measured, with `icount`.
+    locks: bool,
+    /// Whether other processes work meanwhile, and are measured.
+    foreground: bool,
+    /// Rounds in which the return of memory is recorded, with two CPUs and with `icount`.
+    rounds: [u32; 2],
+}
+
+const PLAIN: Case = Case {
+    name: "8x64-65",
+    victims: 8,
+    layout: Layout { share: 65, scattered: false },
+    on: On::Zram(None),
+    locks: false,
+    foreground: false,
+    rounds: [1, 1],
+};
+const CASES: [Case; 9] = [
+    Case { locks: true, foreground: true, rounds: [2, 1], ..PLAIN },
+    Case { name: "1x64-65", victims: 1, locks: true, rounds: [3, 3], ..PLAIN },
+    Case { name: "4x64-65", victims: 4, ..PLAIN },
+    Case { name: "15x64-65", victims: 15, ..PLAIN },
+    Case { name: "1x64-95", victims: 1, layout: MOST_IN_SWAP, rounds: [3, 3], ..PLAIN },
+    Case { name: "8x64-95", layout: MOST_IN_SWAP, ..PLAIN },
+    Case { name: "8x64-65-scattered", layout: Layout { scattered: true, ..PLAIN.layout }, ..PLAIN },
+    Case { name: "8x64-65-lz4", on: On::Zram(Some("lz4")), ..PLAIN },
+    Case { name: "8x64-65-loop", on: On::Loop, ..PLAIN },
+];
+const MOST_IN_SWAP: Layout = Layout { share: 95, scattered: false };
+
+/// The share of memory and swap space whose return is timed.
+const TIMED_SHARE: f64 = 0.98;
+/// If a smaller share comes back, something else was measured.
+const MIN_SHARE: f64 = 0.95;
+/// Memory that counters and per-CPU lists may hide.
+const HIDDEN_BYTES: u64 = 1 << 20;
+/// Swap slots that each CPU may keep for its next use: 64 when they are freed, and as many when they are
+/// allocated.
+const SLOTS_PER_CPU: usize = 128;
+/// Swap space for all victims, and more.
+const SWAP_BYTES: u64 = 1 << 30;
+/// How long it is waited for swap space to come back.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(8);
+/// How often that is checked.
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long the recording continues after swap space is back: zram and RCU may take a little longer.
+const LINGER: Duration = Duration::from_millis(25);
+/// How long the other processes work before a kill.
+const WARM_UP: Duration = Duration::from_millis(30);
+/// How often a round is tried; it is repeated when events were lost.
+const TRIES: u32 = 5;
+/// Rounds in which other processes work, with two CPUs and with `icount`.
+const FOREGROUND_ROUNDS: [u32; 2] = [3, 5];
+/// For how long after the kill their steps count, with two CPUs and with `icount`: longer than any kernel
+/// takes to release everything, so that all kernels have about the same number of steps.
+const FOREGROUND_WINDOW: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(400)];
+
+/// The metrics of a round, and their unit: a million nanoseconds or bytes.
+const ROUND_METRICS: [(Metric<Round>, &str); 7] = [
+    (("gone-ms", |r| r.gone), "ms"),
+    (("ram-98-ms", |r| r.ram), "ms"),
+    (("swap-98-ms", |r| r.swap), "ms"),
+    ((ZRAM, |r| r.zram.unwrap_or(f64::NAN)), "ms"),
+    (("mem-98-ms", |r| r.free), "ms"),
+    (("cpu-ms", |r| r.cpu), "ms"),
+    (("backlog-mb", |r| r.backlog), "MB"),
+];
+/// Reported only where swap is on zram.
+const ZRAM: &str = "zram-98-ms";
+const LOCK: &str = "pte-lock-max-us";
+/// The metrics of the steps of each kind of work.
+const STEPS: [Metric<Steps>; 3] = [("p50", |s| s.p50), ("p99", |s| s.p99), ("max", |s| s.max)];
+
+/// The topics' module parameters, where the kernel has them.
+const PARAMETERS: [&str; 2] =
+    ["/sys/module/memreap/parameters/swap_batch", "/sys/module/memreap/parameters/swap_defer"];
+
+impl Case {
+    /// The metrics of its rounds.
+    fn round_metrics(&self) -> impl Iterator<Item = (Metric<Round>, &'static str)> {
+        let on_zram = self.on != On::Loop;
+        ROUND_METRICS.into_iter().filter(move |&((name, _), _)| on_zram || name != ZRAM)
+    }
+
+    fn metrics(&self, icount: bool) -> Vec<String> {
+        let mut metrics: Vec<String> =
+            self.round_metrics().map(|((name, _), _)| metric_name(self.name, name)).collect();
+        if self.locks && icount {
+            metrics.push(metric_name(self.name, LOCK));
+        }
+        if self.foreground {
+            let works = foreground::Work::ALL.into_iter();
+            metrics.extend(works.flat_map(|work| STEPS.map(|(name, _)| self.step_metric(work, name))));
+        }
+        metrics
+    }
+
+    fn step_metric(&self, work: foreground::Work, name: &str) -> String {
+        metric_name(self.name, &format!("{}-{name}-us", work.name()))
+    }
+}
+
+impl Scenario for KilledInSwap {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
+        Ok(cases.flat_map(|case| case.metrics(options.icount)).collect())
+    }
+
+    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
+        let options = Options::parse(args)?;
+        let short = ShortFreeLists::set()?;
+        // Pages are read back one by one.
+        fs::write("/proc/sys/vm/page-cluster", "0").context("vm.page-cluster")?;
+        for path in PARAMETERS {
+            let value = fs::read_to_string(path).unwrap_or_else(|_| "none".to_owned());
+            out.note(&format!("{path}: {}", value.trim_end()));
+        }
+        let algorithms = swap::algorithms()?;
+        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
+            let has = |name: &str| algorithms.iter().any(|a| a == name);
+            if let On::Zram(Some(name)) = case.on
+                && !has(name)
+            {
+                out.note(&format!("{}: left out: this kernel's zram does not support {name}", case.name));
+                continue;
+            }
+            Run::new(case, &options)?.all(out).with_context(|| format!("case {}", case.name))?;
+        }
+        drop(short);
+        Ok(())
+    }
+}
+
+struct Options {
+    icount: bool,
+    cases: Cases,
+    rounds: Option<u32>,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        let args = Arguments::new(args, &["icount"], &["case", "rounds"])?;
+        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
+        Ok(Self { icount: args.has("icount"), cases, rounds: args.rounds()? })
+    }
+}
+
+/// What one round measured: times in nanoseconds.
+struct Round {
+    gone: f64,
+    ram: f64,
+    swap: f64,
+    /// `None` where swap is on another device.
+    zram: Option<f64>,
+    free: f64,
+    cpu: f64,
+    /// The most swap space that waited to be released, in bytes.
+    backlog: f64,
+}
+
+/// When a kill began and when the last victim was dead, in nanoseconds on the monotonic clock.
+struct Kill {
+    start: u64,
+    gone: u64,
+}
+
+/// One case.
+struct Run<'a> {
+    case: &'static Case,
+    options: &'a Options,
+    cpus: usize,
+    area: Area,
+}
+
+impl<'a> Run<'a> {
+    fn new(case: &'static Case, options: &'a Options) -> Result<Self> {
+        let area = match case.on {
+            On::Zram(algorithm) => Area::zram(SWAP_BYTES, algorithm)?,
+            On::Loop => Area::on_loop(SWAP_BYTES)?,
+        };
+        let cpus = thread::available_parallelism().context("number of CPUs")?.get();
+        Ok(Self { case, options, cpus, area })
+    }
+
+    fn all(&self, out: &mut Reporter) -> Result<()> {
+        let mode = usize::from(self.options.icount);
+        let rounds = self.options.rounds.unwrap_or(self.case.rounds[mode]);
+        let rounds = (0..rounds)
+            .map(|i| {
+                out.progress(&format!("{}: round {}", self.case.name, i + 1));
+                self.round(out)
+            })
+            .collect::<Result<Vec<Round>>>()?;
+        for ((name, value), unit) in self.case.round_metrics() {
+            let value = median(rounds.iter().map(value)) / 1e6;
+            out.sample(&metric_name(self.case.name, name), unit, Better::Lower, value);
+        }
+        if self.case.locks && self.options.icount {
+            out.progress(&format!("{}: locks", self.case.name));
+            let longest = self.longest_lock(out)?;
+            out.sample(&metric_name(self.case.name, LOCK), "us", Better::Lower, longest as f64);
+        }
+        if self.case.foreground {
+            let count = self.options.rounds.unwrap_or(FOREGROUND_ROUNDS[mode]);
+            let mut rounds = Vec::new();
+            for i in 0..count {
+                out.progress(&format!("{}: work of other processes, round {}", self.case.name, i + 1));
+                rounds.push(self.foreground(FOREGROUND_WINDOW[mode], out)?);
+            }
+            for (i, work) in foreground::Work::ALL.into_iter().enumerate() {
+                for (name, value) in STEPS {
+                    let value = median(rounds.iter().map(|r| value(&r[i])));
+                    out.sample(&self.case.step_metric(work, name), "us", Better::Lower, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn victims(&self) -> Result<Victims> {
+        Victims::start(self.case.victims, self.case.layout).context("victims")
+    }
+
+    /// Kills victims, and records what comes back.
+    fn round(&self, out: &mut Reporter) -> Result<Round> {
+        let sampler = || Sampler::new(self.area.zram_name());
+        let idle = sampler()?.sample()?;
+        let victims = self.victims()?;
+        reset_backlog()?;
+        free_memory::settled()?;
+        // Two threads would wait for each other at one open file.
+        let (waiting, recording) = (sampler()?, sampler()?);
+        let (before, cpu) = (sampler()?.sample()?, Cpu::read(&victims.pids())?);
+        let mut recorder = recovery::recorder();
+        let (kill, samples) = recorder.record_while(
+            || recording.sample(),
+            |_| {
+                let kill = kill(&victims)?;
+                self.wait_for_swap(&waiting, before.swap + victims.swap_bytes())?;
+                Ok(kill)
+            },
+        )?;
+        let cpu = Cpu::read(&victims.pids())?.since(&cpu);
+        let after = *samples.last().context("no samples")?;
+        out.note(&format!(
+            "{}: CPU time: victims {:.1} ms, all others {:.1} ms; zram used {} MiB for {} MiB; \
+             RAM {:.1} MiB",
+            self.case.name,
+            cpu.victims as f64 / 1e6,
+            cpu.others as f64 / 1e6,
+            (before.zram - idle.zram.min(before.zram)) >> 20,
+            victims.swap_bytes() >> 20,
+            victims.ram_bytes() as f64 / f64::from(1 << 20),
+        ));
+        let reached = |what: fn(&Sample) -> u64, returned: u64| {
+            let amount = (returned as f64 * TIMED_SHARE) as u64;
+            recovery::reached(&samples, kill.start, what, what(&before), amount)
+        };
+        // It is known exactly how much must return, but counters may hide a little.
+        let returned = |what: fn(&Sample) -> u64, all: u64| -> Result<u64> {
+            let returned = what(&after).saturating_sub(what(&before));
+            let least = ((all as f64 * MIN_SHARE) as u64).saturating_sub(HIDDEN_BYTES);
+            ensure!(returned >= least, "only {} of {} KiB came back", returned >> 10, all >> 10);
+            Ok(returned.min(all))
+        };
+        let ram = returned(Sample::ram, victims.ram_bytes()).context("RAM")?;
+        let swap = returned(|s| s.swap, victims.swap_bytes()).context("swap")?;
+        let free = after.free.saturating_sub(before.free);
+        let zram = before.zram.saturating_sub(after.zram);
+        Ok(Round {
+            gone: (kill.gone - kill.start) as f64,
+            ram: reached(Sample::ram, ram).context("RAM did not come back")?,
+            swap: reached(|s| s.swap, swap).context("swap did not come back")?,
+            zram: match self.area.zram_name() {
+                None => None,
+                Some(_) => Some(reached(Sample::outside_zram, zram).context("zram did not shrink")?),
+            },
+            free: reached(|s| s.free, free).context("memory did not come back")?,
+            cpu: (cpu.victims + cpu.others) as f64,
+            backlog: backlog()? as f64,
+        })
+    }
+
+    /// Sleeps until so many bytes of swap are free, except for what the CPUs keep, or until the timeout.
+    fn wait_for_swap(&self, sampler: &Sampler, all: u64) -> Result<()> {
+        let kept = (SLOTS_PER_CPU * self.cpus * PAGE_BYTES) as u64;
+        let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
+        while sampler.sample()?.swap + kept < all && clock::now() < due {
+            thread::sleep(RETURN_POLL_INTERVAL);
+        }
+        thread::sleep(LINGER);
+        Ok(())
+    }
+
+    /// Returns the longest time for which a page table's lock was held while victims died, in microseconds.
+    fn longest_lock(&self, out: &mut Reporter) -> Result<u64> {
+        for _ in 0..TRIES {
+            let victims = self.victims()?;
+            free_memory::settled()?;
+            match pte_lock::longest(&victims.pids(), || kill(&victims).map(drop)) {
+                Err(e) if e.is::<Lost>() => out.note(&format!("{}: {e}; round repeated", self.case.name)),
+                longest => return longest,
+            }
+        }
+        bail!("not one good round in {TRIES}; the notes say why")
+    }
+
+    /// Kills victims while other processes work, and returns how long their steps took.
+    fn foreground(&self, window: Duration, out: &mut Reporter) -> Result<Vec<Steps>> {
+        let victims = self.victims()?;
+        free_memory::settled()?;
+        let workers = foreground::Work::ALL.into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+        thread::sleep(WARM_UP);
+        let kill = kill(&victims)?;
+        let end = kill.start + window.as_nanos() as u64;
+        if kill.gone > end {
+            out.note(&format!("{}: victims died when the work of others no longer counted", self.case.name));
+        }
+        clock::sleep_until(end)?;
+        // The current steps have to end.
+        thread::sleep(WARM_UP * 10);
+        workers.into_iter().map(|w| Steps::of(w.end(kill.start, end)?)).collect()
+    }
+}
+
+/// Kills all victims, and waits until they are dead, as a real-time task: with one CPU none of them runs
+/// before the last one is killed, and their end is noticed at once.
+fn kill(victims: &Victims) -> Result<Kill> {
+    sched::set_policy(libc::SCHED_FIFO, 2).context("SCHED_FIFO")?;
+    let start = clock::now();
+    let done = victims.kill().and_then(|()| victims.wait_until_dead());
+    let gone = clock::now();
+    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+    done.map(|()| Kill { start, gone })
+}
+
+/// CPU time of all tasks except this process, in nanoseconds; exact for tasks that do not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cpu {
+    victims: u64,
+    /// Mostly kernel threads.
+    others: u64,
+}
+
+impl Cpu {
+    fn read(victims: &[i32]) -> Result<Self> {
+        let own = rustix::process::getpid().as_raw_pid();
+        let mut cpu = Self { victims: 0, others: 0 };
+        for entry in fs::read_dir("/proc").context("/proc")? {
+            let entry = entry.context("/proc")?;
+            let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+            let Some(pid) = pid.filter(|&pid| pid != own) else { continue };
+            // A task may end meanwhile, but none of those that matter.
+            let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
+            let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+            let ns = ns.with_context(|| format!("schedstat of {pid}: {text:?} (CONFIG_SCHED_INFO)"))?;
+            *if victims.contains(&pid) { &mut cpu.victims } else { &mut cpu.others } += ns;
+        }
+        Ok(cpu)
+    }
+
+    fn since(self, before: &Self) -> Self {
+        Self {
+            victims: self.victims.saturating_sub(before.victims),
+            // A task may be gone.
+            others: self.others.saturating_sub(before.others),
+        }
+    }
+}
+
+/// Resets the kernel's maximum of the backlog.
+fn reset_backlog() -> Result<()> {
+    let [_, path] = PARAMETERS;
+    match fs::read_to_string(path) {
+        // Writing the same value again resets it.
+        Ok(value) => fs::write(path, value.trim_end()).context(path),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the most bytes of swap that waited to be released; 0 where none ever does.
+fn backlog() -> Result<u64> {
+    let pages = counters::value(&counters::vmstat()?, "swap_defer_waiting_max ");
+    Ok(pages.unwrap_or_default() * PAGE_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::{assert_refused, words};
+    use super::*;
+
+    #[test]
+    fn arguments_have_defaults_and_bounds() {
+        let options = Options::parse(&[]).unwrap();
+        assert!(
+            !options.icount && options.rounds.is_none() && CASES.iter().all(|c| options.cases.has(c.name))
+        );
+        let options = Options::parse(&words(&["icount", "case=8x64-95", "rounds=4"])).unwrap();
+        assert!(options.icount && options.cases.has("8x64-95") && !options.cases.has("8x64-65"));
+        assert_eq!(options.rounds, Some(4));
+        assert_refused(Options::parse, &["case=8x64", "rounds=0", "rounds=x", "round=2", "fast"], &[]);
+    }
+
+    #[test]
+    fn names_say_what_the_cases_are() {
+        for case in &CASES {
+            let Layout { share, scattered } = case.layout;
+            let mut name = format!("{}x64-{share}", case.victims);
+            name += if scattered { "-scattered" } else { "" };
+            name += match case.on {
+                On::Zram(None) => "",
+                On::Zram(Some("lz4")) => "-lz4",
+                On::Zram(Some(other)) => panic!("{other}"),
+                On::Loop => "-loop",
+            };
+            assert_eq!(case.name, name);
+            assert!(((case.victims * share) << 20) * 64 / 100 < SWAP_BYTES as usize);
+        }
+    }
+
+    #[test]
+    fn cpu_time_of_others_counts() {
+        let own = rustix::process::getpid().as_raw_pid();
+        let all = Cpu::read(&[]).unwrap();
+        // The CPU time of this process is never read.
+        assert_eq!(Cpu::read(&[own]).unwrap().victims, 0);
+        let child = crate::process::child::Child::fork(|| {
+            loop {
+                std::hint::black_box(());
+            }
+        })
+        .unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let pid = child.pid().as_raw_pid();
+        assert!(Cpu::read(&[pid]).unwrap().victims > 0);
+        assert!(all.since(&all) == Cpu { victims: 0, others: 0 });
+    }
+}
