@@ -8,9 +8,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use linux::swaps;
 
 use super::free_memory::{self, Reading};
 use super::recorder::Recorder;
@@ -19,6 +21,7 @@ use crate::system::clock;
 /// How often a sample is taken. With its timer interrupt and its wake-up a sample costs some 50 us under
 /// `icount`: 5 % of the CPU, with every kernel.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
+const SWAPS: &str = "/proc/swaps";
 
 /// Memory and swap space at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ impl Sample {
 pub struct Sampler {
     /// The file mm_stat of the zram device.
     pool: Option<File>,
-    /// /proc/swaps
+    /// [`SWAPS`].
     swaps: File,
 }
 
@@ -65,7 +68,6 @@ impl Sampler {
             let path = format!("/sys/block/{name}/mm_stat");
             File::open(&path).context(path)
         };
-        const SWAPS: &str = "/proc/swaps";
         Ok(Self { pool: zram.map(open).transpose()?, swaps: File::open(SWAPS).context(SWAPS)? })
     }
 
@@ -84,9 +86,9 @@ impl Sampler {
         };
         let info = rustix::system::sysinfo();
         let unit = u64::from(info.mem_unit);
-        let length = self.swaps.read_at(&mut text, 0).context("/proc/swaps")?;
-        let used = swap_bytes(&text[..length]).context("/proc/swaps: not as expected")?;
-        let swap = (info.totalswap * unit).saturating_sub(used);
+        let length = self.swaps.read_at(&mut text, 0).context(SWAPS)?;
+        let swap = swaps::free(Path::new(SWAPS), &text[..length])?;
+        let swap = swap.zram.saturating_add(swap.other);
         Ok(Sample { at: clock::now(), free: info.freeram * unit, swap, zram })
     }
 }
@@ -94,12 +96,6 @@ impl Sampler {
 /// Returns the third number of mm_stat: all memory that the pool occupies, in bytes.
 fn pool_bytes(mm_stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(mm_stat).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()
-}
-
-/// Returns what all devices of /proc/swaps have in use, in bytes. That is its fourth column, in KiB.
-fn swap_bytes(swaps: &[u8]) -> Option<u64> {
-    let lines = std::str::from_utf8(swaps).ok()?.lines().skip(1);
-    lines.map(|line| Some(line.split_ascii_whitespace().nth(3)?.parse::<u64>().ok()? << 10)).sum()
 }
 
 /// A recorder of samples; see [`Sampler::sample`].
@@ -154,16 +150,6 @@ mod tests {
         assert_eq!(pool_bytes(b"  100   50   4096  0  8192  1 2 3 4\n"), Some(4096));
         assert_eq!(pool_bytes(b"1 2\n"), None);
         assert_eq!(pool_bytes(b""), None);
-    }
-
-    #[test]
-    fn swap_in_use_is_the_sum_of_all_devices() {
-        let header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
-        let zram = "/dev/zram0                              partition\t1048572\t\t20\t\t5\n";
-        let swap = |text: &str| swap_bytes(text.as_bytes());
-        assert_eq!(swap(header), Some(0));
-        assert_eq!(swap(&format!("{header}{zram}{zram}")), Some(40 << 10));
-        assert_eq!(swap(&format!("{header}/dev/zram0 partition\n")), None);
     }
 
     #[test]
