@@ -7,23 +7,16 @@
 
 struct workqueue_struct;
 
-/* Static keys of a switch, which has one more level than keys. */
-#define MEMREAP_SWITCH_MAX_KEYS	2
-
 /**
  * struct memreap_switch - a boot parameter that turns a topic off or on
- * @keys: static keys in ascending order, NULL-terminated if there is room;
- *	level n enables the first n keys and disables the others
- * @levels: names of the levels, lowest first; NULL: "N" and "Y"
- * @wq: if not NULL, what the highest level needs once the system is running
+ * @key: its static key
+ * @wq: if not NULL, what it needs to be on once the system is running
  * @changed: if not NULL, called after each successful write
  *
- * Besides the names any word that kstrtobool() knows is accepted: false is the
- * lowest level, true the highest one.
+ * Any word that kstrtobool() knows is accepted.
  */
 struct memreap_switch {
-	struct static_key *keys[MEMREAP_SWITCH_MAX_KEYS];
-	const char * const *levels;
+	struct static_key *key;
 	struct workqueue_struct **wq;
 	void (*changed)(void);
 };

@@ -533,7 +533,7 @@ static void expedite_switch_changed(void)
 }
 
 static const struct memreap_switch expedite_switch = {
-	.keys = { &memreap_expedite_key.key },
+	.key = &memreap_expedite_key.key,
 	.wq = &expedite_wq,
 	.changed = expedite_switch_changed,
 };

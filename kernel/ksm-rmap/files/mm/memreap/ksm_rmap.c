@@ -377,7 +377,7 @@ void memreap_ksm_collect_end(struct memreap_ksm_collect *collect)
 #endif /* CONFIG_MEMORY_FAILURE */
 
 static const struct memreap_switch ksm_rmap_switch = {
-	.keys = { &memreap_ksm_rmap_key.key },
+	.key = &memreap_ksm_rmap_key.key,
 };
 
 memreap_switch_param(ksm_rmap, &ksm_rmap_switch);

@@ -417,7 +417,7 @@ bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 }
 
 static const struct memreap_switch reap_switch = {
-	.keys = { &memreap_reap_key.key },
+	.key = &memreap_reap_key.key,
 };
 
 memreap_switch_param(reap, &reap_switch);

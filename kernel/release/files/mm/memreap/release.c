@@ -403,7 +403,7 @@ void memreap_release_pages(struct encoded_page **pages, int nr)
 }
 
 static const struct memreap_switch release_switch = {
-	.keys = { &memreap_release_key.key },
+	.key = &memreap_release_key.key,
 };
 
 memreap_switch_param(release, &release_switch);

@@ -61,7 +61,7 @@ void memreap_swap_batch_free(struct swap_batch *batch)
 }
 
 static const struct memreap_switch swap_batch_switch = {
-	.keys = { &memreap_swap_batch_key.key },
+	.key = &memreap_swap_batch_key.key,
 };
 
 memreap_switch_param(swap_batch, &swap_batch_switch);

@@ -339,7 +339,7 @@ static void defer_switch_changed(void)
 }
 
 static const struct memreap_switch defer_switch = {
-	.keys = { &memreap_swap_defer_key.key },
+	.key = &memreap_swap_defer_key.key,
 	.wq = &defer_wq,
 	.changed = defer_switch_changed,
 };

@@ -561,6 +561,38 @@ TEST_F_TIMEOUT(swap, shmem, LIMIT)
 
 /* --- Modes --- */
 
+static bool is_on(const char *path)
+{
+	char text[8];
+
+	return read_file(path, text, sizeof(text)) && !strcmp(text, "Y\n");
+}
+
+TEST_F_TIMEOUT(swap, switches_take_booleans, LIMIT)
+{
+	static const char * const paths[] = { BATCH, DEFER };
+	static const char * const on[] = { "1", "Y\n", "y", "on" };
+	static const char * const off[] = { "0", "N", "n\n", "off" };
+	static const char * const bad[] = { "\n", " ", "2", "async", "-1" };
+
+	for (size_t p = 0; p < ARRAY_SIZE(paths); p++) {
+		for (size_t i = 0; i < ARRAY_SIZE(on); i++) {
+			EXPECT_TRUE(write_file(paths[p], off[i]));
+			EXPECT_FALSE(is_on(paths[p]));
+			EXPECT_TRUE(write_file(paths[p], on[i]));
+			EXPECT_TRUE(is_on(paths[p]));
+		}
+		for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+			errno = 0;
+			EXPECT_FALSE(write_file(paths[p], bad[i])) {
+				TH_LOG("'%s'", bad[i]);
+			}
+			EXPECT_EQ(errno, EINVAL);
+			EXPECT_TRUE(is_on(paths[p]));
+		}
+	}
+}
+
 TEST_F_TIMEOUT(swap, modes, LIMIT)
 {
 	for (enum mode mode = STOCK; mode <= DEFERRED; mode++) {
