@@ -301,6 +301,14 @@ const CHECKS: &[Check] = &[
         packages: GUEST_TEST_PACKAGES,
         ..DEFAULT_CHECK
     },
+    Check {
+        name: "rt",
+        about: "our selftests in the changed debug kernel with PREEMPT_RT",
+        tiers: &[Tier::Full],
+        args: &["selftests", "--variant", "rt", "ours"],
+        packages: GUEST_TEST_PACKAGES,
+        ..DEFAULT_CHECK
+    },
 ];
 
 /// The inputs of the static checks.

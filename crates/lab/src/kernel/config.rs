@@ -17,7 +17,9 @@ use crate::kernel::topics::Topic;
 /// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
-        Variant::Debug | Variant::Kcsan => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
+        Variant::Debug | Variant::Kcsan | Variant::Rt => {
+            topics.iter().filter_map(|t| t.kunit.as_ref()).collect()
+        }
         Variant::Slim | Variant::Faceoff => Vec::new(),
     };
     topics
@@ -182,6 +184,7 @@ mod tests {
             (Variant::Slim, false),
             (Variant::Debug, true),
             (Variant::Kcsan, true),
+            (Variant::Rt, true),
             (Variant::Faceoff, false),
         ] {
             let mut requests = fragment_requests(&ctx, variant).unwrap();

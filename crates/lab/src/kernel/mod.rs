@@ -40,6 +40,8 @@ pub enum Variant {
     Debug,
     /// KCSAN, the data-race detector, and the topics' KUnit tests.
     Kcsan,
+    /// Debug with PREEMPT_RT, where locks sleep.
+    Rt,
     /// Slim plus what Debian's user space needs. For the face-off.
     Faceoff,
 }
@@ -51,6 +53,7 @@ impl Variant {
             Self::Slim => &["slim"],
             Self::Debug => &["slim", "debug"],
             Self::Kcsan => &["slim", "kcsan"],
+            Self::Rt => &["slim", "debug", "rt"],
             Self::Faceoff => &["slim", "faceoff"],
         }
     }
@@ -62,6 +65,7 @@ impl fmt::Display for Variant {
             Self::Slim => "slim",
             Self::Debug => "debug",
             Self::Kcsan => "kcsan",
+            Self::Rt => "rt",
             Self::Faceoff => "faceoff",
         })
     }

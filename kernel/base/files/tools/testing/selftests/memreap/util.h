@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +29,19 @@
 
 /* Limit in ms for what a busy host needs to emulate a kernel full of checks. */
 #define PATIENCE	30000
+
+/*
+ * With PREEMPT_RT, a task may be preempted while it has a page table locked. If
+ * it is not allowed to run, others wait for it, whoever they are.
+ */
+#define RT_KEEPS_LOCKS	"with PREEMPT_RT, a task that may not run keeps locks"
+
+static inline bool preempt_rt(void)
+{
+	struct utsname name;
+
+	return !uname(&name) && strstr(name.version, "PREEMPT_RT");
+}
 
 /* Reads a short file as a string; cuts it off where it does not fit. */
 static inline bool read_file(const char *path, char *text, size_t size)

@@ -254,6 +254,8 @@ TEST_F_TIMEOUT(storm, decoys, STORM_LIMIT)
 	struct told told;
 	int i;
 
+	if (preempt_rt())
+		SKIP(return, RT_KEEPS_LOCKS);
 	if (!storm_size(NR_DECOYS))
 		SKIP(return, "needs %lu MiB",
 		     NR_DECOYS * STORM_MIN / MIB * 5 / 4);

@@ -86,8 +86,12 @@ static inline bool mlocked_map(struct mlocked *m, size_t size)
 	m->size = size;
 	m->mem = map(size, MAP_PRIVATE | MAP_NORESERVE);
 
-	return m->mem && !madvise(m->mem, size, MADV_NOHUGEPAGE) &&
-	       !madvise(m->mem, size, MADV_DONTFORK) &&
+	if (!m->mem)
+		return false;
+	/* Fails in a kernel without huge pages. */
+	madvise(m->mem, size, MADV_NOHUGEPAGE);
+
+	return !madvise(m->mem, size, MADV_DONTFORK) &&
 	       !mlock2(m->mem, size, MLOCK_ONFAULT);
 }
 
