@@ -266,7 +266,9 @@ const SCENARIOS: &[Scenario] = &[
                 args: &["icount"],
                 cmdline: "",
             },
-            Run { mode: Mode::Multi, cpus: 2, mem_mib: 2048, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
+            // The file below the loop device is in memory, too; with less, more than the share of a victim is
+            // swapped out.
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 3072, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
         ],
     },
 ];

@@ -289,7 +289,8 @@ TEST_F_TIMEOUT(swap, many_are_killed_at_once, LIMIT)
 	EXPECT_EQ(cgroup_swap(self->world.victims), 0);
 }
 
-#define NR_THROTTLED	16
+#define NR_THROTTLED	256
+#define THROTTLED_SIZE	(128 * 1024)
 /* Slots of dying processes that nobody can have: those of two batches. */
 #define UNSEEN		128
 
@@ -308,10 +309,13 @@ static long unseen(const char *cgroup)
 TEST_F_TIMEOUT(swap, throttled_while_they_die, LIMIT)
 {
 	const char *cgroup = self->world.victims;
-	struct victim v[NR_THROTTLED] = {};
+	static struct victim v[NR_THROTTLED];
 	unsigned int samples = 0;
 	long most_unseen = 0;
 
+	if (preempt_rt())
+		SKIP(return, RT_KEEPS_LOCKS);
+	memory.size = THROTTLED_SIZE;
 	for (int i = 0; i < NR_THROTTLED; i++)
 		ASSERT_EQ(victim_start(&v[i], &memory_ops), GOOD);
 	ASSERT_EQ(cgroup_write(cgroup, "cpu.max", "1000 1000000"), 0);
@@ -616,6 +620,46 @@ TEST_F_TIMEOUT(swap, modes, LIMIT)
 		read_events(&told);
 		EXPECT_EQ(told.pages, f.queued - BEGIN.queued);
 		EXPECT_EQ(f.waiting_max > 0, waits);
+		EXPECT_EQ(swap_used_exactly(), 0);
+	}
+}
+
+/* Returns how many pages zram was told to free, by slot or by discard; or -1. */
+static long told_to_free(void)
+{
+	char text[256];
+	long n;
+
+	if (!read_file("/sys/block/zram0/io_stat", text, sizeof(text)) ||
+	    sscanf(text, "%*d %*d %*d %ld", &n) != 1)
+		return -1;
+
+	return n;
+}
+
+/* Clusters whose last slot is released are discarded. */
+TEST_F_TIMEOUT(swap, discard, LIMIT)
+{
+	long pages;
+
+	ASSERT_EQ(swapoff(zram_device(0)), 0);
+	ASSERT_EQ(swapon(zram_device(0), SWAP_FLAG_DISCARD), 0);
+	memory.size = 16 * MIB;
+	pages = memory.size / PAGE;
+	for (enum mode mode = STOCK; mode <= DEFERRED; mode++) {
+		long before;
+
+		ASSERT_TRUE(set_mode(mode));
+		ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+		before = told_to_free();
+		ASSERT_GE(before, 0);
+		EXPECT_TRUE(victim_dies(&victim));
+		EXPECT_TRUE(within(PATIENCE, all_released()));
+		/* Each slot, and again the clusters. */
+		EXPECT_TRUE(within(PATIENCE, told_to_free() - before >
+				   pages + most(pages) / 2)) {
+			TH_LOG("mode %d: %ld", mode, told_to_free() - before);
+		}
 		EXPECT_EQ(swap_used_exactly(), 0);
 	}
 }
@@ -1087,15 +1131,63 @@ FIXTURE(loop) {
 	struct world world;
 	/* A device over a file in memory; its writes take their time. */
 	int number;
+	/* What is swapped to, and where its file system is mounted. */
+	char path[64];
+	char mounted[32];
 	bool on;
 };
 
 FIXTURE_VARIANT(loop) {
 	enum mode mode;
+	/* Swap to a file of a file system on the device. */
+	bool file;
 };
 
 FIXTURE_VARIANT_ADD(loop, deferred) { DEFERRED };
 FIXTURE_VARIANT_ADD(loop, batched) { BATCHED };
+FIXTURE_VARIANT_ADD(loop, swap_file) { DEFERRED, .file = true };
+
+#define FAT_SECTOR	4096
+#define FAT_SECTORS	(SWAP_SIZE / FAT_SECTOR)
+/* Of 16 bits for each sector. */
+#define FAT_TABLE	(FAT_SECTORS * 2 / FAT_SECTOR)
+
+/* An empty FAT16 file system whose clusters are pages, and start at one. */
+static bool make_fat(const char *device)
+{
+	static const unsigned char boot[] = {
+		[11] = FAT_SECTOR & 0xff, FAT_SECTOR >> 8,
+		1,				/* sectors in a cluster */
+		1, 0,				/* reserved sectors */
+		1,				/* tables */
+		FAT_SECTOR / 32, 0,		/* entries of the root */
+		FAT_SECTORS & 0xff, FAT_SECTORS >> 8,
+		0xf8,				/* medium: a disk */
+		FAT_TABLE, 0,
+		[510] = 0x55, 0xaa,
+	};
+	static const unsigned char table[] = { 0xf8, 0xff, 0xff, 0xff };
+	int fd = open(device, O_WRONLY | O_CLOEXEC);
+	bool done;
+
+	done = fd >= 0 &&
+	       pwrite(fd, boot, sizeof(boot), 0) == sizeof(boot) &&
+	       pwrite(fd, table, sizeof(table), FAT_SECTOR) == sizeof(table);
+	close(fd);
+
+	return done;
+}
+
+/* A file of half of the file system's size. */
+static bool make_swap_file(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	bool done = fd >= 0 && !posix_fallocate(fd, 0, SWAP_SIZE / 2);
+
+	close(fd);
+
+	return done && make_swap(path, SWAP_SIZE / 2);
+}
 
 static bool loop_do(int number, bool (*how)(int dev, int file), int file)
 {
@@ -1126,7 +1218,7 @@ FIXTURE_SETUP(loop)
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
 	int file = memfd_create("disk", MFD_CLOEXEC);
 	const char *missing;
-	char path[32];
+	char *path = self->path;
 
 	self->number = -1;
 	if (control < 0)
@@ -1139,8 +1231,20 @@ FIXTURE_SETUP(loop)
 	self->number = ioctl(control, LOOP_CTL_GET_FREE);
 	ASSERT_GE(self->number, 0);
 	ASSERT_TRUE(loop_do(self->number, loop_bind, file));
-	snprintf(path, sizeof(path), "/dev/loop%d", self->number);
-	ASSERT_TRUE(make_swap(path, SWAP_SIZE));
+	snprintf(path, sizeof(self->path), "/dev/loop%d", self->number);
+	if (variant->file) {
+		char dir[] = "/tmp/swap_defer_XXXXXX";
+
+		ASSERT_TRUE(make_fat(path));
+		ASSERT_NE(mkdtemp(dir), NULL);
+		strcpy(self->mounted, dir);
+		if (mount(path, dir, "msdos", 0, NULL))
+			SKIP(return, "no FAT file system");
+		snprintf(path, sizeof(self->path), "%s/swap", dir);
+		ASSERT_TRUE(make_swap_file(path));
+	} else {
+		ASSERT_TRUE(make_swap(path, SWAP_SIZE));
+	}
 	ASSERT_EQ(swapon(path, 0), 0);
 	self->on = true;
 	ASSERT_TRUE(set_mode(variant->mode));
@@ -1152,14 +1256,15 @@ FIXTURE_SETUP(loop)
 
 FIXTURE_TEARDOWN_PARENT(loop)
 {
-	char path[32];
-
-	snprintf(path, sizeof(path), "/dev/loop%d", self->number);
 	if (self->world.cgroups.made)
 		world_empty(&self->world);
 	if (self->on) {
 		EXPECT_TRUE(within(PATIENCE, all_released()));
-		EXPECT_EQ(swapoff(path), 0);
+		EXPECT_EQ(swapoff(self->path), 0);
+	}
+	if (self->mounted[0]) {
+		umount(self->mounted);
+		rmdir(self->mounted);
 	}
 	if (self->number >= 0)
 		loop_do(self->number, loop_clear, -1);
