@@ -31,7 +31,7 @@ static inline long flat_bound(unsigned int nr_cpus)
 
 /**
  * bound_error - check a shape
- * @shape: percpu_counter_tree_best_shape() of @nr_cpus
+ * @shape: percpu_counter_tree_init_shape() of @nr_cpus
  * @nr_cpus: that number
  *
  * Return: NULL if it is as promised.
@@ -77,7 +77,7 @@ static inline bool check_bounds(void)
 		struct percpu_counter_tree_shape shape;
 		const char *error;
 
-		percpu_counter_tree_best_shape(&shape, nr);
+		percpu_counter_tree_init_shape(&shape, nr);
 		error = bound_error(&shape, nr);
 		if (error) {
 			fprintf(stderr, "%u CPUs: %s (%u pages, flat %ld, %u levels)\n",

@@ -8,6 +8,7 @@
 
 #include <linux/bitmap.h>
 #include <linux/init.h>
+#include <linux/irqflags.h>
 #include <linux/math.h>
 #include <linux/percpu.h>
 #include <linux/percpu_counter_tree.h>
@@ -15,14 +16,14 @@
 #include "check.h"
 
 #define LEAF_BATCH		((long)PERCPU_COUNTER_TREE_BATCH)
-#define MAX_COUNTERS		8
+#define MAX_COUNTERS		PERCPU_COUNTER_TREE_MAX_COUNTERS
 
 /* A CPU's and one of each level. */
 #define MAX_WAY			(PERCPU_COUNTER_TREE_MAX_LEVELS + 1)
 
 /**
  * struct cell - state of a cell
- * @value: its encoding, 0 if it has not been used
+ * @value: its batch plus what it holds back, 0 if it is not in use
  * @batch: its batch
  * @held: what it holds back
  * @announced: its bit for readers is set
@@ -110,21 +111,34 @@ static inline bool ways_equal(const struct way *a, const struct way *b)
 }
 
 /* A counter's value has been asked for, and was @value or thereabouts. */
-static inline void check_sums(const struct percpu_counter_tree *tree,
-			      long value, long off)
+static inline void check_sum(const struct percpu_counter_tree *tree,
+			     long value, long off)
 {
 	long sum = percpu_counter_tree_precise_sum(tree);
-	long lowest, highest;
 
 	CHECK(sum >= value - off && sum <= value + off);
-	percpu_counter_tree_approximate_range(tree, &lowest, &highest);
-	CHECK(lowest <= value + off && value - off <= highest);
+}
+
+/* The same for all of them, whose values are @total together. */
+static inline void check_total(const struct percpu_counter_tree *trees,
+			       unsigned int nr, long total, long off)
+{
+	long sum = percpu_counter_tree_total(trees, nr);
+	long roots = 0, slack;
+
+	CHECK(sum >= total - off && sum <= total + off);
+	for (unsigned int i = 0; i < nr; i++)
+		roots += percpu_counter_tree_approximate_sum(&trees[i]);
+	smp_rmb();
+	slack = percpu_counter_tree_slack(trees);
+	CHECK(roots - slack <= total + off && total - off <= roots + slack);
 }
 
 static inline void check_cell(const struct cell *cell)
 {
 	CHECK(cell->value < 2 * cell->batch);
-	CHECK(!cell->value || cell->announced);
+	CHECK(!cell->value == !cell->announced);
+	CHECK(cell->announced || !cell->held);
 }
 
 /*
@@ -135,35 +149,35 @@ static inline void
 check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
 	       const struct percpu_counter_tree_shape *shape, const long *value)
 {
-	static bool used[2 * NR_CPUS];
 	unsigned int nr_cells = shape->nr_nodes + shape->nr_cpus;
+	long sums[MAX_COUNTERS], total = 0, slack = 0;
 
 	CHECK(!hosted_preempt_count);
-	memset(used, 0, nr_cells);
+	for (unsigned int cpu = 0; cpu < nr_cpu_ids; cpu++)
+		CHECK(!hosted_irqs_disabled[cpu]);
+	percpu_counter_tree_sums(trees, nr, sums);
 	for (unsigned int i = 0; i < nr; i++) {
 		const struct percpu_counter_tree *tree = &trees[i];
-		long root = percpu_counter_tree_approximate_sum(tree);
-		long lowest, highest, held = 0, slack = 0;
+		long held = 0;
 
-		check_sums(tree, value[i], 0);
-		percpu_counter_tree_approximate_range(tree, &lowest, &highest);
-		CHECK(root - lowest == highest - root);
+		check_sum(tree, value[i], 0);
+		CHECK(sums[i] == value[i]);
+		total += value[i];
 		for (unsigned int c = 0; c < nr_cells &&
 		     percpu_counter_tree_is_spread(tree); c++) {
 			struct cell cell = counter_cell(tree, c);
 
 			check_cell(&cell);
 			held += cell.held;
-			slack += cell.value ? cell.batch - 1 : 0;
-			used[c] |= cell.value;
+			if (!i && cell.value)
+				slack += MAX_COUNTERS * (cell.batch - 1L);
 		}
-		CHECK(root + held == value[i]);
-		CHECK(highest - root == slack);
-		CHECK(slack <= shape->bound);
+		CHECK(percpu_counter_tree_approximate_sum(tree) + held ==
+		      value[i]);
 	}
-	for (unsigned int c = 0; c < nr_cells &&
-	     percpu_counter_tree_is_spread(trees); c++)
-		CHECK(counter_cell(trees, c).announced == used[c]);
+	check_total(trees, nr, total, 0);
+	CHECK(percpu_counter_tree_slack(trees) == slack);
+	CHECK(slack <= MAX_COUNTERS * (long)shape->bound);
 }
 
 /*
@@ -200,7 +214,7 @@ static inline void add_on(unsigned int cpu, struct percpu_counter_tree *tree,
 }
 
 /**
- * odd_shape - a shape that percpu_counter_tree_best_shape() would not choose
+ * odd_shape - a shape that percpu_counter_tree_init_shape() would not choose
  * @nr_cpus: for so many CPUs
  * @nr: how many levels
  * @shift: of each level, ascending

@@ -28,7 +28,7 @@ static void print_row(unsigned int nr_cpus)
 	int at = 0;
 
 	boot(nr_cpus);
-	percpu_counter_tree_best_shape(&shape, nr_cpus);
+	percpu_counter_tree_init_shape(&shape, nr_cpus);
 	for (unsigned int i = 0; i < shape.nr_levels; i++)
 		at += snprintf(groups + at, sizeof(groups) - at, "%s%u",
 			       i ? "," : "", 1U << shape.level[i].shift);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Fuzzes the RSS counters against a simple model: a number per counter, and the
- * set of its cells that have ever been used.
+ * set of cells that have ever been used.
  *
  * The input's first bytes define a machine and the levels, the rest are steps:
  * additions on its CPUs, CPU hotplug, spreading with or without memory. Steps
@@ -38,15 +38,11 @@ struct step {
 /**
  * struct model - expected state of a counter
  * @value: the sum of all that was added
- * @slack: the sum of batch - 1 over its cells that have been used
- * @used: those
  * @up: something was added
  * @down: something was taken away
  */
 struct model {
 	long value;
-	long slack;
-	bool used[2 * MOST_CPUS];
 	bool up;
 	bool down;
 };
@@ -71,6 +67,9 @@ static struct percpu_counter_tree trees[MAX_COUNTERS];
 static struct percpu_counter_tree_shape shape;
 static struct model models[MAX_COUNTERS];
 static unsigned int nr_trees;
+/* The cells that some counter has used, and what all can hold back in them. */
+static bool used[2 * MOST_CPUS];
+static long slack;
 /* The default one. */
 static bool best;
 
@@ -125,8 +124,9 @@ static void print_case(void)
 	for (unsigned int i = 0; i < nr_steps; i++)
 		print_step(&steps[i]);
 	for (unsigned int i = 0; i < nr_trees; i++)
-		fprintf(stderr, "Counter %u: %ld, slack %ld by the model\n", i,
-			models[i].value, models[i].slack);
+		fprintf(stderr, "Counter %u: %ld by the model\n", i,
+			models[i].value);
+	fprintf(stderr, "Slack %ld by the model\n", slack);
 }
 
 ON_FAILURE(print_case)
@@ -159,34 +159,34 @@ static bool is_spread(void)
 /* The cells above a CPU to which something was added: new ones are in use. */
 static void look_at(unsigned int counter, unsigned int cpu)
 {
-	struct model *model = &models[counter];
-
 	for (unsigned int i = 0; i <= shape.nr_levels; i++) {
 		unsigned int nr = way_cell(&shape, cpu, i);
 		struct cell cell = counter_cell(&trees[counter], nr);
 
-		check_cell(&cell);
-		CHECK(!model->used[nr] || cell.value);
-		if (cell.value && !model->used[nr]) {
-			model->used[nr] = true;
-			model->slack += cell.batch - 1;
+		if (!under_way)
+			check_cell(&cell);
+		CHECK(!used[nr] || cell.value);
+		if (cell.announced && !used[nr]) {
+			used[nr] = true;
+			slack += MAX_COUNTERS * (cell.batch - 1L);
 		}
 	}
 }
 
 static void check_counter(unsigned int counter)
 {
-	long carry = carrying(counter);
-	const struct model *model = &models[counter];
-	long lowest, highest;
+	long carry = 0, total = 0;
 
-	check_sums(&trees[counter], model->value, carry);
-	percpu_counter_tree_approximate_range(&trees[counter], &lowest,
-					      &highest);
-	CHECK(highest - lowest >= 2 * model->slack);
+	check_sum(&trees[counter], models[counter].value, carrying(counter));
+	for (unsigned int i = 0; i < nr_trees; i++) {
+		carry += carrying(i);
+		total += models[i].value;
+	}
+	check_total(trees, nr_trees, total, carry);
+	CHECK(percpu_counter_tree_slack(trees) >= slack);
 	if (!under_way) {
-		CHECK(highest - lowest == 2 * model->slack);
-		CHECK(model->slack <= shape.bound);
+		CHECK(percpu_counter_tree_slack(trees) == slack);
+		CHECK(slack <= MAX_COUNTERS * (long)shape.bound);
 	}
 }
 
@@ -317,13 +317,17 @@ static long next_amount(void)
 /* Others, in the middle of something that this CPU does. */
 void hosted_others(void)
 {
-	unsigned int op, cpu = hosted_cpu;
+	unsigned int op, cpu = hosted_cpu, other;
 	int preempt_count = hosted_preempt_count;
 
 	if (!inside || depth > MAX_DEPTH || !input.left || nr_steps > MAX_STEPS / 2)
 		return;
 	op = next_byte();
 	if (op % 2)
+		return;
+	other = op / 2 % 8 < 2 ? cpu : next_cpu();
+	/* Nothing else happens on such a CPU. */
+	if (hosted_irqs_disabled[other])
 		return;
 	disturbed = true;
 	inside = false;
@@ -337,24 +341,24 @@ void hosted_others(void)
 	case 3:
 	case 4:
 		hosted_preempt_count = 0;
-		add(next_cpu(), op / 16 % nr_trees, next_amount());
+		add(other, op / 16 % nr_trees, next_amount());
 		break;
 	case 5:
 		if (preempt_count || !under_way ||
 		    under_way->nr == ARRAY_SIZE(under_way->cpu))
 			break;
-		cpu = next_cpu();
+		cpu = other;
 		under_way->cpu[under_way->nr++] = cpu;
 		record(STEP_MIGRATE, cpu, 0, 0);
 		break;
 	case 6:
 		hosted_preempt_count = 0;
-		read_sum(next_cpu(), op / 16 % nr_trees);
+		read_sum(other, op / 16 % nr_trees);
 		break;
 	case 7:
 		hosted_preempt_count = 0;
 		if (!hosted_memory.fail)
-			spread(next_cpu(), 0);
+			spread(other, 0);
 		break;
 	}
 	hosted_cpu = cpu;
@@ -448,7 +452,7 @@ static void make_machine(void)
 	byte = next_byte();
 	best = byte % 2;
 	if (best) {
-		percpu_counter_tree_best_shape(&shape, nr_cpu_ids);
+		percpu_counter_tree_init_shape(&shape, nr_cpu_ids);
 		return;
 	}
 	for (unsigned int at = 0; nr < byte / 2 % 7 && at <= 9; nr++) {
@@ -460,7 +464,7 @@ static void make_machine(void)
 	}
 	shape = odd_shape(nr_cpu_ids, nr, shift, batch);
 	/* Nodes of a CPU each and of two: more than twice as many cells. */
-	if (shape.nr_nodes + shape.nr_cpus > ARRAY_SIZE(models->used))
+	if (shape.nr_nodes + shape.nr_cpus > ARRAY_SIZE(used))
 		shape = odd_shape(nr_cpu_ids, 0, NULL, NULL);
 }
 
@@ -471,6 +475,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	input = (struct input){ data, size };
 	make_machine();
 	memset(models, 0, sizeof(*models) * nr_trees);
+	memset(used, 0, sizeof(used));
+	slack = 0;
 	percpu_counter_tree_init_many(trees, nr_trees);
 	nr_steps = 0;
 	while (input.left && nr_steps < MAX_STEPS / 2)

@@ -12,6 +12,7 @@ bool hosted_offline[NR_CPUS];
 struct hosted_memory hosted_memory;
 _Thread_local unsigned int hosted_cpu;
 _Thread_local int hosted_preempt_count;
+_Thread_local bool hosted_irqs_disabled[NR_CPUS];
 _Thread_local unsigned long hosted_preempt_disabled;
 
 struct cell counter_cell(const struct percpu_counter_tree *tree,
@@ -22,24 +23,31 @@ struct cell counter_cell(const struct percpu_counter_tree *tree,
 	const struct percpu_counter_tree_level *level = shape->level;
 	struct cell cell;
 
+	unsigned int index = tree->leaf - (u8 *)cells->leaves;
+	unsigned int bit;
+
 	if (nr < shape->nr_nodes) {
-		atomic_t *node = node_of(tree, cells, nr);
+		atomic_t *node = node_of(cells, nr) + index;
 
 		while (nr >= level->first + level->nr)
 			level++;
+		bit = first_node_bit(shape) + nr;
 		cell.batch = level->batch;
-		cell.value = __atomic_load_n(&node->counter, __ATOMIC_RELAXED);
+		cell.held = __atomic_load_n(&node->counter, __ATOMIC_RELAXED);
 		cell.where = node;
 	} else {
-		u8 *leaf = per_cpu_ptr(leaf_of(tree, cells),
-				       nr - shape->nr_nodes);
+		unsigned int cpu = nr - shape->nr_nodes;
+		u8 *leaf = per_cpu_ptr(tree->leaf, cpu);
 
-		cell.batch = PERCPU_COUNTER_TREE_BATCH;
+		bit = cpu;
+		cell.batch = BATCH;
 		cell.value = __atomic_load_n(leaf, __ATOMIC_RELAXED);
+		cell.held = cell.value ? (long)cell.value - BATCH : 0;
 		cell.where = leaf;
 	}
-	cell.held = cell.value ? (long)cell.value - cell.batch : 0;
-	cell.announced = find_next_bit(cells->used, nr + 1, nr) == nr;
+	cell.announced = find_next_bit(cells->used, bit + 1, bit) == bit;
+	if (nr < shape->nr_nodes)
+		cell.value = cell.announced ? cell.batch + cell.held : 0;
 
 	return cell;
 }

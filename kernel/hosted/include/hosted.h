@@ -5,7 +5,7 @@
  *
  * Atomics are the compiler's, with the ordering that the kernel documents: the
  * thread sanitizer supports them, and reports accesses that only a kernel
- * barrier orders as races. Locks are pthreads', which it supports, too.
+ * barrier orders as races.
  */
 #ifndef _HOSTED_H
 #define _HOSTED_H
@@ -41,38 +41,6 @@ static inline void others_may_run(void)
 {
 	if (hosted_others)
 		hosted_others();
-}
-
-typedef struct { pthread_mutex_t mutex; } spinlock_t;
-
-#define DEFINE_SPINLOCK(name)	spinlock_t name = { PTHREAD_MUTEX_INITIALIZER }
-
-static inline void spin_lock_init(spinlock_t *lock)
-{
-	pthread_mutex_init(&lock->mutex, NULL);
-}
-
-static inline void spin_lock(spinlock_t *lock)
-{
-	pthread_mutex_lock(&lock->mutex);
-}
-
-static inline void spin_unlock(spinlock_t *lock)
-{
-	pthread_mutex_unlock(&lock->mutex);
-}
-
-/* There are no interrupts here. */
-#define spin_lock_irqsave(lock, flags)					\
-do {									\
-	(flags) = 0;							\
-	spin_lock(lock);						\
-} while (0)
-
-static inline void spin_unlock_irqrestore(spinlock_t *lock,
-					  unsigned long flags)
-{
-	spin_unlock(lock);
 }
 
 #endif /* _HOSTED_H */

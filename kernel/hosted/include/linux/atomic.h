@@ -20,13 +20,17 @@
 })
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define smp_store_release(p, v)	__atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define smp_load_acquire(p)						\
+({									\
+	others_may_run();						\
+	__atomic_load_n(p, __ATOMIC_ACQUIRE);				\
+})
 
 /*
  * The thread sanitizer does not know fences. They order accesses that are
  * atomic themselves, so it misses none, and would not miss the fence either.
  */
 #define smp_rmb()		__atomic_thread_fence(__ATOMIC_ACQUIRE)
-#define smp_mb__after_atomic()	__atomic_thread_fence(__ATOMIC_SEQ_CST)
 
 #define try_cmpxchg(p, old, new)					\
 ({									\
@@ -40,11 +44,6 @@ static inline value name##_read(const type *v)				\
 {									\
 	others_may_run();						\
 	return __atomic_load_n(&v->counter, __ATOMIC_RELAXED);		\
-}									\
-static inline value name##_read_acquire(const type *v)			\
-{									\
-	others_may_run();						\
-	return __atomic_load_n(&v->counter, __ATOMIC_ACQUIRE);		\
 }									\
 static inline void name##_set(type *v, value i)				\
 {									\
@@ -63,25 +62,6 @@ static inline void name##_add(value i, type *v)				\
 static inline void name##_sub(value i, type *v)				\
 {									\
 	name##_add(-i, v);						\
-}									\
-static inline void name##_inc(type *v)					\
-{									\
-	name##_add(1, v);						\
-}									\
-static inline bool name##_add_unless(type *v, value i, value unless)	\
-{									\
-	value old = name##_read(v);					\
-									\
-	do {								\
-		if (old == unless)					\
-			return false;					\
-	} while (!name##_try_cmpxchg(v, &old, old + i));		\
-									\
-	return true;							\
-}									\
-static inline bool name##_dec_and_test(type *v)				\
-{									\
-	return !__atomic_sub_fetch(&v->counter, 1, __ATOMIC_SEQ_CST);	\
 }
 
 HOSTED_ATOMIC(atomic, atomic_t, int)

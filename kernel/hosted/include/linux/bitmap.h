@@ -8,12 +8,25 @@
 #define BIT(nr)			(1UL << (nr))
 #define BITS_TO_LONGS(nr)	DIV_ROUND_UP(nr, BITS_PER_LONG)
 
-static inline void set_bit(unsigned long nr, unsigned long *map)
+static inline bool test_bit(unsigned long nr, const unsigned long *map)
 {
 	others_may_run();
-	__atomic_fetch_or(&map[nr / BITS_PER_LONG], BIT(nr % BITS_PER_LONG),
-			  __ATOMIC_RELAXED);
+
+	return __atomic_load_n(&map[nr / BITS_PER_LONG], __ATOMIC_RELAXED) &
+	       BIT(nr % BITS_PER_LONG);
 }
+
+static inline bool test_and_set_bit(unsigned long nr, unsigned long *map)
+{
+	others_may_run();
+
+	return __atomic_fetch_or(&map[nr / BITS_PER_LONG],
+				 BIT(nr % BITS_PER_LONG), __ATOMIC_SEQ_CST) &
+	       BIT(nr % BITS_PER_LONG);
+}
+
+#define hweight_long(word)	__builtin_popcountl(word)
+#define __ffs(word)		__builtin_ctzl(word)
 
 static inline unsigned long find_next_bit(const unsigned long *map,
 					  unsigned long size, unsigned long nr)

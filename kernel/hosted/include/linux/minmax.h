@@ -2,14 +2,6 @@
 #ifndef _HOSTED_LINUX_MINMAX_H
 #define _HOSTED_LINUX_MINMAX_H
 
-#define max(a, b)							\
-({									\
-	__auto_type max_a_ = (a);					\
-	__auto_type max_b_ = (b);					\
-									\
-	max_a_ > max_b_ ? max_a_ : max_b_;				\
-})
-
 #define min(a, b)							\
 ({									\
 	__auto_type min_a_ = (a);					\
@@ -17,7 +9,5 @@
 									\
 	min_a_ < min_b_ ? min_a_ : min_b_;				\
 })
-
-#define min_t(type, a, b)	min((type)(a), (type)(b))
 
 #endif /* _HOSTED_LINUX_MINMAX_H */

@@ -47,6 +47,13 @@ static inline unsigned int smp_processor_id(void)
 				    __ATOMIC_RELAXED);			\
 })
 
+#define this_cpu_write(p, value)					\
+({									\
+	others_may_run();						\
+	__atomic_store_n(per_cpu_ptr(&(p), hosted_cpu), value,		\
+			 __ATOMIC_RELAXED);				\
+})
+
 static inline void *__alloc_percpu_gfp(size_t size, size_t align, gfp_t gfp)
 {
 	char *p;

@@ -12,7 +12,7 @@
 /**
  * struct hosted_memory - the machine's
  * @fail: which allocation from now on fails, 0 for none
- * @offset: where in a cache line kzalloc()'s memory begins, a multiple of 8
+ * @offset: where in a cache line kvzalloc()'s memory begins, a multiple of 8
  * @nr: allocations that have not been freed
  * @bytes: asked for so far
  */
@@ -41,13 +41,18 @@ static inline void *hosted_alloc(size_t size, unsigned int offset,
 	return memset(p + offset, 0, size);
 }
 
-static inline void *kzalloc(size_t size, gfp_t gfp)
+static inline void *kvzalloc(size_t size, gfp_t gfp)
 {
 	return hosted_alloc(size, hosted_memory.offset, size);
 }
 
+#define is_vmalloc_addr(p)	false
+#define vfree_atomic(p)		CHECK(!(p))
+
 static inline void kfree(void *p)
 {
+	if (!p)
+		return;
 	__atomic_sub_fetch(&hosted_memory.nr, 1, __ATOMIC_RELAXED);
 	free(p - (unsigned long)p % L1_CACHE_BYTES);
 }

@@ -3,8 +3,9 @@
 #define _LINUX_MEMREAP_OOM_H
 /*
  * For the OOM killer: find the same victim as an exact comparison, without
- * comparing all tasks exactly.
+ * summing up the counters of all tasks.
  */
+#include <linux/ktime.h>
 #include <linux/mm.h>
 
 struct oom_control;
@@ -12,11 +13,10 @@ struct oom_control;
 #ifdef CONFIG_MEMREAP_OOM_SELECT
 
 extern bool memreap_oom_select;
-extern bool memreap_oom_by_range;
 
-void memreap_oom_select_begin(struct oom_control *oc);
-void memreap_oom_add(struct task_struct *task, long lowest, long highest);
-bool memreap_oom_select_again(struct oom_control *oc);
+long memreap_oom_pages(struct mm_struct *mm, long points,
+		       struct oom_control *oc);
+void memreap_oom_chosen(const struct oom_control *oc, ktime_t began);
 
 /* The values that are shown are those that the selection is based on. */
 static inline unsigned long oom_mm_counter(struct mm_struct *mm, int member)
@@ -25,56 +25,40 @@ static inline unsigned long oom_mm_counter(struct mm_struct *mm, int member)
 					       get_mm_counter(mm, member);
 }
 
-/* Returns whether the scan in progress compares ranges. */
-static inline bool memreap_oom_ranged(void)
+static inline void oom_mm_counters(struct mm_struct *mm, long *pages)
 {
-	return memreap_oom_by_range;
-}
-
-static inline void oom_mm_range(struct mm_struct *mm, long *lowest,
-				long *highest)
-{
-	get_mm_pages_range(mm, lowest, highest);
+	if (READ_ONCE(memreap_oom_select)) {
+		get_mm_counter_sums(mm, pages);
+	} else {
+		for (int i = 0; i < NR_MM_COUNTERS; i++)
+			pages[i] = get_mm_counter(mm, i);
+	}
 }
 
 #else
+
+static inline long memreap_oom_pages(struct mm_struct *mm, long points,
+				     struct oom_control *oc)
+{
+	return get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
+}
+
+static inline void memreap_oom_chosen(const struct oom_control *oc,
+				      ktime_t began)
+{
+}
 
 static inline unsigned long oom_mm_counter(struct mm_struct *mm, int member)
 {
 	return get_mm_counter(mm, member);
 }
 
-static inline void oom_mm_range(struct mm_struct *mm, long *lowest,
-				long *highest)
+static inline void oom_mm_counters(struct mm_struct *mm, long *pages)
 {
-}
-
-static inline void memreap_oom_select_begin(struct oom_control *oc)
-{
-}
-
-static inline void memreap_oom_add(struct task_struct *task, long lowest,
-				   long highest)
-{
-}
-
-static inline bool memreap_oom_ranged(void)
-{
-	return false;
-}
-
-static inline bool memreap_oom_select_again(struct oom_control *oc)
-{
-	return false;
+	for (int i = 0; i < NR_MM_COUNTERS; i++)
+		pages[i] = get_mm_counter(mm, i);
 }
 
 #endif /* CONFIG_MEMREAP_OOM_SELECT */
-
-static inline unsigned long oom_mm_rss(struct mm_struct *mm)
-{
-	return oom_mm_counter(mm, MM_FILEPAGES) +
-	       oom_mm_counter(mm, MM_ANONPAGES) +
-	       oom_mm_counter(mm, MM_SHMEMPAGES);
-}
 
 #endif /* _LINUX_MEMREAP_OOM_H */

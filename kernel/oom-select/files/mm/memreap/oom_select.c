@@ -2,20 +2,15 @@
 /*
  * The OOM killer's choice, exact at about the cost of an approximate one.
  *
- * RSS counters know a range for their value. With it, two comparisons eliminate
- * most tasks; only the remaining ones are summed up over the CPUs. Their list
- * is in oom_candidates.c. If the winner turns out smaller than the minimum of
- * another task, because that one has exited since, all tasks are scanned once
- * more and compared exactly.
+ * The points of the best task so far are always exact. RSS counters know the
+ * most that they can be; a task that would have fewer points even then cannot
+ * win, and only the others are summed up over the CPUs.
  */
-#include <linux/ktime.h>
 #include <linux/lockdep.h>
 #include <linux/memreap_oom.h>
+#include <linux/mm_rss.h>
 #include <linux/moduleparam.h>
 #include <linux/oom.h>
-#include <linux/sched/task.h>
-
-#include "oom_candidates.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/memreap_oom.h>
@@ -28,72 +23,40 @@ module_param_named(oom_select, memreap_oom_select, bool, 0644);
 MODULE_PARM_DESC(oom_select,
 		 "The OOM killer compares exact sizes (default: Y)");
 
-/* The choice in progress, under oom_lock. */
-static struct oom_candidates candidates;
-bool memreap_oom_by_range;
-static unsigned int rescans;
-static u64 began;
-
-static long candidate_points(struct task_struct *task, void *arg)
-{
-	struct oom_control *oc = arg;
-
-	return oom_badness(task, oc->totalpages);
-}
-
 /**
- * memreap_oom_select_begin - before the first scan over the tasks
- * @oc: the OOM killer's control
- */
-void memreap_oom_select_begin(struct oom_control *oc)
-{
-	lockdep_assert_held(&oom_lock);
-	oom_candidates_init(&candidates, candidate_points, oc);
-	memreap_oom_by_range = READ_ONCE(memreap_oom_select);
-	rescans = 0;
-	began = ktime_get_ns();
-}
-
-/**
- * memreap_oom_add - add an eligible task in a scan by ranges
- * @task: the task
- * @lowest: minimum of its points
- * @highest: maximum of its points
- */
-void memreap_oom_add(struct task_struct *task, long lowest, long highest)
-{
-	oom_candidates_add(&candidates, task, lowest, highest);
-}
-
-/**
- * memreap_oom_select_again - after a scan over the tasks
- * @oc: the OOM killer's control; the choice is set unless the scan has done so
+ * memreap_oom_pages - count the pages of a task, in RAM and swap
+ * @mm: its address space
+ * @points: that it gets for other things
+ * @oc: the choice in progress; or NULL
  *
- * Return: true if another scan is needed, in which all tasks are compared by
- * their exact points.
+ * Return: their exact number, or, if that cannot be enough to be chosen, one
+ * that is not enough either.
  */
-bool memreap_oom_select_again(struct oom_control *oc)
+long memreap_oom_pages(struct mm_struct *mm, long points,
+		       struct oom_control *oc)
 {
-	bool aborted = oc->chosen == (void *)-1UL;
+	long near, slack;
 
-	if (memreap_oom_by_range && aborted) {
-		oom_candidates_drop(&candidates);
-	} else if (memreap_oom_by_range) {
-		oc->chosen = oom_candidates_choose(&candidates,
-						   &oc->chosen_points);
-		if (oc->chosen_points < candidates.best) {
-			if (oc->chosen)
-				put_task_struct(oc->chosen);
-			oc->chosen = NULL;
-			memreap_oom_by_range = false;
-			candidates.nr_precise += candidates.nr_tasks;
-			rescans++;
-			return true;
-		}
+	if (unlikely(!READ_ONCE(memreap_oom_select)))
+		return get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
+	near = mm_rss_near(mm, &slack);
+	if (oc) {
+		lockdep_assert_held(&oom_lock);
+		oc->nr_compared++;
+		if (points + near + slack < oc->chosen_points)
+			return near;
+		oc->nr_summed += !!slack;
 	}
-	trace_memreap_oom_select(&candidates, rescans, ktime_get_ns() - began,
-				 !!oc->memcg, aborted ? NULL : oc->chosen,
-				 aborted, oc->chosen_points);
 
-	return false;
+	return slack ? mm_rss_total(mm) : near;
+}
+
+/**
+ * memreap_oom_chosen - report a choice
+ * @oc: the OOM killer's control
+ * @began: when the choice did
+ */
+void memreap_oom_chosen(const struct oom_control *oc, ktime_t began)
+{
+	trace_memreap_oom_select(oc, ktime_to_ns(ktime_sub(ktime_get(), began)));
 }

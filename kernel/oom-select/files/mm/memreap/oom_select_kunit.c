@@ -1,240 +1,176 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KUnit tests for the OOM killer's choice: that it is the same as by an exact
- * comparison, and that the ranges are valid for a real process.
+ * KUnit tests for the OOM killer's choice: among real address spaces it is the
+ * same as by an exact comparison, and takes few exact sums.
  */
 #include <kunit/test.h>
 
-#include <linux/mm.h>
 #include <linux/memreap_oom.h>
+#include <linux/mm.h>
+#include <linux/mm_rss.h>
+#include <linux/oom.h>
 #include <linux/prandom.h>
-#include <linux/refcount.h>
 #include <linux/sched/mm.h>
-#include <linux/slab.h>
 
-#include "oom_candidates.h"
-
-#define NR_TASKS	300
+#define NR_TASKS	40
 
 /**
- * struct choice - a choice among artificial tasks
- * @candidates: under test
- * @task: the tasks; only their reference counts are used
- * @lowest: of the same index
- * @highest: of the same index
- * @points: of the same index
- * @nr: how many there are
+ * struct contest - address spaces of which one is to be chosen
+ * @mm: their counters are set; they have no pages
+ * @points: for other things
+ * @rnd: random numbers
  */
-struct choice {
-	struct oom_candidates candidates;
-	struct task_struct *task[NR_TASKS];
-	long lowest[NR_TASKS];
-	long highest[NR_TASKS];
+struct contest {
+	struct mm_struct *mm[NR_TASKS];
 	long points[NR_TASKS];
-	unsigned int nr;
+	struct rnd_state rnd;
 };
 
-static long made_up_points(struct task_struct *task, void *arg)
+/* Sets a counter, and leaves nothing for the check when the mm is freed. */
+static void set_pages(struct mm_struct *mm, int member, long pages)
 {
-	struct choice *choice = arg;
+	add_mm_counter(mm, member, pages - mm_counter_sum(mm, member));
+}
 
-	for (unsigned int i = 0; i < choice->nr; i++) {
-		if (choice->task[i] == task)
-			return choice->points[i];
+static void contest_end(void *arg)
+{
+	struct contest *c = arg;
+
+	for (int i = 0; i < NR_TASKS && c->mm[i]; i++) {
+		for (int k = 0; k < NR_MM_COUNTERS; k++)
+			set_pages(c->mm[i], k, 0);
+		mmput(c->mm[i]);
 	}
-
-	return LONG_MIN;
 }
 
 static int oom_select_test_init(struct kunit *test)
 {
-	struct choice *choice;
+	struct contest *c = kunit_kzalloc(test, sizeof(*c), GFP_KERNEL);
 
-	choice = kunit_kzalloc(test, sizeof(*choice), GFP_KERNEL);
-	if (!choice)
+	if (!c)
 		return -ENOMEM;
-	for (unsigned int i = 0; i < NR_TASKS; i++) {
-		choice->task[i] = kunit_kzalloc(test, sizeof(**choice->task),
-						GFP_KERNEL);
-		if (!choice->task[i])
-			return -ENOMEM;
-		refcount_set(&choice->task[i]->usage, 1);
+	test->priv = c;
+	prandom_seed_state(&c->rnd, 5);
+	for (int i = 0; i < NR_TASKS; i++) {
+		c->mm[i] = mm_alloc();
+		if (!c->mm[i])
+			break;
+		/* Every other one has had threads. */
+		if (i % 2)
+			mm_rss_spread(c->mm[i]);
 	}
-	test->priv = choice;
 
-	return 0;
+	return kunit_add_action_or_reset(test, contest_end, c);
 }
 
-static struct choice *begin(struct kunit *test)
+/* Moves pages from and to cells, on all CPUs. */
+static void stir(struct contest *c, unsigned int cpu, long base, u32 spread)
 {
-	struct choice *choice = test->priv;
+	set_cpus_allowed_ptr(current, cpumask_of(cpu));
+	for (int i = 0; i < NR_TASKS; i++) {
+		c->points[i] = prandom_u32_state(&c->rnd) % 8;
+		for (int k = 0; k < NR_MM_COUNTERS; k++) {
+			long pages = base + prandom_u32_state(&c->rnd) % spread;
 
-	choice->nr = 0;
-	oom_candidates_init(&choice->candidates, made_up_points, choice);
-
-	return choice;
-}
-
-static void add(struct choice *choice, long lowest, long points, long highest)
-{
-	unsigned int i = choice->nr++;
-
-	choice->lowest[i] = lowest;
-	choice->points[i] = points;
-	choice->highest[i] = highest;
-	oom_candidates_add(&choice->candidates, choice->task[i], lowest,
-			   highest);
-}
-
-/* Returns the winner's index, -1 if there is none; checks the references. */
-static int choose(struct kunit *test, long *points)
-{
-	struct choice *choice = test->priv;
-	struct task_struct *chosen;
-	int winner = -1;
-
-	chosen = oom_candidates_choose(&choice->candidates, points);
-	for (unsigned int i = 0; i < choice->nr; i++) {
-		if (choice->task[i] == chosen) {
-			put_task_struct(chosen);
-			winner = i;
+			set_pages(c->mm[i], k, pages);
 		}
-		KUNIT_ASSERT_EQ(test,
-				refcount_read(&choice->task[i]->usage), 1);
 	}
-	KUNIT_ASSERT_EQ(test, winner < 0, !chosen);
-
-	return winner;
 }
 
-static void choose_exactly(struct kunit *test)
+/* As select_bad_process(). */
+static int choose(struct contest *c, struct oom_control *oc)
 {
-	struct choice *choice = test->priv;
-	int best = -1;
+	int chosen = -1;
+
+	oc->chosen_points = LONG_MIN;
+	oc->nr_compared = 0;
+	oc->nr_summed = 0;
+	mutex_lock(&oom_lock);
+	for (int i = 0; i < NR_TASKS; i++) {
+		long points = c->points[i];
+
+		points += memreap_oom_pages(c->mm[i], points, oc);
+		if (points < oc->chosen_points)
+			continue;
+		oc->chosen_points = points;
+		chosen = i;
+	}
+	mutex_unlock(&oom_lock);
+
+	return chosen;
+}
+
+/* Of several with the most points, the last one. */
+static int choose_exactly(struct contest *c, long *most)
+{
+	int chosen = -1;
+
+	for (int i = 0; i < NR_TASKS; i++) {
+		long points = c->points[i];
+
+		for (int k = 0; k < NR_MM_COUNTERS; k++)
+			points += mm_counter_sum(c->mm[i], k);
+		if (chosen >= 0 && points < *most)
+			continue;
+		*most = points;
+		chosen = i;
+	}
+
+	return chosen;
+}
+
+static void expect_the_same(struct kunit *test, struct oom_control *oc)
+{
+	struct contest *c = test->priv;
 	long points;
+	int chosen;
 
-	for (unsigned int i = 0; i < choice->nr; i++) {
-		if (best < 0 || choice->points[i] >= choice->points[best])
-			best = i;
-	}
-	KUNIT_EXPECT_EQ(test, choose(test, &points), best);
-	KUNIT_EXPECT_EQ(test, points, choice->points[best]);
-	KUNIT_EXPECT_GE(test, points, choice->candidates.best);
+	chosen = choose_exactly(c, &points);
+	KUNIT_EXPECT_EQ(test, choose(c, oc), chosen);
+	KUNIT_EXPECT_EQ(test, oc->chosen_points, points);
+	KUNIT_EXPECT_EQ(test, oc->nr_compared, NR_TASKS);
 }
 
-static void oom_select_random(struct kunit *test)
+static void oom_select_is_exact(struct kunit *test)
 {
-	struct rnd_state rnd;
+	struct contest *c = test->priv;
+	struct oom_control oc = {};
 
-	prandom_seed_state(&rnd, 5);
+	KUNIT_ASSERT_NOT_NULL(test, c->mm[NR_TASKS - 1]);
 	for (unsigned int round = 0; round < 200; round++) {
-		u32 spread = 1 + prandom_u32_state(&rnd) % 500;
-		u32 width = 1 + prandom_u32_state(&rnd) % 100;
-		u32 nr = 1 + prandom_u32_state(&rnd) % NR_TASKS;
-		struct choice *choice = begin(test);
+		u32 spread = 1 + prandom_u32_state(&c->rnd) % 60;
+		unsigned int cpu;
 
-		while (nr--) {
-			long points = prandom_u32_state(&rnd) % spread;
-			long below = prandom_u32_state(&rnd) % width;
-			long above = prandom_u32_state(&rnd) % width;
-
-			if (prandom_u32_state(&rnd) % 3)
-				add(choice, points - below, points,
-				    points + above);
-			else
-				add(choice, points, points, points);
-		}
-		choose_exactly(test);
+		for_each_online_cpu(cpu)
+			stir(c, cpu, 100, spread);
+		expect_the_same(test, &oc);
+		/* Others are known exactly. */
+		KUNIT_EXPECT_LE(test, oc.nr_summed, NR_TASKS / 2);
+		KUNIT_EXPECT_GT(test, oc.nr_summed, 0);
 	}
 }
 
-/* All of one size, more than the list holds: each is determined once. */
-static void oom_select_equal(struct kunit *test)
+/* Sizes that are far apart, ascending and descending. */
+static void oom_select_sums_up_few(struct kunit *test)
 {
-	struct choice *choice = begin(test);
+	struct contest *c = test->priv;
+	struct oom_control oc = {};
 
-	for (unsigned int i = 0; i < NR_TASKS; i++)
-		add(choice, 0, 100, 200);
-	choose_exactly(test);
-	KUNIT_EXPECT_EQ(test, choice->candidates.nr_precise, NR_TASKS);
-
-	/* Exact ones are not. */
-	choice = begin(test);
-	for (unsigned int i = 0; i < NR_TASKS; i++)
-		add(choice, 100, 100, 100);
-	choose_exactly(test);
-	KUNIT_EXPECT_EQ(test, choice->candidates.nr_precise, 0);
-}
-
-/* Far apart: only those that overlap with the largest are determined. */
-static void oom_select_few(struct kunit *test)
-{
-	struct choice *choice = begin(test);
-
-	for (long i = 0; i < NR_TASKS; i++)
-		add(choice, 100 * i - 60, 100 * i, 100 * i + 60);
-	choose_exactly(test);
-	KUNIT_EXPECT_EQ(test, choice->candidates.nr_precise, 2);
-	KUNIT_EXPECT_EQ(test, choice->candidates.nr_ranged, NR_TASKS);
-}
-
-/* A task that exited does not win, and what it eliminated is scanned again. */
-static void oom_select_gone(struct kunit *test)
-{
-	struct choice *choice = begin(test);
-	long points;
-
-	add(choice, 0, 5, 9);
-	add(choice, 10, LONG_MIN, 20);
-	KUNIT_EXPECT_EQ(test, choose(test, &points), -1);
-	KUNIT_EXPECT_LT(test, points, choice->candidates.best);
-
-	choice = begin(test);
-	add(choice, 0, 5, 9);
-	add(choice, 10, LONG_MIN, 20);
-	add(choice, 5, 12, 14);
-	KUNIT_EXPECT_EQ(test, choose(test, &points), 2);
-	KUNIT_EXPECT_GE(test, points, choice->candidates.best);
-}
-
-/* An address space's sum is within its range, spread or not. */
-static void oom_select_range(struct kunit *test)
-{
-	struct mm_struct *mm = mm_alloc();
-	long lowest, highest, sum;
-	struct rnd_state rnd;
-	int ret = 0;
-
-	KUNIT_ASSERT_NOT_NULL(test, mm);
-	prandom_seed_state(&rnd, 7);
-	for (unsigned int i = 0; i < 2000; i++) {
-		if (i == 1000)
-			ret = percpu_counter_tree_spread_many(mm->rss_stat,
-							      NR_MM_COUNTERS,
-							      GFP_KERNEL);
-		KUNIT_ASSERT_EQ(test, ret, 0);
-		add_mm_counter(mm, i % NR_MM_COUNTERS,
-			       prandom_u32_state(&rnd) % 50);
-		sum = oom_mm_rss(mm) + oom_mm_counter(mm, MM_SWAPENTS);
-		oom_mm_range(mm, &lowest, &highest);
-		KUNIT_ASSERT_LE(test, lowest, sum);
-		KUNIT_ASSERT_GE(test, highest, sum);
-		if (i < 1000)
-			KUNIT_ASSERT_EQ(test, lowest, highest);
-	}
-	/* Otherwise the test proves nothing. */
-	KUNIT_EXPECT_LT(test, lowest, highest);
-	for (int i = 0; i < NR_MM_COUNTERS; i++)
-		add_mm_counter(mm, i, -(long)get_mm_counter_sum(mm, i));
-	mmput(mm);
+	KUNIT_ASSERT_NOT_NULL(test, c->mm[NR_TASKS - 1]);
+	stir(c, 0, 1, 30);
+	for (int i = 0; i < NR_TASKS; i++)
+		set_pages(c->mm[i], MM_ANONPAGES, 100000L * (NR_TASKS - i));
+	expect_the_same(test, &oc);
+	KUNIT_EXPECT_EQ(test, oc.nr_summed, 0);
+	for (int i = 0; i < NR_TASKS; i++)
+		set_pages(c->mm[i], MM_ANONPAGES, 100000L * i);
+	expect_the_same(test, &oc);
+	KUNIT_EXPECT_EQ(test, oc.nr_summed, NR_TASKS / 2);
 }
 
 static struct kunit_case oom_select_cases[] = {
-	KUNIT_CASE(oom_select_random),
-	KUNIT_CASE(oom_select_equal),
-	KUNIT_CASE(oom_select_few),
-	KUNIT_CASE(oom_select_gone),
-	KUNIT_CASE(oom_select_range),
+	KUNIT_CASE_SLOW(oom_select_is_exact),
+	KUNIT_CASE(oom_select_sums_up_few),
 	{}
 };
 

@@ -11,25 +11,26 @@
 
 /* The amount at which a CPU moves what it counted to its parent. */
 #define PERCPU_COUNTER_TREE_BATCH	32
-/* Enough levels for the best shape for 2^16 CPUs. */
-#define PERCPU_COUNTER_TREE_MAX_LEVELS	12
+/* Counters that share cells: the bytes of a CPU's word. */
+#define PERCPU_COUNTER_TREE_MAX_COUNTERS	4
+/* Levels for 2^16 CPUs. */
+#define PERCPU_COUNTER_TREE_MAX_LEVELS	6
 
 struct percpu_counter_tree_cells;
 
 /**
  * struct percpu_counter_tree - a counter
  * @root: the shared count
- * @cells: hold back what is not in @root; NULL unless the counter is spread
- * @slack: the maximum that cells can hold back, in either direction
- * @index: of this counter among those that share @cells
+ * @leaf: a byte for each CPU, which holds back what is not in @root; NULL unless
+ *	the counter is spread
+ * @cells: these and all others that hold something back
  *
  * All zeroes is a counter of value 0, not yet spread.
  */
 struct percpu_counter_tree {
 	atomic_long_t root;
+	u8 __percpu *leaf;
 	struct percpu_counter_tree_cells *cells;
-	atomic_t slack;
-	unsigned int index;
 };
 
 /**
@@ -62,7 +63,7 @@ struct percpu_counter_tree_shape {
 	struct percpu_counter_tree_level level[PERCPU_COUNTER_TREE_MAX_LEVELS];
 };
 
-void percpu_counter_tree_best_shape(struct percpu_counter_tree_shape *shape,
+void percpu_counter_tree_init_shape(struct percpu_counter_tree_shape *shape,
 				    unsigned int nr_cpus);
 void percpu_counter_tree_init_many(struct percpu_counter_tree *trees,
 				   unsigned int nr);
@@ -75,7 +76,11 @@ int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
 void percpu_counter_tree_destroy_many(struct percpu_counter_tree *trees,
 				      unsigned int nr);
 void percpu_counter_tree_add(struct percpu_counter_tree *tree, long amount);
-long percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree);
+void percpu_counter_tree_sums(const struct percpu_counter_tree *trees,
+			      unsigned int nr, long *sums);
+long percpu_counter_tree_total(const struct percpu_counter_tree *trees,
+			       unsigned int nr);
+long percpu_counter_tree_slack(const struct percpu_counter_tree *trees);
 size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree);
 
 /**
@@ -85,7 +90,7 @@ size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree);
 static inline bool
 percpu_counter_tree_is_spread(const struct percpu_counter_tree *tree)
 {
-	return READ_ONCE(tree->cells);
+	return READ_ONCE(tree->leaf);
 }
 
 /**
@@ -102,40 +107,19 @@ percpu_counter_tree_approximate_sum(const struct percpu_counter_tree *tree)
 }
 
 /**
- * percpu_counter_tree_slack - maximum error of the approximate sum
+ * percpu_counter_tree_precise_sum - the value including all cells
  * @tree: the counter
  *
- * To be read after the sum, with smp_rmb() in between: what the root lacks is
- * held back by cells that were added to the slack before, see announce().
+ * Return: the value, as by percpu_counter_tree_sums().
  */
 static inline long
-percpu_counter_tree_slack(const struct percpu_counter_tree *tree)
+percpu_counter_tree_precise_sum(const struct percpu_counter_tree *tree)
 {
-	return atomic_read(&tree->slack);
-}
+	long sum;
 
-/**
- * percpu_counter_tree_approximate_range - bounds of the precise sum
- * @tree: the counter
- * @lowest: set to the minimum
- * @highest: set to the maximum
- *
- * Both are the same if no cell can hold anything back. A concurrent addition can
- * put the sum outside, by what it adds and what the cells on its way can hold
- * back: they may be filled again before it reaches the root.
- */
-static inline void
-percpu_counter_tree_approximate_range(const struct percpu_counter_tree *tree,
-				      long *lowest, long *highest)
-{
-	long sum = percpu_counter_tree_approximate_sum(tree);
-	long slack;
+	percpu_counter_tree_sums(tree, 1, &sum);
 
-	/* See percpu_counter_tree_slack(). */
-	smp_rmb();
-	slack = percpu_counter_tree_slack(tree);
-	*lowest = sum - slack;
-	*highest = sum + slack;
+	return sum;
 }
 
 #endif /* _LINUX_PERCPU_COUNTER_TREE_H */

@@ -77,6 +77,22 @@ void mm_rss_spread(struct mm_struct *mm)
 }
 
 /**
+ * mm_rss_total - count the pages of an address space, in RAM and swap
+ * @mm: the address space
+ *
+ * Return: the sum of all its counters, exact without concurrent updates.
+ */
+long mm_rss_total(struct mm_struct *mm)
+{
+	long pages = percpu_counter_tree_total(mm->rss_stat, NR_MM_COUNTERS);
+
+	for (int i = 0; i < NR_MM_COUNTERS; i++)
+		pages += READ_ONCE(mm->rss_own[i]);
+
+	return pages;
+}
+
+/**
  * mm_counter_add - add to one of an address space's counters
  * @mm: the address space
  * @member: which, MM_FILEPAGES to MM_SHMEMPAGES

@@ -13,6 +13,10 @@
 
 extern char **environ;
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
+
 /* Pages of a counter that a CPU may hold back with threads. */
 #define MOST_HELD	31
 
@@ -561,7 +565,7 @@ TEST_F_TIMEOUT(rss, are_spread_as_they_are, LIMIT)
 	worker_end(&w);
 }
 
-/* --- Reclaim by other tasks --- */
+/* --- Memory that other tasks change --- */
 
 /**
  * struct toucher - a process that touches its pages over and over
@@ -631,10 +635,57 @@ static bool exact_soon(pid_t pid, struct rss *rss)
 	return within(2000, rss_read(pid, rss) && rss_exact(rss));
 }
 
-static void reclaim_from_outside(struct __test_metadata *_metadata,
-				 int threads)
+/* What another process can do to the memory of a process, and how often. */
+enum { PAGED_OUT, WRITTEN, MOVED, COLLAPSED, NR_DONE };
+
+/* As a debugger does. */
+static bool write_to(pid_t pid, char *at)
 {
-	struct toucher t = { .nr = 64, .threads = threads };
+	char path[32];
+	bool done;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	done = fd >= 0 && pwrite(fd, "", 1, (uintptr_t)at) == 1;
+	close(fd);
+
+	return done;
+}
+
+static void done_to(struct victim *v, struct toucher *t,
+		    unsigned long long *seed, unsigned long *done)
+{
+	struct iovec all = { t->mem, t->nr * PAGE };
+	size_t first = rnd(seed) % t->nr;
+	char *at = t->mem + first * PAGE;
+	int node = rnd(seed) % 2, status = -1;
+
+	switch (rnd(seed) % 8) {
+	case 0:
+	case 1:
+		done[WRITTEN] += write_to(v->pid, at);
+		break;
+	case 2:
+	case 3:
+		syscall(__NR_move_pages, v->pid, 1UL, &at, &node, &status, 2);
+		done[MOVED] += status == node;
+		break;
+	case 4:
+		done[COLLAPSED] += syscall(__NR_process_madvise, v->pidfd, &all,
+					   1UL, MADV_COLLAPSE, 0) > 0;
+		break;
+	default:
+		done[PAGED_OUT] += page_out(v->pidfd, at,
+					    (t->nr - first) * PAGE);
+	}
+}
+
+static void change_from_outside(struct __test_metadata *_metadata,
+				int threads)
+{
+	struct toucher t = { .nr = 1024, .threads = threads };
+	unsigned long done[NR_DONE] = {};
 	struct victim_ops ops = {
 		.arg = &t, .prepare = toucher_prepare, .run = touch_for_ever
 	};
@@ -644,8 +695,10 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	struct victim v;
 	struct rss rss;
 
-	t.mem = map(t.nr * PAGE, MAP_PRIVATE);
+	/* With two huge pages in it, if there are any. */
+	t.mem = map(2 * t.nr * PAGE, MAP_PRIVATE);
 	ASSERT_NE(t.mem, NULL);
+	t.mem += -(uintptr_t)t.mem % (t.nr * PAGE);
 	ASSERT_EQ(victim_start(&v, &ops), GOOD);
 	while (stress_continues(&stress)) {
 		unsigned long long end = now_ns() + 250000000;
@@ -655,10 +708,7 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 		if (frozen)
 			ASSERT_TRUE(freeze(v.pid));
 		do {
-			size_t first = rnd(&seed) % t.nr;
-
-			ASSERT_TRUE(page_out(v.pidfd, t.mem + first * PAGE,
-					     (t.nr - first) * PAGE));
+			done_to(&v, &t, &seed, done);
 		} while (!frozen && now_ns() < end);
 		if (!frozen)
 			ASSERT_TRUE(freeze(v.pid));
@@ -672,23 +722,26 @@ static void reclaim_from_outside(struct __test_metadata *_metadata,
 	}
 	victim_end(&v);
 	TH_LOG("at most %ld pages in swap, at least %ld in memory", swapped, least);
+	TH_LOG("paged out %lu times, written to %lu, moved %lu, collapsed %lu",
+	       done[PAGED_OUT], done[WRITTEN], done[MOVED], done[COLLAPSED]);
 	ASSERT_GT(swapped, 0);
+	ASSERT_GT(done[WRITTEN], 0);
 }
 
-TEST_F_TIMEOUT(rss, reclaimed_by_others_while_one_faults, LIMIT)
+TEST_F_TIMEOUT(rss, changed_by_others_while_one_faults, LIMIT)
 {
 	self->swap = zram_on(0, ZRAM_SIZE, 0);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
-	reclaim_from_outside(_metadata, 0);
+	change_from_outside(_metadata, 0);
 }
 
-TEST_F_TIMEOUT(rss, reclaimed_by_others_while_threads_fault, LIMIT)
+TEST_F_TIMEOUT(rss, changed_by_others_while_threads_fault, LIMIT)
 {
 	self->swap = zram_on(0, ZRAM_SIZE, 0);
 	if (!self->swap)
 		SKIP(return, "no zram to swap to");
-	reclaim_from_outside(_metadata, 3);
+	change_from_outside(_metadata, 3);
 }
 
 /* --- Kernel threads that fill the process's memory --- */
