@@ -1237,7 +1237,7 @@ FIXTURE_SETUP(loop)
 
 		ASSERT_TRUE(make_fat(path));
 		ASSERT_NE(mkdtemp(dir), NULL);
-		strcpy(self->mounted, dir);
+		snprintf(self->mounted, sizeof(self->mounted), "%s", dir);
 		if (mount(path, dir, "msdos", 0, NULL))
 			SKIP(return, "no FAT file system");
 		snprintf(path, sizeof(self->path), "%s/swap", dir);
