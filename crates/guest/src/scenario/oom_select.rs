@@ -3,7 +3,8 @@
 //! how many of them does it compute a precise size, and is the process that it kills the largest?
 //!
 //! Sizes are lognormal, as on real machines, or nearly equal, the worst case for a kernel that wants to rule
-//! processes out early. Whether the victim is the right one is tested where a kernel that uses approximate
+//! processes out early: also of processes whose threads have been on all CPUs, and so that each is a little
+//! larger than the one before. Whether the victim is the right one is tested where a kernel that uses approximate
 //! counts must err: among some contenders for the largest, each of which has pages on many CPUs that are
 //! just too few for these CPUs to have added them to the common counter.
 
@@ -46,9 +47,11 @@ const TRIES: u32 = 40;
 /// How long the kernel has at first to find that there is nothing to reclaim.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
 /// Trace buffer of each CPU: room for one event per process and counter.
-const TRACE_BUFFER_KIB: u32 = 1024;
+const TRACE_BUFFER_KIB: u32 = 4096;
 /// Counters of a process that are summed to get its size.
 const COUNTERS_PER_PROCESS: f64 = 4.0;
+/// The event after the report, when the victim is about to be killed.
+const KILL_EVENT: &str = "oom/mark_victim";
 /// The changed kernel's event for a selection.
 const SELECT_EVENT: &str = "memreap_oom/memreap_oom_select";
 
@@ -59,21 +62,26 @@ pub struct OomSelect;
 struct Case {
     name: &'static str,
     processes: usize,
-    /// Draws the pages of the shared file that one process has.
-    size: fn(&mut Rng) -> usize,
+    /// Draws the pages of the shared file that one process has; the number is that of the process.
+    size: fn(usize, &mut Rng) -> usize,
+    /// Whether processes with threads have been on all CPUs, or some of them on up to eight.
+    all_cpus: bool,
     /// Whether the processes of the case before stay, and more are added.
     adds: bool,
-    /// Whether a selection among all processes of the system is timed as well.
-    global: bool,
+    /// What is timed besides a selection in a cgroup.
+    more: &'static [Timed],
 }
 
-const CASES: [Case; 3] = [
-    Case { name: "lognormal-200", processes: 200, size: lognormal, adds: true, global: false },
-    Case { name: "lognormal-2000", processes: 2000, size: lognormal, adds: true, global: true },
-    Case { name: "near-equal-2000", processes: 2000, size: nearly_equal, adds: false, global: false },
+const FEW_CPUS: Case =
+    Case { name: "", processes: 2000, size: lognormal, all_cpus: false, adds: false, more: &[] };
+const CASES: [Case; 6] = [
+    Case { name: "lognormal-200", processes: 200, ..FEW_CPUS },
+    Case { name: "lognormal-2000", adds: true, more: &[Timed::Global, Timed::Report], ..FEW_CPUS },
+    Case { name: "lognormal-10000", processes: 10_000, adds: true, ..FEW_CPUS },
+    Case { name: "near-equal-2000", size: nearly_equal, ..FEW_CPUS },
+    Case { name: "all-cpus-2000", size: nearly_equal, all_cpus: true, more: &[Timed::Report], ..FEW_CPUS },
+    Case { name: "ascending-2000", size: ascending, all_cpus: true, ..FEW_CPUS },
 ];
-/// The selections that are timed, and their metrics.
-const KINDS: [(Shortage, &str); 2] = [(Shortage::Memcg, "select-us"), (Shortage::Global, "select-global-us")];
 const PRECISE_SHARE: &str = "precise-share";
 /// The metrics of the case that is not timed: how often the victim was not the largest process, and by how
 /// much it was smaller on average.
@@ -83,7 +91,7 @@ const SHORT: &str = "short-mb";
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
 
-fn lognormal(rng: &mut Rng) -> usize {
+fn lognormal(_: usize, rng: &mut Rng) -> usize {
     loop {
         let pages = MEDIAN_PAGES * (SIGMA * rng.normal()).exp();
         if pages < LARGEST_PAGES as f64 {
@@ -92,13 +100,18 @@ fn lognormal(rng: &mut Rng) -> usize {
     }
 }
 
-fn nearly_equal(rng: &mut Rng) -> usize {
+fn nearly_equal(_: usize, rng: &mut Rng) -> usize {
     MEDIAN_PAGES as usize - NEARLY_EQUAL_PAGES + rng.below(2 * NEARLY_EQUAL_PAGES + 1)
 }
 
+/// Each is at least as large as those before it, so that no size rules out a later one.
+fn ascending(number: usize, _: &mut Rng) -> usize {
+    MEDIAN_PAGES as usize - NEARLY_EQUAL_PAGES + number / 50
+}
+
 impl Case {
-    fn kinds(&self) -> impl Iterator<Item = (Shortage, &'static str)> {
-        KINDS.into_iter().filter(|&(shortage, _)| shortage == Shortage::Memcg || self.global)
+    fn timed(&self) -> impl Iterator<Item = Timed> {
+        [Timed::Memcg].into_iter().chain(self.more.iter().copied())
     }
 }
 
@@ -111,7 +124,7 @@ impl Scenario for OomSelect {
         let options = Options::parse(args)?;
         let mut metrics = Vec::new();
         for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            let names = case.kinds().map(|(_, name)| name).chain([PRECISE_SHARE]);
+            let names = case.timed().map(Timed::metric).chain([PRECISE_SHARE]);
             metrics.extend(names.map(|name| metric_name(case.name, name)));
         }
         if options.cases.has(VICTIM) {
@@ -123,7 +136,7 @@ impl Scenario for OomSelect {
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
         sched::pin(HOME_CPU)?;
-        fs::write("/proc/sys/vm/oom_dump_tasks", "0").context("vm.oom_dump_tasks")?;
+        dump_tasks(false)?;
         alarm::install()?;
         let mut arena = Arena::new()?;
         for case in CASES.iter().filter(|case| options.prepares(case)) {
@@ -180,13 +193,30 @@ fn random_seed() -> Result<u64> {
     Ok(u32::from_ne_bytes(seed).into())
 }
 
-/// How the kernel is made to choose a victim.
+/// What is timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shortage {
-    /// The cgroup's limit is below what its processes use.
+enum Timed {
+    /// The selection, when the cgroup's limit is below what its processes use.
     Memcg,
-    /// SysRq asks for a victim among all processes of the system.
+    /// The selection among all processes of the system, for SysRq.
     Global,
+    /// In the cgroup, the selection and the report of all processes in the kernel's log.
+    Report,
+}
+
+impl Timed {
+    fn metric(self) -> &'static str {
+        match self {
+            Self::Memcg => "select-us",
+            Self::Global => "select-global-us",
+            Self::Report => "report-us",
+        }
+    }
+}
+
+/// Whether the OOM killer reports all processes, as it does by default.
+fn dump_tasks(on: bool) -> Result<()> {
+    fs::write("/proc/sys/vm/oom_dump_tasks", if on { "1" } else { "0" }).context("vm.oom_dump_tasks")
 }
 
 /// The cgroup that the processes live in.
@@ -223,7 +253,11 @@ impl Arena {
             if made.is_multiple_of(100) {
                 out.progress(&format!("{}: {made} processes", case.name));
             }
-            let shape = Shape::new((case.size)(&mut self.rng), self.cpus, &mut self.rng);
+            let pages = (case.size)(made, &mut self.rng);
+            let mut shape = Shape::new(pages, self.cpus, &mut self.rng);
+            if case.all_cpus && shape.threaded {
+                shape.cpus = (0..self.cpus).chain([HOME_CPU]).collect();
+            }
             self.population.push(population::spawn(&shape, &self.pool)?);
         }
         self.group.leave()
@@ -242,17 +276,20 @@ impl Arena {
     fn select(&mut self, case: &Case, selections: u32, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: selections", case.name));
         let lower = Better::Lower;
-        for (shortage, name) in case.kinds() {
+        for timed in case.timed() {
             let trace = selection_trace(&[])?;
+            dump_tasks(timed == Timed::Report)?;
             let rounds = (0..selections)
                 .map(|_| {
-                    let (_, text) = trace.record(|| self.provoke(shortage))?;
-                    Ok(Selection::parse(&text)?.micros as f64)
+                    let (_, text) = trace.record(|| self.provoke(timed))?;
+                    let selection = Selection::parse(&text)?;
+                    Ok(if timed == Timed::Report { selection.reported } else { selection.micros } as f64)
                 })
                 .collect::<Result<Vec<f64>>>()
-                .with_context(|| name.to_owned())?;
-            out.sample(&metric_name(case.name, name), "us", lower, median(rounds.into_iter()));
+                .with_context(|| timed.metric().to_owned())?;
+            out.sample(&metric_name(case.name, timed.metric()), "us", lower, median(rounds.into_iter()));
         }
+        dump_tasks(false)?;
         let share = self.precise_share(case, out)?;
         out.sample(&metric_name(case.name, PRECISE_SHARE), "percent", lower, 100.0 * share);
         Ok(())
@@ -270,7 +307,7 @@ impl Arena {
             trace.add_event(SELECT_EVENT);
         }
         let processes = self.population.len() as f64;
-        let (_, text) = trace.record_outermost(|| self.provoke(Shortage::Memcg))?;
+        let (_, text) = trace.record_outermost(|| self.provoke(Timed::Memcg))?;
         let selection = Selection::parse(&text)?;
         if !has_event {
             return Ok(selection.sums as f64 / COUNTERS_PER_PROCESS / processes);
@@ -278,9 +315,9 @@ impl Arena {
         let fields = selection.fields.with_context(|| format!("no {SELECT_EVENT} in the selection"))?;
         out.note(&format!("{}: {fields}", case.name));
         let number = |key| text_field(&fields, key)?.parse::<f64>().ok();
-        let (precise, tasks) = number("precise").zip(number("tasks")).context("no precise= and tasks=")?;
+        let (summed, tasks) = number("summed").zip(number("tasks")).context("no summed= and tasks=")?;
         ensure!(tasks >= processes, "{tasks} tasks were considered, but there are {processes}");
-        Ok(precise / tasks)
+        Ok(summed / tasks)
     }
 
     /// Has the kernel choose among contenders whose order by approximate counts is wrong.
@@ -311,7 +348,7 @@ impl Arena {
                 contender.change(rng.bits())?;
                 sizes.insert(contender.pid, population::badness(contender.pid)?);
             }
-            let killed = self.provoke(Shortage::Memcg)?;
+            let killed = self.provoke(Timed::Memcg)?;
             let best = sizes.values().copied().max().unwrap_or_default();
             let size = sizes.remove(&killed).context("the victim was none of the processes")?;
             misses += u32::from(size < best);
@@ -326,11 +363,11 @@ impl Arena {
     }
 
     /// Has the kernel kill one process, and returns its PID.
-    fn provoke(&mut self, shortage: Shortage) -> Result<Pid> {
+    fn provoke(&mut self, timed: Timed) -> Result<Pid> {
         let before = self.kills()?;
-        match shortage {
-            Shortage::Memcg => self.exceed(before)?,
-            Shortage::Global => fs::write("/proc/sysrq-trigger", "f").context("/proc/sysrq-trigger")?,
+        match timed {
+            Timed::Memcg | Timed::Report => self.exceed(before)?,
+            Timed::Global => fs::write("/proc/sysrq-trigger", "f").context("/proc/sysrq-trigger")?,
         }
         let ended = wait(WaitOptions::empty()).context("wait for the victim")?;
         let (killed, _) = ended.context("no process to wait for")?;
@@ -377,7 +414,8 @@ impl Arena {
 fn selection_trace(more: &[Probe]) -> Result<Trace> {
     let probe = |name, function: &str| Probe { name, kind: "p", what: function.to_owned() };
     let probes = [probe("oom_kill", "oom_kill_process"), probe("oom_enter", "out_of_memory")];
-    let trace = Trace::new("oom_select", Clock::Mono, &[&probes, more].concat())?;
+    let mut trace = Trace::new("oom_select", Clock::Mono, &[&probes, more].concat())?;
+    trace.add_event(KILL_EVENT);
     trace.set_buffer_size(TRACE_BUFFER_KIB)?;
     Ok(trace)
 }
@@ -387,6 +425,8 @@ fn selection_trace(more: &[Probe]) -> Result<Trace> {
 struct Selection {
     /// How long it took, in microseconds.
     micros: u64,
+    /// The same, with the report.
+    reported: u64,
     /// How many counters were summed up.
     sums: u64,
     /// The fields of the kernel's own event for it.
@@ -395,19 +435,21 @@ struct Selection {
 
 impl Selection {
     fn parse(trace: &str) -> Result<Self> {
-        let (mut entered, mut sums, mut fields) = (None, 0, None);
+        let (mut entered, mut chosen, mut sums, mut fields) = (None, None, 0, None);
         for event in events(trace) {
             let (_, event) = event?;
             match event.name {
-                "oom_enter" => (entered, sums, fields) = (Some(event.at), 0, None),
+                "oom_enter" => (entered, chosen, sums, fields) = (Some(event.at), None, 0, None),
                 "oom_lock" => {
                     let by = text_field(event.fields, "by").and_then(|by| by.split('+').next());
                     sums += u64::from(by == Some("__percpu_counter_sum"));
                 }
                 "memreap_oom_select" => fields = Some(event.fields.to_owned()),
-                "oom_kill" => {
-                    let entered = entered.context("a kill without a selection")?;
-                    return Ok(Self { micros: event.at - entered, sums, fields });
+                "oom_kill" => chosen = Some(event.at),
+                "mark_victim" => {
+                    let (entered, chosen) = entered.zip(chosen).context("a kill without a selection")?;
+                    let (micros, reported) = (chosen - entered, event.at - entered);
+                    return Ok(Self { micros, reported, sums, fields });
                 }
                 _ => {}
             }
@@ -469,15 +511,18 @@ mod tests {
     #[test]
     fn sizes_have_the_distribution_of_their_name() {
         let mut rng = Rng(SEED);
-        let mut sizes: Vec<usize> = (0..2000).map(|_| lognormal(&mut rng)).collect();
+        let mut sizes: Vec<usize> = (0..2000).map(|i| lognormal(i, &mut rng)).collect();
         sizes.sort_unstable();
         assert!((900..1150).contains(&sizes[1000]), "{}", sizes[1000]);
         // A sixth is beyond one deviation.
         let beyond = sizes.iter().filter(|&&s| s as f64 > MEDIAN_PAGES * SIGMA.exp()).count();
         assert!((260..380).contains(&beyond), "{beyond}");
         assert!(sizes[1999] < LARGEST_PAGES);
-        let sizes: Vec<usize> = (0..2000).map(|_| nearly_equal(&mut rng)).collect();
+        let sizes: Vec<usize> = (0..2000).map(|i| nearly_equal(i, &mut rng)).collect();
         assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&1014), Some(&1034)));
+        let sizes: Vec<usize> = (0..2000).map(|i| ascending(i, &mut rng)).collect();
+        assert!(sizes.is_sorted());
+        assert_eq!((sizes[0], sizes[1999]), (1014, 1053));
     }
 
     #[test]
@@ -489,13 +534,15 @@ mod tests {
             exe-40 [000] d.... 4.000020: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n\
             exe-40 [000] d.... 4.000030: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n\
             exe-40 [000] d.... 4.000035: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=down_trylock+0x10/0x40\n\
-            exe-40 [000] d.... 4.000040: memreap_oom_select: tasks=200 ranged=9 precise=3\n\
+            exe-40 [000] d.... 4.000040: memreap_oom_select: tasks=200 summed=3\n\
             exe-40 [000] d.... 4.000052: oom_kill: (oom_kill_process+0x0/0x280)\n\
+            exe-40 [000] d.... 4.000059: mark_victim: pid=41 comm=exe\n\
             exe-40 [000] d.... 4.000060: oom_enter: (out_of_memory+0x0/0x280)\n\
             exe-40 [000] d.... 4.000090: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n";
-        let fields = Some("tasks=200 ranged=9 precise=3".to_owned());
-        assert_eq!(Selection::parse(trace).unwrap(), Selection { micros: 42, sums: 2, fields });
-        let nothing = trace.replace("oom_kill:", "other:");
+        let fields = Some("tasks=200 summed=3".to_owned());
+        let selection = Selection { micros: 42, reported: 49, sums: 2, fields };
+        assert_eq!(Selection::parse(trace).unwrap(), selection);
+        let nothing = trace.replace("mark_victim:", "other:");
         assert!(Selection::parse(&nothing).unwrap_err().to_string().contains("no selection"));
         let headless = trace.replace("oom_enter:", "other:");
         assert!(Selection::parse(&headless).unwrap_err().to_string().contains("without a selection"));

@@ -83,7 +83,7 @@ struct Plan {
 impl Plan {
     fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
         let topics = tree.changes(&ctx.repo)?;
-        let requests = config::requests(ctx, &topics, variant)?;
+        let requests = config::requests(ctx, &topics, variant, tree.fragment(&ctx.repo).as_deref())?;
         let tree_key = tree_key(source, &topics)?;
         let compiler = compiler_version()?;
         let key = key(

@@ -34,13 +34,22 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
         .collect()
 }
 
-/// Returns the requests of the variant's fragments and of these topics, one per symbol.
+/// Returns the requests of the variant's fragments, of these topics and of `more`, a fragment that overrides
+/// them; one per symbol.
 ///
 /// # Errors
 /// When a fragment cannot be read or has a bad line.
-pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant) -> Result<Vec<Request>> {
+pub(super) fn requests(
+    ctx: &Context,
+    topics: &[Topic],
+    variant: Variant,
+    more: Option<&str>,
+) -> Result<Vec<Request>> {
     let mut requests = fragment_requests(ctx, variant)?;
     requests.extend(topic_requests(topics, variant));
+    if let Some(file) = more {
+        requests.extend(read_fragment(ctx, file)?);
+    }
     Ok(merge(requests))
 }
 
@@ -58,11 +67,14 @@ pub(super) struct Request {
 fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
     let mut requests = Vec::new();
     for name in variant.fragments() {
-        let file = format!("kernel/configs/{name}.config");
-        let text = fs::read_to_string(ctx.in_repo(&file)).with_context(|| format!("cannot read {file}"))?;
-        requests.extend(parse_fragment(&text, &file)?);
+        requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
     }
     Ok(requests)
+}
+
+fn read_fragment(ctx: &Context, file: &str) -> Result<Vec<Request>> {
+    let text = fs::read_to_string(ctx.in_repo(file)).with_context(|| format!("cannot read {file}"))?;
+    parse_fragment(&text, file)
 }
 
 /// Parses lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.

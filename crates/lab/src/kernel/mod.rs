@@ -28,8 +28,9 @@ pub use build::build;
 pub use make::install_headers;
 pub(crate) use make::{hard_link_copy, refused_path};
 
-/// The control kernels that need a build of their own: stock with `kernel/controls/<name>.patch` applied.
-pub const CONTROLS: &[&str] = &["stock-precise"];
+/// The control kernels that need a build of their own. `kernel/controls` has a patch or a configuration
+/// fragment of that name, or both; those whose names begin with `memreap-` are for the changed kernel.
+pub const CONTROLS: &[&str] = &["stock-precise", "memreap-rss-counters", "memreap-plain-sums"];
 
 /// A kernel configuration: what is compiled in besides the topics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -78,7 +79,7 @@ pub enum Tree {
     Stock,
     /// Debian's source with all topics applied and enabled.
     Memreap,
-    /// Debian's source with the patch of one of [`CONTROLS`].
+    /// The stock or the changed kernel as one of [`CONTROLS`] changes it.
     Control(&'static str),
 }
 
@@ -93,8 +94,19 @@ impl Tree {
         match self {
             Self::Stock => Ok(Vec::new()),
             Self::Memreap => topics::load(repo),
-            Self::Control(name) => Ok(vec![topics::control(repo, name)?]),
+            Self::Control(name) => {
+                let mut changes = if name.starts_with("memreap-") { topics::load(repo)? } else { Vec::new() };
+                changes.extend(topics::control(repo, name)?);
+                Ok(changes)
+            }
         }
+    }
+
+    /// Returns the name of the fragment with what this tree configures differently, if there is one.
+    fn fragment(self, repo: &Path) -> Option<String> {
+        let Self::Control(name) = self else { return None };
+        let file = format!("kernel/controls/{name}.config");
+        repo.join(&file).is_file().then_some(file)
     }
 }
 
@@ -155,14 +167,22 @@ mod tests {
     }
 
     #[test]
-    fn every_control_has_a_patch_and_every_patch_a_scenario() {
+    fn every_control_has_a_file_and_every_file_is_of_a_control() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut patches: Vec<String> = fs::read_dir(repo.join("kernel/controls"))
+        let mut files: Vec<PathBuf> = fs::read_dir(repo.join("kernel/controls"))
             .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .map(|entry| PathBuf::from(entry.unwrap().file_name()).with_extension(""))
             .collect();
-        patches.sort();
-        let named: Vec<String> = CONTROLS.iter().map(|name| format!("{name}.patch")).collect();
-        assert_eq!(patches, named);
+        files.sort();
+        files.dedup();
+        let mut named: Vec<PathBuf> = CONTROLS.iter().map(PathBuf::from).collect();
+        named.sort();
+        assert_eq!(files, named);
+        for name in CONTROLS {
+            let tree = Tree::Control(name);
+            let topics = tree.changes(&repo).unwrap();
+            assert_eq!(topics.iter().any(|t| t.name == "base"), name.starts_with("memreap-"));
+            assert!(tree.fragment(&repo).is_some() || topics.iter().any(|t| t.name == *name));
+        }
     }
 }

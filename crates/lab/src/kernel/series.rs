@@ -93,7 +93,7 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
             replace(&git_tree.join(&path), &tree.path().join(&path))?;
         }
         let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
-        let requests = config::requests(ctx, &topics[..=i], Variant::Slim)?;
+        let requests = config::requests(ctx, &topics[..=i], Variant::Slim, None)?;
         config::configure(ctx, tree.path(), &out, &requests, &log)?;
         if i == 0 {
             make::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;

@@ -20,7 +20,7 @@ use toml::Spanned;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::{CONTROLS, source};
+use crate::kernel::{CONTROLS, Tree, source};
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
@@ -125,16 +125,19 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     Ok(topics)
 }
 
-/// Returns the patch of the control kernel `name` as a topic that has nothing else.
+/// Returns the patch of the control kernel `name`, if it has one, as a topic that has nothing else.
 ///
 /// # Errors
-/// When there is no `kernel/controls/<name>.patch`.
-pub fn control(repo: &Path, name: &str) -> Result<Topic> {
+/// When there is neither a `.patch` nor a `.config` of that name in `kernel/controls`.
+pub fn control(repo: &Path, name: &str) -> Result<Option<Topic>> {
     let patch = repo.join("kernel/controls").join(format!("{name}.patch"));
     if !patch.is_file() {
-        bail!("{}: missing; it is the patch of the control kernel '{name}'", patch.display());
+        if !patch.with_extension("config").is_file() {
+            bail!("{}: missing, and there is no .config of the control kernel '{name}'", patch.display());
+        }
+        return Ok(None);
     }
-    Ok(Topic {
+    Ok(Some(Topic {
         name: name.to_owned(),
         kconfig: None,
         kunit: None,
@@ -142,7 +145,7 @@ pub fn control(repo: &Path, name: &str) -> Result<Topic> {
         needs: Vec::new(),
         dir: repo.join("kernel/controls").join(name),
         patch,
-    })
+    }))
 }
 
 impl Topic {
@@ -393,9 +396,10 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let mut series = vec![load(&ctx.repo)?];
+    let changed = Tree::Memreap.changes(&ctx.repo)?;
+    let mut series = vec![changed];
     for name in CONTROLS {
-        series.push(vec![control(&ctx.repo, name)?]);
+        series.push(Tree::Control(name).changes(&ctx.repo)?);
     }
     let mut versions = source::offered(ctx)?;
     if versions.is_empty() {
@@ -612,16 +616,18 @@ mod tests {
     }
 
     #[test]
-    fn a_control_is_its_patch_and_nothing_else() {
+    fn a_control_is_its_patch_if_it_has_one() {
         let f = Fixture::new();
         let repo = f.dir.path().join("repo");
         let missing = control(&repo, "c").unwrap_err().to_string();
         assert!(
-            missing.ends_with("kernel/controls/c.patch: missing; it is the patch of the control kernel 'c'"),
+            missing.ends_with("c.patch: missing, and there is no .config of the control kernel 'c'"),
             "{missing}"
         );
+        f.write("repo/kernel/controls/c.config", "");
+        assert!(control(&repo, "c").unwrap().is_none());
         f.write("repo/kernel/controls/c.patch", &format!("Why.\n\n{HOOK}"));
-        let control = control(&repo, "c").unwrap();
+        let control = control(&repo, "c").unwrap().unwrap();
         assert_eq!(control.touched().unwrap(), BTreeSet::from([PathBuf::from("mm/a.c")]));
         control.apply(&f.tree()).unwrap();
         assert!(f.read("tree/mm/a.c").contains("nine and a half"));
