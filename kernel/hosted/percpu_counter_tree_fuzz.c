@@ -163,8 +163,7 @@ static void look_at(unsigned int counter, unsigned int cpu)
 		unsigned int nr = way_cell(&shape, cpu, i);
 		struct cell cell = counter_cell(&trees[counter], nr);
 
-		if (!under_way)
-			check_cell(&cell);
+		check_cell(&cell);
 		CHECK(!used[nr] || cell.value);
 		if (cell.announced && !used[nr]) {
 			used[nr] = true;
