@@ -9,7 +9,6 @@
  * under the page table lock.
  */
 #include <linux/mm.h>
-#include <linux/preempt.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
 
@@ -40,9 +39,8 @@ void memreap_swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 		return;
 	}
 
-	/* Where locks sleep, they could not be taken otherwise. */
-	if (!batch->nr && !IS_ENABLED(CONFIG_PREEMPT_RT))
-		preempt_disable();
+	if (!batch->nr)
+		swap_preempt_disable();
 	batch->runs[batch->nr++] = (struct swap_run){
 		.offset = swp_offset(entry), .nr = nr, .type = swp_type(entry)
 	};
@@ -56,8 +54,7 @@ void memreap_swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 void memreap_swap_batch_free(struct swap_batch *batch)
 {
 	trace_memreap_swap_batch(batch, swap_free_batch(batch));
-	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
-		preempt_enable();
+	swap_preempt_enable();
 }
 
 static const struct memreap_switch swap_batch_switch = {

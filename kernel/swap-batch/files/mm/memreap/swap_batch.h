@@ -4,6 +4,7 @@
 
 #include <linux/jump_label.h>
 #include <linux/minmax.h>
+#include <linux/preempt.h>
 #include <linux/swap.h>
 
 #ifdef CONFIG_MEMREAP_SWAP_BATCH
@@ -41,6 +42,19 @@ struct swap_batch {
 	unsigned int pages;
 	struct swap_run runs[SWAP_BATCH_RUNS];
 };
+
+/* With PREEMPT_RT, the locks that are taken meanwhile sleep. */
+static inline void swap_preempt_disable(void)
+{
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_disable();
+}
+
+static inline void swap_preempt_enable(void)
+{
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_enable();
+}
 
 DECLARE_STATIC_KEY_TRUE(memreap_swap_batch_key);
 

@@ -85,8 +85,7 @@ static unsigned int release_batch(enum memreap_swap_by by)
 
 	if (!memreap_swap_waiting())
 		return 0;
-	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
-		preempt_disable();
+	swap_preempt_disable();
 	spin_lock(&ring_lock);
 	swap_ring_take(&ring, &batch, &owner);
 	spin_unlock(&ring_lock);
@@ -100,8 +99,7 @@ static unsigned int release_batch(enum memreap_swap_by by)
 		atomic_long_add(batch.pages, &defer_released);
 		atomic_long_sub(batch.pages, &nr_swap_pages_waiting);
 	}
-	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
-		preempt_enable();
+	swap_preempt_enable();
 	put_owners(owner, batch.nr);
 
 	return batch.pages;
