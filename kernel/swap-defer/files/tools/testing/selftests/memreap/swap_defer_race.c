@@ -184,12 +184,25 @@ FIXTURE_TEARDOWN_PARENT(hogs)
 	hogs_end(_metadata, &self->world, &self->limits);
 }
 
+/* Swaps out while the slots of a victim wait, of which none is released. */
+static void swap_out_beside_waiting(struct __test_metadata *_metadata,
+				    char *mine)
+{
+	struct swap_stats before, after;
+
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
+	page_out_once(mine, MINE);
+	after = swap_stats();
+	ASSERT_TRUE(hogs_stop());
+	EXPECT_GE(before.waiting, most(PAGES));
+	EXPECT_EQ(after.waiting, before.waiting);
+}
+
 /* The cgroup's limit, or that of one above it. */
 static void at_swap_max(struct __test_metadata *_metadata, struct world *w,
 			const char *limited)
 {
 	const char *others = w->others;
-	struct swap_stats f, after;
 	long fails, maxes;
 	char *mine;
 
@@ -202,14 +215,8 @@ static void at_swap_max(struct __test_metadata *_metadata, struct world *w,
 	fails = swap_fails(others);
 	maxes = swap_maxes(limited);
 
-	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
-	page_out_once(mine, MINE);
-	after = swap_stats();
-	ASSERT_TRUE(hogs_stop());
-
-	/* What waits is not charged, so none of it had to be released. */
-	EXPECT_GE(f.waiting, most(PAGES));
-	EXPECT_EQ(after.waiting, f.waiting);
+	/* What waits is not charged, so none of it has to be released. */
+	swap_out_beside_waiting(_metadata, mine);
 	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
 	EXPECT_EQ(swap_fails(others), fails);
 	EXPECT_EQ(swap_maxes(limited), maxes);
@@ -231,19 +238,13 @@ TEST_F_TIMEOUT(hogs, at_the_swap_max_above_its_cgroup, LIMIT)
 /* At its own limit, a cgroup does not release what others left. */
 TEST_F_TIMEOUT(hogs, at_a_swap_max_of_its_own, LIMIT)
 {
-	struct swap_stats f, after;
 	char *mine;
 
 	mine = mine_begin(&self->world);
 	ASSERT_NE(mine, NULL);
 	ASSERT_EQ(cgroup_write(self->world.others, "memory.swap.max", "0"), 0);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
-	page_out_once(mine, MINE);
-	after = swap_stats();
-	ASSERT_TRUE(hogs_stop());
-	EXPECT_GE(f.waiting, most(PAGES));
-	EXPECT_EQ(after.waiting, f.waiting);
+	swap_out_beside_waiting(_metadata, mine);
 	EXPECT_EQ(swapped(mine, MINE), 0);
 	EXPECT_TRUE(filled(mine, MINE, 9));
 }
@@ -251,18 +252,12 @@ TEST_F_TIMEOUT(hogs, at_a_swap_max_of_its_own, LIMIT)
 /* Enough swap is free: others leave it to the worker. */
 TEST_F_TIMEOUT(hogs, those_who_swap_do_not_work_for_others, LIMIT)
 {
-	struct swap_stats before, after;
 	char *mine;
 
 	mine = mine_begin(&self->world);
 	ASSERT_NE(mine, NULL);
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
-	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
-	page_out_once(mine, MINE);
-	after = swap_stats();
-	ASSERT_TRUE(hogs_stop());
-	EXPECT_GE(before.waiting, most(PAGES));
-	EXPECT_EQ(after.waiting, before.waiting);
+	swap_out_beside_waiting(_metadata, mine);
 	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
 	victim_end(&victim);
 }
