@@ -5,7 +5,9 @@
 
 #include <ftw.h>
 #include <limits.h>
+#include <linux/membarrier.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "util.h"
 
@@ -71,6 +73,44 @@ static inline bool cgroup_enter(const char *cgroup)
 	return !cgroup_write(cgroup, "cgroup.procs", "0");
 }
 
+/* For cgroup_throttle(): 1 ms of a CPU per second, the minimum. */
+#define HARDLY_ANY_CPU	"1000 1000000"
+#define ONE_PERCENT	"1000 100000"
+
+static inline void report_rcu_stalls(bool report)
+{
+	write_file("/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress",
+		   report ? "0" : "1");
+}
+
+/*
+ * Limits the CPU time of a cgroup until cgroup_unthrottle(). A task that is
+ * preempted while it reads under RCU holds up grace periods for as long as it
+ * is throttled, in any kernel: such stalls are not reported. How long that is
+ * depends on the host: if it stops a virtual CPU for 50 ms, the task has used
+ * up the time of 50 seconds. Returns 0 or an errno.
+ */
+static inline int cgroup_throttle(const char *cgroup, const char *cpu_max)
+{
+	report_rcu_stalls(false);
+
+	return cgroup_write(cgroup, "cpu.max", cpu_max);
+}
+
+/* Returns once no grace period is held up any more: 0 or an errno. */
+static inline int cgroup_unthrottle(const char *cgroup)
+{
+	int error = cgroup_write(cgroup, "cpu.max", "max");
+
+	if (!error) {
+		/* Waits for a grace period. */
+		syscall(__NR_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0);
+		report_rcu_stalls(true);
+	}
+
+	return error;
+}
+
 static inline int cgroup_remove(const char *path, const struct stat *st,
 				int type, struct FTW *ftw)
 {
@@ -85,7 +125,7 @@ static inline void cgroups_end(struct cgroups *c)
 {
 	if (!c->made)
 		return;
-	cgroup_write(c->top, "cpu.max", "max");
+	cgroup_unthrottle(c->top);
 	cgroup_write(c->top, "cgroup.freeze", "0");
 	cgroup_write(c->top, "cgroup.kill", "1");
 	within(PATIENCE, !nftw(c->top, cgroup_remove, 8, FTW_DEPTH | FTW_PHYS) &&

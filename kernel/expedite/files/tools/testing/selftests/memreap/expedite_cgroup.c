@@ -9,7 +9,6 @@
 
 /* A victim that would need seconds to free it with what it may run. */
 #define BIG		(128 * MIB)
-#define ONE_PERCENT	"1000 100000"
 
 #define NR_NESTED	3
 
@@ -263,11 +262,6 @@ FIXTURE_TEARDOWN_PARENT(held)
 	watch_end(_metadata, &self->watch);
 }
 
-static bool limit_cpu(const char *cgroup)
-{
-	return !cgroup_write(cgroup, "cpu.max", ONE_PERCENT);
-}
-
 /* All but a few pages, and most of it by workers. */
 #define EXPECT_MOSTLY_BY_WORKERS(pid)					\
 do {									\
@@ -286,7 +280,7 @@ TEST_F_TIMEOUT(held, one_percent_of_a_cpu, LIMIT)
 {
 	pid_t pid = victim.pid;
 
-	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(cgroup_throttle(self->cgroup, ONE_PERCENT), 0);
 	ASSERT_EQ(kill_expedited(&victim), 0);
 	EXPECT_MOSTLY_BY_WORKERS(pid);
 }
@@ -313,7 +307,7 @@ TEST_F_TIMEOUT(held, killed_before, LIMIT)
 {
 	pid_t pid = victim.pid;
 
-	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(cgroup_throttle(self->cgroup, ONE_PERCENT), 0);
 	ASSERT_EQ(kill_plain(&victim), 0);
 	ASSERT_EQ(kill_expedited(&victim), 0);
 	EXPECT_MOSTLY_BY_WORKERS(pid);
@@ -323,7 +317,7 @@ TEST_F_TIMEOUT(held, in_exit_mmap, LIMIT)
 {
 	pid_t pid = victim.pid;
 
-	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(cgroup_throttle(self->cgroup, ONE_PERCENT), 0);
 	ASSERT_EQ(kill_plain(&victim), 0);
 	ASSERT_TRUE(within(PATIENCE, !mapped_pages(pid)));
 	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)
@@ -337,7 +331,7 @@ TEST_F_TIMEOUT(held, in_exit_mmap_by_file, LIMIT)
 {
 	pid_t pid = victim.pid;
 
-	ASSERT_TRUE(limit_cpu(self->cgroup));
+	ASSERT_EQ(cgroup_throttle(self->cgroup, ONE_PERCENT), 0);
 	ASSERT_EQ(kill_plain(&victim), 0);
 	ASSERT_TRUE(within(PATIENCE, !mapped_pages(pid)));
 	if (cgroup_memory(self->cgroup) < (long)BIG * 3 / 4)

@@ -273,8 +273,8 @@ TEST_F_TIMEOUT(storm, decoys, STORM_LIMIT)
 			       strerror(errno));
 		}
 		/* They cannot let go of what they own. */
-		ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max",
-				       "1000 1000000"), 0);
+		ASSERT_EQ(cgroup_throttle(self->cgroups.top,
+					  HARDLY_ANY_CPU), 0);
 		for (unsigned int k = 0; k < s->nr; k++) {
 			ASSERT_EQ(send_signal(s->pidfds[k], SIGKILL, NULL,
 					      PIDFD_SIGNAL_EXPEDITE), 0);
@@ -287,7 +287,7 @@ TEST_F_TIMEOUT(storm, decoys, STORM_LIMIT)
 		EXPECT_TRUE(within(8 * PATIENCE, all_done(0, &told)));
 		EXPECT_EQ(told.taken, NR_DECOYS + 2 * NR_REAL);
 		EXPECT_EQ(told.early, 0);
-		ASSERT_EQ(cgroup_write(self->cgroups.top, "cpu.max", "max"), 0);
+		ASSERT_EQ(cgroup_unthrottle(self->cgroups.top), 0);
 		EXPECT_TRUE(storm_dies(s));
 		EXPECT_TRUE(within(PATIENCE,
 				   cgroup_memory(self->cgroups.top) < 16 * MIB));

@@ -22,9 +22,6 @@
 /* Error of RSS counters: some pages for each of a few CPUs. */
 #define RSS_ERROR	(1 * MIB)
 
-/* cpu.max: 1 ms per second, the minimum. */
-#define HARDLY_ANY_CPU	"1000 1000000"
-
 FIXTURE(oom) {
 	struct cgroups cgroups;
 	struct victim victim;
@@ -55,7 +52,7 @@ FIXTURE_TEARDOWN(oom)
 	const char *slow = cgroup_path(&self->cgroups, "slow");
 
 	if (self->cgroups.made) {
-		cgroup_write(slow, "cpu.max", "max");
+		cgroup_unthrottle(slow);
 		cgroup_write(victim, "memory.max", "max");
 	}
 	kill_and_wait(self->slow);
@@ -139,7 +136,7 @@ TEST_F_TIMEOUT(oom, reaper_relies_on_nobody, OOM_LIMIT)
 	}
 	self->victim.parked = wait_parked(self->victim.pid);
 	ASSERT_TRUE(self->victim.parked);
-	ASSERT_EQ(cgroup_write(slow, "cpu.max", HARDLY_ANY_CPU), 0);
+	ASSERT_EQ(cgroup_throttle(slow, HARDLY_ANY_CPU), 0);
 	ASSERT_EQ(write(ready[1], "", 1), 1);
 
 	EXPECT_TRUE(within(OOM_PATIENCE,

@@ -318,7 +318,7 @@ TEST_F_TIMEOUT(swap, throttled_while_they_die, LIMIT)
 	memory.size = THROTTLED_SIZE;
 	for (int i = 0; i < NR_THROTTLED; i++)
 		ASSERT_EQ(victim_start(&v[i], &memory_ops), GOOD);
-	ASSERT_EQ(cgroup_write(cgroup, "cpu.max", "1000 1000000"), 0);
+	ASSERT_EQ(cgroup_throttle(cgroup, HARDLY_ANY_CPU), 0);
 	ASSERT_EQ(cgroup_write(cgroup, "cgroup.kill", "1"), 0);
 	for (int i = 0; i < 200 && samples < 20 && cgroup_swap(cgroup); i++) {
 		long now = unseen(cgroup);
@@ -333,7 +333,7 @@ TEST_F_TIMEOUT(swap, throttled_while_they_die, LIMIT)
 	TH_LOG("%u samples, at most %ld slots unseen", samples, most_unseen);
 	EXPECT_GT(samples, 0);
 	EXPECT_LE(most_unseen, UNSEEN);
-	ASSERT_EQ(cgroup_write(cgroup, "cpu.max", "max"), 0);
+	ASSERT_EQ(cgroup_unthrottle(cgroup), 0);
 	for (int i = 0; i < NR_THROTTLED; i++) {
 		EXPECT_TRUE(pidfd_exits(v[i].pidfd, PATIENCE));
 		victim_end(&v[i]);
