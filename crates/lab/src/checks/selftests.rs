@@ -471,8 +471,9 @@ fn print_table(rows: &[Row]) {
         table.add_row([row.test.clone(), stock, row.memreap.summary(), took, row.verdict().to_owned()]);
     }
     println!("{table}");
-    for row in rows.iter().filter(|r| !r.new_failures.is_empty()) {
-        println!("\n{}: {}", row.test, row.new_failures.join("; "));
+    let failed: Vec<&Row> = rows.iter().filter(|r| !r.new_failures.is_empty()).collect();
+    for row in &failed {
+        println!("\n{}:", row.test);
         // Lines of passed cases are left out.
         let fine =
             |line: &str| ["ok ", "#  RUN ", "#            OK "].iter().any(|begin| line.starts_with(begin));
@@ -480,6 +481,10 @@ fn print_table(rows: &[Row]) {
         for line in &lines[lines.len().saturating_sub(40)..] {
             println!("  {line}");
         }
+    }
+    // Last, for those who see only the end.
+    for row in &failed {
+        println!("\nFAILED {}: {}", row.test, row.new_failures.join("; "));
     }
 }
 
