@@ -292,11 +292,27 @@ static unsigned long defer_scan(struct shrinker *shrinker,
 	return freed ?: SHRINK_STOP;
 }
 
-/* No process is killed for memory that waiting slots hold. */
+/*
+ * No process is killed for memory that waiting slots hold, or held: what others
+ * have released since the last call may be in lists of their CPUs. If that is
+ * long ago, reclaim is tried once more for nothing. Called with oom_lock held.
+ */
 static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 			   void *freed)
 {
-	*(unsigned long *)freed += drain(ULONG_MAX, SWAP_BY_MEMORY);
+	static long seen;
+	long released;
+
+	/* Slots that others have taken are released soon, except for RT. */
+	do {
+		drain(ULONG_MAX, SWAP_BY_MEMORY);
+	} while (!IS_ENABLED(CONFIG_PREEMPT_RT) && memreap_swap_waiting());
+	released = atomic_long_read(&defer_released);
+	if (released != seen) {
+		drain_all_pages(NULL);
+		*(unsigned long *)freed += released - seen;
+		seen = released;
+	}
 
 	return NOTIFY_OK;
 }
