@@ -5,83 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::load::Load;
 
 /// The virtio-serial port from the guest to the lab.
 pub const EVENT_PORT: &str = "memreap.channel";
 /// The virtio-serial port from the lab to the guest.
 pub const JOB_PORT: &str = "memreap.job";
 
-/// The load in the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Variant {
-    /// A process takes incompressible memory as fast as possible.
-    #[default]
-    Hog,
-    /// A process takes memory that compresses 3:1 as fast as possible.
-    Compressible,
-    /// A process takes 50 MB/s until it is killed.
-    Leak,
-    /// Many small processes that grow together.
-    Forks,
-    /// A hog in a cgroup with a memory limit.
-    Limit,
-    /// A hog, and a larger process that does no harm.
-    Innocent,
-    /// An app in the foreground needs the memory of apps in the background.
-    Apps,
-    /// No load: measures what the contestant itself costs.
-    Idle,
-}
-
-impl Variant {
-    /// All variants, in the order of the tables.
-    pub const ALL: [Self; 8] = [
-        Self::Hog,
-        Self::Compressible,
-        Self::Leak,
-        Self::Forks,
-        Self::Limit,
-        Self::Innocent,
-        Self::Apps,
-        Self::Idle,
-    ];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hog => "hog",
-            Self::Compressible => "compressible",
-            Self::Leak => "leak",
-            Self::Forks => "forks",
-            Self::Limit => "limit",
-            Self::Innocent => "innocent",
-            Self::Apps => "apps",
-            Self::Idle => "idle",
-        }
-    }
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Variant {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|variant| variant.name() == text).ok_or_else(|| {
-            let known: Vec<&str> = Self::ALL.into_iter().map(Self::name).collect();
-            format!("no variant '{text}'; there are: {}", known.join(", "))
-        })
-    }
-}
+/// The parameter on the guest's kernel command line that says how large its zram is, in MiB.
+pub const ZRAM_PARAMETER: &str = "faceoff.zram_mib=";
 
 /// The kind of a process in the face-off, by which a victim is right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,7 +50,7 @@ impl fmt::Display for Who {
 }
 
 /// The lab's request to the warmed-up guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// The contestant's name.
@@ -125,10 +60,10 @@ pub struct Job {
     /// The folder on the payload disk that is copied to the root folder, if any.
     pub files: Option<String>,
     /// The load.
-    pub variant: Variant,
+    pub load: Load,
     /// The seed of the random content of memory.
     pub seed: u64,
-    /// The time limit of a load, and the duration of [`Variant::Idle`], in seconds.
+    /// The time limit of the load, in seconds.
     pub limit_s: u64,
     /// The time between the start of the contestant and that of the load, in seconds.
     pub settle_s: u64,
@@ -221,7 +156,7 @@ pub struct Death {
     pub signal_t: Option<f64>,
     /// The command name of the sender; if the kernel killed it, that of the process that ran out of memory.
     pub sender: Option<String>,
-    /// Its resident memory at the time of the signal, in KiB.
+    /// Its memory at the time of the signal, that in swap included, in KiB.
     pub rss_kib: Option<u64>,
     /// The time from the signal until 90 % of its memory were free.
     pub back_ms: Option<f64>,
@@ -235,9 +170,17 @@ pub struct Outcome {
     pub longest_stall_ms: f64,
     /// The sum of its frame delays above 50 ms.
     pub total_stall_ms: f64,
-    /// The time from when available memory first fell below 5 % until it stayed above 10 %; 0 if it never
-    /// fell so low, `None` if it did not recover.
-    pub low_to_recovered_ms: Option<f64>,
+    /// The longest time that a login took: a connection over a local socket until its shell answers.
+    pub longest_login_ms: f64,
+    /// The number of logins that took longer than 5 s.
+    pub late_logins: u64,
+    /// The time from the start of the load until nobody took memory any more and 10 % of it stayed available;
+    /// `None` if that did not happen.
+    pub recovered_ms: Option<f64>,
+    /// What was still available at the first kill, together with the free swap, in KiB.
+    pub usable_kib: Option<u64>,
+    /// What the killed processes held, in memory and in swap, in KiB.
+    pub lost_kib: u64,
     /// The time from the signal of the first kill until that memory was free.
     pub signal_to_back_ms: Option<f64>,
     /// The number of processes killed by a signal, by their kind.
@@ -278,7 +221,11 @@ mod tests {
         Outcome {
             longest_stall_ms: 1.5,
             total_stall_ms: 0.0,
-            low_to_recovered_ms: None,
+            longest_login_ms: 9.5,
+            late_logins: 0,
+            recovered_ms: None,
+            usable_kib: Some(5),
+            lost_kib: 900,
             signal_to_back_ms: Some(2.0),
             kills: BTreeMap::from([(Who::Hog, 2), (Who::Camera, 1)]),
             kernel_oom_kills: 1,
@@ -342,17 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_a_known_variant() {
-        let line = r#"{"contestant":"earlyoom","unit":"earlyoom.service","files":null,"variant":"hog","seed":7,"limit_s":40,"settle_s":3,"setup":[]}"#;
-        let job: Job = serde_json::from_str(line).unwrap();
-        assert_eq!((job.variant, job.files.as_deref()), (Variant::Hog, None));
-        assert_eq!(serde_json::to_string(&job).unwrap(), line);
-        assert!(serde_json::from_str::<Job>(&line.replace("hog", "pig")).is_err());
-        assert!(serde_json::from_str::<Job>(&line.replace("seed", "sead")).is_err());
-        for variant in Variant::ALL {
-            assert_eq!(variant.name().parse(), Ok(variant));
-            assert_eq!(serde_json::to_string(&variant).unwrap(), format!("\"{variant}\""));
+    fn a_job_is_read_as_it_was_written() {
+        let job = r#"{"contestant":"earlyoom","unit":"earlyoom.service","files":null,"load":LOAD,"seed":7,"limit_s":40,"settle_s":3,"setup":[]}"#;
+        let line = job.replace(
+            "LOAD",
+            r#"{"about":"a","order":1,"machines":["m"],"process":[{"name":"hog","who":"hog","run":[{"do":"take","size":"98 % of available"}]}]}"#,
+        );
+        let job: Job = serde_json::from_str(&line).unwrap();
+        assert_eq!((job.load.process[0].count, job.files.as_deref()), (1, None));
+        let again = serde_json::to_string(&job).unwrap();
+        assert_eq!(serde_json::from_str::<Job>(&again).unwrap(), job);
+        for (what, wrong) in [("seed", "sead"), ("98 %", "98 %%"), ("take", "tame"), ("\"run\"", "\"ran\"")] {
+            assert!(serde_json::from_str::<Job>(&line.replace(what, wrong)).is_err(), "{wrong}");
         }
-        assert!("hug".parse::<Variant>().unwrap_err().contains("no variant 'hug'; there are: hog,"));
     }
 }

@@ -114,13 +114,13 @@ pub struct DeathSummary {
 }
 
 impl DeathSummary {
-    /// Summarizes a load that took from `start` to `end`. `usage` returns the memory of a process over time;
-    /// it is empty where that is not known.
-    pub fn new<'a>(
+    /// Summarizes a load that took from `start` to `end`. `usage` returns what a process has in memory and in
+    /// swap over time; empty where that is not known.
+    pub fn new(
         deaths: Vec<(Ending, Who)>,
         start: u64,
         end: u64,
-        usage: impl Fn(i32) -> &'a [Usage],
+        usage: impl Fn(i32) -> (Vec<Usage>, Vec<Usage>),
     ) -> Self {
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
         let mut summary = Self::default();
@@ -129,11 +129,15 @@ impl DeathSummary {
             let signal = ending.signalled.filter(|&at| at >= start);
             let (before, back) = match signal {
                 None => (None, None),
-                Some(at) => match levels::returned(usage(ending.pid), at) {
-                    // A process has returned its memory when its end is recorded.
-                    (None, None) => (None, ending.ended.map(|ended| ms(ended.saturating_sub(at)))),
-                    known => known,
-                },
+                Some(at) => {
+                    let (memory, swap) = usage(ending.pid);
+                    let in_swap = levels::returned(&swap, at).0.unwrap_or(0);
+                    match levels::returned(&memory, at) {
+                        // A process has returned its memory when its end is recorded.
+                        (None, None) => (None, ending.ended.map(|ended| ms(ended.saturating_sub(at)))),
+                        (before, back) => (before.map(|kib| kib + in_swap), back),
+                    }
+                }
             };
             if let Some(at) = signal {
                 *summary.kills.entry(who).or_default() += 1;
@@ -219,7 +223,8 @@ mod tests {
             (ending(4, Some(160), true, None), Who::Innocent),
         ];
         let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Usage { at: at * 1_000_000, kib });
-        let of_pid = |pid| if pid == 1 { &usage[..] } else { &[] };
+        let swap = vec![Usage { at: 0, kib: 50 }];
+        let of_pid = |pid| if pid == 1 { (usage.to_vec(), swap.clone()) } else { Default::default() };
         let summary = DeathSummary::new(deaths, 100_000_000, 200_000_000, of_pid);
         assert_eq!(summary.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));
         // The first signal is not that of the first death in the list.
@@ -227,7 +232,7 @@ mod tests {
         let shown: Vec<_> =
             summary.deaths.iter().map(|d| (d.t, d.by, d.signal_t, d.rss_kib, d.back_ms)).collect();
         let expected = [
-            (80.0, EndedBy::Kill, Some(30.0), Some(900), Some(40.0)),
+            (80.0, EndedBy::Kill, Some(30.0), Some(950), Some(40.0)),
             (50.0, EndedBy::Term, Some(20.0), None, Some(30.0)),
             (40.0, EndedBy::Exit, None, None, None),
             (100.0, EndedBy::Kill, Some(60.0), None, None),

@@ -9,11 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::mount::{MountFlags, mount};
 
-use protocol::faceoff::Who;
+use protocol::faceoff::{Who, ZRAM_PARAMETER};
+use protocol::load::{Size, Step};
 
 use super::command::run;
-use super::process::{OOM_SCORE_ADJ, Process, USER_ID};
+use super::process::{OOM_SCORE_ADJ, Process, Spec, USER_ID};
 use super::workload::Workload;
 use crate::memory::PAGE_BYTES;
 use crate::memory::swap;
@@ -24,10 +26,18 @@ use crate::system::cgroup::Cgroup;
 const MANAGER: &str = "user@1000.service";
 const MANAGER_CGROUP: &str = "user.slice/user-1000.slice/user@1000.service";
 const SESSION_CGROUP: &str = "user.slice/user-1000.slice/session-2.scope";
-const SWAP_BYTES: u64 = 1 << 30;
+const LOGIN_CGROUP: &str = "system.slice/login.service";
+/// That of sshd.
+const LOGIN_OOM_SCORE_ADJ: i32 = -1000;
 /// The file that the foreground app maps.
 pub const APP_FILE: &str = "/var/lib/faceoff/app.data";
 const APP_FILE_MIB: usize = 40;
+/// The folder of the files of loads, on the disk.
+pub const DATA_FOLDER: &str = "/var/lib/faceoff/data";
+/// The folder of files in memory; no limit but the memory's.
+pub const TMPFS_FOLDER: &str = "/var/lib/faceoff/tmpfs";
+/// The disk for swap, on machines that have one; the others are the system's and the payload.
+const SWAP_DISK: &str = "vdc";
 /// How long the foreground app draws before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(3);
 
@@ -47,23 +57,29 @@ impl Desktop {
         if Path::new("/run/systemd/system").exists() {
             start_manager()?;
         }
-        make_app_file(seed)?;
-        let foreground = Workload::Frames { mib: 120, file: APP_FILE.into() };
-        let editor = Workload::Keep { mib: 150, random_permille: 500, touched_pages: 64 };
-        let shell = Workload::Keep { mib: 4, random_permille: 500, touched_pages: 0 };
+        make_files(seed)?;
+        let take = |mib, random| Step::Take { size: Size::Mib(mib), random, mb_per_s: None };
+        let keep = |touch_mib_per_s| Step::Keep { seconds: None, touch_mib_per_s };
+        let start = |who, name, cgroup: &Cgroup, oom_score_adj, seed, prepare| {
+            let workload = Workload { prepare, run: Vec::new() };
+            Process::start(&Spec { who, name, cgroup, oom_score_adj, root: name == "login", seed, workload })
+        };
         let session = Cgroup::create_all(SESSION_CGROUP, "memory")?;
-        let adj = OOM_SCORE_ADJ;
+        let service = Cgroup::create_all(LOGIN_CGROUP, "memory")?;
+        let (user, app) = (OOM_SCORE_ADJ, Who::Innocent);
         let processes = vec![
-            Process::start(
+            start(
                 Who::Foreground,
                 "foreground",
                 &app_cgroup("foreground")?,
-                adj,
+                user,
                 seed,
-                &foreground,
+                // An app's memory compresses about 2:1.
+                vec![take(120.0, 50), Step::Draw {}],
             )?,
-            Process::start(Who::Innocent, "editor", &app_cgroup("editor")?, adj, seed + 1, &editor)?,
-            Process::start(Who::Innocent, "shell", &session, 0, seed + 2, &shell)?,
+            start(app, "editor", &app_cgroup("editor")?, user, seed + 1, vec![take(150.0, 50), keep(2.5)])?,
+            start(app, "shell", &session, 0, seed + 2, vec![take(4.0, 50)])?,
+            start(Who::System, "login", &service, LOGIN_OOM_SCORE_ADJ, seed + 3, vec![Step::Login {}])?,
         ];
         thread::sleep(WARM_UP);
         ensure!(processes[0].shared.frame_count() > 0, "the foreground app draws nothing");
@@ -83,16 +99,27 @@ pub fn app_cgroup(name: &str) -> Result<Cgroup> {
 ///
 /// # Errors
 /// When the cgroup cannot be created.
-pub fn nested_app_cgroup(slice: &str, name: &str) -> Result<Cgroup> {
+pub fn app_cgroup_in(slice: &str, name: &str) -> Result<Cgroup> {
     let path = format!("{MANAGER_CGROUP}/app.slice/app-{slice}.slice/app-{name}.scope");
     Cgroup::create_all(&path, "memory")
 }
 
+/// Switches the swap on that the machine has: on a disk of its own, and on zram as large as the kernel's
+/// command line says.
 fn set_up_swap() -> Result<()> {
     let swaps = fs::read_to_string("/proc/swaps").context("/proc/swaps")?;
-    if swaps.lines().count() < 2 {
-        // It stays until the guest ends.
-        std::mem::forget(swap::Area::zram(SWAP_BYTES, Some("lz4"))?);
+    if swaps.lines().count() > 1 {
+        return Ok(());
+    }
+    // It all stays until the guest ends.
+    if Path::new("/sys/block").join(SWAP_DISK).exists() {
+        std::mem::forget(swap::Area::on_disk(SWAP_DISK)?);
+    }
+    let words = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
+    let zram = words.split_whitespace().find_map(|word| word.strip_prefix(ZRAM_PARAMETER));
+    let zram_mib = zram.map_or(Ok(0), str::parse::<u64>).context(ZRAM_PARAMETER)?;
+    if zram_mib > 0 {
+        std::mem::forget(swap::Area::zram(zram_mib << 20, Some("lz4"))?);
     }
     Ok(())
 }
@@ -107,13 +134,19 @@ fn start_manager() -> Result<()> {
     run("systemctl", &["start", MANAGER])
 }
 
-/// Creates a file on the disk that the foreground app maps, as apps map programs and libraries.
-fn make_app_file(seed: u64) -> Result<()> {
+/// Creates a file on the disk that the foreground app maps, as apps map programs and libraries, and the folders
+/// for files of loads.
+fn make_files(seed: u64) -> Result<()> {
     let path = Path::new(APP_FILE);
     let context = || path.display().to_string();
-    if let Some(folder) = path.parent() {
+    for folder in path.parent().into_iter().chain([Path::new(DATA_FOLDER), Path::new(TMPFS_FOLDER)]) {
+        let context = || folder.display().to_string();
         fs::create_dir_all(folder).with_context(context)?;
         fs::set_permissions(folder, Permissions::from_mode(0o755)).with_context(context)?;
+    }
+    mount("tmpfs", TMPFS_FOLDER, "tmpfs", MountFlags::empty(), c"size=100%").context(TMPFS_FOLDER)?;
+    for folder in [DATA_FOLDER, TMPFS_FOLDER] {
+        chown(folder, Some(USER_ID), Some(USER_ID)).context(folder)?;
     }
     let mut file = File::create(path).with_context(context)?;
     let mut rng = Rng(seed);

@@ -4,9 +4,7 @@
 
 use crate::system::clock::ms;
 
-/// Memory is low when less than this share of all memory is available.
-const LOW_SHARE: f64 = 0.05;
-/// It has recovered when this share is available again...
+/// Memory has recovered when this share of all memory is available...
 pub const RECOVERED_SHARE: f64 = 0.10;
 /// ...and stays so for this long: one second.
 pub const RECOVERED_FOR_NS: u64 = 1_000_000_000;
@@ -22,20 +20,18 @@ pub struct Level {
     pub available: u64,
 }
 
-/// Milliseconds from the first level below [`LOW_SHARE`] of `total` until it reached [`RECOVERED_SHARE`]
-/// and stayed there for [`RECOVERED_FOR_NS`]. 0 if it never fell that low, `None` if it did not recover.
-pub fn low_to_recovered(levels: &[Level], total: u64) -> Option<f64> {
-    let share = |level: &Level| level.available as f64 / total as f64;
-    let Some(low) = levels.iter().position(|level| share(level) < LOW_SHARE) else { return Some(0.0) };
+/// Milliseconds from `start` until the load was over, at `over`, and available memory had reached
+/// [`RECOVERED_SHARE`] of `total` and stayed there for [`RECOVERED_FOR_NS`]. `None` if it did not recover.
+pub fn recovered(levels: &[Level], total: u64, start: u64, over: u64) -> Option<f64> {
     let mut since = None;
-    for level in &levels[low..] {
-        if share(level) < RECOVERED_SHARE {
+    for level in levels {
+        if (level.available as f64) < RECOVERED_SHARE * total as f64 {
             since = None;
             continue;
         }
-        let begun = *since.get_or_insert(level.at);
-        if level.at - begun >= RECOVERED_FOR_NS {
-            return Some(ms(begun - levels[low].at));
+        let begun = over.max(*since.get_or_insert(level.at));
+        if level.at >= begun + RECOVERED_FOR_NS {
+            return Some(ms(begun.saturating_sub(start)));
         }
     }
     None
@@ -70,13 +66,16 @@ mod tests {
     }
 
     #[test]
-    fn recovery_counts_from_the_first_low_to_what_stays() {
-        let all = [(0, 500), (50, 49), (100, 101), (150, 99), (200, 120), (700, 100), (1200, 300)];
-        assert_eq!(low_to_recovered(&levels(&all), 1000), Some(150.0));
-        assert_eq!(low_to_recovered(&levels(&all[..6]), 1000), None);
-        assert_eq!(low_to_recovered(&levels(&all[..1]), 1000), Some(0.0));
-        assert_eq!(low_to_recovered(&levels(&[(0, 50)]), 1000), Some(0.0));
-        assert_eq!(low_to_recovered(&[], 1000), Some(0.0));
+    fn recovery_counts_from_the_start_to_what_stays() {
+        let all =
+            [(0, 500), (50, 49), (100, 101), (150, 99), (200, 120), (700, 100), (1200, 300), (1900, 300)];
+        let recovered = |n: usize, over: u64| recovered(&levels(&all[..n]), 1000, 0, over * MS);
+        assert_eq!(recovered(8, 170), Some(200.0));
+        assert_eq!(recovered(8, 0), Some(200.0));
+        assert_eq!(recovered(8, 800), Some(800.0), "the load went on");
+        assert_eq!(recovered(8, 1000), None, "not for long enough");
+        assert_eq!(recovered(6, 170), None);
+        assert_eq!(recovered(0, 0), None);
     }
 
     #[test]

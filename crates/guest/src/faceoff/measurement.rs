@@ -9,8 +9,9 @@ use super::channel::Channel;
 use super::deaths::{self, DeathSummary};
 use super::desktop::Desktop;
 use super::frames::{self, Frame};
-use super::levels;
+use super::levels::{self, Usage};
 use super::load::Load;
+use super::login;
 use super::process;
 use super::recorder::{self, EndCondition, Recording, Watched};
 use crate::system::clock::ms;
@@ -31,7 +32,7 @@ impl Measurement {
     /// # Errors
     /// When the load cannot be prepared, or not everything was recorded.
     pub fn take(desktop: &Desktop, job: &Job, trace: &Trace) -> Result<Self> {
-        let load = Load::prepare(job.variant, job.seed)?;
+        let load = Load::prepare(&job.load, job.seed)?;
         let all = || desktop.processes.iter().chain(&load.processes);
         let watched = Watched::new(all())?;
         let end_condition = EndCondition {
@@ -41,10 +42,10 @@ impl Measurement {
             clean_up: &|| load.clean_up(),
         };
         let (recording, text) = trace.record_outermost(|| {
-            recorder::record(&watched, load.limited.as_ref(), || load.start(), &end_condition)
+            recorder::record(&watched, load.limited.as_ref(), || load.start_all(), &end_condition)
         })?;
         let in_time = |at: &u64| *at <= recording.end;
-        let camera = load.camera().map(|process| process.shared.allocated().filter(in_time));
+        let camera = load.camera().map(|process| process.shared.done().filter(in_time));
         let foreground = load.foreground().unwrap_or(&desktop.processes[0]);
         let frames = foreground.shared.frames(recording.end);
         let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
@@ -63,22 +64,28 @@ impl Measurement {
         }
         let (longest_stall_ms, total_stall_ms) = frames::stalls(&counted);
         let (levels, total) = recording.levels(load.limited.as_ref());
+        let (longest_login_ms, late_logins) = login::summary(&recording.logins);
         // In a cgroup that several processes share, the usage of one of them is not known.
-        let usage = |pid| {
+        let of = |pid, each: &'_ [Vec<Usage>]| -> Vec<Usage> {
             let group = all().position(|process| process.pids == [pid]);
-            group.map_or(&[][..], |i| &recording.usage[i])
+            group.and_then(|i| each.get(i)).cloned().unwrap_or_default()
         };
+        let usage = |pid| (of(pid, &recording.usage), of(pid, &recording.swap));
         let summary = DeathSummary::new(deaths, start, recording.end, usage);
         let outcome = Outcome {
             longest_stall_ms,
             total_stall_ms,
-            low_to_recovered_ms: levels::low_to_recovered(&levels, total),
+            longest_login_ms,
+            late_logins,
+            recovered_ms: recording.over.and_then(|over| levels::recovered(&levels, total, start, over)),
+            usable_kib: summary.first_signal.and_then(|(at, _)| recording.usable(at)),
+            lost_kib: summary.deaths.iter().filter(|d| d.signal_t.is_some()).filter_map(|d| d.rss_kib).sum(),
             signal_to_back_ms: summary.first_signal.and_then(|(_, back)| back),
             kills: summary.kills,
             kernel_oom_kills: recording.oom_kills,
             first_signal_ms: summary.first_signal.map(|(at, _)| since_start(at)),
-            needed_kills: load.needed_kills(),
-            served: camera.map_or(recording.is_over, |allocated| allocated.is_some()),
+            needed_kills: job.load.needed_kills,
+            served: camera.map_or(recording.over.is_some(), |allocated| allocated.is_some()),
             timed_out: recording.timed_out,
             camera_ms: camera.flatten().map(since_start),
         };

@@ -14,6 +14,7 @@ mod frames;
 mod idle;
 mod levels;
 mod load;
+mod login;
 mod measurement;
 mod process;
 mod recorder;
@@ -30,7 +31,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 
-use protocol::faceoff::{Event, Variant};
+use protocol::faceoff::Event;
 
 use crate::trace::tracefs::{Clock, Trace};
 use channel::Channel;
@@ -93,8 +94,8 @@ fn face_off(channel: &mut Channel) -> Result<()> {
     let job = channel::wait_for_job()?;
     let pid = contestant::start(&job).with_context(|| format!("contestant {}", job.contestant))?;
     channel.send(&Event::Started { pid })?;
-    if job.variant == Variant::Idle {
-        let idle = idle::measure(job.unit.as_deref(), Duration::from_secs(job.limit_s))?;
+    if let Some(seconds) = job.load.idle_s {
+        let idle = idle::measure(job.unit.as_deref(), Duration::from_secs(seconds))?;
         channel.send(&Event::Idle(idle))?;
     } else {
         Measurement::take(&desktop, &job, &trace)?.report(channel)?;

@@ -13,12 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use protocol::faceoff::Who;
+use protocol::load::Step;
 
 use super::shared_page::SharedPage;
 use super::workload::Workload;
 use crate::system::cgroup::Cgroup;
 
-/// The user that all processes belong to.
+/// The user that all processes belong to but root's.
 pub const USER_ID: u32 = 1000;
 /// The oom_score_adj that a user's service manager sets for programs that set none themselves.
 pub const OOM_SCORE_ADJ: i32 = 200;
@@ -27,6 +28,19 @@ const MAX_FRAMES: usize = 30_000;
 /// How long a process may take to be prepared, under emulation and with a file to read from the disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a process is, before it is started.
+pub struct Spec<'a> {
+    pub who: Who,
+    /// Its command name.
+    pub name: &'a str,
+    pub cgroup: &'a Cgroup,
+    pub oom_score_adj: i32,
+    /// Whether it stays root's.
+    pub root: bool,
+    pub seed: u64,
+    pub workload: Workload,
+}
 
 /// A process with its workload.
 pub struct Process {
@@ -44,24 +58,23 @@ impl Process {
     ///
     /// # Errors
     /// When the process cannot be started, or is not prepared in time.
-    pub fn start(
-        who: Who,
-        name: &str,
-        cgroup: &Cgroup,
-        oom_score_adj: i32,
-        seed: u64,
-        workload: &Workload,
-    ) -> Result<Self> {
-        let draws = matches!(workload, Workload::Frames { .. });
+    pub fn start(spec: &Spec<'_>) -> Result<Self> {
+        let Spec { name, cgroup, .. } = spec;
+        let draws = spec.workload.prepare.contains(&Step::Draw {});
         let (shared, fd) = SharedPage::create(if draws { MAX_FRAMES } else { 0 })?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(name).arg("faceoff-workload").arg(name).arg(seed.to_string()).args(workload.args());
+        command.arg0(name).arg("faceoff-workload").arg(name).arg(spec.seed.to_string());
+        command.arg(serde_json::to_string(&spec.workload)?);
         command.env_clear().current_dir("/").stdin(fd);
-        let (procs, oom_score_adj) = (cgroup.file("cgroup.procs"), oom_score_adj.to_string());
+        let (procs, oom_score_adj) = (cgroup.file("cgroup.procs"), spec.oom_score_adj.to_string());
+        let root = spec.root;
         // The order matters: the user may not do the first two.
         let enter = move || {
             fs::write(&procs, "0")?;
             fs::write("/proc/self/oom_score_adj", &oom_score_adj)?;
+            if root {
+                return Ok(());
+            }
             // SAFETY: these take numbers, and no memory but an empty list.
             let ret =
                 unsafe { [libc::setgroups(0, ptr::null()), libc::setgid(USER_ID), libc::setuid(USER_ID)] };
@@ -80,7 +93,7 @@ impl Process {
             thread::sleep(READY_POLL_INTERVAL);
         }
         let pids = [pid].into_iter().chain(shared.children()).collect();
-        Ok(Self { who, cgroup: cgroup.clone(), shared, pidfd, pids })
+        Ok(Self { who: spec.who, cgroup: Cgroup::clone(cgroup), shared, pidfd, pids })
     }
 }
 

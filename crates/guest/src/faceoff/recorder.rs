@@ -6,11 +6,14 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::levels::{Level, RECOVERED_FOR_NS, RECOVERED_SHARE, Usage};
+use super::login::{self, Login};
 use super::process::Process;
 use crate::system::cgroup::Cgroup;
 use crate::system::counters::value;
@@ -20,6 +23,8 @@ use crate::system::{clock, sched};
 const TICK_NS: u64 = 5_000_000;
 /// How often a sample is taken.
 const SAMPLE_INTERVAL_NS: u64 = 50_000_000;
+/// Of how many processes the memory is read: a reading takes some ten microseconds of each tick.
+const MAX_USAGES: usize = 32;
 /// Room for the longest file, /proc/vmstat.
 const BUFFER_BYTES: usize = 16 << 10;
 /// Above all contestants that set a real-time priority themselves.
@@ -62,8 +67,8 @@ impl LimitedCgroup {
 pub struct Watched {
     /// Children of this process.
     children: Vec<OwnedFd>,
-    /// The file memory.current of each process's cgroup.
-    usage_files: Vec<File>,
+    /// The files memory.current and memory.swap.current of the first processes' cgroups.
+    usage_files: Vec<(File, File)>,
 }
 
 impl Watched {
@@ -75,7 +80,10 @@ impl Watched {
         let mut watched = Self { children: Vec::new(), usage_files: Vec::new() };
         for process in processes {
             watched.children.push(process.pidfd.try_clone().context("duplicate a pidfd")?);
-            watched.usage_files.push(process.cgroup.open("memory.current")?);
+            if watched.usage_files.len() < MAX_USAGES {
+                let open = |name| process.cgroup.open(name);
+                watched.usage_files.push((open("memory.current")?, open("memory.swap.current")?));
+            }
         }
         Ok(watched)
     }
@@ -87,10 +95,13 @@ pub struct Recording {
     pub start: u64,
     pub end: u64,
     pub samples: Vec<Sample>,
-    /// The memory of each process's cgroup over time, in the order of [`Watched`].
+    /// The memory of each process's cgroup over time, in the order of [`Watched`]; only of the first ones.
     pub usage: Vec<Vec<Usage>>,
-    /// Whether the load ended by itself.
-    pub is_over: bool,
+    /// What each has in swap, in the same order, at every sample.
+    pub swap: Vec<Vec<Usage>>,
+    /// When the load was over; `None` if it was not.
+    pub over: Option<u64>,
+    pub logins: Vec<Login>,
     /// Whether the load and the recovery took longer than the limit.
     pub timed_out: bool,
     pub total_kib: u64,
@@ -99,6 +110,12 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Returns what was still usable before `at`: available memory and free swap, in KiB.
+    pub fn usable(&self, at: u64) -> Option<u64> {
+        let before = self.samples.iter().take_while(|sample| sample.at <= at).last()?;
+        Some(before.available + before.swap_free)
+    }
+
     /// Returns the memory that was available to the load, and the total, in KiB: of the limited cgroup if
     /// there is one, of the guest otherwise.
     pub fn levels(&self, limited: Option<&LimitedCgroup>) -> (Vec<Level>, u64) {
@@ -137,13 +154,23 @@ pub fn record(
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         Recorder::new(watched, limited, end_condition)?.run(start)
     };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, record);
-        match thread.context("start the recorder")?.join() {
-            Ok(recorded) => recorded,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+    let over = AtomicBool::new(false);
+    let mut logins = login::room(end_condition.limit_ns)?;
+    let mut recording = std::thread::scope(|scope| {
+        let user = std::thread::Builder::new().spawn_scoped(scope, || login::repeat(&mut logins, &over));
+        let user = user.context("start the thread that logs in")?;
+        let recorder = std::thread::Builder::new().spawn_scoped(scope, record);
+        let recorded = recorder.context("start the recorder").map(join);
+        over.store(true, Ordering::Release);
+        join(user)?;
+        recorded?
+    })?;
+    recording.logins = logins;
+    Ok(recording)
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 struct Recorder<'a> {
@@ -151,7 +178,7 @@ struct Recorder<'a> {
     limited: Option<&'a LimitedCgroup>,
     end_condition: &'a EndCondition<'a>,
     meminfo: File,
-    pressure: File,
+    pressure: Option<File>,
     vmstat: File,
     buffer: [u8; BUFFER_BYTES],
     recording: Recording,
@@ -172,14 +199,17 @@ impl<'a> Recorder<'a> {
         let total_kib = value(read(&meminfo, &mut buffer)?, "MemTotal:").context(MEMINFO)?;
         // Late ticks are not made up for, so there are never more than these.
         let ticks = usize::try_from(end_condition.limit_ns / TICK_NS)? + 2;
-        let samples = Vec::with_capacity(usize::try_from(end_condition.limit_ns / SAMPLE_INTERVAL_NS)? + 3);
-        let usage = watched.usage_files.iter().map(|_| Vec::with_capacity(ticks)).collect();
+        let room = usize::try_from(end_condition.limit_ns / SAMPLE_INTERVAL_NS)? + 3;
+        let samples = Vec::with_capacity(room);
+        let each = |room| watched.usage_files.iter().map(|_| Vec::with_capacity(room)).collect();
+        let (usage, swap) = (each(ticks), each(room));
         Ok(Self {
             watched,
             limited,
             end_condition,
             meminfo,
-            pressure: File::open(PRESSURE).context("no pressure-stall information (CONFIG_PSI, psi=1)")?,
+            // Some machines have none (psi=0).
+            pressure: File::open(PRESSURE).ok(),
             vmstat: File::open(VMSTAT).context(VMSTAT)?,
             buffer,
             recording: Recording {
@@ -187,7 +217,9 @@ impl<'a> Recorder<'a> {
                 end: 0,
                 samples,
                 usage,
-                is_over: false,
+                swap,
+                over: None,
+                logins: Vec::new(),
                 timed_out: false,
                 total_kib,
                 oom_kills: 0,
@@ -199,6 +231,7 @@ impl<'a> Recorder<'a> {
     fn run(mut self, start: impl FnOnce()) -> Result<Recording> {
         self.sample()?;
         self.read_usage();
+        self.read_swap();
         let oom_kills = self.oom_kills()?;
         self.recording.start = clock::now();
         start();
@@ -215,6 +248,7 @@ impl<'a> Recorder<'a> {
             }
             next_sample = (next_sample + SAMPLE_INTERVAL_NS).max(now);
             let recovered = self.sample()?;
+            self.read_swap();
             if now - self.recording.start >= self.end_condition.limit_ns {
                 self.recording.timed_out = true;
                 break;
@@ -233,7 +267,8 @@ impl<'a> Recorder<'a> {
         }
         self.recording.end = clock::now();
         self.recording.oom_kills = self.oom_kills()? - oom_kills;
-        self.recording.is_over = over_since.is_some() || (self.end_condition.is_over)();
+        let end = self.recording.end;
+        self.recording.over = over_since.or_else(|| (self.end_condition.is_over)().then_some(end));
         (self.end_condition.clean_up)()?;
         Ok(self.recording)
     }
@@ -255,9 +290,11 @@ impl<'a> Recorder<'a> {
             swap_free: number("SwapFree:")?,
             ..Sample::default()
         };
-        let text = read(&self.pressure, &mut self.buffer)?;
-        let stalled = |kind| total(text, kind).context("/proc/pressure/memory");
-        (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
+        if let Some(pressure) = &self.pressure {
+            let text = read(pressure, &mut self.buffer)?;
+            let stalled = |kind| total(text, kind).context("/proc/pressure/memory");
+            (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
+        }
         let (available, all) = match self.limited {
             None => (sample.available, self.recording.total_kib),
             Some(group) => {
@@ -275,13 +312,13 @@ impl<'a> Recorder<'a> {
     /// Reads how much memory each cgroup has. Unlike a process's counters, those of a cgroup can be read
     /// without a reference to the memory of a process that ends.
     fn read_usage(&mut self) {
-        for (file, usage) in self.watched.usage_files.iter().zip(&mut self.recording.usage) {
-            // A cgroup that is gone has no memory any more.
-            let bytes = number_in(file, &mut self.buffer).unwrap_or(0);
-            if usage.len() < usage.capacity() {
-                usage.push(Usage { at: clock::now(), kib: bytes / 1024 });
-            }
-        }
+        let files = self.watched.usage_files.iter().map(|(memory, _)| memory);
+        push_all(files.zip(&mut self.recording.usage), &mut self.buffer);
+    }
+
+    fn read_swap(&mut self) {
+        let files = self.watched.usage_files.iter().map(|(_, swap)| swap);
+        push_all(files.zip(&mut self.recording.swap), &mut self.buffer);
     }
 
     /// Reaps processes as soon as they end, as a desktop does: some contestants take a zombie for a living
@@ -293,6 +330,14 @@ impl<'a> Recorder<'a> {
                 *ended = !matches!(waitid(WaitId::PidFd(pidfd.as_fd()), how), Ok(None));
             }
         }
+    }
+}
+
+/// Adds what each cgroup's file says now. A cgroup that is gone has no memory any more.
+fn push_all<'a>(files: impl Iterator<Item = (&'a File, &'a mut Vec<Usage>)>, buffer: &mut [u8]) {
+    for (file, usage) in files.filter(|(_, usage)| usage.len() < usage.capacity()) {
+        let bytes = number_in(file, buffer).unwrap_or(0);
+        usage.push(Usage { at: clock::now(), kib: bytes / 1024 });
     }
 }
 

@@ -11,10 +11,9 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
-use super::frames::Frame;
+use protocol::load::MAX_CHILDREN;
 
-/// The most processes that one workload starts.
-pub const MAX_CHILDREN: usize = 256;
+use super::frames::Frame;
 
 /// What precedes the frames. All zeroes at first.
 #[repr(C)]
@@ -23,8 +22,8 @@ struct Header {
     started: AtomicU32,
     /// 1 when the workload is prepared.
     ready: AtomicU32,
-    /// When the workload had allocated all its memory, in nanoseconds on the monotonic clock.
-    allocated: AtomicU64,
+    /// When the workload had done all it had to, in nanoseconds on the monotonic clock.
+    done: AtomicU64,
     /// Frames that have ended.
     ended: AtomicU64,
     /// When the current frame should end.
@@ -124,14 +123,14 @@ impl SharedPage {
         }
     }
 
-    /// Notes when the workload had allocated all its memory.
-    pub fn set_allocated(&self, at: u64) {
-        self.header.allocated.store(at, Ordering::Release);
+    /// Notes when the workload had done all it had to.
+    pub fn set_done(&self, at: u64) {
+        self.header.done.store(at, Ordering::Release);
     }
 
-    /// When the workload had allocated all its memory.
-    pub fn allocated(&self) -> Option<u64> {
-        Some(self.header.allocated.load(Ordering::Acquire)).filter(|&at| at > 0)
+    /// When the workload had done all it had to.
+    pub fn done(&self) -> Option<u64> {
+        Some(self.header.done.load(Ordering::Acquire)).filter(|&at| at > 0)
     }
 
     /// Notes a process that the workload started.
@@ -201,16 +200,16 @@ mod tests {
     fn both_sides_share_all_values() {
         let (ours, fd) = SharedPage::create(4).unwrap();
         let theirs = SharedPage::open(&File::from(fd)).unwrap();
-        assert!(!ours.is_ready() && ours.allocated().is_none() && ours.children().next().is_none());
+        assert!(!ours.is_ready() && ours.done().is_none() && ours.children().next().is_none());
         theirs.set_ready();
-        theirs.set_allocated(9);
+        theirs.set_done(9);
         theirs.set_child(0, 77);
         theirs.set_child(1, 78);
         theirs.set_grown(1);
         ours.start();
         theirs.wait_for_start();
         assert!(ours.is_ready() && !ours.is_grown(0) && ours.is_grown(1));
-        assert_eq!((ours.allocated(), ours.children().collect::<Vec<_>>()), (Some(9), vec![77, 78]));
+        assert_eq!((ours.done(), ours.children().collect::<Vec<_>>()), (Some(9), vec![77, 78]));
     }
 
     #[test]

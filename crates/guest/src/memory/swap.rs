@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Swap space: on zram, or on a loop device whose file is in memory.
+//! Swap space: on zram, on a disk, or on a loop device whose file is in memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -53,6 +53,8 @@ pub struct Area {
 enum Kind {
     Zram,
     Loop(File),
+    /// The device's name.
+    Disk(&'static str),
 }
 
 impl Area {
@@ -94,6 +96,20 @@ impl Area {
         Ok(area)
     }
 
+    /// Switches swap on a whole disk on, such as `vdc`.
+    ///
+    /// # Errors
+    /// When there is no such disk, or swapon(2) fails.
+    pub fn on_disk(name: &'static str) -> Result<Self> {
+        const SECTOR_BYTES: u64 = 512;
+        let path = format!("/sys/block/{name}/size");
+        let text = fs::read_to_string(&path).context(path)?;
+        let sectors: u64 = text.trim_end().parse().with_context(|| format!("size of {name}: {text}"))?;
+        let area = Self { kind: Kind::Disk(name) };
+        area.switch_on(sectors * SECTOR_BYTES)?;
+        Ok(area)
+    }
+
     /// The zram device's name in sysfs; `None` for another device.
     pub fn zram_name(&self) -> Option<&'static str> {
         matches!(self.kind, Kind::Zram).then_some(ZRAM)
@@ -103,6 +119,7 @@ impl Area {
         match self.kind {
             Kind::Zram => format!("/dev/{ZRAM}"),
             Kind::Loop(_) => LOOP.to_owned(),
+            Kind::Disk(name) => format!("/dev/{name}"),
         }
     }
 
@@ -126,6 +143,7 @@ impl Area {
         ensure!(ret == 0, "swapoff {path}: {}", io::Error::last_os_error());
         match &self.kind {
             Kind::Zram => fs::write(zram_file("reset"), "1").context("reset zram"),
+            Kind::Disk(_) => Ok(()),
             Kind::Loop(device) => {
                 // SAFETY: the call takes no memory.
                 let ret = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) };

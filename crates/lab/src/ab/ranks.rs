@@ -1,25 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The exact rank-sum test: whether the values of one group are smaller than those of another.
+//! The exact stratified rank-sum test: whether one contestant's values are smaller than another's over many loads.
 //!
-//! It is for runs that are not paired; [`crate::ab::stats`] compares pairs. Nothing is assumed about the
-//! distribution of the noise, only that without a difference all runs are exchangeable. That also holds if
-//! conditions drift, as long as the groups alternate; the test is then conservative.
+//! It is for runs that are not paired; [`crate::ab::stats`] compares pairs. Values are ranked within each load
+//! only, because loads differ by more than contestants do, and the rank sums are added up (van Elteren 1960, with
+//! equal weights). Nothing is assumed about the distribution of the noise, only that without a difference the runs
+//! of a load are exchangeable. That also holds if conditions drift, as long as the groups alternate; the test is
+//! then conservative.
 
-use crate::ab::verdict::Verdict;
+/// The runs of two groups under one load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stratum {
+    /// The values of the group in question.
+    pub values: Vec<f64>,
+    /// The values of the other one.
+    pub others: Vec<f64>,
+}
 
-/// The probability of a false claim per comparison, both directions together.
-const ALPHA: f64 = 0.05;
-
-/// Returns the one-sided p-value: the probability that the rank sum of `values` among both groups is as small
-/// as this one or smaller if there is no difference (Wilcoxon 1945; Mann and Whitney 1947). It is exact.
-/// Equal values share the mean of their ranks. 1 if a group is empty. Infinity is allowed; NaN is the largest
-/// value.
+/// Returns the one-sided p-value: the probability that the rank sums of `values` are together as small as these or
+/// smaller if there is no difference. It is exact. Equal values share the mean of their ranks. Strata in which
+/// a group is empty do not count; 1 without any other. Infinity is allowed; NaN is the largest value.
 #[must_use]
-pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
-    let mut all: Vec<(f64, bool)> =
-        values.iter().map(|v| (*v, true)).chain(others.iter().map(|v| (*v, false))).collect();
+pub fn p_smaller(strata: &[Stratum]) -> f64 {
+    let (mut found, mut probabilities) = (0, vec![1.0]);
+    for stratum in strata.iter().filter(|s| !s.values.is_empty() && !s.others.is_empty()) {
+        let (sum, more) = rank_sums(stratum);
+        found += sum;
+        let mut next = vec![0.0; probabilities.len() + more.len() - 1];
+        for (a, p) in probabilities.iter().enumerate() {
+            for (b, q) in more.iter().enumerate() {
+                next[a + b] += p * q;
+            }
+        }
+        probabilities = next;
+    }
+    probabilities.iter().take(found + 1).sum::<f64>().min(1.0)
+}
+
+/// Returns twice the rank sum of a stratum's values, so that means of ranks are whole numbers, and the probability
+/// of each such sum.
+fn rank_sums(stratum: &Stratum) -> (usize, Vec<f64>) {
+    let mut all: Vec<(f64, bool)> = stratum.values.iter().map(|v| (*v, true)).collect();
+    all.extend(stratum.others.iter().map(|v| (*v, false)));
     all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    // Twice the rank, so that means of ranks are whole numbers.
     let mut ranks = Vec::with_capacity(all.len());
     let mut found = 0;
     for group in all.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
@@ -28,45 +50,70 @@ pub fn p_smaller(values: &[f64], others: &[f64]) -> f64 {
         ranks.extend(std::iter::repeat_n(rank, group.len()));
     }
     // ways[count][sum]: the number of ways to choose `count` ranks with this sum.
-    let mut ways = vec![vec![0.0; found + 1]; values.len() + 1];
-    let mut choices = vec![0.0; values.len() + 1];
-    (ways[0][0], choices[0]) = (1.0, 1.0);
+    let own = stratum.values.len();
+    let largest: usize = ranks.iter().sum();
+    let mut ways = vec![vec![0.0; largest + 1]; own + 1];
+    ways[0][0] = 1.0;
     for rank in ranks {
-        for count in (1..=values.len()).rev() {
-            choices[count] += choices[count - 1];
-            for sum in rank..=found {
+        for count in (1..=own).rev() {
+            for sum in rank..=largest {
                 ways[count][sum] += ways[count - 1][sum - rank];
             }
         }
     }
-    ways[values.len()].iter().sum::<f64>() / choices[values.len()]
+    let all_ways: f64 = ways[own].iter().sum();
+    (found, ways[own].iter().map(|n| n / all_ways).collect())
 }
 
-/// Compares `ours` with `others[best]`, the best of several groups; smaller is better. Both directions are
-/// tested at the same level. The level is divided by the number of groups because the best was chosen after
-/// the fact. Returns `Better`, `Worse` or `None`, never `Same`.
+/// Returns which of several hypotheses are rejected so that the probability of one or more false rejections is at
+/// most `alpha` (Holm 1979).
 #[must_use]
-pub fn against_best(ours: &[f64], others: &[Vec<f64>], best: usize) -> Verdict {
-    let Some(theirs) = others.get(best) else { return Verdict::None };
-    let level = ALPHA / 2.0 / others.len() as f64;
-    if p_smaller(ours, theirs) <= level {
-        Verdict::Better
-    } else if p_smaller(theirs, ours) <= level {
-        Verdict::Worse
-    } else {
-        Verdict::None
+pub fn holm(p_values: &[f64], alpha: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));
+    let mut rejected = vec![false; p_values.len()];
+    for (place, &i) in order.iter().enumerate() {
+        if p_values[i] > alpha / (p_values.len() - place) as f64 {
+            break;
+        }
+        rejected[i] = true;
     }
+    rejected
+}
+
+/// Returns an interval that has the median of what these values are drawn from with at least 95 %, whatever the
+/// distribution: two order statistics. `None` with fewer than six values, which cannot tell.
+#[must_use]
+pub fn median_interval(values: &[f64]) -> Option<[f64; 2]> {
+    let n = values.len();
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    // The binomial probability that at most `k` values are below the median.
+    let (mut term, mut below) = (0.5_f64.powi(i32::try_from(n).ok()?), 0.0);
+    let mut found = None;
+    for k in 0..n / 2 {
+        below += term;
+        if 2.0 * below > 0.05 {
+            break;
+        }
+        found = Some([sorted[k], sorted[n - 1 - k]]);
+        term *= (n - k) as f64 / (k + 1) as f64;
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ab::stats::median;
 
-    /// The same by enumerating all assignments of values to groups.
-    fn by_trying(values: &[f64], others: &[f64]) -> f64 {
-        let all: Vec<f64> = [values, others].concat();
-        let rank = |v: f64| {
+    fn stratum(values: &[f64], others: &[f64]) -> Stratum {
+        Stratum { values: values.to_vec(), others: others.to_vec() }
+    }
+
+    /// Returns the rank sums of all assignments of a stratum's values to its groups, the real one first.
+    fn all_sums(stratum: &Stratum) -> Vec<f64> {
+        let all: Vec<f64> = [stratum.values.clone(), stratum.others.clone()].concat();
+        let rank = |v: f64| -> f64 {
             all.iter()
                 .map(|a| {
                     if *a < v {
@@ -77,93 +124,63 @@ mod tests {
                         0.0
                     }
                 })
-                .sum::<f64>()
+                .sum()
         };
-        let found: f64 = values.iter().map(|v| rank(*v)).sum();
-        let sums: Vec<f64> = (0_u32..1 << all.len())
-            .filter(|set| set.count_ones() as usize == values.len())
-            .map(|set| (0..all.len()).filter(|i| set >> i & 1 == 1).map(|i| rank(all[i])).sum())
-            .collect();
-        sums.iter().filter(|sum| **sum <= found).count() as f64 / sums.len() as f64
+        let sets = (0_u32..1 << all.len()).filter(|s| s.count_ones() as usize == stratum.values.len());
+        let sum = |set: u32| (0..all.len()).filter(|i| set >> i & 1 == 1).map(|i| rank(all[i])).sum();
+        std::iter::once(stratum.values.iter().map(|v| rank(*v)).sum()).chain(sets.map(sum)).collect()
     }
 
     #[test]
     fn it_is_exact() {
-        assert!(
-            (p_smaller(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]) - 1.0 / 252.0).abs() < 1e-12
-        );
-        assert!((p_smaller(&[6.0, 7.0], &[1.0, 2.0]) - 1.0).abs() < 1e-12);
         let inf = f64::INFINITY;
-        let groups: [&[f64]; 6] =
-            [&[], &[3.0], &[1.0, 3.0, 5.0], &[3.0, 3.0, 4.0, inf], &[2.0, 6.0, 6.0, inf, inf], &[0.5; 4]];
+        let groups: [&[f64]; 5] =
+            [&[3.0], &[1.0, 3.0, 5.0], &[3.0, 3.0, 4.0, inf], &[2.0, 6.0, inf], &[0.5; 4]];
         for a in groups {
             for b in groups {
-                let (p, tried) = (p_smaller(a, b), by_trying(a, b));
+                let strata = [stratum(a, b), stratum(&[1.0, 4.0], &[2.0, 3.0, 9.0])];
+                let (first, second) = (all_sums(&strata[0]), all_sums(&strata[1]));
+                let found = first[0] + second[0];
+                let sums: Vec<f64> =
+                    first[1..].iter().flat_map(|x| second[1..].iter().map(move |y| x + y)).collect();
+                let tried = sums.iter().filter(|sum| **sum <= found).count() as f64 / sums.len() as f64;
+                let p = p_smaller(&strata);
                 assert!((p - tried).abs() < 1e-12, "{a:?} {b:?}: {p}, should be {tried}");
             }
         }
+        let five = stratum(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]);
+        assert!((p_smaller(&[five]) - 1.0 / 252.0).abs() < 1e-12);
+        assert_eq!(p_smaller(&[]), 1.0);
+        assert_eq!(p_smaller(&[stratum(&[], &[1.0]), stratum(&[1.0], &[])]), 1.0);
     }
 
     #[test]
-    fn a_claim_needs_enough_runs() {
-        let runs = |n: u8, from: f64| (0..n).map(|i| from + f64::from(i)).collect::<Vec<_>>();
-        let both = |n| [runs(n, 30.0), runs(n, 20.0)];
-        assert_eq!(against_best(&runs(5, 10.0), &both(5), 1), Verdict::Better);
-        assert_eq!(against_best(&runs(4, 10.0), &both(4), 1), Verdict::None, "luck in two tries");
-        assert_eq!(against_best(&runs(4, 10.0), &both(4)[1..], 0), Verdict::Better);
-        assert_eq!(against_best(&runs(3, 10.0), &both(3)[1..], 0), Verdict::None, "three runs can be luck");
-        assert_eq!(against_best(&runs(5, 25.0), &both(5), 1), Verdict::Worse);
-        assert_eq!(against_best(&runs(5, 22.0), &both(5), 1), Verdict::None);
-        assert_eq!(against_best(&runs(5, 10.0), &[], 0), Verdict::None);
+    fn loads_add_up() {
+        let three = |from: f64| vec![from, from + 1.0, from + 2.0];
+        let load = |level: f64| stratum(&three(level), &three(level + 10.0));
+        assert!((p_smaller(&[load(0.0)]) - 0.05).abs() < 1e-12);
+        assert!((p_smaller(&[load(0.0), load(1000.0)]) - 0.0025).abs() < 1e-12);
+        let swapped = |s: &Stratum| Stratum { values: s.others.clone(), others: s.values.clone() };
+        let mixed = [load(0.0), swapped(&load(0.0))];
+        assert!(p_smaller(&mixed) > 0.4, "one load each way says nothing");
+        // Exchanging the groups exchanges the directions.
+        assert_eq!(p_smaller(&mixed.each_ref().map(swapped)), p_smaller(&mixed));
     }
 
-    /// Exchanging the two groups exchanges the verdicts.
     #[test]
-    fn better_and_worse_are_judged_alike() {
-        let swapped = |verdict| match verdict {
-            Verdict::Better => Verdict::Worse,
-            Verdict::Worse => Verdict::Better,
-            other => other,
-        };
-        let mut claims = 0;
-        for set in (0_u32..1 << 10).filter(|set| set.count_ones() == 5) {
-            let group = |own: u32| -> Vec<f64> {
-                (0..10_u8).filter(|i| set >> i & 1 == own).map(f64::from).collect()
-            };
-            let verdict = against_best(&group(1), &[group(0)], 0);
-            claims += usize::from(verdict.is_difference());
-            assert_eq!(against_best(&group(0), &[group(1)], 0), swapped(verdict), "{set:b}");
-        }
-        assert!(claims > 0);
+    fn many_claims_need_more_each() {
+        assert_eq!(holm(&[0.04, 0.01, 0.03], 0.05), [false, true, false]);
+        assert_eq!(holm(&[0.04, 0.01, 0.02], 0.05), [true, true, true]);
+        assert_eq!(holm(&[0.9, 0.0], 0.05), [false, true]);
+        assert_eq!(holm(&[], 0.05), [false; 0]);
     }
 
-    /// Without a difference, the rate of claims over all assignments of runs is at most [`ALPHA`].
     #[test]
-    fn luck_alone_makes_few_claims() {
-        const OURS: u32 = 5;
-        const THEIRS: u32 = 4;
-        let (mut better, mut worse, mut deals) = (0, 0, 0);
-        for set in (0_u32..1 << (OURS + 2 * THEIRS)).filter(|set| set.count_ones() == OURS) {
-            let (ours, rest): (Vec<u32>, Vec<u32>) = (0..OURS + 2 * THEIRS).partition(|i| set >> i & 1 == 1);
-            let ours: Vec<f64> = ours.into_iter().map(f64::from).collect();
-            // The two others are interchangeable: the smallest of their runs is the first one's.
-            let is_half = |other: &u32| other.count_ones() == THEIRS && other & 1 == 1;
-            for other in (0_u32..1 << (2 * THEIRS)).filter(is_half) {
-                let of = |own: u32| {
-                    let its = |i: &usize| other >> i & 1 == own;
-                    (0..rest.len()).filter(its).map(|i| f64::from(rest[i])).collect::<Vec<_>>()
-                };
-                let theirs = [of(1), of(0)];
-                let best = usize::from(median(&theirs[1]) < median(&theirs[0]));
-                deals += 1;
-                match against_best(&ours, &theirs, best) {
-                    Verdict::Better => better += 1,
-                    Verdict::Worse => worse += 1,
-                    _ => (),
-                }
-            }
-        }
-        assert!(better > 0 && worse > 0, "{better} {worse} of {deals}");
-        assert!(f64::from(better + worse) / f64::from(deals) <= ALPHA, "{better} {worse} of {deals}");
+    fn the_interval_covers_the_median() {
+        let values = |n: u8| (1..=n).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(median_interval(&values(5)), None);
+        // From tables of the sign test.
+        assert_eq!(median_interval(&values(6)), Some([1.0, 6.0]));
+        assert_eq!(median_interval(&values(20)), Some([6.0, 15.0]));
     }
 }

@@ -108,20 +108,25 @@ pub(super) struct AbArgs {
 /// Compare low-memory killers in a Debian guest, under the same loads
 ///
 /// Writes target/lab/faceoff.jsonl after every run, faceoff.json and faceoff.html after every round.
-/// Each contestant is a folder in faceoff/contestants. Finding (exit code 1): a wrong victim of
-/// memreap, or a variant in which another contestant is better.
+/// Each contestant is a folder in faceoff/contestants, each load a file in faceoff/loads; the machines
+/// are in faceoff/machines.toml. Finding (exit code 1): a wrong victim or a needless kill of memreap, or
+/// a load under which another contestant is better.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  lab faceoff                             all contestants and variants; takes some hours
-  lab faceoff earlyoom memreap --variant hog --runs 3
+  lab faceoff                             all contestants and loads; takes many hours
+  lab faceoff earlyoom memreap --load hog@desktop --load peak --runs 3
   lab faceoff --continue                  the rest of an interrupted face-off")]
 pub(super) struct FaceoffArgs {
     /// Contestants [default: all]
     pub(super) contestants: Vec<String>,
-    /// Only this load, or "idle" (repeatable) [default: all]
-    #[arg(long = "variant", value_name = "VARIANT")]
-    pub(super) variants: Vec<String>,
-    /// Rounds; each runs every contestant once in every variant
+    /// Only this load, on all its machines or on one; "@MACHINE" is all loads there (repeatable) [default:
+    /// all]
+    #[arg(long = "load", value_name = "LOAD[@MACHINE]")]
+    pub(super) loads: Vec<String>,
+    /// Run everybody once more with vm.watermark_scale_factor=100, which memreap's package sets
+    #[arg(long)]
+    pub(super) watermark: bool,
+    /// Rounds; each runs every contestant once under every load
     #[arg(long, default_value_t = 5)]
     pub(super) runs: usize,
     /// The seed of the first round's loads; it is incremented in every round

@@ -313,7 +313,8 @@ fn command_line() -> String {
 fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
     let options = faceoff::Options {
         contestants: args.contestants,
-        variants: args.variants,
+        loads: args.loads,
+        watermark: args.watermark,
         runs: args.runs,
         seed: args.seed,
         limit_s: args.limit,
@@ -328,7 +329,7 @@ fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
         print!("{}", faceoff::terminal::render(&result.summary, table::stdout_style().1));
     }
     if let Some(folder) = args.svg {
-        for file in faceoff::page::write_svgs(&result.summary, &result.runs, &folder)? {
+        for file in faceoff::plots::write_svgs(&result.summary, &result.runs, &folder)? {
             ctx.progress.note(&format!("plot: {}", file.display()));
         }
     }

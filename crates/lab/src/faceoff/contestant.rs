@@ -11,6 +11,12 @@ use serde::Deserialize;
 
 use crate::kernel::Tree;
 
+/// What follows a contestant's name when the kernel begins to reclaim early. The setting is a factor of the
+/// experiment: everybody is run with and without it.
+const WATERMARK_SUFFIX: &str = "+watermark";
+/// The setting, which the package of memreap brings.
+const WATERMARK_SETUP: &str = "echo 100 >/proc/sys/vm/watermark_scale_factor";
+
 /// The folder of the contestants in the checkout.
 pub const CONTESTANTS_FOLDER: &str = "faceoff/contestants";
 
@@ -76,15 +82,28 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// Whether it is one of this project's daemons, which are compared with all others. The kernel alone with
-    /// this project's settings is one of the others.
+    /// Whether it is one of this project's daemons, which are compared with all others.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.files_of == "memreap" && self.unit.is_some()
+        self.files_of == "memreap"
+    }
+
+    /// Whether the kernel begins to reclaim early for it.
+    #[must_use]
+    pub fn has_watermark(&self) -> bool {
+        self.name.ends_with(WATERMARK_SUFFIX)
+    }
+
+    fn with_watermark(&self) -> Self {
+        let mut other = self.clone();
+        other.name += WATERMARK_SUFFIX;
+        other.title += ", watermark 100";
+        other.setup.push(WATERMARK_SETUP.to_owned());
+        other
     }
 }
 
-/// Reads all contestants and returns them in their order.
+/// Reads all contestants and returns them in their order, each without and with the early reclaim.
 ///
 /// # Errors
 /// When a file cannot be read or is invalid. Names the file and the key.
@@ -116,7 +135,7 @@ pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
             contestant.setup.splice(..0, setup.iter().cloned());
         }
     }
-    Ok(all)
+    Ok(all.into_iter().flat_map(|c| [c.with_watermark(), c].into_iter().rev()).collect())
 }
 
 fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
@@ -190,11 +209,6 @@ mod tests {
         assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
         assert_eq!(x.install, [("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]);
         assert!(!x.is_ours());
-        let ours = |unit| {
-            let text = format!("title = \"X\"\norder = 3\nlike = \"memreap\"\n{unit}");
-            parse(Path::new("/no/repo"), "x", &text).unwrap().is_ours()
-        };
-        assert!(ours("unit = \"x.service\"\n") && !ours(""));
     }
 
     #[test]
@@ -221,17 +235,23 @@ mod tests {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let all = load(repo).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        let others = ["none", "earlyoom", "nohang", "systemd-oomd", "memreap-sysctl"];
-        assert_eq!(names, [&others[..], &["memreap", "memreap-topics"]].concat());
-        let ours: Vec<&str> = all.iter().filter(|c| c.is_ours()).map(|c| c.name.as_str()).collect();
-        assert_eq!(ours, ["memreap", "memreap-topics"]);
-        assert_eq!(all[6].kernel, Tree::Memreap);
+        let peers =
+            ["none", "earlyoom", "earlyoom-tuned", "nohang", "nohang-tuned", "oomd-fedora", "oomd-ubuntu"];
+        let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
+        assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics"]].concat());
+        assert_eq!(names[..2], ["none", "none+watermark"]);
+        let ours: Vec<&Contestant> = all.iter().filter(|c| c.is_ours()).collect();
+        assert!(ours.len() == 4 && ours.iter().all(|c| c.name.starts_with("memreap")));
         // The setup of `memreap` is also that of all contestants that are like it.
-        assert!(!all[5].setup.is_empty() && all[4].setup == all[5].setup && all[6].setup == all[5].setup);
-        assert_eq!(select(&all, &["nohang".into(), "none".into()]).unwrap().len(), 2);
-        assert_eq!(select(&all, &[]).unwrap().len(), 7);
+        assert!(!ours[0].setup.is_empty() && ours[0].setup == ours[2].setup);
+        assert_eq!((ours[2].kernel, ours[0].kernel), (Tree::Memreap, Tree::Stock));
+        assert!(ours[1].has_watermark() && ours[1].setup.len() == ours[0].setup.len() + 1);
+        assert_eq!(select(&all, &["nohang+watermark".into(), "none".into()]).unwrap().len(), 2);
         let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
-        assert!(unknown.contains("no contestant 'nothing'; there are: none, earlyoom"), "{unknown}");
+        assert!(
+            unknown.contains("no contestant 'nothing'; there are: none, none+watermark, earlyoom"),
+            "{unknown}"
+        );
     }
 
     #[test]

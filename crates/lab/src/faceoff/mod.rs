@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `lab faceoff`: compares low-memory killers in a Debian guest under the same loads.
 //!
-//! [`contestant`] reads the descriptions of the contestants, [`rootfs`] makes the guest's disk image,
+//! [`contestant`] reads the descriptions of the contestants, [`cell`] those of loads and machines, [`rootfs`] makes the guest's disk image,
 //! [`snapshot`] boots the guest once, saves its state and restores it for every run. [`record`] collects the
-//! guest's events, [`summary`] evaluates all runs, [`page`] and [`terminal`] show them. The guest's part is
+//! guest's events, [`summary`] evaluates all runs, [`page`], [`plots`] and [`terminal`] show them. The guest's part is
 //! `guest faceoff` in `crates/guest`.
 
+pub mod cell;
 pub mod contestant;
 pub mod page;
+pub mod plots;
 pub mod record;
 pub mod rootfs;
 pub mod snapshot;
@@ -17,6 +19,7 @@ mod tables;
 pub mod terminal;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,26 +28,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use protocol::faceoff::{Event, Job, Variant};
+use protocol::faceoff::{Event, Job};
 
+use cell::Cell;
 use contestant::{Contestant, Origin};
 use record::Run;
-use snapshot::{GuestFailure, Snapshot};
-use stolen::CpuTimes;
+use snapshot::{GuestFailure, Ingredients, SNAPSHOTS};
 use summary::{Meta, Summary};
 
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::host::write_atomically;
-use crate::kernel::{self, Tree};
+use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
+use crate::vm::accel::Accel;
 use crate::vm::image;
 use crate::vm::job::Arm;
 use crate::vm::probe;
 
-/// The duration of the variant `idle`.
-const IDLE_SECONDS: u64 = 60;
 /// The time from the start of the contestant to that of the load.
 const SETTLE_SECONDS: u64 = 3;
 /// How long a run may take in addition to these times: for restoring the guest, starting the contestant and
@@ -61,9 +63,11 @@ const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 pub struct Options {
     /// The names of contestants; all of them if empty.
     pub contestants: Vec<String>,
-    /// The names of variants; all of them if empty.
-    pub variants: Vec<String>,
-    /// The number of rounds. Each runs every contestant once in every variant.
+    /// The names of loads, or of loads on machines; all of them if empty.
+    pub loads: Vec<String>,
+    /// Whether everybody is also run with the early reclaim that memreap's package sets.
+    pub watermark: bool,
+    /// The number of rounds. Each runs every contestant once in every cell.
     pub runs: usize,
     /// The seed of the loads in round 0.
     pub seed: u64,
@@ -93,11 +97,11 @@ struct Header {
 /// Checks the options.
 ///
 /// # Errors
-/// When a contestant or a variant does not exist, a number is out of range, or a contestant's file is
+/// When a contestant or a load does not exist, a number is out of range, or a contestant's file is
 /// invalid.
 pub fn check(ctx: &Context, options: &Options) -> Result<()> {
-    contestant::select(&contestant::load(&ctx.repo)?, &options.contestants)?;
-    variants(&options.variants)?;
+    chosen_contestants(&contestant::load(&ctx.repo)?, options)?;
+    cell::select(&cell::all(&ctx.repo)?, &options.loads)?;
     ensure!(options.runs > 0, "--runs must be at least 1");
     ensure!((1..=3600).contains(&options.limit_s), "--limit must be between 1 and 3600 seconds");
     Ok(())
@@ -112,26 +116,19 @@ pub fn check(ctx: &Context, options: &Options) -> Result<()> {
 /// runs that should be continued were made under other conditions.
 pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let all = contestant::load(&ctx.repo)?;
-    let contestants = contestant::select(&all, &options.contestants)?;
-    let variants = variants(&options.variants)?;
+    let contestants = chosen_contestants(&all, options)?;
+    let all_cells = cell::all(&ctx.repo)?;
+    let cells = cell::select(&all_cells, &options.loads)?;
     let test_bed = TestBed::prepare(ctx, &all, &contestants, options)?;
 
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
-    for contestant in &contestants {
-        let key = &test_bed.snapshot(contestant)?.key;
-        let other = run_log.runs.iter().find(|run| run.contestant == contestant.name && run.snapshot != *key);
-        ensure!(
-            other.is_none(),
-            "{}: its earlier runs were made on another kernel; start again without --continue",
-            contestant.name
-        );
-    }
-    let todo = plan(&contestants, &variants, options.runs, &run_log.runs);
+    test_bed.check_earlier(&contestants, &cells, &run_log.runs)?;
+    let todo = plan(&contestants, &cells, options.runs, &run_log.runs);
     let step = ctx.progress.step("face-off");
     let began = Instant::now();
     let mut in_a_row = 0;
-    for (done, &(round, variant, contestant)) in todo.iter().enumerate() {
+    for (done, &(round, cell, contestant)) in todo.iter().enumerate() {
         let left = match done {
             0 => String::new(),
             _ => {
@@ -140,9 +137,9 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
                 format!(", {} left", elapsed(left))
             }
         };
-        let name = format!("{variant}, {}, round {}", contestant.name, round + 1);
+        let name = format!("{}, {}, round {}", cell.name, contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
-        let run = run_undisturbed(ctx, &name, || test_bed.run_one(ctx, options, contestant, variant, round))?;
+        let run = run_undisturbed(ctx, &name, || test_bed.run_one(ctx, options, contestant, cell, round))?;
         let failure = run.failure.clone();
         run_log.add(run)?;
         in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
@@ -156,11 +153,11 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         }
         let round_over = todo.get(done + 1).is_none_or(|next| next.0 != round);
         if round_over {
-            write(ctx, &Summary::of(run_log.meta.clone(), &all, &run_log.runs), &run_log.runs)?;
+            write(ctx, &Summary::of(run_log.meta.clone(), &all, &all_cells, &run_log.runs), &run_log.runs)?;
         }
     }
     step.done(&format!("{} runs", run_log.runs.len()));
-    let summary = Summary::of(run_log.meta.clone(), &all, &run_log.runs);
+    let summary = Summary::of(run_log.meta.clone(), &all, &all_cells, &run_log.runs);
     write(ctx, &summary, &run_log.runs)?;
     Ok(FaceOff { summary, runs: run_log.runs })
 }
@@ -171,31 +168,40 @@ fn write(ctx: &Context, summary: &Summary, runs: &[Run]) -> Result<()> {
     write_atomically(&ctx.out.join("faceoff.html"), &page::html(summary, runs))
 }
 
-fn variants(names: &[String]) -> Result<Vec<Variant>> {
-    let chosen: Vec<Variant> =
-        names.iter().map(|name| name.parse().map_err(anyhow::Error::msg)).collect::<Result<_>>()?;
-    Ok(Variant::ALL.into_iter().filter(|v| chosen.is_empty() || chosen.contains(v)).collect())
+/// Returns the contestants that take part: those that are named, or all, and on request each of them once more
+/// with the early reclaim.
+fn chosen_contestants(all: &[Contestant], options: &Options) -> Result<Vec<Contestant>> {
+    let named = contestant::select(all, &options.contestants)?;
+    if !options.contestants.is_empty() && !options.watermark {
+        return Ok(named);
+    }
+    let is_chosen = |c: &&Contestant| {
+        let plain =
+            named.iter().any(|n| n.name == c.name || c.name.strip_prefix(&n.name) == Some("+watermark"));
+        plain && (options.watermark || !c.has_watermark())
+    };
+    Ok(all.iter().filter(is_chosen).cloned().collect())
 }
 
-/// Returns the runs that are still to be made, in order: in every round all variants, in every variant all
+/// Returns the runs that are still to be made, in order: in every round all cells, in every cell all
 /// contestants back to back. Each round begins with another contestant.
 fn plan<'a>(
     contestants: &'a [Contestant],
-    variants: &[Variant],
+    cells: &'a [Cell],
     rounds: usize,
     done: &[Run],
-) -> Vec<(usize, Variant, &'a Contestant)> {
+) -> Vec<(usize, &'a Cell, &'a Contestant)> {
     let mut todo = Vec::new();
     for round in 0..rounds {
-        for &variant in variants {
+        for cell in cells {
             for place in 0..contestants.len() {
                 let contestant = &contestants[(place + round) % contestants.len()];
                 let is_it = |run: &Run| {
-                    (run.round, run.variant, &run.contestant) == (round, variant, &contestant.name)
+                    (run.round, &run.cell, &run.contestant) == (round, &cell.name, &contestant.name)
                         && run.failure.is_none()
                 };
                 if !done.iter().any(is_it) {
-                    todo.push((round, variant, contestant));
+                    todo.push((round, cell, contestant));
                 }
             }
         }
@@ -206,9 +212,12 @@ fn plan<'a>(
 /// What all runs have in common.
 struct TestBed {
     meta: Meta,
+    accel: Accel,
     payload: PathBuf,
-    /// By kernel tree.
-    snapshots: BTreeMap<String, Snapshot>,
+    image: rootfs::Image,
+    guest: PathBuf,
+    /// By tree.
+    kernels: BTreeMap<String, Kernel>,
 }
 
 impl TestBed {
@@ -228,33 +237,66 @@ impl TestBed {
         let image = rootfs::get(ctx, all)?;
         let built = image::build_guest(ctx)?;
         let payload = pack(ctx, all, &built, &image::build_packaged(ctx)?)?;
-        let mut snapshots = BTreeMap::new();
-        for (tree, kernel) in &kernels {
-            let snapshot = snapshot::make(ctx, accel, kernel, &image, &built.join("guest"), &payload)?;
-            snapshots.insert(tree.clone(), snapshot);
-        }
         let mut content = Content::default();
         content.add(&image.key);
         content.add_file(&payload)?;
+        // All of them, so that it does not depend on which were selected.
+        for cell in cell::all(&ctx.repo)? {
+            content.add(serde_json::to_string(&cell.load)?);
+        }
         let fingerprint = content.key();
         let packages = all.iter().flat_map(|c| &c.packages);
         let meta = Meta {
             date: host::output(std::process::Command::new("date").arg("+%F %T %z"))?.trim().to_owned(),
             accelerator: accel.to_string(),
-            cpus: snapshot::GUEST_CPUS,
-            memory_mib: snapshot::GUEST_MEMORY_MIB,
             seed: options.seed,
             limit_s: options.limit_s,
             kernels: kernels.iter().map(|(tree, kernel)| (tree.clone(), kernel.release.clone())).collect(),
             packages: packages.filter_map(|p| Some((p.clone(), image.packages.get(p)?.clone()))).collect(),
             fingerprint,
         };
-        Ok(Self { meta, payload, snapshots })
+        Ok(Self { meta, accel, payload, image, guest: built.join("guest"), kernels })
     }
 
-    fn snapshot(&self, contestant: &Contestant) -> Result<&Snapshot> {
-        let snapshot = self.snapshots.get(&contestant.kernel.to_string());
-        snapshot.with_context(|| format!("{}: no snapshot of its kernel", contestant.name))
+    /// Returns what the snapshot is made of that a round starts from.
+    fn ingredients<'a>(
+        &'a self,
+        contestant: &Contestant,
+        cell: &'a Cell,
+        round: usize,
+    ) -> Result<Ingredients<'a>> {
+        let kernel = self.kernels.get(&contestant.kernel.to_string());
+        Ok(Ingredients {
+            accel: self.accel,
+            kernel: kernel.with_context(|| format!("{}: its kernel was not built", contestant.name))?,
+            image: &self.image,
+            guest: &self.guest,
+            payload: &self.payload,
+            machine: &cell.machine,
+            number: round % SNAPSHOTS,
+        })
+    }
+
+    /// Checks that earlier runs, which are to be continued, started from the snapshots that others would now.
+    fn check_earlier(&self, contestants: &[Contestant], cells: &[Cell], runs: &[Run]) -> Result<()> {
+        let mut keys = BTreeMap::new();
+        for run in runs {
+            let contestant = contestants.iter().find(|c| c.name == run.contestant);
+            let cell = cells.iter().find(|cell| cell.name == run.cell);
+            let (Some(contestant), Some(cell)) = (contestant, cell) else { continue };
+            let of = (contestant.kernel.to_string(), cell.machine_name.clone(), run.round % SNAPSHOTS);
+            let key = match keys.entry(of) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.ingredients(contestant, cell, run.round)?.key()?),
+            };
+            ensure!(
+                run.snapshot == *key,
+                "{}, {}: its earlier runs were made on another kernel or machine; start again without --continue",
+                run.cell,
+                run.contestant
+            );
+        }
+        Ok(())
     }
 
     fn run_one(
@@ -262,36 +304,34 @@ impl TestBed {
         ctx: &Context,
         options: &Options,
         contestant: &Contestant,
-        variant: Variant,
+        cell: &Cell,
         round: usize,
     ) -> Result<Run> {
-        let snapshot = self.snapshot(contestant)?;
+        let snapshot = snapshot::make(ctx, &self.ingredients(contestant, cell, round)?)?;
         let seed = self.meta.seed + round as u64;
-        let limit_s = if variant == Variant::Idle { IDLE_SECONDS } else { self.meta.limit_s };
+        let limit_s = cell.load.idle_s.or(cell.load.limit_s).unwrap_or(self.meta.limit_s);
         let job = Job {
             contestant: contestant.name.clone(),
             unit: contestant.unit.clone(),
             files: files_dir(ctx, contestant),
-            variant,
+            load: cell.load.clone(),
             seed,
             limit_s,
             settle_s: SETTLE_SECONDS,
             setup: contestant.setup.clone(),
         };
-        let mut run = Run::new(&contestant.name, variant, round, seed);
+        let mut run = Run::new(&contestant.name, &cell.name, round, seed);
         run.snapshot.clone_from(&snapshot.key);
-        let step = ctx.progress.step(&format!("{variant}: {}", contestant.name));
+        let step = ctx.progress.step(&format!("{}: {}", cell.name, contestant.name));
         let folder = ctx.out.join("logs/faceoff");
-        let logs = folder.join(format!("{variant}-{}-{}", contestant.name, round + 1));
+        let logs = folder.join(format!("{}-{}-{}", cell.name, contestant.name, round + 1));
         let limit = Duration::from_secs(SETTLE_SECONDS + limit_s + RUN_OVERHEAD_SECONDS);
         let began = Instant::now();
-        let mut before = None;
+        let mut watch = None;
         let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| {
             match event {
-                Event::Started { .. } => before = CpuTimes::now(),
-                Event::Result(_) | Event::Idle(_) => {
-                    run.stolen = CpuTimes::now().zip(before).map(|(now, before)| now.stolen_since(before));
-                }
+                Event::Started { .. } => watch = Some(stolen::Watch::start()),
+                Event::Result(_) | Event::Idle(_) => run.stolen = watch.take().and_then(stolen::Watch::end),
                 _ => {}
             }
             run.take(event);
@@ -320,8 +360,9 @@ fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> 
             break;
         }
         let stolen = share(&best) * 100.0;
-        ctx.progress
-            .note(&format!("{name}: {stolen:.0} % of the host's CPU time was stolen; repeating the run"));
+        ctx.progress.note(&format!(
+            "{name}: {stolen:.0} % of the host's CPU time was stolen for ten seconds; repeating the run"
+        ));
         let again = one()?;
         if again.failure.is_some() || share(&again) < share(&best) {
             best = again;
@@ -409,7 +450,7 @@ impl RunLog {
             let same = |m: &Meta| (m.fingerprint.clone(), m.seed, m.limit_s, m.accelerator.clone());
             ensure!(
                 same(&header.meta) == same(&meta),
-                "{}: its runs were made with other programs, contestants' files, another seed or limit; \
+                "{}: its runs were made with other programs, contestants' files or loads, another seed or limit; \
                  start again without --continue",
                 path.display()
             );
@@ -454,32 +495,48 @@ fn read(text: &str) -> Result<(Header, Vec<Run>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::summary::tests::{contestant, run};
+    use super::summary::tests::{cells, contestant, run};
     use super::*;
 
     #[test]
     fn another_contestant_is_first_in_each_round() {
+        let cells = cells();
         let who = ["a", "b", "c"].map(|name| contestant(name, name));
         let order = |done: &[Run]| -> String {
-            plan(&who, &[Variant::Hog, Variant::Leak], 2, done)
+            plan(&who, &cells, 2, done)
                 .iter()
-                .map(|(round, variant, who)| format!("{round}{}{} ", &variant.name()[..1], who.name))
+                .map(|(round, cell, who)| format!("{round}{}{} ", &cell.name.0[..1], who.name))
                 .collect()
         };
         assert_eq!(order(&[]), "0ha 0hb 0hc 0la 0lb 0lc 1hb 1hc 1ha 1lb 1lc 1la ");
-        let mut failed = run("c", Variant::Leak, 0, 1.0, None);
+        let mut failed = run("c", "leak", 0, 1.0, None);
         failed.failure = Some("panic".into());
-        let done = [run("a", Variant::Hog, 0, 1.0, None), run("b", Variant::Hog, 1, 1.0, None), failed];
+        let done = [run("a", "hog", 0, 1.0, None), run("b", "hog", 1, 1.0, None), failed];
         assert_eq!(order(&done), "0hb 0hc 0la 0lb 0lc 1hc 1ha 1lb 1lc 1la ");
     }
 
     #[test]
-    fn variants_are_chosen_by_name() {
-        assert_eq!(variants(&[]).unwrap(), Variant::ALL);
-        assert_eq!(variants(&["leak".into(), "hog".into()]).unwrap(), [Variant::Hog, Variant::Leak]);
-        assert!(
-            variants(&["hug".into()]).unwrap_err().to_string().contains("no variant 'hug'; there are: hog,")
-        );
+    fn the_early_reclaim_is_a_factor() {
+        let all: Vec<Contestant> =
+            ["a", "a+watermark", "b", "b+watermark"].map(|name| contestant(name, name)).to_vec();
+        let chosen = |names: &[&str], watermark| -> Vec<String> {
+            let contestants = names.iter().map(|&name| name.to_owned()).collect();
+            let options = Options {
+                contestants,
+                watermark,
+                loads: Vec::new(),
+                runs: 1,
+                seed: 1,
+                limit_s: 1,
+                keep: false,
+                resume: false,
+            };
+            chosen_contestants(&all, &options).unwrap().into_iter().map(|c| c.name).collect()
+        };
+        assert_eq!(chosen(&[], false), ["a", "b"]);
+        assert_eq!(chosen(&[], true), ["a", "a+watermark", "b", "b+watermark"]);
+        assert_eq!(chosen(&["b"], true), ["b", "b+watermark"]);
+        assert_eq!(chosen(&["b+watermark"], false), ["b+watermark"]);
     }
 
     #[test]
@@ -491,8 +548,8 @@ mod tests {
             RunLog::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
         );
         let mut run_log = RunLog::open(&path, meta("1"), false).unwrap();
-        run_log.add(run("a", Variant::Hog, 0, 1.0, None)).unwrap();
-        let mut failed = run("b", Variant::Hog, 0, 1.0, None);
+        run_log.add(run("a", "hog", 0, 1.0, None)).unwrap();
+        let mut failed = run("b", "hog", 0, 1.0, None);
         failed.failure = Some("panic".into());
         run_log.add(failed).unwrap();
         run_log.file.write_all(b"{\"contestant\":\"c").unwrap();
@@ -500,7 +557,7 @@ mod tests {
 
         let mut run_log = RunLog::open(&path, meta("1"), true).unwrap();
         assert_eq!(run_log.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
-        run_log.add(run("b", Variant::Hog, 0, 2.0, None)).unwrap();
+        run_log.add(run("b", "hog", 0, 2.0, None)).unwrap();
         drop(run_log);
         let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
         let run_log = RunLog::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use protocol::faceoff::{Death, Event, Idle, Outcome, Sample, Variant, Who};
+use protocol::faceoff::{Death, Event, Idle, Outcome, Sample, Who};
+
+use super::cell::CellName;
 
 /// A run: a line of `faceoff.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,8 +15,8 @@ use protocol::faceoff::{Death, Event, Idle, Outcome, Sample, Variant, Who};
 pub struct Run {
     /// The contestant's name.
     pub contestant: String,
-    /// The load.
-    pub variant: Variant,
+    /// The load and the machine.
+    pub cell: CellName,
     /// The number of the round, from 0.
     pub round: usize,
     /// The load's seed.
@@ -23,7 +25,8 @@ pub struct Run {
     pub snapshot: String,
     /// How long the run took on the host, in seconds.
     pub seconds: f64,
-    /// The share of the host's CPU time that was stolen during the run, 0 to 1; see [`super::stolen`].
+    /// The largest share of the host's CPU time that was stolen in ten seconds of the run, 0 to 1; see
+    /// [`super::stolen`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stolen: Option<f64>,
     /// Why the run failed, if it did.
@@ -46,10 +49,10 @@ pub struct Run {
 impl Run {
     /// Makes a run without results.
     #[must_use]
-    pub fn new(contestant: &str, variant: Variant, round: usize, seed: u64) -> Self {
+    pub fn new(contestant: &str, cell: &CellName, round: usize, seed: u64) -> Self {
         Self {
             contestant: contestant.to_owned(),
-            variant,
+            cell: cell.clone(),
             round,
             seed,
             snapshot: String::new(),
@@ -79,9 +82,9 @@ impl Run {
         }
     }
 
-    /// Whether the guest delivered the result of this variant.
+    /// Whether the guest delivered a result.
     pub fn is_complete(&self) -> bool {
-        if self.variant == Variant::Idle { self.idle.is_some() } else { self.result.is_some() }
+        self.idle.is_some() || self.result.is_some()
     }
 
     /// Returns the number of wrong victims by their kind; empty if there was none.
@@ -90,13 +93,17 @@ impl Run {
     }
 }
 
+/// Whether a process of this kind may be killed if somebody has to be.
+pub(super) fn is_right_victim(who: Who) -> bool {
+    matches!(who, Who::Hog | Who::Background)
+}
+
 /// Returns the number of victims that should not have been killed: all but hogs and background apps, and more
 /// of these than were necessary ("one too many").
 fn wrong(result: &Outcome) -> BTreeMap<String, u64> {
-    const RIGHT_VICTIMS: [Who; 2] = [Who::Hog, Who::Background];
-    let bad = result.kills.iter().filter(|(who, n)| !RIGHT_VICTIMS.contains(who) && **n > 0);
+    let bad = result.kills.iter().filter(|(who, n)| !is_right_victim(**who) && **n > 0);
     let mut wrong: BTreeMap<String, u64> = bad.map(|(who, n)| (who.to_string(), *n)).collect();
-    let kills: u64 = RIGHT_VICTIMS.iter().filter_map(|who| result.kills.get(who)).sum();
+    let kills: u64 = result.kills.iter().filter(|(who, _)| is_right_victim(**who)).map(|(_, n)| n).sum();
     if let Some(needed) = result.needed_kills.filter(|needed| kills > *needed) {
         wrong.insert("one too many".to_owned(), kills - needed);
     }
@@ -123,7 +130,11 @@ pub(super) mod tests {
         Outcome {
             longest_stall_ms: stall,
             total_stall_ms: stall,
-            low_to_recovered_ms: back,
+            longest_login_ms: 0.0,
+            late_logins: 0,
+            recovered_ms: back,
+            usable_kib: None,
+            lost_kib: 0,
             signal_to_back_ms: None,
             kills: BTreeMap::from([(Who::Hog, 1)]),
             kernel_oom_kills: 0,
@@ -143,7 +154,8 @@ pub(super) mod tests {
             wrong(&outcome).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 0)], Some(1)), []);
-        assert_eq!(judged(&[], Some(1)), [], "no kill was necessary");
+        assert_eq!(judged(&[], Some(1)), []);
+        assert_eq!(judged(&[(Who::Hog, 1)], Some(0)), [("one too many".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 1)], Some(1)), [("innocent".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Foreground, 1), (Who::System, 2)], None).len(), 2);
         assert_eq!(judged(&[(Who::Camera, 1), (Who::Background, 9)], None), [("camera".to_owned(), 1)]);
@@ -152,16 +164,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_is_complete_with_what_its_variant_measures() {
-        let mut run = Run::new("peer", Variant::Hog, 0, 7);
+    fn a_run_is_complete_with_a_result() {
+        let mut run = Run::new("peer", &CellName("hog".into()), 0, 7);
         run.take(Event::Log { text: "a\n".into() });
         run.take(Event::Log { text: "b".into() });
         assert_eq!(run.log, "a\nb\n");
         assert!(!run.is_complete());
         run.take(Event::Result(outcome(12.5, None)));
         assert!(run.is_complete());
-        run.variant = Variant::Idle;
-        assert!(!run.is_complete());
         let text = serde_json::to_string(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
     }

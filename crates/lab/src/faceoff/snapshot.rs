@@ -6,6 +6,7 @@
 //! Its jobs come through a FIFO that the lab opens before QEMU starts, because a port without a connected
 //! host is closed in the guest.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,9 +19,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{CWD, FileType, Mode as FileMode};
 use serde_json::{Value, json};
 
-use protocol::faceoff::{EVENT_PORT, Event, JOB_PORT, Job};
+use protocol::faceoff::{EVENT_PORT, Event, JOB_PORT, Job, ZRAM_PARAMETER};
 use protocol::line::{self, Lines};
+use protocol::load::Balloon;
 
+use super::cell::Machine;
 use super::record;
 use super::rootfs::Image;
 use crate::content::Content;
@@ -33,23 +36,24 @@ use crate::vm::job::Mode;
 use crate::vm::logs::{Logs, Output, append_excerpt};
 use crate::vm::qemu::{self, host_tsc_khz, option_path};
 
-/// The guest's virtual CPUs.
-pub const GUEST_CPUS: u32 = 2;
-/// The guest's memory in MiB.
-pub const GUEST_MEMORY_MIB: u32 = 2048;
+/// How many snapshots there are of each kernel and machine. A snapshot is one draw of all that differs from boot
+/// to boot, so figures of one snapshot alone would have a spread that is too small.
+pub const SNAPSHOTS: usize = 3;
 /// The size of the payload disk. It is fixed because a snapshot is only valid for disks of the same size.
 pub const PAYLOAD_DISK_BYTES: u64 = 64 << 20;
 
 /// Part of every snapshot's key. Increment it when the machine or the boot changes.
-const RECIPE_VERSION: &str = "3";
+const RECIPE_VERSION: &str = "4";
 /// The disk's changes since the image.
 const OVERLAY_FILE: &str = "overlay.qcow2";
+/// The disk for swap, on machines that have one.
+const SWAP_FILE: &str = "swap.qcow2";
 /// QEMU's state.
 const STATE_FILE: &str = "machine";
 /// Written last, so a folder that has it is a complete snapshot.
 const MARKER_FILE: &str = "snapshot.json";
 /// How many snapshots stay in the cache. Each takes about 800 MiB.
-const MAX_CACHED_SNAPSHOTS: usize = 6;
+const MAX_CACHED_SNAPSHOTS: usize = 24;
 
 /// How often the guest and QEMU are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -79,29 +83,43 @@ impl std::error::Error for GuestFailure {}
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     accel: Accel,
+    machine: Machine,
     folder: PathBuf,
     kernel: PathBuf,
-    /// The content key of kernel, image, guest program and machine: 64 hexadecimal digits.
+    /// The content key of kernel, image, guest program, machine and number: 64 hexadecimal digits.
     pub key: String,
 }
 
-/// Returns the snapshot of `image` on `kernel` with the guest program at `guest`, from the cache or made now.
-/// `payload` is the payload disk for making it.
+/// What a snapshot is made of.
+pub struct Ingredients<'a> {
+    /// How QEMU runs.
+    pub accel: Accel,
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// The Debian image.
+    pub image: &'a Image,
+    /// The guest program, which is in the payload as well.
+    pub guest: &'a Path,
+    /// The payload disk for making it.
+    pub payload: &'a Path,
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Which of [`SNAPSHOTS`] it is, from 0.
+    pub number: usize,
+}
+
+/// Returns a snapshot, from the cache or made now.
 ///
 /// # Errors
 /// When QEMU cannot be run; a [`GuestFailure`] when the guest does not boot.
-pub fn make(
-    ctx: &Context,
-    accel: Accel,
-    kernel: &Kernel,
-    image: &Image,
-    guest: &Path,
-    payload: &Path,
-) -> Result<Snapshot> {
-    let key = key(accel, kernel, image, guest)?;
+pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
+    let &Ingredients { accel, kernel, image, payload, machine, number, .. } = ingredients;
+    let key = ingredients.key()?;
     let parent = ctx.cache.join("faceoff/snapshots");
     let folder = parent.join(&key[..16]);
-    let snapshot = Snapshot { accel, folder: folder.clone(), kernel: kernel.bzimage.clone(), key };
+    let kernel_file = kernel.bzimage.clone();
+    let snapshot =
+        Snapshot { accel, machine: machine.clone(), folder: folder.clone(), kernel: kernel_file, key };
     if snapshot.is_finished() {
         return Ok(snapshot);
     }
@@ -110,7 +128,8 @@ pub fn make(
         return Ok(snapshot);
     }
     prune(&parent);
-    let step = ctx.progress.step(&format!("booting {} for a snapshot", kernel.release));
+    let what = format!("{}, {}, snapshot {}", kernel.release, machine.about, number + 1);
+    let step = ctx.progress.step(&format!("booting {what}"));
     let staging = Staging::begin(&folder)?;
     let work = staging.path();
     fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
@@ -118,18 +137,23 @@ pub fn make(
     let mut overlay = Command::new("qemu-img");
     overlay.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &backing]).arg(work.join(OVERLAY_FILE));
     host::output(&mut overlay)?;
+    if machine.swap_disk_mib > 0 {
+        let mut swap = Command::new("qemu-img");
+        swap.args(["create", "-q", "-f", "qcow2"]).arg(work.join(SWAP_FILE));
+        host::output(swap.arg(format!("{}M", machine.swap_disk_mib)))?;
+    }
 
     let logs = ctx.out.join("logs/faceoff-snapshot").join(&kernel.release);
-    let mut machine = Machine::start(accel, &snapshot.kernel, work, payload, &logs, false)?;
-    machine.follow(&step, BOOT_TIMEOUT, &mut |event| matches!(event, Event::Ready))?;
+    let mut guest = Guest::start(&snapshot, work, payload, &logs, false)?;
+    guest.follow(&step, BOOT_TIMEOUT, &[], &mut |event| matches!(event, Event::Ready))?;
     step.detail("saving the state");
-    machine.monitor.execute("stop", json!({}))?;
-    machine.monitor.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
+    guest.monitor.execute("stop", json!({}))?;
+    guest.monitor.execute("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
     // The path is relative to the working folder, so that it needs no quoting for the shell.
-    machine.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{STATE_FILE}") }))?;
+    guest.monitor.execute("migrate", json!({ "uri": format!("exec:cat >{STATE_FILE}") }))?;
     let began = Instant::now();
     loop {
-        let state = machine.monitor.execute("query-migrate", json!({}))?;
+        let state = guest.monitor.execute("query-migrate", json!({}))?;
         match state["status"].as_str() {
             Some("completed") => break,
             Some("failed" | "cancelled") => bail!("QEMU could not write its state: {state}"),
@@ -137,9 +161,9 @@ pub fn make(
             _ => thread::sleep(POLL_INTERVAL),
         }
     }
-    machine.monitor.execute("quit", json!({}))?;
-    machine.child.wait()?;
-    drop(machine);
+    guest.monitor.execute("quit", json!({}))?;
+    guest.child.wait()?;
+    drop(guest);
     let marker = work.join(MARKER_FILE);
     fs::write(&marker, json!({ "key": snapshot.key, "kernel": kernel.release }).to_string())
         .with_context(|| format!("cannot write {}", marker.display()))?;
@@ -179,20 +203,20 @@ impl Snapshot {
         step: &Step,
         sink: &mut dyn FnMut(Event),
     ) -> Result<()> {
-        let mut machine = Machine::start(self.accel, &self.kernel, &self.folder, payload, logs, true)?;
-        machine.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {STATE_FILE}") }))?;
+        let mut guest = Guest::start(self, &self.folder, payload, logs, true)?;
+        guest.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {STATE_FILE}") }))?;
         let began = Instant::now();
         loop {
-            let state = machine.monitor.execute("query-status", json!({}))?;
+            let state = guest.monitor.execute("query-status", json!({}))?;
             match state["status"].as_str() {
                 Some("inmigrate") if began.elapsed() < QMP_TIMEOUT => thread::sleep(POLL_INTERVAL),
                 Some("paused" | "running") => break,
-                _ => bail!("QEMU could not read its state: {state}\n{}", machine.evidence(10)),
+                _ => bail!("QEMU could not read its state: {state}\n{}", guest.evidence(10)),
             }
         }
-        machine.monitor.execute("cont", json!({}))?;
-        machine.job.write_all(&line::encode(job)?).context("sending the guest its job")?;
-        machine.follow(step, limit, &mut |event| {
+        guest.monitor.execute("cont", json!({}))?;
+        guest.job.write_all(&line::encode(job)?).context("sending the guest its job")?;
+        guest.follow(step, limit, &job.load.balloon, &mut |event| {
             let over = matches!(event, Event::End);
             sink(event);
             over
@@ -200,15 +224,23 @@ impl Snapshot {
     }
 }
 
-fn key(accel: Accel, kernel: &Kernel, image: &Image, guest: &Path) -> Result<String> {
-    let mut content = Content::default();
-    content.add(RECIPE_VERSION);
-    content.add(accel.to_string());
-    content.add(&kernel.key);
-    content.add(&image.key);
-    content.add(host::output(qemu::program().arg("--version"))?);
-    content.add_file(guest)?;
-    Ok(content.key())
+impl Ingredients<'_> {
+    /// Returns the content key of the snapshot.
+    ///
+    /// # Errors
+    /// When the guest program cannot be read, or QEMU not be run.
+    pub fn key(&self) -> Result<String> {
+        let mut content = Content::default();
+        content.add(RECIPE_VERSION);
+        content.add(self.accel.to_string());
+        content.add(&self.kernel.key);
+        content.add(&self.image.key);
+        content.add(host::output(qemu::program().arg("--version"))?);
+        content.add_file(self.guest)?;
+        content.add(serde_json::to_string(self.machine)?);
+        content.add(self.number.to_string());
+        Ok(content.key())
+    }
 }
 
 /// Removes all but the most recently used snapshots.
@@ -226,7 +258,8 @@ fn prune(parent: &Path) {
 }
 
 /// A running guest of the face-off.
-struct Machine {
+struct Guest {
+    memory_mib: u32,
     child: Child,
     monitor: Monitor,
     job: File,
@@ -239,12 +272,11 @@ struct Machine {
 /// The common name of the two FIFOs of QEMU's `pipe` character device.
 const JOB_PIPE: &str = "job";
 
-impl Machine {
+impl Guest {
     /// Starts QEMU in `folder`, which has the overlay. With `incoming`, it waits for its state, and writes to
-    /// the disk are discarded.
+    /// the disks are discarded.
     fn start(
-        accel: Accel,
-        kernel: &Path,
+        snapshot: &Snapshot,
         folder: &Path,
         payload: &Path,
         log_folder: &Path,
@@ -259,7 +291,7 @@ impl Machine {
         }
         let job = File::options().read(true).write(true).open(&fifos(log_folder)[0])?;
         let logs = Logs::in_folder(log_folder);
-        let mut qemu = command(accel, kernel, payload, &logs, &log_folder.join(JOB_PIPE), incoming)?;
+        let mut qemu = command(snapshot, payload, &logs, &log_folder.join(JOB_PIPE), incoming)?;
         qemu.current_dir(folder);
         logs.begin(&mut qemu)?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -269,7 +301,8 @@ impl Machine {
             bail!("QEMU has no pipes");
         };
         let allowed: Vec<String> = ALLOWED_CONSOLE_LINES.iter().map(|&a| a.to_owned()).collect();
-        let mut machine = Self {
+        let mut guest = Self {
+            memory_mib: snapshot.machine.memory_mib,
             child,
             monitor: Monitor::new(stdin, stdout),
             job,
@@ -278,15 +311,24 @@ impl Machine {
             logs,
             folder: log_folder.to_owned(),
         };
-        if let Err(e) = machine.monitor.greet() {
-            bail!("{e:#}\n{}", machine.evidence(10));
+        if let Err(e) = guest.monitor.greet() {
+            bail!("{e:#}\n{}", guest.evidence(10));
         }
-        Ok(machine)
+        Ok(guest)
     }
 
-    /// Passes the guest's events to `is_last` until it returns true. Fails if the guest does.
-    fn follow(&mut self, step: &Step, limit: Duration, is_last: &mut dyn FnMut(Event) -> bool) -> Result<()> {
+    /// Passes the guest's events to `is_last` until it returns true. Fails if the guest does. From when the
+    /// contestant runs, `balloon` takes memory away and gives it back.
+    fn follow(
+        &mut self,
+        step: &Step,
+        limit: Duration,
+        balloon: &[Balloon],
+        is_last: &mut dyn FnMut(Event) -> bool,
+    ) -> Result<()> {
         let began = Instant::now();
+        let mut started = None;
+        let mut balloon = balloon.iter();
         loop {
             // Checked before the logs are read, so that they are complete once QEMU has ended.
             let ended = self.child.try_wait()?;
@@ -300,6 +342,9 @@ impl Machine {
                         if let Some(said) = record::progress(&event) {
                             step.detail(&said);
                         }
+                        if matches!(event, Event::Started { .. }) {
+                            started = Some(Instant::now());
+                        }
                         if is_last(event) {
                             return Ok(());
                         }
@@ -309,6 +354,13 @@ impl Machine {
                         return Err(self.failure(&format!("garbage on the channel: {shown} ({e})")));
                     }
                 }
+            }
+            let is_due =
+                |step: &&Balloon| started.is_some_and(|at| at.elapsed() >= Duration::from_secs(step.at_s));
+            if let Some(due) = balloon.as_slice().first().filter(is_due) {
+                let bytes = u64::from(self.memory_mib) * (1 << 20) * u64::from(due.percent) / 100;
+                self.monitor.execute("balloon", json!({ "value": bytes }))?;
+                balloon.next();
             }
             if let Some(line) = self.output.watch.panic() {
                 return Err(self.failure(&format!("the guest panicked: {line}")));
@@ -339,7 +391,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Guest {
     fn drop(&mut self) {
         // The FIFOs are not logs.
         for fifo in fifos(&self.folder) {
@@ -353,14 +405,8 @@ fn fifos(folder: &Path) -> [PathBuf; 2] {
     ["in", "out"].map(|end| folder.join(format!("{JOB_PIPE}.{end}")))
 }
 
-fn command(
-    accel: Accel,
-    kernel: &Path,
-    payload: &Path,
-    logs: &Logs,
-    job: &Path,
-    incoming: bool,
-) -> Result<Command> {
+fn command(snapshot: &Snapshot, payload: &Path, logs: &Logs, job: &Path, incoming: bool) -> Result<Command> {
+    let Snapshot { accel, machine, kernel, .. } = snapshot;
     // Warnings (level 4) must be on the console, which is watched. Messages without a level get one that is
     // not printed there: the stack and the list of zones in each report of a memory shortage, some KB, would
     // delay the kill whose time is measured.
@@ -369,27 +415,38 @@ fn command(
          sysctl.kernel.printk=\"5 6\" \
          transparent_hugepage=never net.ifnames=0 fsck.mode=skip systemd.gpt_auto=0",
     );
+    let _ = write!(params, " {ZRAM_PARAMETER}{} {}", machine.zram_mib, machine.parameters);
     // microvm would boot faster but does not support migration.
-    let mut qemu = qemu::machine("pc", GUEST_CPUS, GUEST_MEMORY_MIB);
+    let mut qemu = qemu::machine("pc", machine.cpus, machine.memory_mib);
     qemu::accelerate(
         &mut qemu,
-        accel,
+        *accel,
         Mode::Multi,
-        GUEST_CPUS,
+        machine.cpus,
         "host,migratable=on",
         host_tsc_khz(),
         &mut params,
     );
     qemu.arg("-kernel").arg(kernel).args(["-append", &params]);
     let throwaway = if incoming { "on" } else { "off" };
-    qemu.args([
-        "-drive",
-        &format!("file={OVERLAY_FILE},format=qcow2,if=none,id=root,cache=unsafe,snapshot={throwaway}"),
-    ]);
-    qemu.args(["-device", "virtio-blk-pci,drive=root"]);
-    let payload = option_path(payload)?;
-    qemu.args(["-drive", &format!("file={payload},format=raw,if=none,id=payload,readonly=on")]);
-    qemu.args(["-device", "virtio-blk-pci,drive=payload"]);
+    let mut disk = |id: &str, file: &str, more: &str| {
+        qemu.args(["-drive", &format!("file={file},if=none,id={id},{more}")]);
+        qemu.args(["-device", &format!("virtio-blk-pci,drive={id}")]);
+    };
+    let mut speed = String::new();
+    if let Some(mb_per_s) = machine.disk_mb_per_s {
+        let _ = write!(speed, ",throttling.bps-total={}", u64::from(mb_per_s) * 1_000_000);
+    }
+    if let Some(iops) = machine.disk_iops {
+        let _ = write!(speed, ",throttling.iops-total={iops}");
+    }
+    let writable = format!("format=qcow2,cache=unsafe,snapshot={throwaway}{speed}");
+    disk("root", OVERLAY_FILE, &writable);
+    disk("payload", &option_path(payload)?, "format=raw,readonly=on");
+    if machine.swap_disk_mib > 0 {
+        disk("swap", SWAP_FILE, &writable);
+    }
+    qemu.args(["-device", "virtio-balloon-pci"]);
     qemu.args(["-chardev", &format!("file,id=console,path={}", option_path(&logs.console)?)]);
     qemu.args(["-serial", "chardev:console"]);
     qemu.args(["-device", "virtio-serial-pci"]);
@@ -499,8 +556,22 @@ mod tests {
         const KERN_WARNING: u32 = 4;
         let (kernel, payload, job) = (Path::new("/kernel"), Path::new("/payload"), Path::new("/job"));
         let logs = Logs::in_folder(Path::new("/logs"));
+        let machine = Machine {
+            swap_disk_mib: 1,
+            disk_iops: Some(7),
+            ..super::super::summary::tests::cells()[0].machine.clone()
+        };
         for accel in [Accel::Kvm, Accel::Tcg] {
-            let qemu = command(accel, kernel, payload, &logs, job, false).unwrap();
+            let snapshot = Snapshot {
+                accel,
+                machine: machine.clone(),
+                folder: PathBuf::new(),
+                kernel: kernel.to_owned(),
+                key: String::new(),
+            };
+            let qemu = command(&snapshot, payload, &logs, job, false).unwrap();
+            let arguments = crate::host::command_text(&qemu);
+            assert_eq!(arguments.matches("throttling.iops-total=7").count(), 2, "{arguments}");
             let parameters = qemu.get_args().skip_while(|&a| a != "-append").nth(1).unwrap();
             let parameters = parameters.to_str().unwrap();
             let at_boot = parameters.split(' ').find_map(|p| p.strip_prefix("loglevel=")).unwrap();
@@ -518,8 +589,8 @@ mod tests {
     fn only_the_oldest_snapshots_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let now = std::time::SystemTime::now();
-        for age in 0..8_u64 {
-            let folder = dir.path().join(age.to_string());
+        for age in 0..MAX_CACHED_SNAPSHOTS as u64 + 2 {
+            let folder = dir.path().join(format!("{age:02}"));
             fs::create_dir(&folder).unwrap();
             let marker = File::create(folder.join(MARKER_FILE)).unwrap();
             marker.set_modified(now - Duration::from_secs(age * 100)).unwrap();
@@ -531,6 +602,7 @@ mod tests {
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["0", "1", "2", "3", "4", "at-work.partial"]);
+        let newest = (0..MAX_CACHED_SNAPSHOTS - 1).map(|age| format!("{age:02}"));
+        assert_eq!(left, newest.chain(["at-work.partial".to_owned()]).collect::<Vec<_>>());
     }
 }

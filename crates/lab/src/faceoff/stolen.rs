@@ -6,13 +6,19 @@
 //! does not favour any contestant.
 
 use std::fs;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A run with a larger share of stolen time is disturbed.
 const MAX_STOLEN_SHARE: f64 = 0.02;
+/// The share is judged over windows of this length, in seconds. Over whole runs, a long run would hide a stop of a
+/// second that a short one would not.
+pub const WINDOW_S: usize = 10;
 
 /// The CPU time of all CPUs since the host booted, in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CpuTimes {
+struct CpuTimes {
     /// The total.
     all: u64,
     /// The stolen part.
@@ -21,17 +27,55 @@ pub struct CpuTimes {
 
 impl CpuTimes {
     /// Reads the current values; `None` if /proc/stat does not have them.
-    #[must_use]
-    pub fn now() -> Option<Self> {
+    fn now() -> Option<Self> {
         parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
     /// Returns the share that was stolen since `before`, 0 to 1.
-    #[must_use]
-    pub fn stolen_since(self, before: Self) -> f64 {
+    fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         self.stolen.saturating_sub(before.stolen) as f64 / all as f64
     }
+}
+
+/// Measures stolen time from its start to its end.
+pub struct Watch {
+    stop: Sender<()>,
+    readings: JoinHandle<Vec<CpuTimes>>,
+}
+
+impl Watch {
+    /// Begins to read the CPU times every second.
+    #[must_use]
+    pub fn start() -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let read = move || {
+            let mut readings: Vec<CpuTimes> = CpuTimes::now().into_iter().collect();
+            loop {
+                let over = stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout);
+                readings.extend(CpuTimes::now());
+                if over {
+                    return readings;
+                }
+            }
+        };
+        Self { stop, readings: std::thread::spawn(read) }
+    }
+
+    /// Returns the largest share that was stolen in any window, 0 to 1; `None` if /proc/stat does not say.
+    #[must_use]
+    pub fn end(self) -> Option<f64> {
+        // The thread waits for this or for the sender's end.
+        let _ = self.stop.send(());
+        worst_window(&self.readings.join().ok()?)
+    }
+}
+
+/// Returns the largest share over [`WINDOW_S`] readings, or over all if there are fewer.
+fn worst_window(readings: &[CpuTimes]) -> Option<f64> {
+    let length = WINDOW_S.min(readings.len().checked_sub(1)?).max(1);
+    let windows = readings.windows(length + 1);
+    windows.map(|window| window[length].stolen_since(window[0])).reduce(f64::max)
 }
 
 /// Whether a run with this share of stolen time should be repeated.
@@ -62,6 +106,23 @@ mod tests {
         for none in ["", "cpu 1 2 3\n", "intr 1\n"] {
             assert_eq!(parse(none), None, "{none}");
         }
-        assert!(CpuTimes::now().is_some());
+        assert!(Watch::start().end().is_some());
+    }
+
+    #[test]
+    fn a_short_stop_counts_whatever_the_length_of_the_run() {
+        let times = |stolen: &[u64]| -> Vec<CpuTimes> {
+            let mut sum = 0;
+            let mut add = |(n, stolen): (usize, &u64)| {
+                sum += stolen;
+                CpuTimes { all: 100 * n as u64, stolen: sum }
+            };
+            stolen.iter().enumerate().map(&mut add).collect()
+        };
+        let mut readings = [0; 100];
+        readings[50] = 40;
+        assert_eq!(worst_window(&times(&readings)), Some(0.04));
+        assert_eq!(worst_window(&times(&[0, 40, 0])), Some(0.2));
+        assert_eq!(worst_window(&times(&[0])), None);
     }
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Evaluates all runs: medians and worst cases per contestant and variant, and this project's contestants
+//! Evaluates all runs: medians and worst cases per contestant and cell, and this project's contestants
 //! compared with the best of the others. These are the types of `faceoff.json`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use protocol::faceoff::{Idle, Outcome, Variant, Who};
+use protocol::faceoff::{Idle, Outcome, Who};
 
+use super::cell::{Cell, CellName};
 use super::contestant::Contestant;
 use super::record::Run;
 use super::stolen::is_disturbed;
-use crate::ab::ranks::against_best;
+use crate::ab::ranks::{Stratum, holm, median_interval, p_smaller};
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 
@@ -20,6 +21,13 @@ const STALL_RESOLUTION_MS: f64 = 10.0;
 /// Recoveries are compared with this resolution: memory is sampled every 50 ms.
 const RECOVERY_RESOLUTION_MS: f64 = 50.0;
 
+/// Logins are compared with this resolution: a shell takes some of it under emulation.
+const LOGIN_RESOLUTION_MS: f64 = 100.0;
+/// The probability of one or more false claims among all comparisons.
+const ALPHA: f64 = 0.05;
+/// A smaller median difference is not claimed, as a fraction.
+const MIN_EFFECT: f64 = 0.10;
+
 /// The conditions of the runs. Runs with different fingerprints cannot be combined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
@@ -27,10 +35,6 @@ pub struct Meta {
     pub date: String,
     /// `kvm` or `tcg`.
     pub accelerator: String,
-    /// Guest CPUs.
-    pub cpus: u32,
-    /// Guest memory, MiB.
-    pub memory_mib: u32,
     /// The seed of round 0. The seed of a round is this plus its number.
     pub seed: u64,
     /// The time limit of a load, in seconds.
@@ -52,11 +56,45 @@ pub struct Participant {
     pub title: String,
     /// Whether it is one of this project's daemons.
     pub ours: bool,
+    /// Whether the kernel begins to reclaim early for it.
+    pub watermark: bool,
 }
 
 impl From<&Contestant> for Participant {
     fn from(contestant: &Contestant) -> Self {
-        Self { name: contestant.name.clone(), title: contestant.title.clone(), ours: contestant.is_ours() }
+        Self {
+            name: contestant.name.clone(),
+            title: contestant.title.clone(),
+            ours: contestant.is_ours(),
+            watermark: contestant.has_watermark(),
+        }
+    }
+}
+
+/// A cell of the grid in the summary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellInfo {
+    /// Its name.
+    pub name: CellName,
+    /// What the load is.
+    pub about: String,
+    /// What the machine is.
+    pub machine: String,
+    /// How many had to die, where that is defined.
+    pub needed_kills: Option<u64>,
+    /// Whether it measures what a contestant costs.
+    pub idle: bool,
+}
+
+impl From<&Cell> for CellInfo {
+    fn from(cell: &Cell) -> Self {
+        Self {
+            name: cell.name.clone(),
+            about: cell.load.about.clone(),
+            machine: cell.machine.about.clone(),
+            needed_kills: cell.load.needed_kills,
+            idle: cell.is_idle(),
+        }
     }
 }
 
@@ -87,15 +125,22 @@ impl Spread {
         let worst = known.into_iter().reduce(f64::max);
         Self { median: median.is_finite().then_some(median), worst, values }
     }
+
+    /// Returns the same in a larger unit.
+    pub(super) fn in_units_of(&self, unit: f64) -> Self {
+        let scaled = |value: Option<f64>| value.map(|value| value / unit);
+        let values = self.values.iter().copied().map(scaled).collect();
+        Self { values, median: scaled(self.median), worst: scaled(self.worst) }
+    }
 }
 
-/// All runs of one contestant in one variant.
+/// All runs of one contestant in one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// The contestant's name.
     pub contestant: String,
-    /// The load.
-    pub variant: Variant,
+    /// The load and the machine.
+    pub cell: CellName,
     /// The number of runs that delivered a result.
     pub runs: usize,
     /// Why the other runs failed.
@@ -111,13 +156,21 @@ pub struct Entry {
     pub longest_stall_ms: Spread,
     /// The sum of its frame delays above 50 ms, in ms.
     pub total_stall_ms: Spread,
-    /// The time from 5 % available memory to recovery, in ms.
-    pub low_to_recovered_ms: Spread,
+    /// The longest time that a login took, in ms.
+    pub longest_login_ms: Spread,
+    /// The number of logins in all runs that took longer than 5 s.
+    pub late_logins: u64,
+    /// The time from the start of the load to recovery, in ms.
+    pub recovered_ms: Spread,
+    /// What was still available at the first kill, with the free swap, in KiB.
+    pub usable_kib: Spread,
+    /// What the killed processes held in a run, in KiB.
+    pub lost_kib: Spread,
     /// The time from the first signal until the memory was free, in ms.
     pub signal_to_back_ms: Spread,
     /// The time from the start of the load to the first signal, in ms.
     pub first_signal_ms: Spread,
-    /// How long the camera waited for its memory, in ms. Only in the variant `apps`.
+    /// How long the camera waited for its memory, in ms. Only in loads with a camera.
     pub camera_ms: Spread,
     /// The number of processes killed by a signal in all runs, by their kind.
     pub kills: BTreeMap<Who, u64>,
@@ -135,14 +188,15 @@ pub struct Entry {
     pub wakeups: Spread,
 }
 
-/// One of this project's contestants compared with the best of the others in one variant.
+/// One of this project's contestants compared with the best of the others in one cell. Two values of a few runs
+/// each support no verdict; that is of [`Overall`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// The name of our contestant.
     pub contestant: String,
-    /// The load.
-    pub variant: Variant,
-    /// `longest_stall_ms` or `low_to_recovered_ms`.
+    /// The load and the machine.
+    pub cell: CellName,
+    /// The metric: the name of a field of [`Entry`].
     pub metric: String,
     /// Its median in ms; `None` if it did not recover within the limit.
     pub ours: Option<f64>,
@@ -152,23 +206,31 @@ pub struct Comparison {
     pub theirs: Option<f64>,
     /// `theirs` divided by `ours`: above 1, ours is better.
     pub ratio: f64,
-    /// The verdict of the rank-sum test.
-    pub verdict: Verdict,
 }
 
-/// The median of a contestant's ratios over all variants.
+/// One of this project's contestants compared with another one over all cells that both were run in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MedianRatio {
+pub struct Overall {
     /// The name of our contestant.
     pub contestant: String,
-    /// As in [`Comparison`].
+    /// The name of the other one, which has the same setting of the kernel.
+    pub peer: String,
+    /// The metric: the name of a field of [`Entry`].
     pub metric: String,
-    /// The median of the ratios.
-    pub median_ratio: f64,
+    /// The number of cells.
+    pub cells: usize,
+    /// The median over the cells of the ratios of medians: above 1, ours is better.
+    pub ratio: f64,
+    /// Its 95 % interval; `None` with fewer than six cells.
+    pub interval: Option<[f64; 2]>,
     /// The smallest ratio.
     pub worst_ratio: f64,
-    /// The variant with the smallest ratio.
-    pub worst_variant: Variant,
+    /// The cell with the smallest ratio.
+    pub worst_cell: CellName,
+    /// The two-sided p-value of the stratified rank-sum test.
+    pub p: f64,
+    /// What can be claimed: with all that stands beside it, at most 5 % of such tables have a false claim.
+    pub verdict: Verdict,
 }
 
 /// The content of `faceoff.json`.
@@ -178,46 +240,48 @@ pub struct Summary {
     pub meta: Meta,
     /// The contestants, in their order.
     pub contestants: Vec<Participant>,
-    /// The results, by variant and contestant.
+    /// The cells that were run, in their order.
+    pub cells: Vec<CellInfo>,
+    /// The results, by cell and contestant.
     pub entries: Vec<Entry>,
-    /// The comparisons, by our contestant, metric and variant.
+    /// Ours against the best of the others, by our contestant, metric and cell.
     pub comparison: Vec<Comparison>,
-    /// The median ratios, by our contestant and metric.
-    pub middle: Vec<MedianRatio>,
+    /// Ours against each of the others over all cells, by our contestant, metric and the other one.
+    pub overall: Vec<Overall>,
 }
 
 impl Summary {
     /// Evaluates the runs.
     #[must_use]
-    pub fn of(meta: Meta, contestants: &[Contestant], runs: &[Run]) -> Self {
+    pub fn of(meta: Meta, contestants: &[Contestant], cells: &[Cell], runs: &[Run]) -> Self {
         let contestants: Vec<Participant> = contestants.iter().map(Participant::from).collect();
         let mut entries = Vec::new();
-        for variant in Variant::ALL {
+        for Cell { name: cell, .. } in cells {
             for who in &contestants {
-                let of = |run: &&Run| run.variant == variant && run.contestant == who.name;
+                let of = |run: &&Run| run.cell == *cell && run.contestant == who.name;
                 let mut own: Vec<&Run> = runs.iter().filter(of).collect();
                 own.sort_by_key(|run| run.round);
                 if !own.is_empty() {
-                    entries.push(entry(&who.name, variant, &own));
+                    entries.push(entry(&who.name, cell, &own));
                 }
             }
         }
-        let mut summary = Self { meta, contestants, entries, ..Self::default() };
-        (summary.comparison, summary.middle) = summary.compared();
+        let took_part = |who: &Participant| entries.iter().any(|e: &Entry| e.contestant == who.name);
+        let contestants: Vec<Participant> = contestants.into_iter().filter(took_part).collect();
+        let cells: Vec<CellInfo> = cells
+            .iter()
+            .filter(|cell| entries.iter().any(|e: &Entry| e.cell == cell.name))
+            .map(CellInfo::from)
+            .collect();
+        let mut summary = Self { meta, contestants, cells, entries, ..Self::default() };
+        summary.comparison = summary.compared_with_the_best();
+        summary.overall = summary.compared_over_all();
         summary
     }
 
-    /// Returns the variants that were run, in order.
-    #[must_use]
-    pub fn variants(&self) -> Vec<Variant> {
-        let mut all: Vec<Variant> = self.entries.iter().map(|entry| entry.variant).collect();
-        all.dedup();
-        all
-    }
-
-    /// Returns the entries of a variant, in the order of the contestants.
-    pub fn of_variant(&self, variant: Variant) -> impl Iterator<Item = (&Participant, &Entry)> {
-        let of = move |entry: &&Entry| entry.variant == variant;
+    /// Returns the entries of a cell, in the order of the contestants.
+    pub fn of_cell(&self, cell: &CellName) -> impl Iterator<Item = (&Participant, &Entry)> {
+        let of = move |entry: &&Entry| entry.cell == *cell;
         self.entries.iter().filter(of).filter_map(|entry| Some((self.who(&entry.contestant)?, entry)))
     }
 
@@ -227,8 +291,8 @@ impl Summary {
         self.contestants.iter().find(|who| who.name == name)
     }
 
-    /// Returns a finding, if there is one: a wrong victim of one of our contestants, or a variant in which
-    /// another contestant is significantly better.
+    /// Returns a finding, if there is one: a wrong victim of one of our contestants, or another contestant that is
+    /// better over all loads.
     #[must_use]
     pub fn finding(&self) -> Option<String> {
         let ours = |name: &str| self.who(name).is_some_and(|who| who.ours);
@@ -238,73 +302,135 @@ impl Summary {
             return Some(format!(
                 "{}, {}: wrong victims: {}",
                 entry.contestant,
-                entry.variant,
+                entry.cell,
                 victims.join(", ")
             ));
         }
-        let worse = self.comparison.iter().find(|c| c.verdict == Verdict::Worse)?;
-        Some(format!(
-            "{}, {}: {} is better in {}",
-            worse.contestant, worse.variant, worse.best_peer, worse.metric
-        ))
+        let worse = self.overall.iter().find(|c| c.verdict == Verdict::Worse)?;
+        Some(format!("{}: {} is better in {}", worse.contestant, worse.peer, worse.metric))
     }
 
-    fn compared(&self) -> (Vec<Comparison>, Vec<MedianRatio>) {
-        let (mut comparison, mut medians) = (Vec::new(), Vec::new());
-        let limit = self.meta.limit_s as f64 * 1000.0;
-        type Get = fn(&Entry) -> &Spread;
-        let metrics: [(&str, Get, f64); 2] = [
-            ("longest_stall_ms", |e| &e.longest_stall_ms, STALL_RESOLUTION_MS),
-            ("low_to_recovered_ms", |e| &e.low_to_recovered_ms, RECOVERY_RESOLUTION_MS),
-        ];
-        for own in self.contestants.iter().filter(|who| who.ours) {
-            for (metric, get, floor) in metrics {
-                let value = |entry: &Entry| get(entry).median.unwrap_or(limit).max(floor);
-                let mut ratios = Vec::new();
-                for variant in self.variants().into_iter().filter(|v| *v != Variant::Idle) {
-                    let with_values = || self.of_variant(variant).filter(|(_, e)| e.runs > 0);
-                    let Some((_, ours)) = with_values().find(|(who, _)| who.name == own.name) else {
-                        continue;
-                    };
-                    let peers: Vec<_> = with_values().filter(|(who, _)| !who.ours).collect();
-                    let best =
-                        (0..peers.len()).min_by(|a, b| value(peers[*a].1).total_cmp(&value(peers[*b].1)));
-                    let Some(best) = best else { continue };
-                    let (peer, theirs) = peers[best];
-                    let runs = |entry: &Entry| -> Vec<f64> {
-                        get(entry).values.iter().map(|v| v.unwrap_or(f64::INFINITY).max(floor)).collect()
-                    };
-                    let of_peers: Vec<_> = peers.iter().map(|(_, entry)| runs(entry)).collect();
-                    let ratio = value(theirs) / value(ours);
-                    ratios.push((ratio, variant));
-                    comparison.push(Comparison {
+    /// Returns the pairs of entries of two contestants that delivered results in the same cell.
+    fn pairs<'a>(&'a self, a: &'a Participant, b: &'a Participant) -> impl Iterator<Item = [&'a Entry; 2]> {
+        self.cells.iter().filter(|cell| !cell.idle).filter_map(|cell| {
+            let of = |who: &Participant| {
+                self.entries.iter().find(|e| e.cell == cell.name && e.contestant == who.name && e.runs > 0)
+            };
+            Some([of(a)?, of(b)?])
+        })
+    }
+
+    /// Returns one of ours and one of the others for every comparison: with the same setting of the kernel.
+    fn opponents(&self) -> impl Iterator<Item = (&Participant, &Participant)> {
+        let ours = self.contestants.iter().filter(|who| who.ours);
+        ours.flat_map(|own| {
+            let others = self.contestants.iter().filter(|who| !who.ours && who.watermark == own.watermark);
+            others.map(move |other| (own, other))
+        })
+    }
+
+    fn compared_with_the_best(&self) -> Vec<Comparison> {
+        let mut best: Vec<Comparison> = Vec::new();
+        for metric in &METRICS {
+            for (own, other) in self.opponents() {
+                for [ours, theirs] in self.pairs(own, other) {
+                    let found = Comparison {
                         contestant: own.name.clone(),
-                        variant,
-                        metric: metric.to_owned(),
-                        ours: get(ours).median,
-                        best_peer: peer.name.clone(),
-                        theirs: get(theirs).median,
-                        ratio,
-                        verdict: against_best(&runs(ours), &of_peers, best),
-                    });
-                }
-                let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
-                if let Some((ratio, variant)) = ratios.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b)) {
-                    medians.push(MedianRatio {
-                        contestant: own.name.clone(),
-                        metric: metric.to_owned(),
-                        median_ratio: median(&values),
-                        worst_ratio: ratio,
-                        worst_variant: variant,
-                    });
+                        cell: ours.cell.clone(),
+                        metric: metric.name.to_owned(),
+                        ours: (metric.of)(ours).median,
+                        best_peer: other.name.clone(),
+                        theirs: (metric.of)(theirs).median,
+                        ratio: self.typical(metric, theirs) / self.typical(metric, ours),
+                    };
+                    let same = |c: &&mut Comparison| {
+                        (&c.contestant, &c.cell, &c.metric) == (&own.name, &ours.cell, &found.metric)
+                    };
+                    match best.iter_mut().find(same) {
+                        Some(before) if before.ratio <= found.ratio => {}
+                        Some(before) => *before = found,
+                        None => best.push(found),
+                    }
                 }
             }
         }
-        (comparison, medians)
+        best
+    }
+
+    fn compared_over_all(&self) -> Vec<Overall> {
+        let mut overall = Vec::new();
+        for metric in &METRICS {
+            for (own, other) in self.opponents() {
+                let (mut ratios, mut strata) = (Vec::new(), Vec::new());
+                for [ours, theirs] in self.pairs(own, other) {
+                    let ratio = self.typical(metric, theirs) / self.typical(metric, ours);
+                    ratios.push((ratio, ours.cell.clone()));
+                    strata.push(Stratum { values: metric.runs(ours), others: metric.runs(theirs) });
+                }
+                let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
+                let worst = ratios.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
+                let Some((worst_ratio, worst_cell)) = worst else { continue };
+                let [better, worse] = [p_smaller(&strata), p_smaller(&swapped(&strata))];
+                overall.push(Overall {
+                    contestant: own.name.clone(),
+                    peer: other.name.clone(),
+                    metric: metric.name.to_owned(),
+                    cells: values.len(),
+                    ratio: median(&values),
+                    interval: median_interval(&values),
+                    worst_ratio,
+                    worst_cell,
+                    p: (2.0 * better.min(worse)).min(1.0),
+                    verdict: if better <= worse { Verdict::Better } else { Verdict::Worse },
+                });
+            }
+        }
+        let p_values: Vec<f64> = overall.iter().map(|o| o.p).collect();
+        for (row, claimed) in overall.iter_mut().zip(holm(&p_values, ALPHA)) {
+            let effect = row.ratio.max(1.0 / row.ratio) - 1.0;
+            // A direction that the median does not share is no claim either.
+            let agrees = (row.ratio > 1.0) == (row.verdict == Verdict::Better);
+            if !claimed || !agrees || effect < MIN_EFFECT {
+                row.verdict = Verdict::None;
+            }
+        }
+        overall
+    }
+
+    /// Returns an entry's median in ms, no smaller than what can be distinguished.
+    fn typical(&self, metric: &Metric, entry: &Entry) -> f64 {
+        let limit = self.meta.limit_s as f64 * 1000.0;
+        (metric.of)(entry).median.unwrap_or(limit).max(metric.resolution_ms)
     }
 }
 
-fn entry(contestant: &str, variant: Variant, runs: &[&Run]) -> Entry {
+/// What contestants are compared by. Smaller is better.
+struct Metric {
+    name: &'static str,
+    of: fn(&Entry) -> &Spread,
+    /// Smaller values are not distinguished.
+    resolution_ms: f64,
+}
+
+const METRICS: [Metric; 3] = [
+    Metric { name: "longest_stall_ms", of: |e| &e.longest_stall_ms, resolution_ms: STALL_RESOLUTION_MS },
+    Metric { name: "recovered_ms", of: |e| &e.recovered_ms, resolution_ms: RECOVERY_RESOLUTION_MS },
+    Metric { name: "longest_login_ms", of: |e| &e.longest_login_ms, resolution_ms: LOGIN_RESOLUTION_MS },
+];
+
+impl Metric {
+    /// Returns the values of an entry's runs. What did not happen took for ever.
+    fn runs(&self, entry: &Entry) -> Vec<f64> {
+        let values = (self.of)(entry).values.iter();
+        values.map(|v| v.unwrap_or(f64::INFINITY).max(self.resolution_ms)).collect()
+    }
+}
+
+fn swapped(strata: &[Stratum]) -> Vec<Stratum> {
+    strata.iter().map(|s| Stratum { values: s.others.clone(), others: s.values.clone() }).collect()
+}
+
+fn entry(contestant: &str, cell: &CellName, runs: &[&Run]) -> Entry {
     let good: Vec<&&Run> = runs.iter().filter(|run| run.failure.is_none() && run.is_complete()).collect();
     let results: Vec<&Outcome> = good.iter().filter_map(|run| run.result.as_ref()).collect();
     let each = |get: fn(&Outcome) -> Option<f64>| results.iter().map(|r| get(r)).collect::<Vec<_>>();
@@ -314,7 +440,7 @@ fn entry(contestant: &str, variant: Variant, runs: &[&Run]) -> Entry {
     let wrong: Vec<BTreeMap<String, u64>> = good.iter().map(|run| run.wrong()).collect();
     Entry {
         contestant: contestant.to_owned(),
-        variant,
+        cell: cell.clone(),
         runs: good.len(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
         disturbed: good.iter().filter(|run| run.stolen.is_some_and(is_disturbed)).count(),
@@ -322,12 +448,16 @@ fn entry(contestant: &str, variant: Variant, runs: &[&Run]) -> Entry {
         not_served: results.iter().filter(|r| !r.served).count(),
         longest_stall_ms: Spread::of_those(each(|r| Some(r.longest_stall_ms))),
         total_stall_ms: Spread::of_those(each(|r| Some(r.total_stall_ms))),
-        low_to_recovered_ms: Spread::until(each(|r| r.low_to_recovered_ms)),
+        longest_login_ms: Spread::of_those(each(|r| Some(r.longest_login_ms))),
+        late_logins: results.iter().map(|r| r.late_logins).sum(),
+        recovered_ms: Spread::until(each(|r| r.recovered_ms)),
+        usable_kib: Spread::of_those(each(|r| r.usable_kib.map(|kib| kib as f64))),
+        lost_kib: Spread::of_those(each(|r| Some(r.lost_kib as f64))),
         signal_to_back_ms: Spread::of_those(each(|r| r.signal_to_back_ms)),
         first_signal_ms: Spread::of_those(each(|r| r.first_signal_ms)),
-        camera_ms: match variant {
-            Variant::Apps => Spread::until(each(|r| r.camera_ms)),
-            _ => Spread::default(),
+        camera_ms: match results.iter().any(|r| r.camera_ms.is_some()) {
+            true => Spread::until(each(|r| r.camera_ms)),
+            false => Spread::default(),
         },
         kills: sum(results.iter().map(|r| &r.kills)),
         kernel_oom_kills: results.iter().map(|r| r.kernel_oom_kills).sum(),
@@ -350,10 +480,10 @@ fn sum<'a, K: Ord + Clone + 'a>(counts: impl Iterator<Item = &'a BTreeMap<K, u64
 
 /// Returns the run to plot: the one with the median of the longest stalls.
 #[must_use]
-pub fn typical<'a>(runs: &'a [Run], contestant: &str, variant: Variant) -> Option<&'a Run> {
+pub fn typical<'a>(runs: &'a [Run], contestant: &str, cell: &CellName) -> Option<&'a Run> {
     let mut own: Vec<(f64, &Run)> = runs
         .iter()
-        .filter(|run| run.contestant == contestant && run.variant == variant && run.failure.is_none())
+        .filter(|run| run.contestant == contestant && run.cell == *cell && run.failure.is_none())
         .filter_map(|run| Some((run.result.as_ref()?.longest_stall_ms, run)))
         .collect();
     own.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -380,19 +510,20 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::faceoff) fn run(
-        who: &str,
-        variant: Variant,
-        round: usize,
-        stall: f64,
-        back: Option<f64>,
-    ) -> Run {
-        Run { result: Some(outcome(stall, back)), ..Run::new(who, variant, round, 1) }
+    /// The cells `hog` and `leak` of the checkout.
+    pub(in crate::faceoff) fn cells() -> Vec<Cell> {
+        let repo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let all = crate::faceoff::cell::all(repo).unwrap();
+        crate::faceoff::cell::select(&all, &["hog@desktop".into(), "leak@desktop".into()]).unwrap()
+    }
+
+    pub(in crate::faceoff) fn run(who: &str, cell: &str, round: usize, stall: f64, back: Option<f64>) -> Run {
+        Run { result: Some(outcome(stall, back)), ..Run::new(who, &CellName(cell.into()), round, 1) }
     }
 
     fn summary(runs: &[Run]) -> Summary {
         let who = [contestant("none", "none"), contestant("peer", "peer"), contestant("memreap", "memreap")];
-        Summary::of(Meta { limit_s: 40, ..Meta::default() }, &who, runs)
+        Summary::of(Meta { limit_s: 40, ..Meta::default() }, &who, &cells(), runs)
     }
 
     #[test]
@@ -407,12 +538,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn runs_are_grouped_by_contestant_and_variant() {
-        let mut failed = run("peer", Variant::Hog, 2, 9e9, None);
+    fn runs_are_grouped_by_contestant_and_cell() {
+        let mut failed = run("peer", "hog", 2, 9e9, None);
         failed.failure = Some("panic".into());
-        let mut bad = run("peer", Variant::Hog, 1, 300.0, Some(500.0));
+        let mut bad = run("peer", "hog", 1, 300.0, Some(500.0));
         bad.result.as_mut().unwrap().kills.insert(Who::Innocent, 2);
-        let summary = summary(&[bad, run("peer", Variant::Hog, 0, 100.0, Some(700.0)), failed]);
+        let summary = summary(&[bad, run("peer", "hog", 0, 100.0, Some(700.0)), failed]);
         assert_eq!(summary.entries.len(), 1);
         let entry = &summary.entries[0];
         assert_eq!((entry.runs, entry.failures.len(), entry.wrong_runs), (2, 1, 1));
@@ -426,55 +557,55 @@ pub(super) mod tests {
     #[test]
     fn ours_are_compared_with_the_best_of_the_others() {
         let runs = [
-            run("none", Variant::Hog, 0, 5000.0, None),
-            run("peer", Variant::Hog, 0, 300.0, Some(800.0)),
-            run("memreap", Variant::Hog, 0, 100.0, Some(400.0)),
-            run("none", Variant::Leak, 0, 20.0, Some(0.0)),
-            run("peer", Variant::Leak, 0, 30.0, None),
-            run("memreap", Variant::Leak, 0, 4.0, Some(10.0)),
+            run("none", "hog", 0, 5000.0, None),
+            run("peer", "hog", 0, 300.0, Some(800.0)),
+            run("memreap", "hog", 0, 100.0, Some(400.0)),
+            run("none", "leak", 0, 20.0, Some(0.0)),
+            run("peer", "leak", 0, 30.0, None),
+            run("memreap", "leak", 0, 4.0, Some(10.0)),
         ];
         let compared = summary(&runs);
-        let ratio = |metric: &str, variant: Variant| {
-            let found =
-                compared.comparison.iter().find(|c| c.metric == metric && c.variant == variant).unwrap();
+        let ratio = |metric: &str, cell: &str| {
+            let found = compared.comparison.iter().find(|c| c.metric == metric && c.cell.0 == cell).unwrap();
             (found.best_peer.as_str(), found.ratio)
         };
-        assert_eq!(ratio("longest_stall_ms", Variant::Hog), ("peer", 3.0));
-        assert_eq!(ratio("low_to_recovered_ms", Variant::Hog), ("peer", 2.0));
-        assert_eq!(ratio("longest_stall_ms", Variant::Leak), ("none", 2.0), "4 ms counts as 10");
-        assert_eq!(ratio("low_to_recovered_ms", Variant::Leak), ("none", 1.0));
-        let median = &compared.middle[0];
-        assert_eq!(
-            (median.median_ratio, median.worst_ratio, median.worst_variant),
-            (2.5, 2.0, Variant::Leak)
-        );
+        assert_eq!(ratio("longest_stall_ms", "hog"), ("peer", 3.0));
+        assert_eq!(ratio("recovered_ms", "hog"), ("peer", 2.0));
+        assert_eq!(ratio("longest_stall_ms", "leak"), ("none", 2.0), "4 ms counts as 10");
+        assert_eq!(ratio("recovered_ms", "leak"), ("none", 1.0));
+        let peer = compared.overall.iter().find(|o| o.peer == "peer").unwrap();
+        assert_eq!((peer.cells, peer.ratio, peer.interval), (2, 3.0, None));
+        assert_eq!((peer.worst_ratio, peer.worst_cell.0.as_str()), (3.0, "hog"));
     }
 
     #[test]
     fn an_insignificant_difference_is_no_finding() {
         let rounds = |n: usize| -> Vec<Run> {
             let of = |round| {
-                let stall = |base: usize| (base + round) as f64;
-                [
-                    run("none", Variant::Leak, round, stall(20), Some(0.0)),
-                    run("peer", Variant::Leak, round, stall(60), None),
-                    run("memreap", Variant::Leak, round, stall(40), Some(10.0)),
-                    run("memreap", Variant::Hog, round, 10.0, Some(400.0)),
-                    run("peer", Variant::Hog, round, stall(90), Some(400.0)),
-                ]
+                let stall = move |base: usize| (base + round) as f64;
+                ["hog", "leak"].into_iter().flat_map(move |cell| {
+                    [
+                        run("none", cell, round, stall(20), Some(400.0)),
+                        run("peer", cell, round, stall(60), Some(400.0)),
+                        run("memreap", cell, round, stall(40), Some(400.0)),
+                    ]
+                })
             };
             (0..n).flat_map(of).collect()
         };
-        let verdicts =
-            |summary: &Summary| summary.comparison.iter().map(|c| (c.variant, c.verdict)).collect::<Vec<_>>();
-        let leak = |verdict| (Variant::Leak, verdict);
-        let hog = |verdict| (Variant::Hog, verdict);
+        let verdicts = |summary: &Summary| -> Vec<(String, Verdict)> {
+            let stalls = summary.overall.iter().filter(|o| o.metric == "longest_stall_ms");
+            stalls.map(|o| (o.peer.clone(), o.verdict)).collect()
+        };
         let (few, many) = (summary(&rounds(2)), summary(&rounds(5)));
         assert!(verdicts(&few).iter().all(|(_, v)| *v == Verdict::None), "{few:?}");
         assert_eq!(few.finding(), None);
-        let expected = [hog(Verdict::Better), leak(Verdict::Worse), hog(Verdict::None), leak(Verdict::None)];
-        assert_eq!(verdicts(&many), expected);
-        assert!(many.finding().unwrap().contains("memreap, leak: none is better in longest_stall_ms"));
+        let expected = [("none".to_owned(), Verdict::Worse), ("peer".to_owned(), Verdict::Better)];
+        assert_eq!(verdicts(&many), expected, "worse needs as few runs as better");
+        assert!(many.finding().unwrap().contains("memreap: none is better in longest_stall_ms"));
+        assert!(
+            many.overall.iter().filter(|o| o.metric == "recovered_ms").all(|o| o.verdict == Verdict::None)
+        );
         let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
         assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
@@ -482,11 +613,16 @@ pub(super) mod tests {
 
     #[test]
     fn the_typical_run_is_the_median() {
-        let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", Variant::Hog, 0, stall, None));
+        let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", "hog", 0, stall, None));
         assert_eq!(
-            typical(&runs, "peer", Variant::Hog).unwrap().result.as_ref().unwrap().longest_stall_ms,
+            typical(&runs, "peer", &CellName("hog".into()))
+                .unwrap()
+                .result
+                .as_ref()
+                .unwrap()
+                .longest_stall_ms,
             20.0
         );
-        assert!(typical(&runs, "peer", Variant::Leak).is_none());
+        assert!(typical(&runs, "peer", &CellName("leak".into())).is_none());
     }
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The tables of the face-off, for the page and the terminal.
 
-use protocol::faceoff::Variant;
-
+use super::cell::CellName;
 use super::summary::{Entry, Spread, Summary};
 use crate::ab::verdict::Verdict;
-use crate::format::{number, ratio};
+use crate::format::{interval, number, p_value, ratio};
 
 /// A table. The first columns are text, the others are right-aligned.
-pub(super) struct Table {
-    pub(super) head: Vec<&'static str>,
+pub(super) struct Table<'a> {
+    pub(super) head: Vec<&'a str>,
     /// The number of text columns at the left.
     pub(super) text_columns: usize,
     pub(super) rows: Vec<Vec<Cell>>,
@@ -32,26 +31,29 @@ impl Cell {
     }
 }
 
-/// Returns the table of all contestants under a load.
-pub(super) fn load(summary: &Summary, variant: Variant) -> Table {
+/// Returns the table of all contestants in a cell.
+pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
     let mut head = vec![
         "contestant",
         "runs",
         "longest stall, ms",
         "total stall, ms",
-        "5 % to recovered, ms",
-        "first signal, ms",
-        "signal to memory back, ms",
+        "longest login, ms",
+        "start to recovered, ms",
+        "first kill, ms",
+        "usable then, MiB",
+        "kill to memory back, ms",
         "kills",
         "by the kernel",
+        "lost, MiB",
         "ended well",
-        "wrong victims",
+        "needless or wrong kills",
     ];
-    let has_camera = variant == Variant::Apps;
+    let has_camera = summary.of_cell(cell).any(|(_, entry)| !entry.camera_ms.values.is_empty());
     if has_camera {
         head.insert(3, "camera served, ms");
     }
-    let rows = summary.of_variant(variant).map(|(who, entry)| {
+    let rows = summary.of_cell(cell).map(|(who, entry)| {
         let late = entry.timed_out + entry.not_served;
         let ended_well = match late {
             _ if entry.runs == 0 => "-".to_owned(),
@@ -59,16 +61,20 @@ pub(super) fn load(summary: &Summary, variant: Variant) -> Table {
             _ => format!("{} late, {} unserved", entry.timed_out, entry.not_served),
         };
         let wrong = wrong(entry);
+        let login = spread(&entry.longest_login_ms, "");
         let mut row = vec![
             Cell::new(&who.title),
             Cell::alarm_if(!entry.failures.is_empty(), runs(entry)),
             Cell::new(spread(&entry.longest_stall_ms, "")),
             Cell::new(spread(&entry.total_stall_ms, "")),
-            Cell::new(spread(&entry.low_to_recovered_ms, "never")),
+            Cell::alarm_if(entry.late_logins > 0, login),
+            Cell::new(spread(&entry.recovered_ms, "never")),
             Cell::new(spread(&entry.first_signal_ms, "")),
+            Cell::new(spread(&entry.usable_kib.in_units_of(1024.0), "")),
             Cell::new(spread(&entry.signal_to_back_ms, "")),
             Cell::new(entry.kills.values().sum::<u64>().to_string()),
             Cell::new(entry.kernel_oom_kills.to_string()),
+            Cell::new(spread(&entry.lost_kib.in_units_of(1024.0), "")),
             Cell::alarm_if(late > 0, ended_well),
             Cell::alarm_if(wrong.is_some(), wrong.unwrap_or_else(|| "none".to_owned())),
         ];
@@ -80,9 +86,31 @@ pub(super) fn load(summary: &Summary, variant: Variant) -> Table {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
+/// Returns the grid: cells by contestants; in each the median of the longest stalls in ms and the wrong kills.
+pub(super) fn grid(summary: &Summary) -> Table<'_> {
+    let mut head = vec!["load"];
+    head.extend(summary.contestants.iter().map(|who| who.title.as_str()));
+    let loads = summary.cells.iter().filter(|cell| !cell.idle);
+    let rows = loads.map(|cell| {
+        let mut row = vec![Cell::new(cell.name.to_string())];
+        row.extend(summary.contestants.iter().map(|who| {
+            let found = summary.of_cell(&cell.name).find(|(other, _)| other.name == who.name);
+            let Some((_, entry)) = found else { return Cell::new("") };
+            let wrong: u64 = entry.wrong.values().sum();
+            let stall = entry.longest_stall_ms.median.map_or_else(|| "-".to_owned(), ms);
+            match wrong {
+                0 => Cell::new(stall),
+                _ => Cell::alarm_if(true, format!("{stall}, {wrong} wrong")),
+            }
+        }));
+        row
+    });
+    Table { rows: rows.collect(), head, text_columns: 1 }
+}
+
 /// Returns the table of the contestants' cost while the machine is idle.
-pub(super) fn idle(summary: &Summary) -> Table {
-    let rows = summary.of_variant(Variant::Idle).map(|(who, entry)| {
+pub(super) fn idle<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
+    let rows = summary.of_cell(cell).map(|(who, entry)| {
         vec![
             Cell::new(&who.title),
             Cell::alarm_if(!entry.failures.is_empty(), runs(entry)),
@@ -96,31 +124,50 @@ pub(super) fn idle(summary: &Summary) -> Table {
 }
 
 /// Returns the table that compares ours with the best of the others.
-pub(super) fn comparison(summary: &Summary) -> Table {
+pub(super) fn comparison(summary: &Summary) -> Table<'_> {
     let title = |name: &str| summary.who(name).map_or(name, |who| &who.title).to_owned();
     let value = |value: Option<f64>| value.map_or_else(|| "never".to_owned(), ms);
     let rows = summary.comparison.iter().map(|row| {
         vec![
-            Cell::new(row.variant.name()),
+            Cell::new(row.cell.to_string()),
             Cell::new(title(&row.contestant)),
             Cell::new(metric(&row.metric)),
             Cell::new(title(&row.best_peer)),
             Cell::new(value(row.ours)),
             Cell::new(value(row.theirs)),
+            Cell::alarm_if(row.ratio < 1.0, ratio(row.ratio)),
+        ]
+    });
+    let head = vec!["load", "ours", "metric", "best of the others", "ours, ms", "theirs, ms", "ratio"];
+    Table { rows: rows.collect(), head, text_columns: 4 }
+}
+
+/// Returns the table that compares ours with each of the others over all loads.
+pub(super) fn overall(summary: &Summary) -> Table<'_> {
+    let title = |name: &str| summary.who(name).map_or(name, |who| &who.title).to_owned();
+    let rows = summary.overall.iter().map(|row| {
+        vec![
+            Cell::new(title(&row.contestant)),
+            Cell::new(metric(&row.metric)),
+            Cell::new(title(&row.peer)),
+            Cell::new(row.cells.to_string()),
             Cell::new(ratio(row.ratio)),
+            Cell::new(row.interval.map_or_else(|| "-".to_owned(), interval)),
+            Cell::new(format!("{} ({})", ratio(row.worst_ratio), row.worst_cell)),
+            Cell::new(p_value(row.p)),
             Cell::alarm_if(row.verdict == Verdict::Worse, row.verdict.to_string()),
         ]
     });
-    let head =
-        vec!["variant", "ours", "metric", "best of the others", "ours, ms", "theirs, ms", "ratio", "verdict"];
-    Table { rows: rows.collect(), head, text_columns: 4 }
+    let head = vec!["ours", "metric", "other", "loads", "ratio", "95 %", "worst", "p", "verdict"];
+    Table { rows: rows.collect(), head, text_columns: 3 }
 }
 
 /// Returns a metric's name for readers.
 pub(super) fn metric(name: &str) -> &str {
     match name {
         "longest_stall_ms" => "longest stall",
-        "low_to_recovered_ms" => "recovery",
+        "recovered_ms" => "start to recovered",
+        "longest_login_ms" => "longest login",
         other => other,
     }
 }
