@@ -7,7 +7,7 @@ LAB = cargo run --quiet --release -p lab --
 # What `make demo` compares, ten minutes' worth; `lab ab` without a name takes all there is.
 SCENARIOS ?= reap
 # Rounds of `make faceoff`.
-RUNS ?= 5
+RUNS ?= 3
 
 .PHONY: help demo faceoff check test test-full lint series clean
 
@@ -15,7 +15,7 @@ help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
 	@echo "              SCENARIOS=\"reap oom-select\" says what in; see lab ab --help"
 	@echo "make faceoff  compare low-memory killers in a Debian guest, write target/lab/faceoff.html"
-	@echo "              RUNS=5 says how often; some hours; needs root once, for the guest's image"
+	@echo "              RUNS=3 says how often; many hours; needs root once, for the guest's image"
 	@echo "make check    for every edit, ten minutes: lints, unit tests, KUnit, selftests in the slim kernel"
 	@echo "make test     what a stranger needs: also selftests in the debug kernel, static checks, a comparison"
 	@echo "make test-full everything, and nothing from memory: KCSAN, stress-ng, a soak; some hours"
