@@ -63,9 +63,14 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
 /// `isolate_folios()`, of the multi-gen LRU, asks `folio_evictable()` about folios that are being truncated.
 /// The mapping is read once, and an inode is freed by RCU; a folio without one stays where it is or is freed.
 /// Neither access is marked (mm/util.c, mm/filemap.c).
+///
+/// `evict_folios()` asks the same about folios that are being removed from the swap cache. The entry is read
+/// once; after the removal it is 0, and so the address space that of the first swap area, which is as evictable,
+/// or NULL (mm/util.c, mm/swap_state.c).
 pub(crate) const KNOWN_RACES: &[(&str, &str)] = &[
     (r"mas_walk / mas_\w+|(mas_\w+|__call_rcu_common) / mas_walk", "lock_vma_under_rcu+"),
     ("__filemap_remove_folio / folio_mapping", "isolate_folios+"),
+    ("__delete_from_swap_cache / folio_mapping", "evict_folios+"),
 ];
 
 /// [`KNOWN_RACES`] as the first lines of reports. GCC may have made a variant of a function.
@@ -318,6 +323,8 @@ mod tests {
         assert_eq!(splat(&known.repeat(2), &[]), None);
         let freed = report("data-race in __call_rcu_common.constprop.0 / mas_walk", "lock_vma_under_rcu");
         assert_eq!(splat(&freed, &[]), None);
+        let removed = report("data-race in __delete_from_swap_cache / folio_mapping", "evict_folios");
+        assert_eq!(splat(&removed, &[]), None);
         let warning = "[    9.000000] WARNING: other\n";
         assert_eq!(splat(&format!("{known}{warning}"), &[]), Some("WARN"));
 
