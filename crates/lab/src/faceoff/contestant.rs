@@ -88,6 +88,12 @@ impl Contestant {
         self.files_of == "memreap"
     }
 
+    /// Returns its name without that of the setting.
+    #[must_use]
+    pub fn plain_name(&self) -> &str {
+        self.name.strip_suffix(WATERMARK_SUFFIX).unwrap_or(&self.name)
+    }
+
     /// Whether the kernel begins to reclaim early for it.
     #[must_use]
     pub fn has_watermark(&self) -> bool {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `lab faceoff`: compares low-memory killers in a Debian guest under the same loads.
 //!
-//! [`contestant`] reads the descriptions of the contestants, [`cell`] those of loads and machines, [`rootfs`] makes the guest's disk image,
-//! [`snapshot`] boots the guest once, saves its state and restores it for every run. [`record`] collects the
-//! guest's events, [`summary`] evaluates all runs, [`page`], [`plots`] and [`terminal`] show them. The guest's part is
-//! `guest faceoff` in `crates/guest`.
+//! [`contestant`] reads the descriptions of the contestants, [`cell`] those of loads and machines, [`rootfs`]
+//! makes the guest's disk image, [`snapshot`] boots guests, saves their states and restores one for every run.
+//! [`record`] collects the guest's events, [`summary`] evaluates all runs, [`page`], [`plots`] and [`terminal`]
+//! show them. The guest's part is `guest faceoff` in `crates/guest`.
 
 pub mod cell;
 pub mod contestant;
@@ -175,11 +175,8 @@ fn chosen_contestants(all: &[Contestant], options: &Options) -> Result<Vec<Conte
     if !options.contestants.is_empty() && !options.watermark {
         return Ok(named);
     }
-    let is_chosen = |c: &&Contestant| {
-        let plain =
-            named.iter().any(|n| n.name == c.name || c.name.strip_prefix(&n.name) == Some("+watermark"));
-        plain && (options.watermark || !c.has_watermark())
-    };
+    let is_named = |c: &Contestant| named.iter().any(|n| n.name == c.name || n.name == c.plain_name());
+    let is_chosen = |c: &&Contestant| is_named(c) && (options.watermark || !c.has_watermark());
     Ok(all.iter().filter(is_chosen).cloned().collect())
 }
 
