@@ -116,11 +116,11 @@ pub struct DeathSummary {
 impl DeathSummary {
     /// Summarizes a load that took from `start` to `end`. `usage` returns what a process has in memory and in
     /// swap over time; empty where that is not known.
-    pub fn new(
+    pub fn new<'a>(
         deaths: Vec<(Ending, Who)>,
         start: u64,
         end: u64,
-        usage: impl Fn(i32) -> (Vec<Usage>, Vec<Usage>),
+        usage: impl Fn(i32) -> (&'a [Usage], &'a [Usage]),
     ) -> Self {
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
         let mut summary = Self::default();
@@ -131,8 +131,8 @@ impl DeathSummary {
                 None => (None, None),
                 Some(at) => {
                     let (memory, swap) = usage(ending.pid);
-                    let in_swap = levels::returned(&swap, at).0.unwrap_or(0);
-                    match levels::returned(&memory, at) {
+                    let in_swap = levels::returned(swap, at).0.unwrap_or(0);
+                    match levels::returned(memory, at) {
                         // A process has returned its memory when its end is recorded.
                         (None, None) => (None, ending.ended.map(|ended| ms(ended.saturating_sub(at)))),
                         (before, back) => (before.map(|kib| kib + in_swap), back),
@@ -223,8 +223,8 @@ mod tests {
             (ending(4, Some(160), true, None), Who::Innocent),
         ];
         let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Usage { at: at * 1_000_000, kib });
-        let swap = vec![Usage { at: 0, kib: 50 }];
-        let of_pid = |pid| if pid == 1 { (usage.to_vec(), swap.clone()) } else { Default::default() };
+        let swap = [Usage { at: 0, kib: 50 }];
+        let of_pid = |pid| if pid == 1 { (&usage[..], &swap[..]) } else { Default::default() };
         let summary = DeathSummary::new(deaths, 100_000_000, 200_000_000, of_pid);
         assert_eq!(summary.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));
         // The first signal is not that of the first death in the list.

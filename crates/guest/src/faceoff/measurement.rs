@@ -9,7 +9,7 @@ use super::channel::Channel;
 use super::deaths::{self, DeathSummary};
 use super::desktop::Desktop;
 use super::frames::{self, Frame};
-use super::levels::{self, Usage};
+use super::levels;
 use super::load::Load;
 use super::login;
 use super::process;
@@ -66,11 +66,11 @@ impl Measurement {
         let (levels, total) = recording.levels(load.limited.as_ref());
         let (longest_login_ms, late_logins) = login::summary(&recording.logins);
         // In a cgroup that several processes share, the usage of one of them is not known.
-        let of = |pid, each: &'_ [Vec<Usage>]| -> Vec<Usage> {
+        let usage = |pid| {
             let group = all().position(|process| process.pids == [pid]);
-            group.and_then(|i| each.get(i)).cloned().unwrap_or_default()
+            let each = group.and_then(|i| Some((recording.usage.get(i)?, recording.swap.get(i)?)));
+            each.map_or((&[][..], &[][..]), |(memory, swap)| (memory, swap))
         };
-        let usage = |pid| (of(pid, &recording.usage), of(pid, &recording.swap));
         let summary = DeathSummary::new(deaths, start, recording.end, usage);
         let outcome = Outcome {
             longest_stall_ms,

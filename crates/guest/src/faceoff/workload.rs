@@ -369,20 +369,13 @@ impl<'a> Worker<'a> {
         chunks.for_each(|(n, page)| self.contents.fill(page, n, 100));
         self.next_content += pages;
         let child = self.children;
-        // SAFETY: as in `fork`.
-        match unsafe { libc::fork() } {
-            -1 => return Err(std::io::Error::last_os_error()).context("fork"),
-            0 => {
-                set_name("sibling")?;
-                // Only pages that are in the page tables of both count as shared.
-                let sum: u64 = pictures.iter().step_by(PAGE_BYTES).map(|&byte| u64::from(byte)).sum();
-                std::hint::black_box(sum);
-                self.shared.set_grown(child);
-                sleep_forever()
-            }
-            pid => self.shared.set_child(child, pid),
-        }
-        self.children += 1;
+        self.start_child(|_| {
+            set_name("sibling")?;
+            // Only pages that are in the page tables of both count as shared.
+            let sum: u64 = pictures.iter().step_by(PAGE_BYTES).map(|&byte| u64::from(byte)).sum();
+            std::hint::black_box(sum);
+            Ok(())
+        })?;
         while !self.shared.is_grown(child) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -392,25 +385,33 @@ impl<'a> Worker<'a> {
     /// Starts children, which wait for the start of the load.
     fn fork(&mut self, count: usize, run: &[Step]) -> Result<()> {
         for _ in 0..count {
-            let child = self.children;
-            // SAFETY: the process is single-threaded, so the child may use everything the parent may;
-            // it never leaves the match's arm.
-            match unsafe { libc::fork() } {
-                -1 => return Err(std::io::Error::last_os_error()).context("fork"),
-                0 => {
-                    self.shared.wait_for_start();
-                    // Different pages in each.
-                    self.next_content += child * UNLIMITED_PAGES;
-                    if let Err(e) = self.perform_all(run) {
-                        eprintln!("guest: child {child}: {e:#}");
-                    }
-                    self.shared.set_grown(child);
-                    sleep_forever()
-                }
-                pid => self.shared.set_child(child, pid),
-            }
-            self.children += 1;
+            self.start_child(|worker| {
+                worker.shared.wait_for_start();
+                // Different pages in each.
+                worker.next_content += worker.children * UNLIMITED_PAGES;
+                worker.perform_all(run)
+            })?;
         }
+        Ok(())
+    }
+
+    /// Starts a child that does `work` and then sleeps.
+    fn start_child(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let child = self.children;
+        // SAFETY: the process is single-threaded, so the child may use everything the parent may;
+        // it never leaves the match's arm.
+        match unsafe { libc::fork() } {
+            -1 => return Err(std::io::Error::last_os_error()).context("fork"),
+            0 => {
+                if let Err(e) = work(self) {
+                    eprintln!("guest: child {child}: {e:#}");
+                }
+                self.shared.set_grown(child);
+                sleep_forever()
+            }
+            pid => self.shared.set_child(child, pid),
+        }
+        self.children += 1;
         Ok(())
     }
 
