@@ -16,6 +16,14 @@ pub struct Stratum {
     pub others: Vec<f64>,
 }
 
+impl Stratum {
+    /// Returns the same with the groups exchanged.
+    #[must_use]
+    pub fn swapped(&self) -> Self {
+        Self { values: self.others.clone(), others: self.values.clone() }
+    }
+}
+
 /// Returns the one-sided p-value: the probability that the rank sums of `values` are together as small as these or
 /// smaller if there is no difference. It is exact. Equal values share the mean of their ranks. Strata in which
 /// a group is empty do not count; 1 without any other. Infinity is allowed; NaN is the largest value.
@@ -160,11 +168,10 @@ mod tests {
         let load = |level: f64| stratum(&three(level), &three(level + 10.0));
         assert!((p_smaller(&[load(0.0)]) - 0.05).abs() < 1e-12);
         assert!((p_smaller(&[load(0.0), load(1000.0)]) - 0.0025).abs() < 1e-12);
-        let swapped = |s: &Stratum| Stratum { values: s.others.clone(), others: s.values.clone() };
-        let mixed = [load(0.0), swapped(&load(0.0))];
+        let mixed = [load(0.0), load(0.0).swapped()];
         assert!(p_smaller(&mixed) > 0.4, "one load each way says nothing");
         // Exchanging the groups exchanges the directions.
-        assert_eq!(p_smaller(&mixed.each_ref().map(swapped)), p_smaller(&mixed));
+        assert_eq!(p_smaller(&mixed.each_ref().map(Stratum::swapped)), p_smaller(&mixed));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Contestant {
     /// Whether it is one of this project's daemons, which are compared with all others.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.files_of == "memreap"
+        self.files_of == "memreap" && self.unit.is_some()
     }
 
     /// Returns its name without that of the setting.
@@ -141,7 +141,7 @@ pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
             contestant.setup.splice(..0, setup.iter().cloned());
         }
     }
-    Ok(all.into_iter().flat_map(|c| [c.with_watermark(), c].into_iter().rev()).collect())
+    Ok(all.iter().flat_map(|c| [c.clone(), c.with_watermark()]).collect())
 }
 
 fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
@@ -215,6 +215,11 @@ mod tests {
         assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
         assert_eq!(x.install, [("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]);
         assert!(!x.is_ours());
+        let ours = |unit| {
+            let text = format!("title = \"X\"\norder = 3\nlike = \"memreap\"\n{unit}");
+            parse(Path::new("/no/repo"), "x", &text).unwrap().is_ours()
+        };
+        assert!(ours("unit = \"x.service\"\n") && !ours(""));
     }
 
     #[test]

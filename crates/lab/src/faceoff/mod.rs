@@ -119,7 +119,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let contestants = chosen_contestants(&all, options)?;
     let all_cells = cell::all(&ctx.repo)?;
     let cells = cell::select(&all_cells, &options.loads)?;
-    let test_bed = TestBed::prepare(ctx, &all, &contestants, options)?;
+    let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
 
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
@@ -218,7 +218,13 @@ struct TestBed {
 }
 
 impl TestBed {
-    fn prepare(ctx: &Context, all: &[Contestant], chosen: &[Contestant], options: &Options) -> Result<Self> {
+    fn prepare(
+        ctx: &Context,
+        all: &[Contestant],
+        chosen: &[Contestant],
+        cells: &[Cell],
+        options: &Options,
+    ) -> Result<Self> {
         host::ensure_packages(ctx, &[host::GUEST_PACKAGES, rootfs::PACKAGES].concat())?;
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
@@ -238,7 +244,7 @@ impl TestBed {
         content.add(&image.key);
         content.add_file(&payload)?;
         // All of them, so that it does not depend on which were selected.
-        for cell in cell::all(&ctx.repo)? {
+        for cell in cells {
             content.add(serde_json::to_string(&cell.load)?);
         }
         let fingerprint = content.key();
@@ -335,7 +341,7 @@ impl TestBed {
         });
         run.seconds = began.elapsed().as_secs_f64().round();
         run.failure = match ended {
-            Ok(()) if run.is_complete() => None,
+            Ok(()) if run.is_complete(cell) => None,
             Ok(()) => Some("the guest ended without a result".to_owned()),
             Err(e) => Some(format!("{e:#}")),
         };

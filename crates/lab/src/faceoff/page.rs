@@ -2,6 +2,8 @@
 //! Renders `faceoff.html`, a single file without scripts, fonts or external links like [`crate::ab::report`],
 //! with the plots of [`plots`].
 
+use std::fmt::Write as _;
+
 use super::cell::CellName;
 use super::plots;
 use super::record::Run;
@@ -9,9 +11,9 @@ use super::snapshot::SNAPSHOTS;
 use super::summary::Summary;
 use super::tables::{self, Table};
 use crate::html::{self, escape};
-use std::fmt::Write as _;
 
 const PAGE_STYLE: &str = include_str!("page.css");
+
 /// Renders the page.
 #[must_use]
 pub fn html(summary: &Summary, runs: &[Run]) -> String {
@@ -27,9 +29,7 @@ pub fn html(summary: &Summary, runs: &[Run]) -> String {
         escape(&meta.date)
     );
     page += &comparison(summary);
-    if let Some(svg) = plots::overview(summary) {
-        let _ = writeln!(page, "<div class=\"plots\"><article class=\"card\">{svg}</article></div>");
-    }
+    page += &card(plots::overview(summary));
     let grid = tables::grid(summary);
     page += &section(
         "The grid",
@@ -43,13 +43,16 @@ pub fn html(summary: &Summary, runs: &[Run]) -> String {
             false => tables::load(summary, &cell.name),
         };
         page += &section(&cell.name.0, &format!("{about} Median / worst of the runs."), &table);
-        if let Some(svg) = plots::cell(summary, runs, &cell.name) {
-            let _ = writeln!(page, "<div class=\"plots\"><article class=\"card\">{svg}</article></div>");
-        }
+        page += &card(plots::cell(summary, runs, &cell.name));
         page += &failures(summary, &cell.name);
     }
     page += &method(summary);
     page + html::END
+}
+
+fn card(svg: Option<String>) -> String {
+    let frame = |svg| format!("<div class=\"plots\"><article class=\"card\">{svg}</article></div>\n");
+    svg.map_or_else(String::new, frame)
 }
 
 fn section(title: &str, about: &str, content: &Table<'_>) -> String {

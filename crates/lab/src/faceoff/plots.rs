@@ -65,6 +65,20 @@ pub fn write_svgs(summary: &Summary, runs: &[Run], folder: &Path) -> Result<Vec<
     Ok(files)
 }
 
+/// Begins a plot of this height with a description for those who do not see it.
+fn begin(height: f64, label: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {PLOT_WIDTH} {height:.0}\" role=\"img\" \
+         aria-label=\"{}\"><style>{PLOT_STYLE}</style>",
+        escape(label)
+    )
+}
+
+/// Marks a kill.
+fn cross(x: f64, y: f64) -> String {
+    format!("<path class=\"kill\" d=\"M{x:.1} {y:.1}m-3 -3l6 6m0 -6l-6 6\"/>")
+}
+
 /// Renders the grid of loads and contestants: the median of the longest stalls as colour and in seconds, and a
 /// frame around needless or wrong kills with their number. `None` without results.
 #[must_use]
@@ -75,10 +89,7 @@ pub fn overview(summary: &Summary) -> Option<String> {
     }
     let width = (PLOT_WIDTH - OVERVIEW_LEFT) / summary.contestants.len() as f64;
     let height = OVERVIEW_HEAD + OVERVIEW_ROW * loads.len() as f64 + 24.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {PLOT_WIDTH} {height}\" role=\"img\" \
-         aria-label=\"Longest stalls and wrong kills of all contestants under all loads\"><style>{PLOT_STYLE}</style>"
-    );
+    let mut svg = begin(height, "Longest stalls and wrong kills of all contestants under all loads");
     for (column, who) in summary.contestants.iter().enumerate() {
         let x = OVERVIEW_LEFT + width * (column as f64 + 0.5);
         // "systemd-oomd, Fedora" takes two lines.
@@ -176,12 +187,8 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
     let stalls = Scale::log(FRAME_INTERVAL_MS, longest, STALL_CHART.1, STALL_CHART.0);
     let height = KILLS_TOP + LINE_HEIGHT * curves.len() as f64 + 8.0;
     let names: Vec<&str> = curves.iter().map(|curve| curve.who.title.as_str()).collect();
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {PLOT_WIDTH} {height:.0}\" role=\"img\" \
-         aria-label=\"{}: memory and stalls over time of {}\"><style>{PLOT_STYLE}</style>",
-        cell,
-        escape(&names.join(", "))
-    );
+    let label = format!("{cell}: memory and stalls over time of {}", names.join(", "));
+    let mut svg = begin(height, &label);
     let charts: [Chart<'_>; 2] = [
         Chart { title: "available memory and free swap, MiB", scale: &memory, at: MEMORY_CHART, value: mib },
         Chart {
@@ -224,7 +231,7 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
             for death in kills(curve) {
                 let Some(s) = curve.samples.iter().rfind(|s| s.t <= death.at_ms) else { continue };
                 let (x, y) = (time.at(death.at_ms / 1000.0), scale.at(value(s)));
-                let _ = write!(svg, "<path class=\"kill\" d=\"M{x:.1} {y:.1}m-3 -3l6 6m0 -6l-6 6\"/>");
+                svg += &cross(x, y);
             }
         }
         svg += &names_at_the_ends(&curves, scale, value, (top, bottom));
@@ -251,10 +258,10 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
             let x = time.at(kill.at_ms / 1000.0);
             let (class, text) = (if kill.wrong { "bad" } else { "" }, escape(&kill.text));
             let (anchor, at) = if x > PLOT_RIGHT - 120.0 { ("end", x - 6.0) } else { ("start", x + 6.0) };
+            svg += &cross(x, y);
             let _ = write!(
                 svg,
-                "<path class=\"kill\" d=\"M{x:.1} {y:.1}m-3 -3l6 6m0 -6l-6 6\"/>\
-                 <text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{text}</text>",
+                "<text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{text}</text>",
                 y + 4.0
             );
         }

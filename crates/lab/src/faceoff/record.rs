@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use protocol::faceoff::{Death, Event, Idle, Outcome, Sample, Who};
 
-use super::cell::CellName;
+use super::cell::{Cell, CellName};
 
 /// A run: a line of `faceoff.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,9 +82,9 @@ impl Run {
         }
     }
 
-    /// Whether the guest delivered a result.
-    pub fn is_complete(&self) -> bool {
-        self.idle.is_some() || self.result.is_some()
+    /// Whether the guest delivered the result of this cell, which is the run's.
+    pub fn is_complete(&self, cell: &Cell) -> bool {
+        if cell.is_idle() { self.idle.is_some() } else { self.result.is_some() }
     }
 
     /// Returns the number of wrong victims by their kind; empty if there was none.
@@ -124,6 +124,7 @@ pub(super) fn progress(event: &Event) -> Option<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::summary::tests::cells;
     use super::*;
 
     pub(in crate::faceoff) fn outcome(stall: f64, back: Option<f64>) -> Outcome {
@@ -154,7 +155,7 @@ pub(super) mod tests {
             wrong(&outcome).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 0)], Some(1)), []);
-        assert_eq!(judged(&[], Some(1)), []);
+        assert_eq!(judged(&[], Some(1)), [], "no kill was necessary");
         assert_eq!(judged(&[(Who::Hog, 1)], Some(0)), [("one too many".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 1)], Some(1)), [("innocent".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Foreground, 1), (Who::System, 2)], None).len(), 2);
@@ -164,14 +165,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_is_complete_with_a_result() {
+    fn a_run_is_complete_with_what_its_cell_measures() {
+        let mut cell = cells().remove(0);
         let mut run = Run::new("peer", &CellName("hog".into()), 0, 7);
         run.take(Event::Log { text: "a\n".into() });
         run.take(Event::Log { text: "b".into() });
         assert_eq!(run.log, "a\nb\n");
-        assert!(!run.is_complete());
+        assert!(!run.is_complete(&cell));
         run.take(Event::Result(outcome(12.5, None)));
-        assert!(run.is_complete());
+        assert!(run.is_complete(&cell));
+        cell.load.idle_s = Some(60);
+        assert!(!run.is_complete(&cell));
         let text = serde_json::to_string(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
     }

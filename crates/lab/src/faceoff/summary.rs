@@ -256,9 +256,9 @@ impl Summary {
     pub fn of(meta: Meta, contestants: &[Contestant], cells: &[Cell], runs: &[Run]) -> Self {
         let contestants: Vec<Participant> = contestants.iter().map(Participant::from).collect();
         let mut entries = Vec::new();
-        for Cell { name: cell, .. } in cells {
+        for cell in cells {
             for who in &contestants {
-                let of = |run: &&Run| run.cell == *cell && run.contestant == who.name;
+                let of = |run: &&Run| run.cell == cell.name && run.contestant == who.name;
                 let mut own: Vec<&Run> = runs.iter().filter(of).collect();
                 own.sort_by_key(|run| run.round);
                 if !own.is_empty() {
@@ -370,7 +370,8 @@ impl Summary {
                 let values: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
                 let worst = ratios.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
                 let Some((worst_ratio, worst_cell)) = worst else { continue };
-                let [better, worse] = [p_smaller(&strata), p_smaller(&swapped(&strata))];
+                let [better, worse] =
+                    [p_smaller(&strata), p_smaller(&strata.iter().map(Stratum::swapped).collect::<Vec<_>>())];
                 overall.push(Overall {
                     contestant: own.name.clone(),
                     peer: other.name.clone(),
@@ -426,12 +427,8 @@ impl Metric {
     }
 }
 
-fn swapped(strata: &[Stratum]) -> Vec<Stratum> {
-    strata.iter().map(|s| Stratum { values: s.others.clone(), others: s.values.clone() }).collect()
-}
-
-fn entry(contestant: &str, cell: &CellName, runs: &[&Run]) -> Entry {
-    let good: Vec<&&Run> = runs.iter().filter(|run| run.failure.is_none() && run.is_complete()).collect();
+fn entry(contestant: &str, cell: &Cell, runs: &[&Run]) -> Entry {
+    let good: Vec<&&Run> = runs.iter().filter(|run| run.failure.is_none() && run.is_complete(cell)).collect();
     let results: Vec<&Outcome> = good.iter().filter_map(|run| run.result.as_ref()).collect();
     let each = |get: fn(&Outcome) -> Option<f64>| results.iter().map(|r| get(r)).collect::<Vec<_>>();
     let idle = |get: fn(&Idle) -> f64| {
@@ -440,7 +437,7 @@ fn entry(contestant: &str, cell: &CellName, runs: &[&Run]) -> Entry {
     let wrong: Vec<BTreeMap<String, u64>> = good.iter().map(|run| run.wrong()).collect();
     Entry {
         contestant: contestant.to_owned(),
-        cell: cell.clone(),
+        cell: cell.name.clone(),
         runs: good.len(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
         disturbed: good.iter().filter(|run| run.stolen.is_some_and(is_disturbed)).count(),
@@ -455,7 +452,7 @@ fn entry(contestant: &str, cell: &CellName, runs: &[&Run]) -> Entry {
         lost_kib: Spread::of_those(each(|r| Some(r.lost_kib as f64))),
         signal_to_back_ms: Spread::of_those(each(|r| r.signal_to_back_ms)),
         first_signal_ms: Spread::of_those(each(|r| r.first_signal_ms)),
-        camera_ms: match results.iter().any(|r| r.camera_ms.is_some()) {
+        camera_ms: match cell.load.process.iter().any(|process| process.who == Who::Camera) {
             true => Spread::until(each(|r| r.camera_ms)),
             false => Spread::default(),
         },
@@ -609,6 +606,24 @@ pub(super) mod tests {
         let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
         assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
+    }
+
+    #[test]
+    fn a_camera_that_is_never_served_is_shown() {
+        let mut apps = cells().remove(0);
+        apps.load.process[0].who = Who::Camera;
+        let runs = [run("peer", "hog", 0, 300.0, None)];
+        let camera = |cell: &Cell| {
+            let summary = Summary::of(
+                Meta::default(),
+                &[contestant("peer", "peer")],
+                std::slice::from_ref(cell),
+                &runs,
+            );
+            summary.entries[0].camera_ms.values.clone()
+        };
+        assert_eq!(camera(&apps), [None]);
+        assert_eq!(camera(&cells()[0]), []);
     }
 
     #[test]
