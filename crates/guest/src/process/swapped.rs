@@ -2,6 +2,7 @@
 //! Processes to be killed whose memory is mostly in swap.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
 use std::{fs, io, iter, ops::Range, ptr, thread};
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,6 +26,10 @@ const TURN_PAGES: usize = 64;
 const TOLERANCE_PERCENT: f64 = 4.0;
 /// How often the kernel is asked to drop pages from memory that are in swap as well.
 const DROP_TRIES: u32 = 100;
+/// So many bytes of a process may be in memory as well: memory.stat may lag behind by so much.
+const MAX_COPIES: usize = 512 << 10;
+/// How often to look whether all pages have been written to swap.
+const WRITEBACK_POLL: Duration = Duration::from_millis(5);
 
 /// Some processes, each in a memory cgroup of its own. They are killed when this is dropped.
 pub struct Victims {
@@ -148,15 +153,23 @@ impl Victims {
     }
 
     /// Has the kernel drop pages from memory that are in swap as well. Where swap is written asynchronously,
-    /// they are dropped only by the next reclaim, which finds them first.
+    /// they are dropped only by the next reclaim, which finds them first; but not as long as they are being
+    /// written: then it swaps out others.
     fn drop_copies(&self) -> Result<()> {
         for _ in 0..DROP_TRIES {
-            let copies = usize::try_from(meminfo("SwapCached:")?)?;
-            if copies < 64 * self.victims.len() {
-                return Ok(());
+            while meminfo("Writeback:")? > 0 {
+                thread::sleep(WRITEBACK_POLL);
             }
+            let mut left = 0;
             for victim in &self.victims {
-                victim.group.reclaim(copies / self.victims.len() * 1024)?;
+                let copies = victim.copies()?;
+                if copies > MAX_COPIES {
+                    victim.group.reclaim(copies)?;
+                    left += copies;
+                }
+            }
+            if left == 0 {
+                return Ok(());
             }
         }
         ensure!(false, "{} KiB are both in swap and in memory", meminfo("SwapCached:")?);
@@ -191,6 +204,13 @@ impl Victim {
             io::Error::last_os_error()
         );
         Ok(())
+    }
+
+    /// Returns the bytes that are both in swap and in memory.
+    fn copies(&self) -> Result<usize> {
+        let text = self.group.get("memory.stat")?;
+        let bytes = value(&text, "swapcached ").context("memory.stat: no swapcached")?;
+        Ok(usize::try_from(bytes)?)
     }
 
     /// Returns the bytes in swap, counted page by page: the kernel's counters may lag behind.
