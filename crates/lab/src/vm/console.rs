@@ -68,13 +68,14 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
 /// once; after the removal it is 0, and so the address space that of the first swap area, which is as evictable,
 /// or NULL (mm/util.c, mm/swap_state.c).
 ///
-/// `zs_map_object()` reads the size class of a zspage, a bit field that never changes, while another CPU writes the
-/// fullness beside it under the lock of the class (mm/zsmalloc.c).
+/// `zs_map_object()` and `zs_free()` read the size class of a zspage, a bit field that never changes, while another
+/// CPU writes the fullness beside it under the lock of the class, which is found by reading that (mm/zsmalloc.c;
+/// `free_object()` is the part of `zs_free()` that `swap-batch` calls for several handles).
 pub(crate) const KNOWN_RACES: &[(&str, &str)] = &[
     (r"mas_walk / mas_\w+|(mas_\w+|__call_rcu_common) / mas_walk", "lock_vma_under_rcu+"),
     ("__filemap_remove_folio / folio_mapping", "isolate_folios+"),
     ("__delete_from_swap_cache / folio_mapping", "evict_folios+"),
-    ("fix_fullness_group / zs_map_object", "zs_malloc+"),
+    ("fix_fullness_group / (zs_map_object|free_object)", "fix_fullness_group+"),
 ];
 
 /// [`KNOWN_RACES`] as the first lines of reports. GCC may have made a variant of a function.
