@@ -489,8 +489,9 @@ impl Monitor {
     }
 
     fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        let line = json!({ "execute": command, "arguments": arguments });
-        writeln!(self.to, "{line}").with_context(|| format!("QEMU does not accept '{command}'"))?;
+        // In one piece: QEMU acts on the last brace, and after 'quit' it reads no line end.
+        let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
+        self.to.write_all(line.as_bytes()).with_context(|| format!("QEMU does not accept '{command}'"))?;
         loop {
             let mut answer = self.next().with_context(|| format!("waiting for QEMU's '{command}'"))?;
             if let Some(error) = answer.get("error") {
