@@ -75,7 +75,8 @@ pub(crate) const KNOWN_RACES: &[(&str, &str)] = &[
     (r"mas_walk / mas_\w+|(mas_\w+|__call_rcu_common) / mas_walk", "lock_vma_under_rcu+"),
     ("__filemap_remove_folio / folio_mapping", "isolate_folios+"),
     ("__delete_from_swap_cache / folio_mapping", "evict_folios+"),
-    ("fix_fullness_group / (zs_map_object|free_object)", "fix_fullness_group+"),
+    ("fix_fullness_group / zs_map_object", "zs_malloc+"),
+    ("fix_fullness_group / free_object", "zs_free_bulk+"),
 ];
 
 /// [`KNOWN_RACES`] as the first lines of reports. GCC may have made a variant of a function.
@@ -330,6 +331,10 @@ mod tests {
         assert_eq!(splat(&freed, &[]), None);
         let removed = report("data-race in __delete_from_swap_cache / folio_mapping", "evict_folios");
         assert_eq!(splat(&removed, &[]), None);
+        let freed = report("data-race in fix_fullness_group / free_object", "zs_free_bulk");
+        assert_eq!(splat(&freed, &[]), None);
+        let other = report("data-race in fix_fullness_group / free_object", "zs_compact");
+        assert_eq!(splat(&other, &[]), Some("KCSAN"));
         let warning = "[    9.000000] WARNING: other\n";
         assert_eq!(splat(&format!("{known}{warning}"), &[]), Some("WARN"));
 
