@@ -20,7 +20,7 @@ pub const MACHINES_FILE: &str = "faceoff/machines.toml";
 const USUAL_MACHINE: &str = "desktop";
 
 /// A virtual machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// What it is, for people.
@@ -184,16 +184,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_key() {
-        let machine = Machine {
-            about: String::new(),
-            cpus: 1,
-            memory_mib: 512,
-            zram_mib: 0,
-            swap_disk_mib: 0,
-            disk_mb_per_s: None,
-            disk_iops: None,
-            parameters: String::new(),
-        };
+        let machine = Machine { cpus: 1, memory_mib: 512, ..Machine::default() };
         let machines = BTreeMap::from([("desktop".to_owned(), machine.clone())]);
         let good = "about = \"x\"\norder = 1\nmachines = [\"desktop\"]\n[[process]]\nname = \"p\"\nwho = \"hog\"\n\
                     run = [{ do = \"take\", size = \"everything\" }]\n";

@@ -328,7 +328,7 @@ impl Guest {
     ) -> Result<()> {
         let began = Instant::now();
         let mut started = None;
-        let mut balloon = balloon.iter();
+        let mut balloon = balloon.iter().peekable();
         loop {
             // Checked before the logs are read, so that they are complete once QEMU has ended.
             let ended = self.child.try_wait()?;
@@ -357,10 +357,9 @@ impl Guest {
             }
             let is_due =
                 |step: &&Balloon| started.is_some_and(|at| at.elapsed() >= Duration::from_secs(step.at_s));
-            if let Some(due) = balloon.as_slice().first().filter(is_due) {
+            if let Some(due) = balloon.next_if(is_due) {
                 let bytes = u64::from(self.memory_mib) * (1 << 20) * u64::from(due.percent) / 100;
                 self.monitor.execute("balloon", json!({ "value": bytes }))?;
-                balloon.next();
             }
             if let Some(line) = self.output.watch.panic() {
                 return Err(self.failure(&format!("the guest panicked: {line}")));

@@ -14,7 +14,7 @@ use std::time::Duration;
 const MAX_STOLEN_SHARE: f64 = 0.02;
 /// The share is judged over windows of this length, in seconds. Over whole runs, a long run would hide a stop of a
 /// second that a short one would not.
-pub const WINDOW_S: usize = 10;
+const WINDOW_S: usize = 10;
 
 /// The CPU time of all CPUs since the host booted, in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -20,7 +20,6 @@ use crate::ab::verdict::Verdict;
 const STALL_RESOLUTION_MS: f64 = 10.0;
 /// Recoveries are compared with this resolution: memory is sampled every 50 ms.
 const RECOVERY_RESOLUTION_MS: f64 = 50.0;
-
 /// Logins are compared with this resolution: a shell takes some of it under emulation.
 const LOGIN_RESOLUTION_MS: f64 = 100.0;
 /// The probability of one or more false claims among all comparisons.
