@@ -14,6 +14,10 @@
 //! mode = "multi"                 # if the scenario reports the metric in both modes
 //! cpus = 64                      # only if several guests of the scenario report the metric
 //! file = "other.json"            # only if it is not the table's file
+//!
+//! [[table]]
+//! name = "face-off"
+//! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns
 //! ```
 //!
 //! `lab report --documents` writes the tables. A test of the lab fails if a table differs from the files.
@@ -27,6 +31,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::ab::results::{Metric, Results};
+use crate::faceoff::summary::Summary;
+use crate::faceoff::tables;
 use crate::format::{counted, interval, number, ratio};
 
 /// The documents with generated tables.
@@ -49,6 +55,8 @@ struct Manifest {
 struct Table {
     name: String,
     file: Option<String>,
+    faceoff: Option<String>,
+    #[serde(default)]
     row: Vec<Row>,
 }
 
@@ -84,8 +92,11 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let mut files = BTreeMap::new();
     let mut tables = BTreeMap::new();
     for table in &manifest.table {
-        let text = markdown(table, repo, &mut files)
-            .with_context(|| format!("{}: table {}", path.display(), table.name))?;
+        let text = match &table.faceoff {
+            Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file)),
+            None => markdown(table, repo, &mut files),
+        };
+        let text = text.with_context(|| format!("{}: table {}", path.display(), table.name))?;
         ensure!(
             tables.insert(table.name.as_str(), text).is_none(),
             "{}: two tables are called {}",
@@ -120,6 +131,12 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Returns the table of a face-off in Markdown.
+fn faceoff(path: &Path) -> Result<String> {
+    let summary: Summary = serde_json::from_str(&read(path)?).with_context(|| path.display().to_string())?;
+    Ok(tables::markdown(&summary))
 }
 
 /// Returns the table in Markdown. `files` caches the files that were read.

@@ -15,7 +15,7 @@ pub mod rootfs;
 pub mod snapshot;
 pub mod stolen;
 pub mod summary;
-mod tables;
+pub mod tables;
 pub mod terminal;
 
 use std::collections::BTreeMap;

@@ -81,6 +81,9 @@ pub struct CellInfo {
     pub machine: String,
     /// How many had to die, where that is defined.
     pub needed_kills: Option<u64>,
+    /// Its own time limit, in seconds.
+    #[serde(default)]
+    pub limit_s: Option<u64>,
     /// Whether it measures what a contestant costs.
     pub idle: bool,
 }
@@ -92,6 +95,7 @@ impl From<&Cell> for CellInfo {
             about: cell.load.about.clone(),
             machine: cell.machine.about.clone(),
             needed_kills: cell.load.needed_kills,
+            limit_s: cell.load.limit_s,
             idle: cell.is_idle(),
         }
     }
@@ -399,8 +403,9 @@ impl Summary {
 
     /// Returns an entry's median in ms, no smaller than what can be distinguished.
     fn typical(&self, metric: &Metric, entry: &Entry) -> f64 {
-        let limit = self.meta.limit_s as f64 * 1000.0;
-        (metric.of)(entry).median.unwrap_or(limit).max(metric.resolution_ms)
+        let own = self.cells.iter().find(|cell| cell.name == entry.cell).and_then(|cell| cell.limit_s);
+        let limit_ms = own.unwrap_or(self.meta.limit_s) as f64 * 1000.0;
+        (metric.of)(entry).median.unwrap_or(limit_ms).max(metric.resolution_ms)
     }
 }
 
@@ -517,7 +522,7 @@ pub(super) mod tests {
         Run { result: Some(outcome(stall, back)), ..Run::new(who, &CellName(cell.into()), round, 1) }
     }
 
-    fn summary(runs: &[Run]) -> Summary {
+    pub(in crate::faceoff) fn summary(runs: &[Run]) -> Summary {
         let who = [contestant("none", "none"), contestant("peer", "peer"), contestant("memreap", "memreap")];
         Summary::of(Meta { limit_s: 40, ..Meta::default() }, &who, &cells(), runs)
     }
@@ -569,6 +574,10 @@ pub(super) mod tests {
         assert_eq!(ratio("recovered_ms", "hog"), ("peer", 2.0));
         assert_eq!(ratio("longest_stall_ms", "leak"), ("none", 2.0), "4 ms counts as 10");
         assert_eq!(ratio("recovered_ms", "leak"), ("none", 1.0));
+        let late =
+            summary(&[run("none", "leak", 0, 20.0, None), run("memreap", "leak", 0, 4.0, Some(900.0))]);
+        let recovered = late.comparison.iter().find(|c| c.metric == "recovered_ms").unwrap();
+        assert_eq!(recovered.ratio, 100.0, "the limit of the load is 90 s");
         let peer = compared.overall.iter().find(|o| o.peer == "peer").unwrap();
         assert_eq!((peer.cells, peer.ratio, peer.interval), (2, 3.0, None));
         assert_eq!((peer.worst_ratio, peer.worst_cell.0.as_str()), (3.0, "hog"));

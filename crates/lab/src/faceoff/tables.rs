@@ -108,6 +108,44 @@ pub(super) fn grid(summary: &Summary) -> Table<'_> {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
+/// Returns the grid in Markdown: in each cell the median and the longest of the longest stalls in ms, how many were
+/// killed in all runs, and in how many memory did not recover. In bold where somebody died who need not have died.
+#[must_use]
+pub fn markdown(summary: &Summary) -> String {
+    let mut text = String::from("| load |");
+    summary.contestants.iter().for_each(|who| text += &format!(" {} |", who.title));
+    text += &format!("\n|---|{}\n", "---|".repeat(summary.contestants.len()));
+    for cell in summary.cells.iter().filter(|cell| !cell.idle) {
+        let fits = if cell.needed_kills == Some(0) { ", fits" } else { "" };
+        text += &format!("| `{}`{fits} |", cell.name);
+        for who in &summary.contestants {
+            let found = summary.of_cell(&cell.name).find(|(other, _)| other.name == who.name);
+            text += &format!(" {} |", found.map_or_else(String::new, |(_, entry)| outcome(entry)));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn outcome(entry: &Entry) -> String {
+    let mut notes = Vec::new();
+    let kills: u64 = entry.kills.values().sum();
+    if kills > 0 {
+        let of = if entry.runs == 1 { String::new() } else { format!(" in {} runs", entry.runs) };
+        notes.push(format!("{kills} killed{of}"));
+    }
+    let not_recovered = entry.recovered_ms.values.iter().filter(|value| value.is_none()).count();
+    if not_recovered > 0 {
+        notes.push(format!("{not_recovered} of {} not recovered", entry.runs));
+    }
+    if entry.late_logins > 0 {
+        notes.push(format!("{} late logins", entry.late_logins));
+    }
+    let stall = spread(&entry.longest_stall_ms, "");
+    let text = if notes.is_empty() { stall } else { format!("{stall} ({})", notes.join(", ")) };
+    if entry.wrong_runs > 0 { format!("**{text}**") } else { text }
+}
+
 /// Returns the table of the contestants' cost while the machine is idle.
 pub(super) fn idle<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
     let rows = summary.of_cell(cell).map(|(who, entry)| {
@@ -210,6 +248,24 @@ fn runs(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faceoff::summary::tests::{run, summary};
+    use protocol::faceoff::Who;
+
+    #[test]
+    fn markdown_tells_who_died_and_what_was_not_enough() {
+        let mut bad = run("memreap", "hog", 1, 300.0, None);
+        bad.result.as_mut().unwrap().kills.insert(Who::Innocent, 2);
+        let summary = summary(&[
+            run("none", "hog", 0, 1500.0, Some(700.0)),
+            run("memreap", "hog", 0, 100.0, Some(700.0)),
+            bad,
+            run("none", "leak", 0, 20.0, Some(700.0)),
+        ]);
+        let expected = "| load | NONE | MEMREAP |\n|---|---|---|\n\
+            | `hog` | 1,500 (1 killed) | **200 / 300 (4 killed in 2 runs, 1 of 2 not recovered)** |\n\
+            | `leak` | 20 (1 killed) |  |\n";
+        assert_eq!(markdown(&summary), expected);
+    }
 
     #[test]
     fn spreads_say_never_where_it_matters() {
