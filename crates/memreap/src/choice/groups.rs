@@ -2,7 +2,7 @@
 //! Leaf cgroups, and what each of them holds.
 //!
 //! **When a group counts.** A group counts for what comes back when all of it is killed, and only when all of
-//! it may be: no member is protected. Otherwise it counts for nothing, and its members for themselves. A
+//! it may be: no member is never killed, or all but protected from it. Otherwise it counts for nothing, and its members for themselves. A
 //! process counts for what its own death gives back. The greater of the best group and the best process wins.
 //! So a service of a hundred small processes comes after one larger process elsewhere, many processes of one
 //! job that take memory come before a large process that does not, and memory that the members of a group
@@ -20,6 +20,9 @@ use crate::policy::Verdict;
 
 /// The most cgroups that are known.
 pub(super) const MAX_CGROUPS: usize = 4000;
+/// A group with a member whose memory counts by less than this is not killed. A shell counts for more: it is in
+/// every group that a user has started.
+const MIN_EXPENDABLE_FACTOR: f64 = 0.1;
 /// The index of no cgroup.
 const NO_INDEX: u16 = u16::MAX;
 
@@ -56,7 +59,7 @@ struct Node {
 pub(super) struct Tally {
     /// Members that have memory.
     pub(super) processes: u32,
-    /// One of them must not be killed, or counts for less by its weight.
+    /// One of them must not be killed, or is all but protected from it by its weight, as a session is.
     pub(super) protected: bool,
     /// What the policy says about the member that it would rather kill than any other.
     pub(super) verdict: Verdict,
@@ -66,7 +69,7 @@ impl Tally {
     pub(super) const EMPTY: Self = Self {
         processes: 0,
         protected: false,
-        verdict: Verdict { never: false, factor: 0.0, offset: 0, rule: None },
+        verdict: Verdict { never: false, factor: 0.0, offset: 0, up_to: u64::MAX, rule: None },
     };
 
     /// Counts a member. One that has no memory, or is dying, does not count.
@@ -75,7 +78,7 @@ impl Tally {
             return;
         }
         self.processes += 1;
-        self.protected |= reading.verdict.never || reading.verdict.factor < 1.0;
+        self.protected |= reading.verdict.never || reading.verdict.factor < MIN_EXPENDABLE_FACTOR;
         let rank = |verdict: &Verdict| (verdict.factor, verdict.offset);
         if rank(&reading.verdict) > rank(&self.verdict) {
             self.verdict = reading.verdict;
@@ -332,18 +335,21 @@ mod tests {
 
     #[test]
     fn one_protected_member_protects_all() {
-        let verdict = |factor| Verdict { never: false, factor, offset: 0, rule: None };
+        let verdict = |factor| Verdict { never: false, factor, offset: 0, up_to: u64::MAX, rule: None };
         let reading = |verdict| Reading { verdict, ..Reading::with(10, 0, Counters::UNKNOWN) };
         let tally = |readings: &[Reading]| {
             let mut tally = Tally::EMPTY;
             readings.iter().for_each(|reading| tally.count(reading));
             tally
         };
-        let [plain, preferred, weak] = [1.0, 2.0, 0.5].map(|factor| reading(verdict(factor)));
+        let [plain, preferred, shell, session] = [1.0, 2.0, 0.1, 0.01].map(|factor| reading(verdict(factor)));
         let never = reading(Verdict { never: true, ..verdict(1.0) });
         let both = tally(&[plain, preferred]);
         assert_eq!((both.processes, both.expendable(), both.verdict.factor), (2, true, 2.0));
-        assert!(!tally(&[plain, never]).expendable() && !tally(&[plain, weak]).expendable());
+        assert!(!tally(&[plain, never]).expendable() && !tally(&[plain, session]).expendable());
+        // `make -j` in a terminal; and a service, all of whose members count for less.
+        let all = [tally(&[shell, plain, plain]), tally(&[shell, shell])];
+        assert_eq!(all.map(|tally| (tally.expendable(), tally.verdict.factor)), [(true, 1.0), (true, 0.1)]);
         assert!(!tally(&[]).expendable());
         // A kernel thread or zombie, and one that is dying, need no protection.
         let dead = Reading { has_memory: false, ..never };

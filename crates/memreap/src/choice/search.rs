@@ -197,6 +197,7 @@ mod tests {
                     verdict: Verdict {
                         never: rng.below(10) == 0,
                         factor: factors[rng.below(6) as usize],
+                        up_to: u64::MAX,
                         offset,
                         rule: None,
                     },
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_cannot_win_is_not_looked_at() {
-        let verdict = Verdict { never: false, factor: 1.0, offset: 0, rule: None };
+        let verdict = Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None };
         let process = |pid, exact: u64| Process {
             pid,
             stale: exact + 20,
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_lower_bound_above_all_upper_bounds_is_enough() {
-        let verdict = Verdict { never: false, factor: 1.0, offset: 0, rule: None };
+        let verdict = Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None };
         let run = |lower_bound, decoy| {
             let process = |pid, exact, bound, lower_bound| Process {
                 pid,

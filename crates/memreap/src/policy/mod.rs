@@ -14,6 +14,10 @@ pub use pattern::Pattern;
 /// such limit, and kills processes that hold nothing if only their oom_score_adj is high enough.
 const MAX_ADJ_FACTOR: f64 = 9.0;
 
+/// Any user can give a process any name, so what a rule protects that asks for neither a user nor a cgroup is this
+/// part of memory and swap at most.
+const PROTECTED_BY_NAME_DIVISOR: u64 = 8;
+
 /// Indices for [`Policy::rule`] of verdicts that no rule can change.
 const INIT_RULE: u16 = u16::MAX;
 const SPARED_RULE: u16 = u16::MAX - 1;
@@ -41,8 +45,10 @@ pub struct Subject<'a> {
 pub struct Verdict {
     /// It must not be killed, whatever it holds.
     pub never: bool,
-    /// Factor on the bytes that come back.
+    /// Factor on the bytes that come back...
     pub factor: f64,
+    /// ...up to this number; what is beyond counts fully.
+    pub up_to: u64,
     /// Bytes on top, as the kernel's OOM killer adds them for oom_score_adj; may be negative.
     pub offset: i64,
     /// The rule that decided, an index for [`Policy::rule`]; `None` when none fitted.
@@ -51,7 +57,7 @@ pub struct Verdict {
 
 impl Verdict {
     fn never(rule: u16) -> Self {
-        Self { never: true, factor: 0.0, offset: 0, rule: Some(rule) }
+        Self { never: true, factor: 0.0, up_to: u64::MAX, offset: 0, rule: Some(rule) }
     }
 
     /// Returns what counts in the choice: greater with more bytes, never negative.
@@ -59,8 +65,9 @@ impl Verdict {
         if self.never {
             return 0;
         }
-        let bytes = bytes as f64;
-        let score = bytes * self.factor + (self.offset as f64).min(bytes * MAX_ADJ_FACTOR);
+        let weighed = bytes.min(self.up_to);
+        let (beyond, bytes) = ((bytes - weighed) as f64, bytes as f64);
+        let score = weighed as f64 * self.factor + beyond + (self.offset as f64).min(bytes * MAX_ADJ_FACTOR);
         // 0 is for a process that must not be killed.
         if score < 1.0 { 1 } else { score as u64 }
     }
@@ -149,15 +156,22 @@ impl Policy {
             return Verdict::never(EXEMPT_RULE);
         }
         let found = self.rules.iter().zip(0..).find(|(rule, _)| rule.fits(subject));
-        let (factor, rule) = match found {
+        let (factor, by_name, rule) = match found {
             Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
-            Some((Rule { effect: Effect::Weight(factor), .. }, index)) => (*factor, Some(index)),
-            None => (1.0, None),
+            Some((rule @ Rule { effect: Effect::Weight(factor), .. }, index)) => {
+                (*factor, rule.users.is_empty() && rule.cgroups.is_empty(), Some(index))
+            }
+            None => (1.0, false, None),
+        };
+        let up_to = match self.total / PROTECTED_BY_NAME_DIVISOR {
+            0 => u64::MAX,
+            bytes if by_name && factor < 1.0 => bytes,
+            _ => u64::MAX,
         };
         let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;
         // Desktops give all programs of a user the same high value; it must not undo a protection.
         let offset = if offset > 0.0 { offset * factor.min(1.0) } else { offset };
-        Verdict { never: false, factor, offset: offset as i64, rule }
+        Verdict { never: false, factor, up_to, offset: offset as i64, rule }
     }
 
     /// Returns the label of a rule.
@@ -297,6 +311,20 @@ mod tests {
         assert_eq!(score("shell", -100, GIB), 1);
     }
 
+    #[test]
+    fn a_name_protects_a_part_of_memory_only() {
+        let mut policy = Policy::new(vec![
+            Rule { users: vec![0], ..names(&["x"], Effect::Weight(0.01)) },
+            names(&["x"], Effect::Weight(0.01)),
+        ]);
+        policy.set_total(64 * GIB);
+        let verdict = policy.judge(&subject("x"));
+        assert_eq!(verdict.score(8 * GIB), 8 * GIB / 100);
+        assert!(verdict.score(60 * GIB) > 52 * GIB);
+        let root = policy.judge(&Subject { uid: 0, ..subject("x") });
+        assert_eq!(root.score(60 * GIB), 60 * GIB / 100);
+    }
+
     proptest! {
         #[test]
         fn more_bytes_never_score_less(
@@ -305,7 +333,7 @@ mod tests {
             a: u64,
             b: u64,
         ) {
-            let verdict = Verdict { never: false, factor, offset, rule: None };
+            let verdict = Verdict { never: false, factor, offset, up_to: u64::MAX, rule: None };
             let (less, more) = (a.min(b), a.max(b));
             prop_assert!(verdict.score(less) <= verdict.score(more));
             prop_assert!(verdict.score(less) > 0);
