@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use linux::escape;
+use rustix::fs::{Access, access};
 
 use super::args::DaemonArgs;
 use crate::config::{BUILT_IN_NAME, Config};
@@ -35,6 +36,14 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
     match Config::load(path) {
         Ok(config) => {
             let name = config.path.map_or(BUILT_IN_NAME.to_owned(), |path| escape(&path).to_string());
+            // The daemon starts without it: a hook that is missing must not leave a machine without a killer.
+            if let Some(program) = config.warn.command.as_ref().and_then(|command| command.first())
+                && let Err(e) = access(program.as_str(), Access::EXEC_OK)
+            {
+                let program = escape(program.as_bytes());
+                writeln!(std::io::stderr(), "{name}: warn.command: {program} cannot be run: {e}")?;
+                return Ok(Exit::Usage);
+            }
             writeln!(std::io::stdout(), "{name}: ok")?;
             Ok(Exit::Done)
         }
@@ -60,5 +69,9 @@ mod tests {
         fs::write(&path, "[act]\nlow = 120\n").unwrap();
         assert_eq!(check_config(Some(&path)).unwrap(), Exit::Usage);
         assert_eq!(check_config(Some(dir.path())).unwrap(), Exit::Usage);
+        for (program, exit) in [("/bin/true", Exit::Done), ("/no/such/hook", Exit::Usage)] {
+            fs::write(&path, format!("[warn]\ncommand = [\"{program}\"]\n")).unwrap();
+            assert_eq!(check_config(Some(&path)).unwrap(), exit, "{program}");
+        }
     }
 }

@@ -12,8 +12,9 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// How often a file that changes while it is read is read again.
 const MAX_TRIES: usize = 3;
 
-/// The text of the file, or what is wrong with it; `None` when there is none.
-pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
+/// The text of the file and whether other users can change it, or what is wrong with it; `None` when there is
+/// none.
+pub(super) fn read(path: &Path) -> Result<Option<(String, bool)>, String> {
     for _ in 0..MAX_TRIES {
         // A FIFO without a writer would be waited for.
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -35,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
         }
         if same(&before, &file).map_err(|e| cannot(&e))? {
             return match String::from_utf8(bytes) {
-                Ok(text) => Ok(Some(text)),
+                Ok(text) => Ok(Some((text, others_can_write(&before)))),
                 Err(e) => {
                     let at = e.utf8_error().valid_up_to();
                     let line = 1 + e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
@@ -55,6 +56,12 @@ fn cannot(error: &io::Error) -> String {
     format!("cannot be read: {error}{remedy}")
 }
 
+/// Whether a user other than root and the caller can change the file.
+fn others_can_write(file: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    file.mode() & 0o022 != 0 || ![0, own].contains(&file.uid())
+}
+
 /// Whether the file is still what it was. Half a file can be a configuration, too.
 fn same(before: &Metadata, file: &File) -> io::Result<bool> {
     let after = file.metadata()?;
@@ -65,6 +72,7 @@ fn same(before: &Metadata, file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -104,6 +112,9 @@ mod tests {
         let path = dir.path().join("c.toml");
         let text = "# ä\n".repeat(10_000);
         fs::write(&path, &text).unwrap();
-        assert_eq!(read(&path), Ok(Some(text)));
+        for (mode, others_can_write) in [(0o644, false), (0o664, true), (0o646, true), (0o600, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path), Ok(Some((text.clone(), others_can_write))), "{mode:o}");
+        }
     }
 }

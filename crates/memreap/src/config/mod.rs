@@ -56,7 +56,16 @@ impl Config {
         let wanted = path.unwrap_or(Path::new(DEFAULT_PATH));
         let name = escape(wanted).to_string();
         match file::read(wanted) {
-            Ok(Some(text)) => Ok(Self { path: Some(wanted.to_owned()), ..Self::parse(&name, &text)? }),
+            Ok(Some((text, others_can_write))) => {
+                let config = Self { path: Some(wanted.to_owned()), ..Self::parse(&name, &text)? };
+                if others_can_write && config.warn.command.is_some() {
+                    return Err(ConfigError(vec![format!(
+                        "{name}: warn.command would run what other users write here: chmod go-w {name}, and \
+                         let root own it"
+                    )]));
+                }
+                Ok(config)
+            }
             Ok(None) if path.is_none() => Ok(Self::default()),
             Ok(None) => Err(ConfigError(vec![format!(
                 "{name}: there is no such file; without --config, the {BUILT_IN_NAME} is used"
@@ -111,7 +120,7 @@ mod tests {
         // A file that says nothing means the same, with the rules.
         assert_eq!(parse("").policy, config.policy);
         assert!(!config.policy.needs_command_line());
-        let keys = "act.horizon act.low act.critical act.stall act.cgroups act.throttle \
+        let keys = "act.low act.critical act.stall act.thrash act.cgroups \
                     kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                     warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
         let table: toml::Table = BUILT_IN.parse().unwrap();
@@ -150,7 +159,7 @@ mod tests {
     fn values_are_taken() {
         let config = parse(
             r#"
-            act = { horizon = 0.5, low = 20, critical = "5 %", stall = "12.5%", cgroups = false, throttle = false }
+            act = { low = 20, critical = "5 %", stall = "12.5%", thrash = 30, cgroups = false }
             [kill]
             signal_first = "term"
             grace = "250ms"
@@ -166,14 +175,7 @@ mod tests {
             metrics = "[::1]:9105"
             "#,
         );
-        let act = Act {
-            horizon: Duration::from_millis(500),
-            low: share(20.0),
-            critical: share(5.0),
-            stall: 12.5,
-            cgroups: false,
-            throttle: false,
-        };
+        let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, thrash: 30.0, cgroups: false };
         assert_eq!(config.act, act);
         let first = config.kill.signal_first.unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
@@ -189,15 +191,14 @@ mod tests {
     fn all_errors_are_told_with_line_and_key() {
         let text = r#"
 [act]
-horizon = "5 parsecs"
 low = "5%"
 critical = 7
 stall = "0%"
-horizn = "1s"
+thresh = "1s"
 
 [kill]
 signal_first = "KILL"
-grace = "2h"
+grace = "5 parsecs"
 whole_cgroup = "perhaps"
 [warn]
 desktop = "yes"
@@ -217,28 +218,27 @@ oom_score_adj = "< x"
 "#;
         let found = errors(text);
         let expected = [
-            "c:3: act.horizon: ' parsecs' is no unit of time; there are ms, s, m and h",
-            "c:5: act.critical: 7 % is not less than act.low, 5 %; below `low` a forecast is acted on, \
-             below `critical` any",
-            "c:6: act.stall: 0 % is out of range; give 1 to 100 %",
-            "c:7: act.horizn: there is no such key; there are horizon, low, critical, stall, cgroups, throttle",
-            "c:10: kill.signal_first: SIGKILL does not ask a process to end; \
+            "c:4: act.critical: 7 % is not less than act.low, 5 %; below `low` memory is short, \
+             below `critical` it is gone",
+            "c:5: act.stall: 0 % is out of range; give 1 to 100 %",
+            "c:6: act.thresh: there is no such key; there are low, critical, stall, thrash, cgroups",
+            "c:9: kill.signal_first: SIGKILL does not ask a process to end; \
              leave the option out, or use SIGTERM",
-            "c:11: kill.grace: 7200.0 s is out of range; give 10 ms to 60.0 s",
-            "c:12: kill.whole_cgroup: \"perhaps\" is none of \"auto\", \"oom-group\", \"always\", \"never\"",
-            "c:14: warn.desktop: is a string; give true or false",
-            "c:15: warn.command: is a string; give a list: [\"...\", \"...\"]",
-            "c:17: record.history: \"x\" is no absolute path; write it in full",
-            "c:18: record.metrics: \"0.0.0.0:9105\" is neither the absolute path of a Unix socket nor \
+            "c:10: kill.grace: ' parsecs' is no unit of time; there are ms, s, m and h",
+            "c:11: kill.whole_cgroup: \"perhaps\" is none of \"auto\", \"oom-group\", \"always\", \"never\"",
+            "c:13: warn.desktop: is a string; give true or false",
+            "c:14: warn.command: is a string; give a list: [\"...\", \"...\"]",
+            "c:16: record.history: \"x\" is no absolute path; write it in full",
+            "c:17: record.metrics: \"0.0.0.0:9105\" is neither the absolute path of a Unix socket nor \
              a loopback address with a port, such as \"127.0.0.1:9105\"",
-            "c:19: rule: says not what to do; give one of never, protect, prefer, weight",
-            "c:21: rule: says more than one thing to do; give one of never, protect, prefer, weight",
-            "c:23: rule.prefer: 0.5 is out of range; give 1 to 1000000",
-            "c:24: rule.user: there is no user \"no such user\" in /etc/passwd; give the number",
-            "c:25: rule.cgroup: starts with a /, as '/system.slice' or '/**/system.slice' do",
-            "c:26: rule.oom_score_adj: is no range; give a number from -1000 to 1000 \
+            "c:18: rule: says not what to do; give one of never, protect, prefer, weight",
+            "c:20: rule: says more than one thing to do; give one of never, protect, prefer, weight",
+            "c:22: rule.prefer: 0.5 is out of range; give 1 to 1000000",
+            "c:23: rule.user: there is no user \"no such user\" in /etc/passwd; give the number",
+            "c:24: rule.cgroup: starts with a /, as '/system.slice' or '/**/system.slice' do",
+            "c:25: rule.oom_score_adj: is no range; give a number from -1000 to 1000 \
              or a comparison such as \"<= -900\"",
-            "c:27: extra: there is no such key; there are act, kill, warn, record, policy, rule",
+            "c:26: extra: there is no such key; there are act, kill, warn, record, policy, rule",
         ];
         for (found, expected) in found.iter().zip(expected) {
             assert_eq!(found, expected);
@@ -247,10 +247,12 @@ oom_score_adj = "< x"
     }
 
     #[test]
-    fn a_key_of_an_older_version_names_the_new_key() {
+    fn a_key_of_an_older_version_names_what_takes_its_place() {
         assert_eq!(
-            errors("[act]\nhold_back = false\n"),
-            ["c:2: act.hold_back: this key is now called act.throttle"]
+            errors("[act]\nthrottle = false\n"),
+            [
+                "c:2: act.throttle: there is no such key any more; leave it out: no process is throttled any more"
+            ]
         );
     }
 
@@ -294,7 +296,8 @@ oom_score_adj = "< x"
                 .starts_with("c:2: act.critical: 10 % is not less than act.low, 10 %")
         );
         assert!(
-            errors("[act]\nlow = 3")[0].starts_with("c:2: act.low: 3 % is not more than act.critical, 7 %")
+            errors("[act]\nlow = 0.5")[0]
+                .starts_with("c:2: act.low: 0.5 % is not more than act.critical, 1 %")
         );
     }
 
@@ -302,8 +305,8 @@ oom_score_adj = "< x"
     fn a_level_is_what_it_says() {
         let Act { low, critical, .. } = Act::default();
         // The sizes of the built-in levels are for large machines.
-        assert_eq!((low.of(2000), critical.of(2000)), (200, 140));
-        assert_eq!([low.of(512 << 30), critical.of(512 << 30)], [8 << 30, 4 << 30]);
+        assert_eq!((low.of(2000), critical.of(2000)), (200, 20));
+        assert_eq!([low.of(512 << 30), critical.of(512 << 30)], [8 << 30, 256 << 20]);
         assert_eq!(share(90.0).of(100 << 40), 90 << 40);
         let levels = |text: &str| {
             let act = parse(&format!("[act]\n{text}")).act;
@@ -324,8 +327,8 @@ oom_score_adj = "< x"
             assert!(found.starts_with(&format!("c:2: act.{expected}")), "{found}");
         };
         wrong(
-            "low = [12, '2G']",
-            "low: 12 % and at most 2.0 GiB is not more than act.critical, 7 % and at most 4.0 GiB;",
+            "low = [12, '200M']",
+            "low: 12 % and at most 200 MiB is not more than act.critical, 1 % and at most 256 MiB;",
         );
         wrong(
             "critical = 5\nlow = [12, '2G']",
@@ -432,7 +435,7 @@ oom_score_adj = "< x"
                 "session machinery",
             ),
             ("bash", 1000, app, false, 0.1, "shell"),
-            ("postgres", 70, "/system.slice/postgresql.service", false, 0.1, "system service"),
+            ("postgres", 70, "/system.slice/postgresql.service", false, 0.25, "system service"),
             // A name alone does not protect.
             ("systemd-x", 1000, app, false, 1.0, ""),
             ("sshd", 0, "/system.slice/docker-ab12.scope", false, 1.0, "container"),

@@ -34,6 +34,12 @@ impl Pattern {
     /// # Errors
     /// Text for the user: when it is empty or longer than 256 bytes.
     pub fn name(text: &str) -> Result<Self, String> {
+        if text.contains(['/', '|']) || text.starts_with('^') || text.ends_with('$') {
+            return Err(format!(
+                "fits no name: '{text}' looks like a path or a regular expression; give the last component \
+                 of the path, with '*' for any text, and a list for several names"
+            ));
+        }
         let text = text.as_bytes();
         let kept = text.get(..COMM_BYTES).filter(|start| !start.contains(&b'*')).unwrap_or(text);
         Self::new(kept, Kind::Name)
