@@ -53,16 +53,6 @@ pub enum Release {
     Denied,
 }
 
-/// A range of addresses in another process, with the layout of the kernel's `struct iovec`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressRange {
-    /// The first address.
-    pub start: usize,
-    /// The length in bytes.
-    pub len: usize,
-}
-
 /// A handle on one process.
 #[derive(Debug)]
 pub struct PidFd {
@@ -147,28 +137,6 @@ impl PidFd {
             Err(Errno::PERM | Errno::ACCESS) => Ok(Release::Denied),
             Err(errno) => Err(Error::call("process_mrelease", self.pid, errno)),
         }
-    }
-
-    /// Swaps pages of the process out (process_madvise(2) with `MADV_PAGEOUT`). Their contents do not change.
-    /// Allocates nothing when it succeeds.
-    ///
-    /// # Errors
-    /// EPERM without CAP_SYS_NICE and the right to trace the process; ESRCH when it has exited; EINVAL for a
-    /// range that is not whole pages; ENOMEM for one that is not mapped.
-    pub fn page_out(&self, ranges: &[AddressRange]) -> Result<()> {
-        // SAFETY: live ranges, with the layout of iovec; the addresses are the other process's, and paging
-        // out changes no contents.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                self.fd.as_raw_fd(),
-                ranges.as_ptr(),
-                ranges.len(),
-                libc::MADV_PAGEOUT,
-                0_u32,
-            )
-        };
-        answer(done).map_err(|errno| Error::call("process_madvise", self.pid, errno))
     }
 
     /// Waits until all threads of the process have exited, and says whether they have. Then its

@@ -38,8 +38,6 @@ pub enum File {
     SmapsRollup,
     /// The arguments, each followed by a NUL. Waits for the lock of its memory map.
     Cmdline,
-    /// The mappings: [`Mapping`](crate::maps::Mapping) per line. Waits for the lock of its memory map.
-    Maps,
     /// Scheduling and times: [`Stat`].
     Stat,
     /// Memory, roughly: [`Statm`].
@@ -54,7 +52,6 @@ impl File {
             Self::OomScoreAdj => b"oom_score_adj",
             Self::SmapsRollup => b"smaps_rollup",
             Self::Cmdline => b"cmdline",
-            Self::Maps => b"maps",
             Self::Stat => b"stat",
             Self::Statm => b"statm",
         }
@@ -101,23 +98,6 @@ impl Scan {
         let mut buffer = [0; 256];
         let text = self.process(pid, File::Statm, &mut buffer)?;
         Statm::parse(Path::new("statm"), text).map_err(|_| Failure::Malformed)
-    }
-
-    /// Calls `each` with the lines of a file of a process; see [`Dir::for_each_line`].
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub fn for_each_line(
-        &self,
-        pid: Pid,
-        file: File,
-        buffer: &mut [u8],
-        max_bytes: usize,
-        each: impl FnMut(&[u8]),
-    ) -> Result<(), Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
-        self.proc.for_each_line(path, buffer, max_bytes, each)
     }
 
     /// Opens the directory of a process's threads.

@@ -58,31 +58,18 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Swap>> {
         .collect()
 }
 
-/// Swap that is not used, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Free {
-    /// In zram, which is memory itself.
-    pub zram: u64,
-    /// In disks and files.
-    pub other: u64,
-}
-
-/// Adds up what is free, by the text of /proc/swaps. Allocates nothing.
+/// Returns how much is free in all areas, in bytes, by the text of /proc/swaps. Allocates nothing.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn free(path: &Path, bytes: &[u8]) -> Result<Free> {
-    let mut sum = Free::default();
-    for line in text::lines(path, bytes).skip(1) {
+pub fn free(path: &Path, bytes: &[u8]) -> Result<u64> {
+    text::lines(path, bytes).skip(1).try_fold(0_u64, |sum, line| {
         let line = line?;
-        let mut fields = line.fields();
+        let mut fields = line.fields().skip(2);
         let mut next = || fields.next().ok_or_else(|| line.error("fields are missing"));
-        let (name, _kind, size, used) = (next()?, next()?, next()?, next()?);
-        let free = line.number::<u64>(size)?.saturating_sub(line.number(used)?).saturating_mul(1024);
-        let kind = if name.starts_with(b"/dev/zram") { &mut sum.zram } else { &mut sum.other };
-        *kind = kind.saturating_add(free);
-    }
-    Ok(sum)
+        let (size, used) = (line.number::<u64>(next()?)?, line.number(next()?)?);
+        Ok(sum.saturating_add(size.saturating_sub(used).saturating_mul(1024)))
+    })
 }
 
 #[cfg(test)]
@@ -96,13 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_told_apart() {
+    fn what_is_free_is_added_up() {
         let text = format!(
             "{HEADING}/dev/zram0 partition 100 12 100\n/dev/vda2 partition 70 0 -2\n/zram file 30 31 -3\n"
         );
-        let free = free(Path::new("/proc/swaps"), text.as_bytes()).unwrap();
-        assert_eq!(free, Free { zram: 88 << 10, other: 70 << 10 });
-        assert!(super::free(Path::new("f"), format!("{HEADING}/dev/vda 1\n").as_bytes()).is_err());
+        assert_eq!(free(Path::new("/proc/swaps"), text.as_bytes()).unwrap(), 158 << 10);
+        assert!(free(Path::new("f"), format!("{HEADING}/dev/vda 1\n").as_bytes()).is_err());
     }
 
     #[test]

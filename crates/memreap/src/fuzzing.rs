@@ -32,7 +32,7 @@ fn sound(config: &Config, bytes: &[u8]) {
     assert!((0.0..act.low.share).contains(&act.critical.share) && act.low.share <= 100.0);
     assert!([0, 1 << 20, 1 << 40].iter().all(|total| act.critical.of(*total) <= act.low.of(*total)));
     assert!((1.0..=100.0).contains(&act.stall));
-    assert!(!act.horizon.is_zero() && !kill.deadline.is_zero() && !config.warn.time_limit.is_zero());
+    assert!(!kill.deadline.is_zero() && !config.warn.time_limit.is_zero());
     assert!(kill.signal_first.is_none_or(|first| !first.grace.is_zero()));
     assert!(config.warn.command.as_ref().is_none_or(|command| command[0].starts_with('/')));
     // The file also serves as the name and command line of a process.

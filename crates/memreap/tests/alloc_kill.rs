@@ -19,10 +19,8 @@ use linux::scan::Scan;
 use linux::{Dir, Root};
 use memreap::choice::Chooser;
 use memreap::config::Config;
-use memreap::daemon::act::probe::Probe;
 use memreap::daemon::act::reapers::Reapers;
 use memreap::daemon::decide::control_loop::{ControlLoop, Next};
-use memreap::daemon::decide::world::World as _;
 use memreap::daemon::report::history;
 use memreap::daemon::report::notify::Notifier;
 use memreap::daemon::run::sampler::{Machine, Memory};
@@ -95,14 +93,12 @@ fn kill() {
     let reapers = Reapers::new(Method::best(), false).unwrap();
     let mut control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let scan = Scan::open(&root).unwrap();
-    let probe = Probe::new(&root).unwrap();
-    let mut system = System::new(memory, chooser, probe, reapers, config, false, scan, cgroups, notifier);
+    let mut system = System::new(memory, chooser, reapers, config, false, scan, cgroups, notifier);
     let noted = File::open(&past).unwrap();
     let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
     let began = Instant::now();
 
     without_allocating(|| {
-        system.throttle(0, control_loop.governor(0).unwrap());
         let mut more = 10;
         // What comes after the kill is the decision that no victim is left.
         while more > 0 && began.elapsed() < LONG {

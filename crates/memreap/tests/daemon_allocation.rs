@@ -67,7 +67,7 @@ fn kill() -> KillRecord {
         whole: false,
         expected: 1 << 30,
         exact: true,
-        reason: Reason::Forecast,
+        reason: Reason::Stall,
         because: ArrayString::from("80 MiB of 2.0 GiB were available").unwrap(),
         rule: ArrayString::from("rule").unwrap(),
         method: Method::Mrelease,

@@ -88,7 +88,6 @@ impl Sampler {
         let unit = u64::from(info.mem_unit);
         let length = self.swaps.read_at(&mut text, 0).context(SWAPS)?;
         let swap = swaps::free(Path::new(SWAPS), &text[..length])?;
-        let swap = swap.zram.saturating_add(swap.other);
         Ok(Sample { at: clock::now(), free: info.freeram * unit, swap, zram })
     }
 }

@@ -60,35 +60,19 @@ impl Threads {
         scan.tasks(pid).map(Self)
     }
 
-    /// Whether all threads have this policy.
-    ///
-    /// # Errors
-    /// When they cannot be listed to their end, or are more than 1024.
-    pub fn all_have(&self, policy: Policy) -> Result<bool, Failure> {
-        let mut all = true;
-        self.for_each(|tid, _| all &= current(tid).is_some_and(|(its, _)| its == policy.number()))?;
-        Ok(all)
-    }
-
-    /// Sets the policy `to` for the threads that have the policy `from`, or for all of them. Returns how many
-    /// it has changed. Needs CAP_SYS_NICE, except for [`Policy::Idle`]; threads for which the kernel refuses
-    /// it keep theirs.
-    pub fn change(&self, from: Option<Policy>, to: Policy) -> usize {
-        let mut changed = 0;
+    /// Sets the policy of all threads. Needs CAP_SYS_NICE; threads for which the kernel refuses it keep theirs.
+    pub fn set_policy(&self, policy: Policy) {
         let _ = self.for_each(|tid, name| {
             let Some((before, flags)) = current(tid) else { return };
-            if from.is_some_and(|from| from.number() != before) || to.apply_with(tid.get(), flags).is_err() {
+            if policy.apply_with(tid.get(), flags).is_err() {
                 return;
             }
             // A thread that has exited meanwhile may have left its ID to another one.
             if !self.0.has(name) {
                 let before = if before == libc::SCHED_IDLE { Policy::Idle } else { Policy::Other };
                 let _ = before.apply_with(tid.get(), flags);
-                return;
             }
-            changed += 1;
         });
-        changed
     }
 
     fn for_each(&self, mut each: impl FnMut(Pid, &CStr)) -> Result<(), Failure> {

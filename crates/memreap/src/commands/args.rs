@@ -54,9 +54,9 @@ Exit codes:
 
 const WATCH_AFTER_HELP: &str = "\
 On a terminal the view is drawn at the same place each time; otherwise there is one line per view.
-The forecast is made from the samples of the last 5 s, and swap counts in it by what swapping out
-still frees. The next victim is chosen as the daemon would choose it, but only shown. As root, its
-memory is measured exactly; otherwise other users' is an upper bound.
+The forecast is made from the samples of the last 5 s. The next victim is chosen as the daemon would
+choose it, but only shown. As root, its memory is measured exactly; otherwise other users' is an
+upper bound.
 
 Exit codes:
   0    shown as often as told, or ended by Ctrl-C

@@ -65,13 +65,13 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
 
 fn act(mut section: Section<'_, '_>) -> Act {
     let mut act = Act::default();
-    section.set("horizon", &mut act.horizon, |v| duration(v, 10 * MS..MINUTE));
     section.set("low", &mut act.low, level);
     section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
+    section.set("thrash", &mut act.thrash, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
-    section.set("throttle", &mut act.throttle, boolean);
-    section.renamed("hold_back", "throttle");
+    section.obsolete("horizon", "leave it out: no forecast kills, see act.stall");
+    section.obsolete("throttle", "leave it out: no process is throttled any more");
     if !section.has("low") {
         act.low.most = act.low.most.max(act.critical.most);
     }
@@ -82,7 +82,7 @@ fn act(mut section: Section<'_, '_>) -> Act {
         } else {
             ("low", format!("{} is not more than act.critical, {}", act.low, act.critical))
         };
-        section.reject(key, &format!("{text}; below `low` a forecast is acted on, below `critical` any"));
+        section.reject(key, &format!("{text}; below `low` memory is short, below `critical` it is gone"));
     }
     section.finish();
     act

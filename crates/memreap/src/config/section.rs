@@ -63,8 +63,8 @@ pub(super) struct Section<'a, 't> {
     at: usize,
     table: Option<&'a DeTable<'t>>,
     known: Vec<&'static str>,
-    /// Old names of keys, with which something was reported.
-    renamed: Vec<&'static str>,
+    /// Keys of older versions that were reported.
+    obsolete: Vec<&'static str>,
     problems: &'a mut Problems<'t>,
 }
 
@@ -76,7 +76,7 @@ impl<'a, 't> Section<'a, 't> {
             at: 0,
             table: Some(table),
             known: Vec::new(),
-            renamed: Vec::new(),
+            obsolete: Vec::new(),
             problems,
         }
     }
@@ -95,7 +95,7 @@ impl<'a, 't> Section<'a, 't> {
         };
         let at = found.map_or(self.at, |value| value.span().start);
         let name = self.path(key);
-        Section { name, at, table, known: Vec::new(), renamed: Vec::new(), problems: self.problems }
+        Section { name, at, table, known: Vec::new(), obsolete: Vec::new(), problems: self.problems }
     }
 
     /// The tables of the array under `key`.
@@ -114,7 +114,7 @@ impl<'a, 't> Section<'a, 't> {
                     at,
                     table: Some(table),
                     known: Vec::new(),
-                    renamed: Vec::new(),
+                    obsolete: Vec::new(),
                     problems: self.problems,
                 }),
                 other => self.wrong(at, key, &format!("has {}; {remedy}", kind(other))),
@@ -165,12 +165,11 @@ impl<'a, 't> Section<'a, 't> {
         all.join(", ")
     }
 
-    /// Reports a key that has another name now, if it is there.
-    pub(super) fn renamed(&mut self, old: &'static str, new: &str) {
-        if self.has(old) {
-            let text = format!("this key is now called {}", self.path(new));
-            self.reject(old, &text);
-            self.renamed.push(old);
+    /// Reports a key of an older version, if it is there.
+    pub(super) fn obsolete(&mut self, key: &'static str, remedy: &str) {
+        if self.has(key) {
+            self.reject(key, &format!("there is no such key any more; {remedy}"));
+            self.obsolete.push(key);
         }
     }
 
@@ -188,7 +187,7 @@ impl<'a, 't> Section<'a, 't> {
     /// Reports the keys that were not asked for.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
-        let expected = |key: &str| self.known.contains(&key) || self.renamed.contains(&key);
+        let expected = |key: &str| self.known.contains(&key) || self.obsolete.contains(&key);
         for (key, _) in table.iter().filter(|(key, _)| !expected(key.get_ref().as_ref())) {
             let text = format!("there is no such key; there are {}", self.known.join(", "));
             let path = self.path(key.get_ref());

@@ -61,31 +61,37 @@ impl fmt::Display for Level {
 /// When to act.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
-    /// Act when memory and swap run out within this time at the present rate...
-    pub horizon: Duration,
-    /// ...and so much of memory is available at most.
+    /// Memory is short when less than this is available.
     pub low: Level,
-    /// Act when less is left and it shrinks, at almost any rate.
+    /// Act when less than this is left of memory and swap, and it shrinks.
     pub critical: Level,
-    /// Act when all tasks stalled for this share of the last second, in percent, with less than `low`
-    /// available.
+    /// Act when some task stalled for this share of the last second, in percent, all did for half of it, and
+    /// less than `low` is available.
     pub stall: f64,
+    /// Act when all tasks have stalled for more than this share of the time, in percent, while the pages that are reclaimed are soon needed again.
+    pub thrash: f64,
     /// Watch cgroups' own limits, too.
     pub cgroups: bool,
-    /// While memory is short and getting shorter, let the process that would be killed next run only when no
-    /// other process wants to.
-    pub throttle: bool,
+}
+
+/// With more than this times `low` available there is no shortage.
+const RELIEF_FACTOR: u64 = 2;
+
+impl Act {
+    /// Returns from how many available bytes on there is no shortage, of `total` bytes.
+    pub fn relief(&self, total: u64) -> u64 {
+        self.low.of(total).saturating_mul(RELIEF_FACTOR)
+    }
 }
 
 impl Default for Act {
     fn default() -> Self {
         Self {
-            horizon: Duration::from_secs(2),
             low: Level { share: 10.0, most: 8 << 30 },
-            critical: Level { share: 7.0, most: 4 << 30 },
-            stall: 90.0,
+            critical: Level { share: 1.0, most: 256 << 20 },
+            stall: 99.3,
+            thrash: 20.0,
             cgroups: true,
-            throttle: true,
         }
     }
 }
@@ -115,6 +121,13 @@ pub struct Kill {
     pub by_cgroup: bool,
     /// When to kill a whole cgroup.
     pub whole_cgroup: WholeCgroup,
+}
+
+impl Kill {
+    /// Returns how long a victim has before it is killed.
+    pub fn grace(&self) -> Duration {
+        self.signal_first.as_ref().map_or(Duration::ZERO, |first| first.grace)
+    }
 }
 
 impl Default for Kill {

@@ -122,7 +122,7 @@ impl Watcher {
             memory: Memory::Machine(Machine::open(&root)?),
             buffer: sampler::buffer(),
             chooser: Chooser::new(&root, MAX_PROCESSES).context("cannot read processes")?,
-            trend: Trend::new(config.act.clone()),
+            trend: Trend::default(),
             began: Instant::now(),
             config,
             root,

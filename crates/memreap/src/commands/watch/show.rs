@@ -12,8 +12,9 @@ use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
 
-/// The version of the JSON. Fields may be added without a new one; 2 renamed a kill's `means` to `method`.
-const VERSION: u32 = 2;
+/// The version of the JSON. Fields may be added without a new one; 2 renamed a kill's `means` to `method`, 3
+/// replaced `swap` by `swap_free`.
+const VERSION: u32 = 3;
 /// Columns and rows of a terminal that does not say how large it is.
 const DEFAULT_SIZE: [usize; 2] = [80, 24];
 
@@ -101,17 +102,10 @@ fn memory(view: &View) -> String {
 }
 
 fn swap(view: &View) -> String {
-    let sample = &view.sample;
-    let free = sample.disk_free + sample.zram_free;
-    if free == 0 {
-        return "none free".to_owned();
+    match view.sample.swap_free {
+        0 => "none free".to_owned(),
+        free => format!("{} free", bytes(free)),
     }
-    let good = view.forecast.headroom.saturating_sub(sample.available);
-    let zram = match sample.zram_free {
-        0 => String::new(),
-        _ => format!(" (zram frees {:.0} % of a page)", view.forecast.swap_yield * 100.0),
-    };
-    format!("{} free, good for {} of memory{zram}", bytes(free), bytes(good))
 }
 
 fn pressure(view: &View) -> String {
@@ -201,13 +195,7 @@ pub(super) fn json(view: &View) -> serde_json::Result<Value> {
         "unix_ms": unix_ms,
         "total": sample.total,
         "available": sample.available,
-        "swap": {
-            "disk_free": sample.disk_free,
-            "zram_free": sample.zram_free,
-            "zram_original": sample.zram[0],
-            "zram_used": sample.zram[1],
-            "zram_yield": forecast.swap_yield,
-        },
+        "swap_free": sample.swap_free,
         "pressure": pressure,
         "headroom": forecast.headroom,
         "bytes_per_second": forecast.rate,
@@ -233,7 +221,7 @@ mod tests {
     fn entry(unix_ms: u64) -> Entry {
         serde_json::from_value(json!({
             "unix_ms": unix_ms, "pid": 42, "comm": r"h\u{1b}og", "uid": 4_000_000_000u32, "cgroup": "/a",
-            "processes": 1, "bytes": 300 * MIB, "exact": true, "reason": "forecast", "because": "",
+            "processes": 1, "bytes": 300 * MIB, "exact": true, "reason": "stall", "because": "",
             "rule": "", "method": "mrelease", "ending": "back", "available": [1, 2], "took_us": 41_000,
             "choice_us": 900, "exact_reads": 2,
         }))
@@ -261,13 +249,11 @@ mod tests {
             sample: Sample {
                 total: 2000 * MIB,
                 available: 100 * MIB,
-                zram_free: 500 * MIB,
-                disk_free: 30 * MIB,
+                swap_free: 530 * MIB,
                 ..Sample::default()
             },
             forecast: Forecast {
-                headroom: 330 * MIB,
-                swap_yield: 0.4,
+                headroom: 630 * MIB,
                 rate: 33.0 * MIB as f64,
                 left: Some(Duration::from_secs(10)),
             },
@@ -282,12 +268,12 @@ mod tests {
         let mut view = view();
         let pid = Pid::own();
         let victim = format!("{pid} (a\\u{{1b}}b), user 4000000000: at most 700 MiB would come back (shell)");
-        let kill = r"42 (h\u{1b}og), user 4000000000: 300 MiB back after 41 ms by mrelease; forecast";
+        let kill = r"42 (h\u{1b}og), user 4000000000: 300 MiB back after 41 ms by mrelease; stall";
         assert_eq!(
             lines(&view),
             [
                 "memory    100 MiB of 2.0 GiB available (5 %)".to_owned(),
-                "swap      530 MiB free, good for 230 MiB of memory (zram frees 40 % of a page)".to_owned(),
+                "swap      530 MiB free".to_owned(),
                 "pressure  some 12.3 %, full 5.0 % of the last 10 s".to_owned(),
                 "forecast  gone in 10.0 s at 33 MiB/s".to_owned(),
                 format!("next      {victim}"),
@@ -299,8 +285,7 @@ mod tests {
         view.next = None;
         view.pressure = None;
         view.forecast.left = None;
-        view.sample.zram_free = 0;
-        view.sample.disk_free = 0;
+        view.sample.swap_free = 0;
         view.kills = Err("/x cannot be read".to_owned());
         assert_eq!(
             lines(&view)[1..],
@@ -321,7 +306,7 @@ mod tests {
         let value = json(&view).unwrap();
         assert_eq!(value["next"]["bytes"], 700 * MIB);
         assert_eq!(value["next"]["comm"], r"a\u{1b}b");
-        assert_eq!((&value["headroom"], &value["seconds_left"]), (&json!(330 * MIB), &json!(10.0)));
+        assert_eq!((&value["headroom"], &value["seconds_left"]), (&json!(630 * MIB), &json!(10.0)));
         assert_eq!((&value["pressure"]["full_avg10"], &value["kills"][1]["pid"]), (&json!(5.0), &json!(42)));
         view.next = None;
         view.pressure = None;

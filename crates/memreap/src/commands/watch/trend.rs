@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A forecast of memory over seconds, which is steadier than what the daemon acts on.
+//! A forecast of memory over seconds. It is for people: the daemon does not kill by a forecast.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::config::Act;
-use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::sample::Sample;
 
 /// The time over which the rate is taken, if there are more than two samples in it.
@@ -16,36 +14,26 @@ const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
 /// When memory will be gone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Forecast {
-    /// What is available and what swap can still free, in bytes.
+    /// Memory that is available and swap that is free, in bytes.
     pub headroom: u64,
-    /// The share of a page that swapping it out to zram frees, 0 to 1.
-    pub swap_yield: f64,
     /// How fast the headroom shrinks, in bytes per second; negative when it grows.
     pub rate: f64,
     /// When it is gone at that rate; `None` if it does not shrink.
     pub left: Option<Duration>,
 }
 
+#[derive(Default)]
 pub(super) struct Trend {
-    /// Measures what swapping out frees.
-    governor: Governor,
     samples: VecDeque<Sample>,
 }
 
 impl Trend {
-    pub(super) fn new(act: Act) -> Self {
-        Self { governor: Governor::new(act), samples: VecDeque::new() }
-    }
-
     pub(super) fn observe(&mut self, sample: Sample) -> Forecast {
-        self.governor.observe(sample);
-        let swap_yield = self.governor.outlook().swap_yield;
         let oldest = sample.at.saturating_sub(RATE_WINDOW);
         while self.samples.len() > 1 && self.samples.front().is_some_and(|s| s.at < oldest) {
             self.samples.pop_front();
         }
-        // With the same yield at both ends: a new measurement is not a loss of memory.
-        let headroom = |s: &Sample| s.available as f64 + s.disk_free as f64 + s.zram_free as f64 * swap_yield;
+        let headroom = |s: &Sample| s.headroom() as f64;
         let now = headroom(&sample);
         let rate = self.samples.front().map_or(0.0, |then| {
             let span = sample.at.saturating_sub(then.at).as_secs_f64();
@@ -53,7 +41,7 @@ impl Trend {
         });
         self.samples.push_back(sample);
         let left = (rate > STEADY_BYTES_PER_SECOND).then(|| Duration::from_secs_f64(now / rate));
-        Forecast { headroom: now as u64, swap_yield, rate, left }
+        Forecast { headroom: sample.headroom(), rate, left }
     }
 }
 
@@ -69,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_steady_loss_is_extended() {
-        let mut trend = Trend::new(Act::default());
+        let mut trend = Trend::default();
         assert_eq!(trend.observe(sample(0.0, 1000 * MIB)).left, None);
         let forecast = trend.observe(sample(1.0, 900 * MIB));
         assert_eq!((forecast.rate, forecast.left), (100.0 * MIB as f64, Some(Duration::from_secs(9))));
@@ -84,33 +72,26 @@ mod tests {
 
     #[test]
     fn samples_that_are_far_apart_count_too() {
-        let mut trend = Trend::new(Act::default());
+        let mut trend = Trend::default();
         trend.observe(sample(0.0, 1000 * MIB));
         trend.observe(sample(60.0, 1000 * MIB));
         assert_eq!(trend.observe(sample(70.0, 900 * MIB)).left, Some(Duration::from_secs(90)));
     }
 
     #[test]
-    fn swap_counts_by_what_it_frees() {
-        let mut trend = Trend::new(Act::default());
-        let with_zram = |at, available, zram_free, zram| Sample {
-            zram_free,
-            zram,
-            disk_free: 10 * MIB,
-            ..sample(at, available)
-        };
-        let stored = [64 * MIB, 64 * MIB];
-        let forecast = trend.observe(with_zram(0.0, 100 * MIB, 500 * MIB, stored));
-        assert_eq!((forecast.headroom, forecast.swap_yield), (110 * MIB, 0.0));
-        // What goes from memory to zram without being compressed is lost.
-        let stored = [164 * MIB, 164 * MIB];
-        let forecast = trend.observe(with_zram(1.0, 60 * MIB, 400 * MIB, stored));
-        assert_eq!((forecast.headroom, forecast.rate), (70 * MIB, 40.0 * MIB as f64));
+    fn what_is_swapped_out_is_not_lost() {
+        let mut trend = Trend::default();
+        let with_swap = |at, available, swap_free| Sample { swap_free, ..sample(at, available) };
+        trend.observe(with_swap(0.0, 100 * MIB, 500 * MIB));
+        let forecast = trend.observe(with_swap(1.0, 60 * MIB, 500 * MIB));
+        assert_eq!((forecast.headroom, forecast.rate), (560 * MIB, 40.0 * MIB as f64));
+        // More is available, as pages were swapped out.
+        assert_eq!(trend.observe(with_swap(2.0, 160 * MIB, 400 * MIB)).rate, 20.0 * MIB as f64);
     }
 
     #[test]
     fn a_clock_that_stands_still_does_no_harm() {
-        let mut trend = Trend::new(Act::default());
+        let mut trend = Trend::default();
         trend.observe(sample(1.0, 5));
         assert_eq!(trend.observe(sample(1.0, 0)).left, None);
         assert_eq!(trend.observe(sample(0.5, 0)).left, None);

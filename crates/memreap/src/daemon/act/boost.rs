@@ -34,7 +34,7 @@ pub fn boost(scan: &Scan, cgroups: Option<&Dir>, pid: Pid, cgroup: &[u8]) {
         return;
     }
     if let Ok(threads) = Threads::open(scan, pid) {
-        threads.change(None, Policy::RoundRobin);
+        threads.set_policy(Policy::RoundRobin);
     }
 }
 

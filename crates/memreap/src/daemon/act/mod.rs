@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the daemon does to processes: kills them, frees their memory, throttles, boosts and probes them.
+//! What the daemon does to processes: kills them, frees their memory, and boosts them.
 
 pub mod boost;
 pub mod cgroup_kill;
-pub mod probe;
 pub mod reapers;
-pub mod throttle;

@@ -10,7 +10,7 @@ use super::governor::{Advice, Governor};
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
 use super::world::{Progress, World};
-use crate::config::{Act, Config, Kill};
+use crate::config::{Config, Kill};
 
 /// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
@@ -40,12 +40,6 @@ const MANY_FACTOR: u64 = 8;
 const DRY_RUN_PAUSE: Duration = Duration::from_secs(10);
 /// The time until the next sample divided by this is spent on updating what is known of candidates.
 const PREPARE_DIVISOR: u32 = 50;
-/// The time between two probes, at least.
-const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// How often the process to be throttled is chosen anew.
-const THROTTLE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long there must have been no reason to throttle before a process is unthrottled.
-const UNTHROTTLE_DELAY: Duration = Duration::from_secs(3);
 /// The time between two warnings, at least.
 const WARNING_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -108,17 +102,6 @@ struct MemoryState<V> {
     failed: FailedKills,
     batch: Option<Batch>,
     warned: Option<Duration>,
-    probed: Option<Duration>,
-    throttling: Option<Throttling>,
-}
-
-/// A process is throttled for a memory.
-#[derive(Clone, Copy)]
-struct Throttling {
-    /// When the process was chosen.
-    chosen_at: Duration,
-    /// When there last was a reason.
-    needed_at: Duration,
 }
 
 /// Keeps memories from running out.
@@ -140,7 +123,7 @@ impl<V> ControlLoop<V> {
     /// A control loop for at most `max_memories` memories.
     pub fn new(config: &Config, max_memories: usize) -> Self {
         let mut memories = Vec::with_capacity(max_memories);
-        memories.push(MemoryState::new(thresholds(config)));
+        memories.push(MemoryState::new(Governor::new(config.act.clone(), config.kill.grace())));
         Self { memories, kill: config.kill.clone() }
     }
 
@@ -148,7 +131,7 @@ impl<V> ControlLoop<V> {
     pub fn reconfigure(&mut self, config: &Config) {
         self.kill = config.kill.clone();
         for memory in &mut self.memories {
-            memory.governor.reconfigure(thresholds(config));
+            memory.governor.reconfigure(config.act.clone(), config.kill.grace());
             memory.failed = FailedKills::default();
         }
     }
@@ -157,12 +140,20 @@ impl<V> ControlLoop<V> {
     pub fn resize(&mut self, count: usize) {
         while self.memories.len() < count.min(self.memories.capacity()) {
             let governor = self.memories[0].governor.for_limit();
-            self.memories.push(MemoryState { governor, ..MemoryState::new(Act::default()) });
+            self.memories.push(MemoryState::new(governor));
         }
         self.memories.truncate(count.max(1));
     }
 
-    /// Stops watching a memory, because its cgroup was removed; the last one takes its index.
+    /// Whether a memory is not short, and no victim is dying for it.
+    pub fn has_enough(&self, memory: usize) -> bool {
+        self.memories.get(memory).is_some_and(|MemoryState { governor, state, .. }| {
+            matches!(state, State::Watching { .. })
+                && governor.last().is_some_and(|sample| sample.available >= governor.relief_level())
+        })
+    }
+
+    /// Stops watching a memory, because its cgroup was removed or has enough; the last one takes its index.
     pub fn swap_remove(&mut self, memory: usize, world: &mut impl World<Victim = V>) {
         // A cgroup can be removed only when no process is left in it.
         self.memories.swap_remove(memory).finish_pending(memory, Ending::Back, world);
@@ -209,24 +200,15 @@ impl<V> ControlLoop<V> {
     }
 }
 
-/// Returns the configured thresholds. A victim that is sent a first signal needs the grace time, so the
-/// horizon is longer by that.
-fn thresholds(config: &Config) -> Act {
-    let grace = config.kill.signal_first.as_ref().map_or(Duration::ZERO, |first| first.grace);
-    Act { horizon: config.act.horizon + grace, ..config.act.clone() }
-}
-
 impl<V> MemoryState<V> {
-    fn new(act: Act) -> Self {
+    fn new(governor: Governor) -> Self {
         Self {
-            governor: Governor::new(act),
+            governor,
             state: State::Watching { from: Duration::ZERO },
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
             warned: None,
-            probed: None,
-            throttling: None,
         }
     }
 
@@ -259,13 +241,12 @@ impl<V> MemoryState<V> {
                         let victim = match self.choose(memory, reason, &sample, world) {
                             Ok(victim) => victim,
                             Err(pause) => {
-                                self.update_throttling(memory, now, false, world);
                                 self.state = State::Watching { from: now + pause };
                                 return Some(pause);
                             }
                         };
                         match &kill.signal_first {
-                            Some(first) if reason != Reason::Critical => {
+                            Some(first) if !self.governor.is_critical() => {
                                 world.send_first_signal(memory, &victim, first.signal.signal());
                                 let until = now + first.grace;
                                 self.state = State::FirstSignalSent { victim, reason, until };
@@ -282,11 +263,11 @@ impl<V> MemoryState<V> {
                 },
                 State::FirstSignalSent { victim, reason, until } => {
                     if world.has_exited(&victim) {
-                        self.governor.forget_rate();
+                        self.governor.victim_died();
                         self.state = State::Watching { from: now + SETTLE_TIME };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
-                    if now < until && advice != Advice::Kill(Reason::Critical) {
+                    if now < until && !self.governor.is_critical() {
                         self.state = State::FirstSignalSent { victim, reason, until };
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
@@ -304,7 +285,7 @@ impl<V> MemoryState<V> {
                     }
                     Progress::Ended(ending) => {
                         world.finish(memory, ending);
-                        self.governor.forget_rate();
+                        self.governor.victim_died();
                         if matches!(ending, Ending::DryRun | Ending::Gone) {
                             // The daemon killed nothing.
                             self.attempt = None;
@@ -357,7 +338,7 @@ impl<V> MemoryState<V> {
             at: now.at,
             bytes: expected,
             expected,
-            missing: self.governor.missing(reason),
+            missing: self.governor.missing(),
             headroom,
             max_headroom: headroom,
             group_processes,
@@ -408,7 +389,7 @@ impl<V> MemoryState<V> {
         // Not when the processes of the cgroup are restarted.
         let first_or_fewer = self.failed.count == 0 || group_processes < self.failed.group_processes;
         if group_bytes / MANY_FACTOR >= bytes && first_or_fewer {
-            let killed = self.kill_more(memory, bytes, group_bytes, reason, world);
+            let killed = self.kill_more(memory, bytes, group_bytes, world);
             if let Some(attempt) = &mut self.attempt {
                 attempt.expected = killed;
             }
@@ -425,7 +406,6 @@ impl<V> MemoryState<V> {
         memory: usize,
         mut killed: u64,
         group_bytes: u64,
-        reason: Reason,
         world: &mut impl World<Victim = V>,
     ) -> u64 {
         let at = world.now();
@@ -434,7 +414,7 @@ impl<V> MemoryState<V> {
                 && group_bytes >= batch.left.saturating_add(batch.killed / 2)
         };
         let doubled = self.batch.filter(taken_by_others).map_or(0, |batch| batch.doubled.saturating_add(1));
-        let missing = self.governor.missing_after(reason, KILL_INTERVAL);
+        let missing = self.governor.missing().saturating_add(self.governor.growth(KILL_INTERVAL));
         let wanted = missing.saturating_mul(2_u64.saturating_pow(doubled));
         while killed < wanted
             && world.now().saturating_sub(at) < SETTLE_TIME
@@ -466,43 +446,12 @@ impl<V> MemoryState<V> {
         advice: Advice,
         world: &mut impl World<Victim = V>,
     ) -> Option<Duration> {
-        self.update_throttling(memory, now, advice == Advice::Rest, world);
         let Advice::SampleAfter(pause) = advice else { return None };
-        let due = self.probed.is_none_or(|when| now.saturating_sub(when) >= PROBE_INTERVAL);
-        if due && self.governor.needs_swap_yield() {
-            self.probed = Some(now);
-            world.probe(memory);
-        }
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
         if due && self.governor.kill_is_close() {
             self.warned = Some(now);
             world.warn(memory, &self.governor);
         }
         Some(pause)
-    }
-
-    /// Throttles the next victim while there is a reason, and unthrottles it some time afterwards, or at once
-    /// with `rest`. Which process takes the memory changes seldom, so it is chosen only every
-    /// [`THROTTLE_INTERVAL`].
-    fn update_throttling(
-        &mut self,
-        memory: usize,
-        now: Duration,
-        rest: bool,
-        world: &mut impl World<Victim = V>,
-    ) {
-        if self.governor.should_throttle() {
-            let chosen_at = self.throttling.map(|throttling| throttling.chosen_at);
-            let due = chosen_at.is_none_or(|when| now.saturating_sub(when) >= THROTTLE_INTERVAL);
-            if due {
-                world.throttle(memory, &self.governor);
-            }
-            let chosen_at = chosen_at.filter(|_| !due).unwrap_or(now);
-            self.throttling = Some(Throttling { chosen_at, needed_at: now });
-        } else if self.throttling.is_some_and(|t| rest || now.saturating_sub(t.needed_at) >= UNTHROTTLE_DELAY)
-        {
-            self.throttling = None;
-            world.unthrottle(memory);
-        }
     }
 }

@@ -2,10 +2,9 @@
 //! Decides when to kill: a pure function of the samples so far. The time is part of each sample, so the same
 //! code runs on the system and in a simulation.
 //!
-//! The decision is about the *headroom*: the memory that is available, and what swap can still free. A page
-//! that is swapped out to zram frees only what compression saves, and with data that cannot be compressed
-//! nothing, however much of swap is unused. So swap counts by its *yield*: the share of a page that swapping
-//! it out frees, as measured on the pages that went to zram last.
+//! A process that takes all but the last of memory and gives it back looks, until then, like one that does
+//! not stop. So no forecast kills, only what is there: hardly any memory *and swap* are left, or tasks have
+//! waited for memory for too long. Even that one stops in less than a second.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,46 +20,40 @@ use crate::units::Size;
 const MAX_SAMPLES: usize = 128;
 /// The time over which the rate is taken. Shorter is noise: reclaim works in bursts.
 const RATE_WINDOW: Duration = Duration::from_millis(400);
-/// A forecast must be confirmed by the rate over the horizon divided by this: the further ahead, the longer
-/// back.
-const CONFIRM_WINDOW_DIVISOR: u32 = 2;
 /// The least time between two samples from which a rate is taken.
 const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
-/// The time over which the share of stalls is taken.
-const STALL_WINDOW: Duration = Duration::from_secs(1);
+/// The time over which the shares of stalls and of refaults are taken.
+const SHARE_WINDOW: Duration = Duration::from_secs(1);
 /// The least time over which a share of stalls is a reason to kill.
-const MIN_STALL_SPAN: Duration = Duration::from_millis(700);
-/// With more than this times `low` available there is no shortage; below it, samples are frequent.
-const RELIEF_FACTOR: u64 = 2;
-/// When memory runs out within so many horizons, samples are frequent and warnings are due.
-const CLOSE_HORIZONS: u32 = 2;
-/// How much must have been swapped out for its compression to be measured.
-const MIN_YIELD_BYTES: u64 = 1 << 20;
-/// How much of what was swapped out before counts fully; when there is more, half of it is forgotten.
-const YIELD_HISTORY_BYTES: u64 = 32 << 20;
-/// How much a zram device must hold for the average over all of it to be used.
-const MIN_DEVICE_YIELD_BYTES: u64 = 16 << 20;
-/// The share of a page that zram frees, when nothing has been measured.
-const DEFAULT_SWAP_YIELD: f64 = 0.5;
-/// The shortest and longest time between two samples under pressure, and the longest when memory is short. A
-/// sample takes some milliseconds on a slow machine, in real time: ten in a second are enough as long as no
-/// kill is close.
+const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
+/// How much of it all tasks must have stalled, not only some.
+const MIN_FULL_STALL_PERCENT: f64 = 50.0;
+/// By how much stalls exceed `act.thrash` when there is a reason to kill: 15 s with a third of the time stalled, where
+/// the share is 20 %.
+const THRASH_PATIENCE: Duration = Duration::from_secs(2);
+/// Memory thrashes when this share of the pages that are reclaimed is needed again.
+const THRASH_REFAULT_SHARE: f64 = 0.25;
+/// When memory and swap run out within this time, warnings are due.
+const WARNING_TIME: Duration = Duration::from_secs(4);
+/// The shortest and longest time between two samples.
 const MIN_TICK: Duration = Duration::from_millis(10);
 const MAX_TICK: Duration = Duration::from_millis(250);
+/// The longest below `low`.
 const MAX_SHORT_TICK: Duration = Duration::from_millis(100);
 /// Samples until memory runs out at the present rate, at least.
 const SAMPLES_UNTIL_EXHAUSTED: u32 = 16;
-/// What runs out later than this is no reason to throttle a process.
-const THROTTLE_HORIZON: Duration = Duration::from_secs(30);
+/// What runs out later than this is no reason to sample.
+const CONCERN_HORIZON: Duration = Duration::from_secs(30);
 /// How long there must have been no reason to sample for pressure to be over.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 /// The share of the time in which all tasks stall from which it counts as pressure.
 const PRESSURE_STALL_PERCENT: f64 = 5.0;
 /// At a lower rate memory does not run out, it only fluctuates.
 const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
-/// A rate at which what is left lasts for longer than this is tolerable. (7 % of 2 GiB last for less, at more
-/// than [`STEADY_BYTES_PER_SECOND`]; where there is more memory, more of it comes and goes.)
+/// A rate at which what is left lasts for longer than this is tolerable.
 const TOLERABLE_TIME_LEFT: Duration = Duration::from_secs(150);
+/// This part of what is left above `critical` can be used, at least, before the next sample.
+const UNSAMPLED_DIVISOR: u64 = 4;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,63 +71,75 @@ pub enum Advice {
 pub struct Outlook {
     /// Memory that is available, in bytes.
     pub available: u64,
-    /// Memory and swap that are left, in bytes.
+    /// Memory that is available and swap that is free, in bytes.
     pub headroom: u64,
     /// How fast the headroom shrinks, in bytes per second; negative when it grows.
     pub rate: f64,
     /// The time until the headroom is used up at that rate; `None` if it does not shrink.
     pub time_left: Option<Duration>,
-    /// The same at the rate over a longer time: reclaim works in bursts, and the rate of one burst does not
-    /// predict the next seconds.
-    pub confirmed_time_left: Option<Duration>,
-    /// The share of the time in which all tasks stalled; `None` without PSI.
-    pub stall_percent: Option<f64>,
-    /// The share of a page that swapping it out frees, 0 to 1.
-    pub swap_yield: f64,
+    /// The share of the last second in which some tasks stalled, and in which all did; `None` without PSI.
+    pub stall_percent: Option<[f64; 2]>,
+    /// The share of the pages reclaimed in the last second that were needed again; more than 1 when pages
+    /// return that were reclaimed before.
+    pub refault_share: f64,
+}
+
+/// Stalls beyond a tolerable share of the time, in seconds: Page's CUSUM test, which finds a change as soon
+/// as a given rate of false alarms permits.
+#[derive(Clone, Copy, Debug, Default)]
+struct ExcessStall(f64);
+
+impl ExcessStall {
+    /// Adds a time in which tasks stalled for `stalled`. More than `patience` says nothing more, and would take
+    /// time to be forgotten.
+    fn add(&mut self, stalled: Duration, elapsed: Duration, tolerable_percent: f64, patience: Duration) {
+        let excess = stalled.as_secs_f64() - elapsed.as_secs_f64() * tolerable_percent / 100.0;
+        self.0 = (self.0 + excess).clamp(0.0, patience.as_secs_f64());
+    }
+
+    fn exceeds(self, patience: Duration) -> bool {
+        self.0 >= patience.as_secs_f64()
+    }
 }
 
 /// Decides about one memory: the machine's, or a cgroup's limit.
 #[derive(Clone, Debug)]
 pub struct Governor {
     act: Act,
+    /// How long a victim has before it is killed, so much earlier a kill is due.
+    grace: Duration,
     /// It is a limit that an administrator has set, perhaps close to what is needed: to be near it is no
     /// shortage as long as no task stalls.
     is_limit: bool,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
-    /// The yield as measured.
-    measured: Option<f64>,
-    /// What zram held at the last sample, and what went there since the history began: bytes before
-    /// compression and after.
-    zram: Option<[u64; 2]>,
-    swapped: [u64; 2],
+    thrash: ExcessStall,
     /// When there last was a reason for frequent samples.
     last_concern: Option<Duration>,
 }
 
 impl Governor {
-    /// A governor for the machine's memory, without samples.
-    pub fn new(act: Act) -> Self {
+    /// A governor for the machine's memory, without samples. A victim has the time `grace` before it is killed.
+    pub fn new(act: Act, grace: Duration) -> Self {
         Self {
             act,
+            grace,
             is_limit: false,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
-            measured: None,
-            zram: None,
-            swapped: [0; 2],
+            thrash: ExcessStall::default(),
             last_concern: None,
         }
     }
 
     /// A governor for a cgroup's limit, with the thresholds of this one.
     pub fn for_limit(&self) -> Self {
-        Self { is_limit: true, ..Self::new(self.act.clone()) }
+        Self { is_limit: true, ..Self::new(self.act.clone(), self.grace) }
     }
 
     /// Takes other thresholds.
-    pub fn reconfigure(&mut self, act: Act) {
-        self.act = act;
+    pub fn reconfigure(&mut self, act: Act, grace: Duration) {
+        (self.act, self.grace) = (act, grace);
     }
 
     /// Returns what follows from the last samples.
@@ -147,9 +152,10 @@ impl Governor {
         self.samples.last()
     }
 
-    /// Forgets the rate: memory has changed at once, as after a kill.
-    pub fn forget_rate(&mut self) {
+    /// A victim is dead: what was seen so far means nothing.
+    pub fn victim_died(&mut self) {
         self.samples.clear();
+        self.thrash = ExcessStall::default();
     }
 
     /// The kernel has reported pressure.
@@ -157,16 +163,16 @@ impl Governor {
         self.last_concern = Some(at);
     }
 
-    /// Returns how many bytes can be used before the next sample is needed: what is available above
-    /// [`Self::relief_level`]. `None` before the first sample.
+    /// Returns how many bytes can be used before the next sample is needed. `None` before the first sample.
     pub fn usable_before_sampling(&self) -> Option<u64> {
-        let now = self.samples.last()?;
-        Some(now.available.saturating_sub(self.relief_level()))
+        let available = self.samples.last()?.available;
+        let above_critical = available.saturating_sub(self.critical_level());
+        Some(available.saturating_sub(self.relief_level()).max(above_critical / UNSAMPLED_DIVISOR))
     }
 
-    /// Returns from how many available bytes on there is no shortage and samples need not be frequent.
+    /// Returns from how many available bytes on there is no shortage.
     pub fn relief_level(&self) -> u64 {
-        self.low_level().saturating_mul(RELIEF_FACTOR)
+        self.act.relief(self.total())
     }
 
     /// Returns below how many available bytes memory is short (`act.low`).
@@ -183,19 +189,9 @@ impl Governor {
         self.samples.last().map_or(0, |s| s.total)
     }
 
-    /// Returns how many bytes must come back for `reason` to end, as far as that depends on an amount.
-    pub fn missing(&self, reason: Reason) -> u64 {
-        match reason {
-            Reason::Stall => self.low_level().saturating_sub(self.outlook.available),
-            Reason::Critical | Reason::Forecast => {
-                self.critical_level().saturating_sub(self.outlook.headroom)
-            }
-        }
-    }
-
-    /// The same, with what will have been used after `time` added.
-    pub fn missing_after(&self, reason: Reason, time: Duration) -> u64 {
-        self.missing(reason).saturating_add(self.growth(time))
+    /// Returns how many bytes must come back for the shortage to end.
+    pub fn missing(&self) -> u64 {
+        self.low_level().saturating_sub(self.outlook.available)
     }
 
     /// Returns how many bytes are used within `time` at the present rate.
@@ -203,40 +199,44 @@ impl Governor {
         (self.outlook.rate.max(0.0) * time.as_secs_f64()) as u64
     }
 
-    /// Whether the yield of swap matters and has not been measured.
-    pub fn needs_swap_yield(&self) -> bool {
-        let Some(now) = self.samples.last() else { return false };
-        now.zram_free > 0 && self.measured.is_none() && now.available < self.relief_level()
+    /// Whether there is no time for anything but SIGKILL.
+    pub fn is_critical(&self) -> bool {
+        self.outlook.headroom < self.critical_level()
+    }
+
+    fn is_low(&self) -> bool {
+        self.outlook.available < self.low_level()
+    }
+
+    fn runs_out_within(&self, time: Duration) -> bool {
+        self.outlook.time_left.is_some_and(|left| left < time)
+    }
+
+    fn has_pressure(&self) -> bool {
+        self.outlook.stall_percent.is_some_and(|[_, all]| all >= PRESSURE_STALL_PERCENT)
     }
 
     /// Whether a kill may come soon, so that a warning is due.
     pub fn kill_is_close(&self) -> bool {
-        let Some(sample) = self.samples.last() else { return false };
-        sample.available < self.low_level()
-            && self.outlook.time_left.is_some_and(|left| left < CLOSE_HORIZONS * self.act.horizon)
-    }
-
-    /// Whether memory is short and getting shorter, so that the next victim should be throttled.
-    pub fn should_throttle(&self) -> bool {
-        let Some(sample) = self.samples.last() else { return false };
-        let Outlook { time_left, stall_percent, .. } = self.outlook;
-        let stalled = stall_percent.is_some_and(|percent| percent >= PRESSURE_STALL_PERCENT);
-        let shrinks = !self.is_limit && time_left.is_some_and(|left| left < THROTTLE_HORIZON);
-        sample.available < self.low_level() && (shrinks || stalled)
+        let stalled = self.outlook.stall_percent.is_some_and(|[_, all]| all >= MIN_FULL_STALL_PERCENT);
+        self.is_low() && (self.runs_out_within(WARNING_TIME) || stalled)
     }
 
     /// Takes a sample, and returns what to do.
     pub fn observe(&mut self, sample: Sample) -> Advice {
         // The clock went back: earlier samples cannot be used.
         if self.samples.last().is_some_and(|last| last.at > sample.at) {
-            self.forget_rate();
+            self.samples.clear();
         }
+        let last = self.samples.last().copied();
         if self.samples.is_full() {
             self.samples.remove(0);
         }
         self.samples.push(sample);
-        self.measure_yield(&sample);
         self.outlook = self.compute_outlook();
+        if let Some(last) = last {
+            self.add_stalls(&last, &sample);
+        }
         match self.reason() {
             Some(reason) => {
                 self.last_concern = Some(sample.at);
@@ -246,104 +246,72 @@ impl Governor {
         }
     }
 
-    /// Measures the yield on the pages that went to zram last. Not only on the very last: the first pages
-    /// that the kernel swaps out are those that were not used for long, and not those of the process that
-    /// takes the memory.
-    fn measure_yield(&mut self, sample: &Sample) {
-        let [original, used] = sample.zram;
-        let Some([original_then, used_then]) = self.zram.replace(sample.zram) else { return };
-        if original <= original_then {
-            // Pages have come back or were freed.
-            return;
-        }
-        self.swapped[0] += original - original_then;
-        self.swapped[1] += used.saturating_sub(used_then);
-        if self.swapped[0] > YIELD_HISTORY_BYTES {
-            self.swapped = self.swapped.map(|bytes| bytes / 2);
-        }
-        let [original, used] = self.swapped;
-        if original >= MIN_YIELD_BYTES {
-            self.measured = Some(1.0 - (used as f64 / original as f64).min(1.0));
-        }
+    fn add_stalls(&mut self, last: &Sample, sample: &Sample) {
+        let (Some([_, before]), Some([_, now])) = (last.stalled, sample.stalled) else { return };
+        let thrashes = self.outlook.refault_share >= THRASH_REFAULT_SHARE;
+        let stalled = if thrashes { now.saturating_sub(before) } else { Duration::ZERO };
+        self.thrash.add(stalled, sample.at - last.at, self.act.thrash, THRASH_PATIENCE);
     }
 
-    fn swap_yield(&self, sample: &Sample) -> f64 {
-        let [original, used] = sample.zram;
-        self.measured.unwrap_or_else(|| {
-            if original >= MIN_DEVICE_YIELD_BYTES {
-                1.0 - (used as f64 / original as f64).clamp(0.0, 1.0)
-            } else {
-                DEFAULT_SWAP_YIELD
-            }
-        })
+    /// Returns the first sample of the last `window`, if that is long enough for a rate.
+    fn since(&self, window: Duration) -> Option<&Sample> {
+        let now = self.samples.last()?;
+        let from = now.at.saturating_sub(window);
+        self.samples.iter().find(|s| s.at >= from).filter(|s| now.at - s.at >= MIN_RATE_SPAN)
     }
 
     fn compute_outlook(&self) -> Outlook {
         let Some(now) = self.samples.last() else { return Outlook::default() };
-        let swap_yield = self.swap_yield(now);
-        // With the same yield at both ends: a new measurement is not a loss of memory.
-        let headroom = |s: &Sample| s.available as f64 + s.disk_free as f64 + s.zram_free as f64 * swap_yield;
-        // What is used, and not what is left: a balloon driver, memory hotplug or a new limit changes the
-        // total at any time, and that is no rate.
-        let used = |s: &Sample| s.total as f64 - headroom(s);
-        let since = |window: Duration| {
-            let from = now.at.saturating_sub(window);
-            self.samples.iter().find(|s| s.at >= from).filter(|s| now.at - s.at >= MIN_RATE_SPAN)
-        };
-        let rate = |window| {
-            since(window).map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64())
-        };
-        let left_at = |rate: f64| {
-            (rate > STEADY_BYTES_PER_SECOND).then(|| Duration::from_secs_f64((headroom(now) / rate).min(1e6)))
-        };
-        let stall_percent = since(STALL_WINDOW).and_then(|then| {
-            let stalled = now.stalled?[1].saturating_sub(then.stalled?[1]);
-            Some((stalled.as_secs_f64() / (now.at - then.at).as_secs_f64() * 100.0).min(100.0))
+        // What is used, and not what is left: a balloon driver, memory hotplug, swapoff or a new limit changes
+        // the total at any time, and that is no rate.
+        let used = |s: &Sample| (s.total + s.swap_total) as f64 - s.headroom() as f64;
+        let rate = self
+            .since(RATE_WINDOW)
+            .map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
+        let headroom = now.headroom();
+        let time_left = (rate > STEADY_BYTES_PER_SECOND)
+            .then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
+        let then = self.since(SHARE_WINDOW);
+        let stall_percent = then.and_then(|then| {
+            let (now_stalled, then_stalled) = (now.stalled?, then.stalled?);
+            let share = |which: usize| {
+                let stalled = now_stalled[which].saturating_sub(then_stalled[which]);
+                (stalled.as_secs_f64() / (now.at - then.at).as_secs_f64() * 100.0).min(100.0)
+            };
+            Some([share(0), share(1)])
         });
-        let longer = rate(RATE_WINDOW.max(self.act.horizon / CONFIRM_WINDOW_DIVISOR));
-        let rate = rate(RATE_WINDOW);
-        let (time_left, confirmed_time_left) = (left_at(rate), left_at(longer));
-        let (available, headroom) = (now.available, headroom(now) as u64);
-        Outlook { available, headroom, rate, time_left, confirmed_time_left, stall_percent, swap_yield }
+        let refault_share = then.map_or(0.0, |then| {
+            let reclaimed = now.reclaimed.saturating_sub(then.reclaimed);
+            let refaulted = now.refaulted.saturating_sub(then.refaulted);
+            if reclaimed > 0 { refaulted as f64 / reclaimed as f64 } else { 0.0 }
+        });
+        Outlook { available: now.available, headroom, rate, time_left, stall_percent, refault_share }
     }
 
     fn reason(&self) -> Option<Reason> {
         let now = self.samples.last()?;
-        let Outlook { headroom, time_left, confirmed_time_left, stall_percent, .. } = self.outlook;
-        let stalled = |percent| stall_percent.is_some_and(|stalled| stalled >= percent);
-        if self.is_limit && !stalled(PRESSURE_STALL_PERCENT) {
+        if self.is_limit && !self.has_pressure() {
             return None;
         }
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
         // be enough.
-        let shrinks = time_left.is_some_and(|left| left < TOLERABLE_TIME_LEFT);
-        let acute = shrinks || stalled(PRESSURE_STALL_PERCENT) || now.stalled.is_none();
-        if acute && headroom < self.critical_level() {
+        let acute = self.runs_out_within(TOLERABLE_TIME_LEFT) || self.has_pressure() || now.stalled.is_none();
+        let used_meanwhile = self.growth(self.grace);
+        if acute && self.outlook.headroom < self.critical_level().saturating_add(used_meanwhile) {
             return Some(Reason::Critical);
         }
-        if now.available >= self.low_level() {
-            return None;
+        let stalled = |[some, all]: [f64; 2]| some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
+        let long = self.since(SHARE_WINDOW).is_some_and(|then| now.at - then.at >= MIN_STALL_SPAN);
+        if self.is_low() && long && self.outlook.stall_percent.is_some_and(stalled) {
+            return Some(Reason::Stall);
         }
-        if [time_left, confirmed_time_left]
-            .iter()
-            .all(|left| left.is_some_and(|left| left < self.act.horizon))
-        {
-            return Some(Reason::Forecast);
-        }
-        // Within a limit there is no background reclaim: the tasks that stall are those that allocate.
-        let (span, percent) = if self.is_limit {
-            (MIN_STALL_SPAN / 2, self.act.stall / 2.0)
-        } else {
-            (MIN_STALL_SPAN, self.act.stall)
-        };
-        let long = self.samples.first().is_some_and(|first| now.at - first.at >= span);
-        (long && stalled(percent)).then_some(Reason::Stall)
+        // Whatever is available: it is what is read again and again.
+        self.thrash.exceeds(THRASH_PATIENCE).then_some(Reason::Thrash)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {
-        let short = sample.available < self.relief_level()
-            || self.outlook.time_left.is_some_and(|left| left < CLOSE_HORIZONS * self.act.horizon);
-        if short {
+        let short = self.is_low() && (self.outlook.time_left.is_some() || self.has_pressure());
+        if short || self.runs_out_within(CONCERN_HORIZON) || self.has_pressure() {
             self.last_concern = Some(sample.at);
         }
         match self.last_concern {
@@ -356,9 +324,6 @@ impl Governor {
                 self.last_concern = None;
                 // The last one says how much there is; no rate follows from it.
                 self.samples.retain(|s| s.at == sample.at);
-                // The next process that takes much memory may hold other data.
-                self.measured = None;
-                self.swapped = [0; 2];
                 Advice::Rest
             }
         }
@@ -368,16 +333,18 @@ impl Governor {
     pub fn explanation(&self) -> ArrayString<160> {
         let mut text = ArrayString::new();
         let Some(now) = self.samples.last() else { return text };
-        let Outlook { rate, time_left, stall_percent, .. } = self.outlook;
+        let Outlook { rate, time_left, stall_percent, refault_share, .. } = self.outlook;
         // What does not fit is cut off.
         let _ = write!(text, "{} of {} available", Size(now.available), Size(now.total));
-        let swap = self.outlook.headroom.saturating_sub(now.available);
-        let _ = write!(text, ", swap good for {}", Size(swap));
+        let _ = write!(text, ", {} of swap free", Size(now.swap_free));
         if let Some(left) = time_left {
             let _ = write!(text, ", gone in {:.1} s at {}/s", left.as_secs_f64(), Size(rate as u64));
         }
-        if let Some(percent) = stall_percent.filter(|percent| *percent >= 1.0) {
-            let _ = write!(text, ", {percent:.0} % stalled");
+        if let Some([some, all]) = stall_percent.filter(|[_, all]| *all >= 1.0) {
+            let _ = write!(text, ", some stalled {some:.0} %, all {all:.0} %");
+        }
+        if refault_share >= THRASH_REFAULT_SHARE {
+            let _ = write!(text, ", {:.0} % of what was reclaimed needed again", refault_share * 100.0);
         }
         text
     }

@@ -4,21 +4,21 @@
 /// Why a victim is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// At the present rate memory will run out within the horizon.
-    Forecast,
-    /// Hardly any memory is available.
+    /// Hardly any memory and swap are left.
     Critical,
-    /// All tasks stall.
+    /// All tasks have stalled for too long.
     Stall,
+    /// They have stalled for pages that had been reclaimed and are needed again.
+    Thrash,
 }
 
 impl Reason {
     /// Its name in output and files.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Forecast => "forecast",
             Self::Critical => "critical",
             Self::Stall => "stall",
+            Self::Thrash => "thrash",
         }
     }
 }

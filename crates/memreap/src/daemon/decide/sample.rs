@@ -16,18 +16,25 @@ pub struct Sample {
     pub total: u64,
     /// MemAvailable, or what is left of the limit: what can be allocated without swapping.
     pub available: u64,
-    /// Free swap on disks.
-    pub disk_free: u64,
-    /// Free swap that is memory itself: zram. In bytes before compression.
-    pub zram_free: u64,
-    /// What is in zram, before compression and after.
-    pub zram: [u64; 2],
-    /// PSI totals since boot: the time in which some task stalled for memory, and in which all did; `None`
+    /// All of swap: on disks, and in zram before compression.
+    pub swap_total: u64,
+    /// What of it is free.
+    pub swap_free: u64,
+    /// PSI's totals since boot: the time in which some task stalled for memory, and in which all did; `None`
     /// without PSI.
     pub stalled: Option<[Duration; 2]>,
+    /// Pages that were reclaimed since boot because the machine's memory was short.
+    pub reclaimed: u64,
+    /// Pages that were needed again after that (refaults).
+    pub refaulted: u64,
 }
 
 impl Sample {
+    /// Returns how many bytes can still be used: available memory and free swap.
+    pub fn headroom(&self) -> u64 {
+        self.available.saturating_add(self.swap_free)
+    }
+
     /// Returns how many bytes a victim must give back at least.
     pub fn min_victim_bytes(&self) -> u64 {
         (self.total / MIN_VICTIM_DIVISOR).min(MAX_MIN_VICTIM_BYTES)

@@ -16,9 +16,7 @@ use crate::kill::SignalFirst;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TOTAL_BYTES: u64 = 2048 * MIB;
-const ZRAM_BYTES: u64 = 1024 * MIB;
-/// What the kernel, its caches and processes that never change take.
-const BASE_BYTES: u64 = 500 * MIB;
+const SWAP_BYTES: u64 = 1024 * MIB;
 /// The machine, and limited cgroups.
 const MEMORIES: usize = 5;
 /// The time step of the simulation.
@@ -94,6 +92,8 @@ struct Sim {
     now: Duration,
     /// All memory of the machine.
     total: u64,
+    /// What the kernel, its caches and processes that never change take.
+    base: u64,
     /// What of it no kill frees: tmpfs, huge pages, the kernel's.
     unfreeable: u64,
     /// The kernel reports pressure.
@@ -113,8 +113,9 @@ struct Sim {
     slow: Duration,
     /// The process that is chosen next exits at that moment, and a harmless one gets its PID.
     slips: bool,
-    /// How much of a page compression saves.
+    /// How much of a page compression saves; 1 is swap on a disk.
     saves: f64,
+    swap_bytes: u64,
     swapped: u64,
     stalled: Duration,
     starved: Duration,
@@ -126,9 +127,6 @@ struct Sim {
     warnings: u32,
     /// How often it was told that no kill helps.
     complaints: u32,
-    /// Memories for which a process is throttled.
-    throttled: [bool; MEMORIES],
-    throttle_calls: u32,
     searches: u32,
     asked: Vec<u64>,
     deaf: bool,
@@ -139,6 +137,7 @@ impl Sim {
         Self {
             now: Duration::ZERO,
             total: TOTAL_BYTES,
+            base: TOTAL_BYTES / 4,
             unfreeable: 0,
             psi: true,
             restarts: false,
@@ -150,6 +149,7 @@ impl Sim {
             slow: Duration::ZERO,
             slips: false,
             saves,
+            swap_bytes: SWAP_BYTES,
             swapped: 0,
             stalled: Duration::ZERO,
             starved: Duration::ZERO,
@@ -160,8 +160,6 @@ impl Sim {
             endings: Vec::new(),
             warnings: 0,
             complaints: 0,
-            throttled: [false; MEMORIES],
-            throttle_calls: 0,
             searches: 0,
             asked: Vec::new(),
             deaf: false,
@@ -230,7 +228,7 @@ impl Sim {
     }
 
     fn used(&self) -> u64 {
-        BASE_BYTES + self.unfreeable + self.procs.iter().map(|p| p.bytes).sum::<u64>()
+        self.base + self.unfreeable + self.procs.iter().map(|p| p.bytes).sum::<u64>()
     }
 
     fn available(&self) -> u64 {
@@ -251,17 +249,19 @@ impl Sim {
             }
         }
         let room = self.available();
+        let grows = move |p: &Proc| p.dying.is_none() && p.rate > 0 && p.bytes < p.cap;
         let wanted: u64 = self
             .procs
             .iter()
-            .filter(|p| p.dying.is_none())
+            .filter(|p| grows(p))
             .map(|p| (p.rate as f64 * MOMENT.as_secs_f64()) as u64)
             .map(|grow| grow.min(self.total))
             .sum();
         self.reclaimed = room < self.total / 20;
-        if self.reclaimed && self.swapped < ZRAM_BYTES {
-            // Reclaim swaps out more than is asked for, and gains what compression saves.
-            self.swapped = (self.swapped + 4 * wanted.max(MIB)).min(ZRAM_BYTES).min(self.used());
+        if self.reclaimed && self.swapped < self.swap_bytes {
+            // Reclaim swaps out as much as gains what is asked for, if that is possible.
+            let out = (wanted.max(MIB) as f64 / if self.saves < 0.1 { 1.0 } else { self.saves }) as u64;
+            self.swapped = (self.swapped + out).min(self.swap_bytes).min(self.used());
         }
         let room = self.available();
         let limits: Vec<(u64, u64)> = self.groups.iter().map(|(g, _)| (g.id, self.room(g))).collect();
@@ -271,16 +271,19 @@ impl Sim {
             let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
-        self.swapped = self.swapped.min(self.used() - BASE_BYTES - self.unfreeable);
+        self.swapped = self.swapped.min(self.used() - self.base - self.unfreeable);
         // Tasks that do not allocate stall only when code is read from disk again and again.
-        if room < self.total / 50 && (wanted > 0 || self.unfreeable > 0) {
-            self.stalled += MOMENT;
+        if room < (self.total / 50).min(GIB) {
+            // Who allocates slowly hardly waits.
+            let reclaimable = self.total as f64 / 80.0 * MOMENT.as_secs_f64();
+            let share = if self.unfreeable > 0 { 1.0 } else { (wanted as f64 / reclaimable).min(1.0) };
+            self.stalled += MOMENT.mul_f64(share);
         }
-        let hopeless = room < self.total / 200 && self.procs.iter().any(|p| p.dying.is_none() && p.rate > 0);
+        let hopeless = room < (self.total / 200).min(128 * MIB) && self.procs.iter().any(grows);
         self.starved = if hopeless { self.starved + MOMENT } else { Duration::ZERO };
         for (group, there) in &mut self.groups {
             let room = limits.iter().find(|(id, _)| *id == group.id).map_or(0, |(_, room)| *room);
-            let grows = |p: &Proc| p.group == Some(group.id) && p.dying.is_none() && p.rate > 0;
+            let grows = |p: &Proc| p.group == Some(group.id) && grows(p);
             let short = *there && room < group.limit / 50 && self.procs.iter().any(grows);
             if short {
                 group.stalled += MOMENT;
@@ -319,10 +322,10 @@ impl World for Sim {
             at: self.now,
             total: self.total,
             available: self.available(),
-            disk_free: 0,
-            zram_free: ZRAM_BYTES - self.swapped,
-            zram: [self.swapped, (self.swapped as f64 * (1.0 - self.saves)) as u64],
+            swap_total: self.swap_bytes,
+            swap_free: self.swap_bytes - self.swapped,
             stalled: self.psi.then_some([self.stalled; 2]),
+            ..Sample::default()
         })
     }
 
@@ -359,21 +362,6 @@ impl World for Sim {
 
     fn warn(&mut self, _memory: usize, _governor: &Governor) {
         self.warnings += 1;
-    }
-
-    fn probe(&mut self, _memory: usize) {
-        self.swapped =
-            (self.swapped + 4 * MIB).min(ZRAM_BYTES).min(self.used() - BASE_BYTES - self.unfreeable);
-    }
-
-    fn throttle(&mut self, memory: usize, _governor: &Governor) {
-        self.read();
-        self.throttled[memory] = true;
-        self.throttle_calls += 1;
-    }
-
-    fn unthrottle(&mut self, memory: usize) {
-        assert!(std::mem::take(&mut self.throttled[memory]), "no process is throttled for {memory}");
     }
 
     fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
@@ -466,18 +454,13 @@ impl Run {
     fn step(&mut self) {
         self.steps += 1;
         self.wake = match self.control_loop.step(&mut self.sim) {
-            Next::Rest => {
-                assert!(self.sim.throttled == [false; MEMORIES], "a process is throttled for no reason");
-                (!self.sim.psi).then_some(self.sim.now + BLIND)
-            }
+            Next::Rest => (!self.sim.psi).then_some(self.sim.now + BLIND),
             Next::After(pause) => Some(self.sim.now + pause),
         };
         while let Some(memory) = self.sim.vanished.pop() {
             self.control_loop.swap_remove(memory, &mut self.sim);
             self.sim.groups.swap_remove(memory - 1);
             self.sim.killed_for.swap(memory, self.sim.groups.len() + 1);
-            self.sim.throttled[memory] = false;
-            self.sim.throttled.swap(memory, self.sim.groups.len() + 1);
         }
     }
 
@@ -509,23 +492,97 @@ fn a_hog_is_killed_once_and_soon() {
             run.pass(120 * S);
             assert_eq!(run.killed(), [hog], "{saves} {rate}");
             assert_eq!(run.sim.endings, [Ending::Back]);
-            assert!(run.sim.stalled < S / 2, "{saves} {rate}: stalled {:?}", run.sim.stalled);
-            // All others are killed at the first or second sample.
-            let lasts = saves > 0.5 && rate <= 200;
-            assert!(run.sim.throttle_calls > 0 || !lasts, "{saves} {rate}: no process was throttled");
+            assert!(run.sim.stalled < 2 * S, "{saves} {rate}: stalled {:?}", run.sim.stalled);
         }
     }
 }
 
 #[test]
-fn swap_that_frees_nothing_does_not_count() {
+fn a_hog_is_killed_long_before_swap_that_frees_nothing_is_full() {
     let mut run = Run::new(0.0, &Config::default());
     run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
     run.pass(60 * S);
-    // Long before swap was full.
-    assert!(run.sim.kills[0].headroom < TOTAL_BYTES / 8, "{:?}", run.sim.kills);
-    let full = Duration::from_secs_f64((TOTAL_BYTES - BASE_BYTES + ZRAM_BYTES) as f64 / (400 * MIB) as f64);
-    assert!(run.sim.kills[0].at < full, "{:?}", run.sim.kills);
+    assert!(run.sim.kills[0].headroom > SWAP_BYTES / 4, "{:?}", run.sim.kills);
+}
+
+/// A process takes all but a fiftieth of what is available, keeps it and gives it back.
+fn peak(run: &mut Run, seconds_to_take: f64) {
+    let size = run.sim.available() / 50 * 49;
+    let id = run.sim.spawn(MIB, (size as f64 / seconds_to_take) as u64, size);
+    run.pass(Duration::from_secs_f64(2.0 * seconds_to_take) + 4 * S);
+    assert_eq!(run.sim.get(id).map(|p| p.bytes), Some(size), "{size}: {:?}", run.sim.kills);
+    run.sim.procs.retain(|p| p.id != id);
+    run.pass(2 * S);
+}
+
+#[test]
+fn a_peak_that_fits_costs_no_life() {
+    for total in SIZES {
+        for (psi, swap, saves) in [
+            (true, 0, 0.0),
+            (false, 0, 0.0),
+            (true, total / 2, 0.0),
+            (true, total / 2, 0.6),
+            (true, total, 1.0),
+        ] {
+            for seconds in [0.5, 9.0, 60.0] {
+                let mut run = sized(total, psi, swap, saves);
+                peak(&mut run, seconds);
+                assert_eq!(run.killed(), [0; 0], "{total} {psi} {swap} {saves} {seconds}");
+            }
+        }
+    }
+}
+
+/// A machine of another size.
+fn sized(total: u64, psi: bool, swap_bytes: u64, saves: f64) -> Run {
+    let mut run = Run::new(saves, &Config::default());
+    run.sim.total = total;
+    run.sim.base = total / 4;
+    run.sim.psi = psi;
+    run.sim.swap_bytes = swap_bytes;
+    run.step();
+    run
+}
+
+const SIZES: [u64; 4] = [512 * MIB, 2 * GIB, 64 * GIB, 1024 * GIB];
+
+/// Processes come, take memory at any rate up to what there is, and go: nobody has to die. More days by
+/// `MEMREAP_SIMULATED_DAYS=200 cargo test --release -p memreap benign`.
+#[test]
+fn benign_days() {
+    let days = std::env::var("MEMREAP_SIMULATED_DAYS").map_or(1, |text| text.parse().unwrap());
+    for total in SIZES {
+        let mut rng = Rng(total);
+        let psi = !rng.next().is_multiple_of(4);
+        let mut run = sized(total, psi, total / 2 * (rng.next() % 2), 0.5);
+        while run.sim.now < days * 24 * 3600 * S {
+            run.step();
+            let available = run.sim.available();
+            for _ in 0..rng.within(0, 3) {
+                let cap = rng.within(available / 100, available / 5);
+                run.sim.spawn(cap / 10, cap / rng.within(1, 40), cap);
+                run.pass(Duration::from_millis(rng.within(0, 10_000)));
+            }
+            // The last one takes nearly all that the others leave.
+            let taken: u64 = run.sim.procs.iter().map(|p| p.cap).sum();
+            let cap = available - available / rng.within(5, 50) - taken;
+            run.sim.spawn(cap / 10, cap / rng.within(1, 40), cap);
+            run.pass(45 * S);
+            if rng.next().is_multiple_of(4) && run.sim.available() > total / 20 {
+                // A balloon driver takes part of what is left, and returns it.
+                let taken = run.sim.available() / 3;
+                run.sim.total -= taken;
+                run.pass(10 * S);
+                run.sim.total += taken;
+            }
+            run.sim.procs.clear();
+            // Nothing happens, and time is not simulated.
+            run.pass(5 * S);
+            run.sim.now += Duration::from_secs(rng.within(0, 3600));
+            assert_eq!(run.killed(), [0; 0], "{total} at {:?}", run.sim.now);
+        }
+    }
 }
 
 /// A machine of 512 GiB, of which many innocents leave 35 GiB: less than 7 %.
@@ -533,15 +590,16 @@ fn large(config: &Config) -> Run {
     const INNOCENTS: u64 = 40;
     let mut run = Run::new(0.5, config);
     run.sim.total = 512 * GIB;
+    run.sim.swap_bytes = 0;
     for _ in 0..INNOCENTS {
-        run.sim.spawn((run.sim.total - BASE_BYTES - 35 * GIB) / INNOCENTS, 0, 0);
+        run.sim.spawn((run.sim.total - run.sim.base - 35 * GIB) / INNOCENTS, 0, 0);
     }
     run
 }
 
 #[test]
 fn much_that_wavers_is_no_shortage() {
-    let shares = Config::parse("c", "act = { low = 10, critical = 7 }").unwrap();
+    let shares = Config::parse("c", "act = { low = 10, critical = 1 }").unwrap();
     for config in [Config::default(), shares] {
         let mut run = large(&config);
         for wave in (0..100).flat_map(|_| [16, 32, 48, 32, 16, 0]) {
@@ -554,25 +612,63 @@ fn much_that_wavers_is_no_shortage() {
     }
 }
 
+/// What the governor says to samples that come every 0.1 s: the headroom in MiB, and in percent the time
+/// stalled, and of what is reclaimed, refaults. Returns when it advises a kill first.
+fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64, u64)) -> Option<(Duration, Reason)> {
+    let mut governor = Governor::new(Act::default(), Duration::ZERO);
+    let mut sample = Sample { total, stalled: Some([Duration::ZERO; 2]), ..Sample::default() };
+    for tick in 0..seconds * 10 {
+        let (available, stalled_percent, refault_percent) = at(tick);
+        sample.at += S / 10;
+        sample.available = available * MIB;
+        sample.stalled =
+            sample.stalled.map(|sums| sums.map(|sum| sum + Duration::from_millis(stalled_percent)));
+        sample.reclaimed += 1000;
+        sample.refaulted += 10 * refault_percent;
+        if let Advice::Kill(reason) = governor.observe(sample) {
+            return Some((sample.at, reason));
+        }
+    }
+    None
+}
+
 #[test]
 fn a_loss_counts_by_what_is_left() {
     let acts = |total: u64, left: u64, per_second: u64| {
-        let mut governor = Governor::new(Act::default());
-        let zero = Some([Duration::ZERO; 2]);
-        let mut see = |ms, available| {
-            let at = Duration::from_millis(ms);
-            governor.observe(Sample { at, total, available, stalled: zero, ..Sample::default() })
-        };
-        see(0, left + per_second / 5 * 2);
-        see(400, left) == Advice::Kill(Reason::Critical)
+        first_kill(total * GIB, 1, |tick| (left + (9 - tick.min(9)) * per_second / 10, 0, 0)).is_some()
     };
-    // As much as is critical on 2 GiB: any loss counts.
-    assert!(acts(2 * GIB, 143 * MIB, MIB + MIB / 10));
-    assert!(!acts(2 * GIB, 143 * MIB, MIB));
-    for total in [64 * GIB, 512 * GIB] {
-        assert!(!acts(total, 4000 * MIB, 26 * MIB) && acts(total, 4000 * MIB, 28 * MIB));
-        assert!(acts(total, 100 * MIB, 2 * MIB));
-        assert!(!acts(total, 5 * GIB, GIB));
+    assert!(acts(2, 19, 20) && !acts(2, 19, 0) && !acts(2, 40, 100));
+    for total in [64, 512] {
+        assert!(acts(total, 250, 20) && !acts(total, 250, 0) && !acts(total, 300, 1000));
+    }
+}
+
+#[test]
+fn what_stalls_for_a_second_does_not_fit() {
+    let stalls = |available, percent| first_kill(2 * GIB, 60, |_| (available, percent, 0));
+    let (at, reason) = stalls(60, 100).unwrap();
+    assert!(reason == Reason::Stall && at >= S * 17 / 20 && at <= S * 5 / 4, "{at:?}");
+    assert_eq!((stalls(60, 99), stalls(300, 100)), (None, None));
+    // Samples are far apart when nothing happens: a stall just before the last of them is no long one.
+    let mut governor = Governor::new(Act::default(), Duration::ZERO);
+    for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
+        let (at, stalled) = (Duration::from_millis(at), Some([Duration::from_millis(stalled); 2]));
+        let sample = Sample { at, total: 2 * GIB, available: 60 * MIB, stalled, ..Sample::default() };
+        assert!(!matches!(governor.observe(sample), Advice::Kill(_)), "at {at:?}");
+    }
+    // What a process that fits causes, again and again.
+    assert_eq!(first_kill(2 * GIB, 60, |tick| (60, if tick % 40 < 8 { 100 } else { 60 }, 0)), None);
+}
+
+#[test]
+fn thrashing_is_ended_whatever_is_available() {
+    let stalls = |available, percent, refaults| first_kill(2 * GIB, 60, |_| (available, percent, refaults));
+    for available in [60, 800] {
+        let (at, reason) = stalls(available, 50, 60).unwrap();
+        assert!(reason == Reason::Thrash && at > 5 * S && at < 10 * S, "{available}: {at:?}");
+        // Pages that are swapped out and not needed again, and files that are read again and again without
+        // many stalls.
+        assert_eq!((stalls(available, 50, 10), stalls(available, 15, 90)), (None, None), "{available}");
     }
 }
 
@@ -625,12 +721,13 @@ fn who_is_asked_first_has_the_time_that_there_is() {
     }
 }
 
-/// A machine whose memory no kill frees, but for 38 MiB, and this many processes of this size; where the
+/// A machine whose memory no kill frees, but for 10 MiB, and this many processes of this size; where the
 /// kernel reports pressure or not.
 fn crowded(psi: bool, count: u64, bytes: u64) -> Run {
     let mut run = Run::new(0.0, &Config::default());
     run.sim.psi = psi;
-    run.sim.unfreeable = TOTAL_BYTES - BASE_BYTES - count * bytes - 38 * MIB;
+    run.sim.swap_bytes = 0;
+    run.sim.unfreeable = TOTAL_BYTES - run.sim.base - count * bytes - 10 * MIB;
     for _ in 0..count {
         run.sim.spawn(bytes, 0, 0);
     }
@@ -665,7 +762,7 @@ fn no_process_is_killed_for_next_to_nothing() {
 fn kills_that_do_not_help_become_rare() {
     // Each comes back as soon as it is dead, in a cgroup with the others or not, or does not have enough for
     // all who die to matter.
-    let cases = [(true, 20), (false, 3)];
+    let cases = [(true, 6), (false, 3)];
     for (psi, (restarts, bytes), together) in
         [true, false].into_iter().flat_map(|psi| cases.map(|case| (psi, case, case.0 && !psi)))
     {
@@ -692,6 +789,7 @@ fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
     for psi in [true, false] {
         let mut run = Run::new(0.25, &Config::default());
         run.sim.psi = psi;
+        run.sim.swap_bytes = 0;
         for _ in 0..15 {
             run.sim.spawn(70 * MIB, 0, 0);
         }
@@ -716,11 +814,11 @@ fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
         }
         run.pass(150 * S);
         let killed = run.sim.kills.len();
-        assert!(run.sim.available() > TOTAL_BYTES / 20, "{rate}: {killed} killed");
+        assert!(run.sim.available() > TOTAL_BYTES / 100, "{rate}: {killed} killed");
         assert_eq!(run.sim.complaints, 0, "{rate}");
-        // No more than necessary: at most a tenth of memory is free because of the kills.
+        // No more than necessary: a tenth of memory is to be free, and some of them are killed while others grow.
         let left = (300 - killed as u64) * 12 * MIB;
-        assert!(left + BASE_BYTES > TOTAL_BYTES * 8 / 10, "{rate}: {killed} killed");
+        assert!(left + run.sim.base > TOTAL_BYTES * 3 / 4, "{rate}: {killed} killed");
     }
 }
 
@@ -761,7 +859,7 @@ fn memory_that_comes_and_goes_disables_nothing() {
         }
         let expected = if cap == u64::MAX { vec![id] } else { vec![] };
         assert_eq!(run.killed(), expected, "{rate}: {:?}", run.sim.kills);
-        assert!(run.sim.stalled < S / 2, "{rate}: stalled {:?}", run.sim.stalled);
+        assert!(run.sim.stalled < 2 * S, "{rate}: stalled {:?}", run.sim.stalled);
     }
 }
 
@@ -787,6 +885,15 @@ fn memory_is_not_sampled_without_pressure() {
     run.step();
     run.pass(3600 * S);
     assert!(run.steps < 30, "{} steps", run.steps);
+}
+
+#[test]
+fn little_memory_that_stays_is_not_sampled() {
+    let mut run = Run::new(0.5, &Config::default());
+    run.sim.spawn(TOTAL_BYTES - run.sim.base - TOTAL_BYTES / 16, 0, 0);
+    run.step();
+    run.pass(3600 * S);
+    assert!(run.steps < 30 && run.killed().is_empty(), "{} steps, {:?}", run.steps, run.sim.kills);
 }
 
 #[test]

@@ -45,15 +45,6 @@ pub trait World {
     /// Warns that a kill may come soon.
     fn warn(&mut self, memory: usize, governor: &Governor);
 
-    /// Begins to measure how well the memory of the next victim compresses.
-    fn probe(&mut self, memory: usize);
-
-    /// Throttles the process that would be killed next for this memory, and no other process for it any more.
-    fn throttle(&mut self, memory: usize, governor: &Governor);
-
-    /// Throttles no process for this memory any more.
-    fn unthrottle(&mut self, memory: usize);
-
     /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
 

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(names(2), ["two", "three"]);
         let entry = read(&path, 1).unwrap().remove(0);
         assert_eq!((entry.pid, entry.bytes, entry.took_us), (4711, 1_288_490_188, 41_000));
-        assert_eq!((entry.reason.as_str(), entry.ending.as_str()), ("forecast", "back"));
+        assert_eq!((entry.reason.as_str(), entry.ending.as_str()), ("stall", "back"));
     }
 
     #[test]

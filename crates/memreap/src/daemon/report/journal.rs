@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(value(&entry, "PRIORITY"), b"4");
         assert_eq!(value(&entry, "MEMREAP_PID"), b"4711");
         assert_eq!(value(&entry, "MEMREAP_BYTES"), b"1288490188");
-        assert_eq!(value(&entry, "MEMREAP_REASON"), b"forecast");
+        assert_eq!(value(&entry, "MEMREAP_REASON"), b"stall");
         assert_eq!(value(&entry, "MEMREAP_METHOD"), b"mrelease");
         assert_eq!(value(&entry, "MEMREAP_TOOK_US"), b"41000");
         assert_eq!(journal.lost(), 0);

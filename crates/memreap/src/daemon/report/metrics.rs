@@ -35,7 +35,7 @@ const MAX_EVENTS_PER_CALL: usize = 8;
 /// What epoll returns for the listener; for clients it is their index.
 const LISTENER_TOKEN: u64 = u64::MAX;
 
-const REASONS: [Reason; 3] = [Reason::Forecast, Reason::Critical, Reason::Stall];
+const REASONS: [Reason; 3] = [Reason::Critical, Reason::Stall, Reason::Thrash];
 const METHODS: [Method; 3] = [Method::Expedite, Method::Mrelease, Method::Plain];
 
 /// What is counted and measured. Counters never go down.
@@ -69,8 +69,6 @@ pub struct Metrics {
     pub reloads_failed: u64,
     /// Warnings before kills.
     pub warnings: u64,
-    /// Processes that were throttled.
-    pub throttled: u64,
     /// Messages that the journal or the helper process did not receive.
     pub messages_lost: u64,
     /// Processes whose cgroups were not visible at the start.
@@ -119,7 +117,6 @@ impl fmt::Display for Metrics {
             ("exact_reads", "Readings of smaps_rollup in choices.", self.exact_reads),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),
-            ("throttled", "Processes that were throttled because they would be killed next.", self.throttled),
             (
                 "messages_lost",
                 "Messages that the journal or the helper process did not receive.",
@@ -336,7 +333,7 @@ mod tests {
         let mut metrics = Metrics::default();
         metrics.count(&kill("hog"));
         let mut late = kill("late");
-        (late.ending, late.reason) = (Ending::Late, Reason::Stall);
+        (late.ending, late.reason) = (Ending::Late, Reason::Thrash);
         metrics.count(&late);
         metrics.available = 12345;
         metrics
@@ -346,8 +343,8 @@ mod tests {
     fn metrics_are_in_the_text_format() {
         let text = metrics().to_string();
         for line in [
-            "memreap_kills_total{reason=\"forecast\",method=\"mrelease\"} 1",
             "memreap_kills_total{reason=\"stall\",method=\"mrelease\"} 1",
+            "memreap_kills_total{reason=\"thrash\",method=\"mrelease\"} 1",
             "memreap_kills_total{reason=\"critical\",method=\"plain\"} 0",
             "memreap_kills_late_total 1",
             "memreap_back_bytes_total 1288490188",

@@ -8,10 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use linux::Pid;
 use linux::meminfo::MemInfo;
 use linux::pidfd::Signal;
-use linux::process::Comm;
 
 use super::history::History;
 use super::journal::{Journal, Kind, Priority};
@@ -26,7 +24,7 @@ use crate::daemon::decide::governor::Outlook;
 use crate::daemon::decide::reason::Reason;
 use crate::units::Size;
 
-/// Errors, and the throttling of the same process, are not reported more often than this.
+/// Errors are not reported more often than this.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// All receivers of reports. No call waits or allocates, except for those that say so.
@@ -39,8 +37,6 @@ pub struct Notifier {
     /// The metrics.
     pub metrics: Metrics,
     last_error: Option<Instant>,
-    /// The process whose throttling was last reported.
-    last_throttled: Option<(Pid, Instant)>,
 }
 
 impl Notifier {
@@ -82,16 +78,7 @@ impl Notifier {
             }
             None => None,
         };
-        Ok(Self {
-            journal,
-            service,
-            history,
-            server,
-            warner,
-            metrics: Metrics::default(),
-            last_error: None,
-            last_throttled: None,
-        })
+        Ok(Self { journal, service, history, server, warner, metrics: Metrics::default(), last_error: None })
     }
 
     /// Returns the descriptor that is readable when a client wants metrics.
@@ -204,28 +191,13 @@ impl Notifier {
             uid: victim.uid,
             cgroup: &victim.cgroup,
             bytes: victim.bytes,
-            reason: Reason::Forecast,
+            reason: Reason::Stall,
             because,
         };
         self.journal.warned(&warning);
         if let Some(warner) = &mut self.warner {
             warner.warn(&warning);
         }
-    }
-
-    /// A process is throttled. Reported once a minute at most for the same process.
-    pub fn throttled(&mut self, pid: Pid, comm: Comm, because: &str) {
-        self.metrics.throttled += 1;
-        // It may begin and end for hours.
-        if self.last_throttled.is_some_and(|(who, when)| who == pid && when.elapsed() < REPEAT_INTERVAL) {
-            return;
-        }
-        self.last_throttled = Some((pid, Instant::now()));
-        self.journal.log(
-            Kind::Warned,
-            Priority::Notice,
-            format_args!("throttling {pid} ({comm}): it runs only when no other process wants to; {because}"),
-        );
     }
 
     /// There is no victim, or, with `killed`, kills did not help. `machine` is for what of the machine's

@@ -118,7 +118,7 @@ pub(crate) mod tests {
             whole: false,
             expected: 1_288_490_188,
             exact: true,
-            reason: Reason::Forecast,
+            reason: Reason::Stall,
             because: ArrayString::from("80 MiB of 2.0 GiB were available, gone in 0.3 s at 400 MiB/s")
                 .unwrap(),
             rule: ArrayString::new(),

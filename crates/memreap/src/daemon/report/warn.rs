@@ -385,7 +385,7 @@ mod tests {
             r"MEMREAP_COMM=evil\nMEMREAP_UID=0",
             "MEMREAP_UID=1000",
             "MEMREAP_BYTES=1288490188",
-            "MEMREAP_REASON=forecast",
+            "MEMREAP_REASON=stall",
             "MEMREAP_METHOD=mrelease",
             "MEMREAP_CGROUP=/user.slice/a",
         ] {

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::perf::FaultAlarm;
 use linux::psi::Trigger;
@@ -24,7 +23,7 @@ use crate::exit::Exit;
 
 /// How often memory is sampled where there is no PSI.
 pub(super) const NO_PSI_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the history is rotated if it is large, and zram devices are searched for.
+/// How often the history is rotated if it is large.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 /// The alarm is not set to fewer page faults per CPU than this.
 const MIN_ALARM_FAULTS: u64 = 256;
@@ -38,7 +37,6 @@ const METRICS_TOKEN: u64 = 2;
 
 /// The daemon, started.
 pub(super) struct Daemon {
-    pub(super) root: Root,
     pub(super) hierarchy: Option<Hierarchy>,
     pub(super) signals: Signals,
     pub(super) trigger: Option<Trigger>,
@@ -107,7 +105,6 @@ impl Daemon {
                                 SignalEvent::Faults => faults_counted = true,
                                 SignalEvent::Stop => {
                                     self.control_loop.stop(&mut self.system);
-                                    self.system.unthrottle_all();
                                     self.system.notifier.stopping();
                                     return Ok(Exit::Done);
                                 }
@@ -125,7 +122,6 @@ impl Daemon {
                 if resting && maintained.elapsed() >= MAINTENANCE_INTERVAL {
                     maintained = Instant::now();
                     self.system.notifier.maintain();
-                    self.system.find_zram(&self.root);
                 }
             }
             if faults_counted {
@@ -193,13 +189,20 @@ impl Daemon {
         self.armed = false;
     }
 
-    /// Watches cgroups that have a limit. They come and go at any time, but they matter only under pressure,
-    /// and a cgroup's pressure is part of the machine's.
+    /// Watches cgroups that are close to their limit, and no longer those that are not. They come and go at any
+    /// time, but they matter only under pressure, and a cgroup's pressure is part of the machine's.
     fn find_limits(&mut self) {
-        if let Some(hierarchy) = &self.hierarchy {
-            self.system.find_limits(hierarchy);
-            self.control_loop.resize(self.system.memories.len());
+        let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| self.system.limit_search_is_due()) else {
+            return;
+        };
+        for memory in (1..self.system.memories.len()).rev() {
+            if self.control_loop.has_enough(memory) {
+                self.control_loop.swap_remove(memory, &mut self.system);
+                self.system.swap_remove(memory);
+            }
         }
+        self.system.find_limits(hierarchy);
+        self.control_loop.resize(self.system.memories.len());
     }
 
     /// Takes a new configuration, or keeps the old one when the new one is wrong.
@@ -215,6 +218,5 @@ impl Daemon {
             }
             Err(e) => self.system.notifier.reloaded(Err(&e.to_string())),
         }
-        self.system.find_zram(&self.root);
     }
 }

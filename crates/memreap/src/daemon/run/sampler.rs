@@ -5,20 +5,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use linux::cgroup::{self, Hierarchy, MemoryStat};
 use linux::meminfo::MemInfo;
 use linux::psi::Pressure;
-use linux::zram::Usage;
-use linux::{Root, Source, swaps};
+use linux::{Root, Source, vmstat};
 
 use crate::config::Config;
 use crate::daemon::decide::sample::Sample;
 
-/// Room for the longest of the files: memory.stat.
+/// Room for the longest of the files, memory.stat and vmstat.
 const BUFFER_BYTES: usize = 16 << 10;
-/// The most zram devices that are read.
-const MAX_ZRAM_DEVICES: usize = 8;
+
+/// Pages that were reclaimed because the machine's memory was short (not a cgroup's), and refaults.
+const PAGE_COUNTERS: [&str; 4] =
+    ["pgsteal_kswapd", "pgsteal_direct", "workingset_refault_anon", "workingset_refault_file"];
 
 /// Into which files are read.
 pub type Buffer = Box<[u8; BUFFER_BYTES]>;
@@ -41,9 +41,8 @@ pub enum Memory {
 #[derive(Debug)]
 pub struct Machine {
     meminfo: Source,
-    swaps: Option<Source>,
     pressure: Option<Source>,
-    zram: ArrayVec<Source, MAX_ZRAM_DEVICES>,
+    vmstat: Source,
 }
 
 /// A cgroup's memory.
@@ -61,32 +60,16 @@ pub struct Limited {
 }
 
 impl Machine {
-    /// Opens the files that exist. Without swap its numbers are 0.
+    /// Opens the files.
     ///
     /// # Errors
-    /// When /proc/meminfo cannot be opened, or /sys cannot be read.
+    /// When /proc/meminfo or /proc/vmstat cannot be opened.
     pub fn open(root: &Root) -> linux::Result<Self> {
-        let mut machine = Self {
+        Ok(Self {
             meminfo: Source::open(root.proc().join("meminfo"))?,
-            swaps: Source::open_if_there(root.proc().join("swaps"))?,
             pressure: pressure(&root.proc().join("pressure/memory"))?,
-            zram: ArrayVec::new(),
-        };
-        machine.find_zram(root)?;
-        Ok(machine)
-    }
-
-    /// Finds the zram devices again: they come and go.
-    ///
-    /// # Errors
-    /// When /sys cannot be read.
-    pub fn find_zram(&mut self, root: &Root) -> linux::Result<()> {
-        self.zram.clear();
-        for device in linux::zram::devices(root)?.iter().filter(|d| d.disk_size > 0).take(MAX_ZRAM_DEVICES) {
-            let path = root.sys().join("block").join(&device.name).join("mm_stat");
-            self.zram.extend(Source::open_if_there(path)?);
-        }
-        Ok(())
+            vmstat: Source::open(root.proc().join("vmstat"))?,
+        })
     }
 
     /// Returns MemAvailable in bytes, at the least cost; `None` when it cannot be read.
@@ -101,27 +84,18 @@ impl Machine {
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
-        let free = match &self.swaps {
-            // Many machines have none, and reading the file costs time.
-            Some(swaps) if info.swap_total > 0 => swaps.parse(buffer, swaps::free)?,
-            _ => swaps::Free::default(),
-        };
-        let mut zram = [0; 2];
-        for device in &self.zram {
-            // One that was removed meanwhile holds nothing.
-            if let Ok(usage) = device.parse(buffer, Usage::parse) {
-                zram[0] += usage.original;
-                zram[1] += usage.used;
-            }
-        }
+        let pages = self.vmstat.parse(buffer, |path, text| vmstat::parse(path, text, PAGE_COUNTERS))?;
+        // What a kernel does not count is 0.
+        let [by_kswapd, directly, anon, file] = pages.map(Option::unwrap_or_default);
         Ok(Sample {
             at,
             total: info.total,
             available: info.available,
-            disk_free: free.other,
-            zram_free: free.zram,
-            zram,
+            swap_total: info.swap_total,
+            swap_free: info.swap_free,
             stalled: stalled(self.pressure.as_ref(), buffer)?,
+            reclaimed: by_kswapd + directly,
+            refaulted: anon + file,
         })
     }
 }
@@ -166,10 +140,10 @@ impl Limited {
         let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(self.machine_bytes);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
-        let mut free = 0;
+        let mut swap_free = 0;
         if let Some([max, used]) = &self.swap {
             let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
-            free = max.saturating_sub(used.parse(buffer, cgroup::amount)?);
+            swap_free = max.saturating_sub(used.parse(buffer, cgroup::amount)?);
         }
         // As the kernel estimates MemAvailable: half of the page cache is in use.
         let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
@@ -178,10 +152,9 @@ impl Limited {
             total: limit,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
             // What is swapped out is not charged to this limit, wherever it goes.
-            disk_free: free,
-            zram_free: 0,
-            zram: [0; 2],
+            swap_free,
             stalled: stalled(self.pressure.as_ref(), buffer)?,
+            ..Sample::default()
         })
     }
 }

@@ -92,7 +92,6 @@ const ALLOWED_CALLS: &[i64] = &[
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
     libc::SYS_process_mrelease,
-    libc::SYS_process_madvise,
     libc::SYS_sched_setscheduler,
     libc::SYS_sched_setattr,
     libc::SYS_sched_setaffinity,

@@ -18,18 +18,15 @@ use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
 use super::sampler::{self, Limited, Machine, Memory, set_policy_total};
 use super::sandbox::{self, Access};
 use super::signals::Signals;
-use super::system::{MAX_MEMORIES, System};
+use super::system::{MAX_MEMORIES, MAX_PROCESSES, System};
 use crate::choice::Chooser;
 use crate::config::Config;
-use crate::daemon::act::probe::Probe;
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::report::notify::Notifier;
 use crate::exit::Exit;
 use crate::kill::{KernelFeatures, Method, raise_priority};
 
-/// Processes that are known, at most; more are not considered.
-const MAX_PROCESSES: usize = 32 << 10;
 /// The kernel reports pressure when some task has stalled for memory for this long...
 const STALL_THRESHOLD: Duration = Duration::from_millis(5);
 /// ...within this window; ...
@@ -76,8 +73,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let trigger = psi_trigger(&root, hierarchy.as_ref(), &first);
     let scan = Scan::open(&root).context("cannot open /proc")?;
     let cgroups = hierarchy.as_ref().and_then(|h| Dir::open(&h.path).ok());
-    let chooser = Chooser::new(&root, MAX_PROCESSES).context("cannot read processes")?;
-    let probe = Probe::new(&root).context("cannot start a thread")?;
+    let chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
     let reapers = Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap)
         .context("cannot start threads")?;
     if trigger.is_none() {
@@ -107,7 +103,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         config.record.history.as_deref(),
         hierarchy.as_ref().map(|h| h.path.as_path()),
     );
-    let mut system = System::new(first, chooser, probe, reapers, config, dry_run, scan, cgroups, notifier);
+    let mut system = System::new(first, chooser, reapers, config, dry_run, scan, cgroups, notifier);
     if let Err(e) = raise_priority() {
         system.notifier.note(format_args!(
             "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
@@ -135,7 +131,6 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
     Ok(Daemon {
         bytes_per_fault: max_bytes_per_fault(&root),
-        root,
         hierarchy,
         signals,
         trigger,

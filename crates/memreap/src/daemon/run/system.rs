@@ -7,18 +7,16 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
+use linux::Dir;
 use linux::cgroup::{Cgroup, Hierarchy};
 use linux::pidfd::{PidFd, Signal, SignalFlags};
 use linux::scan::Scan;
-use linux::{Dir, Root};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
 use crate::choice::{CgroupPath, Choice, Chooser, Group, Scope};
 use crate::config::{Config, WholeCgroup};
-use crate::daemon::act::probe::Probe;
 use crate::daemon::act::reapers::Reapers;
-use crate::daemon::act::throttle::{self, Throttle};
 use crate::daemon::act::{boost, cgroup_kill};
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -28,6 +26,8 @@ use crate::daemon::report::notify::Notifier;
 use crate::daemon::report::record::KillRecord;
 use crate::kill::{Fate, Method, Victim};
 
+/// Processes that are known, at most; more are not considered.
+pub const MAX_PROCESSES: u32 = 32 << 10;
 /// The machine, and so many limited cgroups.
 pub const MAX_MEMORIES: usize = 16;
 /// How long to wait for the memory of a process that has exited: some of what was expected may never be seen
@@ -39,7 +39,7 @@ const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
 const MAX_REMAINDER_DIVISOR: u64 = 8;
 /// All victims' memory is back when this part of what was expected was seen to be free.
 const MIN_FREED_DIVISOR: u64 = 4;
-/// The time between two searches for limits, at least: each walks the cgroup tree.
+/// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The niceness of threads that free memory as long as it is critical, and afterwards.
 const CRITICAL_NICE: i32 = -20;
@@ -52,24 +52,23 @@ pub struct System {
     pub memories: Vec<Memory>,
     buffer: Buffer,
     chooser: Chooser,
-    probe: Probe,
     /// The threads that free victims' memory.
     pub reapers: Reapers,
     config: Config,
     dry_run: bool,
-    /// A process that is throttled can be unthrottled.
-    can_throttle: bool,
     scan: Scan,
     /// The root of the cgroup hierarchy, if v2 is mounted.
     cgroups: Option<Dir>,
     /// The victim that is dying for each memory.
     killed: Vec<Option<KilledVictim>>,
-    /// The process that is throttled for each memory.
-    throttles: [Option<Throttle>; MAX_MEMORIES],
     /// The last sample of each memory.
     samples: [Sample; MAX_MEMORIES],
     /// When limits were last searched for.
     searched: Option<Duration>,
+    /// It was reported that there are more processes than are considered.
+    told_of_too_many: bool,
+    /// It was reported that there are more than can be watched.
+    limits_left_out: bool,
     /// The journal, the metrics and so on.
     pub notifier: Notifier,
     /// Memories whose cgroups were found to be removed.
@@ -101,19 +100,13 @@ impl System {
     pub fn new(
         first: Memory,
         chooser: Chooser,
-        probe: Probe,
         reapers: Reapers,
         config: Config,
         dry_run: bool,
         scan: Scan,
         cgroups: Option<Dir>,
-        mut notifier: Notifier,
+        notifier: Notifier,
     ) -> Self {
-        let can_throttle = throttle::can_be_undone();
-        if !can_throttle && config.act.throttle {
-            notifier
-                .note(format_args!("no process is throttled, as that could not be undone (CAP_SYS_NICE)"));
-        }
         let mut memories = Vec::with_capacity(MAX_MEMORIES);
         memories.push(first);
         Self {
@@ -121,17 +114,16 @@ impl System {
             memories,
             buffer: sampler::buffer(),
             chooser,
-            probe,
             reapers,
             config,
             dry_run,
-            can_throttle,
             scan,
             cgroups,
             killed: std::iter::repeat_with(|| None).take(MAX_MEMORIES).collect(),
-            throttles: Default::default(),
             samples: [Sample::default(); MAX_MEMORIES],
             searched: None,
+            told_of_too_many: false,
+            limits_left_out: false,
             notifier,
             vanished: ArrayVec::new(),
         }
@@ -141,21 +133,6 @@ impl System {
     pub fn reconfigure(&mut self, config: Config) {
         self.config = config;
         self.chooser.forget();
-        // With another policy another process may be the next victim, or none.
-        self.unthrottle_all();
-    }
-
-    /// Throttles no process any more.
-    pub fn unthrottle_all(&mut self) {
-        self.unthrottle_if(|_| true);
-    }
-
-    fn unthrottle_if(&mut self, which: impl Fn(&Throttle) -> bool) {
-        for memory in 0..MAX_MEMORIES {
-            if self.throttles[memory].as_ref().is_some_and(&which) {
-                self.unthrottle(memory);
-            }
-        }
     }
 
     /// Returns the configuration.
@@ -181,66 +158,69 @@ impl System {
         }
     }
 
-    /// Finds the zram devices again.
-    pub fn find_zram(&mut self, root: &Root) {
-        if let Some(Memory::Machine(machine)) = self.memories.first_mut()
-            && let Err(e) = machine.find_zram(root)
-        {
-            self.notifier.read_failed(&e);
-        }
+    /// Whether cgroups with limits are to be searched for: each search walks the cgroup tree.
+    pub fn limit_search_is_due(&self) -> bool {
+        let due = self.searched.is_none_or(|when| self.began.elapsed() - when >= LIMIT_SEARCH_INTERVAL);
+        due && self.config.act.cgroups
     }
 
-    /// Finds cgroups with limits, and watches them from then on.
+    /// Finds cgroups that are close to their limit, and watches them from then on.
     pub fn find_limits(&mut self, hierarchy: &Hierarchy) {
+        let Some(root) = self.cgroups.as_ref() else { return };
         let now = self.began.elapsed();
-        let due = self.searched.is_none_or(|when| now - when >= LIMIT_SEARCH_INTERVAL);
-        let Some(root) = self.cgroups.as_ref().filter(|_| due && self.config.act.cgroups) else { return };
         self.searched = Some(now);
         let total = self.memories[0].sample(now, &mut self.buffer[..]).map_or(u64::MAX, |s| s.total);
         let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
+        let act = &self.config.act;
+        let mut left_out = false;
         limits::find(root, |path| {
             let path = Path::new(OsStr::from_bytes(path));
-            if memories.len() == MAX_MEMORIES || memories.iter().any(|m| m.cgroup() == Some(path)) {
+            if memories.iter().any(|m| m.cgroup() == Some(path)) {
                 return;
             }
-            match Limited::open(hierarchy, path, total, &mut buffer[..]) {
-                Ok(Some(limited)) => memories.push(Memory::Limited(limited)),
+            let short = Limited::open(hierarchy, path, total, &mut buffer[..]).and_then(|limited| {
+                let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
+                let sample = memory.sample(now, &mut buffer[..])?;
+                Ok((sample.available < act.relief(sample.total)).then_some(memory))
+            });
+            match short {
+                Ok(Some(_)) if memories.len() == MAX_MEMORIES => left_out = true,
+                Ok(Some(memory)) => memories.push(memory),
                 Ok(None) => {}
                 // Gone again.
                 Err(e) if e.is_unsupported() => {}
                 Err(e) => notifier.read_failed(&e),
             }
         });
+        if left_out && !std::mem::replace(&mut self.limits_left_out, true) {
+            self.notifier.note(format_args!(
+                "more than {} cgroups are close to their limits; the others are left to the kernel",
+                MAX_MEMORIES - 1
+            ));
+        }
     }
 
     /// Stops watching a cgroup; the last one takes its index.
     pub fn swap_remove(&mut self, memory: usize) {
-        self.unthrottle(memory);
         self.memories.swap_remove(memory);
         self.killed[memory] = None;
         self.killed.swap(memory, self.memories.len());
-        self.throttles.swap(memory, self.memories.len());
         self.samples.swap(memory, self.memories.len());
     }
 
     /// Returns the cgroup of a victim, if it is to be killed as a whole.
     fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
-        let available = governor.last().map_or(0, |s| s.available);
-        let growth = governor.growth(self.config.act.horizon);
-        // Memory goes on being used at this rate until the kill is over.
-        let wanted = governor.relief_level().saturating_sub(available).saturating_add(growth);
+        let wanted = governor.missing();
         choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
     }
 
-    /// Kills a victim by `kill`, and begins to free its memory; with `whole`, its cgroup is killed with it.
-    /// Returns its slot in the reapers, if one was free.
+    /// Kills a victim by `kill`, and begins to free its memory. Returns its slot in the reapers, if one was free.
     ///
     /// # Errors
     /// The errno when the kernel refuses the signal.
     fn kill_process(
         &mut self,
         victim: Choice,
-        whole: bool,
         kill: fn(&Reapers, Victim) -> Result<usize, PidFd>,
     ) -> Result<Option<usize>, i32> {
         let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
@@ -253,20 +233,15 @@ impl System {
                 None
             }
         };
-        // Not before the signal, which would wait for it.
-        self.unthrottle_if(|throttle| throttle.is_of(pid) || whole && throttle.cgroup() == &cgroup[..]);
         boost::boost(&self.scan, self.cgroups.as_ref(), pid, &cgroup);
         Ok(slot)
     }
 
-    /// Kills the cgroup of a victim as a whole, and returns it. Only if the victim is still in it: it may be
-    /// another cgroup with that path by now.
-    fn kill_cgroup(&self, choice: &Choice) -> Option<Cgroup> {
+    /// Opens the cgroup of a victim. Only if the victim is still in it: it may be another cgroup with that
+    /// path by now.
+    fn open_cgroup(&self, choice: &Choice) -> Option<Cgroup> {
         let cgroup = Cgroup::open(self.cgroups.as_ref()?, &choice.cgroup).ok()?;
-        if !cgroup.contains(choice.pid).ok()? {
-            return None;
-        }
-        cgroup_kill::kill(&cgroup, self.reapers.method()).then_some(cgroup)
+        cgroup.contains(choice.pid).ok()?.then_some(cgroup)
     }
 }
 
@@ -283,12 +258,6 @@ fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     whole && group.expendable && group.processes > 1
 }
 
-/// Returns how many bytes of memory and swap are free. A victim gives back both, and other processes take of
-/// both.
-fn free_bytes(sample: &Sample) -> u64 {
-    sample.available.saturating_add(sample.zram_free).saturating_add(sample.disk_free)
-}
-
 impl World for System {
     type Victim = Choice;
 
@@ -299,7 +268,11 @@ impl World for System {
     fn sample(&mut self, memory: usize) -> Option<Sample> {
         let at = self.began.elapsed();
         match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
-            Ok(sample) => {
+            Ok(mut sample) => {
+                if memory > 0 {
+                    // However much a cgroup may swap out.
+                    sample.swap_free = sample.swap_free.min(self.samples[0].swap_free);
+                }
                 self.samples[memory] = sample;
                 Some(sample)
             }
@@ -331,7 +304,15 @@ impl World for System {
         };
         self.chooser.set_min_bytes(self.samples[memory].min_victim_bytes());
         // Processes that are dying already are never chosen.
-        self.chooser.choose(&self.config.policy, scope)
+        let choice = self.chooser.choose(&self.config.policy, scope);
+        if self.chooser.cost().processes > MAX_PROCESSES
+            && !std::mem::replace(&mut self.told_of_too_many, true)
+        {
+            self.notifier.error(format_args!(
+                "there are more than {MAX_PROCESSES} processes; the newest are not considered as victims"
+            ));
+        }
+        choice
     }
 
     fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {
@@ -349,41 +330,6 @@ impl World for System {
         }
     }
 
-    fn probe(&mut self, memory: usize) {
-        if !self.dry_run
-            && let Some(victim) = self.choose(memory)
-        {
-            self.probe.request(victim.pidfd, victim.bytes);
-        }
-    }
-
-    fn throttle(&mut self, memory: usize, governor: &Governor) {
-        if !self.config.act.throttle || !self.can_throttle || self.dry_run {
-            return;
-        }
-        let Some(victim) = self.choose(memory) else { return self.unthrottle(memory) };
-        let is_victim = |throttle: &Option<Throttle>| throttle.as_ref().is_some_and(|t| t.is_of(victim.pid));
-        if is_victim(&self.throttles[memory]) {
-            return;
-        }
-        let for_another_memory = self.throttles.iter().any(is_victim);
-        self.unthrottle(memory);
-        if for_another_memory {
-            return;
-        }
-        let Choice { pid, comm, pidfd, cgroup, .. } = victim;
-        if let Some(throttle) = Throttle::apply(&self.scan, pidfd, cgroup) {
-            self.throttles[memory] = Some(throttle);
-            self.notifier.throttled(pid, comm, &governor.explanation());
-        }
-    }
-
-    fn unthrottle(&mut self, memory: usize) {
-        if let Some(throttle) = self.throttles.get_mut(memory).and_then(Option::take) {
-            throttle.undo(&self.scan, self.cgroups.as_ref());
-        }
-    }
-
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
         let info = match &self.memories[memory] {
             Memory::Machine(machine) => machine.info(&mut self.buffer[..]),
@@ -397,8 +343,6 @@ impl World for System {
             return;
         }
         let sent = victim.pidfd.send_signal(signal, SignalFlags::empty());
-        // It needs CPU time to clean up.
-        self.unthrottle_if(|throttle| throttle.is_of(victim.pid));
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
@@ -441,23 +385,26 @@ impl World for System {
             record,
             bytes: victim.bytes,
             at,
-            free_before: last.map_or(0, free_bytes),
+            free_before: last.map_or(0, Sample::headroom),
             critical_level: governor.critical_level(),
             over: None,
         };
         if !self.dry_run {
-            if let Some(group) = self.whole_group(&victim, governor)
-                && let Some(cgroup) = self.kill_cgroup(&victim)
+            let group = self.whole_group(&victim, governor);
+            let group = group.and_then(|group| Some((group, self.open_cgroup(&victim)?)));
+            match self.kill_process(victim, Reapers::kill) {
+                Ok(slot @ Some(_)) => killed.slot = slot,
+                Ok(None) => killed.record.method = Method::Plain,
+                Err(errno) => killed.refused_errno = Some(errno),
+            }
+            // After the victim, as this can wait for a lock of the cgroups.
+            if let Some((group, cgroup)) = group
+                && cgroup_kill::kill(&cgroup, self.reapers.method())
             {
                 killed.cgroup = Some(cgroup);
                 (killed.record.processes, killed.record.whole) = (group.processes, true);
                 killed.record.expected = group.bytes;
                 killed.record.exact = false;
-            }
-            match self.kill_process(victim, killed.cgroup.is_some(), Reapers::kill) {
-                Ok(slot @ Some(_)) => killed.slot = slot,
-                Ok(None) => killed.record.method = Method::Plain,
-                Err(errno) => killed.refused_errno = Some(errno),
             }
         }
         if let Some(entry) = self.killed.get_mut(memory) {
@@ -476,7 +423,7 @@ impl World for System {
         let next = || self.chooser.another(&self.config.policy, cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
-        self.kill_process(victim, false, Reapers::kill_additional).ok()?;
+        self.kill_process(victim, Reapers::kill_additional).ok()?;
         let record = &mut self.killed[memory].as_mut()?.record;
         record.processes += 1;
         record.expected += bytes;
@@ -523,7 +470,7 @@ impl World for System {
         // can have exited and its memory not be free.
         let over = *killed.over.get_or_insert_with(Instant::now);
         let wanted = killed.free_before.saturating_add(killed.record.expected / MIN_FREED_DIVISOR);
-        if free_bytes(&sample) < wanted && over.elapsed() < MEMORY_TIMEOUT {
+        if sample.headroom() < wanted && over.elapsed() < MEMORY_TIMEOUT {
             return Progress::Dying;
         }
         killed.record.took = match (&killed.cgroup, outcome.back) {
