@@ -120,7 +120,7 @@ mod tests {
         // A file that says nothing means the same, with the rules.
         assert_eq!(parse("").policy, config.policy);
         assert!(!config.policy.needs_command_line());
-        let keys = "act.low act.critical act.stall act.thrash act.cgroups \
+        let keys = "act.low act.critical act.stall act.cgroups \
                     kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                     warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
         let table: toml::Table = BUILT_IN.parse().unwrap();
@@ -159,7 +159,7 @@ mod tests {
     fn values_are_taken() {
         let config = parse(
             r#"
-            act = { low = 20, critical = "5 %", stall = "12.5%", thrash = 30, cgroups = false }
+            act = { low = 20, critical = "5 %", stall = "12.5%", cgroups = false }
             [kill]
             signal_first = "term"
             grace = "250ms"
@@ -175,7 +175,7 @@ mod tests {
             metrics = "[::1]:9105"
             "#,
         );
-        let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, thrash: 30.0, cgroups: false };
+        let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, cgroups: false };
         assert_eq!(config.act, act);
         let first = config.kill.signal_first.unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
@@ -221,7 +221,7 @@ oom_score_adj = "< x"
             "c:4: act.critical: 7 % is not less than act.low, 5 %; below `low` memory is short, \
              below `critical` it is gone",
             "c:5: act.stall: 0 % is out of range; give 1 to 100 %",
-            "c:6: act.thresh: there is no such key; there are low, critical, stall, thrash, cgroups",
+            "c:6: act.thresh: there is no such key; there are low, critical, stall, cgroups",
             "c:9: kill.signal_first: SIGKILL does not ask a process to end; \
              leave the option out, or use SIGTERM",
             "c:10: kill.grace: ' parsecs' is no unit of time; there are ms, s, m and h",

@@ -68,8 +68,6 @@ pub struct Act {
     /// Act when some task stalled for this share of the last second, in percent, all did for half of it, and
     /// less than `low` is available.
     pub stall: f64,
-    /// Act when all tasks have stalled for more than this share of the time, in percent, while the pages that are reclaimed are soon needed again.
-    pub thrash: f64,
     /// Watch cgroups' own limits, too.
     pub cgroups: bool,
 }
@@ -90,7 +88,6 @@ impl Default for Act {
             low: Level { share: 10.0, most: 8 << 30 },
             critical: Level { share: 1.0, most: 256 << 20 },
             stall: 99.3,
-            thrash: 20.0,
             cgroups: true,
         }
     }

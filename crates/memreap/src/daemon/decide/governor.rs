@@ -22,17 +22,12 @@ const MAX_SAMPLES: usize = 128;
 const RATE_WINDOW: Duration = Duration::from_millis(400);
 /// The least time between two samples from which a rate is taken.
 const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
-/// The time over which the shares of stalls and of refaults are taken.
+/// The time over which the share of stalls is taken.
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
 /// The least time over which a share of stalls is a reason to kill.
 const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
 /// How much of it all tasks must have stalled, not only some.
 const MIN_FULL_STALL_PERCENT: f64 = 50.0;
-/// By how much stalls exceed `act.thrash` when there is a reason to kill: 15 s with a third of the time stalled, where
-/// the share is 20 %.
-const THRASH_PATIENCE: Duration = Duration::from_secs(2);
-/// Memory thrashes when this share of the pages that are reclaimed is needed again.
-const THRASH_REFAULT_SHARE: f64 = 0.25;
 /// When memory and swap run out within this time, warnings are due.
 const WARNING_TIME: Duration = Duration::from_secs(4);
 /// The shortest and longest time between two samples.
@@ -79,27 +74,6 @@ pub struct Outlook {
     pub time_left: Option<Duration>,
     /// The share of the last second in which some tasks stalled, and in which all did; `None` without PSI.
     pub stall_percent: Option<[f64; 2]>,
-    /// The share of the pages reclaimed in the last second that were needed again; more than 1 when pages
-    /// return that were reclaimed before.
-    pub refault_share: f64,
-}
-
-/// Stalls beyond a tolerable share of the time, in seconds: Page's CUSUM test, which finds a change as soon
-/// as a given rate of false alarms permits.
-#[derive(Clone, Copy, Debug, Default)]
-struct ExcessStall(f64);
-
-impl ExcessStall {
-    /// Adds a time in which tasks stalled for `stalled`. More than `patience` says nothing more, and would take
-    /// time to be forgotten.
-    fn add(&mut self, stalled: Duration, elapsed: Duration, tolerable_percent: f64, patience: Duration) {
-        let excess = stalled.as_secs_f64() - elapsed.as_secs_f64() * tolerable_percent / 100.0;
-        self.0 = (self.0 + excess).clamp(0.0, patience.as_secs_f64());
-    }
-
-    fn exceeds(self, patience: Duration) -> bool {
-        self.0 >= patience.as_secs_f64()
-    }
 }
 
 /// Decides about one memory: the machine's, or a cgroup's limit.
@@ -113,7 +87,6 @@ pub struct Governor {
     is_limit: bool,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
-    thrash: ExcessStall,
     /// When there last was a reason for frequent samples.
     last_concern: Option<Duration>,
 }
@@ -127,7 +100,6 @@ impl Governor {
             is_limit: false,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
-            thrash: ExcessStall::default(),
             last_concern: None,
         }
     }
@@ -155,7 +127,6 @@ impl Governor {
     /// A victim is dead: what was seen so far means nothing.
     pub fn victim_died(&mut self) {
         self.samples.clear();
-        self.thrash = ExcessStall::default();
     }
 
     /// The kernel has reported pressure.
@@ -228,15 +199,11 @@ impl Governor {
         if self.samples.last().is_some_and(|last| last.at > sample.at) {
             self.samples.clear();
         }
-        let last = self.samples.last().copied();
         if self.samples.is_full() {
             self.samples.remove(0);
         }
         self.samples.push(sample);
         self.outlook = self.compute_outlook();
-        if let Some(last) = last {
-            self.add_stalls(&last, &sample);
-        }
         match self.reason() {
             Some(reason) => {
                 self.last_concern = Some(sample.at);
@@ -244,13 +211,6 @@ impl Governor {
             }
             None => self.next_tick(&sample),
         }
-    }
-
-    fn add_stalls(&mut self, last: &Sample, sample: &Sample) {
-        let (Some([_, before]), Some([_, now])) = (last.stalled, sample.stalled) else { return };
-        let thrashes = self.outlook.refault_share >= THRASH_REFAULT_SHARE;
-        let stalled = if thrashes { now.saturating_sub(before) } else { Duration::ZERO };
-        self.thrash.add(stalled, sample.at - last.at, self.act.thrash, THRASH_PATIENCE);
     }
 
     /// Returns the first sample of the last `window`, if that is long enough for a rate.
@@ -280,12 +240,7 @@ impl Governor {
             };
             Some([share(0), share(1)])
         });
-        let refault_share = then.map_or(0.0, |then| {
-            let reclaimed = now.reclaimed.saturating_sub(then.reclaimed);
-            let refaulted = now.refaulted.saturating_sub(then.refaulted);
-            if reclaimed > 0 { refaulted as f64 / reclaimed as f64 } else { 0.0 }
-        });
-        Outlook { available: now.available, headroom, rate, time_left, stall_percent, refault_share }
+        Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }
 
     fn reason(&self) -> Option<Reason> {
@@ -302,11 +257,7 @@ impl Governor {
         }
         let stalled = |[some, all]: [f64; 2]| some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
         let long = self.since(SHARE_WINDOW).is_some_and(|then| now.at - then.at >= MIN_STALL_SPAN);
-        if self.is_low() && long && self.outlook.stall_percent.is_some_and(stalled) {
-            return Some(Reason::Stall);
-        }
-        // Whatever is available: it is what is read again and again.
-        self.thrash.exceeds(THRASH_PATIENCE).then_some(Reason::Thrash)
+        (self.is_low() && long && self.outlook.stall_percent.is_some_and(stalled)).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {
@@ -333,7 +284,7 @@ impl Governor {
     pub fn explanation(&self) -> ArrayString<160> {
         let mut text = ArrayString::new();
         let Some(now) = self.samples.last() else { return text };
-        let Outlook { rate, time_left, stall_percent, refault_share, .. } = self.outlook;
+        let Outlook { rate, time_left, stall_percent, .. } = self.outlook;
         // What does not fit is cut off.
         let _ = write!(text, "{} of {} available", Size(now.available), Size(now.total));
         let _ = write!(text, ", {} of swap free", Size(now.swap_free));
@@ -342,9 +293,6 @@ impl Governor {
         }
         if let Some([some, all]) = stall_percent.filter(|[_, all]| *all >= 1.0) {
             let _ = write!(text, ", some stalled {some:.0} %, all {all:.0} %");
-        }
-        if refault_share >= THRASH_REFAULT_SHARE {
-            let _ = write!(text, ", {:.0} % of what was reclaimed needed again", refault_share * 100.0);
         }
         text
     }

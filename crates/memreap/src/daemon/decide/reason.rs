@@ -6,10 +6,8 @@
 pub enum Reason {
     /// Hardly any memory and swap are left.
     Critical,
-    /// All tasks have stalled for too long.
+    /// Tasks have stalled for too long.
     Stall,
-    /// They have stalled for pages that had been reclaimed and are needed again.
-    Thrash,
 }
 
 impl Reason {
@@ -18,7 +16,6 @@ impl Reason {
         match self {
             Self::Critical => "critical",
             Self::Stall => "stall",
-            Self::Thrash => "thrash",
         }
     }
 }

@@ -23,10 +23,6 @@ pub struct Sample {
     /// PSI's totals since boot: the time in which some task stalled for memory, and in which all did; `None`
     /// without PSI.
     pub stalled: Option<[Duration; 2]>,
-    /// Pages that were reclaimed since boot because the machine's memory was short.
-    pub reclaimed: u64,
-    /// Pages that were needed again after that (refaults).
-    pub refaulted: u64,
 }
 
 impl Sample {

@@ -35,7 +35,7 @@ const MAX_EVENTS_PER_CALL: usize = 8;
 /// What epoll returns for the listener; for clients it is their index.
 const LISTENER_TOKEN: u64 = u64::MAX;
 
-const REASONS: [Reason; 3] = [Reason::Critical, Reason::Stall, Reason::Thrash];
+const REASONS: [Reason; 2] = [Reason::Critical, Reason::Stall];
 const METHODS: [Method; 3] = [Method::Expedite, Method::Mrelease, Method::Plain];
 
 /// What is counted and measured. Counters never go down.
@@ -333,7 +333,7 @@ mod tests {
         let mut metrics = Metrics::default();
         metrics.count(&kill("hog"));
         let mut late = kill("late");
-        (late.ending, late.reason) = (Ending::Late, Reason::Thrash);
+        (late.ending, late.reason) = (Ending::Late, Reason::Critical);
         metrics.count(&late);
         metrics.available = 12345;
         metrics
@@ -344,7 +344,7 @@ mod tests {
         let text = metrics().to_string();
         for line in [
             "memreap_kills_total{reason=\"stall\",method=\"mrelease\"} 1",
-            "memreap_kills_total{reason=\"thrash\",method=\"mrelease\"} 1",
+            "memreap_kills_total{reason=\"critical\",method=\"mrelease\"} 1",
             "memreap_kills_total{reason=\"critical\",method=\"plain\"} 0",
             "memreap_kills_late_total 1",
             "memreap_back_bytes_total 1288490188",

@@ -8,17 +8,13 @@ use std::time::Duration;
 use linux::cgroup::{self, Hierarchy, MemoryStat};
 use linux::meminfo::MemInfo;
 use linux::psi::Pressure;
-use linux::{Root, Source, vmstat};
+use linux::{Root, Source};
 
 use crate::config::Config;
 use crate::daemon::decide::sample::Sample;
 
-/// Room for the longest of the files, memory.stat and vmstat.
+/// Room for the longest of the files: memory.stat.
 const BUFFER_BYTES: usize = 16 << 10;
-
-/// Pages that were reclaimed because the machine's memory was short (not a cgroup's), and refaults.
-const PAGE_COUNTERS: [&str; 4] =
-    ["pgsteal_kswapd", "pgsteal_direct", "workingset_refault_anon", "workingset_refault_file"];
 
 /// Into which files are read.
 pub type Buffer = Box<[u8; BUFFER_BYTES]>;
@@ -42,7 +38,6 @@ pub enum Memory {
 pub struct Machine {
     meminfo: Source,
     pressure: Option<Source>,
-    vmstat: Source,
 }
 
 /// A cgroup's memory.
@@ -63,12 +58,11 @@ impl Machine {
     /// Opens the files.
     ///
     /// # Errors
-    /// When /proc/meminfo or /proc/vmstat cannot be opened.
+    /// When /proc/meminfo cannot be opened.
     pub fn open(root: &Root) -> linux::Result<Self> {
         Ok(Self {
             meminfo: Source::open(root.proc().join("meminfo"))?,
             pressure: pressure(&root.proc().join("pressure/memory"))?,
-            vmstat: Source::open(root.proc().join("vmstat"))?,
         })
     }
 
@@ -84,9 +78,6 @@ impl Machine {
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
-        let pages = self.vmstat.parse(buffer, |path, text| vmstat::parse(path, text, PAGE_COUNTERS))?;
-        // What a kernel does not count is 0.
-        let [by_kswapd, directly, anon, file] = pages.map(Option::unwrap_or_default);
         Ok(Sample {
             at,
             total: info.total,
@@ -94,8 +85,6 @@ impl Machine {
             swap_total: info.swap_total,
             swap_free: info.swap_free,
             stalled: stalled(self.pressure.as_ref(), buffer)?,
-            reclaimed: by_kswapd + directly,
-            refaulted: anon + file,
         })
     }
 }
