@@ -28,6 +28,9 @@ const SHARE_WINDOW: Duration = Duration::from_secs(1);
 const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
 /// How much of it all tasks must have stalled, not only some.
 const MIN_FULL_STALL_PERCENT: f64 = 50.0;
+/// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
+/// (2 % in the face-off).
+const NO_MEMORY_STALL_PERCENT: f64 = 10.0;
 /// When memory and swap run out within this time, warnings are due.
 const WARNING_TIME: Duration = Duration::from_secs(4);
 /// The shortest and longest time between two samples.
@@ -47,6 +50,8 @@ const PRESSURE_STALL_PERCENT: f64 = 5.0;
 const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
 /// A rate at which what is left lasts for longer than this is tolerable.
 const TOLERABLE_TIME_LEFT: Duration = Duration::from_secs(150);
+/// How long a kill takes until it helps, by far: on a slow machine the first memory is back after 0.1 s.
+const KILL_TIME: Duration = Duration::from_millis(500);
 /// This part of what is left above `critical` can be used, at least, before the next sample.
 const UNSAMPLED_DIVISOR: u64 = 4;
 
@@ -172,7 +177,15 @@ impl Governor {
 
     /// Whether there is no time for anything but SIGKILL.
     pub fn is_critical(&self) -> bool {
-        self.outlook.headroom < self.critical_level()
+        self.is_critical_after(Duration::ZERO) || self.outlook.available < self.critical_level()
+    }
+
+    /// Whether memory and swap are critical by then. When swap is all that is left, also what is swapped out
+    /// until a kill has helped counts.
+    fn is_critical_after(&self, time: Duration) -> bool {
+        let critical = self.critical_level();
+        let kill_time = if self.outlook.available < critical { KILL_TIME } else { Duration::ZERO };
+        self.outlook.headroom < critical.saturating_add(self.growth(time + kill_time))
     }
 
     fn is_low(&self) -> bool {
@@ -251,13 +264,18 @@ impl Governor {
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
         // be enough.
         let acute = self.runs_out_within(TOLERABLE_TIME_LEFT) || self.has_pressure() || now.stalled.is_none();
-        let used_meanwhile = self.growth(self.grace);
-        if acute && self.outlook.headroom < self.critical_level().saturating_add(used_meanwhile) {
+        if acute && self.is_critical_after(self.grace) {
             return Some(Reason::Critical);
         }
-        let stalled = |[some, all]: [f64; 2]| some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
-        let long = self.since(SHARE_WINDOW).is_some_and(|then| now.at - then.at >= MIN_STALL_SPAN);
-        (self.is_low() && long && self.outlook.stall_percent.is_some_and(stalled)).then_some(Reason::Stall)
+        let [some, all] = self.outlook.stall_percent?;
+        let span = now.at - self.since(SHARE_WINDOW)?.at;
+        // However much of swap is free: swapping out takes memory, too, and to zram nearly as much as it frees.
+        let none_left = self.outlook.available < self.critical_level();
+        if none_left && all >= NO_MEMORY_STALL_PERCENT {
+            return Some(Reason::Critical);
+        }
+        let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT && span >= MIN_STALL_SPAN;
+        (self.is_low() && stalled).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {

@@ -614,8 +614,19 @@ fn much_that_wavers_is_no_shortage() {
 /// What the governor says to samples that come every 0.1 s: the headroom in MiB, and in percent the time
 /// stalled. Returns when it advises a kill first.
 fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64)) -> Option<(Duration, Reason)> {
+    first_kill_with_swap(total, 0, seconds, at)
+}
+
+/// The same with so many bytes of swap, which are free.
+fn first_kill_with_swap(
+    total: u64,
+    swap: u64,
+    seconds: u64,
+    at: impl Fn(u64) -> (u64, u64),
+) -> Option<(Duration, Reason)> {
     let mut governor = Governor::new(Act::default(), Duration::ZERO);
-    let mut sample = Sample { total, stalled: Some([Duration::ZERO; 2]), ..Sample::default() };
+    let zero = Some([Duration::ZERO; 2]);
+    let mut sample = Sample { total, swap_total: swap, swap_free: swap, stalled: zero, ..Sample::default() };
     for tick in 0..seconds * 10 {
         let (available, stalled_percent) = at(tick);
         sample.at += S / 10;
@@ -641,11 +652,42 @@ fn a_loss_counts_by_what_is_left() {
 }
 
 #[test]
+fn the_last_of_swap_is_not_waited_for() {
+    // 80 MiB/s go to swap, of which 200 MiB are left. A process that fits leaves memory, not swap.
+    for (available, seconds_left) in [(0, Some(0.5..0.7)), (10 * MIB, None)] {
+        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        let at_end = (1..=24).find_map(|tick: u64| {
+            let swap_free = (200 - 8 * tick) * MIB;
+            let zero = Some([Duration::ZERO; 2]);
+            let sample = Sample {
+                at: S / 10 * u32::try_from(tick).unwrap(),
+                total: 487 * MIB,
+                available,
+                swap_total: GIB,
+                swap_free,
+                stalled: zero,
+            };
+            matches!(governor.observe(sample), Advice::Kill(_))
+                .then_some(swap_free as f64 / (80 * MIB) as f64)
+        });
+        assert!(
+            at_end.is_some() == seconds_left.is_some()
+                && at_end.is_none_or(|left| seconds_left.unwrap().contains(&left)),
+            "{available}: {at_end:?}"
+        );
+    }
+}
+
+#[test]
 fn what_stalls_for_a_second_does_not_fit() {
     let stalls = |available, percent| first_kill(2 * GIB, 60, |_| (available, percent));
     let (at, reason) = stalls(60, 100).unwrap();
     assert!(reason == Reason::Stall && at >= S * 17 / 20 && at <= S * 5 / 4, "{at:?}");
     assert_eq!((stalls(60, 99), stalls(300, 100)), (None, None));
+    // Without any memory swap is of no use.
+    let without = first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 12));
+    assert!(matches!(without, Some((at, Reason::Critical)) if at < S), "{without:?}");
+    assert_eq!(first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 8)), None);
     // Samples are far apart when nothing happens: a stall just before the last of them is no long one.
     let mut governor = Governor::new(Act::default(), Duration::ZERO);
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
