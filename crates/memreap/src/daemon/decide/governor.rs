@@ -50,8 +50,6 @@ const PRESSURE_STALL_PERCENT: f64 = 5.0;
 const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
 /// A rate at which what is left lasts for longer than this is tolerable.
 const TOLERABLE_TIME_LEFT: Duration = Duration::from_secs(150);
-/// How long a kill takes until it helps, by far: on a slow machine the first memory is back after 0.1 s.
-const KILL_TIME: Duration = Duration::from_millis(500);
 /// This part of what is left above `critical` can be used, at least, before the next sample.
 const UNSAMPLED_DIVISOR: u64 = 4;
 
@@ -180,12 +178,9 @@ impl Governor {
         self.is_critical_after(Duration::ZERO) || self.outlook.available < self.critical_level()
     }
 
-    /// Whether memory and swap are critical by then. When swap is all that is left, also what is swapped out
-    /// until a kill has helped counts.
+    /// Whether memory and swap are critical by then.
     fn is_critical_after(&self, time: Duration) -> bool {
-        let critical = self.critical_level();
-        let kill_time = if self.outlook.available < critical { KILL_TIME } else { Duration::ZERO };
-        self.outlook.headroom < critical.saturating_add(self.growth(time + kill_time))
+        self.outlook.headroom < self.critical_level().saturating_add(self.growth(time))
     }
 
     fn is_low(&self) -> bool {
