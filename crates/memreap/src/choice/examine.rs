@@ -118,7 +118,7 @@ impl Examiner {
             mapped: memory.rss_shmem,
             counter_error: self.constants.counter_error(memory.threads).saturating_mul(2),
             counters: *now,
-            verdict: Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None },
+            verdict: Verdict::PLAIN,
             judged_hash: 0,
             command_line_known: false,
             cgroup_hash: 0,

@@ -2,8 +2,8 @@
 //! Leaf cgroups, and what each of them holds.
 //!
 //! **When a group counts.** A group counts for what comes back when all of it is killed, and only when all of
-//! it may be: no member is never killed, or all but protected from it. Otherwise it counts for nothing, and its members for themselves. A
-//! process counts for what its own death gives back. The greater of the best group and the best process wins.
+//! it may be: no member is never killed, or all but protected from it. Otherwise it counts for nothing, and its
+//! members for themselves. A process counts for what its own death gives back. The greater of the best group and the best process wins.
 //! So a service of a hundred small processes comes after one larger process elsewhere, many processes of one
 //! job that take memory come before a large process that does not, and memory that the members of a group
 //! share counts once.
@@ -66,11 +66,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) const EMPTY: Self = Self {
-        processes: 0,
-        protected: false,
-        verdict: Verdict { never: false, factor: 0.0, offset: 0, up_to: u64::MAX, rule: None },
-    };
+    pub(super) const EMPTY: Self =
+        Self { processes: 0, protected: false, verdict: Verdict { factor: 0.0, ..Verdict::PLAIN } };
 
     /// Counts a member. One that has no memory, or is dying, does not count.
     pub(super) fn count(&mut self, reading: &Reading) {
@@ -335,7 +332,7 @@ mod tests {
 
     #[test]
     fn one_protected_member_protects_all() {
-        let verdict = |factor| Verdict { never: false, factor, offset: 0, up_to: u64::MAX, rule: None };
+        let verdict = |factor| Verdict { factor, ..Verdict::PLAIN };
         let reading = |verdict| Reading { verdict, ..Reading::with(10, 0, Counters::UNKNOWN) };
         let tally = |readings: &[Reading]| {
             let mut tally = Tally::EMPTY;

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_cannot_win_is_not_looked_at() {
-        let verdict = Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None };
+        let verdict = Verdict::PLAIN;
         let process = |pid, exact: u64| Process {
             pid,
             stale: exact + 20,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_lower_bound_above_all_upper_bounds_is_enough() {
-        let verdict = Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None };
+        let verdict = Verdict::PLAIN;
         let run = |lower_bound, decoy| {
             let process = |pid, exact, bound, lower_bound| Process {
                 pid,

@@ -189,7 +189,7 @@ impl Reading {
             mapped,
             counter_error: 0,
             counters,
-            verdict: Verdict { never: false, factor: 1.0, offset: 0, up_to: u64::MAX, rule: None },
+            verdict: Verdict::PLAIN,
             judged_hash: 0,
             command_line_known: false,
             cgroup_hash: 0,

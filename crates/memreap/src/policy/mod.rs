@@ -56,8 +56,11 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Of a process that no rule fits: its memory counts as it is.
+    pub const PLAIN: Self = Self { never: false, factor: 1.0, up_to: u64::MAX, offset: 0, rule: None };
+
     fn never(rule: u16) -> Self {
-        Self { never: true, factor: 0.0, up_to: u64::MAX, offset: 0, rule: Some(rule) }
+        Self { never: true, factor: 0.0, rule: Some(rule), ..Self::PLAIN }
     }
 
     /// Returns what counts in the choice: greater with more bytes, never negative.
@@ -163,11 +166,8 @@ impl Policy {
             }
             None => (1.0, false, None),
         };
-        let up_to = match self.total / PROTECTED_BY_NAME_DIVISOR {
-            0 => u64::MAX,
-            bytes if by_name && factor < 1.0 => bytes,
-            _ => u64::MAX,
-        };
+        let is_bounded = by_name && factor < 1.0 && self.total > 0;
+        let up_to = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
         let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;
         // Desktops give all programs of a user the same high value; it must not undo a protection.
         let offset = if offset > 0.0 { offset * factor.min(1.0) } else { offset };
@@ -333,7 +333,7 @@ mod tests {
             a: u64,
             b: u64,
         ) {
-            let verdict = Verdict { never: false, factor, offset, up_to: u64::MAX, rule: None };
+            let verdict = Verdict { factor, offset, ..Verdict::PLAIN };
             let (less, more) = (a.min(b), a.max(b));
             prop_assert!(verdict.score(less) <= verdict.score(more));
             prop_assert!(verdict.score(less) > 0);
