@@ -19,4 +19,5 @@ pub mod host;
 mod html;
 pub mod kernel;
 pub mod progress;
+mod stolen;
 pub mod vm;

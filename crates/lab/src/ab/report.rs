@@ -594,7 +594,10 @@ fn method(results: &Results) -> String {
 }
 
 fn machine(run: &RunMeta) -> String {
-    format!("{}, {} MiB, {}", counted(run.cpus as usize, "CPU"), run.memory_mib, run.accelerator)
+    let stolen = run.stolen.map_or(String::new(), |share| {
+        format!("; at most {:.1} % of the host's CPU time was stolen in ten seconds", share * 100.0)
+    });
+    format!("{}, {} MiB, {}{stolen}", counted(run.cpus as usize, "CPU"), run.memory_mib, run.accelerator)
 }
 
 fn verdict(verdict: Verdict) -> String {

@@ -125,7 +125,7 @@ impl fmt::Display for RepeatedBoot {
 }
 
 /// One guest of a scenario.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunMeta {
     /// The scenario's name.
     pub scenario: String,
@@ -137,6 +137,9 @@ pub struct RunMeta {
     pub memory_mib: u32,
     /// The accelerator, which for `icount` is always `tcg`.
     pub accelerator: String,
+    /// Of `multi`, the largest share of the host's CPU time that was stolen in ten seconds of any boot, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
 }
 
 /// One metric of one scenario in one of its guests.
@@ -372,6 +375,7 @@ pub(crate) mod fixture {
             cpus,
             memory_mib: 1536,
             accelerator: "tcg".into(),
+            stolen: (mode == "multi").then_some(0.014),
         };
         let control = |stock2, ratio, p, verdict| {
             Some(AaControl { stock2, ratio, ci95: Some([ratio - 0.06, ratio + 0.06]), p, verdict })

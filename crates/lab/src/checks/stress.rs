@@ -600,6 +600,7 @@ mod tests {
             console_log: PathBuf::from("/none/console.log"),
             channel_log: PathBuf::from("/none/channel.jsonl"),
             elapsed: Duration::ZERO,
+            stolen: None,
         };
         Report::new(class, &boot, text)
     }

@@ -13,7 +13,6 @@ pub mod plots;
 pub mod record;
 pub mod rootfs;
 pub mod snapshot;
-pub mod stolen;
 pub mod summary;
 pub mod tables;
 pub mod terminal;
@@ -42,6 +41,7 @@ use crate::host;
 use crate::host::write_atomically;
 use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
+use crate::stolen;
 use crate::vm::accel::Accel;
 use crate::vm::image;
 use crate::vm::job::Arm;
@@ -53,8 +53,6 @@ const SETTLE_SECONDS: u64 = 3;
 /// sending the results. A guest without free memory notices late that its time is over.
 const RUN_OVERHEAD_SECONDS: u64 = 180;
 
-/// How many times a run is made at most if the host is disturbed each time.
-const MAX_ATTEMPTS_PER_RUN: u32 = 3;
 /// The face-off ends after so many failed runs in a row: the cause is not random.
 const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 
@@ -139,7 +137,11 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         };
         let name = format!("{}, {}, round {}", cell.name, contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
-        let run = run_undisturbed(ctx, &name, || test_bed.run_one(ctx, options, contestant, cell, round))?;
+        let run = stolen::run_undisturbed(
+            || test_bed.run_one(ctx, options, contestant, cell, round),
+            |run| run.failure.is_none().then_some(run.stolen?),
+            |note| ctx.progress.note(&format!("{name}: {note}")),
+        )?;
         let failure = run.failure.clone();
         run_log.add(run)?;
         in_a_row = if failure.is_some() { in_a_row + 1 } else { 0 };
@@ -351,27 +353,6 @@ impl TestBed {
         }
         Ok(run)
     }
-}
-
-/// Makes a run and repeats it if too much of the host's CPU time was stolen. Returns the least disturbed of
-/// up to [`MAX_ATTEMPTS_PER_RUN`] runs, or the first that failed. `name` is for messages.
-fn run_undisturbed(ctx: &Context, name: &str, one: impl Fn() -> Result<Run>) -> Result<Run> {
-    let share = |run: &Run| run.stolen.unwrap_or(0.0);
-    let mut best = one()?;
-    for _ in 1..MAX_ATTEMPTS_PER_RUN {
-        if best.failure.is_some() || !stolen::is_disturbed(share(&best)) {
-            break;
-        }
-        let stolen = share(&best) * 100.0;
-        ctx.progress.note(&format!(
-            "{name}: {stolen:.0} % of the host's CPU time was stolen for ten seconds; repeating the run"
-        ));
-        let again = one()?;
-        if again.failure.is_some() || share(&again) < share(&best) {
-            best = again;
-        }
-    }
-    Ok(best)
 }
 
 /// Returns the result of a run in one line, for the terminal.

@@ -26,7 +26,7 @@ pub struct Run {
     /// How long the run took on the host, in seconds.
     pub seconds: f64,
     /// The largest share of the host's CPU time that was stolen in ten seconds of the run, 0 to 1; see
-    /// [`super::stolen`].
+    /// [`crate::stolen`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stolen: Option<f64>,
     /// Why the run failed, if it did.

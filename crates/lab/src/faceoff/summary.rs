@@ -11,10 +11,10 @@ use protocol::faceoff::{Idle, Outcome, Who};
 use super::cell::{Cell, CellName};
 use super::contestant::Contestant;
 use super::record::Run;
-use super::stolen::is_disturbed;
 use crate::ab::ranks::{Stratum, holm, median_interval, p_smaller};
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
+use crate::stolen::is_disturbed;
 
 /// Stalls are compared with this resolution: a frame is due every 10 ms.
 const STALL_RESOLUTION_MS: f64 = 10.0;

@@ -20,6 +20,7 @@ use protocol::results::{self, Message, Sample};
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
+use crate::stolen;
 use crate::vm::accel::Accel;
 use crate::vm::channel::{Decoder, Outcome};
 use crate::vm::console;
@@ -54,6 +55,8 @@ pub struct Boot {
     pub channel_log: PathBuf,
     /// The time from QEMU's start to its end.
     pub elapsed: Duration,
+    /// The largest share of the host's CPU time that was stolen meanwhile, 0 to 1; see [`crate::stolen`].
+    pub stolen: Option<f64>,
 }
 
 impl Boot {
@@ -139,7 +142,7 @@ pub fn boot_with(
         release: None,
         progress: None,
     };
-    let began = Instant::now();
+    let (began, watch) = (Instant::now(), stolen::Watch::start());
     let ended = match host::spawn(&mut qemu) {
         Err(e) => End::Died(format!("{e:#}")),
         Ok(mut child) => {
@@ -165,7 +168,7 @@ pub fn boot_with(
             }
         }
     };
-    let elapsed = began.elapsed();
+    let (elapsed, stolen) = (began.elapsed(), watch.end());
     let outcome = run.judge(ended, elapsed);
     if let Some(step) = step {
         step.done(&outcome.to_string());
@@ -178,6 +181,7 @@ pub fn boot_with(
         console_log: logs.console,
         channel_log: logs.channel,
         elapsed,
+        stolen,
     })
 }
 

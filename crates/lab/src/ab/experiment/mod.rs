@@ -168,6 +168,7 @@ fn run_with(
                     Mode::Icount => "tcg",
                 }
                 .to_owned(),
+                stolen: None,
             })
             .collect(),
         repeated: Vec::new(),
@@ -196,6 +197,10 @@ fn run_with(
             for booted in booted {
                 let (role, booted) = booted?;
                 meta.repeated.extend(booted.repeated.clone());
+                if run.mode == Mode::Multi {
+                    let stolen = &mut meta.runs[current].stolen;
+                    *stolen = [*stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
+                }
                 let place = |i| controls.iter().position(|&c| c == i).unwrap_or_default();
                 let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };
                 let release = booted.deliver_to(&mut groups[current], to)?;

@@ -26,6 +26,9 @@ pub struct BootRecord {
     pub release: Option<String>,
     /// Its samples.
     pub samples: Vec<Sample>,
+    /// The largest share of the host's CPU time that was stolen meanwhile, as in [`crate::vm::boot::Boot`].
+    #[serde(default)]
+    pub stolen: Option<f64>,
 }
 
 impl BootRecord {

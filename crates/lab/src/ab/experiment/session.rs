@@ -18,9 +18,10 @@ use crate::ab::experiment::{Booter, Plan};
 use crate::ab::results::RepeatedBoot;
 use crate::context::Context;
 use crate::progress::{Step, elapsed};
+use crate::stolen;
 use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
-use crate::vm::job::{Arm, GuestCommand, Job};
+use crate::vm::job::{Arm, GuestCommand, Job, Mode};
 
 /// How many lines of the log of a failed guest an error shows.
 const CONSOLE_TAIL_LINES: usize = 30;
@@ -87,8 +88,8 @@ impl Session<'_> {
                 Booted { name, repeated: Some(repeated), ..booted }
             }
         };
-        let Boot { release, samples, .. } = booted.boot.clone();
-        BootRecord { key, release, samples }.write(&booted.logs)?;
+        let Boot { release, samples, stolen, .. } = booted.boot.clone();
+        BootRecord { key, release, samples, stolen }.write(&booted.logs)?;
         Ok(booted)
     }
 
@@ -109,7 +110,17 @@ impl Session<'_> {
 
     fn attempt(&self, arm: &Arm, job: &Job, name: String, logs: &Path) -> Result<Result<Booted, Failure>> {
         fs::create_dir_all(logs).with_context(|| format!("{}: cannot create", logs.display()))?;
-        let boot = (self.booter.boot)(arm, job, logs).with_context(|| name.clone())?;
+        let boot = || (self.booter.boot)(arm, job, logs).with_context(|| name.clone());
+        let boot = match job.mode {
+            // Its clock counts instructions.
+            Mode::Icount => boot()?,
+            // Logs are those of the last attempt.
+            Mode::Multi => stolen::run_undisturbed(
+                boot,
+                |boot| (boot.outcome == Outcome::Exit(0)).then_some(boot.stolen?),
+                |note| self.ctx.progress.note(&format!("{name}: {note}")),
+            )?,
+        };
         self.counter.count();
         let booted = Booted { name, logs: logs.to_owned(), boot, repeated: None };
         Ok(match booted.boot.outcome {
@@ -144,10 +155,16 @@ fn boot_of(record: BootRecord, logs: &Path) -> Boot {
         console_log: logs.join("console.log"),
         channel_log: logs.join("channel.jsonl"),
         elapsed: Duration::ZERO,
+        stolen: record.stolen,
     }
 }
 
 impl Booted {
+    /// Returns the largest share of the host's CPU time that was stolen meanwhile, 0 to 1.
+    pub(super) fn stolen(&self) -> Option<f64> {
+        self.boot.stolen
+    }
+
     /// Adds the samples to their group and returns the kernel's release.
     ///
     /// # Errors

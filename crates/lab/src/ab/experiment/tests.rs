@@ -68,6 +68,7 @@ fn boot(logs: &Path, outcome: Outcome, samples: Vec<Sample>) -> Boot {
         console_log,
         channel_log: logs.join("channel.jsonl"),
         elapsed: Duration::ZERO,
+        stolen: None,
     }
 }
 
@@ -88,6 +89,22 @@ fn run_fixture(f: &Fixture, booter: &mut TestBooter<'_>) -> Result<Results> {
 fn compare_with(f: &Fixture, scenarios: &[&Scenario], boot: &BootOne<'_>) -> Result<Results> {
     let key = |arm: &Arm, job: &Job| Ok(format!("{arm:?} {job:?}"));
     run_with(&f.ctx, "tcg", &f.plan, scenarios, &Booter { key: &key, boot })
+}
+
+#[test]
+fn a_boot_of_which_time_was_stolen_is_repeated() {
+    let f = fixture();
+    let mut boots = 0;
+    let results = run_fixture(&f, &mut |arm, job, logs| {
+        boots += 1;
+        // Of the first one; time is of no importance under icount.
+        let stolen = if boots == 1 || job.mode == Mode::Icount { 0.2 } else { 0.01 };
+        Ok(Boot { stolen: Some(stolen), ..healthy(arm, logs, boots) })
+    })
+    .unwrap();
+    assert_eq!(boots, 2 * 6 * 3 + 1);
+    let stolen: Vec<Option<f64>> = results.meta.runs.iter().map(|run| run.stolen).collect();
+    assert_eq!(stolen, [Some(0.01), None]);
 }
 
 #[test]
