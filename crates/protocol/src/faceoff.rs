@@ -120,6 +120,12 @@ pub struct Sample {
     pub some_us: u64,
     /// The time since boot during which all tasks were stalled on memory, in microseconds.
     pub full_us: u64,
+    /// The time during which some tasks of the user's session were.
+    #[serde(default)]
+    pub session_some_us: u64,
+    /// The time during which all of them were.
+    #[serde(default)]
+    pub session_full_us: u64,
     /// The longest frame delay of the foreground since the previous sample.
     pub fg_gap_ms: f64,
 }

@@ -108,6 +108,8 @@ impl Measurement {
                 swap_free: sample.swap_free,
                 some_us: sample.some_us,
                 full_us: sample.full_us,
+                session_some_us: sample.session_some_us,
+                session_full_us: sample.session_full_us,
                 fg_gap_ms: frames::longest_visible_delay(&self.frames, before, sample.at),
             });
             channel.send(&event)?;

@@ -42,6 +42,9 @@ pub struct Sample {
     /// Microseconds since boot in which some tasks, and all tasks, were stalled on memory (PSI).
     pub some_us: u64,
     pub full_us: u64,
+    /// The same two of the user's session alone.
+    pub session_some_us: u64,
+    pub session_full_us: u64,
     /// What the limited cgroup has left, in KiB; 0 if there is none.
     pub left_in_limit: u64,
 }
@@ -179,6 +182,7 @@ struct Recorder<'a> {
     end_condition: &'a EndCondition<'a>,
     meminfo: File,
     pressure: Option<File>,
+    session_pressure: Option<File>,
     vmstat: File,
     buffer: [u8; BUFFER_BYTES],
     recording: Recording,
@@ -193,6 +197,7 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self> {
         const MEMINFO: &str = "/proc/meminfo";
         const PRESSURE: &str = "/proc/pressure/memory";
+        const SESSION_PRESSURE: &str = "/sys/fs/cgroup/user.slice/memory.pressure";
         const VMSTAT: &str = "/proc/vmstat";
         let meminfo = File::open(MEMINFO).context(MEMINFO)?;
         let mut buffer = [0; BUFFER_BYTES];
@@ -210,6 +215,7 @@ impl<'a> Recorder<'a> {
             meminfo,
             // Some machines have none (psi=0).
             pressure: File::open(PRESSURE).ok(),
+            session_pressure: File::open(SESSION_PRESSURE).ok(),
             vmstat: File::open(VMSTAT).context(VMSTAT)?,
             buffer,
             recording: Recording {
@@ -291,9 +297,10 @@ impl<'a> Recorder<'a> {
             ..Sample::default()
         };
         if let Some(pressure) = &self.pressure {
-            let text = read(pressure, &mut self.buffer)?;
-            let stalled = |kind| total(text, kind).context("/proc/pressure/memory");
-            (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
+            (sample.some_us, sample.full_us) = stalled(pressure, &mut self.buffer)?;
+        }
+        if let Some(pressure) = &self.session_pressure {
+            (sample.session_some_us, sample.session_full_us) = stalled(pressure, &mut self.buffer)?;
         }
         let (available, all) = match self.limited {
             None => (sample.available, self.recording.total_kib),
@@ -349,6 +356,13 @@ fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str> {
 
 fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
     read(file, buffer).ok()?.trim_end().parse().ok()
+}
+
+/// Reads for how long some tasks, and all tasks, were stalled, in microseconds.
+fn stalled(pressure: &File, buffer: &mut [u8]) -> Result<(u64, u64)> {
+    let text = read(pressure, buffer)?;
+    let stalled = |kind| total(text, kind).context("memory pressure");
+    Ok((stalled("some ")?, stalled("full ")?))
 }
 
 /// Returns the total of a line of /proc/pressure/memory, in microseconds.

@@ -43,7 +43,8 @@ struct Toml {
     /// Another contestant whose files this one uses, and whose setup runs before its own.
     #[serde(default)]
     like: Option<String>,
-    /// Files to install: path in the guest, and `built:PROGRAM` or a path in the checkout.
+    /// Files to install: path in the guest, and `built:PROGRAM`, `crate:NAME@VERSION` or a path in the
+    /// checkout.
     #[serde(default)]
     install: BTreeMap<String, String>,
 }
@@ -53,6 +54,8 @@ struct Toml {
 pub enum Origin {
     /// A program that the lab builds for the guest.
     Built(String),
+    /// The program of that name of a crate on crates.io, and its version.
+    Crate(String, String),
     /// A file on the host.
     File(PathBuf),
 }
@@ -161,9 +164,15 @@ fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
     let mut install = Vec::new();
     for (to, from) in toml.install {
         ensure!(to.starts_with('/'), "install: '{to}' is no absolute path");
-        let from = match from.strip_prefix("built:") {
-            Some(program) => Origin::Built(program.to_owned()),
-            None => {
+        let from = match from.split_once(':') {
+            Some(("built", program)) => Origin::Built(program.to_owned()),
+            Some(("crate", program)) => {
+                let (name, version) = program
+                    .split_once('@')
+                    .with_context(|| format!("install: '{from}' is not crate:NAME@VERSION"))?;
+                Origin::Crate(name.to_owned(), version.to_owned())
+            }
+            _ => {
                 let file = repo.join(&from);
                 ensure!(file.is_file(), "install: {from}: no such file in the checkout");
                 Origin::File(file)
@@ -232,6 +241,10 @@ mod tests {
             ("title = \"X\"\norder = 1\n[install]\n\"x\" = \"built:x\"\n", "install: 'x'"),
             ("title = \"X\"\norder = 1\n[install]\n\"/x\" = \"nowhere\"\n", "nowhere: no such file"),
             (
+                "title = \"X\"\norder = 1\n[install]\n\"/x\" = \"crate:x\"\n",
+                "'crate:x' is not crate:NAME@VERSION",
+            ),
+            (
                 "title = \"X\"\norder = 1\nlike = \"y\"\n[install]\n\"/x\" = \"built:x\"\n",
                 "install: one that",
             ),
@@ -246,8 +259,16 @@ mod tests {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let all = load(repo).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        let peers =
-            ["none", "earlyoom", "earlyoom-tuned", "nohang", "nohang-tuned", "oomd-fedora", "oomd-ubuntu"];
+        let peers = [
+            "none",
+            "earlyoom",
+            "earlyoom-tuned",
+            "nohang",
+            "nohang-tuned",
+            "oomd-fedora",
+            "oomd-ubuntu",
+            "bustd",
+        ];
         let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
         assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics"]].concat());
         assert_eq!(names[..2], ["none", "none+watermark"]);

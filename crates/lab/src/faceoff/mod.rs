@@ -405,6 +405,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         for (path, from) in &contestant.install {
             let from = match from {
                 Origin::Built(program) => built(program),
+                Origin::Crate(name, version) => image::build_crate(ctx, name, version)?,
                 Origin::File(file) => file.clone(),
             };
             put(&from, &to.join(path.trim_start_matches('/')))

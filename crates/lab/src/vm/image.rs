@@ -142,19 +142,39 @@ pub(crate) fn build_packaged(ctx: &Context) -> Result<PathBuf> {
     build_static(ctx, "dist", &["memreap"], "building memreap as it is packaged")
 }
 
+/// Builds the program `name` of the crate of that name on crates.io, static as well, unless that was done before;
+/// returns its path in the cache.
+pub(crate) fn build_crate(ctx: &Context, name: &str, version: &str) -> Result<PathBuf> {
+    let step = ctx.progress.step(&format!("building {name} {version}"));
+    let folder = ctx.cache.join("crates").join(format!("{name}-{version}"));
+    let _lock = host::lock(ctx, &folder)?;
+    let mut cargo = cargo("install");
+    cargo.args(["--locked", "--quiet", "--target", GUEST_TARGET, "--root"]);
+    cargo.arg(&folder).arg(format!("{name}@={version}"));
+    host::run_step(&step, &mut cargo, &ctx.out.join("logs").join(format!("{name}.log")))?;
+    step.done("");
+    Ok(folder.join("bin").join(name))
+}
+
+/// A cargo that builds static programs.
+fn cargo(subcommand: &str) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg(subcommand);
+    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo
+}
+
 fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> Result<PathBuf> {
     let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo("build");
     cargo
-        .args(["build", "--locked", "--profile", profile])
+        .args(["--locked", "--profile", profile])
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .args(["--target", GUEST_TARGET, "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")
-        .arg(&folder)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        .arg(&folder);
     host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
     step.done("");
     Ok(folder.join(GUEST_TARGET).join(profile))
