@@ -157,6 +157,19 @@ impl Dir {
         rustix::fs::statat(&self.0, name, AtFlags::empty()).is_ok()
     }
 
+    /// Returns the user who owns it.
+    pub fn owner(&self) -> Option<u32> {
+        rustix::fs::fstat(&self.0).ok().map(|stat| stat.st_uid)
+    }
+
+    /// Whether it has an extended attribute with this value.
+    pub fn has_attribute(&self, name: &CStr, value: &[u8]) -> bool {
+        // Not from a descriptor that is O_PATH.
+        let Ok(dir) = self.open_listing(c".") else { return false };
+        let mut got = [0; 16];
+        rustix::fs::fgetxattr(&dir, name, &mut got[..]).is_ok_and(|len| got[..len] == *value)
+    }
+
     /// Opens another directory by a path below this one, for reading its names.
     fn open_listing(&self, name: &CStr) -> std::result::Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -3,6 +3,7 @@
 //! panics when the result cannot be right. Returns whether the bytes were accepted.
 
 use linux::Pid;
+use linux::cgroup::OomPreference;
 
 use crate::config::Config;
 use crate::policy::{Pattern, Subject};
@@ -44,6 +45,7 @@ fn sound(config: &Config, bytes: &[u8]) {
         uid: 0,
         cgroup: bytes,
         oom_score_adj,
+        preference: OomPreference::None,
     };
     let verdict = config.policy.judge(&subject(0));
     assert!(verdict.never || (verdict.factor.is_finite() && verdict.factor > 0.0));

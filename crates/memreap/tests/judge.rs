@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use linux::Pid;
+use linux::cgroup::OomPreference;
 use memreap::config::Config;
 use memreap::policy::Subject;
 
@@ -44,6 +45,7 @@ fn judging_does_not_allocate() {
         uid: 7,
         cgroup: b"/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox-1234.scope",
         oom_score_adj: 167,
+        preference: OomPreference::None,
     };
     FORBIDDEN.set(true);
     let verdict = config.policy.judge(&subject);

@@ -2,6 +2,7 @@
 //! The cgroup v2 hierarchy.
 
 mod dir;
+mod preference;
 
 use std::cmp::Reverse;
 use std::ffi::OsStr;
@@ -12,6 +13,7 @@ use crate::scan::{self, File, Scan};
 use crate::{Pid, Process, Result, Root, mountinfo, read, text};
 
 pub use dir::Cgroup;
+pub use preference::{OomPreference, oom_preference};
 
 /// Where the v2 hierarchy is mounted, and what it controls there.
 #[derive(Clone, Debug, PartialEq, Eq)]

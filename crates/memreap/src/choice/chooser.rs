@@ -48,11 +48,10 @@ impl Chooser {
         let readers = Arc::new(Readers::new(&scan)?);
         let hierarchy = Hierarchy::find(root).ok().flatten();
         let groups = hierarchy.as_ref().and_then(|h| Groups::open(&h.path, h.controls("memory")));
-        let namespace = hierarchy.map(|h| h.namespace);
         Ok(Self {
             population: Population::new(max_processes),
             membership: Membership::new(groups, max_processes),
-            examiner: Examiner::new(root, scan, Arc::clone(&readers), namespace),
+            examiner: Examiner::new(root, scan, Arc::clone(&readers), hierarchy),
             ahead: ReadAhead::new(Arc::clone(&readers)),
             readers,
             heap: BinaryHeap::with_capacity(max_processes.max(MAX_CGROUPS) + 1),

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linux::cgroup::Namespace;
+use linux::cgroup::{Hierarchy, Namespace, OomPreference, oom_preference};
 use linux::process::State;
 use linux::scan::{self, Brief, Failure, File, Scan};
 use linux::{Dir, Pid, Root};
@@ -47,8 +47,11 @@ pub(super) struct Examiner {
     command_line: Box<[u8; MAX_COMMAND_LINE_BYTES]>,
     /// The cgroup of the process that was read last with more than [`Detail::Memory`].
     pub(super) cgroup: CgroupPath,
-    /// Where the paths of cgroups begin, with a v2 hierarchy.
+    /// Where the paths of cgroups begin, with a v2 hierarchy, and its root.
     namespace: Option<Namespace>,
+    cgroups: Option<Dir>,
+    /// What the last cgroup that was looked at asks for, by the hash of its path: many processes share one.
+    preference: (u64, OomPreference),
     /// /sys/kernel/mm/ksm, where the kernel has it.
     ksm: Option<Dir>,
     own: Pid,
@@ -62,7 +65,7 @@ impl Examiner {
         root: &Root,
         scan: Arc<Scan>,
         readers: Arc<Readers>,
-        namespace: Option<Namespace>,
+        hierarchy: Option<Hierarchy>,
     ) -> Self {
         Self {
             scan,
@@ -72,7 +75,9 @@ impl Examiner {
             names: vec![MaybeUninit::uninit(); NAMES_BUFFER_BYTES],
             command_line: Box::new([0; MAX_COMMAND_LINE_BYTES]),
             cgroup: CgroupPath::new(),
-            namespace,
+            cgroups: hierarchy.as_ref().and_then(|hierarchy| Dir::open(&hierarchy.path).ok()),
+            namespace: hierarchy.map(|hierarchy| hierarchy.namespace),
+            preference: (0, OomPreference::None),
             ksm: Dir::open(&root.sys().join("kernel/mm/ksm")).ok(),
             own: Pid::own(),
             ancestry: target::ancestry(root),
@@ -175,6 +180,11 @@ impl Examiner {
             reading.command_line_known = old.command_line_known;
         } else {
             let mut len = 0;
+            if self.preference.0 != reading.cgroup_hash
+                && let Some(root) = &self.cgroups
+            {
+                self.preference = (reading.cgroup_hash, oom_preference(root, &self.cgroup, 0));
+            }
             if with_command_line
                 && let Answer::Read(got) = self.readers.command_line(
                     reading.memory_tid,
@@ -192,6 +202,7 @@ impl Examiner {
                 uid: brief.uid,
                 cgroup: &self.cgroup,
                 oom_score_adj,
+                preference: self.preference.1,
             });
         }
         // Whatever the policy says.

@@ -81,6 +81,7 @@ mod tests {
     use std::time::Duration;
 
     use linux::Pid;
+    use linux::cgroup::OomPreference;
     use proptest::prelude::*;
 
     use super::*;
@@ -106,6 +107,7 @@ mod tests {
             uid,
             cgroup: cgroup.as_bytes(),
             oom_score_adj: 0,
+            preference: OomPreference::None,
         });
         (verdict, verdict.rule.map_or("", |rule| config.policy.rule(rule)).to_owned())
     }
@@ -384,6 +386,7 @@ oom_score_adj = "< x"
                     uid: 0,
                     cgroup: b"",
                     oom_score_adj,
+                    preference: OomPreference::None,
                 });
                 assert_eq!(verdict.never, never, "{text} {oom_score_adj}");
             }
@@ -461,6 +464,7 @@ oom_score_adj = "< x"
             uid: 1000,
             cgroup: cgroup.as_bytes(),
             oom_score_adj,
+            preference: OomPreference::None,
         });
         verdict.score(bytes)
     }
@@ -527,6 +531,7 @@ oom_score_adj = "< x"
                 uid,
                 cgroup: &cgroup,
                 oom_score_adj,
+                preference: OomPreference::None,
             };
             let verdict = config.policy.judge(&subject);
             prop_assert!(verdict.rule.is_none_or(|rule| config.policy.rule(rule) != "?"));

@@ -7,6 +7,7 @@ mod pattern;
 use std::ops::RangeInclusive;
 
 use linux::Pid;
+use linux::cgroup::OomPreference;
 
 pub use pattern::Pattern;
 
@@ -22,6 +23,11 @@ const PROTECTED_BY_NAME_DIVISOR: u64 = 8;
 const INIT_RULE: u16 = u16::MAX;
 const SPARED_RULE: u16 = u16::MAX - 1;
 const EXEMPT_RULE: u16 = u16::MAX - 2;
+const OMIT_RULE: u16 = u16::MAX - 3;
+const AVOID_RULE: u16 = u16::MAX - 4;
+
+/// The memory of a unit that is to be avoided counts by this factor at most.
+const AVOID_FACTOR: f64 = 0.1;
 
 /// What is known of a process when it is judged.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,8 @@ pub struct Subject<'a> {
     pub cgroup: &'a [u8],
     /// -1000 to 1000.
     pub oom_score_adj: i16,
+    /// What its unit asks for.
+    pub preference: OomPreference,
 }
 
 /// How a process was judged, and by which rule.
@@ -158,6 +166,9 @@ impl Policy {
         if subject.oom_score_adj <= -1000 {
             return Verdict::never(EXEMPT_RULE);
         }
+        if subject.preference == OomPreference::Omit {
+            return Verdict::never(OMIT_RULE);
+        }
         let found = self.rules.iter().zip(0..).find(|(rule, _)| rule.fits(subject));
         let (factor, by_name, rule) = match found {
             Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
@@ -165,6 +176,10 @@ impl Policy {
                 (*factor, rule.users.is_empty() && rule.cgroups.is_empty(), Some(index))
             }
             None => (1.0, false, None),
+        };
+        let (factor, by_name, rule) = match subject.preference {
+            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, false, Some(AVOID_RULE)),
+            _ => (factor, by_name, rule),
         };
         let is_bounded = by_name && factor < 1.0 && self.total > 0;
         let up_to = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
@@ -180,6 +195,8 @@ impl Policy {
             INIT_RULE => "PID 1",
             SPARED_RULE => "memreap itself and its ancestors",
             EXEMPT_RULE => "oom_score_adj -1000",
+            OMIT_RULE => "ManagedOOMPreference=omit",
+            AVOID_RULE => "ManagedOOMPreference=avoid",
             _ => self.rules.get(usize::from(index)).map_or("?", |rule| rule.label.as_str()),
         }
     }
@@ -206,6 +223,7 @@ mod tests {
             uid: 1000,
             cgroup: b"/user.slice/a.scope",
             oom_score_adj: 0,
+            preference: OomPreference::None,
         }
     }
 
@@ -284,6 +302,22 @@ mod tests {
             let verdict = policy.judge(&one);
             assert_eq!((verdict.never, verdict.rule.map(|r| policy.rule(r))), (true, Some(why)));
         }
+    }
+
+    #[test]
+    fn what_a_unit_asks_for_is_respected() {
+        let policy =
+            Policy::new(vec![names(&["shell"], Effect::Weight(0.01)), names(&["big"], Effect::Weight(2.0))]);
+        let judged = |comm, preference| {
+            let verdict = policy.judge(&Subject { preference, ..subject(comm) });
+            (verdict.score(1000), verdict.rule.map(|rule| policy.rule(rule)))
+        };
+        let avoid = Some("ManagedOOMPreference=avoid");
+        assert_eq!(judged("big", OomPreference::Omit), (0, Some("ManagedOOMPreference=omit")));
+        assert_eq!(judged("big", OomPreference::Avoid), (100, avoid));
+        assert_eq!(judged("other", OomPreference::Avoid), (100, avoid));
+        // A rule that protects more stays.
+        assert_eq!(judged("shell", OomPreference::Avoid), (10, Some("Weight(0.01)")));
     }
 
     #[test]

@@ -116,6 +116,7 @@ const ALLOWED_CALLS: &[i64] = &[
     libc::SYS_statx,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
+    libc::SYS_fgetxattr,
     libc::SYS_fcntl,
     libc::SYS_ioctl,
     libc::SYS_dup,
