@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Finds cgroups that have a memory limit, without allocating.
+//! Finds cgroups that are close to their memory limit, without allocating.
 
 use std::mem::MaybeUninit;
 
 use arrayvec::ArrayVec;
-use linux::Dir;
+use linux::{Dir, scan};
 
 use crate::choice::MAX_CGROUP_PATH_BYTES;
 
@@ -13,12 +13,17 @@ const MAX_DEPTH: usize = 10;
 /// How many cgroups are opened, at most.
 const MAX_CGROUPS: usize = 2000;
 
-/// Calls `found` with the path ("/a/b") of every cgroup below `root` that has a limit on its memory. What
-/// cannot be read, or vanishes meanwhile, is left out.
-pub(super) fn find(root: &Dir, mut found: impl FnMut(&[u8])) {
+/// Calls `found` with the path ("/a/b") of every cgroup below `root` that is charged for all but `relief` bytes of
+/// its limit, which is passed to `relief`; not all of that need be in use. What cannot be read, or vanishes
+/// meanwhile, is left out.
+pub(super) fn find(root: &Dir, relief: impl Fn(u64) -> u64, mut found: impl FnMut(&[u8])) {
     let mut path = ArrayVec::new();
     let mut left = MAX_CGROUPS;
-    descend(root, &mut path, 0, &mut left, &mut found);
+    descend(root, &mut path, 0, &mut left, &mut |dir, path| {
+        if is_close(dir, &relief) {
+            found(path);
+        }
+    });
 }
 
 fn descend(
@@ -26,7 +31,7 @@ fn descend(
     path: &mut ArrayVec<u8, MAX_CGROUP_PATH_BYTES>,
     depth: usize,
     left: &mut usize,
-    found: &mut impl FnMut(&[u8]),
+    each: &mut impl FnMut(&Dir, &[u8]),
 ) {
     let mut buffer = [MaybeUninit::uninit(); 2048];
     let _ = dir.for_each_entry(&mut buffer, |name, is_dir| {
@@ -41,11 +46,9 @@ fn descend(
         let end = path.len();
         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name.to_bytes()).is_ok();
         if fits {
-            if is_limited(&child) {
-                found(path);
-            }
+            each(&child, path);
             if depth + 1 < MAX_DEPTH {
-                descend(&child, path, depth + 1, left, found);
+                descend(&child, path, depth + 1, left, each);
             }
         }
         path.truncate(end);
@@ -53,9 +56,13 @@ fn descend(
     });
 }
 
-fn is_limited(dir: &Dir) -> bool {
+fn is_close(dir: &Dir, relief: impl Fn(u64) -> u64) -> bool {
     let mut text = [0; 32];
-    dir.read_start(c"memory.max", &mut text).is_ok_and(|text| text.first().is_some_and(u8::is_ascii_digit))
+    let mut bytes = |name| scan::size(dir.read(name, &mut text).ok()?);
+    // `u64::MAX` is "max", no limit.
+    let limit = bytes(c"memory.max").filter(|limit| *limit != u64::MAX);
+    let charged = bytes(c"memory.current");
+    limit.zip(charged).is_some_and(|(limit, charged)| limit.saturating_sub(charged) < relief(limit))
 }
 
 #[cfg(test)]
@@ -65,17 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_found_at_any_depth() {
+    fn cgroups_close_to_their_limits_are_found_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
-        for (path, limit) in [("a", "max\n"), ("a/b", "4096\n"), ("a/b/c", "max\n"), ("d", "8192\n")] {
-            fs::create_dir_all(dir.path().join(path)).unwrap();
-            fs::write(dir.path().join(path).join("memory.max"), limit).unwrap();
+        let all =
+            [("a", "max"), ("a/b", "4000"), ("a/b/c", "max"), ("d", "3601"), ("e", "4500"), ("f", "1000")];
+        for (path, limit) in all {
+            let path = dir.path().join(path);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("memory.max"), format!("{limit}\n")).unwrap();
+            fs::write(path.join("memory.current"), "3600\n").unwrap();
         }
         fs::create_dir(dir.path().join("no-controller")).unwrap();
         let root = Dir::open(dir.path()).unwrap();
         let mut all = Vec::new();
-        find(&root, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
+        find(&root, |limit| limit / 5, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
         all.sort();
-        assert_eq!(all, ["/a/b", "/d"]);
+        assert_eq!(all, ["/a/b", "/d", "/f"]);
     }
 }

@@ -173,7 +173,8 @@ impl System {
         let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
         let act = &self.config.act;
         let mut left_out = false;
-        limits::find(root, |path| {
+        let relief = |limit| act.relief(limit);
+        limits::find(root, relief, |path| {
             let path = Path::new(OsStr::from_bytes(path));
             if memories.iter().any(|m| m.cgroup() == Some(path)) {
                 return;
