@@ -30,7 +30,6 @@ pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
 pub mod own_memory;
-pub mod perf;
 pub mod pidfd;
 pub mod process;
 pub mod psi;

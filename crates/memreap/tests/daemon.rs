@@ -299,7 +299,6 @@ fn waits(pid: u32) -> Vec<u64> {
 
 #[test]
 fn when_nothing_happens_it_sleeps() {
-    // Where page faults of others wake it up, it is as calm as they are.
     let daemon = Daemon::start_as(NO_VICTIM, PATIENT, unprivileged);
     if !daemon.files.said().contains("does not tell of pressure") {
         let calm = || {

@@ -50,8 +50,6 @@ const PRESSURE_STALL_PERCENT: f64 = 5.0;
 const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
 /// A rate at which what is left lasts for longer than this is tolerable.
 const TOLERABLE_TIME_LEFT: Duration = Duration::from_secs(150);
-/// This part of what is left above `critical` can be used, at least, before the next sample.
-const UNSAMPLED_DIVISOR: u64 = 4;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,13 +133,6 @@ impl Governor {
     /// The kernel has reported pressure.
     pub fn pressure_reported(&mut self, at: Duration) {
         self.last_concern = Some(at);
-    }
-
-    /// Returns how many bytes can be used before the next sample is needed. `None` before the first sample.
-    pub fn usable_before_sampling(&self) -> Option<u64> {
-        let available = self.samples.last()?.available;
-        let above_critical = available.saturating_sub(self.critical_level());
-        Some(available.saturating_sub(self.relief_level()).max(above_critical / UNSAMPLED_DIVISOR))
     }
 
     /// Returns from how many available bytes on there is no shortage.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
-use linux::perf::FaultAlarm;
 use linux::psi::Trigger;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -17,7 +16,6 @@ use super::system::System;
 use crate::choice::Choice;
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
-use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::world::World as _;
 use crate::exit::Exit;
 
@@ -25,10 +23,6 @@ use crate::exit::Exit;
 pub(super) const NO_PSI_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// How often the history is rotated if it is large.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
-/// The alarm is not set to fewer page faults per CPU than this.
-const MIN_ALARM_FAULTS: u64 = 256;
-/// When less than this part of what can be used before the next sample is gone, the alarm was for nothing.
-const CHURN_DIVISOR: u64 = 8;
 
 // What epoll returns for each descriptor.
 const PRESSURE_TOKEN: u64 = 0;
@@ -40,12 +34,6 @@ pub(super) struct Daemon {
     pub(super) hierarchy: Option<Hierarchy>,
     pub(super) signals: Signals,
     pub(super) trigger: Option<Trigger>,
-    pub(super) fault_alarm: Option<FaultAlarm>,
-    pub(super) armed: bool,
-    /// The last alarm was for nothing: what was touched had been freed again.
-    pub(super) churning: bool,
-    /// What a page fault takes at most, in bytes.
-    pub(super) bytes_per_fault: u64,
     pub(super) control_loop: ControlLoop<Choice>,
     pub(super) system: System,
 }
@@ -87,22 +75,17 @@ impl Daemon {
             };
             self.system.notifier.metrics.wake_ups += 1;
             let resting = next == Next::Rest;
-            let (mut metrics_requested, mut faults_counted, mut other_events) = (false, false, count > 1);
+            let mut metrics_requested = false;
             for event in &events[..count] {
                 match event.data.u64() {
                     PRESSURE_TOKEN => {
                         self.control_loop.pressure_reported(self.system.now());
-                        self.churning = false;
                         self.find_limits();
                     }
                     SIGNAL_TOKEN => {
                         while let Some(signal) = self.signals.take() {
                             match signal {
-                                SignalEvent::Reload => {
-                                    other_events = true;
-                                    self.reload();
-                                }
-                                SignalEvent::Faults => faults_counted = true,
+                                SignalEvent::Reload => self.reload(),
                                 SignalEvent::Stop => {
                                     self.control_loop.stop(&mut self.system);
                                     self.system.notifier.stopping();
@@ -124,12 +107,6 @@ impl Daemon {
                     self.system.notifier.maintain();
                 }
             }
-            if faults_counted {
-                if resting && !other_events && self.is_churn() {
-                    continue;
-                }
-                self.disarm();
-            }
             next = self.control_loop.step(&mut self.system);
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
@@ -137,56 +114,11 @@ impl Daemon {
             if metrics_requested {
                 self.system.notifier.serve_metrics();
             }
-            match next {
-                Next::Rest => self.arm(),
-                Next::After(_) => self.disarm(),
-            }
             while let Some(memory) = self.system.vanished.pop() {
                 self.control_loop.swap_remove(memory, &mut self.system);
                 self.system.swap_remove(memory);
             }
         }
-    }
-
-    /// Has the kernel wake the daemon when half of what can be used before the next sample is needed may have
-    /// been used: so no samples are taken as long as no new memory is touched.
-    fn arm(&mut self) {
-        let Some(alarm) = self.fault_alarm.as_ref().filter(|_| !self.armed) else { return };
-        let Some(slack) = self.control_loop.governor(0).and_then(Governor::usable_before_sampling) else {
-            return;
-        };
-        // All of it where most of what is touched is freed again.
-        let part = if self.churning { slack } else { slack / 2 };
-        let faults = part / self.bytes_per_fault / alarm.cpus().max(1) as u64;
-        self.armed = true;
-        if let Err(e) = alarm.arm(faults.max(MIN_ALARM_FAULTS)) {
-            self.system.notifier.read_failed(&e);
-        }
-    }
-
-    /// Whether the alarm was for nothing, because what was touched has been freed again. Most programs do
-    /// that all the time, and to sample everything for each such alarm would add up.
-    fn is_churn(&mut self) -> bool {
-        let used = self.system.used_since(self.control_loop.governor(0).and_then(Governor::last));
-        let slack = self.control_loop.governor(0).and_then(Governor::usable_before_sampling);
-        let before = self.churning;
-        self.churning = used.zip(slack).is_some_and(|(used, slack)| used < slack / CHURN_DIVISOR);
-        if self.churning && !before {
-            // With a longer period from now on.
-            self.disarm();
-            self.arm();
-        }
-        self.churning
-    }
-
-    /// Disarms the alarm: the daemon samples by itself, or has to set it again.
-    fn disarm(&mut self) {
-        if let Some(alarm) = self.fault_alarm.as_ref().filter(|_| self.armed)
-            && let Err(e) = alarm.disarm()
-        {
-            self.system.notifier.read_failed(&e);
-        }
-        self.armed = false;
     }
 
     /// Watches cgroups that are close to their limit, and no longer those that are not. They come and go at any

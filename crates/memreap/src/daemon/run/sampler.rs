@@ -66,11 +66,6 @@ impl Machine {
         })
     }
 
-    /// Returns MemAvailable in bytes, at the least cost; `None` when it cannot be read.
-    pub fn available(&self, buffer: &mut [u8]) -> Option<u64> {
-        Some(self.info(buffer)?.available)
-    }
-
     /// Parses /proc/meminfo; `None` when it cannot be read.
     pub fn info(&self, buffer: &mut [u8]) -> Option<MemInfo> {
         self.meminfo.parse(buffer, MemInfo::parse).ok()

@@ -13,11 +13,9 @@ pub(super) enum Event {
     Reload,
     /// SIGTERM, SIGINT: stop.
     Stop,
-    /// SIGIO: much memory was touched for the first time ([`linux::perf::FaultAlarm`]).
-    Faults,
 }
 
-/// SIGHUP, SIGTERM, SIGINT and SIGIO, without their usual effects.
+/// SIGHUP, SIGTERM and SIGINT, without their usual effects.
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
@@ -27,7 +25,7 @@ impl Signals {
     /// # Errors
     /// When there is no room for another descriptor.
     pub(super) fn catch() -> io::Result<Self> {
-        let signals = [Signal::HUP, Signal::TERM, Signal::INT, Signal::IO];
+        let signals = [Signal::HUP, Signal::TERM, Signal::INT];
         signal::block(&signals)?;
         Ok(Self(SignalFd::open(&signals)?))
     }
@@ -36,7 +34,6 @@ impl Signals {
     pub(super) fn take(&self) -> Option<Event> {
         self.0.take().map(|signal| match signal {
             libc::SIGHUP => Event::Reload,
-            libc::SIGIO => Event::Faults,
             _ => Event::Stop,
         })
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
-use linux::perf::FaultAlarm;
 use linux::psi::{Resource, Stall, Trigger};
 use linux::scan::Scan;
 use linux::{Dir, Root, own_memory};
@@ -82,21 +81,6 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
             NO_PSI_SAMPLE_INTERVAL.as_millis()
         ));
     }
-    // It counts the faults of the whole machine.
-    let fault_alarm = match first {
-        Memory::Machine(_) => match FaultAlarm::open(&root) {
-            Ok(alarm) => Some(alarm),
-            Err(e) => {
-                notifier.note(format_args!(
-                    "page faults cannot be counted, so the first sign of a shortage is that tasks stall: {:#} \
-                     (CAP_PERFMON)",
-                    anyhow::Error::from(e)
-                ));
-                None
-            }
-        },
-        Memory::Limited(_) => None,
-    };
     let control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let access = Access::new(
         config.path.as_deref(),
@@ -129,17 +113,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         None => "the machine's memory",
     };
     system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
-    Ok(Daemon {
-        bytes_per_fault: max_bytes_per_fault(&root),
-        hierarchy,
-        signals,
-        trigger,
-        fault_alarm,
-        armed: false,
-        churning: false,
-        control_loop,
-        system,
-    })
+    Ok(Daemon { hierarchy, signals, trigger, control_loop, system })
 }
 
 /// Opens the machine's memory, or in a container with a limit, that.
@@ -166,11 +140,4 @@ fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> O
         }
         .ok()
     })
-}
-
-/// Returns how many bytes one page fault can take: a huge page where programs get them without asking.
-fn max_bytes_per_fault(root: &Root) -> u64 {
-    let path = root.sys().join("kernel/mm/transparent_hugepage/enabled");
-    let always = std::fs::read_to_string(path).is_ok_and(|text| text.contains("[always]"));
-    if always { 2 << 20 } else { rustix::param::page_size() as u64 }
 }

@@ -147,17 +147,6 @@ impl System {
         let _ = self.memories[0].sample(Duration::ZERO, &mut self.buffer[..]);
     }
 
-    /// Returns how many bytes of the first memory have been used since a sample; `None` when that is not
-    /// known.
-    pub fn used_since(&mut self, then: Option<&Sample>) -> Option<u64> {
-        match &self.memories[0] {
-            Memory::Machine(machine) => {
-                Some(then?.available.saturating_sub(machine.available(&mut self.buffer[..])?))
-            }
-            Memory::Limited(_) => None,
-        }
-    }
-
     /// Whether cgroups with limits are to be searched for: each search walks the cgroup tree.
     pub fn limit_search_is_due(&self) -> bool {
         let due = self.searched.is_none_or(|when| self.began.elapsed() - when >= LIMIT_SEARCH_INTERVAL);
