@@ -15,14 +15,16 @@ const CALL_FRAMES_BYTES: usize = 16 << 10;
 #[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD_BYTES: i32 = 64 << 10;
 
-/// Has large allocations made in mappings of their own, of which only what is used is in memory. The C
-/// library would make them in the heap once a larger one was freed, and clear them all. Does nothing with
-/// other C libraries than glibc.
-pub fn map_large_allocations() {
+/// Has large allocations made in mappings of their own, of which only what is used is in memory: the C library
+/// would make them in the heap once a larger one was freed, and clear them all. And has all threads share one
+/// heap, as each takes two pages and these threads hardly allocate. Does nothing with other C libraries than
+/// glibc.
+pub fn keep_heap_small() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no arguments that could be wrong.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
         // What is free already would be used first.
         libc::malloc_trim(0);
     };

@@ -47,7 +47,7 @@ pub fn run(config: Config, dry_run: bool) -> Result<Exit> {
 /// Opens, starts and locks all that the daemon will use. The order matters: what forks comes before what
 /// starts threads, and the sandbox after all of that, because none of it is possible in the sandbox.
 fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
-    own_memory::map_large_allocations();
+    own_memory::keep_heap_small();
     let root = Root::system();
     // Before threads are started, which inherit the signal mask.
     let signals = Signals::catch().context("cannot catch signals")?;
