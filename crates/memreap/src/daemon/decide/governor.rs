@@ -28,6 +28,11 @@ const SHARE_WINDOW: Duration = Duration::from_secs(1);
 const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
 /// How much of it all tasks must have stalled, not only some.
 const MIN_FULL_STALL_PERCENT: f64 = 50.0;
+/// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
+const AVERAGE_TIME: Duration = Duration::from_secs(20);
+/// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
+/// leak into swap on a hard disk 62 %.
+const MAX_AVERAGE_STALL_PERCENT: f64 = 50.0;
 /// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
 /// (2 % in the face-off).
 const NO_MEMORY_STALL_PERCENT: f64 = 10.0;
@@ -88,6 +93,8 @@ pub struct Governor {
     is_limit: bool,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
+    /// The average share of the time in which all tasks stalled while memory was low, in percent.
+    average_stall_percent: f64,
     /// When there last was a reason for frequent samples.
     last_concern: Option<Duration>,
 }
@@ -101,6 +108,7 @@ impl Governor {
             is_limit: false,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
+            average_stall_percent: 0.0,
             last_concern: None,
         }
     }
@@ -128,6 +136,7 @@ impl Governor {
     /// A victim is dead: what was seen so far means nothing.
     pub fn victim_died(&mut self) {
         self.samples.clear();
+        self.average_stall_percent = 0.0;
     }
 
     /// The kernel has reported pressure.
@@ -198,11 +207,13 @@ impl Governor {
         if self.samples.last().is_some_and(|last| last.at > sample.at) {
             self.samples.clear();
         }
+        let average = self.samples.last().and_then(|last| self.average_stall(last, &sample));
         if self.samples.is_full() {
             self.samples.remove(0);
         }
         self.samples.push(sample);
         self.outlook = self.compute_outlook();
+        self.average_stall_percent = average.filter(|_| self.is_low()).unwrap_or(0.0);
         match self.reason() {
             Some(reason) => {
                 self.last_concern = Some(sample.at);
@@ -242,6 +253,15 @@ impl Governor {
         Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }
 
+    /// Returns the average with the time between two samples, exponentially weighted; `None` without PSI.
+    fn average_stall(&self, last: &Sample, now: &Sample) -> Option<f64> {
+        let span = (now.at - last.at).as_secs_f64();
+        let stalled = now.stalled?[1].saturating_sub(last.stalled?[1]).as_secs_f64().min(span);
+        let kept = (-span / AVERAGE_TIME.as_secs_f64()).exp();
+        let share = if span > 0.0 { stalled / span * 100.0 } else { 0.0 };
+        Some(self.average_stall_percent * kept + share * (1.0 - kept))
+    }
+
     fn reason(&self) -> Option<Reason> {
         let now = self.samples.last()?;
         if self.is_limit && !self.has_pressure() {
@@ -252,6 +272,9 @@ impl Governor {
         let acute = self.runs_out_within(TOLERABLE_TIME_LEFT) || self.has_pressure() || now.stalled.is_none();
         if acute && self.is_critical_after(self.grace) {
             return Some(Reason::Critical);
+        }
+        if self.average_stall_percent >= MAX_AVERAGE_STALL_PERCENT {
+            return Some(Reason::Stall);
         }
         let [some, all] = self.outlook.stall_percent?;
         let span = now.at - self.since(SHARE_WINDOW)?.at;
@@ -297,6 +320,9 @@ impl Governor {
         }
         if let Some([some, all]) = stall_percent.filter(|[_, all]| *all >= 1.0) {
             let _ = write!(text, ", some stalled {some:.0} %, all {all:.0} %");
+        }
+        if self.average_stall_percent >= MAX_AVERAGE_STALL_PERCENT {
+            let _ = write!(text, " ({:.0} % of 20 s)", self.average_stall_percent);
         }
         text
     }

@@ -653,7 +653,7 @@ fn a_loss_counts_by_what_is_left() {
 
 #[test]
 fn what_stalls_for_a_second_does_not_fit() {
-    let stalls = |available, percent| first_kill(2 * GIB, 60, |_| (available, percent));
+    let stalls = |available, percent| first_kill(2 * GIB, 12, |_| (available, percent));
     let (at, reason) = stalls(60, 100).unwrap();
     assert!(reason == Reason::Stall && at >= S * 17 / 20 && at <= S * 5 / 4, "{at:?}");
     assert_eq!((stalls(60, 99), stalls(300, 100)), (None, None));
@@ -668,8 +668,13 @@ fn what_stalls_for_a_second_does_not_fit() {
         let sample = Sample { at, total: 2 * GIB, available: 60 * MIB, stalled, ..Sample::default() };
         assert!(!matches!(governor.observe(sample), Advice::Kill(_)), "at {at:?}");
     }
+    // Thrashing that lets tasks run for a third of the time, but without end.
+    let thrashing = |available| first_kill(2 * GIB, 60, |tick| (available, [90, 20][tick as usize / 8 % 2]));
+    let (at, reason) = thrashing(60).unwrap();
+    assert!(reason == Reason::Stall && at > 15 * S, "{at:?}");
+    assert_eq!(thrashing(300), None);
     // What a process that fits causes, again and again.
-    assert_eq!(first_kill(2 * GIB, 60, |tick| (60, if tick % 40 < 8 { 100 } else { 60 })), None);
+    assert_eq!(first_kill(2 * GIB, 60, |tick| (60, if tick % 40 < 8 { 100 } else { 25 })), None);
 }
 
 #[test]
