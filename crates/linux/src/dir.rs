@@ -157,6 +157,12 @@ impl Dir {
         rustix::fs::statat(&self.0, name, AtFlags::empty()).is_ok()
     }
 
+    /// Whether it has no directories in it: by its number of links, which file systems that count them, as that of
+    /// cgroups does, have at 2 then. Of others nothing is known.
+    pub fn is_leaf(&self) -> bool {
+        rustix::fs::fstat(&self.0).is_ok_and(|stat| stat.st_nlink == 2)
+    }
+
     /// Returns the user who owns it.
     pub fn owner(&self) -> Option<u32> {
         rustix::fs::fstat(&self.0).ok().map(|stat| stat.st_uid)

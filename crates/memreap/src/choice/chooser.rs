@@ -69,7 +69,9 @@ impl Chooser {
     pub fn refresh(&mut self, policy: &Policy, budget: Duration, soon: bool) {
         let deadline = Instant::now() + budget;
         let now = self.population.begin_round(&mut self.examiner);
-        self.membership.find_cgroups(&mut self.examiner);
+        if soon {
+            self.membership.find_cgroups(&mut self.examiner);
+        }
         self.population.catch_up(policy, &now, deadline, &mut self.examiner);
         self.ahead.collect(Instant::now(), &mut self.examiner);
         if soon {

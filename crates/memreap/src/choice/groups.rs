@@ -111,13 +111,14 @@ impl Groups {
         let mut next = 0;
         while next < self.nodes.len() {
             let above = u16::try_from(next).unwrap_or(NO_INDEX);
-            if let Some(dir) = self.dir(&self.nodes[next].path) {
+            let dir = self.dir(&self.nodes[next].path);
+            self.nodes[next].memory = dir.as_ref().is_some_and(|dir| dir.has(c"memory.current"));
+            // A cgroup has some sixty files, so listing one takes ten times as long as asking.
+            if let Some(dir) = dir.filter(|dir| !dir.is_leaf()) {
                 // When it cannot be listed to its end, the rest is left out.
                 let _ = dir.for_each_entry(names, |name, directory| {
                     let name = name.to_bytes();
-                    if !directory {
-                        self.nodes[next].memory |= name == b"memory.current";
-                    } else if name != b"." && name != b".." {
+                    if directory && name != b"." && name != b".." {
                         let mut path = self.nodes[next].path.clone();
                         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name).is_ok();
                         if fits && self.nodes.len() < MAX_CGROUPS {

@@ -47,7 +47,7 @@ fn descend(
         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name.to_bytes()).is_ok();
         if fits {
             each(&child, path);
-            if depth + 1 < MAX_DEPTH {
+            if depth + 1 < MAX_DEPTH && !child.is_leaf() {
                 descend(&child, path, depth + 1, left, each);
             }
         }
