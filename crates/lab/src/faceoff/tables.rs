@@ -86,43 +86,37 @@ pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
-/// Returns the grid: cells by contestants; in each the median of the longest stalls in ms and the wrong kills.
+/// Returns the grid: cells by contestants; in each the median and the longest of the longest stalls in ms, how many
+/// were killed in all runs, and in how many memory did not recover. An alarm is where somebody died who need not
+/// have died.
 pub(super) fn grid(summary: &Summary) -> Table<'_> {
     let mut head = vec!["load"];
     head.extend(summary.contestants.iter().map(|who| who.title.as_str()));
     let loads = summary.cells.iter().filter(|cell| !cell.idle);
     let rows = loads.map(|cell| {
-        let mut row = vec![Cell::new(cell.name.to_string())];
+        let fits = if cell.needed_kills == Some(0) { ", fits" } else { "" };
+        let mut row = vec![Cell::new(format!("{}{fits}", cell.name))];
         row.extend(summary.contestants.iter().map(|who| {
             let found = summary.of_cell(&cell.name).find(|(other, _)| other.name == who.name);
-            let Some((_, entry)) = found else { return Cell::new("") };
-            let wrong: u64 = entry.wrong.values().sum();
-            let stall = entry.longest_stall_ms.median.map_or_else(|| "-".to_owned(), ms);
-            match wrong {
-                0 => Cell::new(stall),
-                _ => Cell::alarm_if(true, format!("{stall}, {wrong} wrong")),
-            }
+            found.map_or_else(
+                || Cell::new(""),
+                |(_, entry)| Cell::alarm_if(entry.wrong_runs > 0, outcome(entry)),
+            )
         }));
         row
     });
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
-/// Returns the grid in Markdown: in each cell the median and the longest of the longest stalls in ms, how many were
-/// killed in all runs, and in how many memory did not recover. In bold where somebody died who need not have died.
+/// Returns the grid in Markdown, with what is an alarm in bold.
 #[must_use]
 pub fn markdown(summary: &Summary) -> String {
-    let mut text = String::from("| load |");
-    summary.contestants.iter().for_each(|who| text += &format!(" {} |", who.title));
-    text += &format!("\n|---|{}\n", "---|".repeat(summary.contestants.len()));
-    for cell in summary.cells.iter().filter(|cell| !cell.idle) {
-        let fits = if cell.needed_kills == Some(0) { ", fits" } else { "" };
-        text += &format!("| `{}`{fits} |", cell.name);
-        for who in &summary.contestants {
-            let found = summary.of_cell(&cell.name).find(|(other, _)| other.name == who.name);
-            text += &format!(" {} |", found.map_or_else(String::new, |(_, entry)| outcome(entry)));
-        }
-        text.push('\n');
+    let Table { head, rows, .. } = grid(summary);
+    let mut text = format!("| {} |\n{}|\n", head.join(" | "), "|---".repeat(head.len()));
+    for row in rows {
+        let bold = |cell: Cell| if cell.alarm { format!("**{}**", cell.text) } else { cell.text };
+        let row: Vec<String> = row.into_iter().map(bold).collect();
+        text += &format!("| {} |\n", row.join(" | "));
     }
     text
 }
@@ -142,8 +136,7 @@ fn outcome(entry: &Entry) -> String {
         notes.push(format!("{} late logins", entry.late_logins));
     }
     let stall = spread(&entry.longest_stall_ms, "");
-    let text = if notes.is_empty() { stall } else { format!("{stall} ({})", notes.join(", ")) };
-    if entry.wrong_runs > 0 { format!("**{text}**") } else { text }
+    if notes.is_empty() { stall } else { format!("{stall} ({})", notes.join(", ")) }
 }
 
 /// Returns the table of the contestants' cost while the machine is idle.
@@ -262,8 +255,8 @@ mod tests {
             run("none", "leak", 0, 20.0, Some(700.0)),
         ]);
         let expected = "| load | NONE | MEMREAP |\n|---|---|---|\n\
-            | `hog` | 1,500 (1 killed) | **200 / 300 (4 killed in 2 runs, 1 of 2 not recovered)** |\n\
-            | `leak` | 20 (1 killed) |  |\n";
+            | hog | 1,500 (1 killed) | **200 / 300 (4 killed in 2 runs, 1 of 2 not recovered)** |\n\
+            | leak | 20 (1 killed) |  |\n";
         assert_eq!(markdown(&summary), expected);
     }
 
