@@ -9,7 +9,7 @@ SCENARIOS ?= reap
 # Rounds of `make faceoff`.
 RUNS ?= 3
 
-.PHONY: help demo faceoff check test test-full lint series clean
+.PHONY: help demo faceoff check test test-full lint series dist clean
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-full everything, and nothing from memory: KCSAN, stress-ng, a soak; some hours"
 	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"
 	@echo "make series   export the kernel topics as patches for git am to series/"
+	@echo "make dist     make the packages: .deb, and static tarballs for x86-64 and aarch64"
 	@echo "make clean    remove what was built here (the caches: cargo run -p lab -- clean-cache)"
 
 demo:
@@ -45,6 +46,9 @@ lint:
 
 series:
 	@$(LAB) series --out series
+
+dist:
+	packaging/dist.sh
 
 clean:
 	cargo clean

@@ -16,17 +16,39 @@ trap 'rm -rf "$work"' EXIT
 tree=$work/tree
 version=$("$binary" --version | cut -d ' ' -f 2)
 arch=$(dpkg --print-architecture)
+maintainer=${DEB_MAINTAINER:-memreap developers <memreap@packages.debian.org>}
 
 install -D -m 755 "$binary" "$tree/usr/bin/memreap"
 install -D -m 644 "$here/memreap.service" "$tree/lib/systemd/system/memreap.service"
 install -D -m 644 "$here/memreap-sysctl.conf" "$tree/usr/lib/sysctl.d/60-memreap.conf"
 install -D -m 644 "$here/memreap-desktop.conf" "$tree/usr/share/doc/memreap/examples/memreap-desktop.conf"
-install -D -m 644 "$here/../LICENSE" "$tree/usr/share/doc/memreap/copyright"
 install -D -m 644 "$here/../docs/memreap.md" "$tree/usr/share/doc/memreap/memreap.md"
-mkdir -p "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions"
+cat >"$tree/usr/share/doc/memreap/copyright" <<'EOF'
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: memreap
+
+Files: *
+Copyright: 2026 the memreap developers
+License: GPL-2
+ On Debian systems, the GNU General Public License, version 2, is in
+ /usr/share/common-licenses/GPL-2.
+EOF
+# In Debian's form, with the date of the last change of ours.
+released=$(git -C "$here" log -1 --format=%cD -- ../CHANGELOG.md 2>/dev/null || true)
+gzip -9n >"$tree/usr/share/doc/memreap/changelog.gz" <<EOF
+memreap ($version) unstable; urgency=medium
+
+  * See CHANGELOG.md of the sources.
+
+ -- $maintainer  ${released:-$(date -R)}
+EOF
+mkdir -p "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions" \
+    "$tree/usr/share/zsh/vendor-completions" "$tree/usr/share/fish/vendor_completions.d"
 "$binary" generate man "$tree/usr/share/man/man1"
 gzip -9n "$tree"/usr/share/man/man1/*
 "$binary" generate completions bash >"$tree/usr/share/bash-completion/completions/memreap"
+"$binary" generate completions zsh >"$tree/usr/share/zsh/vendor-completions/_memreap"
+"$binary" generate completions fish >"$tree/usr/share/fish/vendor_completions.d/memreap.fish"
 
 mkdir "$tree/DEBIAN"
 if [ -e "$here/memreap.toml" ]; then
@@ -42,7 +64,7 @@ cat >"$tree/DEBIAN/control" <<EOF
 Package: memreap
 Version: $version
 Architecture: $arch
-Maintainer: memreap maintainers
+Maintainer: $maintainer
 Section: admin
 Priority: optional
 Installed-Size: $(du -ks "$tree" | cut -f 1)
@@ -58,19 +80,24 @@ cat >"$tree/DEBIAN/postinst" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
-    systemctl daemon-reload
+    systemctl --system daemon-reload
     # By what the administrator says elsewhere, if he does. Not in a container, where the kernel is another's.
     if ! systemd-detect-virt --quiet --container; then
         /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor --prefix=/vm/expedite_cpu_percent || true
     fi
-    systemctl try-restart memreap.service
+    # Only if it runs.
+    deb-systemd-invoke restart memreap.service
+fi
+if [ "$1" = configure ]; then
+    # So that the links of `systemctl enable` are removed with the package.
+    deb-systemd-helper update-state memreap.service
 fi
 EOF
 cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --now memreap.service
+    deb-systemd-invoke stop memreap.service
 fi
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'
@@ -78,9 +105,10 @@ cat >"$tree/DEBIAN/postrm" <<'EOF'
 set -e
 if [ "$1" = purge ]; then
     rm -rf /var/lib/memreap
+    deb-systemd-helper purge memreap.service
 fi
 if [ -d /run/systemd/system ]; then
-    systemctl daemon-reload
+    systemctl --system daemon-reload
 fi
 EOF
 chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm" "$tree/DEBIAN/postrm"

@@ -26,7 +26,7 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-sh -n deb.sh
+for script in deb.sh dist.sh install.sh; do sh -n "$script"; done
 # The settings must exist in the running kernel.
 sed -n 's/^\(vm\.[a-z_]*\) *=.*/\1/p' memreap-sysctl.conf | while read -r name; do
     if [ ! -e "/proc/sys/$(echo "$name" | tr . /)" ]; then
