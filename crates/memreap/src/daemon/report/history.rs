@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::record::KillRecord;
 use super::text::Text;
+use super::workload::Workload;
 
 /// The name of the file in the state directory.
 const FILE_NAME: &str = "history.jsonl";
@@ -23,7 +24,7 @@ const ROTATE_AT_BYTES: u64 = 1 << 20;
 /// The most that is read of a file.
 const MAX_READ_BYTES: u64 = 2 * ROTATE_AT_BYTES;
 /// The longest line: all texts of a kill, each byte of them escaped twice, and the numbers.
-const MAX_LINE_BYTES: usize = 8 << 10;
+const MAX_LINE_BYTES: usize = 12 << 10;
 
 /// The file that is written.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl History {
     /// When it could not be written.
     pub fn append(&self, kill: &KillRecord) -> io::Result<()> {
         let mut line = Buffer(Text::new());
-        serde_json::to_writer(&mut line, &Record::from(kill))?;
+        serde_json::to_writer(&mut line, &Record::new(kill, &kill.workload()))?;
         line.write_all(b"\n")?;
         // A single write(2), so that two daemons cannot mix their lines.
         let bytes = line.0.as_bytes();
@@ -133,6 +134,15 @@ pub struct Entry {
     pub uid: u32,
     /// Its cgroup, with what is not printable escaped; empty without one.
     pub cgroup: String,
+    /// Its unit; empty without one.
+    #[serde(default)]
+    pub unit: String,
+    /// The UID of its pod; empty without one.
+    #[serde(default)]
+    pub pod: String,
+    /// The ID of its container; empty without one.
+    #[serde(default)]
+    pub container: String,
     /// How many processes were killed.
     pub processes: u32,
     /// What was expected to come back, in bytes.
@@ -206,6 +216,12 @@ struct Record<'a> {
     uid: u32,
     #[serde(serialize_with = "escaped")]
     cgroup: &'a [u8],
+    #[serde(serialize_with = "escaped")]
+    unit: &'a [u8],
+    #[serde(serialize_with = "escaped")]
+    pod: &'a [u8],
+    #[serde(serialize_with = "escaped")]
+    container: &'a [u8],
     processes: u32,
     bytes: u64,
     exact: bool,
@@ -220,8 +236,8 @@ struct Record<'a> {
     exact_reads: u32,
 }
 
-impl<'a> From<&'a KillRecord> for Record<'a> {
-    fn from(kill: &'a KillRecord) -> Self {
+impl<'a> Record<'a> {
+    fn new(kill: &'a KillRecord, workload: &'a Workload<'a>) -> Self {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             unix_ms: kill.unix_ms,
@@ -229,6 +245,9 @@ impl<'a> From<&'a KillRecord> for Record<'a> {
             comm: kill.comm.as_bytes(),
             uid: kill.uid,
             cgroup: &kill.cgroup,
+            unit: workload.unit,
+            pod: workload.pod.as_bytes(),
+            container: workload.container,
             processes: kill.processes,
             bytes: kill.expected,
             exact: kill.exact,

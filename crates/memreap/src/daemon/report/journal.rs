@@ -19,6 +19,7 @@ use rustix::stdio::stderr;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
+use super::workload::Workload;
 use crate::daemon::decide::reason::Ending;
 
 /// The socket on which journald listens.
@@ -120,6 +121,12 @@ impl Journal {
             entry.bytes("MEMREAP_COMM", kill.comm.as_bytes());
             entry.field("MEMREAP_UID", kill.uid);
             entry.bytes("MEMREAP_CGROUP", &kill.cgroup);
+            let Workload { unit, pod, container } = kill.workload();
+            let parts =
+                [("MEMREAP_UNIT", unit), ("MEMREAP_POD", pod.as_bytes()), ("MEMREAP_CONTAINER", container)];
+            for (name, value) in parts.into_iter().filter(|(_, value)| !value.is_empty()) {
+                entry.bytes(name, value);
+            }
             entry.field("MEMREAP_PROCESSES", kill.processes);
             entry.field("MEMREAP_BYTES", kill.expected);
             entry.field("MEMREAP_EXACT", u8::from(kill.exact));
@@ -310,6 +317,7 @@ mod tests {
         assert_eq!(value(&entry, "MESSAGE_ID"), Kind::Killed.id().as_bytes());
         assert_eq!(value(&entry, "PRIORITY"), b"4");
         assert_eq!(value(&entry, "MEMREAP_PID"), b"4711");
+        assert_eq!(value(&entry, "MEMREAP_UNIT"), b"a.scope");
         assert_eq!(value(&entry, "MEMREAP_BYTES"), b"1288490188");
         assert_eq!(value(&entry, "MEMREAP_REASON"), b"stall");
         assert_eq!(value(&entry, "MEMREAP_METHOD"), b"mrelease");

@@ -10,3 +10,4 @@ pub mod service;
 pub mod text;
 pub mod warn;
 pub mod warning;
+mod workload;

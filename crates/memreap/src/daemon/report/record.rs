@@ -8,6 +8,7 @@ use arrayvec::ArrayString;
 use linux::Pid;
 use linux::process::Comm;
 
+use super::workload::Workload;
 use crate::choice::{CgroupPath, Cost};
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
@@ -50,6 +51,13 @@ pub struct KillRecord {
     pub took: Duration,
     /// What the choice cost.
     pub cost: Cost,
+}
+
+impl KillRecord {
+    /// Returns the victim's unit, pod and container.
+    pub fn workload(&self) -> Workload<'_> {
+        Workload::of(&self.cgroup)
+    }
 }
 
 /// One line: which process, what came back, why.
@@ -107,7 +115,7 @@ pub(crate) mod tests {
     /// A kill whose memory came back.
     pub(crate) fn kill(comm: &str) -> KillRecord {
         let mut cgroup = CgroupPath::new();
-        cgroup.try_extend_from_slice(b"/user.slice/a").unwrap();
+        cgroup.try_extend_from_slice(b"/user.slice/a.scope").unwrap();
         KillRecord {
             unix_ms: 1_700_000_000_123,
             pid: Pid::new(4711).unwrap(),
@@ -162,7 +170,7 @@ pub(crate) mod tests {
         kill.processes = 12;
         kill.ending = Ending::Back;
         for (whole, words) in
-            [(false, "11 more of /user.slice/a"), (true, "all of /user.slice/a, 12 processes")]
+            [(false, "11 more of /user.slice/a.scope"), (true, "all of /user.slice/a.scope, 12 processes")]
         {
             kill.whole = whole;
             let text = kill.to_string();

@@ -25,6 +25,7 @@ use rustix::process::Signal;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
+use super::workload::Workload;
 use crate::config;
 
 /// The longest message, and so the longest command with its arguments.
@@ -103,6 +104,10 @@ impl Warner {
         let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.expected);
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
+        let Workload { unit, pod, container } = kill.workload();
+        for (name, value) in [("UNIT", unit), ("POD", pod.as_bytes()), ("CONTAINER", container)] {
+            event.add(name, escape(value));
+        }
         event.add("PROCESSES", kill.processes);
         event.add("METHOD", kill.method.name());
         event.add("ENDING", kill.ending.name());
@@ -387,7 +392,9 @@ mod tests {
             "MEMREAP_BYTES=1288490188",
             "MEMREAP_REASON=stall",
             "MEMREAP_METHOD=mrelease",
-            "MEMREAP_CGROUP=/user.slice/a",
+            "MEMREAP_CGROUP=/user.slice/a.scope",
+            "MEMREAP_UNIT=a.scope",
+            "MEMREAP_POD=",
         ] {
             assert!(read("killed").lines().any(|l| l == line), "no {line} in {}", read("killed"));
         }
