@@ -207,7 +207,7 @@ desktop = "yes"
 command = "echo"
 [record]
 history = "x"
-metrics = "0.0.0.0:9105"
+metrics = "localhost:9105"
 [[rule]]
 name = "x"
 [[rule]]
@@ -231,8 +231,8 @@ oom_score_adj = "< x"
             "c:13: warn.desktop: is a string; give true or false",
             "c:14: warn.command: is a string; give a list: [\"...\", \"...\"]",
             "c:16: record.history: \"x\" is no absolute path; write it in full",
-            "c:17: record.metrics: \"0.0.0.0:9105\" is neither the absolute path of a Unix socket nor \
-             a loopback address with a port, such as \"127.0.0.1:9105\"",
+            "c:17: record.metrics: \"localhost:9105\" is neither the absolute path of a Unix socket nor \
+             an address with a port, such as \"127.0.0.1:9105\"",
             "c:18: rule: says not what to do; give one of never, protect, prefer, weight",
             "c:20: rule: says more than one thing to do; give one of never, protect, prefer, weight",
             "c:22: rule.prefer: 0.5 is out of range; give 1 to 1000000",

@@ -134,13 +134,12 @@ fn record(mut section: Section<'_, '_>) -> Record {
     section.set("metrics", &mut record.metrics, |v| {
         unless_false(v, |v| {
             let text = string(v)?;
-            let loopback = text.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
-            if loopback || Path::new(text).is_absolute() {
+            if text.parse::<SocketAddr>().is_ok() || Path::new(text).is_absolute() {
                 Ok(text.to_owned())
             } else {
                 Err(format!(
-                    "\"{text}\" is neither the absolute path of a Unix socket nor a loopback address \
-                     with a port, such as \"127.0.0.1:9105\""
+                    "\"{text}\" is neither the absolute path of a Unix socket nor an address with a \
+                     port, such as \"127.0.0.1:9105\""
                 ))
             }
         })

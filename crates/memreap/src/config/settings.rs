@@ -160,7 +160,7 @@ impl Default for Warn {
 pub struct Record {
     /// The file in which kills are recorded; `None` for none.
     pub history: Option<PathBuf>,
-    /// The Unix socket (a path) or loopback address on which metrics are served; `None` for none.
+    /// The Unix socket (a path) or address on which metrics are served; `None` for none.
     pub metrics: Option<String>,
 }
 

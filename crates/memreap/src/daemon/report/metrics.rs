@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Metrics for Prometheus, on a Unix socket or a loopback address.
+//! Metrics for Prometheus, on a Unix socket or a TCP port.
 //!
 //! Any process on this machine can be a client, and may send nothing, or never read. Nothing here waits for a
 //! client, and only a few are served at a time: the oldest is disconnected for a new one.
@@ -182,11 +182,11 @@ struct Client {
 }
 
 impl Server {
-    /// Listens at `address`: the path of a Unix socket, or a loopback address with a port
+    /// Listens at `address`: the path of a Unix socket, or an address with a port
     /// (`127.0.0.1:9105`, `[::1]:9105`). A socket that an earlier daemon left behind is replaced.
     ///
     /// # Errors
-    /// When that is not possible, the address is not a loopback address, or another process listens there.
+    /// When that is not possible, or another process listens there.
     pub fn listen(address: &str) -> io::Result<Self> {
         let listener = if address.starts_with('/') {
             OwnedFd::from(listen_unix(Path::new(address))?)
@@ -277,11 +277,8 @@ impl Client {
 
 fn listen_tcp(address: &str) -> io::Result<TcpListener> {
     let address: SocketAddr = address.parse().map_err(|_| {
-        io::Error::other("neither the path of a socket nor a loopback address such as 127.0.0.1:9105")
+        io::Error::other("neither the path of a socket nor an address such as 127.0.0.1:9105")
     })?;
-    if !address.ip().is_loopback() {
-        return Err(io::Error::other("not a loopback address: metrics are for this machine only"));
-    }
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -400,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_on_loopback_are_answered_too() {
+    fn clients_on_a_port_are_answered_too() {
         let mut server = Server::listen("127.0.0.1:0").unwrap();
         let listener = TcpListener::from(server.listener.try_clone().unwrap());
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -415,7 +412,7 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.ends_with(&Metrics::default().to_string()));
-        for bad in ["0.0.0.0:9105", "192.0.2.1:1", "[::]:9105", "localhost", "9105", ""] {
+        for bad in ["192.0.2.1:1", "localhost", "9105", ""] {
             assert!(Server::listen(bad).is_err(), "{bad}");
         }
     }
