@@ -26,7 +26,23 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-for script in deb.sh dist.sh install.sh; do sh -n "$script"; done
+for script in deb.sh dist.sh install.sh render.sh; do sh -n "$script"; done
+# The rendered manifest is the chart's.
+if command -v helm >/dev/null; then
+    helm lint --quiet helm/memreap
+    rendered=$(./render.sh)
+    if [ "$rendered" != "$(cat kubernetes/memreap.yaml)" ]; then
+        echo "kubernetes/memreap.yaml is not the chart rendered: packaging/render.sh >packaging/kubernetes/memreap.yaml" >&2
+        exit 1
+    fi
+else
+    echo "helm is not installed: the chart was not checked"
+fi
+if command -v promtool >/dev/null; then
+    promtool check rules helm/memreap/files/alerts.yaml
+else
+    echo "promtool is not installed: the alerts were not checked"
+fi
 # The settings must exist in the running kernel.
 sed -n 's/^\(vm\.[a-z_]*\) *=.*/\1/p' memreap-sysctl.conf | while read -r name; do
     if [ ! -e "/proc/sys/$(echo "$name" | tr . /)" ]; then
