@@ -13,7 +13,7 @@ const CODE_PIECE_BYTES: usize = 4 << 10;
 const CALL_FRAMES_BYTES: usize = 16 << 10;
 /// Allocations from this size on get a mapping of their own.
 #[cfg(target_env = "gnu")]
-const MMAP_THRESHOLD_BYTES: i32 = 64 << 10;
+const MMAP_THRESHOLD_BYTES: i32 = 8 << 10;
 
 /// Has large allocations made in mappings of their own, of which only what is used is in memory: the C library
 /// would make them in the heap once a larger one was freed, and clear them all. And has all threads share one
