@@ -113,7 +113,7 @@ impl Groups {
             let above = u16::try_from(next).unwrap_or(NO_INDEX);
             let dir = self.dir(&self.nodes[next].path);
             self.nodes[next].memory = dir.as_ref().is_some_and(|dir| dir.has(c"memory.current"));
-            // A cgroup has some sixty files, so listing one takes ten times as long as asking.
+            // A cgroup has some sixty files: listing one takes several times as long as asking.
             if let Some(dir) = dir.filter(|dir| !dir.is_leaf()) {
                 // When it cannot be listed to its end, the rest is left out.
                 let _ = dir.for_each_entry(names, |name, directory| {

@@ -175,8 +175,16 @@ mod tests {
             [record]
             history = false
             metrics = "[::1]:9105"
+            [[rule]]
+            name = "postgres"
+            weight = 1
+            signal_first = "INT"
+            grace = "5s"
             "#,
         );
+        let first = config.policy.signal_first(Some(0)).unwrap();
+        assert_eq!((first.signal.to_string().as_str(), first.grace.as_secs()), ("SIGINT", 5));
+        assert_eq!(config.policy.signal_first(Some(1)), None);
         let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, cgroups: false };
         assert_eq!(config.act, act);
         let first = config.kill.signal_first.unwrap();

@@ -89,10 +89,7 @@ fn act(mut section: Section<'_, '_>) -> Act {
 
 fn kill(mut section: Section<'_, '_>) -> Kill {
     let mut kill = Kill::default();
-    let signal = section.get("signal_first", |v| unless_false(v, |v| string(v)?.parse())).flatten();
-    let mut grace = 2 * SECOND;
-    section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
-    kill.signal_first = signal.map(|signal| SignalFirst { signal, grace });
+    kill.signal_first = signal_first(&mut section);
     section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
     section.set("by_cgroup", &mut kill.by_cgroup, boolean);
     section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {
@@ -104,6 +101,13 @@ fn kill(mut section: Section<'_, '_>) -> Kill {
     });
     section.finish();
     kill
+}
+
+fn signal_first(section: &mut Section<'_, '_>) -> Option<SignalFirst> {
+    let signal = section.get("signal_first", |v| unless_false(v, |v| string(v)?.parse())).flatten();
+    let mut grace = 2 * SECOND;
+    section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
+    signal.map(|signal| SignalFirst { signal, grace })
 }
 
 fn warn(mut section: Section<'_, '_>) -> Warn {
@@ -173,6 +177,7 @@ fn rule(mut section: Section<'_, '_>) -> Option<Rule> {
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
     let effect = effect(&mut section);
+    let signal_first = signal_first(&mut section);
     let described = section.describe(&["name", "command_line", "user", "cgroup", "oom_score_adj"]);
     if described.is_empty() {
         section.reject_all("fits all processes; say which: name, command_line, user, cgroup, oom_score_adj");
@@ -190,6 +195,7 @@ fn rule(mut section: Section<'_, '_>) -> Option<Rule> {
         cgroups: cgroups.unwrap_or_default(),
         oom_score_adj,
         effect,
+        signal_first,
     })
 }
 

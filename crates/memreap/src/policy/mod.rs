@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 use linux::Pid;
 use linux::cgroup::OomPreference;
 
+use crate::kill::SignalFirst;
+
 pub use pattern::Pattern;
 
 /// How much oom_score_adj can add to a process's memory, in multiples of what it holds. The kernel has no
@@ -110,6 +112,8 @@ pub struct Rule {
     pub oom_score_adj: Option<RangeInclusive<i16>>,
     /// What it does.
     pub effect: Effect,
+    /// What they are sent before SIGKILL; `None` for what all are.
+    pub signal_first: Option<SignalFirst>,
 }
 
 impl Rule {
@@ -201,6 +205,11 @@ impl Policy {
         }
     }
 
+    /// Returns what a rule has its processes sent before SIGKILL; `None` for what all are.
+    pub fn signal_first(&self, rule: Option<u16>) -> Option<SignalFirst> {
+        self.rules.get(usize::from(rule?))?.signal_first
+    }
+
     /// Whether a rule asks for command lines. Reading them can wait for the process.
     pub fn needs_command_line(&self) -> bool {
         self.rules.iter().any(|rule| !rule.command_lines.is_empty())
@@ -236,6 +245,7 @@ mod tests {
             cgroups: vec![],
             oom_score_adj: None,
             effect,
+            signal_first: None,
         }
     }
 

@@ -128,7 +128,9 @@ struct Sim {
     /// How often it was told that no kill helps.
     complaints: u32,
     searches: u32,
-    asked: Vec<u64>,
+    asked: Vec<(u64, Signal)>,
+    /// What the rule of each victim has it sent first.
+    signal_first: Option<SignalFirst>,
     deaf: bool,
 }
 
@@ -162,6 +164,7 @@ impl Sim {
             complaints: 0,
             searches: 0,
             asked: Vec::new(),
+            signal_first: None,
             deaf: false,
         }
     }
@@ -367,8 +370,12 @@ impl World for Sim {
         self.complaints += 1;
     }
 
-    fn send_first_signal(&mut self, _memory: usize, victim: &Target, _signal: Signal) {
-        self.asked.push(victim.id);
+    fn signal_first(&self, _victim: &Target) -> Option<SignalFirst> {
+        self.signal_first
+    }
+
+    fn send_first_signal(&mut self, _memory: usize, victim: &Target, signal: Signal) {
+        self.asked.push((victim.id, signal));
         if !self.deaf {
             self.end(*victim);
         }
@@ -714,14 +721,16 @@ fn a_victim_that_does_not_die_is_left_behind_at_the_deadline() {
 
 #[test]
 fn who_is_asked_first_has_the_time_that_there_is() {
+    let first = |name: &str| SignalFirst { signal: name.parse().unwrap(), grace: 2 * S };
+    let (all, of_rule) = (first("SIGTERM"), first("SIGHUP"));
     let mut config = Config::default();
-    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
-    for deaf in [false, true] {
+    config.kill.signal_first = Some(all);
+    for (deaf, rule) in [(false, None), (true, None), (true, Some(of_rule))] {
         let mut run = Run::new(0.5, &config);
-        run.sim.deaf = deaf;
+        (run.sim.deaf, run.sim.signal_first) = (deaf, rule);
         let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
         run.pass(120 * S);
-        assert_eq!(run.sim.asked, [hog]);
+        assert_eq!(run.sim.asked, [(hog, rule.unwrap_or(all).signal.signal())]);
         assert_eq!(run.killed().len(), usize::from(deaf));
     }
 }

@@ -8,6 +8,7 @@ use linux::pidfd::Signal;
 use super::governor::Governor;
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
+use crate::kill::SignalFirst;
 
 /// The state of a victim that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,9 @@ pub trait World {
 
     /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
+
+    /// Returns what this victim is sent before SIGKILL; `None` for what all are.
+    fn signal_first(&self, victim: &Self::Victim) -> Option<SignalFirst>;
 
     /// Sends the victim a signal that asks it to end.
     fn send_first_signal(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);

@@ -24,7 +24,7 @@ use crate::daemon::decide::sample::Sample;
 use crate::daemon::decide::world::{Progress, World};
 use crate::daemon::report::notify::Notifier;
 use crate::daemon::report::record::KillRecord;
-use crate::kill::{Fate, Method, Victim};
+use crate::kill::{Fate, Method, SignalFirst, Victim};
 
 /// Processes that are known, at most; more are not considered.
 pub const MAX_PROCESSES: u32 = 32 << 10;
@@ -326,6 +326,10 @@ impl World for System {
             Memory::Limited(_) => None,
         };
         self.notifier.no_kill_helps(reason, killed, &governor.explanation(), info.as_ref());
+    }
+
+    fn signal_first(&self, victim: &Choice) -> Option<SignalFirst> {
+        self.config.policy.signal_first(victim.rule)
     }
 
     fn send_first_signal(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
