@@ -2,6 +2,7 @@
 //! `memreap doctor`: prints what this kernel offers, what is missing, and what that costs.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -11,7 +12,7 @@ use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
 use linux::psi::{Pressure, Resource};
 use linux::release::Release;
-use linux::{Pid, Process, Root, pidfd, swaps, zram};
+use linux::{Pid, Process, Root, pidfd, process, swaps, zram};
 use rustix::process::{Resource as Limit, getrlimit};
 use serde::Serialize;
 
@@ -30,6 +31,12 @@ const MIN_WATERMARK_SCALE_FACTOR: u64 = 100;
 const MAX_EXPEDITE_CPU_PERCENT: u64 = 50;
 
 const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
+/// How many sysctls of the topics are checked.
+const SYSCTLS: usize = 2;
+
+/// The names of other daemons that kill when memory is short, of which the kernel keeps 15 bytes.
+const OTHER_KILLERS: [&str; 7] =
+    ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-moni"];
 
 /// Capabilities that help, by their numbers in capabilities(7).
 const CAPABILITIES: [(&str, u32, &str); 4] = [
@@ -151,6 +158,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
     findings.push(expedite_min(root));
     findings.push(expedite_cpu(root));
+    findings.push(other_killers(root));
     findings.push(pressure(root));
     findings.extend(cgroups(root));
     findings.push(swap(root));
@@ -276,6 +284,26 @@ fn expedite_cpu(root: &Root) -> Finding {
     }
 }
 
+fn other_killers(root: &Root) -> Finding {
+    let check =
+        Check::new("other killers", "two of them kill twice for one shortage, and by different rules");
+    let pids = match process::pids(root) {
+        Ok(pids) => pids,
+        Err(e) => return check.unknown(e),
+    };
+    let names = pids.filter_map(|pid| Process::open(root, pid).ok()?.comm().ok());
+    let running: BTreeSet<&str> = names
+        .filter_map(|name| OTHER_KILLERS.into_iter().find(|other| name.as_bytes() == other.as_bytes()))
+        .collect();
+    if running.is_empty() {
+        return check.is(State::Ok, "none runs");
+    }
+    let names: Vec<&str> = running.into_iter().collect();
+    check
+        .is(State::Off, format!("running: {}", names.join(", ")))
+        .remedy(format!("keep one: systemctl disable --now {}", names.join(" ")))
+}
+
 fn pressure(root: &Root) -> Finding {
     let check = Check::new("PSI", "tells how much time is lost to memory shortage");
     match Pressure::read(root, Resource::Memory) {
@@ -396,10 +424,26 @@ fn memlock(probes: &Probes) -> Finding {
     }
 }
 
+/// The findings for people: a kernel that has none of the topics lacks all of them for one reason.
+fn for_people(findings: &[Finding]) -> Cow<'_, [Finding]> {
+    let is_topic = |finding: &Finding| finding.remedy.as_deref() == Some(TOPICS_REMEDY);
+    let topics = findings.iter().filter(|finding| is_topic(finding)).count();
+    match findings.iter().position(is_topic) {
+        Some(first) if topics == Topic::ALL.len() + SYSCTLS => {
+            let mut shown: Vec<Finding> = findings.iter().filter(|f| !is_topic(f)).cloned().collect();
+            let check = Check::new("topics", "the kernel frees a victim's memory itself, and sooner");
+            let found = "not in this kernel; memreap works without";
+            shown.insert(first, check.is(State::Off, found).remedy(TOPICS_REMEDY));
+            shown.into()
+        }
+        _ => findings.into(),
+    }
+}
+
 /// As text: a line per thing, with what its lack costs and what to do about it.
 fn render(findings: &[Finding], probes: &Probes) -> String {
     let mut text = String::new();
-    for finding in findings {
+    for finding in for_people(findings).iter() {
         let state = match finding.state {
             State::Ok => "ok",
             State::Off => "off",
@@ -523,6 +567,21 @@ mod tests {
         );
         let text = render(&findings, &NONE);
         assert!(text.contains("MISSING pidfd") && text.ends_with("memreap cannot work here\n"), "{text}");
+        assert!(text.contains("off     topics") && !text.contains("topic reap"), "{text}");
+    }
+
+    #[test]
+    fn another_killer_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let killers = |dir: &Path| {
+            let findings = examine(&Root::at(dir), &ALL);
+            let finding = findings.into_iter().find(|f| f.thing == "other killers").unwrap();
+            (finding.state, finding.found)
+        };
+        write(dir.path(), &[("proc/1/comm", "systemd\n"), ("proc/2/comm", "earlyoomist\n")]);
+        assert_eq!(killers(dir.path()), (State::Ok, "none runs".to_owned()));
+        write(dir.path(), &[("proc/3/comm", "systemd-oomd\n"), ("proc/4/comm", "earlyoom\n")]);
+        assert_eq!(killers(dir.path()), (State::Off, "running: earlyoom, systemd-oomd".to_owned()));
     }
 
     #[test]

@@ -88,8 +88,7 @@ fn act(mut section: Section<'_, '_>) -> Act {
 }
 
 fn kill(mut section: Section<'_, '_>) -> Kill {
-    let mut kill = Kill::default();
-    kill.signal_first = signal_first(&mut section);
+    let mut kill = Kill { signal_first: signal_first(&mut section), ..Kill::default() };
     section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
     section.set("by_cgroup", &mut kill.by_cgroup, boolean);
     section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {
