@@ -18,11 +18,7 @@ version=$("$binary" --version | cut -d ' ' -f 2)
 arch=$(dpkg --print-architecture)
 maintainer=${DEB_MAINTAINER:-memreap developers <memreap@packages.debian.org>}
 
-install -D -m 755 "$binary" "$tree/usr/bin/memreap"
-install -D -m 644 "$here/memreap.service" "$tree/lib/systemd/system/memreap.service"
-install -D -m 644 "$here/memreap-sysctl.conf" "$tree/usr/lib/sysctl.d/60-memreap.conf"
-install -D -m 644 "$here/memreap-desktop.conf" "$tree/usr/share/doc/memreap/examples/memreap-desktop.conf"
-install -D -m 644 "$here/../docs/memreap.md" "$tree/usr/share/doc/memreap/memreap.md"
+UNIT_DIR=/lib/systemd/system ZSH_DIR=/usr/share/zsh/vendor-completions "$here/stage.sh" "$binary" "$tree"
 cat >"$tree/usr/share/doc/memreap/copyright" <<'EOF'
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: memreap
@@ -42,19 +38,8 @@ memreap ($version) unstable; urgency=medium
 
  -- $maintainer  ${released:-$(date -R)}
 EOF
-mkdir -p "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions" \
-    "$tree/usr/share/zsh/vendor-completions" "$tree/usr/share/fish/vendor_completions.d"
-"$binary" generate man "$tree/usr/share/man/man1"
-gzip -9n "$tree"/usr/share/man/man1/*
-"$binary" generate completions bash >"$tree/usr/share/bash-completion/completions/memreap"
-"$binary" generate completions zsh >"$tree/usr/share/zsh/vendor-completions/_memreap"
-"$binary" generate completions fish >"$tree/usr/share/fish/vendor_completions.d/memreap.fish"
-
 mkdir "$tree/DEBIAN"
-if [ -e "$here/memreap.toml" ]; then
-    install -D -m 644 "$here/memreap.toml" "$tree/etc/memreap.toml"
-    echo /etc/memreap.toml >"$tree/DEBIAN/conffiles"
-fi
+echo /etc/memreap.toml >"$tree/DEBIAN/conffiles"
 
 # dpkg-shlibdeps wants to run in a source tree.
 mkdir -p "$work/debian"

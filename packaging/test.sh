@@ -26,7 +26,13 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-for script in deb.sh dist.sh install.sh render.sh; do sh -n "$script"; done
+for script in deb.sh dist.sh install.sh render.sh stage.sh; do sh -n "$script"; done
+bash -n PKGBUILD
+if command -v rpmlint >/dev/null; then
+    rpmlint memreap.spec
+else
+    echo "rpmlint is not installed: memreap.spec was not checked"
+fi
 # The rendered manifest is the chart's.
 if command -v helm >/dev/null; then
     helm lint --quiet helm/memreap
