@@ -26,8 +26,8 @@ const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
 /// The least time over which a share of stalls is a reason to kill.
 const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
-/// How much of it all tasks must have stalled, not only some.
-const MIN_FULL_STALL_PERCENT: f64 = 50.0;
+/// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
+const MIN_FULL_STALL_PERCENT: f64 = 25.0;
 /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
 const AVERAGE_TIME: Duration = Duration::from_secs(20);
 /// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a

@@ -668,6 +668,17 @@ fn what_stalls_for_a_second_does_not_fit() {
     let without = first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 12));
     assert!(matches!(without, Some((at, Reason::Critical)) if at < S), "{without:?}");
     assert_eq!(first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 8)), None);
+    // Beside a process that computes on one of two CPUs, not all tasks can stall for more than half of the time.
+    let beside = |all| {
+        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        (0..20).any(|tick| {
+            let at = S / 10 * tick;
+            let stalled = Some([at, at.mul_f64(all)]);
+            let sample = Sample { at, total: 2 * GIB, available: 60 * MIB, stalled, ..Sample::default() };
+            matches!(governor.observe(sample), Advice::Kill(Reason::Stall))
+        })
+    };
+    assert!(beside(0.4) && !beside(0.2));
     // Samples are far apart when nothing happens: a stall just before the last of them is no long one.
     let mut governor = Governor::new(Act::default(), Duration::ZERO);
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
