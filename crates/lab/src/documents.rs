@@ -17,7 +17,7 @@
 //!
 //! [[table]]
 //! name = "face-off"
-//! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns
+//! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
 //! `lab report --documents` writes the tables. A test of the lab fails if a table differs from the files.
@@ -32,7 +32,7 @@ use serde::Deserialize;
 
 use crate::ab::results::{Metric, Results};
 use crate::faceoff::summary::Summary;
-use crate::faceoff::tables;
+use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};
 
 /// The documents with generated tables.
@@ -71,7 +71,7 @@ struct Row {
     file: Option<String>,
 }
 
-/// A document whose tables differ from the raw results.
+/// A document or picture that differs from the raw results.
 #[derive(Debug)]
 pub struct Outdated {
     /// Its path in the checkout.
@@ -80,7 +80,7 @@ pub struct Outdated {
     pub text: String,
 }
 
-/// Generates the tables of all documents below `repo` and returns the documents that differ.
+/// Generates the tables of all documents below `repo`, and the pictures of face-offs, and returns what differs.
 ///
 /// # Errors
 /// When a file cannot be read; when `tables.toml` names a file or a metric that does not exist, or a table
@@ -91,9 +91,10 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let mut files = BTreeMap::new();
     let mut tables = BTreeMap::new();
+    let mut outdated = Vec::new();
     for table in &manifest.table {
         let text = match &table.faceoff {
-            Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file)),
+            Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file), &mut outdated),
             None => markdown(table, repo, &mut files),
         };
         let text = text.with_context(|| format!("{}: table {}", path.display(), table.name))?;
@@ -113,7 +114,6 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             "{RESULTS_FOLDER}/{name}: no table uses it"
         );
     }
-    let mut outdated = Vec::new();
     let mut used = BTreeSet::new();
     for document in DOCUMENTS {
         let path = repo.join(document);
@@ -133,9 +133,15 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns the table of a face-off in Markdown.
-fn faceoff(path: &Path) -> Result<String> {
+/// Returns the table of a face-off in Markdown. The picture beside its file, `.svg`, is added to `outdated` if it
+/// differs.
+fn faceoff(path: &Path, outdated: &mut Vec<Outdated>) -> Result<String> {
     let summary: Summary = serde_json::from_str(&read(path)?).with_context(|| path.display().to_string())?;
+    let picture = path.with_extension("svg");
+    let text = plots::overview(&summary).context("no cell that could be drawn")? + "\n";
+    if fs::read_to_string(&picture).ok().as_ref() != Some(&text) {
+        outdated.push(Outdated { path: picture, text });
+    }
     Ok(tables::markdown(&summary))
 }
 

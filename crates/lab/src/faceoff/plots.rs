@@ -37,7 +37,7 @@ const FRAME_INTERVAL_MS: f64 = 10.0;
 const LINE_STYLES: usize = 9;
 
 /// The overview: the width of the loads' names, the height of a row and of the contestants' names.
-const OVERVIEW_LEFT: f64 = 132.0;
+const OVERVIEW_LEFT: f64 = 172.0;
 const OVERVIEW_ROW: f64 = 22.0;
 const OVERVIEW_HEAD: f64 = 34.0;
 /// A stall of less than each of these, in ms, has a colour of its own in the overview.
