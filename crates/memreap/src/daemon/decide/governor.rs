@@ -175,7 +175,14 @@ impl Governor {
 
     /// Whether there is no time for anything but SIGKILL.
     pub fn is_critical(&self) -> bool {
-        self.is_critical_after(Duration::ZERO) || self.outlook.available < self.critical_level()
+        self.is_critical_after(Duration::ZERO) || self.none_is_left()
+    }
+
+    /// Whether there is no memory, however much of swap is free. MemAvailable alone does not tell: it is what is left
+    /// above the watermarks, which may be far up (vm.watermark_scale_factor).
+    fn none_is_left(&self) -> bool {
+        let critical = self.critical_level();
+        self.samples.last().is_some_and(|now| now.available < critical && now.free < critical)
     }
 
     /// Whether memory and swap are critical by then.
@@ -278,9 +285,8 @@ impl Governor {
         }
         let [some, all] = self.outlook.stall_percent?;
         let span = now.at - self.since(SHARE_WINDOW)?.at;
-        // However much of swap is free: swapping out takes memory, too, and to zram nearly as much as it frees.
-        let none_left = self.outlook.available < self.critical_level();
-        if none_left && all >= NO_MEMORY_STALL_PERCENT {
+        // Swapping out takes memory, too, and to zram nearly as much as it frees.
+        if self.none_is_left() && all >= NO_MEMORY_STALL_PERCENT {
             return Some(Reason::Critical);
         }
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT && span >= MIN_STALL_SPAN;

@@ -16,6 +16,8 @@ pub struct Sample {
     pub total: u64,
     /// MemAvailable, or what is left of the limit: what can be allocated without swapping.
     pub available: u64,
+    /// MemFree, or what of the limit is not charged: what is available without any reclaim.
+    pub free: u64,
     /// All of swap: on disks, and in zram before compression.
     pub swap_total: u64,
     /// What of it is free.

@@ -325,6 +325,7 @@ impl World for Sim {
             at: self.now,
             total: self.total,
             available: self.available(),
+            free: 0,
             swap_total: self.swap_bytes,
             swap_free: self.swap_bytes - self.swapped,
             stalled: self.psi.then_some([self.stalled; 2]),
@@ -668,6 +669,24 @@ fn what_stalls_for_a_second_does_not_fit() {
     let without = first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 12));
     assert!(matches!(without, Some((at, Reason::Critical)) if at < S), "{without:?}");
     assert_eq!(first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 8)), None);
+    // What is below high watermarks is not available, but there.
+    let mut governor = Governor::new(Act::default(), Duration::ZERO);
+    for (free, kills) in [(30, false), (10, true)] {
+        let killed = (0..10).any(|_| {
+            let at = governor.last().map_or(Duration::ZERO, |last| last.at + S / 10);
+            let sample = Sample {
+                at,
+                total: 2 * GIB,
+                available: 10 * MIB,
+                free: free * MIB,
+                swap_total: GIB,
+                swap_free: GIB,
+                stalled: Some([at / 2, at / 5]),
+            };
+            matches!(governor.observe(sample), Advice::Kill(Reason::Critical))
+        });
+        assert_eq!(killed, kills, "{free} MiB");
+    }
     // Beside a process that computes on one of two CPUs, not all tasks can stall for more than half of the time.
     let beside = |all| {
         let mut governor = Governor::new(Act::default(), Duration::ZERO);

@@ -77,6 +77,7 @@ impl Machine {
             at,
             total: info.total,
             available: info.available,
+            free: info.free,
             swap_total: info.swap_total,
             swap_free: info.swap_free,
             stalled: stalled(self.pressure.as_ref(), buffer)?,
@@ -135,6 +136,7 @@ impl Limited {
             at,
             total: limit,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
+            free: limit.saturating_sub(current),
             // What is swapped out is not charged to this limit, wherever it goes.
             swap_free,
             stalled: stalled(self.pressure.as_ref(), buffer)?,
