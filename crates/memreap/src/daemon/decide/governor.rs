@@ -24,8 +24,6 @@ const RATE_WINDOW: Duration = Duration::from_millis(400);
 const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
 /// The time over which the share of stalls is taken.
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
-/// The least time over which a share of stalls is a reason to kill.
-const MIN_STALL_SPAN: Duration = Duration::from_millis(850);
 /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
 const MIN_FULL_STALL_PERCENT: f64 = 25.0;
 /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
@@ -248,15 +246,7 @@ impl Governor {
         let headroom = now.headroom();
         let time_left = (rate > STEADY_BYTES_PER_SECOND)
             .then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
-        let then = self.since(SHARE_WINDOW);
-        let stall_percent = then.and_then(|then| {
-            let (now_stalled, then_stalled) = (now.stalled?, then.stalled?);
-            let share = |which: usize| {
-                let stalled = now_stalled[which].saturating_sub(then_stalled[which]);
-                (stalled.as_secs_f64() / (now.at - then.at).as_secs_f64() * 100.0).min(100.0)
-            };
-            Some([share(0), share(1)])
-        });
+        let stall_percent = self.since(SHARE_WINDOW).and_then(|then| stall_percent(then, now));
         Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }
 
@@ -283,13 +273,15 @@ impl Governor {
         if self.average_stall_percent >= MAX_AVERAGE_STALL_PERCENT {
             return Some(Reason::Stall);
         }
-        let [some, all] = self.outlook.stall_percent?;
-        let span = now.at - self.since(SHARE_WINDOW)?.at;
+        let [_, all] = self.outlook.stall_percent?;
         // Swapping out takes memory, too, and to zram nearly as much as it frees.
         if self.none_is_left() && all >= NO_MEMORY_STALL_PERCENT {
             return Some(Reason::Critical);
         }
-        let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT && span >= MIN_STALL_SPAN;
+        // Of a whole second: what fits stalls without a break for most of one.
+        let then = self.samples.iter().rfind(|then| then.at + SHARE_WINDOW <= now.at)?;
+        let [some, all] = stall_percent(then, now)?;
+        let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
         (self.is_low() && stalled).then_some(Reason::Stall)
     }
 
@@ -332,4 +324,16 @@ impl Governor {
         }
         text
     }
+}
+
+/// Returns the share of the time between two samples in which some tasks stalled, and in which all did; `None`
+/// without PSI.
+fn stall_percent(then: &Sample, now: &Sample) -> Option<[f64; 2]> {
+    let (sums, before) = (now.stalled?, then.stalled?);
+    let span = (now.at - then.at).as_secs_f64();
+    let share = |which: usize| {
+        let stalled = sums[which].saturating_sub(before[which]).as_secs_f64();
+        (stalled / span * 100.0).min(100.0)
+    };
+    Some([share(0), share(1)])
 }
