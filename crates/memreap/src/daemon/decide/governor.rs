@@ -254,7 +254,8 @@ impl Governor {
     fn average_stall(&self, last: &Sample, now: &Sample) -> Option<f64> {
         let span = (now.at - last.at).as_secs_f64();
         let stalled = now.stalled?[1].saturating_sub(last.stalled?[1]).as_secs_f64().min(span);
-        let kept = (-span / AVERAGE_TIME.as_secs_f64()).exp();
+        let average_time = AVERAGE_TIME.as_secs_f64();
+        let kept = average_time / (average_time + span);
         let share = if span > 0.0 { stalled / span * 100.0 } else { 0.0 };
         Some(self.average_stall_percent * kept + share * (1.0 - kept))
     }
