@@ -6,9 +6,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linux::Root;
 use linux::cgroup::Hierarchy;
 use linux::scan::Scan;
+use linux::{Pid, Root};
 
 use super::ahead::ReadAhead;
 use super::examine::Examiner;
@@ -22,6 +22,9 @@ use crate::policy::Policy;
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
 pub(super) const MAX_CONSIDERED: usize = 32;
+
+/// What the threads may take to read this process's own memory.
+const REHEARSAL_TIME: Duration = Duration::from_secs(1);
 
 /// Chooses victims. All memory that it needs is allocated when it is made.
 pub struct Chooser {
@@ -77,6 +80,13 @@ impl Chooser {
         if soon {
             self.ahead.start_next(&mut self.population, policy, &now, &mut self.examiner);
         }
+    }
+
+    /// Has each of the threads that a choice may use read something, so that what they need is in memory. From
+    /// now on the child `dummy` of this process may be chosen, and no other one.
+    pub fn rehearse(&mut self, dummy: Pid) {
+        self.examiner.dummy = Some(dummy);
+        self.readers.rehearse(Instant::now() + REHEARSAL_TIME);
     }
 
     /// Forgets what was read of the processes. To be called when the policy has changed.

@@ -55,6 +55,8 @@ pub(super) struct Examiner {
     /// /sys/kernel/mm/ksm, where the kernel has it.
     ksm: Option<Dir>,
     own: Pid,
+    /// The only child of this process that may be chosen.
+    pub(super) dummy: Option<Pid>,
     /// The IDs of this process, its parent, and so on.
     pub(super) ancestry: Vec<Pid>,
     pub(super) cost: Cost,
@@ -80,6 +82,7 @@ impl Examiner {
             preference: (0, OomPreference::None),
             ksm: Dir::open(&root.sys().join("kernel/mm/ksm")).ok(),
             own: Pid::own(),
+            dummy: None,
             ancestry: target::ancestry(root),
             cost: Cost::default(),
         }
@@ -208,7 +211,7 @@ impl Examiner {
         // Whatever the policy says.
         reading.verdict.never |= pid.get() == 1
             || pid == self.own
-            || brief.ppid == Some(self.own)
+            || (brief.ppid == Some(self.own) && self.dummy != Some(pid))
             || self.ancestry.contains(&pid)
             || oom_score_adj == -1000;
         Ok(())

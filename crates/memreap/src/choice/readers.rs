@@ -177,10 +177,43 @@ impl Readers {
             let request = reader.lock();
             matches!(request.state, State::Idle).then_some((reader, request))
         });
-        // All of them are stuck.
-        let Some((reader, mut request)) = idle else { return Answer::Late };
+        match idle {
+            Some((reader, request)) => reader.ask(request, pid, file, deadline, take),
+            // All of them are stuck.
+            None => Answer::Late,
+        }
+    }
+
+    /// Has each thread that a caller waits for read this process's own memory, so that what it needs is
+    /// there.
+    pub(super) fn rehearse(&self, deadline: Instant) {
+        for reader in &self.readers {
+            let request = reader.lock();
+            reader.ask(request, Pid::own(), File::SmapsRollup, deadline, |content, _| Some(content));
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        for reader in self.readers.iter().chain([&self.background]) {
+            reader.lock().state = State::End;
+            reader.changed.notify_all();
+        }
+    }
+}
+
+impl Reader {
+    fn ask<T>(
+        &self,
+        mut request: MutexGuard<'_, Request>,
+        pid: Pid,
+        file: File,
+        deadline: Instant,
+        take: impl FnOnce(Content, &[u8; MAX_COMMAND_LINE_BYTES]) -> Option<T>,
+    ) -> Answer<T> {
         request.state = State::Asked(pid, file);
-        reader.changed.notify_all();
+        self.changed.notify_all();
         loop {
             match request.state {
                 State::Done(result) => {
@@ -201,21 +234,10 @@ impl Readers {
                     if matches!(request.state, State::Asked(..)) { State::Idle } else { State::Abandoned };
                 return Answer::Late;
             }
-            request = reader.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
+            request = self.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
 
-impl Drop for Readers {
-    fn drop(&mut self) {
-        for reader in self.readers.iter().chain([&self.background]) {
-            reader.lock().state = State::End;
-            reader.changed.notify_all();
-        }
-    }
-}
-
-impl Reader {
     fn new() -> Arc<Self> {
         let request = Request { state: State::Idle, text: [0; MAX_COMMAND_LINE_BYTES] };
         Arc::new(Self { request: Mutex::new(request), changed: Condvar::new() })

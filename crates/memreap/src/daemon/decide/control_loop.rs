@@ -154,13 +154,13 @@ impl<V> ControlLoop<V> {
     }
 
     /// Stops watching a memory, because its cgroup was removed or has enough; the last one takes its index.
-    pub fn swap_remove(&mut self, memory: usize, world: &mut impl World<Victim = V>) {
+    pub fn swap_remove(&mut self, memory: usize, world: &mut dyn World<Victim = V>) {
         // A cgroup can be removed only when no process is left in it.
         self.memories.swap_remove(memory).finish_pending(memory, Ending::Back, world);
     }
 
     /// The daemon stops, and waits for no victim.
-    pub fn stop(&mut self, world: &mut impl World<Victim = V>) {
+    pub fn stop(&mut self, world: &mut dyn World<Victim = V>) {
         for (index, memory) in self.memories.iter().enumerate() {
             memory.finish_pending(index, Ending::Late, world);
         }
@@ -179,7 +179,7 @@ impl<V> ControlLoop<V> {
     }
 
     /// Samples all memories once, and acts.
-    pub fn step(&mut self, world: &mut impl World<Victim = V>) -> Next {
+    pub fn step(&mut self, world: &mut dyn World<Victim = V>) -> Next {
         let mut next: Option<Duration> = None;
         for (index, memory) in self.memories.iter_mut().enumerate() {
             let Some(sample) = world.sample(index) else { continue };
@@ -218,7 +218,7 @@ impl<V> MemoryState<V> {
         memory: usize,
         sample: Sample,
         kill: &Kill,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) -> Option<Duration> {
         let now = sample.at;
         let advice = self.governor.observe(sample);
@@ -313,7 +313,7 @@ impl<V> MemoryState<V> {
         memory: usize,
         reason: Reason,
         now: &Sample,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) -> Result<V, Duration> {
         let chosen = world.choose(memory).map(|victim| (world.bytes_back(&victim, &self.governor), victim));
         let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.min_victim_bytes()) else {
@@ -368,7 +368,7 @@ impl<V> MemoryState<V> {
         memory: usize,
         reason: Reason,
         killed: bool,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) {
         if !std::mem::replace(&mut self.failed.reported, true) {
             world.no_kill_helps(memory, reason, killed, &self.governor);
@@ -381,7 +381,7 @@ impl<V> MemoryState<V> {
         victim: V,
         reason: Reason,
         kill: &Kill,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) {
         let (group_processes, group_bytes) = world.group_size(&victim);
         let bytes = world.bytes_back(&victim, &self.governor);
@@ -406,7 +406,7 @@ impl<V> MemoryState<V> {
         memory: usize,
         mut killed: u64,
         group_bytes: u64,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) -> u64 {
         let at = world.now();
         let taken_by_others = |batch: &Batch| {
@@ -428,7 +428,7 @@ impl<V> MemoryState<V> {
 
     /// Ends the wait for a victim, if there is one, so that every kill is reported. `dying` is the ending of
     /// a victim that still has its memory.
-    fn finish_pending(&self, memory: usize, dying: Ending, world: &mut impl World<Victim = V>) {
+    fn finish_pending(&self, memory: usize, dying: Ending, world: &mut dyn World<Victim = V>) {
         if let State::Killed { .. } = self.state {
             let ending = match world.progress(memory) {
                 Progress::Ended(ending) => ending,
@@ -444,7 +444,7 @@ impl<V> MemoryState<V> {
         memory: usize,
         now: Duration,
         advice: Advice,
-        world: &mut impl World<Victim = V>,
+        world: &mut dyn World<Victim = V>,
     ) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-/// The least that a victim must give back: all memory divided by the first, but at most the second.
+/// The least that a victim must give back: all memory divided by this, ...
 const MIN_VICTIM_DIVISOR: u64 = 1024;
-const MAX_MIN_VICTIM_BYTES: u64 = 16 << 20;
+/// ... but at most this.
+pub const MAX_MIN_VICTIM_BYTES: u64 = 16 << 20;
 
 /// What was read at one time. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

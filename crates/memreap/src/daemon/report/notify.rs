@@ -3,6 +3,7 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -79,6 +80,22 @@ impl Notifier {
             None => None,
         };
         Ok(Self { journal, service, history, server, warner, metrics: Metrics::default(), last_error: None })
+    }
+
+    /// A notifier that writes to /dev/null, and tells nobody.
+    ///
+    /// # Errors
+    /// When there is no /dev/null.
+    pub fn silent() -> io::Result<Self> {
+        Ok(Self {
+            journal: Journal::null()?,
+            service: Service::default(),
+            history: Some(History::null()?),
+            server: None,
+            warner: None,
+            metrics: Metrics::default(),
+            last_error: None,
+        })
     }
 
     /// Returns the descriptor that is readable when a client wants metrics.

@@ -17,7 +17,7 @@ use super::text::Text;
 const MAX_MESSAGE_BYTES: usize = 512;
 
 /// The service manager that has started the daemon, if one has and wants notifications.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Service {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,

@@ -123,7 +123,7 @@ impl Daemon {
 
     /// Watches cgroups that are close to their limit, and no longer those that are not. They come and go at any
     /// time, but they matter only under pressure, and a cgroup's pressure is part of the machine's.
-    fn find_limits(&mut self) {
+    pub(super) fn find_limits(&mut self) {
         let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| self.system.limit_search_is_due()) else {
             return;
         };

@@ -14,6 +14,7 @@ mod calls {
 }
 mod event_loop;
 mod limits;
+mod rehearsal;
 pub mod sampler;
 mod sandbox;
 mod signals;

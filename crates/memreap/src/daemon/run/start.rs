@@ -14,6 +14,7 @@ use linux::scan::Scan;
 use linux::{Dir, Root, own_memory};
 
 use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
+use super::rehearsal::{Dummy, rehearse};
 use super::sampler::{self, Limited, Machine, Memory, set_policy_total};
 use super::sandbox::{self, Access};
 use super::signals::Signals;
@@ -51,6 +52,8 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let root = Root::system();
     // Before threads are started, which inherit the signal mask.
     let signals = Signals::catch().context("cannot catch signals")?;
+    let dummy = Dummy::fork().context("cannot start the process that the start kills")?;
+    let silent = Notifier::silent().context("/dev/null")?;
     let mut notifier = Notifier::open(&config)?;
     // Fails without CAP_SYS_RESOURCE; the unit sets it, too.
     let _ = sandbox::exempt_from_oom();
@@ -99,13 +102,14 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     for missing in sandbox::enter(&access) {
         system.notifier.note(format_args!("{missing}"));
     }
-    // What is needed from now on is what the rehearsal needs. In the sandbox: this shows that the sandbox
-    // permits what a choice needs.
     own_memory::release_unused();
     if let Err(e) = sandbox::lock_memory() {
         system.notifier.note(format_args!("memory is not locked, and may be swapped out: {e}"));
     }
-    system.rehearse();
+    let mut daemon = Daemon { hierarchy, signals, trigger, control_loop, system };
+    daemon.find_limits();
+    let system = &mut daemon.system;
+    rehearse(system, dummy, silent);
     let mode = if dry_run { ", without sending signals (--dry-run)" } else { "" };
     let method = system.reapers.method().name();
     let what = match system.memories[0].cgroup() {
@@ -113,7 +117,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         None => "the machine's memory",
     };
     system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
-    Ok(Daemon { hierarchy, signals, trigger, control_loop, system })
+    Ok(daemon)
 }
 
 /// Opens the machine's memory, or in a container with a limit, that.

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
-use linux::Dir;
 use linux::cgroup::{Cgroup, Hierarchy};
 use linux::pidfd::{PidFd, Signal, SignalFlags};
 use linux::scan::Scan;
+use linux::{Dir, Pid};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
@@ -140,11 +140,10 @@ impl System {
         &self.config
     }
 
-    /// Chooses a victim without effect, so that all code and memory that a choice needs is there.
-    pub fn rehearse(&mut self) {
-        let by_cgroup = self.config.kill.by_cgroup;
-        let _ = self.chooser.choose(&self.config.policy, Scope::All { by_cgroup });
-        let _ = self.memories[0].sample(Duration::ZERO, &mut self.buffer[..]);
+    /// Has the threads of the chooser work once, and not even `dummy` be too small for the next choice.
+    pub fn rehearse(&mut self, dummy: Pid) {
+        self.samples[0] = Sample::default();
+        self.chooser.rehearse(dummy);
     }
 
     /// Whether cgroups with limits are to be searched for: each search walks the cgroup tree.

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The rehearsal: the daemon goes once through a shortage and a kill when it starts, with a child of its own as
+//! the victim.
+//!
+//! Its memory is locked page by page, as it is used. Code that has never run would be read from a disk, or
+//! wait for reclaim, exactly when there is no memory: some forty pages, a second in all, before the first
+//! kill. It also shows that the sandbox permits all that a kill needs.
+
+use std::ffi::CStr;
+use std::fs;
+use std::hint::black_box;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use linux::pidfd::{PidFd, Signal};
+use linux::process::Comm;
+use linux::{Pid, child};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitOptions, waitpid};
+
+use super::system::System;
+use crate::choice::{Choice, Cost};
+use crate::daemon::decide::control_loop::ControlLoop;
+use crate::daemon::decide::governor::Governor;
+use crate::daemon::decide::reason::{Ending, Reason};
+use crate::daemon::decide::sample::{MAX_MIN_VICTIM_BYTES, Sample};
+use crate::daemon::decide::world::{Progress, World};
+use crate::daemon::report::notify::Notifier;
+use crate::kill::SignalFirst;
+
+/// The time between two samples, as the control loop sees it, and the time that is waited.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+const STEP_PAUSE: Duration = Duration::from_millis(1);
+/// The time before the shortage begins, as the control loop sees it.
+const CALM_TIME: Duration = Duration::from_millis(200);
+/// Not "memreap", which is never chosen.
+const DUMMY_NAME: &CStr = c"mr-dummy";
+/// What may be spent on preparing for a choice.
+const PREPARATION_TIME: Duration = Duration::from_millis(20);
+/// The child is gone after a few; but it may have to wait for a CPU.
+const MAX_STEPS: u32 = 1000;
+
+/// A child that does nothing until it is killed, or until this is dropped.
+pub(super) struct Dummy {
+    pid: Pid,
+    /// Closed when this process ends, however it does.
+    pipe: OwnedFd,
+}
+
+impl Dummy {
+    /// Forks. To be called before threads are started.
+    ///
+    /// # Errors
+    /// When there is no room for another process.
+    pub(super) fn fork() -> io::Result<Self> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut writer = Some(writer);
+        let work = || {
+            drop(writer.take());
+            // Else it could not be chosen.
+            let _ = rustix::thread::set_name(DUMMY_NAME);
+            let _ = fs::write("/proc/self/oom_score_adj", "1000");
+            // Returns when the parent's end is closed.
+            let _ = rustix::io::read(&reader, &mut [0]);
+            0
+        };
+        // SAFETY: there are no other threads (see above), so the child may do all that a process may.
+        let pid = unsafe { child::fork(work) }?;
+        let pipe = writer.ok_or_else(|| io::Error::other("the pipe is gone"))?;
+        Ok(Self { pid, pipe })
+    }
+
+    /// Returns the dummy as a victim; `None` when the kernel has no pidfds.
+    fn choice(&self) -> Option<Choice> {
+        Some(Choice {
+            pidfd: PidFd::open(self.pid).ok()?,
+            pid: self.pid,
+            comm: Comm::new(DUMMY_NAME.to_bytes())?,
+            uid: 0,
+            // There is none with that name.
+            cgroup: b"/memreap/dummy".iter().copied().collect(),
+            bytes: MAX_MIN_VICTIM_BYTES,
+            exact: false,
+            vm_size: 0,
+            group: None,
+            rule: None,
+            cost: Cost::default(),
+        })
+    }
+
+    /// Has it end, if it was not killed, and waits for that.
+    fn end(self) {
+        drop(self.pipe);
+        // It was this process's child, and nobody else waits for it.
+        let _ = waitpid(Some(self.pid.into()), WaitOptions::empty());
+    }
+}
+
+/// Goes through a shortage and the kill of the dummy. Nobody is told.
+pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
+    let notifier = std::mem::replace(&mut system.notifier, silent);
+    let mut control_loop = ControlLoop::new(system.config(), 1);
+    system.rehearse(dummy.pid);
+    // The compiler must not make copies of the system's functions, of which only the copies would be in
+    // memory.
+    let world: &mut dyn World<Victim = Choice> = black_box(system);
+    let mut stage = Stage { victim: dummy.choice(), at: Duration::ZERO, is_over: false, world };
+    if let Some(governor) = control_loop.governor(0) {
+        stage.warn(0, governor);
+    }
+    // What is begun in advance the first time is taken the second time.
+    for _ in 0..2 {
+        stage.prepare(PREPARATION_TIME, true);
+        thread::sleep(PREPARATION_TIME);
+    }
+    for _ in 0..MAX_STEPS {
+        if stage.victim.is_some() {
+            control_loop.pressure_reported(stage.at);
+        }
+        control_loop.step(&mut stage);
+        if stage.is_over {
+            break;
+        }
+        thread::sleep(STEP_PAUSE);
+    }
+    control_loop.stop(&mut stage);
+    system.notifier = notifier;
+    dummy.end();
+}
+
+/// The system, but for a shortage that is not there, and for the choice of the victim.
+struct Stage<'a> {
+    world: &'a mut dyn World<Victim = Choice>,
+    victim: Option<Choice>,
+    at: Duration,
+    is_over: bool,
+}
+
+impl World for Stage<'_> {
+    type Victim = Choice;
+
+    fn now(&self) -> Duration {
+        self.at
+    }
+
+    fn sample(&mut self, memory: usize) -> Option<Sample> {
+        let real = self.world.sample(memory)?;
+        self.at += SAMPLE_INTERVAL;
+        let calm = Sample { at: self.at, stalled: Some([self.at; 2]), ..real };
+        let short = Sample { available: 0, free: 0, swap_free: 0, ..calm };
+        Some(if self.at > CALM_TIME { short } else { calm })
+    }
+
+    fn prepare(&mut self, budget: Duration, soon: bool) {
+        self.world.prepare(budget, soon);
+    }
+
+    fn choose(&mut self, memory: usize) -> Option<Choice> {
+        // The real one is let go.
+        let _ = self.world.choose(memory);
+        self.victim.take()
+    }
+
+    fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {
+        self.world.bytes_back(victim, governor)
+    }
+
+    fn group_size(&self, victim: &Choice) -> (u32, u64) {
+        self.world.group_size(victim)
+    }
+
+    fn warn(&mut self, memory: usize, governor: &Governor) {
+        self.world.warn(memory, governor);
+    }
+
+    fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
+        self.is_over = true;
+    }
+
+    fn signal_first(&self, _victim: &Choice) -> Option<SignalFirst> {
+        None
+    }
+
+    fn send_first_signal(&mut self, _memory: usize, _victim: &Choice, _signal: Signal) {}
+
+    fn kill(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
+        self.world.kill(memory, victim, reason, governor);
+    }
+
+    fn kill_another(&mut self, _memory: usize) -> Option<u64> {
+        None
+    }
+
+    fn progress(&mut self, memory: usize) -> Progress {
+        self.world.progress(memory)
+    }
+
+    fn has_exited(&mut self, victim: &Choice) -> bool {
+        self.world.has_exited(victim)
+    }
+
+    fn finish(&mut self, memory: usize, ending: Ending) {
+        self.is_over = true;
+        self.world.finish(memory, ending);
+    }
+}
