@@ -61,8 +61,10 @@ impl Scenario for Daemon {
         };
         swap::on(SWAP_BYTES)?;
         let ran = defend(innocent_bytes, hogs, method, out);
-        // The log explains what the daemon did.
-        out.out(&fs::read_to_string(LOG).unwrap_or_default());
+        // They explain what the daemon did.
+        for path in [LOG, HISTORY] {
+            out.out(&fs::read_to_string(path).unwrap_or_default());
+        }
         ran
     }
 }
@@ -81,7 +83,12 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let group = TemporaryCgroup::new("app", "memory")?;
     // Many processes are to be killed as one.
     group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
+    // In a cgroup of its own, as a service manager starts it.
+    let service = TemporaryCgroup::new("service", "memory")?;
+    service.join()?;
     let daemon = Running::start()?;
+    service.leave()?;
+    let fetched = daemon.major_faults()?;
 
     out.progress("memory runs out");
     let mut growing = Vec::new();
@@ -102,14 +109,16 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
         let status = hog.wait()?;
         ensure!(status.terminating_signal() == Some(libc::SIGKILL), "the hog ended by itself: {status:?}");
     }
+    let fetched = daemon.major_faults()? - fetched;
     let over = Instant::now();
     spared.wait_until(|| over.elapsed() >= QUIET_TIME).context(INNOCENT)?;
     daemon.end()?;
 
     let by_kernel = oom_kills()? - killed_by_kernel;
     ensure!(by_kernel == 0, "the kernel's OOM killer was faster, {by_kernel} times");
+    // Here from swap, elsewhere from a disk that is busy.
+    ensure!(fetched == 0, "the daemon waited for {fetched} pages of its own before it had killed");
     let text = fs::read_to_string(HISTORY).context(HISTORY)?;
-    out.note(text.trim_end());
     let kills = text.lines().map(serde_json::from_str).collect::<Result<Vec<Kill>, _>>().context(HISTORY)?;
     let [kill] = &kills[..] else { bail!("one kill was enough, but there were {}", kills.len()) };
     ensure!(pids.iter().any(|pid| pid.as_raw_pid() == kill.pid), "{} is no hog", kill.pid);
@@ -162,6 +171,15 @@ impl Running {
                 return Ok(daemon);
             }
         }
+    }
+
+    /// Returns how many pages the daemon has waited for since it began.
+    fn major_faults(&self) -> Result<u64> {
+        let path = format!("/proc/{}/stat", self.0.id());
+        let stat = fs::read_to_string(&path).with_context(|| path.clone())?;
+        // Fields 3 and on follow the name.
+        let (_, fields) = stat.rsplit_once(')').with_context(|| path.clone())?;
+        fields.split_whitespace().nth(9).and_then(|n| n.parse().ok()).context(path)
     }
 
     /// Ends the daemon, as a service manager does.
