@@ -93,7 +93,7 @@ fn kill() {
     let reapers = Reapers::new(Method::best(), false).unwrap();
     let mut control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let scan = Scan::open(&root).unwrap();
-    let mut system = System::new(memory, chooser, reapers, config, false, scan, cgroups, notifier);
+    let mut system = System::new(memory, chooser, reapers, config, false, scan, cgroups, notifier).unwrap();
     let noted = File::open(&past).unwrap();
     let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
     let began = Instant::now();

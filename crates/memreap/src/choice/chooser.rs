@@ -2,11 +2,12 @@
 //! The chooser: what it knows, and how that is kept up to date between choices.
 
 use std::collections::BinaryHeap;
+use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linux::cgroup::Hierarchy;
+use linux::cgroup::{Hierarchy, OomPreference};
 use linux::scan::Scan;
 use linux::{Pid, Root};
 
@@ -18,7 +19,7 @@ use super::population::Population;
 use super::readers::Readers;
 use super::result::{Considered, Cost};
 use super::search::Candidate;
-use crate::policy::Policy;
+use crate::policy::{Policy, Subject};
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
 pub(super) const MAX_CONSIDERED: usize = 32;
@@ -82,11 +83,22 @@ impl Chooser {
         }
     }
 
-    /// Has each of the threads that a choice may use read something, so that what they need is in memory. From
-    /// now on the child `dummy` of this process may be chosen, and no other one.
-    pub fn rehearse(&mut self, dummy: Pid) {
+    /// Goes through all that a choice may need, so that it is in memory then. From now on the child `dummy` of
+    /// this process may be chosen, and no other one.
+    pub fn rehearse(&mut self, policy: &Policy, dummy: Pid) {
         self.examiner.dummy = Some(dummy);
         self.readers.rehearse(Instant::now() + REHEARSAL_TIME);
+        self.rehearse_group(policy, dummy);
+        // To go through all rules.
+        black_box(policy.judge(&Subject {
+            pid: dummy,
+            comm: b"-",
+            command_line: b"-",
+            uid: u32::MAX,
+            cgroup: b"/-.slice/-.slice/-.scope/-",
+            oom_score_adj: 0,
+            preference: OomPreference::None,
+        }));
     }
 
     /// Forgets what was read of the processes. To be called when the policy has changed.

@@ -12,6 +12,7 @@ use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::MaybeUninit;
 
+use linux::cgroup::Cgroup;
 use linux::{Dir, Pid, scan};
 
 use super::cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES, is_below};
@@ -228,6 +229,11 @@ impl Groups {
                 scan::ids(text).for_each(&mut each);
             }
         }
+    }
+
+    /// Opens the cgroup with this path.
+    pub(super) fn cgroup(&self, path: &[u8]) -> Option<Cgroup> {
+        Cgroup::open(&self.root, path).ok()
     }
 
     /// Opens a cgroup's directory.

@@ -34,7 +34,9 @@ mod selection;
 mod table;
 #[cfg(test)]
 mod tests;
+mod thread;
 
 pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
 pub use chooser::Chooser;
 pub use result::{Choice, Considered, Cost, Group, Scope};
+pub use thread::{ChooserThread, NoVictim};

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use linux::cgroup::Cgroup;
 use linux::process::Comm;
 use linux::{Pid, PidFd};
 
@@ -57,6 +58,8 @@ pub struct Choice {
     pub vm_size: u64,
     /// Its leaf cgroup; `None` without the memory controller.
     pub group: Option<Group>,
+    /// That cgroup, if there are others in it that may be killed with it.
+    pub leaf: Option<Cgroup>,
     /// The rule that decided about it.
     pub rule: Option<u16>,
     /// What the choice cost.

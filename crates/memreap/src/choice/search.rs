@@ -55,18 +55,22 @@ pub(super) trait Scores {
 }
 
 /// Returns the candidate with the greatest exact score: the same as if all were read exactly, because none is
-/// left out whose upper bound could beat the best. Leaves those that were not read exactly in the heap,
+/// left out whose upper bound could beat the best. One with a score below `floor` is of no interest. Leaves those that were not read exactly in the heap,
 /// except for those that [`Scores`] has dismissed.
 pub(super) fn best<R: Scores>(
     candidates: &mut BinaryHeap<Candidate>,
     scores: &mut R,
+    floor: u64,
 ) -> Option<(u64, R::Found)> {
     let mut best: Option<(Candidate, R::Found)> = None;
     // One whose lower bound is above the best that was read exactly, with the lower bound as its bound.
     let mut leader: Option<Candidate> = None;
     loop {
         let to_beat = leader.or(best.as_ref().map(|(best, _)| *best));
-        let next = candidates.peek().copied().filter(|next| to_beat.is_none_or(|b| next.rank() > b.rank()));
+        let next = candidates
+            .peek()
+            .copied()
+            .filter(|next| next.bound >= floor && to_beat.is_none_or(|b| next.rank() > b.rank()));
         let to_read = match (next, leader) {
             (None, None) => break,
             (None, Some(winner)) => {
@@ -92,7 +96,9 @@ pub(super) fn best<R: Scores>(
             (Some(next), None) => {
                 candidates.pop();
                 let known = scores.lower_bound(next.index).map(|bound| Candidate { bound, ..next });
-                if known.is_some_and(|known| to_beat.is_none_or(|b| known.rank() > b.rank())) {
+                if known.is_some_and(|known| {
+                    known.bound >= floor && to_beat.is_none_or(|b| known.rank() > b.rank())
+                }) {
                     leader = known;
                     continue;
                 }
@@ -105,7 +111,7 @@ pub(super) fn best<R: Scores>(
             best = Some((read, found));
         }
     }
-    best.map(|(candidate, found)| (candidate.bound, found))
+    best.map(|(candidate, found)| (candidate.bound, found)).filter(|(score, _)| *score >= floor)
 }
 
 #[cfg(test)]
@@ -231,12 +237,16 @@ mod tests {
                 .filter(|p| !p.verdict.never && !p.gone)
                 .max_by_key(|p| (p.verdict.score(p.exact), Reverse(p.pid)))
                 .map(|p| (p.verdict.score(p.exact), p.pid));
-            assert_eq!(best(&mut heap, &mut population), expected, "round {round}");
+            // Just what the best has, just more, or nothing.
+            let best_score = expected.map_or(0, |(score, _)| score);
+            let floor = [0, best_score, best_score + 1][rng.below(3) as usize];
+            let expected = expected.filter(|(score, _)| *score >= floor);
+            assert_eq!(best(&mut heap, &mut population, floor), expected, "round {round}");
             assert!(population.exacts <= population.fresh_bounds);
             decided += usize::from(population.cached > 0);
             repeated += usize::from(population.cached > 1);
         }
-        assert!(decided > 1000 && repeated > 20, "{decided} {repeated}");
+        assert!(decided > 700 && repeated > 15, "{decided} {repeated}");
     }
 
     #[test]
@@ -263,7 +273,7 @@ mod tests {
             })
             .collect();
         let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
-        assert_eq!(best(&mut heap, &mut population), Some((100_000, 1000)));
+        assert_eq!(best(&mut heap, &mut population, 0), Some((100_000, 1000)));
         assert_eq!((population.fresh_bounds, population.exacts), (1, 1));
         assert_eq!(heap.len(), 999);
     }
@@ -292,7 +302,7 @@ mod tests {
                 .map(|(index, p)| Candidate { bound: p.stale, pid: p.pid, index, fresh: false })
                 .collect();
             let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
-            let found = best(&mut heap, &mut population);
+            let found = best(&mut heap, &mut population, 0);
             (found, population.exacts, population.cached)
         };
         let hog = Some((900, 2));

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use linux::cgroup::Cgroup;
 use linux::scan::Failure;
 use linux::{Pid, PidFd};
 
@@ -55,7 +56,7 @@ impl Chooser {
         let cost = &mut self.examiner.cost;
         cost.processes = u32::try_from(processes).unwrap_or(u32::MAX).saturating_add(table.not_stored);
         cost.took = began.elapsed();
-        let (found, group) = found?;
+        let (found, group, leaf) = found?;
         Some(Choice {
             pidfd: found.pidfd,
             pid: found.pid,
@@ -66,6 +67,7 @@ impl Chooser {
             exact: found.exact,
             vm_size: found.reading.vm_size,
             group,
+            leaf,
             rule: found.reading.verdict.rule,
             cost: self.examiner.cost,
         })
@@ -99,6 +101,7 @@ impl Chooser {
                 exact: false,
                 vm_size: reading.vm_size,
                 group: None,
+                leaf: None,
                 rule: reading.verdict.rule,
                 cost: Cost { took: began.elapsed(), ..Cost::default() },
             });
@@ -106,7 +109,29 @@ impl Chooser {
         None
     }
 
-    fn select(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<(Found, Option<Group>)> {
+    /// Goes through the choice of a cgroup, and of a process in it, with the cgroup of `dummy`.
+    pub(super) fn rehearse_group(&mut self, policy: &Policy, dummy: Pid) {
+        let now = self.population.begin_round(&mut self.examiner);
+        self.membership.find_cgroups(&mut self.examiner);
+        let within = Within::Anywhere;
+        let mut selection =
+            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
+        selection.best_group();
+        let table = &selection.chooser.population.table;
+        let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
+        let groups = selection.chooser.membership.groups.as_ref();
+        if let Some(leaf) = reading.and_then(|reading| groups?.leaf(reading.cgroup_hash)) {
+            GroupSelection(&mut selection).exact(u32::try_from(leaf).unwrap_or(u32::MAX));
+            selection.best_member(leaf, true);
+            selection.best_member(leaf, false);
+        }
+    }
+
+    fn select(
+        &mut self,
+        policy: &Policy,
+        scope: Scope<'_>,
+    ) -> Option<(Found, Option<Group>, Option<Cgroup>)> {
         let now = self.population.begin_round(&mut self.examiner);
         let within = match scope {
             Scope::All { .. } => {
@@ -118,21 +143,26 @@ impl Chooser {
                 Within::Below(path)
             }
         };
-        let mut selection = Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within };
-        let mut best = selection.best_process();
-        if let Scope::All { by_cgroup: true } = scope
-            && let Some((score, leaf)) = selection.best_group()
-            && best.as_ref().is_none_or(|(process, _)| score > *process)
-            && selection.chooser.membership.list_leaf(leaf, &mut selection.chooser.examiner)
+        let mut selection =
+            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
+        // First, so that no process is read exactly that a cgroup beats anyway.
+        let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
+        let (floor, leaf) = by_cgroup.then(|| selection.best_group()).flatten().unzip();
+        let mut best = selection.best_process(floor.unwrap_or(0));
+        if best.is_none()
+            && let Some((leaf, oom_group)) = leaf
         {
-            selection.within = Within::Leaf(leaf);
-            selection.chooser.considered.clear();
             // A group that has just vanished has no process.
-            best = selection.best_process().or(best);
+            best = selection.best_member(leaf, oom_group).or_else(|| selection.best_process(0));
         }
         let (_, found) = best?;
         let group = selection.describe_group(&found);
-        Some((found, group))
+        let leaf = group.filter(|group| group.expendable && group.processes > 1).and_then(|_| {
+            let cgroup = self.membership.groups.as_ref()?.cgroup(&found.cgroup)?;
+            // It may be another one with that path by now.
+            (cgroup.contains(found.pid) == Ok(true)).then_some(cgroup)
+        });
+        Some((found, group, leaf))
     }
 }
 
@@ -144,11 +174,26 @@ struct Selection<'a> {
     /// How long exact readings may still take.
     time_left: Duration,
     within: Within<'a>,
+    /// Processes are read exactly if need be.
+    exactly: bool,
 }
 
 impl Selection<'_> {
-    /// Returns the process with the greatest score, and the score.
-    fn best_process(&mut self) -> Option<(u64, Found)> {
+    /// Returns the best process of a leaf. If all of it is killed with it, one that may be the best.
+    fn best_member(&mut self, leaf: usize, oom_group: bool) -> Option<(u64, Found)> {
+        if !self.chooser.membership.list_leaf(leaf, &mut self.chooser.examiner) {
+            return None;
+        }
+        let outside = std::mem::replace(&mut self.within, Within::Leaf(leaf));
+        self.exactly = !oom_group;
+        self.chooser.considered.clear();
+        let best = self.best_process(0);
+        (self.within, self.exactly) = (outside, true);
+        best
+    }
+
+    /// Returns the process with the greatest score, if that is at least `floor`, and the score.
+    fn best_process(&mut self, floor: u64) -> Option<(u64, Found)> {
         let mut heap = std::mem::take(&mut self.chooser.heap);
         heap.clear();
         let members = match self.within {
@@ -170,7 +215,7 @@ impl Selection<'_> {
                 heap.push(Candidate { bound, pid: entry.pid.get(), index, fresh: false });
             }
         }
-        let best = best(&mut heap, self);
+        let best = best(&mut heap, self, floor);
         // The next ones.
         while self.chooser.considered.len() < MAX_CONSIDERED
             && let Some(next) = heap.pop()
@@ -181,10 +226,18 @@ impl Selection<'_> {
         best
     }
 
-    /// Returns the leaf cgroup with the greatest score that may be killed as a whole, and the score.
-    fn best_group(&mut self) -> Option<(u64, usize)> {
+    /// Returns the leaf cgroup with the greatest score that may be killed as a whole, whether it always is
+    /// (memory.oom.group), and the score.
+    fn best_group(&mut self) -> Option<(u64, (usize, bool))> {
+        self.chooser.membership.groups.as_ref().filter(|groups| groups.controlled())?;
+        // Whether a group may be killed depends on all that are in it.
+        for index in 0..self.chooser.population.table.len() {
+            if self.chooser.population.table.get(index).reading.is_none() {
+                self.read(index, Detail::Memory);
+            }
+        }
         let chooser = &mut *self.chooser;
-        let groups = chooser.membership.groups.as_mut().filter(|groups| groups.controlled())?;
+        let groups = chooser.membership.groups.as_mut()?;
         groups.tally(chooser.population.table.entries());
         let mut heap = std::mem::take(&mut chooser.heap);
         heap.clear();
@@ -197,7 +250,7 @@ impl Selection<'_> {
             let bound = verdict.score(bytes);
             heap.push(Candidate { bound, pid: id, index: id.unsigned_abs(), fresh: true });
         });
-        let best = best(&mut heap, &mut GroupSelection(self));
+        let best = best(&mut heap, &mut GroupSelection(self), 0);
         self.chooser.heap = heap;
         best
     }
@@ -322,7 +375,7 @@ impl Scores for Selection<'_> {
     fn lower_bound(&mut self, index: u32) -> Option<u64> {
         let index = index as usize;
         let chooser = &mut *self.chooser;
-        if chooser.examiner.ksm_runs() {
+        if !self.exactly || chooser.examiner.ksm_runs() {
             return None;
         }
         let pid = chooser.population.table.get(index).pid;
@@ -352,6 +405,9 @@ impl Scores for Selection<'_> {
     fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
         let index = index as usize;
         let (pidfd, reading) = self.open(index)?;
+        if !self.exactly {
+            return self.found(index, pidfd, reading, reading.estimate(), false);
+        }
         let chooser = &mut *self.chooser;
         let began = Instant::now();
         let answer = chooser.readers.private(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
@@ -359,9 +415,9 @@ impl Scores for Selection<'_> {
         let (bytes, exact) = match answer {
             Answer::Read(private) => {
                 chooser.examiner.cost.exact += 1;
-                if private.own >= MIN_CACHED_BYTES
-                    && let Ok(another) = PidFd::open(pidfd.opened_as())
-                {
+                let large =
+                    private.own >= MIN_CACHED_BYTES || chooser.examiner.dummy == Some(pidfd.opened_as());
+                if large && let Ok(another) = PidFd::open(pidfd.opened_as()) {
                     let round = chooser.population.table.round;
                     chooser.ahead.remember(another, private, &reading, round, &mut chooser.examiner);
                 }
@@ -385,7 +441,7 @@ impl Scores for Selection<'_> {
 struct GroupSelection<'a, 'b>(&'a mut Selection<'b>);
 
 impl Scores for GroupSelection<'_, '_> {
-    type Found = usize;
+    type Found = (usize, bool);
 
     fn fresh_bound(&mut self, _index: u32) -> Option<u64> {
         None
@@ -395,16 +451,16 @@ impl Scores for GroupSelection<'_, '_> {
         None
     }
 
-    fn cached(&mut self, _index: u32) -> Option<(u64, usize)> {
+    fn cached(&mut self, _index: u32) -> Option<(u64, (usize, bool))> {
         None
     }
 
-    fn exact(&mut self, index: u32) -> Option<(u64, usize)> {
+    fn exact(&mut self, index: u32) -> Option<(u64, (usize, bool))> {
         let index = index as usize;
         let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
         let chooser = &mut *self.0.chooser;
         let groups = chooser.membership.groups.as_ref()?;
-        let (bytes, _) = groups.bytes(index, &mut chooser.examiner.buffer)?;
-        Some((tally.verdict.score(bytes), index))
+        let (bytes, oom_group) = groups.bytes(index, &mut chooser.examiner.buffer)?;
+        Some((tally.verdict.score(bytes), (index, oom_group)))
     }
 }

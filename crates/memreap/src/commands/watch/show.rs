@@ -241,6 +241,7 @@ mod tests {
             exact: false,
             vm_size: 0,
             group: None,
+            leaf: None,
             rule: Some(3),
             cost: Cost { processes: 312, cheap: 20, exact: 3, late: 0, took: Duration::from_millis(4) },
         };

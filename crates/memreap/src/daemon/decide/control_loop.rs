@@ -10,6 +10,7 @@ use super::governor::{Advice, Governor};
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
 use super::world::{Progress, World};
+use crate::choice::NoVictim;
 use crate::config::{Config, Kill};
 
 /// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
@@ -315,7 +316,10 @@ impl<V> MemoryState<V> {
         now: &Sample,
         world: &mut dyn World<Victim = V>,
     ) -> Result<V, Duration> {
-        let chosen = world.choose(memory).map(|victim| (world.bytes_back(&victim, &self.governor), victim));
+        let chosen = match world.choose(memory) {
+            Err(NoVictim::Late) => return Err(VICTIM_CHECK_INTERVAL),
+            chosen => chosen.ok().map(|victim| (world.bytes_back(&victim, &self.governor), victim)),
+        };
         let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.min_victim_bytes()) else {
             self.report_no_kill_helps(memory, reason, false, world);
             return Err(NO_VICTIM_RETRY);

@@ -10,6 +10,7 @@ use super::governor::{Advice, Governor};
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
 use super::world::{Progress, World};
+use crate::choice::NoVictim;
 use crate::config::{Act, Config, Level};
 use crate::kill::SignalFirst;
 
@@ -334,21 +335,21 @@ impl World for Sim {
 
     fn prepare(&mut self, _budget: Duration, _soon: bool) {}
 
-    fn choose(&mut self, memory: usize) -> Option<Target> {
+    fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
         self.searches += 1;
         self.read();
         let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
         let may = |p: &&Proc| {
             p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
         };
-        let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id))?;
+        let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id)).ok_or(NoVictim::None)?;
         let target = Target { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
         if std::mem::take(&mut self.slips) {
             self.procs.retain(|p| p.id != target.id);
             self.spawn(5 * MIB, 0, 0);
             assert_eq!(self.procs.last().map(|p| p.pid), Some(target.pid));
         }
-        Some(target)
+        Ok(target)
     }
 
     fn bytes_back(&self, victim: &Target, _governor: &Governor) -> u64 {
@@ -392,7 +393,7 @@ impl World for Sim {
     fn kill_another(&mut self, memory: usize) -> Option<u64> {
         self.killed_for[memory].filter(|_| self.together)?;
         let headroom = self.kills.last()?.headroom;
-        let victim = self.choose(memory)?;
+        let victim = self.choose(memory).ok()?;
         self.end(victim);
         let rate = self.find(victim)?.rate;
         self.kills.push(Made { id: victim.id, at: self.now, rate, headroom });

@@ -8,6 +8,7 @@ use linux::pidfd::Signal;
 use super::governor::Governor;
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
+use crate::choice::NoVictim;
 use crate::kill::SignalFirst;
 
 /// The state of a victim that was killed.
@@ -19,8 +20,8 @@ pub enum Progress {
     Ended(Ending),
 }
 
-/// What the control loop sees and does. Nothing here may allocate or wait. `memory` is the index of one of
-/// the memories that are watched; 0 is the machine's, or in a container its limit.
+/// What the control loop sees and does. Nothing here may allocate, or wait for memory. `memory` is the index of
+/// one of the memories that are watched; 0 is the machine's, or in a container its limit.
 pub trait World {
     /// A process, or a cgroup, that was chosen, with a pidfd on it.
     type Victim;
@@ -31,11 +32,14 @@ pub trait World {
     /// Reads how a memory stands; `None` when it does not exist any more.
     fn sample(&mut self, memory: usize) -> Option<Sample>;
 
-    /// Spends up to `budget` on updating what is known of candidates; with `soon`, a kill may come soon.
+    /// Has up to `budget` spent on updating what is known of candidates; with `soon`, a kill may come soon.
     fn prepare(&mut self, budget: Duration, soon: bool);
 
     /// Chooses the victim whose death gives most of this memory back.
-    fn choose(&mut self, memory: usize) -> Option<Self::Victim>;
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn choose(&mut self, memory: usize) -> Result<Self::Victim, NoVictim>;
 
     /// Returns how many bytes come back when this victim is killed.
     fn bytes_back(&self, victim: &Self::Victim, governor: &Governor) -> u64;

@@ -11,17 +11,19 @@ use std::fs;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use linux::cgroup::Cgroup;
 use linux::pidfd::{PidFd, Signal};
 use linux::process::Comm;
-use linux::{Pid, child};
+use linux::{Dir, Pid, child};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
 
 use super::system::System;
-use crate::choice::{Choice, Cost};
+use crate::choice::{Choice, Cost, Group, NoVictim};
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -84,7 +86,14 @@ impl Dummy {
             bytes: MAX_MIN_VICTIM_BYTES,
             exact: false,
             vm_size: 0,
-            group: None,
+            group: Some(Group {
+                bytes: MAX_MIN_VICTIM_BYTES,
+                processes: 2,
+                expendable: true,
+                oom_group: true,
+            }),
+            // A directory without the files of a cgroup.
+            leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
             rule: None,
             cost: Cost::default(),
         })
@@ -110,10 +119,11 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
     if let Some(governor) = control_loop.governor(0) {
         stage.warn(0, governor);
     }
-    // What is begun in advance the first time is taken the second time.
+    // Parked, not asleep, to go through the end of a wait as it is elsewhere in the daemon. What is begun in
+    // advance the first time is taken the second time.
     for _ in 0..2 {
         stage.prepare(PREPARATION_TIME, true);
-        thread::sleep(PREPARATION_TIME);
+        thread::park_timeout(PREPARATION_TIME);
     }
     for _ in 0..MAX_STEPS {
         if stage.victim.is_some() {
@@ -123,7 +133,7 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
         if stage.is_over {
             break;
         }
-        thread::sleep(STEP_PAUSE);
+        thread::park_timeout(STEP_PAUSE);
     }
     control_loop.stop(&mut stage);
     system.notifier = notifier;
@@ -157,10 +167,10 @@ impl World for Stage<'_> {
         self.world.prepare(budget, soon);
     }
 
-    fn choose(&mut self, memory: usize) -> Option<Choice> {
+    fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
         // The real one is let go.
         let _ = self.world.choose(memory);
-        self.victim.take()
+        self.victim.take().ok_or(NoVictim::None)
     }
 
     fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {

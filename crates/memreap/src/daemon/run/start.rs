@@ -90,7 +90,8 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         config.record.history.as_deref(),
         hierarchy.as_ref().map(|h| h.path.as_path()),
     );
-    let mut system = System::new(first, chooser, reapers, config, dry_run, scan, cgroups, notifier);
+    let mut system = System::new(first, chooser, reapers, config, dry_run, scan, cgroups, notifier)
+        .context("cannot start threads")?;
     if let Err(e) = raise_priority() {
         system.notifier.note(format_args!(
             "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"

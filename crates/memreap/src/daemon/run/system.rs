@@ -2,8 +2,10 @@
 //! The [`World`] on the running system: /proc, cgroups, signals.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
@@ -14,7 +16,7 @@ use linux::{Dir, Pid};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
-use crate::choice::{CgroupPath, Choice, Chooser, Group, Scope};
+use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Group, NoVictim};
 use crate::config::{Config, WholeCgroup};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::act::{boost, cgroup_kill};
@@ -25,6 +27,7 @@ use crate::daemon::decide::world::{Progress, World};
 use crate::daemon::report::notify::Notifier;
 use crate::daemon::report::record::KillRecord;
 use crate::kill::{Fate, Method, SignalFirst, Victim};
+use crate::policy::Policy;
 
 /// Processes that are known, at most; more are not considered.
 pub const MAX_PROCESSES: u32 = 32 << 10;
@@ -51,10 +54,12 @@ pub struct System {
     /// The memories that are watched; the first is the machine's, or in a container its limit.
     pub memories: Vec<Memory>,
     buffer: Buffer,
-    chooser: Chooser,
+    chooser: ChooserThread,
     /// The threads that free victims' memory.
     pub reapers: Reapers,
+    /// Without its policy.
     config: Config,
+    policy: Arc<Policy>,
     dry_run: bool,
     scan: Scan,
     /// The root of the cgroup hierarchy, if v2 is mounted.
@@ -96,26 +101,32 @@ struct KilledVictim {
 
 impl System {
     /// Puts the parts together.
+    ///
+    /// # Errors
+    /// When the thread that chooses cannot be started.
     #[expect(clippy::too_many_arguments, reason = "each is a part, and named where it is made")]
     pub fn new(
         first: Memory,
         chooser: Chooser,
         reapers: Reapers,
-        config: Config,
+        mut config: Config,
         dry_run: bool,
         scan: Scan,
         cgroups: Option<Dir>,
         notifier: Notifier,
-    ) -> Self {
+    ) -> io::Result<Self> {
+        let policy = Arc::new(std::mem::take(&mut config.policy));
+        let chooser = ChooserThread::start(chooser, Arc::clone(&policy), config.kill.by_cgroup)?;
         let mut memories = Vec::with_capacity(MAX_MEMORIES);
         memories.push(first);
-        Self {
+        Ok(Self {
             began: Instant::now(),
             memories,
             buffer: sampler::buffer(),
             chooser,
             reapers,
             config,
+            policy,
             dry_run,
             scan,
             cgroups,
@@ -126,16 +137,17 @@ impl System {
             limits_left_out: false,
             notifier,
             vanished: ArrayVec::new(),
-        }
+        })
     }
 
     /// Takes another configuration.
-    pub fn reconfigure(&mut self, config: Config) {
+    pub fn reconfigure(&mut self, mut config: Config) {
+        self.policy = Arc::new(std::mem::take(&mut config.policy));
+        self.chooser.reconfigure(Arc::clone(&self.policy), config.kill.by_cgroup);
         self.config = config;
-        self.chooser.forget();
     }
 
-    /// Returns the configuration.
+    /// Returns the configuration, without the policy.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -143,6 +155,7 @@ impl System {
     /// Has the threads of the chooser work once, and not even `dummy` be too small for the next choice.
     pub fn rehearse(&mut self, dummy: Pid) {
         self.samples[0] = Sample::default();
+        boost::boost(&self.scan, self.cgroups.as_ref(), dummy, b"");
         self.chooser.rehearse(dummy);
     }
 
@@ -225,13 +238,6 @@ impl System {
         boost::boost(&self.scan, self.cgroups.as_ref(), pid, &cgroup);
         Ok(slot)
     }
-
-    /// Opens the cgroup of a victim. Only if the victim is still in it: it may be another cgroup with that
-    /// path by now.
-    fn open_cgroup(&self, choice: &Choice) -> Option<Cgroup> {
-        let cgroup = Cgroup::open(self.cgroups.as_ref()?, &choice.cgroup).ok()?;
-        cgroup.contains(choice.pid).ok()?.then_some(cgroup)
-    }
 }
 
 /// Whether a cgroup is to be killed as a whole, when its best process gives back `bytes` and `wanted` are
@@ -278,25 +284,22 @@ impl World for System {
     }
 
     fn prepare(&mut self, budget: Duration, soon: bool) {
-        self.chooser.refresh(&self.config.policy, budget, soon);
+        self.chooser.refresh(budget, soon, self.samples[0].min_victim_bytes());
     }
 
-    fn choose(&mut self, memory: usize) -> Option<Choice> {
-        let mut path = CgroupPath::new();
-        let scope = match self.memories.get(memory)?.cgroup() {
+    fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
+        let below = match self.memories.get(memory).and_then(Memory::cgroup) {
             // The first one is all that this daemon can see.
             Some(cgroup) if memory > 0 => {
-                path.try_extend_from_slice(cgroup.as_os_str().as_encoded_bytes()).ok()?;
-                Scope::Below(&path)
+                let mut path = CgroupPath::new();
+                let whole = path.try_extend_from_slice(cgroup.as_os_str().as_encoded_bytes());
+                Some(whole.map(|()| path).map_err(|_| NoVictim::None)?)
             }
-            _ => Scope::All { by_cgroup: self.config.kill.by_cgroup },
+            _ => None,
         };
-        self.chooser.set_min_bytes(self.samples[memory].min_victim_bytes());
         // Processes that are dying already are never chosen.
-        let choice = self.chooser.choose(&self.config.policy, scope);
-        if self.chooser.cost().processes > MAX_PROCESSES
-            && !std::mem::replace(&mut self.told_of_too_many, true)
-        {
+        let choice = self.chooser.choose(below, self.samples[memory].min_victim_bytes());
+        if self.chooser.processes() > MAX_PROCESSES && !std::mem::replace(&mut self.told_of_too_many, true) {
             self.notifier.error(format_args!(
                 "there are more than {MAX_PROCESSES} processes; the newest are not considered as victims"
             ));
@@ -314,8 +317,11 @@ impl World for System {
 
     fn warn(&mut self, memory: usize, governor: &Governor) {
         // This also reads the next victim, so that the choice is fast when it is made.
-        if let Some(victim) = self.choose(memory) {
+        if let Ok(victim) = self.choose(memory) {
             self.notifier.warn(&victim, &governor.explanation());
+            if memory == 0 {
+                self.chooser.keep(victim);
+            }
         }
     }
 
@@ -328,7 +334,7 @@ impl World for System {
     }
 
     fn signal_first(&self, victim: &Choice) -> Option<SignalFirst> {
-        self.config.policy.signal_first(victim.rule)
+        self.policy.signal_first(victim.rule)
     }
 
     fn send_first_signal(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
@@ -339,7 +345,7 @@ impl World for System {
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
-    fn kill(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
+    fn kill(&mut self, memory: usize, mut victim: Choice, reason: Reason, governor: &Governor) {
         let last = governor.last();
         let at = Instant::now();
         let mut record = KillRecord {
@@ -365,7 +371,7 @@ impl World for System {
         };
         if let Some(rule) = victim.rule {
             // What does not fit is cut off.
-            for c in self.config.policy.rule(rule).chars() {
+            for c in self.policy.rule(rule).chars() {
                 if record.rule.try_push(c).is_err() {
                     break;
                 }
@@ -383,8 +389,7 @@ impl World for System {
             over: None,
         };
         if !self.dry_run {
-            let group = self.whole_group(&victim, governor);
-            let group = group.and_then(|group| Some((group, self.open_cgroup(&victim)?)));
+            let group = self.whole_group(&victim, governor).zip(victim.leaf.take());
             match self.kill_process(victim, Reapers::kill) {
                 Ok(slot @ Some(_)) => killed.slot = slot,
                 Ok(None) => killed.record.method = Method::Plain,
@@ -413,7 +418,7 @@ impl World for System {
         }
         // The first victim is the best of them, and may not be seen to be dying yet.
         let (cgroup, first) = (&killed.record.cgroup, killed.record.pid);
-        let next = || self.chooser.another(&self.config.policy, cgroup);
+        let next = || self.chooser.another(cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
         self.kill_process(victim, Reapers::kill_additional).ok()?;

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The chooser in a thread of its own, for a caller that must never wait.
+//!
+//! Whatever is opened or read below /proc, the kernel allocates some memory for. A thread that allocates when
+//! none is left waits until there is some (`throttle_direct_reclaim` in the kernel): 2 to 13 s were measured,
+//! and the kernel's OOM killer acted sooner. So the thread that decides and kills reads only files that it has
+//! open, and has this one choose. When the answer is late, it takes the victim that was last chosen in
+//! advance: this thread chooses until it has to wait, so that one was the best when memory ran out.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use linux::Pid;
+
+use super::cgroup_path::CgroupPath;
+use super::chooser::Chooser;
+use super::result::{Choice, Scope};
+use crate::kill::prestarted;
+use crate::policy::Policy;
+
+/// How long a caller waits. A choice among a thousand processes takes a tenth of that.
+const TIMEOUT: Duration = Duration::from_millis(250);
+/// How long it may take when nothing is short.
+const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two choices in advance, at least.
+const AHEAD_INTERVAL: Duration = Duration::from_millis(250);
+/// A choice that is not older is as good as a new one.
+const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
+/// An older choice is not used.
+const MAX_AHEAD_AGE: Duration = Duration::from_secs(15);
+const STACK_BYTES: usize = 256 << 10;
+
+/// Why nothing was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoVictim {
+    /// Nothing may be killed, or is large enough.
+    None,
+    /// The kernel has not answered yet.
+    Late,
+}
+
+/// The thread. It ends when this is dropped, unless it has to wait.
+pub struct ChooserThread {
+    shared: Arc<Shared>,
+    /// How long a caller waits.
+    timeout: Duration,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    work: Work,
+    settings: Settings,
+    /// The last victim of all that was chosen for nobody who waited, and when.
+    ahead: Option<(Instant, Choice)>,
+    /// How many processes there were at the last choice.
+    processes: u32,
+}
+
+/// How to choose.
+#[derive(Clone)]
+struct Settings {
+    policy: Arc<Policy>,
+    by_cgroup: bool,
+    /// What was chosen by another version is not used.
+    version: u32,
+}
+
+enum Work {
+    /// Nothing to do.
+    None,
+    Asked(Request),
+    Running {
+        since: Instant,
+        /// Somebody waits for the answer.
+        awaited: bool,
+    },
+    /// The answer to who waits.
+    Done(Option<Choice>),
+    /// There will be no more requests.
+    End,
+}
+
+#[derive(Clone)]
+enum Request {
+    Refresh {
+        budget: Duration,
+        soon: bool,
+        min_bytes: u64,
+    },
+    /// Choose in the cgroup with this path, or anywhere.
+    Choose {
+        below: Option<CgroupPath>,
+        min_bytes: u64,
+    },
+    Another {
+        cgroup: CgroupPath,
+    },
+    Rehearse {
+        dummy: Pid,
+    },
+}
+
+impl ChooserThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
+        let settings = Settings { policy, by_cgroup, version: 0 };
+        let state = State { work: Work::None, settings, ahead: None, processes: 0 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let own = Arc::clone(&shared);
+        prestarted::start("chooser", STACK_BYTES, move || {
+            // The caller waits for it.
+            let _ = prestarted::raise_priority();
+            let mut worker = Worker { chooser, version: 0, chosen_ahead: None };
+            own.work(|settings, request| worker.run(settings, request));
+        })?;
+        Ok(Self { shared, timeout: TIMEOUT })
+    }
+
+    /// Chooses by another policy from now on.
+    pub fn reconfigure(&self, policy: Arc<Policy>, by_cgroup: bool) {
+        let mut state = self.shared.lock();
+        let version = state.settings.version.wrapping_add(1);
+        state.settings = Settings { policy, by_cgroup, version };
+        state.ahead = None;
+    }
+
+    /// Begins to update what is known, as [`Chooser::refresh`], unless the thread has something else to do.
+    /// With `soon` it also chooses a victim in advance, from time to time.
+    pub fn refresh(&self, budget: Duration, soon: bool, min_bytes: u64) {
+        let mut state = self.shared.lock();
+        if !soon {
+            state.ahead = None;
+        }
+        if matches!(state.work, Work::None) {
+            state.work = Work::Asked(Request::Refresh { budget, soon, min_bytes });
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Chooses a victim that gives back at least `min_bytes`, below a cgroup or, with `None`, anywhere.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn choose(&self, below: Option<CgroupPath>, min_bytes: u64) -> Result<Choice, NoVictim> {
+        let anywhere = below.is_none();
+        let is_young = |(when, _): &mut (Instant, Choice)| anywhere && when.elapsed() < MAX_YOUNG_AGE;
+        let young = self.shared.lock().ahead.take_if(is_young);
+        if let Some((_, choice)) = young.filter(|(_, choice)| is_still_good(choice, min_bytes)) {
+            return Ok(choice);
+        }
+        let answer = self.shared.ask(Request::Choose { below, min_bytes }, self.timeout);
+        // Once: it may be the one that is killed now.
+        let ahead = self.shared.lock().ahead.take();
+        if let Some(choice) = answer {
+            return choice.ok_or(NoVictim::None);
+        }
+        ahead
+            .filter(|(when, choice)| {
+                anywhere && when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes)
+            })
+            .map(|(_, choice)| choice)
+            .ok_or(NoVictim::Late)
+    }
+
+    /// Gives a choice among all processes back that was not acted on.
+    pub fn keep(&self, choice: Choice) {
+        self.shared.lock().ahead = Some((Instant::now(), choice));
+    }
+
+    /// Returns the next best process of a cgroup, as [`Chooser::another`], if that is known in time.
+    pub fn another(&self, cgroup: &CgroupPath) -> Option<Choice> {
+        self.shared.ask(Request::Another { cgroup: cgroup.clone() }, self.timeout).flatten()
+    }
+
+    /// Does what [`Chooser::rehearse`] does.
+    pub fn rehearse(&self, dummy: Pid) {
+        self.shared.ask(Request::Rehearse { dummy }, REHEARSAL_TIMEOUT);
+    }
+
+    /// Returns how many processes there were at the last choice.
+    pub fn processes(&self) -> u32 {
+        self.shared.lock().processes
+    }
+}
+
+impl Drop for ChooserThread {
+    fn drop(&mut self) {
+        self.shared.lock().work = Work::End;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread do something, and returns its answer; `None` when it is late.
+    fn ask(&self, request: Request, timeout: Duration) -> Option<Option<Choice>> {
+        let mut request = Some(request);
+        let mut deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            match &state.work {
+                Work::Running { since, awaited: false } => deadline = deadline.min(*since + timeout),
+                Work::None => {
+                    state.work = Work::Asked(request.take()?);
+                    self.changed.notify_all();
+                    deadline = Instant::now() + timeout;
+                }
+                Work::Done(_) => {
+                    let Work::Done(choice) = std::mem::replace(&mut state.work, Work::None) else {
+                        return None;
+                    };
+                    return Some(choice);
+                }
+                Work::Asked(_) | Work::Running { .. } | Work::End => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                match &mut state.work {
+                    Work::Running { awaited, .. } => *awaited = false,
+                    // A request that has not begun is withdrawn.
+                    work => *work = Work::None,
+                }
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What the thread does: one request after the other. `run` returns also how many processes there are.
+    fn work(&self, mut run: impl FnMut(&Settings, Request) -> (Option<Choice>, u32)) {
+        let mut state = self.lock();
+        loop {
+            let request = match &state.work {
+                Work::Asked(request) => request.clone(),
+                Work::End => return,
+                _ => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+            };
+            let settings = state.settings.clone();
+            let awaited = !matches!(request, Request::Refresh { .. });
+            state.work = Work::Running { since: Instant::now(), awaited };
+            drop(state);
+            let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
+            let (choice, processes) = run(&settings, request);
+            state = self.lock();
+            state.processes = processes;
+            match &state.work {
+                Work::End => return,
+                Work::Running { awaited: true, .. } => state.work = Work::Done(choice),
+                _ => {
+                    state.work = Work::None;
+                    // An answer that came too late is of use the next time.
+                    if anywhere && choice.is_some() && state.settings.version == settings.version {
+                        state.ahead = choice.map(|choice| (Instant::now(), choice));
+                    }
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    chooser: Chooser,
+    /// Of the settings that it knows the processes by.
+    version: u32,
+    /// When it last chose in advance.
+    chosen_ahead: Option<Instant>,
+}
+
+impl Worker {
+    fn run(&mut self, settings: &Settings, request: Request) -> (Option<Choice>, u32) {
+        let (chooser, policy) = (&mut self.chooser, &settings.policy);
+        if std::mem::replace(&mut self.version, settings.version) != settings.version {
+            chooser.forget();
+        }
+        let all = Scope::All { by_cgroup: settings.by_cgroup };
+        let choice = match request {
+            Request::Refresh { budget, soon, min_bytes } => {
+                chooser.refresh(policy, budget, soon);
+                if soon && self.chosen_ahead.is_none_or(|when| when.elapsed() >= AHEAD_INTERVAL) {
+                    self.chosen_ahead = Some(Instant::now());
+                    chooser.set_min_bytes(min_bytes);
+                    chooser.choose(policy, all)
+                } else {
+                    None
+                }
+            }
+            Request::Choose { below, min_bytes } => {
+                chooser.set_min_bytes(min_bytes);
+                chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below(path)))
+            }
+            Request::Another { cgroup } => chooser.another(policy, &cgroup),
+            Request::Rehearse { dummy } => {
+                chooser.rehearse(policy, dummy);
+                None
+            }
+        };
+        (choice, chooser.cost().processes)
+    }
+}
+
+fn is_still_good(choice: &Choice, min_bytes: u64) -> bool {
+    choice.bytes >= min_bytes && choice.pidfd.is_alive().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+
+    use linux::PidFd;
+    use linux::process::Comm;
+
+    use super::super::result::Cost;
+    use super::*;
+
+    /// A process that can be chosen.
+    struct Process(Child);
+
+    impl Process {
+        fn start() -> Self {
+            Self(Command::new("sleep").arg("100").spawn().unwrap())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid::new(self.0.id().cast_signed()).unwrap()
+        }
+
+        fn choice(&self) -> Choice {
+            Choice {
+                pidfd: PidFd::open(self.pid()).unwrap(),
+                pid: self.pid(),
+                comm: Comm::new(b"sleep").unwrap(),
+                uid: 0,
+                cgroup: CgroupPath::new(),
+                bytes: 1 << 20,
+                exact: true,
+                vm_size: 0,
+                group: None,
+                leaf: None,
+                rule: None,
+                cost: Cost::default(),
+            }
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A thread that answers what it is sent, and waits for that.
+    fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
+        let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
+        let state = State { work: Work::None, settings, ahead: None, processes: 0 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let worker = Arc::clone(&shared);
+        let (answers, to_give) = channel();
+        thread::spawn(move || worker.work(|_, _| (to_give.recv().unwrap_or(None), 1)));
+        (ChooserThread { shared, timeout }, answers)
+    }
+
+    fn pid(choice: Result<Choice, NoVictim>) -> Result<Pid, NoVictim> {
+        choice.map(|choice| choice.pid)
+    }
+
+    fn wait_for(chooser: &ChooserThread) {
+        while !matches!(chooser.shared.lock().work, Work::None) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks until the thread has begun with that, and waits for the test.
+    fn ask_in_vain(chooser: &ChooserThread) {
+        while !matches!(chooser.shared.lock().work, Work::Running { .. }) {
+            assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
+        }
+    }
+
+    #[test]
+    fn an_answer_in_time_is_used() {
+        let (chooser, answers) = start(Duration::from_secs(60));
+        let process = Process::start();
+        answers.send(None).unwrap();
+        assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::None));
+        answers.send(Some(process.choice())).unwrap();
+        assert_eq!(pid(chooser.choose(None, 0)), Ok(process.pid()));
+    }
+
+    #[test]
+    fn a_late_answer_is_good_for_the_next_time_once() {
+        let (chooser, answers) = start(Duration::from_millis(10));
+        let process = Process::start();
+        ask_in_vain(&chooser);
+        assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
+        answers.send(Some(process.choice())).unwrap();
+        wait_for(&chooser);
+        assert_eq!(pid(chooser.choose(None, 0)), Ok(process.pid()));
+        assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
+        // Not by another policy: it may be one that must not be killed.
+        ask_in_vain(&chooser);
+        chooser.reconfigure(Arc::default(), false);
+        answers.send(Some(process.choice())).unwrap();
+        wait_for(&chooser);
+        assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
+    }
+
+    #[test]
+    fn what_was_chosen_in_advance_is_used_only_if_it_may_be() {
+        // Returns what is chosen after `meanwhile`, when the thread has chosen in advance and does not answer.
+        let choose = |below: Option<CgroupPath>, min_bytes, meanwhile: fn(&ChooserThread, &mut Process)| {
+            let (chooser, answers) = start(Duration::from_millis(10));
+            let mut process = Process::start();
+            answers.send(Some(process.choice())).unwrap();
+            chooser.refresh(Duration::ZERO, true, 0);
+            wait_for(&chooser);
+            meanwhile(&chooser, &mut process);
+            chooser.choose(below, min_bytes).map(|choice| assert_eq!(choice.pid, process.pid()))
+        };
+        assert_eq!(choose(None, 0, |_, _| {}), Ok(()));
+        assert_eq!(choose(None, 2 << 20, |_, _| {}), Err(NoVictim::Late));
+        assert_eq!(choose(Some(CgroupPath::new()), 0, |_, _| {}), Err(NoVictim::Late));
+        assert_eq!(
+            choose(None, 0, |chooser, _| chooser.reconfigure(Arc::default(), true)),
+            Err(NoVictim::Late)
+        );
+        // The shortage is over, or the process.
+        assert_eq!(
+            choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, false, 0)),
+            Err(NoVictim::Late)
+        );
+        let end = |_: &ChooserThread, process: &mut Process| {
+            process.0.kill().unwrap();
+            process.0.wait().unwrap();
+        };
+        assert_eq!(choose(None, 0, end), Err(NoVictim::Late));
+    }
+}
