@@ -63,6 +63,7 @@ fn kill() -> KillRecord {
         comm: Comm::new(b"a\nb").unwrap(),
         uid: 1000,
         cgroup,
+        command_line: b"hog".iter().copied().collect(),
         processes: 2,
         whole: false,
         expected: 1 << 30,

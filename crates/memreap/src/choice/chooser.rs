@@ -17,7 +17,7 @@ use super::groups::{Groups, MAX_CGROUPS};
 use super::membership::Membership;
 use super::population::Population;
 use super::readers::Readers;
-use super::result::{Considered, Cost};
+use super::result::{Choice, CommandLine, Considered, Cost};
 use super::search::Candidate;
 use crate::policy::{Policy, Subject};
 
@@ -99,6 +99,13 @@ impl Chooser {
             oom_score_adj: 0,
             preference: OomPreference::None,
         }));
+    }
+
+    /// Returns the command line of a process that was chosen, empty when the process is gone or keeps its memory map
+    /// locked.
+    pub fn command_line(&mut self, choice: &Choice) -> CommandLine {
+        let text = self.examiner.command_line(choice.pid);
+        if choice.pidfd.is_alive().unwrap_or(false) { text } else { CommandLine::new() }
     }
 
     /// Forgets what was read of the processes. To be called when the policy has changed.

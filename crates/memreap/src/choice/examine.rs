@@ -14,7 +14,7 @@ use linux::{Dir, Pid, Root};
 use super::cgroup_path::{self, CgroupPath};
 use super::groups;
 use super::readers::{Answer, MAX_COMMAND_LINE_BYTES, Readers};
-use super::result::Cost;
+use super::result::{CommandLine, Cost};
 use super::table::{Counters, Reading, SystemConstants};
 use crate::kill::target;
 use crate::policy::{Policy, Subject, Verdict};
@@ -215,6 +215,22 @@ impl Examiner {
             || self.ancestry.contains(&pid)
             || oom_score_adj == -1000;
         Ok(())
+    }
+
+    /// Reads the beginning of a process's command line, if that can be had within a moment.
+    pub(super) fn command_line(&mut self, pid: Pid) -> CommandLine {
+        let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
+        match self.readers.command_line(pid, deadline, &mut self.command_line) {
+            Answer::Read(len) => {
+                let text = self.command_line[..len].trim_ascii_end();
+                let text = text.strip_suffix(b"\0").unwrap_or(text);
+                text.iter()
+                    .map(|b| if *b == 0 { b' ' } else { *b })
+                    .take(CommandLine::new().capacity())
+                    .collect()
+            }
+            _ => CommandLine::new(),
+        }
     }
 
     fn brief(&mut self, pid: Pid) -> Result<Brief, Failure> {

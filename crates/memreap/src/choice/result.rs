@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use linux::cgroup::Cgroup;
 use linux::process::Comm;
 use linux::{Pid, PidFd};
 
 use super::cgroup_path::CgroupPath;
 use crate::policy::Verdict;
+
+/// The beginning of a command line, arguments separated by spaces.
+pub type CommandLine = ArrayVec<u8, 200>;
 
 /// What a choice cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct Choice {
     pub group: Option<Group>,
     /// That cgroup, if there are others in it that may be killed with it.
     pub leaf: Option<Cgroup>,
+    /// Its command line, if that was read in advance.
+    pub command_line: CommandLine,
     /// The rule that decided about it.
     pub rule: Option<u16>,
     /// What the choice cost.

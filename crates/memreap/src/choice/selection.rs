@@ -13,7 +13,7 @@ use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
 use super::readers::Answer;
-use super::result::{Choice, Considered, Cost, Group, Scope};
+use super::result::{Choice, CommandLine, Considered, Cost, Group, Scope};
 use super::search::{Candidate, Scores, best};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
@@ -68,6 +68,7 @@ impl Chooser {
             vm_size: found.reading.vm_size,
             group,
             leaf,
+            command_line: CommandLine::new(),
             rule: found.reading.verdict.rule,
             cost: self.examiner.cost,
         })
@@ -102,6 +103,7 @@ impl Chooser {
                 vm_size: reading.vm_size,
                 group: None,
                 leaf: None,
+                command_line: CommandLine::new(),
                 rule: reading.verdict.rule,
                 cost: Cost { took: began.elapsed(), ..Cost::default() },
             });

@@ -11,11 +11,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linux::Pid;
+use linux::{Pid, PidFd};
 
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
-use super::result::{Choice, Scope};
+use super::result::{Choice, CommandLine, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
@@ -70,6 +70,7 @@ struct Settings {
     version: u32,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nothing may be allocated")]
 enum Work {
     /// Nothing to do.
     None,
@@ -118,7 +119,7 @@ impl ChooserThread {
         prestarted::start("chooser", STACK_BYTES, move || {
             // The caller waits for it.
             let _ = prestarted::raise_priority();
-            let mut worker = Worker { chooser, version: 0, chosen_ahead: None };
+            let mut worker = Worker { chooser, version: 0, chosen_ahead: None, known: None };
             own.work(|settings, request| worker.run(settings, request));
         })?;
         Ok(Self { shared, timeout: TIMEOUT })
@@ -280,6 +281,8 @@ struct Worker {
     version: u32,
     /// When it last chose in advance.
     chosen_ahead: Option<Instant>,
+    /// The process that it chose then, and its command line: when the kernel may be late, it is not read.
+    known: Option<(PidFd, CommandLine)>,
 }
 
 impl Worker {
@@ -289,13 +292,18 @@ impl Worker {
             chooser.forget();
         }
         let all = Scope::All { by_cgroup: settings.by_cgroup };
-        let choice = match request {
+        let mut choice = match request {
             Request::Refresh { budget, soon, min_bytes } => {
                 chooser.refresh(policy, budget, soon);
                 if soon && self.chosen_ahead.is_none_or(|when| when.elapsed() >= AHEAD_INTERVAL) {
                     self.chosen_ahead = Some(Instant::now());
                     chooser.set_min_bytes(min_bytes);
-                    chooser.choose(policy, all)
+                    let choice = chooser.choose(policy, all);
+                    self.known = choice.as_ref().and_then(|choice| {
+                        let text = chooser.command_line(choice);
+                        Some((PidFd::open(choice.pid).ok().filter(|_| !text.is_empty())?, text))
+                    });
+                    choice
                 } else {
                     None
                 }
@@ -310,6 +318,12 @@ impl Worker {
                 None
             }
         };
+        if let (Some(choice), Some((pidfd, text))) = (&mut choice, &self.known)
+            && pidfd.opened_as() == choice.pid
+            && pidfd.is_alive().unwrap_or(false)
+        {
+            choice.command_line = text.clone();
+        }
         (choice, chooser.cost().processes)
     }
 }
@@ -324,7 +338,6 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::thread;
 
-    use linux::PidFd;
     use linux::process::Comm;
 
     use super::super::result::Cost;
@@ -354,6 +367,7 @@ mod tests {
                 vm_size: 0,
                 group: None,
                 leaf: None,
+                command_line: CommandLine::new(),
                 rule: None,
                 cost: Cost::default(),
             }

@@ -152,6 +152,9 @@ pub struct Entry {
     /// The ID of its container; empty without one.
     #[serde(default)]
     pub container: String,
+    /// The beginning of its command line, with what is not printable escaped; empty if it is not known.
+    #[serde(default)]
+    pub command_line: String,
     /// How many processes were killed.
     pub processes: u32,
     /// What was expected to come back, in bytes.
@@ -231,6 +234,8 @@ struct Record<'a> {
     pod: &'a [u8],
     #[serde(serialize_with = "escaped")]
     container: &'a [u8],
+    #[serde(serialize_with = "escaped")]
+    command_line: &'a [u8],
     processes: u32,
     bytes: u64,
     exact: bool,
@@ -257,6 +262,7 @@ impl<'a> Record<'a> {
             unit: workload.unit,
             pod: workload.pod.as_bytes(),
             container: workload.container,
+            command_line: &kill.command_line,
             processes: kill.processes,
             bytes: kill.expected,
             exact: kill.exact,

@@ -132,8 +132,12 @@ impl Journal {
             entry.field("MEMREAP_UID", kill.uid);
             entry.bytes("MEMREAP_CGROUP", &kill.cgroup);
             let Workload { unit, pod, container } = kill.workload();
-            let parts =
-                [("MEMREAP_UNIT", unit), ("MEMREAP_POD", pod.as_bytes()), ("MEMREAP_CONTAINER", container)];
+            let parts = [
+                ("MEMREAP_UNIT", unit),
+                ("MEMREAP_POD", pod.as_bytes()),
+                ("MEMREAP_CONTAINER", container),
+                ("MEMREAP_COMMAND_LINE", &kill.command_line),
+            ];
             for (name, value) in parts.into_iter().filter(|(_, value)| !value.is_empty()) {
                 entry.bytes(name, value);
             }

@@ -4,7 +4,7 @@
 //! Any process on this machine can be a client, and may send nothing, or never read. Nothing here waits for a
 //! client, and only a few are served at a time: the oldest is disconnected for a new one.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,6 +21,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 
 use super::record::KillRecord;
 use super::text::Text;
+use super::workload::Workload;
+use crate::choice::CgroupPath;
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 
@@ -51,6 +53,8 @@ pub struct Metrics {
     bytes_back: u64,
     /// From the signal of the last kill until its memory was back.
     last_kill: Option<Duration>,
+    /// When the last victim died, in milliseconds since 1970, and its cgroup.
+    last_victim: Option<(u64, CgroupPath)>,
     /// Choices that led to a kill, or would have in a dry run.
     choices: u64,
     /// Exact readings in these choices.
@@ -93,6 +97,7 @@ impl Metrics {
             let reason = REASONS.iter().position(|r| *r == kill.reason).unwrap_or(0);
             let method = METHODS.iter().position(|m| *m == kill.method).unwrap_or(0);
             self.kills[reason][method] += 1;
+            self.last_victim = Some((kill.unix_ms, kill.cgroup.clone()));
         }
     }
 }
@@ -143,7 +148,33 @@ impl fmt::Display for Metrics {
             head(f, format_args!("memreap_{name}"), "gauge", help)?;
             writeln!(f, "memreap_{name} {value}")?;
         }
+        if let Some((unix_ms, cgroup)) = &self.last_victim {
+            let Workload { unit, pod, container } = Workload::of(cgroup);
+            // Of the last one only, so that series do not pile up.
+            head(f, "memreap_last_kill_timestamp_seconds", "gauge", "When the last victim died.")?;
+            writeln!(
+                f,
+                "memreap_last_kill_timestamp_seconds{{unit=\"{}\",pod=\"{pod}\",container=\"{}\"}} {}.{:03}",
+                Label(unit),
+                Label(container),
+                unix_ms / 1000,
+                unix_ms % 1000
+            )?;
+        }
         Ok(())
+    }
+}
+
+/// The value of a label. The name of a cgroup may be any user's choice.
+struct Label<'a>(&'a [u8]);
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| match byte {
+            b'\\' | b'"' => write!(f, "\\{}", char::from(*byte)),
+            b' '..=b'~' => f.write_char(char::from(*byte)),
+            _ => f.write_char('?'),
+        })
     }
 }
 
@@ -346,6 +377,7 @@ mod tests {
             "memreap_kills_late_total 1",
             "memreap_back_bytes_total 1288490188",
             "memreap_last_kill_seconds 0.041",
+            "memreap_last_kill_timestamp_seconds{unit=\"a.scope\",pod=\"\",container=\"\"} 1700000000.123",
             "memreap_exact_reads_total 4",
             "memreap_available_bytes 12345",
             "memreap_forecast_seconds +Inf",
@@ -394,6 +426,11 @@ mod tests {
         assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
         assert_eq!(body, metrics().to_string());
         assert!(server.clients.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn a_hostile_name_stays_within_its_label() {
+        assert_eq!(Label(b"a\"} 1\nb\\\xff").to_string(), r#"a\"} 1?b\\?"#);
     }
 
     #[test]

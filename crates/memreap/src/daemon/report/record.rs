@@ -9,7 +9,7 @@ use linux::Pid;
 use linux::process::Comm;
 
 use super::workload::Workload;
-use crate::choice::{CgroupPath, Cost};
+use crate::choice::{CgroupPath, CommandLine, Cost};
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 use crate::units::{Size, Time};
@@ -27,6 +27,8 @@ pub struct KillRecord {
     pub uid: u32,
     /// Its cgroup; empty without one.
     pub cgroup: CgroupPath,
+    /// The beginning of its command line; empty if that is not known.
+    pub command_line: CommandLine,
     /// How many processes of the cgroup were killed together.
     pub processes: u32,
     /// All processes of the cgroup were killed.
@@ -85,6 +87,9 @@ impl fmt::Display for KillRecord {
         if !kill.because.is_empty() {
             write!(f, "; {}", linux::escape(kill.because.as_bytes()))?;
         }
+        if !kill.command_line.is_empty() {
+            write!(f, "; command line \"{}\"", linux::escape(&kill.command_line[..]))?;
+        }
         if !kill.rule.is_empty() {
             write!(f, "; rule \"{}\"", linux::escape(kill.rule.as_bytes()))?;
         }
@@ -122,6 +127,7 @@ pub(crate) mod tests {
             comm: Comm::new(comm.as_bytes()).unwrap(),
             uid: 1000,
             cgroup,
+            command_line: b"hog --size 1.2".iter().copied().collect(),
             processes: 1,
             whole: false,
             expected: 1_288_490_188,
@@ -144,9 +150,10 @@ pub(crate) mod tests {
         assert_eq!(
             kill.to_string(),
             "killed 4711 (hog), user 1000: 1.2 GiB back in 41 ms by mrelease; 80 MiB of 2.0 GiB were available, \
-             gone in 0.3 s at 400 MiB/s"
+             gone in 0.3 s at 400 MiB/s; command line \"hog --size 1.2\""
         );
         kill.because.clear();
+        kill.command_line.clear();
         kill.rule.push_str("browser");
         kill.exact = false;
         let mut line = |ending| {

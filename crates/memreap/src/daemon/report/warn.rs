@@ -105,7 +105,9 @@ impl Warner {
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
         let Workload { unit, pod, container } = kill.workload();
-        for (name, value) in [("UNIT", unit), ("POD", pod.as_bytes()), ("CONTAINER", container)] {
+        let command_line = ("COMMAND_LINE", &kill.command_line[..]);
+        for (name, value) in [("UNIT", unit), ("POD", pod.as_bytes()), ("CONTAINER", container), command_line]
+        {
             event.add(name, escape(value));
         }
         event.add("PROCESSES", kill.processes);

@@ -23,7 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
 
 use super::system::System;
-use crate::choice::{Choice, Cost, Group, NoVictim};
+use crate::choice::{Choice, CommandLine, Cost, Group, NoVictim};
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -94,6 +94,7 @@ impl Dummy {
             }),
             // A directory without the files of a cgroup.
             leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
+            command_line: CommandLine::new(),
             rule: None,
             cost: Cost::default(),
         })

@@ -356,6 +356,7 @@ impl World for System {
             comm: victim.comm,
             uid: victim.uid,
             cgroup: victim.cgroup.clone(),
+            command_line: victim.command_line.clone(),
             processes: 1,
             whole: false,
             expected: victim.bytes,
