@@ -17,7 +17,10 @@ install -D -m 755 "$binary" "$tree/usr/bin/memreap"
 install -D -m 644 "$here/memreap.service" "$tree$unit_dir/memreap.service"
 install -D -m 644 "$here/memreap-sysctl.conf" "$tree/usr/lib/sysctl.d/60-memreap.conf"
 install -D -m 644 "$here/memreap.toml" "$tree/etc/memreap.toml"
-install -D -m 644 "$here/memreap-desktop.conf" "$tree/usr/share/doc/memreap/examples/memreap-desktop.conf"
+for example in desktop.conf metrics.conf database.conf builds.slice; do
+    install -D -m 644 "$here/examples/$example" "$tree/usr/share/doc/memreap/examples/$example"
+done
+install -D -m 755 "$here/examples/kubernetes-event.sh" "$tree/usr/share/doc/memreap/examples/kubernetes-event.sh"
 install -D -m 644 "$here/../docs/memreap.md" "$tree/usr/share/doc/memreap/memreap.md"
 mkdir -p "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions" "$tree$zsh_dir" \
     "$tree/usr/share/fish/vendor_completions.d"

@@ -16,8 +16,13 @@ if command -v systemd-analyze >/dev/null; then
     trap 'rm -rf "$folder"' EXIT
     sed 's,/usr/bin/memreap,/bin/true,; /^Documentation=/d' memreap.service >"$folder/memreap.service"
     mkdir "$folder/memreap.service.d"
-    cp memreap-desktop.conf "$folder/memreap.service.d/"
-    found=$(systemd-analyze verify "$folder/memreap.service" 2>&1 || echo "verify failed")
+    cp examples/desktop.conf examples/metrics.conf "$folder/memreap.service.d/"
+    # As the unit of a database, which they are for.
+    printf '[Service]\nExecStart=/bin/true\n' >"$folder/database.service"
+    mkdir "$folder/database.service.d"
+    cp examples/database.conf "$folder/database.service.d/"
+    cp examples/builds.slice "$folder/"
+    found=$(systemd-analyze verify "$folder"/*.service "$folder"/*.slice 2>&1 || echo "verify failed")
     if [ -n "$found" ]; then
         echo "$found" >&2
         exit 1
@@ -26,7 +31,7 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-for script in deb.sh dist.sh install.sh render.sh stage.sh; do sh -n "$script"; done
+for script in deb.sh dist.sh install.sh render.sh stage.sh examples/kubernetes-event.sh; do sh -n "$script"; done
 bash -n PKGBUILD
 if command -v rpmlint >/dev/null; then
     rpmlint memreap.spec
