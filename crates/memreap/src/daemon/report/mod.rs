@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the daemon reports to people and other programs.
 
+mod application;
 pub mod history;
 pub mod journal;
 pub mod metrics;

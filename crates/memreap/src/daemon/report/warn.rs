@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::Signal;
 
+use super::application;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
@@ -226,16 +227,24 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
 fn pass_on(config: &config::Warn, message: &[u8]) {
     let message = String::from_utf8_lossy(message);
     let variables: Vec<(&str, &str)> = message.split('\0').filter_map(|v| v.split_once('=')).collect();
+    let value = |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
     if let Some([program, arguments @ ..]) = config.command.as_deref() {
         let mut command = clean(program);
         command.args(arguments).envs(variables.iter().copied());
         run(command, config.time_limit);
     }
     if config.desktop
-        && let Some((_, text)) = variables.iter().find(|(name, _)| *name == "MEMREAP_MESSAGE")
+        && let Some(text) = value("MEMREAP_MESSAGE")
     {
+        let is_dead = matches!(value("MEMREAP_ENDING"), Some("back" | "late"));
+        let title = if is_dead {
+            let who = value("MEMREAP_UNIT").and_then(application::name);
+            format!("{} was closed: memory ran out", who.as_deref().unwrap_or("A program"))
+        } else {
+            "Memory is running out".to_owned()
+        };
         for user in users() {
-            run(notification(user, text), config.time_limit);
+            run(notification(user, &title, text), config.time_limit);
         }
     }
 }
@@ -270,12 +279,12 @@ fn users() -> Vec<User> {
     entries.flatten().filter_map(user).collect()
 }
 
-fn notification(user: User, text: &str) -> Command {
+fn notification(user: User, title: &str, text: &str) -> Command {
     let mut command = clean("notify-send");
     command
         .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={USER_RUNTIME_DIRS}/{}/bus", user.uid))
         .args(["--app-name=memreap", "--urgency=critical", "--icon=dialog-warning", "--"])
-        .args(["Memory is running out", text])
+        .args([title, text])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     // As this user, without other groups: the program must not have more rights than the user, and a bus
@@ -474,7 +483,7 @@ mod tests {
 
     #[test]
     fn notifications_go_to_the_users_own_bus() {
-        let command = notification(User { uid: 1234, gid: 5 }, "-x; $(reboot)");
+        let command = notification(User { uid: 1234, gid: 5 }, "-title", "-x; $(reboot)");
         assert_eq!(command.get_args().last().unwrap(), "-x; $(reboot)");
         let bus = command.get_envs().find(|(name, _)| *name == "DBUS_SESSION_BUS_ADDRESS").unwrap().1;
         assert_eq!(bus.unwrap(), "unix:path=/run/user/1234/bus");
