@@ -31,7 +31,9 @@ fn find(table: &[u8], uid: u32) -> Option<String> {
 }
 
 fn find_id(table: &[u8], name: &str) -> Option<u32> {
-    users(table).find(|(known, _)| *known == name.as_bytes()).map(|(_, id)| id)
+    let listed = users(table).find(|(known, _)| *known == name.as_bytes()).map(|(_, id)| id);
+    // The image of a container need not have the file.
+    listed.or((name == "root").then_some(0))
 }
 
 fn users(table: &[u8]) -> impl Iterator<Item = (&[u8], u32)> {
@@ -57,5 +59,6 @@ mod tests {
         assert_eq!(find(b"", 0), None);
         assert_eq!(find_id(table, "alias"), Some(70));
         assert_eq!((find_id(table, "bad"), find_id(table, "")), (None, None));
+        assert_eq!((find_id(b"", "root"), find_id(b"", "db")), (Some(0), None));
     }
 }
