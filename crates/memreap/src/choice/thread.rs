@@ -30,6 +30,8 @@ const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
 /// An older choice is not used.
 const MAX_AHEAD_AGE: Duration = Duration::from_secs(15);
 const STACK_BYTES: usize = 256 << 10;
+/// The caller waits for it.
+const NICE: i32 = -20;
 
 /// Why nothing was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +58,17 @@ struct State {
     work: Work,
     settings: Settings,
     /// The last victim of all that was chosen for nobody who waited, and when.
-    ahead: Option<(Instant, Choice)>,
+    ahead: Option<Ahead>,
     /// How many processes there were at the last choice.
     processes: u32,
+}
+
+/// A victim that was not acted on.
+struct Ahead {
+    choice: Choice,
+    at: Instant,
+    /// It was chosen without exact readings.
+    rough: bool,
 }
 
 /// How to choose.
@@ -117,8 +127,10 @@ impl ChooserThread {
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
-            // The caller waits for it.
-            let _ = prestarted::raise_priority();
+            // Not in real time: a thread that reclaims memory would keep all others from a CPU. Fails without
+            // CAP_SYS_NICE.
+            let _ = linux::sched::Policy::Other.apply(0);
+            let _ = linux::sched::set_nice(0, NICE);
             let mut worker = Worker { chooser, version: 0, chosen_ahead: None, known: None };
             own.work(|settings, request| worker.run(settings, request));
         })?;
@@ -152,10 +164,10 @@ impl ChooserThread {
     /// Why there is none.
     pub fn choose(&self, below: Option<CgroupPath>, min_bytes: u64) -> Result<Choice, NoVictim> {
         let anywhere = below.is_none();
-        let is_young = |(when, _): &mut (Instant, Choice)| anywhere && when.elapsed() < MAX_YOUNG_AGE;
+        let is_young = |ahead: &mut Ahead| anywhere && !ahead.rough && ahead.at.elapsed() < MAX_YOUNG_AGE;
         let young = self.shared.lock().ahead.take_if(is_young);
-        if let Some((_, choice)) = young.filter(|(_, choice)| is_still_good(choice, min_bytes)) {
-            return Ok(choice);
+        if let Some(ahead) = young.filter(|ahead| is_still_good(&ahead.choice, min_bytes)) {
+            return Ok(ahead.choice);
         }
         let answer = self.shared.ask(Request::Choose { below, min_bytes }, self.timeout);
         // Once: it may be the one that is killed now.
@@ -164,16 +176,16 @@ impl ChooserThread {
             return choice.ok_or(NoVictim::None);
         }
         ahead
-            .filter(|(when, choice)| {
-                anywhere && when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes)
+            .filter(|ahead| {
+                anywhere && ahead.at.elapsed() < MAX_AHEAD_AGE && is_still_good(&ahead.choice, min_bytes)
             })
-            .map(|(_, choice)| choice)
+            .map(|ahead| ahead.choice)
             .ok_or(NoVictim::Late)
     }
 
     /// Gives a choice among all processes back that was not acted on.
     pub fn keep(&self, choice: Choice) {
-        self.shared.lock().ahead = Some((Instant::now(), choice));
+        self.shared.lock().ahead = Some(Ahead { choice, at: Instant::now(), rough: false });
     }
 
     /// Returns the next best process of a cgroup, as [`Chooser::another`], if that is known in time.
@@ -254,7 +266,8 @@ impl Shared {
             let awaited = !matches!(request, Request::Refresh { .. });
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
-            let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
+            let rough = matches!(request, Request::Refresh { .. });
+            let anywhere = rough || matches!(request, Request::Choose { below: None, .. });
             let (choice, processes) = run(&settings, request);
             state = self.lock();
             state.processes = processes;
@@ -265,7 +278,7 @@ impl Shared {
                     state.work = Work::None;
                     // An answer that came too late is of use the next time.
                     if anywhere && choice.is_some() && state.settings.version == settings.version {
-                        state.ahead = choice.map(|choice| (Instant::now(), choice));
+                        state.ahead = choice.map(|choice| Ahead { choice, at: Instant::now(), rough });
                     }
                 }
             }
@@ -298,7 +311,7 @@ impl Worker {
                 if soon && self.chosen_ahead.is_none_or(|when| when.elapsed() >= AHEAD_INTERVAL) {
                     self.chosen_ahead = Some(Instant::now());
                     chooser.set_min_bytes(min_bytes);
-                    let choice = chooser.choose(policy, all);
+                    let choice = chooser.choose_roughly(policy, all);
                     self.known = choice.as_ref().and_then(|choice| {
                         let text = chooser.command_line(choice);
                         Some((PidFd::open(choice.pid).ok().filter(|_| !text.is_empty())?, text))

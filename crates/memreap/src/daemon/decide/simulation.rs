@@ -112,6 +112,8 @@ struct Sim {
     vanished: Vec<usize>,
     /// How long everything that is read of /proc takes.
     slow: Duration,
+    /// How many of the next choices are late.
+    late: u32,
     /// The process that is chosen next exits at that moment, and a harmless one gets its PID.
     slips: bool,
     /// How much of a page compression saves; 1 is swap on a disk.
@@ -150,6 +152,7 @@ impl Sim {
             groups: Vec::new(),
             vanished: Vec::new(),
             slow: Duration::ZERO,
+            late: 0,
             slips: false,
             saves,
             swap_bytes: SWAP_BYTES,
@@ -338,6 +341,10 @@ impl World for Sim {
     fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
         self.searches += 1;
         self.read();
+        if self.late > 0 {
+            self.late -= 1;
+            return Err(NoVictim::Late);
+        }
         let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
         let may = |p: &&Proc| {
             p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
@@ -803,6 +810,15 @@ fn no_process_is_killed_for_next_to_nothing() {
         run.pass(S);
         assert_eq!(run.killed(), [hog], "PSI: {psi}");
     }
+}
+
+#[test]
+fn a_late_choice_is_asked_for_again_at_once() {
+    let mut run = crowded(true, 20, MIB);
+    let hog = run.sim.spawn(100 * MIB, 0, 0);
+    run.sim.late = 5;
+    run.pass(2 * S);
+    assert_eq!((run.killed(), run.sim.late), (vec![hog], 0));
 }
 
 #[test]
