@@ -58,10 +58,13 @@ pub struct Balloon {
     pub percent: u32,
 }
 
-/// A control group with limits.
+/// A control group that processes share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
+    /// Where it is, "/a.slice/b.slice"; absent for one of the user's slices.
+    #[serde(default)]
+    pub path: Option<String>,
     /// memory.max, in MiB; absent for no limit.
     #[serde(default)]
     pub memory_mib: Option<u64>,

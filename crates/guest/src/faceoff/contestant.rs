@@ -40,7 +40,8 @@ pub fn start(job: &Job) -> Result<Option<u32>> {
         None => None,
         Some(unit) => {
             run("systemctl", &["daemon-reload"])?;
-            run("systemctl", &["start", unit])?;
+            // What it says itself is better than systemd's advice where to look.
+            run("systemctl", &["start", unit]).with_context(|| journal(unit).unwrap_or_default())?;
             Some(main_pid(unit)?)
         }
     };

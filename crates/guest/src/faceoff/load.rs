@@ -53,8 +53,12 @@ impl<'a> Load<'a> {
         let cgroup = match &one.group {
             None => app_cgroup(&name)?,
             Some(group) => {
-                let cgroup = app_cgroup_in(group, &name)?;
-                self.limit(&cgroup.parent(), self.description.group.get(group))?;
+                let settings = self.description.group.get(group);
+                let cgroup = match settings.and_then(|settings| settings.path.as_ref()) {
+                    Some(path) => Cgroup::create_all(&format!("{path}/{name}.scope"), "memory")?,
+                    None => app_cgroup_in(group, &name)?,
+                };
+                self.limit(&cgroup.parent(), settings)?;
                 cgroup
             }
         };
