@@ -270,7 +270,7 @@ mod tests {
             "bustd",
         ];
         let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
-        assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics"]].concat());
+        assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics", "memreap-pod"]].concat());
         assert_eq!(names[..2], ["none", "none+watermark"]);
         let ours: Vec<&Contestant> = all.iter().filter(|c| c.is_ours()).collect();
         assert!(ours.len() == 4 && ours.iter().all(|c| c.name.starts_with("memreap")));
