@@ -46,20 +46,10 @@ impl Chooser {
     /// With `by_cgroup`, when a leaf cgroup that may be killed as a whole holds more than that process, the
     /// best process in it is returned: for a caller that kills the group, or its members one by one.
     pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
-        self.choose_within(policy, scope, ALL_EXACT_TIMEOUT)
-    }
-
-    /// Does what [`Chooser::choose`] does, without exact readings but those that were made before: while a
-    /// process's memory is read, it cannot be freed.
-    pub fn choose_roughly(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
-        self.choose_within(policy, scope, Duration::ZERO)
-    }
-
-    fn choose_within(&mut self, policy: &Policy, scope: Scope<'_>, time: Duration) -> Option<Choice> {
         let began = Instant::now();
         self.examiner.cost = Cost::default();
         self.considered.clear();
-        let found = self.select(policy, scope, time);
+        let found = self.select(policy, scope);
         self.considered.sort_unstable_by_key(|c| (std::cmp::Reverse(c.score), c.pid));
         let table = &self.population.table;
         let processes = table.entries().iter().filter(|entry| !entry.gone).count();
@@ -126,7 +116,8 @@ impl Chooser {
         let now = self.population.begin_round(&mut self.examiner);
         self.membership.find_cgroups(&mut self.examiner);
         let within = Within::Anywhere;
-        let mut selection = Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within };
+        let mut selection =
+            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
         selection.best_group();
         let table = &selection.chooser.population.table;
         let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
@@ -142,7 +133,6 @@ impl Chooser {
         &mut self,
         policy: &Policy,
         scope: Scope<'_>,
-        time_left: Duration,
     ) -> Option<(Found, Option<Group>, Option<Cgroup>)> {
         let now = self.population.begin_round(&mut self.examiner);
         let within = match scope {
@@ -155,7 +145,8 @@ impl Chooser {
                 Within::Below(path)
             }
         };
-        let mut selection = Selection { chooser: self, policy, now, time_left, within };
+        let mut selection =
+            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
         // First, so that no process is read exactly that a cgroup beats anyway.
         let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
         let (floor, leaf) = by_cgroup.then(|| selection.best_group()).flatten().unzip();
@@ -185,6 +176,8 @@ struct Selection<'a> {
     /// How long exact readings may still take.
     time_left: Duration,
     within: Within<'a>,
+    /// Processes are read exactly if need be.
+    exactly: bool,
 }
 
 impl Selection<'_> {
@@ -194,13 +187,10 @@ impl Selection<'_> {
             return None;
         }
         let outside = std::mem::replace(&mut self.within, Within::Leaf(leaf));
-        let time_left = self.time_left;
-        if oom_group {
-            self.time_left = Duration::ZERO;
-        }
+        self.exactly = !oom_group;
         self.chooser.considered.clear();
         let best = self.best_process(0);
-        (self.within, self.time_left) = (outside, time_left);
+        (self.within, self.exactly) = (outside, true);
         best
     }
 
@@ -387,7 +377,7 @@ impl Scores for Selection<'_> {
     fn lower_bound(&mut self, index: u32) -> Option<u64> {
         let index = index as usize;
         let chooser = &mut *self.chooser;
-        if chooser.examiner.ksm_runs() {
+        if !self.exactly || chooser.examiner.ksm_runs() {
             return None;
         }
         let pid = chooser.population.table.get(index).pid;
@@ -417,17 +407,13 @@ impl Scores for Selection<'_> {
     fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
         let index = index as usize;
         let (pidfd, reading) = self.open(index)?;
+        if !self.exactly {
+            return self.found(index, pidfd, reading, reading.estimate(), false);
+        }
         let chooser = &mut *self.chooser;
-        let answer = if self.time_left.is_zero() {
-            Answer::Late
-        } else {
-            let began = Instant::now();
-            let deadline = began + EXACT_TIMEOUT.min(self.time_left);
-            let answer = chooser.readers.private(reading.memory_tid, deadline);
-            self.time_left = self.time_left.saturating_sub(began.elapsed());
-            chooser.examiner.cost.late += u32::from(answer == Answer::Late);
-            answer
-        };
+        let began = Instant::now();
+        let answer = chooser.readers.private(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
+        self.time_left = self.time_left.saturating_sub(began.elapsed());
         let (bytes, exact) = match answer {
             Answer::Read(private) => {
                 chooser.examiner.cost.exact += 1;
@@ -440,6 +426,7 @@ impl Scores for Selection<'_> {
                 (private.bytes, true)
             }
             Answer::Late => {
+                chooser.examiner.cost.late += 1;
                 let recalled = chooser.ahead.recall(&chooser.population.table, index);
                 let estimate = recalled.map(|(figure, new_bytes, now)| figure.estimate(now, new_bytes));
                 (estimate.map_or(reading.estimate(), |(bytes, _)| bytes), false)

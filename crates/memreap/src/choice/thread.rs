@@ -25,13 +25,13 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two choices in advance, at least.
 const AHEAD_INTERVAL: Duration = Duration::from_millis(250);
+/// The time between two readings of a command line, at least.
+const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// A choice that is not older is as good as a new one.
 const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
 /// An older choice is not used.
 const MAX_AHEAD_AGE: Duration = Duration::from_secs(15);
 const STACK_BYTES: usize = 256 << 10;
-/// The caller waits for it.
-const NICE: i32 = -20;
 
 /// Why nothing was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +58,9 @@ struct State {
     work: Work,
     settings: Settings,
     /// The last victim of all that was chosen for nobody who waited, and when.
-    ahead: Option<Ahead>,
+    ahead: Option<(Instant, Choice)>,
     /// How many processes there were at the last choice.
     processes: u32,
-}
-
-/// A victim that was not acted on.
-struct Ahead {
-    choice: Choice,
-    at: Instant,
-    /// It was chosen without exact readings.
-    rough: bool,
 }
 
 /// How to choose.
@@ -127,11 +119,10 @@ impl ChooserThread {
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
-            // Not in real time: a thread that reclaims memory would keep all others from a CPU. Fails without
-            // CAP_SYS_NICE.
-            let _ = linux::sched::Policy::Other.apply(0);
-            let _ = linux::sched::set_nice(0, NICE);
-            let mut worker = Worker { chooser, version: 0, chosen_ahead: None, known: None };
+            // The caller waits for it.
+            let _ = prestarted::raise_priority();
+            let mut worker =
+                Worker { chooser, version: 0, chosen_ahead: None, known: None, command_line_read: None };
             own.work(|settings, request| worker.run(settings, request));
         })?;
         Ok(Self { shared, timeout: TIMEOUT })
@@ -164,10 +155,10 @@ impl ChooserThread {
     /// Why there is none.
     pub fn choose(&self, below: Option<CgroupPath>, min_bytes: u64) -> Result<Choice, NoVictim> {
         let anywhere = below.is_none();
-        let is_young = |ahead: &mut Ahead| anywhere && !ahead.rough && ahead.at.elapsed() < MAX_YOUNG_AGE;
+        let is_young = |(when, _): &mut (Instant, Choice)| anywhere && when.elapsed() < MAX_YOUNG_AGE;
         let young = self.shared.lock().ahead.take_if(is_young);
-        if let Some(ahead) = young.filter(|ahead| is_still_good(&ahead.choice, min_bytes)) {
-            return Ok(ahead.choice);
+        if let Some((_, choice)) = young.filter(|(_, choice)| is_still_good(choice, min_bytes)) {
+            return Ok(choice);
         }
         let answer = self.shared.ask(Request::Choose { below, min_bytes }, self.timeout);
         // Once: it may be the one that is killed now.
@@ -176,16 +167,16 @@ impl ChooserThread {
             return choice.ok_or(NoVictim::None);
         }
         ahead
-            .filter(|ahead| {
-                anywhere && ahead.at.elapsed() < MAX_AHEAD_AGE && is_still_good(&ahead.choice, min_bytes)
+            .filter(|(when, choice)| {
+                anywhere && when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes)
             })
-            .map(|ahead| ahead.choice)
+            .map(|(_, choice)| choice)
             .ok_or(NoVictim::Late)
     }
 
     /// Gives a choice among all processes back that was not acted on.
     pub fn keep(&self, choice: Choice) {
-        self.shared.lock().ahead = Some(Ahead { choice, at: Instant::now(), rough: false });
+        self.shared.lock().ahead = Some((Instant::now(), choice));
     }
 
     /// Returns the next best process of a cgroup, as [`Chooser::another`], if that is known in time.
@@ -266,8 +257,7 @@ impl Shared {
             let awaited = !matches!(request, Request::Refresh { .. });
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
-            let rough = matches!(request, Request::Refresh { .. });
-            let anywhere = rough || matches!(request, Request::Choose { below: None, .. });
+            let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
             let (choice, processes) = run(&settings, request);
             state = self.lock();
             state.processes = processes;
@@ -278,7 +268,7 @@ impl Shared {
                     state.work = Work::None;
                     // An answer that came too late is of use the next time.
                     if anywhere && choice.is_some() && state.settings.version == settings.version {
-                        state.ahead = choice.map(|choice| Ahead { choice, at: Instant::now(), rough });
+                        state.ahead = choice.map(|choice| (Instant::now(), choice));
                     }
                 }
             }
@@ -296,6 +286,8 @@ struct Worker {
     chosen_ahead: Option<Instant>,
     /// The process that it chose then, and its command line: when the kernel may be late, it is not read.
     known: Option<(PidFd, CommandLine)>,
+    /// When a command line was last read.
+    command_line_read: Option<Instant>,
 }
 
 impl Worker {
@@ -311,11 +303,15 @@ impl Worker {
                 if soon && self.chosen_ahead.is_none_or(|when| when.elapsed() >= AHEAD_INTERVAL) {
                     self.chosen_ahead = Some(Instant::now());
                     chooser.set_min_bytes(min_bytes);
-                    let choice = chooser.choose_roughly(policy, all);
-                    self.known = choice.as_ref().and_then(|choice| {
-                        let text = chooser.command_line(choice);
-                        Some((PidFd::open(choice.pid).ok().filter(|_| !text.is_empty())?, text))
-                    });
+                    let choice = chooser.choose(policy, all);
+                    // Once per shortage as a rule: it may wait for the process.
+                    if self.command_line_read.is_none_or(|when| when.elapsed() >= COMMAND_LINE_INTERVAL) {
+                        self.command_line_read = Some(Instant::now());
+                        self.known = choice.as_ref().and_then(|choice| {
+                            let text = chooser.command_line(choice);
+                            Some((PidFd::open(choice.pid).ok().filter(|_| !text.is_empty())?, text))
+                        });
+                    }
                     choice
                 } else {
                     None

@@ -268,9 +268,6 @@ impl Shared {
             if let Some(busy) = busy {
                 busy.store(0, Ordering::Release);
             }
-            // Now, and not only with the next job: a thread that is nice would have to wait for a CPU first, and the
-            // victim would free its memory itself.
-            let _ = raise_priority();
         }
     }
 }
@@ -303,30 +300,6 @@ mod tests {
                 assert_eq!(outcome.fate, Fate::Killed, "{method:?}");
                 assert!(outcome.back.unwrap() <= Duration::from_secs(10));
             }
-        }
-    }
-
-    #[test]
-    fn a_thread_is_real_time_again_before_the_next_kill() {
-        let reapers = Reapers::new(Method::Mrelease, false).unwrap();
-        let (mut child, victim) = sleeper();
-        let slot = reapers.shared.take_slot(victim).unwrap();
-        reapers.shared.post(Job::Spin(slot));
-        let busy = || reapers.shared.busy_tids[0].load(Ordering::Acquire);
-        while busy() == 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let tid = busy();
-        let policy = || sched::policy(tid).unwrap();
-        let before = policy();
-        reapers.lower_priority(10);
-        assert_eq!(policy(), libc::SCHED_OTHER);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let began = Instant::now();
-        while policy() != before {
-            assert!(began.elapsed() < Duration::from_secs(60), "{}, not {before}", policy());
-            thread::sleep(Duration::from_millis(1));
         }
     }
 

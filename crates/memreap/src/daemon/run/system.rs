@@ -42,8 +42,6 @@ const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
 const MAX_REMAINDER_DIVISOR: u64 = 8;
 /// All victims' memory is back when this part of what was expected was seen to be free.
 const MIN_FREED_DIVISOR: u64 = 4;
-/// The time between two updates of what is known of processes, at least, when no memory is left.
-const STARVED_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The niceness of threads that free memory as long as it is critical, and afterwards.
@@ -70,8 +68,6 @@ pub struct System {
     killed: Vec<Option<KilledVictim>>,
     /// The last sample of each memory.
     samples: [Sample; MAX_MEMORIES],
-    /// When what is known of processes was last updated.
-    refreshed: Option<Duration>,
     /// When limits were last searched for.
     searched: Option<Duration>,
     /// It was reported that there are more processes than are considered.
@@ -136,7 +132,6 @@ impl System {
             cgroups,
             killed: std::iter::repeat_with(|| None).take(MAX_MEMORIES).collect(),
             samples: [Sample::default(); MAX_MEMORIES],
-            refreshed: None,
             searched: None,
             told_of_too_many: false,
             limits_left_out: false,
@@ -289,16 +284,7 @@ impl World for System {
     }
 
     fn prepare(&mut self, budget: Duration, soon: bool) {
-        let sample = &self.samples[0];
-        // The kernel allocates memory for what is read. Without any, that is a stall of our own, and would be
-        // taken for one of others.
-        let none_is_left = sample.free < self.config.act.critical.of(sample.total);
-        let now = self.began.elapsed();
-        if none_is_left && self.refreshed.is_some_and(|when| now - when < STARVED_REFRESH_INTERVAL) {
-            return;
-        }
-        self.refreshed = Some(now);
-        self.chooser.refresh(budget, soon, sample.min_victim_bytes());
+        self.chooser.refresh(budget, soon, self.samples[0].min_victim_bytes());
     }
 
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
