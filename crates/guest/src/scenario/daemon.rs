@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use linux::{Process, Root};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
@@ -181,11 +182,7 @@ impl Running {
 
     /// Returns how many pages the daemon has waited for since it began.
     fn major_faults(&self) -> Result<u64> {
-        let path = format!("/proc/{}/stat", self.0.id());
-        let stat = fs::read_to_string(&path).with_context(|| path.clone())?;
-        // Fields 3 and on follow the name.
-        let (_, fields) = stat.rsplit_once(')').with_context(|| path.clone())?;
-        fields.split_whitespace().nth(9).and_then(|n| n.parse().ok()).context(path)
+        Ok(Process::open(&Root::system(), Pid::from_child(&self.0).into())?.stat()?.majflt)
     }
 
     /// Ends the daemon, as a service manager does.

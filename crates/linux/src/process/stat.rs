@@ -27,6 +27,8 @@ pub struct Stat {
     pub tty_nr: i32,
     /// PF_* of the kernel, of which few are the same in all versions.
     pub flags: u32,
+    /// Page faults, all threads, that had to wait for a disk or for swap.
+    pub majflt: u64,
     /// CPU time in user mode, all threads, in clock ticks.
     pub utime: u64,
     /// CPU time in the kernel, all threads, in clock ticks.
@@ -135,9 +137,11 @@ impl Stat {
             pgrp: fields.number()?,
             session: fields.number()?,
             tty_nr: fields.number()?,
-            // After tpgid; then minflt, cminflt, majflt, cmajflt.
+            // After tpgid.
             flags: fields.skip(1)?.number()?,
-            utime: fields.skip(4)?.number()?,
+            // After minflt, cminflt; then cmajflt.
+            majflt: fields.skip(2)?.number()?,
+            utime: fields.skip(1)?.number()?,
             stime: fields.number()?,
             // After cutime, cstime, priority.
             nice: fields.skip(3)?.number()?,
@@ -219,6 +223,7 @@ mod tests {
             session: 1006,
             tty_nr: 1007,
             flags: 1009,
+            majflt: 1012,
             utime: 1014,
             stime: 1015,
             nice: -7,
