@@ -288,7 +288,9 @@ impl World for System {
     }
 
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
-        let below = match self.memories.get(memory).and_then(Memory::cgroup) {
+        // Not anywhere, when the memory is no longer watched.
+        let watched = self.memories.get(memory).ok_or(NoVictim::None)?;
+        let below = match watched.cgroup() {
             // The first one is all that this daemon can see.
             Some(cgroup) if memory > 0 => {
                 let mut path = CgroupPath::new();
