@@ -101,8 +101,8 @@ impl Chooser {
         }));
     }
 
-    /// Returns the command line of a process that was chosen, empty when the process is gone or keeps its memory map
-    /// locked.
+    /// Returns the command line of a process that was chosen, empty when the process is gone or keeps its
+    /// memory map locked.
     pub fn command_line(&mut self, choice: &Choice) -> CommandLine {
         let text = self.examiner.command_line(choice.pid);
         if choice.pidfd.is_alive().unwrap_or(false) { text } else { CommandLine::new() }

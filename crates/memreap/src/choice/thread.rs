@@ -88,7 +88,6 @@ enum Work {
     End,
 }
 
-#[derive(Clone)]
 enum Request {
     Refresh {
         budget: Duration,
@@ -213,20 +212,19 @@ impl Shared {
         let mut deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
-            match &state.work {
-                Work::Running { since, awaited: false } => deadline = deadline.min(*since + timeout),
+            match std::mem::replace(&mut state.work, Work::None) {
                 Work::None => {
                     state.work = Work::Asked(request.take()?);
                     self.changed.notify_all();
                     deadline = Instant::now() + timeout;
                 }
-                Work::Done(_) => {
-                    let Work::Done(choice) = std::mem::replace(&mut state.work, Work::None) else {
-                        return None;
-                    };
-                    return Some(choice);
+                Work::Done(choice) => return Some(choice),
+                other => {
+                    if let Work::Running { since, awaited: false } = other {
+                        deadline = deadline.min(since + timeout);
+                    }
+                    state.work = other;
                 }
-                Work::Asked(_) | Work::Running { .. } | Work::End => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -245,10 +243,11 @@ impl Shared {
     fn work(&self, mut run: impl FnMut(&Settings, Request) -> (Option<Choice>, u32)) {
         let mut state = self.lock();
         loop {
-            let request = match &state.work {
-                Work::Asked(request) => request.clone(),
+            let request = match std::mem::replace(&mut state.work, Work::None) {
+                Work::Asked(request) => request,
                 Work::End => return,
-                _ => {
+                other => {
+                    state.work = other;
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
@@ -267,8 +266,11 @@ impl Shared {
                 _ => {
                     state.work = Work::None;
                     // An answer that came too late is of use the next time.
-                    if anywhere && choice.is_some() && state.settings.version == settings.version {
-                        state.ahead = choice.map(|choice| (Instant::now(), choice));
+                    if let Some(choice) = choice
+                        && anywhere
+                        && state.settings.version == settings.version
+                    {
+                        state.ahead = Some((Instant::now(), choice));
                     }
                 }
             }

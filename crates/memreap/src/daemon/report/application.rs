@@ -26,8 +26,9 @@ pub(super) fn name(unit: &str) -> Option<String> {
     })
 }
 
-/// The ID of an application in the name of its unit: "app-LAUNCHER-ID-RANDOM.scope" or "app-LAUNCHER-ID@RANDOM.service",
-/// the launcher and the random part of a service being optional (systemd's desktop environment integration).
+/// The ID of an application in the name of its unit: "app-LAUNCHER-ID-RANDOM.scope" or
+/// "app-LAUNCHER-ID@RANDOM.service", the launcher and the random part of a service being optional (systemd's
+/// desktop environment integration).
 fn id(unit: &str) -> Option<String> {
     let name = unit.strip_prefix("app-")?;
     let name = match name.strip_suffix(".scope") {
