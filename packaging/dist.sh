@@ -9,7 +9,13 @@ out=${1:-target/dist-packages}
 mkdir -p "$out"
 
 cargo build --locked --profile dist --package memreap
-packaging/deb.sh target/dist/memreap "$out"
+package=$(packaging/deb.sh target/dist/memreap "$out")
+echo "$package"
+if [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null; then
+    packaging/deb-test.sh "$package"
+else
+    echo "$package was not installed in a clean Debian: packaging/deb-test.sh needs root and debootstrap" >&2
+fi
 
 # Runs here, and so makes the man pages and completions for all of them.
 generate=target/dist/memreap
