@@ -16,6 +16,11 @@ if [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null; then
 else
     echo "$package was not installed in a clean Debian: packaging/deb-test.sh needs root and debootstrap" >&2
 fi
+if [ "$(id -u)" -eq 0 ] && command -v prometheus >/dev/null; then
+    packaging/prometheus-test.sh target/dist/memreap
+else
+    echo "the metrics were not scraped: packaging/prometheus-test.sh needs root and prometheus" >&2
+fi
 
 # Runs here, and so makes the man pages and completions for all of them.
 generate=target/dist/memreap
