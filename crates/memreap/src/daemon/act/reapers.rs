@@ -268,6 +268,8 @@ impl Shared {
             if let Some(busy) = busy {
                 busy.store(0, Ordering::Release);
             }
+            // One that is still nice would wait for a CPU when the next victim is killed.
+            let _ = raise_priority();
         }
     }
 }
@@ -301,6 +303,33 @@ mod tests {
                 assert!(outcome.back.unwrap() <= Duration::from_secs(10));
             }
         }
+    }
+
+    #[test]
+    fn a_thread_is_real_time_again_before_the_next_kill() {
+        let wait_until = |done: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !done() {
+                assert!(began.elapsed() < Duration::from_secs(60));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let reapers = Reapers::new(Method::Mrelease, false).unwrap();
+        let (mut child, victim) = sleeper();
+        let slot = reapers.shared.take_slot(victim).unwrap();
+        // The thread waits for this, and is busy meanwhile.
+        let locked = reapers.shared.slots[slot].write().unwrap();
+        reapers.shared.post(Job::Kill(slot));
+        let tid = || reapers.shared.busy_tids[0].load(Ordering::Acquire);
+        wait_until(&|| tid() != 0);
+        let tid = tid();
+        let policy = || sched::policy(tid).unwrap();
+        let before = policy();
+        reapers.lower_priority(10);
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        drop(locked);
+        wait_until(&|| policy() == before);
+        child.wait().unwrap();
     }
 
     #[test]
