@@ -173,9 +173,14 @@ impl ChooserThread {
             .ok_or(NoVictim::Late)
     }
 
-    /// Gives a choice among all processes back that was not acted on.
-    pub fn keep(&self, choice: Choice) {
-        self.shared.lock().ahead = Some((Instant::now(), choice));
+    /// Takes what was last chosen in advance among all processes, and when that was. Does not wait.
+    pub fn take_ahead(&self) -> Option<(Instant, Choice)> {
+        self.shared.lock().ahead.take()
+    }
+
+    /// Gives it back, unless there is a later one.
+    pub fn keep_ahead(&self, when: Instant, choice: Choice) {
+        self.shared.lock().ahead.get_or_insert((when, choice));
     }
 
     /// Returns the next best process of a cgroup, as [`Chooser::another`], if that is known in time.

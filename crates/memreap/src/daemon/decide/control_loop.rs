@@ -452,9 +452,8 @@ impl<V> MemoryState<V> {
     ) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
-        if due && self.governor.kill_is_close() {
+        if due && self.governor.kill_is_close() && world.warn(memory, &self.governor) {
             self.warned = Some(now);
-            world.warn(memory, &self.governor);
         }
         Some(pause)
     }

@@ -371,8 +371,9 @@ impl World for Sim {
         (all().count() as u32, all().map(|p| p.bytes).sum())
     }
 
-    fn warn(&mut self, _memory: usize, _governor: &Governor) {
+    fn warn(&mut self, _memory: usize, _governor: &Governor) -> bool {
         self.warnings += 1;
+        true
     }
 
     fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {

@@ -47,8 +47,8 @@ pub trait World {
     /// Returns how many processes there are in the victim's cgroup, and how many bytes they hold together.
     fn group_size(&self, victim: &Self::Victim) -> (u32, u64);
 
-    /// Warns that a kill may come soon.
-    fn warn(&mut self, memory: usize, governor: &Governor);
+    /// Warns that a kill may come soon, and returns true; false when it is not known yet whom it would hit.
+    fn warn(&mut self, memory: usize, governor: &Governor) -> bool;
 
     /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);

@@ -117,14 +117,14 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
     // memory.
     let world: &mut dyn World<Victim = Choice> = black_box(system);
     let mut stage = Stage { victim: dummy.choice(), at: Duration::ZERO, is_over: false, world };
-    if let Some(governor) = control_loop.governor(0) {
-        stage.warn(0, governor);
-    }
     // Parked, not asleep, to go through the end of a wait as it is elsewhere in the daemon. What is begun in
     // advance the first time is taken the second time.
     for _ in 0..2 {
         stage.prepare(PREPARATION_TIME, true);
         thread::park_timeout(PREPARATION_TIME);
+    }
+    if let Some(governor) = control_loop.governor(0) {
+        stage.warn(0, governor);
     }
     for _ in 0..MAX_STEPS {
         if stage.victim.is_some() {
@@ -182,8 +182,8 @@ impl World for Stage<'_> {
         self.world.group_size(victim)
     }
 
-    fn warn(&mut self, memory: usize, governor: &Governor) {
-        self.world.warn(memory, governor);
+    fn warn(&mut self, memory: usize, governor: &Governor) -> bool {
+        self.world.warn(memory, governor)
     }
 
     fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {

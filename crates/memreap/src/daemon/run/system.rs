@@ -40,8 +40,10 @@ const MEMORY_TIMEOUT: Duration = Duration::from_millis(500);
 const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
 /// A process's memory is back when this part of it at most is left.
 const MAX_REMAINDER_DIVISOR: u64 = 8;
-/// All victims' memory is back when this part of what was expected was seen to be free.
+/// All victims' memory is back when this part of what was expected was seen to be free, ...
 const MIN_FREED_DIVISOR: u64 = 4;
+/// ... and either nearly all, or between two checks not even this part more.
+const FREEING_DIVISOR: u64 = 16;
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The niceness of threads that free memory as long as it is critical, and afterwards.
@@ -93,6 +95,8 @@ struct KilledVictim {
     at: Instant,
     /// What was free when it was killed, memory and swap, in bytes.
     free_before: u64,
+    /// And at the last check.
+    free_last: u64,
     /// From how many available bytes on memory is no longer critical.
     critical_level: u64,
     /// When its process was seen to have exited, or its memory to be freed.
@@ -317,14 +321,16 @@ impl World for System {
         victim.group.map_or((1, victim.bytes), |group| (group.processes, group.bytes))
     }
 
-    fn warn(&mut self, memory: usize, governor: &Governor) {
-        // This also reads the next victim, so that the choice is fast when it is made.
-        if let Ok(victim) = self.choose(memory) {
-            self.notifier.warn(&victim, &governor.explanation());
-            if memory == 0 {
-                self.chooser.keep(victim);
-            }
+    fn warn(&mut self, memory: usize, governor: &Governor) -> bool {
+        let because = governor.explanation();
+        if memory > 0 {
+            return self.choose(memory).map(|victim| self.notifier.warn(&victim, &because)).is_ok();
         }
+        // Memory may be gone before a new choice is made.
+        let Some((when, victim)) = self.chooser.take_ahead() else { return false };
+        self.notifier.warn(&victim, &because);
+        self.chooser.keep_ahead(when, victim);
+        true
     }
 
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
@@ -388,6 +394,7 @@ impl World for System {
             bytes: victim.bytes,
             at,
             free_before: last.map_or(0, Sample::headroom),
+            free_last: last.map_or(0, Sample::headroom),
             critical_level: governor.critical_level(),
             over: None,
         };
@@ -446,6 +453,9 @@ impl World for System {
         let Some(outcome) = killed.slot.and_then(|slot| self.reapers.outcome(slot)) else {
             return Progress::Dying;
         };
+        let (free, expected) = (sample.headroom(), killed.record.expected);
+        let freed = free.saturating_sub(killed.free_before);
+        let step = free.saturating_sub(std::mem::replace(&mut killed.free_last, free));
         let critical = sample.available < killed.critical_level;
         self.reapers.lower_priority(if critical { CRITICAL_NICE } else { RELIEVED_NICE });
         killed.record.method = outcome.method;
@@ -470,8 +480,9 @@ impl World for System {
         // A process that was reading the victim's memory just then keeps it until it has read it: the victim
         // can have exited and its memory not be free.
         let over = *killed.over.get_or_insert_with(Instant::now);
-        let wanted = killed.free_before.saturating_add(killed.record.expected / MIN_FREED_DIVISOR);
-        if sample.headroom() < wanted && over.elapsed() < MEMORY_TIMEOUT {
+        let comes_back = freed < expected / MIN_FREED_DIVISOR
+            || (freed < expected - expected / MAX_REMAINDER_DIVISOR && step > expected / FREEING_DIVISOR);
+        if comes_back && over.elapsed() < MEMORY_TIMEOUT {
             return Progress::Dying;
         }
         killed.record.took = match (&killed.cgroup, outcome.back) {
