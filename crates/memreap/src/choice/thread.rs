@@ -23,8 +23,10 @@ use crate::policy::Policy;
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How long it may take when nothing is short.
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time between two choices in advance, at least.
-const AHEAD_INTERVAL: Duration = Duration::from_millis(250);
+/// The time between two choices in advance, at least, when a kill is possible and when it is imminent. The first is
+/// made as soon as memory is low: later the kernel may not answer.
+const POSSIBLE_INTERVAL: Duration = Duration::from_secs(2);
+const IMMINENT_INTERVAL: Duration = Duration::from_millis(250);
 /// The time between two readings of a command line, at least.
 const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// A choice that is not older is as good as a new one.
@@ -32,6 +34,18 @@ const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
 /// An older choice is not used.
 const MAX_AHEAD_AGE: Duration = Duration::from_secs(15);
 const STACK_BYTES: usize = 256 << 10;
+
+/// How close a kill is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Danger {
+    /// There is enough memory.
+    #[default]
+    None,
+    /// Memory is low.
+    Possible,
+    /// And it will be gone within seconds.
+    Imminent,
+}
 
 /// Why nothing was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +105,7 @@ enum Work {
 enum Request {
     Refresh {
         budget: Duration,
-        soon: bool,
+        danger: Danger,
         min_bytes: u64,
     },
     /// Choose in the cgroup with this path, or anywhere.
@@ -136,14 +150,14 @@ impl ChooserThread {
     }
 
     /// Begins to update what is known, as [`Chooser::refresh`], unless the thread has something else to do.
-    /// With `soon` it also chooses a victim in advance, from time to time.
-    pub fn refresh(&self, budget: Duration, soon: bool, min_bytes: u64) {
+    /// In danger it also chooses a victim in advance, from time to time.
+    pub fn refresh(&self, budget: Duration, danger: Danger, min_bytes: u64) {
         let mut state = self.shared.lock();
-        if !soon {
+        if danger == Danger::None {
             state.ahead = None;
         }
         if matches!(state.work, Work::None) {
-            state.work = Work::Asked(Request::Refresh { budget, soon, min_bytes });
+            state.work = Work::Asked(Request::Refresh { budget, danger, min_bytes });
             self.shared.changed.notify_all();
         }
     }
@@ -305,14 +319,19 @@ impl Worker {
         }
         let all = Scope::All { by_cgroup: settings.by_cgroup };
         let mut choice = match request {
-            Request::Refresh { budget, soon, min_bytes } => {
-                chooser.refresh(policy, budget, soon);
-                if soon && self.chosen_ahead.is_none_or(|when| when.elapsed() >= AHEAD_INTERVAL) {
+            Request::Refresh { budget, danger, min_bytes } => {
+                let is_imminent = danger == Danger::Imminent;
+                chooser.refresh(policy, budget, is_imminent);
+                let interval = if is_imminent { IMMINENT_INTERVAL } else { POSSIBLE_INTERVAL };
+                let is_due = self.chosen_ahead.is_none_or(|when| when.elapsed() >= interval);
+                if danger > Danger::None && is_due {
                     self.chosen_ahead = Some(Instant::now());
                     chooser.set_min_bytes(min_bytes);
                     let choice = chooser.choose(policy, all);
                     // Once per shortage as a rule: it may wait for the process.
-                    if self.command_line_read.is_none_or(|when| when.elapsed() >= COMMAND_LINE_INTERVAL) {
+                    if is_imminent
+                        && self.command_line_read.is_none_or(|when| when.elapsed() >= COMMAND_LINE_INTERVAL)
+                    {
                         self.command_line_read = Some(Instant::now());
                         self.known = choice.as_ref().and_then(|choice| {
                             let text = chooser.command_line(choice);
@@ -460,7 +479,7 @@ mod tests {
             let (chooser, answers) = start(Duration::from_millis(10));
             let mut process = Process::start();
             answers.send(Some(process.choice())).unwrap();
-            chooser.refresh(Duration::ZERO, true, 0);
+            chooser.refresh(Duration::ZERO, Danger::Imminent, 0);
             wait_for(&chooser);
             meanwhile(&chooser, &mut process);
             chooser.choose(below, min_bytes).map(|choice| assert_eq!(choice.pid, process.pid()))
@@ -474,7 +493,7 @@ mod tests {
         );
         // The shortage is over, or the process.
         assert_eq!(
-            choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, false, 0)),
+            choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, Danger::None, 0)),
             Err(NoVictim::Late)
         );
         let end = |_: &ChooserThread, process: &mut Process| {

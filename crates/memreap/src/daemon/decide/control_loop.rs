@@ -10,7 +10,7 @@ use super::governor::{Advice, Governor};
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
 use super::world::{Progress, World};
-use crate::choice::NoVictim;
+use crate::choice::{Danger, NoVictim};
 use crate::config::{Config, Kill};
 
 /// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
@@ -192,8 +192,8 @@ impl<V> ControlLoop<V> {
         }
         match next {
             Some(pause) => {
-                let soon = self.memories.iter().any(|memory| memory.governor.kill_is_close());
-                world.prepare(pause / PREPARE_DIVISOR, soon);
+                let danger = self.memories.iter().map(|memory| memory.governor.danger()).max();
+                world.prepare(pause / PREPARE_DIVISOR, danger.unwrap_or_default());
                 Next::After(pause)
             }
             None => Next::Rest,
@@ -452,7 +452,7 @@ impl<V> MemoryState<V> {
     ) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
-        if due && self.governor.kill_is_close() && world.warn(memory, &self.governor) {
+        if due && self.governor.danger() == Danger::Imminent && world.warn(memory, &self.governor) {
             self.warned = Some(now);
         }
         Some(pause)

@@ -13,6 +13,7 @@ use arrayvec::{ArrayString, ArrayVec};
 
 use super::reason::Reason;
 use super::sample::Sample;
+use crate::choice::Danger;
 use crate::config::Act;
 use crate::units::Size;
 
@@ -200,10 +201,14 @@ impl Governor {
         self.outlook.stall_percent.is_some_and(|[_, all]| all >= PRESSURE_STALL_PERCENT)
     }
 
-    /// Whether a kill may come soon, so that a warning is due.
-    pub fn kill_is_close(&self) -> bool {
+    /// Returns how close a kill is. When it is imminent, a warning is due.
+    pub fn danger(&self) -> Danger {
         let stalled = self.outlook.stall_percent.is_some_and(|[_, all]| all >= MIN_FULL_STALL_PERCENT);
-        self.is_low() && (self.runs_out_within(WARNING_TIME) || stalled)
+        match self.is_low() {
+            true if self.runs_out_within(WARNING_TIME) || stalled => Danger::Imminent,
+            true => Danger::Possible,
+            false => Danger::None,
+        }
     }
 
     /// Takes a sample, and returns what to do.

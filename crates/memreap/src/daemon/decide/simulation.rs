@@ -10,7 +10,7 @@ use super::governor::{Advice, Governor};
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
 use super::world::{Progress, World};
-use crate::choice::NoVictim;
+use crate::choice::{Danger, NoVictim};
 use crate::config::{Act, Config, Level};
 use crate::kill::SignalFirst;
 
@@ -336,7 +336,7 @@ impl World for Sim {
         })
     }
 
-    fn prepare(&mut self, _budget: Duration, _soon: bool) {}
+    fn prepare(&mut self, _budget: Duration, _danger: Danger) {}
 
     fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
         self.searches += 1;

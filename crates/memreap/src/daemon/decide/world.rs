@@ -8,7 +8,7 @@ use linux::pidfd::Signal;
 use super::governor::Governor;
 use super::reason::{Ending, Reason};
 use super::sample::Sample;
-use crate::choice::NoVictim;
+use crate::choice::{Danger, NoVictim};
 use crate::kill::SignalFirst;
 
 /// The state of a victim that was killed.
@@ -32,8 +32,9 @@ pub trait World {
     /// Reads how a memory stands; `None` when it does not exist any more.
     fn sample(&mut self, memory: usize) -> Option<Sample>;
 
-    /// Has up to `budget` spent on updating what is known of candidates; with `soon`, a kill may come soon.
-    fn prepare(&mut self, budget: Duration, soon: bool);
+    /// Has up to `budget` spent on updating what is known of candidates, and from time to time a victim chosen in
+    /// advance: how often depends on `danger`.
+    fn prepare(&mut self, budget: Duration, danger: Danger);
 
     /// Chooses the victim whose death gives most of this memory back.
     ///

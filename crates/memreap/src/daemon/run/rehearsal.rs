@@ -23,7 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
 
 use super::system::System;
-use crate::choice::{Choice, CommandLine, Cost, Group, NoVictim};
+use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim};
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -120,7 +120,7 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
     // Parked, not asleep, to go through the end of a wait as it is elsewhere in the daemon. What is begun in
     // advance the first time is taken the second time.
     for _ in 0..2 {
-        stage.prepare(PREPARATION_TIME, true);
+        stage.prepare(PREPARATION_TIME, Danger::Imminent);
         thread::park_timeout(PREPARATION_TIME);
     }
     if let Some(governor) = control_loop.governor(0) {
@@ -164,8 +164,8 @@ impl World for Stage<'_> {
         Some(if self.at > CALM_TIME { short } else { calm })
     }
 
-    fn prepare(&mut self, budget: Duration, soon: bool) {
-        self.world.prepare(budget, soon);
+    fn prepare(&mut self, budget: Duration, danger: Danger) {
+        self.world.prepare(budget, danger);
     }
 
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {

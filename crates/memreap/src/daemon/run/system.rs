@@ -16,7 +16,7 @@ use linux::{Dir, Pid};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
-use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Group, NoVictim};
+use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim};
 use crate::config::{Config, WholeCgroup};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::act::{boost, cgroup_kill};
@@ -287,8 +287,8 @@ impl World for System {
         }
     }
 
-    fn prepare(&mut self, budget: Duration, soon: bool) {
-        self.chooser.refresh(budget, soon, self.samples[0].min_victim_bytes());
+    fn prepare(&mut self, budget: Duration, danger: Danger) {
+        self.chooser.refresh(budget, danger, self.samples[0].min_victim_bytes());
     }
 
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
