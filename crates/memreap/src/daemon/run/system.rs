@@ -257,6 +257,13 @@ fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     whole && group.expendable && group.processes > 1
 }
 
+/// Whether more of `expected` bytes comes back when `freed` were seen to be free, `step` of them since the last
+/// check.
+fn more_comes_back(expected: u64, freed: u64, step: u64) -> bool {
+    freed < expected / MIN_FREED_DIVISOR
+        || (freed < expected - expected / MAX_REMAINDER_DIVISOR && step > expected / FREEING_DIVISOR)
+}
+
 impl World for System {
     type Victim = Choice;
 
@@ -480,9 +487,7 @@ impl World for System {
         // A process that was reading the victim's memory just then keeps it until it has read it: the victim
         // can have exited and its memory not be free.
         let over = *killed.over.get_or_insert_with(Instant::now);
-        let comes_back = freed < expected / MIN_FREED_DIVISOR
-            || (freed < expected - expected / MAX_REMAINDER_DIVISOR && step > expected / FREEING_DIVISOR);
-        if comes_back && over.elapsed() < MEMORY_TIMEOUT {
+        if more_comes_back(expected, freed, step) && over.elapsed() < MEMORY_TIMEOUT {
             return Progress::Dying;
         }
         killed.record.took = match (&killed.cgroup, outcome.back) {
@@ -517,6 +522,15 @@ impl World for System {
 mod tests {
     use super::*;
     use crate::config::Kill;
+
+    #[test]
+    fn memory_is_back_when_no_more_of_it_comes() {
+        // Of a victim of 200 MiB 80 were free when the kill was reported as over.
+        assert!(more_comes_back(200, 80, 80));
+        assert!(more_comes_back(200, 0, 0), "nothing was seen yet");
+        assert!(!more_comes_back(200, 190, 190));
+        assert!(!more_comes_back(200, 80, 0), "the others took the rest at once");
+    }
 
     #[test]
     fn a_browser_is_not_killed_for_a_tab() {
