@@ -27,6 +27,8 @@ const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
 /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
 const MIN_FULL_STALL_PERCENT: f64 = 25.0;
+/// And not more than this many times `act.critical` must be available: what fits stalls as much, but leaves more.
+const NEARLY_NONE_FACTOR: u64 = 2;
 /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
 const AVERAGE_TIME: Duration = Duration::from_secs(20);
 /// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
@@ -288,7 +290,8 @@ impl Governor {
         let then = self.samples.iter().rfind(|then| then.at + SHARE_WINDOW <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
-        (self.is_low() && stalled).then_some(Reason::Stall)
+        let nearly_none = self.critical_level().saturating_mul(NEARLY_NONE_FACTOR).min(self.low_level());
+        (now.available < nearly_none && stalled).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {

@@ -671,9 +671,10 @@ fn a_loss_counts_by_what_is_left() {
 #[test]
 fn what_stalls_for_a_second_does_not_fit() {
     let stalls = |available, percent| first_kill(2 * GIB, 12, |_| (available, percent));
-    let (at, reason) = stalls(60, 100).unwrap();
+    let (at, reason) = stalls(35, 100).unwrap();
     assert!(reason == Reason::Stall && at >= S && at <= S * 5 / 4, "{at:?}");
-    assert_eq!((stalls(60, 99), stalls(300, 100)), (None, None));
+    // In the face-off's peak some task stalled for 99.3 % of a second, and 51 MiB were available.
+    assert_eq!((stalls(35, 99), stalls(51, 100)), (None, None));
     // Without any memory swap is of no use.
     let without = first_kill_with_swap(2 * GIB, GIB, 60, |_| (10, 12));
     assert!(matches!(without, Some((at, Reason::Critical)) if at < S), "{without:?}");
@@ -702,7 +703,7 @@ fn what_stalls_for_a_second_does_not_fit() {
         (0..20).any(|tick| {
             let at = S / 10 * tick;
             let stalled = Some([at, at.mul_f64(all)]);
-            let sample = Sample { at, total: 2 * GIB, available: 60 * MIB, stalled, ..Sample::default() };
+            let sample = Sample { at, total: 2 * GIB, available: 35 * MIB, stalled, ..Sample::default() };
             matches!(governor.observe(sample), Advice::Kill(Reason::Stall))
         })
     };
@@ -711,7 +712,7 @@ fn what_stalls_for_a_second_does_not_fit() {
     let mut governor = Governor::new(Act::default(), Duration::ZERO);
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
         let (at, stalled) = (Duration::from_millis(at), Some([Duration::from_millis(stalled); 2]));
-        let sample = Sample { at, total: 2 * GIB, available: 60 * MIB, stalled, ..Sample::default() };
+        let sample = Sample { at, total: 2 * GIB, available: 35 * MIB, stalled, ..Sample::default() };
         assert!(!matches!(governor.observe(sample), Advice::Kill(_)), "at {at:?}");
     }
     // Thrashing that lets tasks run for a third of the time, but without end.
