@@ -16,7 +16,8 @@ pub struct Context {
     /// The cache, outside of the checkout, with entries named by content keys: `$MEMREAP_CACHE`, else
     /// `$XDG_CACHE_HOME/memreap`, else `~/.cache/memreap`.
     pub cache: PathBuf,
-    /// The output folder for results, reports and logs: `target/lab` in the checkout.
+    /// The output folder for results, reports and logs: `target/lab` in the checkout; elsewhere
+    /// `$XDG_STATE_HOME/memreap/lab`, else `~/.local/state/memreap/lab`.
     pub out: PathBuf,
     /// The kernel version, 6.12.N: `--kernel`, else `$MEMREAP_KERNEL`; `None` for the newest that apt offers.
     pub kernel: Option<String>,
@@ -37,19 +38,30 @@ impl Context {
         }
     }
 
-    /// Finds the checkout: the current folder or one of its parents.
+    /// Finds the checkout: the current folder or one of its parents, elsewhere the one that this program was
+    /// built in, from which the guest's programs and the configurations are.
     ///
     /// # Errors
     /// When none of these folders has `kernel/topics.toml`, or there is no place for the cache.
     pub fn discover(progress: Progress) -> Result<Self> {
         let cwd = std::env::current_dir().context("cannot read the current folder")?;
-        let Some(repo) = cwd.ancestors().find(|d| d.join("kernel/topics.toml").is_file()) else {
-            bail!("{}: not inside a memreap checkout (no kernel/topics.toml here or above)", cwd.display());
+        let is_checkout = |folder: &Path| folder.join("kernel/topics.toml").is_file();
+        let origin = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let (repo, out) = match (cwd.ancestors().find(|folder| is_checkout(folder)), origin) {
+            (Some(repo), _) => (repo, repo.join("target/lab")),
+            (None, Some(origin)) if is_checkout(origin) => {
+                (origin, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
+            }
+            _ => bail!(
+                "{}: not inside a memreap checkout (no kernel/topics.toml here or above), and the one that this \
+                 program was built in is gone",
+                cwd.display()
+            ),
         };
         Ok(Self {
             repo: repo.to_path_buf(),
             cache: cache_dir()?,
-            out: repo.join("target/lab"),
+            out,
             kernel: std::env::var("MEMREAP_KERNEL").ok(),
             progress,
         })
@@ -65,11 +77,14 @@ fn cache_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("MEMREAP_CACHE") {
         return Ok(dir.into());
     }
-    if let Some(dir) = std::env::var_os("XDG_CACHE_HOME") {
-        return Ok(Path::new(&dir).join("memreap"));
+    Ok(xdg_folder("XDG_CACHE_HOME", ".cache")?.join("memreap"))
+}
+
+/// Returns the folder that a variable names, else `below` in the home folder.
+fn xdg_folder(variable: &str, below: &str) -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os(variable) {
+        return Ok(dir.into());
     }
-    match std::env::var_os("HOME") {
-        Some(home) => Ok(Path::new(&home).join(".cache/memreap")),
-        None => bail!("none of MEMREAP_CACHE, XDG_CACHE_HOME and HOME is set: no place for the cache"),
-    }
+    let home = std::env::var_os("HOME").with_context(|| format!("neither {variable} nor HOME is set"))?;
+    Ok(Path::new(&home).join(below))
 }
