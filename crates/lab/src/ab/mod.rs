@@ -2,15 +2,17 @@
 //! `lab ab`: compares two arms.
 //!
 //! [`catalog`] lists the scenarios and their guests, [`experiment`] boots the pairs, [`stats`] computes the
-//! verdicts, [`results`] is the file format, [`table`] and [`report`] show the results, and [`expect`] checks
-//! them against the expectations of a topic.
+//! verdicts, [`results`] is the file format, [`table`], [`report`] and [`junit`] show the results, and [`expect`] checks
+//! them against the expectations of a topic. [`workload`] is a program of the user's in place of a scenario.
 
 pub mod catalog;
 pub mod expect;
 pub mod experiment;
+pub mod junit;
 pub mod ranks;
 pub mod report;
 pub mod results;
 pub mod stats;
 pub mod table;
 pub mod verdict;
+pub mod workload;

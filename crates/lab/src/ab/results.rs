@@ -7,7 +7,9 @@
 
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,9 @@ pub struct Meta {
     /// Boots that failed and were repeated. The results are complete and only from boots that succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedBoot>,
+    /// Which part of a comparison that runs on several machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// Whether the run was interrupted: fewer pairs than planned, no verdicts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -86,6 +91,36 @@ impl Meta {
     #[must_use]
     pub fn changed(&self) -> &str {
         self.arms.get(1).map_or("memreap", |arm| &arm.name)
+    }
+}
+
+/// A part of a comparison: consecutive pairs of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Which one, from 1 on.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Shard {
+    /// Returns which of `pairs` pairs it has.
+    #[must_use]
+    pub fn pairs(self, pairs: usize) -> Range<usize> {
+        (self.number - 1) * pairs / self.of..self.number * pairs / self.of
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (number, of) = text.split_once('/')?;
+            let shard = Self { number: number.parse().ok()?, of: of.parse().ok()? };
+            (1..=shard.of).contains(&shard.number).then_some(shard)
+        };
+        read().ok_or_else(|| format!("expected K/N with K from 1 to N, found '{text}'"))
     }
 }
 
@@ -397,6 +432,7 @@ pub(crate) mod fixture {
                 arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
                 runs: vec![run("multi", 2), run("icount", 1)],
                 repeated: Vec::new(),
+                shard: None,
                 partial: false,
             },
             metrics: vec![

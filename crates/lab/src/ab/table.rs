@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal as _;
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::{ASCII_MARKDOWN, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
 
 use crate::ab::catalog::run_name;
@@ -42,6 +42,22 @@ pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
     let repeated = results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}"));
     for line in repeated.chain([summary(results)]).chain(footer(results)) {
         text.push_str(&wrapped(&line, 0, width));
+    }
+    text
+}
+
+/// Renders the results as one pastes them under a patch, in Markdown that is also readable as text.
+#[must_use]
+pub fn markdown(results: &Results) -> String {
+    let mut table = metrics_table(results, false);
+    table.load_preset(ASCII_MARKDOWN);
+    let mut text = format!("{}\n\n", lines(&table));
+    let repeated = results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}"));
+    for line in repeated.chain([summary(results)]).chain(footer(results)) {
+        text.push_str(&format!("- {line}\n"));
+    }
+    if let Some(command) = &results.meta.command {
+        text.push_str(&format!("\n    {command}\n"));
     }
     text
 }
@@ -292,6 +308,11 @@ mod tests {
         let text = render(&fixture::results(), Some(72), false);
         assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
         fixture::golden("table-narrow.txt", &text);
+    }
+
+    #[test]
+    fn golden_markdown() {
+        fixture::golden("table.md", &markdown(&fixture::results()));
     }
 
     #[test]

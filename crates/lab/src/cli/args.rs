@@ -7,7 +7,9 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use lab::ab::catalog::{self, ControlKernel};
+use lab::ab::results::Shard;
 use lab::checks::suite::Tier;
+use lab::kernel::user::Sources;
 use lab::kernel::{Tree, Variant};
 use lab::vm::job::{Arm, Mode};
 
@@ -33,6 +35,7 @@ pub(super) struct Cli {
 #[derive(Subcommand)]
 pub(super) enum Sub {
     Ab(AbArgs),
+    Merge(MergeArgs),
     Faceoff(FaceoffArgs),
     Report(ReportArgs),
     Boot(BootArgs),
@@ -61,23 +64,33 @@ pub(super) enum Sub {
   lab ab reap --pairs 12                  one scenario, more pairs
   lab ab reap --cmdline-memreap memreap.reap=0
   lab ab --continue                       the rest of an interrupted comparison
-  lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always")]
+  lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always
+  lab ab --workload ./bench.sh --arm base=~/linux@v6.12 --arm mine=~/linux@v6.12+fix.mbox
+  git bisect run lab ab --bisect --workload ./bench.sh --arm good=.@v6.12 --arm now=.@HEAD
+  lab ab --workload ./bench.sh --arm old=bzImage.old --arm new=bzImage.new")]
 pub(super) struct AbArgs {
     /// Scenarios [default: all]
     pub(super) scenarios: Vec<String>,
     /// Pairs of boots; verdicts need at least six
     #[arg(long, default_value_t = 8)]
     pub(super) pairs: usize,
+    /// Boot only the K-th of N parts of the pairs, for several machines; `lab merge` puts them together
+    #[arg(long, value_name = "K/N", conflicts_with_all = ["smoke", "expect", "bisect"])]
+    pub(super) shard: Option<Shard>,
     /// Print results.json on stdout instead of the table
     #[arg(long)]
     pub(super) json: bool,
     /// Leave out the A/A control (a second boot of the base arm in each pair)
     #[arg(long)]
     pub(super) no_aa: bool,
-    /// The arms, base first; give none or two [default: stock and memreap, and the control kernels of
-    /// the scenarios]
+    /// The arms, base first; give none or two. KERNEL is a bzImage, a source folder, FOLDER@COMMIT of a git
+    /// repository, either with +PATCH..., or debian+PATCH... [default: stock and memreap, and the control
+    /// kernels of the scenarios]
     #[arg(long = "arm", value_name = ARM_VALUE_NAME)]
     pub(super) arms: Vec<ArmSpec>,
+    /// A fragment of a kernel configuration, over that of --variant, for arms built from your sources
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
     /// Kernel parameters for the stock arm
     #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
     pub(super) cmdline_stock: String,
@@ -91,9 +104,40 @@ pub(super) struct AbArgs {
     /// show
     #[arg(long)]
     pub(super) expect: bool,
+    /// Check the expectations in a file of your own; crates/lab/src/ab/expect/mod.rs says what it may have
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["expect", "shard"])]
+    pub(super) expectations: Option<PathBuf>,
     /// Run only this case of a scenario, for example 100-vmas
     #[arg(long, value_name = "NAME")]
     pub(super) case: Option<String>,
+    /// A program of yours instead of the scenarios: it runs in the guest and prints its metrics, a line each,
+    /// `NAME VALUE UNIT lower|higher`, or as JSON (metric, value, unit, better)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "case", "expect"])]
+    pub(super) workload: Option<PathBuf>,
+    /// Exit with what `git bisect run` expects: 0 nothing got worse, 1 something did, 125 not tested
+    #[arg(long, requires = "workload")]
+    pub(super) bisect: bool,
+    /// An argument for the workload (repeatable)
+    #[arg(long = "arg", value_name = "ARGUMENT", requires = "workload", allow_hyphen_values = true)]
+    pub(super) arguments: Vec<String>,
+    /// Copy a file or folder of the workload's to the guest (repeatable)
+    #[arg(long, value_name = "HOST:GUEST", requires = "workload")]
+    pub(super) copy: Vec<CopySpec>,
+    /// Number of CPUs for the workload
+    #[arg(long, default_value_t = 2, requires = "workload")]
+    pub(super) cpus: u32,
+    /// Memory for the workload in MiB
+    #[arg(long, default_value_t = 1024, requires = "workload")]
+    pub(super) mem: u32,
+    /// How guest time passes for the workload
+    #[arg(long, value_enum, default_value_t = TimeMode::Multi, requires = "workload")]
+    pub(super) mode: TimeMode,
+    /// Time limit of the workload in seconds; a guest that takes longer counts as hung
+    #[arg(long, default_value_t = 180, requires = "workload")]
+    pub(super) timeout: u64,
+    /// How likely any verdict is to be wrong, over all metrics, as a fraction
+    #[arg(long, default_value_t = 0.05)]
+    pub(super) alpha: f64,
     /// The smallest effect that counts, as a fraction
     #[arg(long, default_value_t = 0.03)]
     pub(super) min_effect: f64,
@@ -103,6 +147,23 @@ pub(super) struct AbArgs {
     /// Continue an earlier comparison: reuse its boots that had the same kernel, guest and QEMU
     #[arg(long = "continue")]
     pub(super) resume: bool,
+}
+
+/// Put the shards of a comparison together
+///
+/// Writes results.json and report.html as `lab ab` does.
+#[derive(Args)]
+#[command(after_help = "Example, on two machines and then on one of them:
+  lab ab reap --shard 1/2
+  lab ab reap --shard 2/2
+  lab merge one/results.json two/results.json")]
+pub(super) struct MergeArgs {
+    /// The results.json of each shard
+    #[arg(value_name = "FILE", required = true)]
+    pub(super) files: Vec<PathBuf>,
+    /// Print results.json on stdout instead of the table
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Compare low-memory killers in a Debian guest, under the same loads
@@ -156,6 +217,7 @@ pub(super) struct FaceoffArgs {
 #[command(after_help = "Examples:
   lab report docs/results/reap.json
   lab report docs/results/*.json --html /tmp/pages
+  lab report target/lab/results.json --markdown
   lab report --documents                  fill the tables of README.md and docs/results.md")]
 pub(super) struct ReportArgs {
     /// The files
@@ -164,8 +226,14 @@ pub(super) struct ReportArgs {
     /// Write an HTML page per file to this folder instead of tables to stdout
     #[arg(long, value_name = "FOLDER")]
     pub(super) html: Option<PathBuf>,
+    /// Print `lab ab`'s results in Markdown, as one pastes them under a patch
+    #[arg(long, conflicts_with = "html")]
+    pub(super) markdown: bool,
+    /// Print `lab ab`'s results as a JUnit report: a metric that got worse is a failure
+    #[arg(long, conflicts_with_all = ["html", "markdown"])]
+    pub(super) junit: bool,
     /// Update the tables of README.md and docs/results.md from docs/results/
-    #[arg(long, conflicts_with_all = ["files", "html"])]
+    #[arg(long, conflicts_with_all = ["files", "html", "markdown", "junit"])]
     pub(super) documents: bool,
 }
 
@@ -360,7 +428,7 @@ pub(super) struct DoctorArgs {
 }
 
 /// The form of `--arm` in the help.
-const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=BZIMAGE[,PARAMETERS]";
+const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=KERNEL[,PARAMETERS]";
 
 /// The value of `--arm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -371,6 +439,8 @@ pub(super) enum ArmSpec {
     WithParameters(&'static str, &'static str),
     /// A bzImage file.
     File(Arm),
+    /// A kernel of the user's sources: name, sources and parameters.
+    Sources(String, Sources, String),
 }
 
 impl FromStr for ArmSpec {
@@ -386,7 +456,10 @@ impl FromStr for ArmSpec {
         };
         let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
         if name.is_empty() || file.is_empty() {
-            return Err("expected NAME=BZIMAGE[,PARAMETERS]".to_owned());
+            return Err("expected NAME=KERNEL[,PARAMETERS]".to_owned());
+        }
+        if let Some(sources) = sources(file)? {
+            return Ok(Self::Sources(name.to_owned(), sources, cmdline.to_owned()));
         }
         let bzimage = std::path::absolute(file).map_err(|e| format!("{file}: {e}"))?;
         if !bzimage.is_file() {
@@ -394,6 +467,29 @@ impl FromStr for ArmSpec {
         }
         Ok(Self::File(Arm { name: name.to_owned(), bzimage, cmdline: cmdline.to_owned() }))
     }
+}
+
+/// Reads FOLDER[@COMMIT][+PATCH]... or debian+PATCH...; `None` for a file.
+fn sources(text: &str) -> Result<Option<Sources>, String> {
+    if Path::new(text).is_file() {
+        return Ok(None);
+    }
+    let mut parts = text.split('+');
+    let tree = parts.next().unwrap_or_default();
+    let (folder, commit) = match tree.rsplit_once('@') {
+        Some((folder, commit)) if !Path::new(tree).is_dir() => (folder, Some(commit.to_owned())),
+        _ => (tree, None),
+    };
+    let patches: Vec<PathBuf> = parts.map(PathBuf::from).collect();
+    if let Some(missing) = patches.iter().find(|patch| !patch.is_file()) {
+        return Err(format!("{}: no such patch", missing.display()));
+    }
+    let folder = match folder {
+        "debian" if !Path::new(folder).is_dir() => None,
+        folder if Path::new(folder).is_dir() => Some(folder.into()),
+        folder => return Err(format!("{folder}: no such file or folder")),
+    };
+    Ok(Some(Sources { folder, commit, patches }))
 }
 
 /// The value of `--copy`: the path on the host and that in the guest.
@@ -458,9 +554,33 @@ mod tests {
         let arm = Arm { name: "mine".into(), bzimage: path, cmdline: "a=b c,d".into() };
         assert_eq!(spec.parse(), Ok(ArmSpec::File(arm)));
         assert!("mine=/no/such/file".parse::<ArmSpec>().unwrap_err().contains("no such file"));
+        let folder = tempfile::tempdir().unwrap();
+        let (tree, patch) = (folder.path().display(), path_of_patch(folder.path()));
+        let parsed = |text: String| match text.parse().unwrap() {
+            ArmSpec::Sources(name, sources, parameters) => (name, sources.to_string(), parameters),
+            other => panic!("{other:?}"),
+        };
+        for sources in [
+            format!("{tree}"),
+            format!("{tree}@v6.12~3"),
+            format!("{tree}@HEAD+{patch}"),
+            format!("{tree}+{patch}+{patch}"),
+            format!("debian+{patch}"),
+        ] {
+            let parts = ("mine".to_owned(), sources.clone(), "a=b,c".to_owned());
+            assert_eq!(parsed(format!("mine={sources},a=b,c")), parts);
+        }
+        let missing = format!("mine={tree}+/no/such.patch").parse::<ArmSpec>().unwrap_err();
+        assert_eq!(missing, "/no/such.patch: no such patch");
         for bad in ["mine", "=x", "mine="] {
             assert!(bad.parse::<ArmSpec>().is_err(), "{bad}");
         }
+    }
+
+    fn path_of_patch(folder: &Path) -> String {
+        let path = folder.join("fix.patch");
+        std::fs::write(&path, "").unwrap();
+        path.display().to_string()
     }
 
     #[test]

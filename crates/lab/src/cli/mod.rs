@@ -5,7 +5,7 @@ mod args;
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::results::{Metric, Results};
 use lab::ab::table;
 use lab::ab::verdict::Verdict;
+use lab::ab::workload::{Guest, Workload};
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
@@ -26,6 +27,7 @@ use lab::checks::suite::{self, SuiteOptions};
 use lab::context::Context;
 use lab::documents;
 use lab::faceoff::{self, summary::Summary};
+use lab::kernel::user::build_user;
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::kernel::{series, topics};
 use lab::progress::Progress;
@@ -36,7 +38,7 @@ use lab::vm::probe;
 use lab::{doctor, host};
 
 use args::{
-    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, ReportArgs, StaticArgs, StressArgs,
+    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, MergeArgs, ReportArgs, StaticArgs, StressArgs,
     Sub, TopicsArgs,
 };
 
@@ -45,6 +47,8 @@ const EXIT_FINDING: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_HOST: u8 = 3;
 const EXIT_GUEST: u8 = 4;
+/// What `git bisect run` takes for a commit that cannot be tested.
+const EXIT_SKIP: u8 = 125;
 /// The time limit of a shell: it ends when its user ends it.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -89,7 +93,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         ctx.kernel = cli.kernel;
     }
     match cli.command {
-        Sub::Ab(args) => ab(&ctx, args),
+        Sub::Ab(args) if args.bisect => Ok(ExitCode::from(bisect_code(ab(&ctx, args)))),
+        Sub::Ab(args) => Ok(ExitCode::from(ab(&ctx, args)?)),
+        Sub::Merge(args) => Ok(ExitCode::from(merge(&ctx, args)?)),
         Sub::Faceoff(args) => face_off(&ctx, args),
         Sub::Report(args) => report(&ctx, &args),
         Sub::Boot(args) => boot_one(&ctx, args),
@@ -187,8 +193,25 @@ fn changed(ctx: &Context, name: &str, variant: Variant, parameters: &str) -> Res
     Ok((Arm { name: name.to_owned(), ..arm }, kernel))
 }
 
-fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
-    let scenarios = catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?;
+fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
+    let workload = match &args.workload {
+        None => None,
+        Some(program) => {
+            let copies = args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect();
+            let guest = Guest {
+                mode: args.mode.into(),
+                cpus: args.cpus,
+                mem_mib: args.mem,
+                timeout: Duration::from_secs(args.timeout),
+            };
+            let workload = Workload::new(program, args.arguments, copies, guest);
+            Some(workload.map_err(|e| WrongUsage(format!("--workload: {e:#}")))?)
+        }
+    };
+    let scenarios = match &workload {
+        Some(workload) => vec![workload.scenario()],
+        None => catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?,
+    };
     let default_arms = args.arms.is_empty();
     let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
         Ok(two) => two,
@@ -207,12 +230,18 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
             });
         }
     }
-    let mut source = None;
+    let mut sources: Vec<String> = Vec::new();
     let mut arms = Vec::new();
     for spec in specs {
         let (arm, kernel) = match spec {
             ArmSpec::File(arm) => {
                 arms.push(arm);
+                continue;
+            }
+            ArmSpec::Sources(name, from, parameters) => {
+                let built = build_user(ctx, &from, args.variant, args.config.as_deref())?;
+                sources.push(built.source);
+                arms.push(Arm { name, bzimage: built.bzimage, cmdline: parameters });
                 continue;
             }
             ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?,
@@ -225,24 +254,27 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
                 built(ctx, tree, args.variant, cmdline)?
             }
         };
-        source = Some(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
+        sources.push(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
         arms.push(arm);
     }
+    sources.dedup();
     let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
     let (accel, why) = probe::probe_with(ctx, &arms[0])?;
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
+        workload,
         args: args.case.iter().map(|case| format!("case={case}")).collect(),
         pairs: args.pairs,
+        shard: args.shard,
         arms,
         controls,
         aa: !args.no_aa,
         min_effect: args.min_effect,
-        alpha: 0.05,
+        alpha: args.alpha,
         smoke: args.smoke,
         resume: args.resume,
-        source,
+        source: (!sources.is_empty()).then(|| sources.join("; ")),
         accelerator_reason: Some(why),
         command: Some(command_line()),
     };
@@ -252,8 +284,10 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     } else {
         table::print(&results);
     }
-    let good = if args.expect {
-        let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
+    let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
+    let good = if let Some(path) = &args.expectations {
+        meets(&results, path, kind, args.json)?
+    } else if args.expect {
         expectations(ctx, &results, &plan.scenarios, kind, args.json)?
     } else {
         !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)
@@ -264,7 +298,33 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<ExitCode> {
     for repeated in &results.meta.repeated {
         eprintln!("lab: failed: {repeated}");
     }
-    Ok(ExitCode::from(ab_code(&results, good)))
+    Ok(ab_code(&results, good))
+}
+
+fn merge(ctx: &Context, args: MergeArgs) -> Result<u8> {
+    let read = |path: PathBuf| Results::read(&path).map(|results| (path, results));
+    let shards = args.files.into_iter().map(read).collect::<Result<_>>()?;
+    let results = experiment::merge(shards).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    results.write(&ctx.out.join("results.json"))?;
+    host::write_atomically(&ctx.out.join("report.html"), &lab::ab::report::html(&results))?;
+    if args.json {
+        print!("{}", results.to_json()?);
+    } else {
+        table::print(&results);
+    }
+    Ok(ab_code(&results, !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)))
+}
+
+/// Returns the exit code for `git bisect run`. What is no finding says nothing about the commit.
+fn bisect_code(outcome: Result<u8>) -> u8 {
+    match outcome {
+        Ok(code @ (0 | EXIT_FINDING)) => code,
+        Ok(_) => EXIT_SKIP,
+        Err(e) => {
+            eprintln!("lab: {e:#}");
+            EXIT_SKIP
+        }
+    }
 }
 
 /// Returns the exit code of a complete comparison. A failed boot takes precedence over a finding.
@@ -290,18 +350,23 @@ fn expectations(
             all_passed &= results.metrics.iter().find(worse).is_none();
             continue;
         }
-        let checked = expect::check(results, &path, kind)?;
-        let (width, colour) = table::stdout_style();
-        let text = expect::render(&checked, width, colour);
-        // With --json, stdout is only for the results.
-        if quiet {
-            eprint!("{text}")
-        } else {
-            print!("\n{text}")
-        }
-        all_passed &= expect::passed(&checked);
+        all_passed &= meets(results, &path, kind, quiet)?;
     }
     Ok(all_passed)
+}
+
+/// Checks the expectations in a file, shows them and returns whether all are met.
+fn meets(results: &Results, path: &Path, kind: RunKind, quiet: bool) -> Result<bool> {
+    let checked = expect::check(results, path, kind)?;
+    let (width, colour) = table::stdout_style();
+    let text = expect::render(&checked, width, colour);
+    // With --json, stdout is only for the results.
+    if quiet {
+        eprint!("{text}")
+    } else {
+        print!("\n{text}")
+    }
+    Ok(expect::passed(&checked))
 }
 
 /// Returns the command line that repeats this run.
@@ -368,7 +433,12 @@ fn report(ctx: &Context, args: &ReportArgs) -> Result<ExitCode> {
                 let gap = if i == 0 { "" } else { "\n" };
                 let title =
                     if args.files.len() > 1 { format!("{gap}{}:\n", file.display()) } else { String::new() };
-                print!("{title}{}", shown.text());
+                let text = match (args.markdown, args.junit) {
+                    (true, _) => shown.markdown(),
+                    (_, true) => shown.junit()?,
+                    _ => shown.text(),
+                };
+                print!("{title}{text}");
             }
         }
     }
@@ -399,6 +469,20 @@ impl ReportFile {
         }
     }
 
+    fn markdown(&self) -> String {
+        match self {
+            Self::Comparison(results) => table::markdown(results),
+            Self::FaceOff(summary) => faceoff::tables::markdown(summary),
+        }
+    }
+
+    fn junit(&self) -> Result<String> {
+        match self {
+            Self::Comparison(results) => Ok(lab::ab::junit::render(results)),
+            Self::FaceOff(_) => Err(WrongUsage("--junit is for the results of lab ab".into()).into()),
+        }
+    }
+
     fn text(&self) -> String {
         let (width, colour) = table::stdout_style();
         match self {
@@ -412,6 +496,9 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
     let mut arm = match args.arm {
         ArmSpec::File(arm) => arm,
+        ArmSpec::Sources(name, sources, cmdline) => {
+            Arm { name, bzimage: build_user(ctx, &sources, args.variant, None)?.bzimage, cmdline }
+        }
         ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
     };
@@ -502,6 +589,7 @@ fn clean_cache(ctx: &Context) -> Result<ExitCode> {
         "source",
         "headers",
         "static",
+        "user",
         "faceoff",
         "locks",
         "passes",
@@ -534,6 +622,12 @@ mod tests {
         assert_eq!([true, false].map(|good| ab_code(&results, good)), [EXIT_HOST; 2]);
         results.meta.repeated.push(of(EXIT_GUEST));
         assert_eq!([true, false].map(|good| ab_code(&results, good)), [EXIT_GUEST; 2]);
+    }
+
+    #[test]
+    fn a_commit_that_cannot_be_tested_is_skipped_in_a_bisection() {
+        assert_eq!([0, 1, 2, 3, 4].map(|code| bisect_code(Ok(code))), [0, 1, 125, 125, 125]);
+        assert_eq!(bisect_code(Err(anyhow::anyhow!("it does not build"))), 125);
     }
 
     #[test]

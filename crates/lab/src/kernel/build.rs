@@ -27,7 +27,7 @@ const MAX_CACHED_BUILDS: usize = 6;
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 // Files of a build, relative to its folder.
-const BZIMAGE_FILE: &str = "arch/x86/boot/bzImage";
+pub(super) const BZIMAGE_FILE: &str = "arch/x86/boot/bzImage";
 const RELEASE_FILE: &str = "include/config/kernel.release";
 /// What is kept of a build. It is valid only if all of them exist.
 const PRODUCTS: [&str; 6] =
@@ -221,7 +221,7 @@ impl Plan {
         result.publish(&self.dir)
     }
 }
-fn compiler_version() -> Result<String> {
+pub(super) fn compiler_version() -> Result<String> {
     let first_line = |tool: &str| -> Result<String> {
         let text = host::output(host::tool(tool).arg("--version"))?;
         Ok(text.lines().next().unwrap_or_default().to_owned())
@@ -240,7 +240,7 @@ fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
     Ok(content.key())
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

@@ -7,7 +7,7 @@
 //! source, all paths that the compiler sees are relative (`../mm/mmap.c`), so ccache hits across trees.
 //!
 //! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`series`] exports
-//! the topics as patches.
+//! the topics as patches. [`user`] builds kernels from sources of the user's.
 
 mod build;
 mod config;
@@ -15,6 +15,7 @@ mod make;
 pub mod series;
 pub mod source;
 pub mod topics;
+pub mod user;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -21,6 +21,7 @@
 //! A lock next to that folder serialises runs that use it.
 
 mod failure;
+mod merge;
 mod order;
 mod record;
 mod samples;
@@ -33,23 +34,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
+use protocol::results::Message;
 
 use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
 use crate::ab::experiment::session::{BootCounter, Session};
 use crate::ab::report;
-use crate::ab::results::{ArmMeta, Meta, Results, RunMeta};
+use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
 use crate::ab::stats::{self, Rules};
+use crate::ab::workload::{self, Workload};
 use crate::context::Context;
 use crate::host;
 use crate::host::write_atomically;
 use crate::vm::accel::Accel;
 use crate::vm::boot::{self, Boot};
+use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, Job, Mode};
 use crate::vm::parallel;
 
 pub use failure::{Cause, Failure};
+pub use merge::merge;
 
 /// What to compare, and with how many boots.
 #[derive(Clone)]
@@ -58,8 +63,12 @@ pub struct Plan {
     pub scenarios: Vec<String>,
     /// Arguments for the scenarios in the guest, after those from the catalog.
     pub args: Vec<String>,
+    /// A program of the user's instead of the scenarios.
+    pub workload: Option<Workload>,
     /// The number of pairs per scenario and run.
     pub pairs: usize,
+    /// Which of the pairs are booted here; `None` for all.
+    pub shard: Option<Shard>,
     /// The base arm and the changed arm.
     pub arms: [Arm; 2],
     /// The control kernels of the scenarios ([`Scenario::controls`]), matched by name. A control kernel that
@@ -93,9 +102,33 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
     let name = accel.to_string();
     let booter = Booter {
         key: &|arm, job| boot::content_key(ctx, accel, arm, job),
-        boot: &|arm, job, logs| boot::boot(ctx, accel, arm, job, logs),
+        boot: &|arm, job, logs| match plan.workload {
+            Some(_) => boot_workload(ctx, accel, arm, job, logs),
+            None => boot::boot(ctx, accel, arm, job, logs),
+        },
     };
-    run_with(ctx, &name, plan, &catalog::select(&plan.scenarios)?, &booter)
+    let scenarios = match &plan.workload {
+        Some(workload) => vec![workload.scenario()],
+        None => catalog::select(&plan.scenarios)?,
+    };
+    run_with(ctx, &name, plan, &scenarios, &booter)
+}
+
+/// Boots a guest with a workload, whose output has its metrics. The output is in the boot's logs.
+fn boot_workload(ctx: &Context, accel: Accel, arm: &Arm, job: &Job, logs: &Path) -> Result<Boot> {
+    let mut output = String::new();
+    let mut boot = boot::boot_with(ctx, accel, arm, job, logs, &mut |message| {
+        if let Message::Out(text) = message {
+            output.push_str(text);
+        }
+    })?;
+    if boot.outcome.is_success() {
+        match workload::metrics(&output) {
+            Ok(samples) => boot.samples = samples,
+            Err(e) => boot.outcome = Outcome::Garbage { line: format!("{e:#}") },
+        }
+    }
+    Ok(boot)
 }
 
 type KeyOf<'a> = dyn Fn(&Arm, &Job) -> Result<String> + Sync + 'a;
@@ -128,6 +161,10 @@ fn run_with(
     if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
         bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
     }
+    let pairs = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs));
+    if pairs.is_empty() {
+        bail!("{} pairs are too few for so many shards", plan.pairs);
+    }
     let names: Vec<&String> = plan.arms.iter().chain(&plan.controls).map(|arm| &arm.name).collect();
     if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
         bail!("two arms are called '{name}'; give them different names");
@@ -149,7 +186,8 @@ fn run_with(
         accelerator_reason: plan.accelerator_reason.clone(),
         cpus: runs.iter().map(|(_, run)| run.cpus).max().unwrap_or(0),
         memory_mib: runs.iter().map(|(_, run)| run.mem_mib).max(),
-        pairs: plan.pairs,
+        pairs: pairs.len(),
+        shard: plan.shard,
         date: String::new(),
         min_effect: Some(plan.min_effect),
         alpha: Some(plan.alpha),
@@ -177,7 +215,7 @@ fn run_with(
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.controls_of(scenario)).len();
-    let boots = plan.pairs * runs.iter().map(boots_of).sum::<usize>();
+    let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, booter };
     let mut groups: Vec<Group> = Vec::new();
@@ -186,7 +224,7 @@ fn run_with(
         groups.push(Group::new(scenario, run, controls.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
         let at_a_time = guests_at_a_time(ctx, scenario, run);
-        let pairs: Vec<usize> = (0..plan.pairs).collect();
+        let pairs: Vec<usize> = pairs.clone().collect();
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
             let of_pair = |&pair| order(pair, plan.aa, &controls).into_iter().map(move |role| (pair, role));

@@ -15,8 +15,8 @@ use protocol::results::Sample;
 
 /// The samples of one run of a scenario.
 pub(super) struct Group {
-    scenario: &'static str,
-    mode: &'static str,
+    scenario: String,
+    mode: String,
     cpus: Option<u32>,
     /// The names of the control kernels.
     controls: Vec<String>,
@@ -36,8 +36,73 @@ struct MetricValues {
 
 impl Group {
     pub(super) fn new(scenario: &Scenario, run: &Run, controls: impl Iterator<Item = String>) -> Self {
-        let (mode, cpus) = (mode_name(run.mode), scenario.cpus_in_name(run));
-        Self { scenario: scenario.name, mode, cpus, controls: controls.collect(), metrics: Vec::new() }
+        Self {
+            scenario: scenario.name.to_owned(),
+            mode: mode_name(run.mode).to_owned(),
+            cpus: scenario.cpus_in_name(run),
+            controls: controls.collect(),
+            metrics: Vec::new(),
+        }
+    }
+
+    /// Returns the groups of a comparison that has ended.
+    pub(super) fn of_results(results: &Results) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for metric in &results.metrics {
+            let mode = metric.mode.clone().unwrap_or_default();
+            let is_last = groups.last().is_some_and(|group| {
+                (&group.scenario, &group.mode, group.cpus) == (&metric.scenario, &mode, metric.cpus)
+            });
+            if !is_last {
+                groups.push(Self {
+                    scenario: metric.scenario.clone(),
+                    mode,
+                    cpus: metric.cpus,
+                    controls: metric.beside.iter().map(|control| control.arm.clone()).collect(),
+                    metrics: Vec::new(),
+                });
+            }
+            let values = MetricValues {
+                like: Sample {
+                    metric: metric.metric.clone(),
+                    unit: metric.unit.clone(),
+                    better: metric.better,
+                    value: 0.0,
+                },
+                base: metric.stock.clone(),
+                changed: metric.memreap.clone(),
+                base_again: metric.aa.as_ref().map(|aa| aa.stock2.clone()).unwrap_or_default(),
+                controls: metric.beside.iter().map(|control| control.values.clone()).collect(),
+            };
+            if let Some(group) = groups.last_mut() {
+                group.metrics.push(values);
+            }
+        }
+        groups
+    }
+
+    /// Adds the pairs of another part of the same comparison.
+    ///
+    /// # Errors
+    /// Returns what differs.
+    pub(super) fn append(&mut self, more: Self) -> Result<(), String> {
+        let of = |group: &Self| {
+            let metrics: Vec<_> =
+                group.metrics.iter().map(|m| (m.like.clone(), m.base_again.is_empty())).collect();
+            (group.scenario.clone(), group.mode.clone(), group.cpus, group.controls.clone(), metrics)
+        };
+        if of(self) != of(&more) {
+            return Err(format!("other metrics, units or control kernels in {}/{}", more.scenario, more.mode));
+        }
+        for (values, more) in self.metrics.iter_mut().zip(more.metrics) {
+            values.base.extend(more.base);
+            values.changed.extend(more.changed);
+            values.base_again.extend(more.base_again);
+            for (control, more) in values.controls.iter_mut().zip(more.controls) {
+                control.extend(more);
+            }
+        }
+        Ok(())
     }
 
     /// Adds the samples of one boot. In `role`, the index of a control kernel is that of
@@ -141,9 +206,9 @@ fn compare(
 
 fn metric(group: &Group, m: &MetricValues, main: &Comparison, aa: Option<&Comparison>) -> Metric {
     Metric {
-        scenario: group.scenario.to_owned(),
+        scenario: group.scenario.clone(),
         metric: m.like.metric.clone(),
-        mode: Some(group.mode.to_owned()),
+        mode: Some(group.mode.clone()),
         cpus: group.cpus,
         unit: m.like.unit.clone(),
         better: m.like.better,

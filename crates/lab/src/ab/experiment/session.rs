@@ -72,7 +72,7 @@ impl Session<'_> {
             .join("boots")
             .join(format!("{scenario}-{run_name}"))
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
-        let job = job(scenario, run, &self.plan.args);
+        let job = self.job(scenario, run);
         let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
         let repeated = record::earlier_failure(&logs, &key)?;
         if let Some(record) = self.recorded(&name, &logs, &key)? {
@@ -91,6 +91,28 @@ impl Session<'_> {
         let Boot { release, samples, stolen, .. } = booted.boot.clone();
         BootRecord { key, release, samples, stolen }.write(&booted.logs)?;
         Ok(booted)
+    }
+
+    fn job(&self, scenario: &str, run: &Run) -> Job {
+        let job = match &self.plan.workload {
+            // It has no use for memreap, and does not change with it.
+            Some(workload) => {
+                Job { overlay: workload.overlay(), memreap: false, ..Job::new(workload.command()) }
+            }
+            None => {
+                let own = run.args.iter().map(|&arg| arg.to_owned());
+                let args = own.chain(self.plan.args.iter().cloned()).collect();
+                Job::new(GuestCommand::Scenario { name: scenario.to_owned(), args })
+            }
+        };
+        Job {
+            cpus: run.cpus,
+            mem_mib: run.mem_mib,
+            mode: run.mode,
+            timeout: run.timeout,
+            cmdline: run.cmdline.to_owned(),
+            ..job
+        }
     }
 
     /// Returns the record of this boot from an earlier run if it has the same key; removes any other.
@@ -182,20 +204,6 @@ impl Booted {
     fn failure(&self, cause: Cause) -> Failure {
         let (boot, logs) = (self.name.clone(), self.logs.clone());
         Failure { boot, cause, logs, tail: self.boot.tail(CONSOLE_TAIL_LINES) }
-    }
-}
-
-fn job(scenario: &str, run: &Run, args: &[String]) -> Job {
-    let own = run.args.iter().map(|&arg| arg.to_owned());
-    let command =
-        GuestCommand::Scenario { name: scenario.to_owned(), args: own.chain(args.iter().cloned()).collect() };
-    Job {
-        cpus: run.cpus,
-        mem_mib: run.mem_mib,
-        mode: run.mode,
-        timeout: run.timeout,
-        cmdline: run.cmdline.to_owned(),
-        ..Job::new(command)
     }
 }
 

@@ -38,6 +38,8 @@ fn fixture() -> Fixture {
     let plan = Plan {
         scenarios: Vec::new(),
         args: Vec::new(),
+        workload: None,
+        shard: None,
         pairs: 6,
         arms: [arm("stock"), arm("memreap")],
         controls: Vec::new(),
@@ -499,4 +501,43 @@ fn invalid_plans_are_refused_before_any_boot() {
         let refused = run_fixture(&f, &mut |_, _, _| panic!("booted"));
         assert!(refused.is_err());
     }
+}
+
+/// Boots whose values depend on the pair and the arm only.
+fn run_steadily(f: &Fixture) -> Results {
+    run_fixture(f, &mut |arm, _, logs| {
+        let name = logs.file_name().unwrap().to_str().unwrap();
+        let pair: f64 = name[..2].parse().unwrap();
+        let ms = if arm.name == "stock" { 20.0 } else { 10.0 };
+        let again = if name.ends_with("stock2") { 0.1 } else { 0.0 };
+        let samples = vec![sample("c/time", ms + pair / 10.0 + again), sample("c/const", 7.0)];
+        Ok(boot(logs, Outcome::Exit(0), samples))
+    })
+    .unwrap()
+}
+
+#[test]
+fn shards_put_together_are_the_whole_comparison() {
+    let whole = run_steadily(&fixture());
+    let shard = |number, of| {
+        let mut f = fixture();
+        f.plan.shard = Some(Shard { number, of });
+        (PathBuf::from(format!("{number}-of-{of}.json")), run_steadily(&f))
+    };
+    let shards = [shard(3, 3), shard(1, 3), shard(2, 3)];
+    assert!(shards.iter().all(|(_, results)| results.meta.pairs == 2));
+    let merged = merge(shards.to_vec()).unwrap();
+    assert_eq!(merged.metrics, whole.metrics);
+    assert_eq!((merged.meta.pairs, merged.meta.shard), (6, None));
+
+    let error = |shards: &[(PathBuf, Results)]| merge(shards.to_vec()).unwrap_err().to_string();
+    assert_eq!(error(&shards[..2]), "shard 2/3 is there 0 times: ");
+    assert_eq!(error(&[&shards[..], &shards[..1]].concat()), "shard 3/3 is there 2 times: 3-of-3.json, 3-of-3.json");
+    assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
+    let mut others = shards.clone();
+    others[2].1.meta.alpha = Some(0.01);
+    assert!(error(&others).starts_with("2-of-3.json: of another comparison"), "{}", error(&others));
+    let mut others = shards;
+    others[2].1.metrics[0].unit = "s".into();
+    assert!(error(&others).starts_with("2-of-3.json: other metrics"), "{}", error(&others));
 }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Puts the shards of one comparison together: `lab ab --shard K/N` on several machines, then `lab merge`.
+//!
+//! The test compares within pairs, and each pair was booted on one machine: so differences between machines are
+//! in no ratio, and no machine is compared with another one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::ab::experiment::samples::{Group, conclude};
+use crate::ab::results::{Meta, Results, Shard};
+use crate::ab::stats::Rules;
+
+/// Returns the results of the whole comparison.
+///
+/// # Errors
+/// When a shard is missing or there twice, or they are not of the same comparison. Names the file.
+pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
+    let place = |(path, results): &(PathBuf, Results)| {
+        let shard = results.meta.shard.with_context(|| format!("{}: not a shard", path.display()))?;
+        ensure!(!results.meta.partial, "{}: its run was interrupted", path.display());
+        Ok(shard)
+    };
+    let places = shards.iter().map(place).collect::<Result<Vec<Shard>>>()?;
+    let Some(Shard { of, .. }) = places.first().copied() else { bail!("no shards") };
+    for number in 1..=of {
+        let found: Vec<String> = (places.iter().zip(&shards))
+            .filter(|(shard, _)| **shard == Shard { number, of })
+            .map(|(_, (path, _))| path.display().to_string())
+            .collect();
+        ensure!(found.len() == 1, "shard {number}/{of} is there {} times: {}", found.len(), found.join(", "));
+    }
+    ensure!(places.len() == of, "there are {} files for {of} shards", places.len());
+    shards.sort_by_key(|(_, results)| results.meta.shard.map(|shard| shard.number));
+    let [(_, first), others @ ..] = &shards[..] else { bail!("no shards") };
+    let mut meta = Meta { shard: None, ..first.meta.clone() };
+    let mut hosts: Vec<&str> = first.meta.host.as_deref().into_iter().collect();
+    let mut groups = Group::of_results(first);
+    for (path, results) in others {
+        let other = &results.meta;
+        let of = |meta: &Meta| {
+            let arms: Vec<_> =
+                meta.arms.iter().map(|a| (a.name.clone(), a.cmdline.clone(), a.release.clone())).collect();
+            (arms, meta.accelerator.clone(), meta.min_effect, meta.alpha)
+        };
+        ensure!(
+            of(other) == of(&meta),
+            "{}: of another comparison: other arms, accelerator, --alpha or --min-effect",
+            path.display()
+        );
+        for (group, more) in groups.iter_mut().zip(Group::of_results(results)) {
+            group.append(more).map_err(|what| anyhow::anyhow!("{}: {what}", path.display()))?;
+        }
+        meta.pairs += other.pairs;
+        meta.repeated.extend(other.repeated.clone());
+        for (run, more) in meta.runs.iter_mut().zip(&other.runs) {
+            run.stolen = [run.stolen, more.stolen].into_iter().flatten().reduce(f64::max);
+        }
+        hosts.extend(other.host.as_deref());
+    }
+    let machines = hosts.len();
+    hosts.dedup();
+    meta.host = Some(format!("{machines} machines: {}", hosts.join("; ")));
+    let rules = Rules {
+        alpha: meta.alpha.context("the shards have no alpha")?,
+        min_effect: meta.min_effect.context("the shards have no min_effect")?,
+    };
+    conclude(&meta, &groups, rules, false)
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A program of the user's as a scenario: `lab ab --workload`.
+//!
+//! The program runs in the guest and prints its metrics, one per line, among whatever else it prints:
+//! `NAME VALUE UNIT lower|higher`, or the same as JSON,
+//! `{"metric": "NAME", "value": VALUE, "unit": "UNIT", "better": "lower"}`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use protocol::results::{Better, Sample};
+
+use crate::ab::catalog::{Run, Scenario};
+use crate::vm::job::{GuestCommand, Mode};
+
+/// The folder of the program in the guest.
+const FOLDER: &str = "/workload";
+
+/// A program, and the guest that it runs in.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// Files and folders of the host, and their absolute paths in the guest.
+    copies: Vec<(PathBuf, String)>,
+    scenario: &'static Scenario,
+}
+
+/// The guest of a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    /// How guest time passes.
+    pub mode: Mode,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub mem_mib: u32,
+    /// A guest that takes longer counts as hung.
+    pub timeout: Duration,
+}
+
+impl Workload {
+    /// A workload of a program with its arguments. It is called by the name of the program's file.
+    ///
+    /// # Errors
+    /// When there is no such file, or it has no usable name.
+    pub fn new(
+        program: &Path,
+        arguments: Vec<String>,
+        copies: Vec<(PathBuf, String)>,
+        guest: Guest,
+    ) -> Result<Self> {
+        ensure!(program.is_file(), "{}: no such file", program.display());
+        let name = program.file_stem().and_then(|name| name.to_str()).filter(|name| is_name(name));
+        let name = name.with_context(|| {
+            format!("{}: a name of letters, digits, '-', '_' and '.' is needed", program.display())
+        })?;
+        let Guest { mode, cpus, mem_mib, timeout } = guest;
+        let run = Run { mode, cpus, mem_mib, timeout, args: &[], cmdline: "" };
+        // One per process, and used until its end.
+        let scenario = Box::leak(Box::new(Scenario {
+            name: name.to_owned().leak(),
+            about: "",
+            runs: vec![run].leak(),
+            controls: &[],
+        }));
+        Ok(Self { program: program.to_owned(), arguments, copies, scenario })
+    }
+
+    /// Returns it as a scenario.
+    pub fn scenario(&self) -> &'static Scenario {
+        self.scenario
+    }
+
+    /// Returns what the guest runs.
+    pub fn command(&self) -> GuestCommand {
+        GuestCommand::Exec([self.path()].into_iter().chain(self.arguments.iter().cloned()).collect())
+    }
+
+    /// Returns the files of the host that the guest has, and their paths there.
+    pub fn overlay(&self) -> Vec<(PathBuf, String)> {
+        let own = (self.program.clone(), self.path());
+        self.copies.iter().cloned().chain([own]).collect()
+    }
+
+    fn path(&self) -> String {
+        let file = self.program.file_name().unwrap_or_default();
+        format!("{FOLDER}/{}", file.to_string_lossy())
+    }
+}
+
+/// Whether this can be part of a path and of a table.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// Finds the metrics in what a workload has printed.
+///
+/// # Errors
+/// When a line looks like a metric and is none: what is measured must not get lost because of a typing error.
+pub fn metrics(output: &str) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for line in output.lines() {
+        if line.trim_start().starts_with("{\"metric\"") {
+            samples.push(serde_json::from_str(line).with_context(|| format!("not a metric: {line}"))?);
+            continue;
+        }
+        let [metric, value, unit, better] = line.split_whitespace().collect::<Vec<_>>()[..] else { continue };
+        let better = match better {
+            "lower" => Better::Lower,
+            "higher" => Better::Higher,
+            _ => continue,
+        };
+        let Ok(value) = value.parse::<f64>() else {
+            bail!("not a metric: {line} ('{value}' is not a number)")
+        };
+        samples.push(Sample { metric: metric.to_owned(), unit: unit.to_owned(), better, value });
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const GUEST: Guest = Guest { mode: Mode::Multi, cpus: 2, mem_mib: 512, timeout: Duration::from_secs(60) };
+
+    #[test]
+    fn metrics_are_found_among_other_output() {
+        let output = "starting up\nfault-time 12.5 ns lower\n{\"metric\": \"rate\", \"value\": 3, \"unit\": \
+                      \"MB/s\", \"better\": \"higher\"}\nis this a metric\nreads 1e3 1/s higher\n";
+        let found = metrics(output).unwrap();
+        let shown: Vec<_> =
+            found.iter().map(|s| format!("{} {} {} {}", s.metric, s.value, s.unit, s.better)).collect();
+        assert_eq!(shown, ["fault-time 12.5 ns lower", "rate 3 MB/s higher", "reads 1000 1/s higher"]);
+        assert_eq!(metrics("nothing here\n").unwrap(), []);
+    }
+
+    #[test]
+    fn a_metric_with_a_typing_error_is_not_lost() {
+        for line in ["time 12,5 ms lower", "{\"metric\": \"x\", \"value\": 1}"] {
+            let error = format!("{:#}", metrics(&format!("ok\n{line}\n")).unwrap_err());
+            assert!(error.contains(line), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_program_is_copied_beside_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("bench.sh");
+        std::fs::write(&program, "").unwrap();
+        let copies = vec![(PathBuf::from("/etc/passwd"), "/data".to_owned())];
+        let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, GUEST).unwrap();
+        assert_eq!(workload.scenario().name, "bench");
+        assert_eq!(workload.scenario().runs[0].mem_mib, 512);
+        let to: Vec<String> = workload.overlay().into_iter().map(|(_, to)| to).collect();
+        assert_eq!(to, ["/data", "/workload/bench.sh"]);
+        let GuestCommand::Exec(command) = workload.command() else { panic!() };
+        assert_eq!(command, ["/workload/bench.sh", "--fast"]);
+        for bad in [dir.path().join("none.sh"), dir.path().to_owned()] {
+            assert!(Workload::new(&bad, Vec::new(), Vec::new(), GUEST).is_err(), "{}", bad.display());
+        }
+    }
+}

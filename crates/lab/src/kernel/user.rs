@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Kernels of the user's: a source folder as it is, or a commit of a git repository with patches on it.
+//!
+//! They are built with the lab's makefile arguments and configuration, but without topics, and by
+//! incremental builds: make knows what is out of date. In the cache:
+//!
+//! ```text
+//! user/<folder>/source                 a clone of the repository, at the commit that was last built
+//! user/<folder>/source/build-<variant> its build: directly below the source, for ccache; see [`super`]
+//! user/<folder>/build-<variant>        the build of a folder as it is
+//! user/<folder>/images/<key>           the bzImage of each kernel
+//! ```
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::content::Content;
+use crate::context::Context;
+use crate::host;
+use crate::kernel::{Variant, build, config, make, source};
+
+/// Where a kernel's source comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// A kernel tree; `None` for Debian's.
+    pub folder: Option<PathBuf>,
+    /// A commit in it, by whatever name git knows; `None` for the folder as it is, or with patches for HEAD.
+    pub commit: Option<String>,
+    /// Patches or mailboxes, which are applied in this order.
+    pub patches: Vec<PathBuf>,
+}
+
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.folder {
+            Some(folder) => write!(f, "{}", folder.display())?,
+            None => write!(f, "debian")?,
+        }
+        self.commit.iter().try_for_each(|commit| write!(f, "@{commit}"))?;
+        self.patches.iter().try_for_each(|patch| write!(f, "+{}", patch.display()))
+    }
+}
+
+/// A kernel that was built.
+#[derive(Clone, Debug)]
+pub struct UserKernel {
+    /// The bootable image.
+    pub bzimage: PathBuf,
+    /// What it was built from, for reports.
+    pub source: String,
+}
+
+/// Builds a kernel, or takes it from the cache. `fragment` overrides the variant's configuration.
+///
+/// # Errors
+/// When the folder is no kernel tree, git does not know the commit, a patch does not apply, a symbol of the
+/// configuration does not take effect, or the build fails.
+pub fn build_user(
+    ctx: &Context,
+    sources: &Sources,
+    variant: Variant,
+    fragment: Option<&Path>,
+) -> Result<UserKernel> {
+    host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
+    host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
+    if let Some(why) = make::refused_path(&ctx.cache) {
+        bail!("{}: {why}", ctx.cache.display());
+    }
+    let fragment = fragment.map(|path| path.to_str().context("--config: not UTF-8")).transpose()?;
+    let requests = config::requests(ctx, &[], variant, fragment)?;
+    let folder = match &sources.folder {
+        Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
+        None => debian_repository(ctx)?,
+    };
+    let home = ctx.cache.join("user").join(&key(&[&folder.to_string_lossy()])[..16]);
+    let _lock = host::lock(ctx, &home)?;
+    let of_git = sources.commit.is_some() || !sources.patches.is_empty() || sources.folder.is_none();
+    let commit = match of_git {
+        true => Some(resolve(&folder, sources.commit.as_deref().unwrap_or("HEAD"))?),
+        false => None,
+    };
+    let described = match &commit {
+        Some(commit) => format!("{sources} ({}), {variant}", &commit[..12.min(commit.len())]),
+        None => format!("{sources}, {variant}"),
+    };
+    let config = config::fragment_text(&requests);
+    let image = |key: &str| home.join("images").join(&key[..16]).join("bzImage");
+    let mut known = None;
+    if let Some(commit) = &commit {
+        let mut parts = vec![commit.clone(), config, build::compiler_version()?];
+        for patch in &sources.patches {
+            parts
+                .push(fs::read_to_string(patch).with_context(|| format!("cannot read {}", patch.display()))?);
+        }
+        let bzimage = image(&key(&parts));
+        if bzimage.is_file() {
+            return Ok(UserKernel { bzimage, source: described });
+        }
+        known = Some(bzimage);
+    }
+    let tree = match &commit {
+        Some(commit) => check_out(ctx, &folder, &home.join("source"), commit, &sources.patches)?,
+        None => folder,
+    };
+    ensure!(
+        tree.join("Kconfig").is_file() && tree.join("arch/x86").is_dir(),
+        "{}: no kernel source (Kconfig and arch/x86 are missing)",
+        tree.display()
+    );
+    let step = ctx.progress.step(&format!("building {described}"));
+    let work = if of_git { &tree } else { &home }.join(format!("build-{variant}"));
+    fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    let log = ctx.out.join("logs/build-user.log");
+    step.detail("configuring");
+    config::configure(ctx, &tree, &work, &requests, &log)?;
+    let counter = home.join(format!("steps-{variant}"));
+    make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg("bzImage"), &log, Some(&counter))?;
+    let made = work.join(build::BZIMAGE_FILE);
+    let bytes = fs::read(&made).with_context(|| format!("make succeeded but made no {}", made.display()))?;
+    // A folder as it is has no name for its state but what is built of it.
+    let bzimage = known.unwrap_or_else(|| image(&build::sha256(&bytes)));
+    let staging = host::Staging::begin(&bzimage)?;
+    fs::write(staging.path(), &bytes).with_context(|| format!("cannot write {}", bzimage.display()))?;
+    staging.publish(&bzimage)?;
+    step.done("built");
+    Ok(UserKernel { bzimage, source: described })
+}
+
+fn key(parts: &[impl AsRef<str>]) -> String {
+    let mut content = Content::default();
+    parts.iter().for_each(|part| content.add(part.as_ref()));
+    content.key()
+}
+
+fn git(folder: &Path) -> Command {
+    let mut command = host::tool("git");
+    // The clone of another user's repository is only read.
+    command.args(["-c", "safe.directory=*", "-c", "advice.detachedHead=false", "-C"]).arg(folder);
+    command
+}
+
+/// Returns the full name of a commit.
+fn resolve(folder: &Path, commit: &str) -> Result<String> {
+    let name = format!("{commit}^{{commit}}");
+    let found =
+        host::output(git(folder).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]));
+    let found = found.with_context(|| format!("{}: git knows no commit '{commit}'", folder.display()))?;
+    Ok(found.trim().to_owned())
+}
+
+/// Checks a commit out in a clone of the repository, which shares its objects, and applies the patches. Files
+/// that are the same in the last commit keep their times, so make does not compile them again.
+fn check_out(
+    ctx: &Context,
+    repository: &Path,
+    clone: &Path,
+    commit: &str,
+    patches: &[PathBuf],
+) -> Result<PathBuf> {
+    let step = ctx.progress.step(&format!("checking out {commit}"));
+    if !clone.join(".git").is_dir() {
+        host::remove_any(clone).with_context(|| format!("cannot remove {}", clone.display()))?;
+        let parent = clone.parent().unwrap_or(clone);
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        let mut command = git(parent);
+        host::output(
+            command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone),
+        )?;
+    }
+    host::output(git(clone).args(["checkout", "--quiet", "--force", "--detach", commit]))?;
+    // New files of patches that were applied before, but not the builds.
+    host::output(git(clone).args(["clean", "--quiet", "--force", "-d", "--exclude=/build-*"]))?;
+    for patch in patches {
+        let patch = fs::canonicalize(patch).with_context(|| patch.display().to_string())?;
+        host::output(git(clone).arg("apply").arg(&patch))
+            .with_context(|| format!("{} does not apply to {commit}", patch.display()))?;
+    }
+    step.done("");
+    Ok(clone.to_owned())
+}
+
+/// Returns a git repository of Debian's source with one commit; makes it the first time.
+fn debian_repository(ctx: &Context) -> Result<PathBuf> {
+    let source = source::get(ctx)?;
+    let repository = ctx.cache.join("user").join(format!("debian-{}", source.version.full.replace('~', "-")));
+    if repository.is_dir() {
+        return Ok(repository);
+    }
+    let _lock = host::lock(ctx, &repository)?;
+    if repository.is_dir() {
+        return Ok(repository);
+    }
+    let step = ctx.progress.step("making a git repository of Debian's source");
+    let staging = host::Staging::begin(&repository)?;
+    make::hard_link_copy(&source.dir, staging.path())?;
+    host::output(git(staging.path()).args(["init", "--quiet"]))?;
+    host::output(git(staging.path()).args(["add", "--force", "--all"]))?;
+    let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
+    let message = source.version.full.as_str();
+    host::output(git(staging.path()).args(name).args(["commit", "--quiet", "--message", message]))?;
+    staging.publish(&repository)?;
+    step.done("");
+    Ok(repository)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Progress;
+
+    /// A repository with two commits, and a patch on the second.
+    fn repository(dir: &Path) -> (PathBuf, [String; 2], PathBuf) {
+        let folder = dir.join("linux");
+        fs::create_dir(&folder).unwrap();
+        let commit = |text: &str| {
+            fs::write(folder.join("a.c"), text).unwrap();
+            let name = ["-c", "user.name=x", "-c", "user.email=x@x"];
+            host::output(git(&folder).args(["add", "--all"])).unwrap();
+            host::output(git(&folder).args(name).args(["commit", "--quiet", "--message", text])).unwrap();
+            resolve(&folder, "HEAD").unwrap()
+        };
+        host::output(git(&folder).args(["init", "--quiet"])).unwrap();
+        let commits = [commit("one\n"), commit("two\n")];
+        let patch = dir.join("fix.patch");
+        let text = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-two\n+three\n--- /dev/null\n+++ b/b.c\n@@ -0,0 +1 @@\n+new\n";
+        fs::write(&patch, text).unwrap();
+        (folder, commits, patch)
+    }
+
+    #[test]
+    fn a_commit_is_checked_out_with_its_patches_and_without_earlier_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context::below(dir.path());
+        let (folder, [one, two], patch) = repository(dir.path());
+        assert_eq!(resolve(&folder, "HEAD~1").unwrap(), one);
+        let clone = dir.path().join("cache/clone");
+        let patched = [patch.clone()];
+        for (commit, patches, text, new) in [
+            (&one, &[][..], "one\n", false),
+            (&two, &patched[..], "three\n", true),
+            (&two, &[], "two\n", false),
+        ] {
+            let tree = check_out(&ctx, &folder, &clone, commit, patches).unwrap();
+            assert_eq!(fs::read_to_string(tree.join("a.c")).unwrap(), text);
+            assert_eq!(tree.join("b.c").exists(), new, "{text}");
+        }
+        let refused = check_out(&ctx, &folder, &clone, &one, &patched).unwrap_err();
+        assert!(format!("{refused:#}").contains("fix.patch does not apply to"), "{refused:#}");
+        // The user's own folder is as it was.
+        assert_eq!(fs::read_to_string(folder.join("a.c")).unwrap(), "two\n");
+        let unknown = format!("{:#}", resolve(&folder, "--help").unwrap_err());
+        assert!(unknown.contains("git knows no commit '--help'"), "{unknown}");
+    }
+
+    #[test]
+    fn what_is_no_kernel_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let ctx = Context {
+            repo,
+            cache: dir.path().join("cache"),
+            out: dir.path().join("out"),
+            kernel: None,
+            progress: Progress::quiet(),
+        };
+        let (folder, ..) = repository(dir.path());
+        let sources = Sources { folder: Some(folder), commit: None, patches: Vec::new() };
+        let error = build_user(&ctx, &sources, Variant::Slim, None).unwrap_err().to_string();
+        assert!(error.contains("no kernel source"), "{error}");
+    }
+}
