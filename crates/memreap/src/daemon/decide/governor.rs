@@ -3,8 +3,9 @@
 //! code runs on the system and in a simulation.
 //!
 //! A process that takes all but the last of memory and gives it back looks, until then, like one that does
-//! not stop. So no forecast kills, only what is there: hardly any memory *and swap* are left, or tasks have
-//! waited for memory for too long. Even that one stops in less than a second.
+//! not stop, and others wait for memory for as long: up to five seconds were measured. So no forecast kills,
+//! nor do stalls alone, but what is there: hardly any memory *and swap* are left; or hardly any memory is, and
+//! tasks wait; or they have waited for very long.
 
 use std::fmt::Write as _;
 use std::time::Duration;
