@@ -474,10 +474,14 @@ fn sources(text: &str) -> Result<Option<Sources>, String> {
     if Path::new(text).is_file() {
         return Ok(None);
     }
+    if Path::new(text).is_dir() {
+        return Ok(Some(Sources { folder: Some(text.into()), commit: None, patches: Vec::new() }));
+    }
     let mut parts = text.split('+');
     let tree = parts.next().unwrap_or_default();
     let (folder, commit) = match tree.rsplit_once('@') {
         Some((folder, commit)) if !Path::new(tree).is_dir() => (folder, Some(commit.to_owned())),
+        // With patches; or a folder with that name.
         _ => (tree, None),
     };
     let patches: Vec<PathBuf> = parts.map(PathBuf::from).collect();

@@ -29,7 +29,8 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
             .filter(|(shard, _)| **shard == Shard { number, of })
             .map(|(_, (path, _))| path.display().to_string())
             .collect();
-        ensure!(found.len() == 1, "shard {number}/{of} is there {} times: {}", found.len(), found.join(", "));
+        ensure!(!found.is_empty(), "shard {number}/{of} is missing");
+        ensure!(found.len() == 1, "shard {number}/{of} is there more than once: {}", found.join(", "));
     }
     ensure!(places.len() == of, "there are {} files for {of} shards", places.len());
     shards.sort_by_key(|(_, results)| results.meta.shard.map(|shard| shard.number));
