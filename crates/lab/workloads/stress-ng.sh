@@ -6,7 +6,7 @@
 #
 # More stressors, or others: --arg mremap --arg brk
 set -eu
-[ $# -gt 0 ] || set -- brk mmap fork
+[ $# -gt 0 ] || set -- brk fault fork
 seconds=5
 for stressor; do
     # "stress-ng: metrc: [1] brk 12345 5.00 ..."; the rate in real time is the fifth number.
