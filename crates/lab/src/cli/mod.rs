@@ -38,8 +38,8 @@ use lab::vm::probe;
 use lab::{doctor, host};
 
 use args::{
-    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, MergeArgs, ReportArgs, StaticArgs, StressArgs,
-    Sub, TopicsArgs,
+    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, MergeArgs, ReportArgs, StaticArgs,
+    StressArgs, Sub, TopicsArgs,
 };
 
 // The exit codes; see `EXIT_CODES_HELP`.

@@ -473,6 +473,22 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_waits_for_no_choice() {
+        let (chooser, answers) = start(Duration::from_secs(60));
+        let process = Process::start();
+        assert!(chooser.take_ahead().is_none());
+        answers.send(Some(process.choice())).unwrap();
+        chooser.refresh(Duration::ZERO, Danger::Possible, 0);
+        wait_for(&chooser);
+        // The thread waits for the kernel from here on.
+        chooser.refresh(Duration::ZERO, Danger::Imminent, 0);
+        let (when, choice) = chooser.take_ahead().unwrap();
+        assert_eq!(choice.pid, process.pid());
+        chooser.keep_ahead(when, choice);
+        assert_eq!(chooser.take_ahead().map(|(same, _)| same), Some(when));
+    }
+
+    #[test]
     fn what_was_chosen_in_advance_is_used_only_if_it_may_be() {
         // Returns what is chosen after `meanwhile`, when the thread has chosen in advance and does not answer.
         let choose = |below: Option<CgroupPath>, min_bytes, meanwhile: fn(&ChooserThread, &mut Process)| {

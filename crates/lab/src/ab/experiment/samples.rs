@@ -92,7 +92,10 @@ impl Group {
             (group.scenario.clone(), group.mode.clone(), group.cpus, group.controls.clone(), metrics)
         };
         if of(self) != of(&more) {
-            return Err(format!("other metrics, units or control kernels in {}/{}", more.scenario, more.mode));
+            return Err(format!(
+                "other metrics, units or control kernels in {}/{}",
+                more.scenario, more.mode
+            ));
         }
         for (values, more) in self.metrics.iter_mut().zip(more.metrics) {
             values.base.extend(more.base);

@@ -532,7 +532,10 @@ fn shards_put_together_are_the_whole_comparison() {
 
     let error = |shards: &[(PathBuf, Results)]| merge(shards.to_vec()).unwrap_err().to_string();
     assert_eq!(error(&shards[..2]), "shard 2/3 is missing");
-    assert_eq!(error(&[&shards[..], &shards[..1]].concat()), "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json");
+    assert_eq!(
+        error(&[&shards[..], &shards[..1]].concat()),
+        "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
+    );
     assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
     let mut others = shards.clone();
     others[2].1.meta.alpha = Some(0.01);
