@@ -72,6 +72,9 @@ pub struct Meta {
     /// Boots that failed and were repeated. The results are complete and only from boots that succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedBoot>,
+    /// The seed by which the order of the boots was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Which part of a comparison that runs on several machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
@@ -432,6 +435,7 @@ pub(crate) mod fixture {
                 arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
                 runs: vec![run("multi", 2), run("icount", 1)],
                 repeated: Vec::new(),
+                seed: None,
                 shard: None,
                 partial: false,
             },

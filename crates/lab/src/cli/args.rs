@@ -74,6 +74,9 @@ pub(super) struct AbArgs {
     /// Pairs of boots; verdicts need at least six
     #[arg(long, default_value_t = 8)]
     pub(super) pairs: usize,
+    /// The seed by which the order of the boots is drawn from balanced ones
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
     /// Boot only the K-th of N parts of the pairs, for several machines; `lab merge` puts them together
     #[arg(long, value_name = "K/N", conflicts_with_all = ["smoke", "expect", "bisect"])]
     pub(super) shard: Option<Shard>,

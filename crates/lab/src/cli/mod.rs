@@ -266,6 +266,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         workload,
         args: args.case.iter().map(|case| format!("case={case}")).collect(),
         pairs: args.pairs,
+        seed: args.seed,
         shard: args.shard,
         arms,
         controls,

@@ -43,11 +43,11 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
         let of = |meta: &Meta| {
             let arms: Vec<_> =
                 meta.arms.iter().map(|a| (a.name.clone(), a.cmdline.clone(), a.release.clone())).collect();
-            (arms, meta.accelerator.clone(), meta.min_effect, meta.alpha)
+            (arms, meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
         };
         ensure!(
             of(other) == of(&meta),
-            "{}: of another comparison: other arms, accelerator, --alpha or --min-effect",
+            "{}: of another comparison: other arms, accelerator, --alpha, --min-effect or --seed",
             path.display()
         );
         for (group, more) in groups.iter_mut().zip(Group::of_results(results)) {

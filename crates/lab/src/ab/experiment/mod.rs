@@ -2,8 +2,8 @@
 //! Runs one comparison: boots both arms alternately, collects one number per metric and boot, and passes them
 //! to the statistics.
 //!
-//! The boots of a pair are back to back. Their order rotates, so that neither a slow drift of the host nor
-//! the place within the pair favours an arm; [`order`] has the details. Guests whose clock counts
+//! The boots of a pair are back to back. Their order is drawn from balanced ones, so that neither a slow drift of the
+//! host nor the place within the pair favours an arm; [`order`] has the details. Guests whose clock counts
 //! instructions do not depend on the load of the host, so several of them run at a time; see
 //! [`guests_at_a_time`].
 //!
@@ -67,6 +67,8 @@ pub struct Plan {
     pub workload: Option<Workload>,
     /// The number of pairs per scenario and run.
     pub pairs: usize,
+    /// By which the order of the boots is drawn.
+    pub seed: u64,
     /// Which of the pairs are booted here; `None` for all.
     pub shard: Option<Shard>,
     /// The base arm and the changed arm.
@@ -187,6 +189,7 @@ fn run_with(
         cpus: runs.iter().map(|(_, run)| run.cpus).max().unwrap_or(0),
         memory_mib: runs.iter().map(|(_, run)| run.mem_mib).max(),
         pairs: pairs.len(),
+        seed: Some(plan.seed),
         shard: plan.shard,
         date: String::new(),
         min_effect: Some(plan.min_effect),
@@ -214,7 +217,8 @@ fn run_with(
     };
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
-    let boots_of = |(scenario, _): &(&Scenario, &Run)| order(0, plan.aa, &plan.controls_of(scenario)).len();
+    let boots_of =
+        |(scenario, _): &(&Scenario, &Run)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
     let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, booter };
@@ -227,7 +231,8 @@ fn run_with(
         let pairs: Vec<usize> = pairs.clone().collect();
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
-            let of_pair = |&pair| order(pair, plan.aa, &controls).into_iter().map(move |role| (pair, role));
+            let of_pair =
+                |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
                 session.boot(scenario, run, pair, role).map(|boot| (role, boot))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The order in which the guests of a pair are booted.
 
+use crate::content::Content;
+
 /// Which boot of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -14,15 +16,17 @@ pub(super) enum Role {
 
 /// Returns the order of the boots in the pair with index `pair`.
 ///
-/// Two arms alternate: AB BA AB BA. With the A/A control all six orders of three boots are used, every second
-/// one the reverse of the one before. So any two roles swap places between an even pair and the next, and a
-/// steady drift adds the same to both over two pairs. Over six pairs every role has every place twice.
-/// Control kernels come last, in every second pair first.
-pub(super) fn order(pair: usize, aa: bool, controls: &[usize]) -> Vec<Role> {
+/// Of two pairs, the second has the reverse of the first one's order: any two roles swap places, and a steady
+/// drift adds the same to both. With the A/A control all six orders of three boots are used, and over six
+/// pairs every role has every place twice. Which of these balanced sequences it is, `seed` draws anew for every
+/// six (two) pairs, so that nothing periodic on the host meets the same role each time. Control kernels come
+/// last, in every second pair first.
+pub(super) fn order(pair: usize, seed: u64, aa: bool, controls: &[usize]) -> Vec<Role> {
     use Role::{Base as B, BaseAgain as K, Changed as C};
     const TWO: [&[Role]; 2] = [&[B, C], &[C, B]];
     const THREE: [&[Role]; 6] = [&[B, C, K], &[K, C, B], &[C, K, B], &[B, K, C], &[K, B, C], &[C, B, K]];
-    let arms = if aa { THREE[pair % THREE.len()] } else { TWO[pair % TWO.len()] };
+    let orders = if aa { &THREE[..] } else { &TWO[..] };
+    let arms = orders[place(pair, orders.len() / 2, seed)];
     let controls = controls.iter().map(|&i| Role::ControlKernel(i));
     if pair.is_multiple_of(2) {
         arms.iter().copied().chain(controls).collect()
@@ -31,17 +35,34 @@ pub(super) fn order(pair: usize, aa: bool, controls: &[usize]) -> Vec<Role> {
     }
 }
 
+/// Returns which of `couples` couples of orders a pair has, each the reverse of the other: twice the couple, or one more.
+fn place(pair: usize, couples: usize, seed: u64) -> usize {
+    let (block, within) = (pair / (2 * couples), pair % (2 * couples));
+    let draw = |what: &str, couple: usize| {
+        let mut content = Content::default();
+        content.add(&format!("{seed} {block} {couple} {what}"));
+        content.key()
+    };
+    let mut drawn: Vec<usize> = (0..couples).collect();
+    drawn.sort_by_cached_key(|&couple| draw("place", couple));
+    let couple = drawn[within / 2];
+    let is_reversed = draw("reversed", couple) >= "8".to_owned();
+    2 * couple + (within + usize::from(is_reversed)) % 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn orders_are_balanced() {
-        for control in [false, true] {
+        let drawn = |seed: u64| (0..12).map(move |pair| order(pair, seed, true, &[]));
+        assert!((0..9).any(|seed| !drawn(seed).eq(drawn(9))) && drawn(9).eq(drawn(9)));
+        for (control, seed) in [(false, 1), (true, 1), (false, 2), (true, 2), (true, 3), (true, 4)] {
             let roles = if control { 3 } else { 2 };
-            let cycle: Vec<_> = (0..6).map(|pair| order(pair, control, &[])).collect();
+            let cycle: Vec<_> = (0..6).map(|pair| order(pair, seed, control, &[])).collect();
             // Every second pair is the reverse of the one before.
-            let with_more: Vec<_> = (0..6).map(|pair| order(pair, control, &[1, 0])).collect();
+            let with_more: Vec<_> = (0..6).map(|pair| order(pair, seed, control, &[1, 0])).collect();
             for two in cycle.chunks(2).chain(with_more.chunks(2)) {
                 let reversed: Vec<Role> = two[0].iter().rev().copied().collect();
                 assert_eq!(reversed, two[1]);

@@ -39,6 +39,8 @@ fn fixture() -> Fixture {
         scenarios: Vec::new(),
         args: Vec::new(),
         workload: None,
+        // With this one the first six orders are those of the table, one after the other.
+        seed: 3,
         shard: None,
         pairs: 6,
         arms: [arm("stock"), arm("memreap")],
