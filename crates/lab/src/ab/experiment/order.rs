@@ -40,13 +40,13 @@ fn place(pair: usize, couples: usize, seed: u64) -> usize {
     let (block, within) = (pair / (2 * couples), pair % (2 * couples));
     let draw = |what: &str, couple: usize| {
         let mut content = Content::default();
-        content.add(&format!("{seed} {block} {couple} {what}"));
+        content.add(format!("{seed} {block} {couple} {what}"));
         content.key()
     };
     let mut drawn: Vec<usize> = (0..couples).collect();
     drawn.sort_by_cached_key(|&couple| draw("place", couple));
     let couple = drawn[within / 2];
-    let is_reversed = draw("reversed", couple) >= "8".to_owned();
+    let is_reversed = *draw("reversed", couple) >= *"8";
     2 * couple + (within + usize::from(is_reversed)) % 2
 }
 
