@@ -298,6 +298,12 @@ impl Results {
         names
     }
 
+    /// Whether a metric got worse.
+    #[must_use]
+    pub fn anything_worse(&self) -> bool {
+        self.metrics.iter().any(|metric| metric.verdict == Verdict::Worse)
+    }
+
     /// Returns the lab's exit code if boots failed and were repeated: 4 if a guest failed, 3 if only QEMU
     /// did; `None` if no boot failed.
     #[must_use]

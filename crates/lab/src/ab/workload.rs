@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::{Better, Sample};
 
-use crate::ab::catalog::{Run, Scenario};
+use crate::ab::catalog::{self, Run, Scenario};
 use crate::vm::job::{GuestCommand, Mode};
 
 /// The folder of the program in the guest.
@@ -68,11 +68,6 @@ impl Workload {
         Ok(Self { program: program.to_owned(), arguments, copies, scenario })
     }
 
-    /// Returns it as a scenario.
-    pub fn scenario(&self) -> &'static Scenario {
-        self.scenario
-    }
-
     /// Returns what the guest runs.
     pub fn command(&self) -> GuestCommand {
         GuestCommand::Exec([self.path()].into_iter().chain(self.arguments.iter().cloned()).collect())
@@ -93,6 +88,14 @@ impl Workload {
 /// Whether this can be part of a path and of a table.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// Returns the workload as the only scenario; without one, the scenarios of these names.
+///
+/// # Errors
+/// As [`catalog::select`].
+pub fn scenarios(workload: Option<&Workload>, names: &[String]) -> Result<Vec<&'static Scenario>> {
+    workload.map_or_else(|| catalog::select(names), |workload| Ok(vec![workload.scenario]))
 }
 
 /// Finds the metrics in what a workload has printed.
@@ -154,8 +157,8 @@ mod tests {
         std::fs::write(&program, "").unwrap();
         let copies = vec![(PathBuf::from("/etc/passwd"), "/data".to_owned())];
         let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, GUEST).unwrap();
-        assert_eq!(workload.scenario().name, "bench");
-        assert_eq!(workload.scenario().runs[0].mem_mib, 512);
+        assert_eq!(workload.scenario.name, "bench");
+        assert_eq!(workload.scenario.runs[0].mem_mib, 512);
         let to: Vec<String> = workload.overlay().into_iter().map(|(_, to)| to).collect();
         assert_eq!(to, ["/data", "/workload/bench.sh"]);
         let GuestCommand::Exec(command) = workload.command() else { panic!() };

@@ -18,7 +18,7 @@ use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::results::{Metric, Results};
 use lab::ab::table;
 use lab::ab::verdict::Verdict;
-use lab::ab::workload::{Guest, Workload};
+use lab::ab::workload::{self, Guest, Workload};
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
@@ -27,7 +27,7 @@ use lab::checks::suite::{self, SuiteOptions};
 use lab::context::Context;
 use lab::documents;
 use lab::faceoff::{self, summary::Summary};
-use lab::kernel::user::build_user;
+use lab::kernel::user::{UserKernel, build_user};
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::kernel::{series, topics};
 use lab::progress::Progress;
@@ -193,6 +193,27 @@ fn changed(ctx: &Context, name: &str, variant: Variant, parameters: &str) -> Res
     Ok((Arm { name: name.to_owned(), ..arm }, kernel))
 }
 
+/// Returns the arm that the user asks for, after building its kernel if need be, and what that is from; `None` for a
+/// bzImage. `cmdline` is for the lab's own trees, `fragment` for sources of the user's.
+fn arm(
+    ctx: &Context,
+    spec: ArmSpec,
+    variant: Variant,
+    cmdline: &str,
+    fragment: Option<&Path>,
+) -> Result<(Arm, Option<String>)> {
+    let (arm, kernel) = match spec {
+        ArmSpec::File(arm) => return Ok((arm, None)),
+        ArmSpec::Sources(name, sources, cmdline) => {
+            let UserKernel { bzimage, source } = build_user(ctx, &sources, variant, fragment)?;
+            return Ok((Arm { name, bzimage, cmdline }, Some(source)));
+        }
+        ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
+        ArmSpec::Built(tree) => built(ctx, tree, variant, cmdline)?,
+    };
+    Ok((arm, Some(format!("Debian linux-source-6.12, {}, {variant}", kernel.release))))
+}
+
 fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     let workload = match &args.workload {
         None => None,
@@ -208,10 +229,8 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
             Some(workload.map_err(|e| WrongUsage(format!("--workload: {e:#}")))?)
         }
     };
-    let scenarios = match &workload {
-        Some(workload) => vec![workload.scenario()],
-        None => catalog::select(&args.scenarios).map_err(|e| WrongUsage(e.to_string()))?,
-    };
+    let scenarios = workload::scenarios(workload.as_ref(), &args.scenarios);
+    let scenarios = scenarios.map_err(|e| WrongUsage(e.to_string()))?;
     let default_arms = args.arms.is_empty();
     let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
         Ok(two) => two,
@@ -233,28 +252,13 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     let mut sources: Vec<String> = Vec::new();
     let mut arms = Vec::new();
     for spec in specs {
-        let (arm, kernel) = match spec {
-            ArmSpec::File(arm) => {
-                arms.push(arm);
-                continue;
-            }
-            ArmSpec::Sources(name, from, parameters) => {
-                let built = build_user(ctx, &from, args.variant, args.config.as_deref())?;
-                sources.push(built.source);
-                arms.push(Arm { name, bzimage: built.bzimage, cmdline: parameters });
-                continue;
-            }
-            ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?,
-            ArmSpec::Built(tree) => {
-                let cmdline = match tree {
-                    Tree::Stock => args.cmdline_stock.as_str(),
-                    Tree::Memreap => &args.cmdline_memreap,
-                    Tree::Control(_) => "",
-                };
-                built(ctx, tree, args.variant, cmdline)?
-            }
+        let cmdline = match spec {
+            ArmSpec::Built(Tree::Stock) => args.cmdline_stock.as_str(),
+            ArmSpec::Built(Tree::Memreap) => &args.cmdline_memreap,
+            _ => "",
         };
-        sources.push(format!("Debian linux-source-6.12, {}, {}", kernel.release, args.variant));
+        let (arm, source) = arm(ctx, spec, args.variant, cmdline, args.config.as_deref())?;
+        sources.extend(source);
         arms.push(arm);
     }
     sources.dedup();
@@ -280,18 +284,14 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         command: Some(command_line()),
     };
     let results = experiment::run(ctx, accel, &plan)?;
-    if args.json {
-        print!("{}", results.to_json()?);
-    } else {
-        table::print(&results);
-    }
+    show(&results, args.json)?;
     let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
     let good = if let Some(path) = &args.expectations {
         meets(&results, path, kind, args.json)?
     } else if args.expect {
         expectations(ctx, &results, &plan.scenarios, kind, args.json)?
     } else {
-        !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)
+        !results.anything_worse()
     };
     if !args.smoke {
         ctx.progress.note(&format!("report: {}", ctx.out.join("report.html").display()));
@@ -306,14 +306,19 @@ fn merge(ctx: &Context, args: MergeArgs) -> Result<u8> {
     let read = |path: PathBuf| Results::read(&path).map(|results| (path, results));
     let shards = args.files.into_iter().map(read).collect::<Result<_>>()?;
     let results = experiment::merge(shards).map_err(|e| WrongUsage(format!("{e:#}")))?;
-    results.write(&ctx.out.join("results.json"))?;
-    host::write_atomically(&ctx.out.join("report.html"), &lab::ab::report::html(&results))?;
-    if args.json {
+    experiment::write(&results, &ctx.out)?;
+    show(&results, args.json)?;
+    Ok(ab_code(&results, !results.anything_worse()))
+}
+
+/// Prints the results as a table, or as the text of results.json.
+fn show(results: &Results, json: bool) -> Result<()> {
+    if json {
         print!("{}", results.to_json()?);
     } else {
-        table::print(&results);
+        table::print(results);
     }
-    Ok(ab_code(&results, !results.metrics.iter().any(|m| m.verdict == Verdict::Worse)))
+    Ok(())
 }
 
 /// Returns the exit code for `git bisect run`. What is no finding says nothing about the commit.
@@ -495,14 +500,7 @@ impl ReportFile {
 
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
-    let mut arm = match args.arm {
-        ArmSpec::File(arm) => arm,
-        ArmSpec::Sources(name, sources, cmdline) => {
-            Arm { name, bzimage: build_user(ctx, &sources, args.variant, None)?.bzimage, cmdline }
-        }
-        ArmSpec::Built(tree) => built(ctx, tree, args.variant, "")?.0,
-        ArmSpec::WithParameters(name, parameters) => changed(ctx, name, args.variant, parameters)?.0,
-    };
+    let (mut arm, _) = arm(ctx, args.arm, args.variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
     let (accel, _) = probe::probe_with(ctx, &arm)?;
     let interactive = args.command.is_empty();

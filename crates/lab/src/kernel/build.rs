@@ -233,7 +233,7 @@ fn tree_key(source: &Source, topics: &[Topic]) -> Result<String> {
     key(&["tree", &source.version.full], topics)
 }
 
-fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
+pub(super) fn key(parts: &[&str], topics: &[Topic]) -> Result<String> {
     let mut content = Content::default();
     parts.iter().for_each(|part| content.add(part));
     topics::digest(topics, &mut content)?;

@@ -18,7 +18,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{Variant, build, config, make, source};
@@ -76,7 +75,7 @@ pub fn build_user(
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
         None => debian_repository(ctx)?,
     };
-    let home = ctx.cache.join("user").join(&key(&[&folder.to_string_lossy()])[..16]);
+    let home = ctx.cache.join("user").join(&build::key(&[&folder.to_string_lossy()], &[])?[..16]);
     let _lock = host::lock(ctx, &home)?;
     let of_git = sources.commit.is_some() || !sources.patches.is_empty() || sources.folder.is_none();
     let commit = match of_git {
@@ -96,7 +95,8 @@ pub fn build_user(
             parts
                 .push(fs::read_to_string(patch).with_context(|| format!("cannot read {}", patch.display()))?);
         }
-        let bzimage = image(&key(&parts));
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let bzimage = image(&build::key(&parts, &[])?);
         if bzimage.is_file() {
             return Ok(UserKernel { bzimage, source: described });
         }
@@ -112,7 +112,7 @@ pub fn build_user(
         tree.display()
     );
     let step = ctx.progress.step(&format!("building {described}"));
-    let work = if of_git { &tree } else { &home }.join(format!("build-{variant}"));
+    let work = if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}"));
     fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
     let log = ctx.out.join("logs/build-user.log");
     step.detail("configuring");
@@ -128,12 +128,6 @@ pub fn build_user(
     staging.publish(&bzimage)?;
     step.done("built");
     Ok(UserKernel { bzimage, source: described })
-}
-
-fn key(parts: &[impl AsRef<str>]) -> String {
-    let mut content = Content::default();
-    parts.iter().for_each(|part| content.add(part.as_ref()));
-    content.key()
 }
 
 fn git(folder: &Path) -> Command {

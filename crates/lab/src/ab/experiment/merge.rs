@@ -50,7 +50,9 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
             "{}: of another comparison: other arms, accelerator, --alpha, --min-effect or --seed",
             path.display()
         );
-        for (group, more) in groups.iter_mut().zip(Group::of_results(results)) {
+        let more = Group::of_results(results);
+        ensure!(more.len() == groups.len(), "{}: of other scenarios or guests", path.display());
+        for (group, more) in groups.iter_mut().zip(more) {
             group.append(more).map_err(|what| anyhow::anyhow!("{}: {what}", path.display()))?;
         }
         meta.pairs += other.pairs;

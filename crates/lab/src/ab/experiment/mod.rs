@@ -109,10 +109,7 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
             None => boot::boot(ctx, accel, arm, job, logs),
         },
     };
-    let scenarios = match &plan.workload {
-        Some(workload) => vec![workload.scenario()],
-        None => catalog::select(&plan.scenarios)?,
-    };
+    let scenarios = workload::scenarios(plan.workload.as_ref(), &plan.scenarios)?;
     run_with(ctx, &name, plan, &scenarios, &booter)
 }
 
@@ -163,7 +160,7 @@ fn run_with(
     if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
         bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
     }
-    let pairs = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs));
+    let pairs: Vec<usize> = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs)).collect();
     if pairs.is_empty() {
         bail!("{} pairs are too few for so many shards", plan.pairs);
     }
@@ -228,7 +225,6 @@ fn run_with(
         groups.push(Group::new(scenario, run, controls.iter().map(|&i| plan.controls[i].name.clone())));
         let current = groups.len() - 1;
         let at_a_time = guests_at_a_time(ctx, scenario, run);
-        let pairs: Vec<usize> = pairs.clone().collect();
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
             let of_pair =
@@ -263,11 +259,19 @@ fn run_with(
         }
     }
     let results = conclude(&meta, &groups, rules, false)?;
-    results.write(&out.join("results.json"))?;
-    write_atomically(&out.join("report.html"), &report::html(&results))?;
+    write(&results, &out)?;
     remove(&out.join("results-partial.json"))?;
     session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.counter));
     Ok(results)
+}
+
+/// Writes the files of a complete run, `results.json` and `report.html`, to a folder.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write(results: &Results, out: &Path) -> Result<()> {
+    results.write(&out.join("results.json"))?;
+    write_atomically(&out.join("report.html"), &report::html(results))
 }
 
 /// Returns how many guests of the run are booted at a time; warns if memory is short even for one.

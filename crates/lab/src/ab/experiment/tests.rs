@@ -542,6 +542,9 @@ fn shards_put_together_are_the_whole_comparison() {
     let mut others = shards.clone();
     others[2].1.meta.alpha = Some(0.01);
     assert!(error(&others).starts_with("2-of-3.json: of another comparison"), "{}", error(&others));
+    let mut others = shards.clone();
+    others[2].1.metrics.truncate(2);
+    assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
     let mut others = shards;
     others[2].1.metrics[0].unit = "s".into();
     assert!(error(&others).starts_with("2-of-3.json: other metrics"), "{}", error(&others));
