@@ -17,6 +17,7 @@ fi
 
 work=$(mktemp -d)
 root=$work/root
+enabled=$root/etc/systemd/system/multi-user.target.wants/memreap.service
 trap 'umount -q "$root/proc" || true; rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' INT TERM
 say() { echo "deb-test: $*"; }
@@ -48,9 +49,9 @@ say "installing $version"
 inside dpkg --install /tmp/this.deb >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "it cannot be installed"; }
 inside memreap --version >/dev/null || fail "memreap does not run"
 inside memreap daemon --check-config >/dev/null || fail "the configuration that comes with it is wrong"
-[ -L "$root/etc/systemd/system/multi-user.target.wants/memreap.service" ] && fail "the daemon was enabled, unasked"
+[ -L "$enabled" ] && fail "the daemon was enabled, unasked"
 inside systemctl enable memreap.service 2>/dev/null
-[ -L "$root/etc/systemd/system/multi-user.target.wants/memreap.service" ] || fail "the daemon cannot be enabled"
+[ -L "$enabled" ] || fail "the daemon cannot be enabled"
 
 echo '# the administrator was here' >>"$root/etc/memreap.toml"
 mkdir -p "$root/var/lib/memreap"
@@ -59,7 +60,7 @@ say "upgrading to $version+next"
 inside dpkg --install /tmp/next.deb >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "it cannot be upgraded"; }
 [ "$(installed)" = "install ok installed $version+next" ] || fail "after the upgrade: $(installed)"
 grep -q 'administrator was here' "$root/etc/memreap.toml" || fail "the upgrade has lost the configuration"
-[ -L "$root/etc/systemd/system/multi-user.target.wants/memreap.service" ] || fail "the upgrade has disabled the daemon"
+[ -L "$enabled" ] || fail "the upgrade has disabled the daemon"
 
 say "removing"
 inside dpkg --remove memreap >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "it cannot be removed"; }

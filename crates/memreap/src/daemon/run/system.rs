@@ -393,6 +393,7 @@ impl World for System {
                 }
             }
         }
+        let free = last.map_or(0, Sample::headroom);
         let mut killed = KilledVictim {
             slot: None,
             cgroup: None,
@@ -400,8 +401,8 @@ impl World for System {
             record,
             bytes: victim.bytes,
             at,
-            free_before: last.map_or(0, Sample::headroom),
-            free_last: last.map_or(0, Sample::headroom),
+            free_before: free,
+            free_last: free,
             critical_level: governor.critical_level(),
             over: None,
         };
