@@ -65,8 +65,8 @@ pub struct Act {
     pub low: Level,
     /// Act when less than this is left of memory and swap, and it shrinks.
     pub critical: Level,
-    /// Act when some task stalled for this share of the last second, in percent, all did for a quarter of it, and
-    /// less than twice `critical` is available.
+    /// Act when some task stalled for this share of the last 0.4 s, in percent, all did for a quarter of it, and
+    /// less than `critical` is available.
     pub stall: f64,
     /// Watch cgroups' own limits, too.
     pub cgroups: bool,

@@ -24,12 +24,13 @@ const MAX_SAMPLES: usize = 128;
 const RATE_WINDOW: Duration = Duration::from_millis(400);
 /// The least time between two samples from which a rate is taken.
 const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
-/// The time over which the share of stalls is taken.
+/// The time over which the share of stalls is taken that shows pressure.
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
+/// The time for which some task must stall without a break, when no memory is available, to be a reason to kill. What
+/// fits stalls for three seconds, but leaves 2 % of memory; where less than 1 % is, for 81 % of 0.3 s (face-off).
+const STALL_WINDOW: Duration = Duration::from_millis(400);
 /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
 const MIN_FULL_STALL_PERCENT: f64 = 25.0;
-/// And not more than this many times `act.critical` must be available: what fits stalls as much, but leaves more.
-const NEARLY_NONE_FACTOR: u64 = 2;
 /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
 const AVERAGE_TIME: Duration = Duration::from_secs(20);
 /// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
@@ -287,12 +288,11 @@ impl Governor {
         if self.none_is_left() && all >= NO_MEMORY_STALL_PERCENT {
             return Some(Reason::Critical);
         }
-        // Of a whole second: what fits stalls without a break for most of one.
-        let then = self.samples.iter().rfind(|then| then.at + SHARE_WINDOW <= now.at)?;
+        // Of all of that time, and not of what was sampled of it.
+        let then = self.samples.iter().rfind(|then| then.at + STALL_WINDOW <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
-        let nearly_none = self.critical_level().saturating_mul(NEARLY_NONE_FACTOR).min(self.low_level());
-        (now.available < nearly_none && stalled).then_some(Reason::Stall)
+        (now.available < self.critical_level() && stalled).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {
