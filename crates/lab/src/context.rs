@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::progress::Progress;
 
@@ -38,39 +38,91 @@ impl Context {
         }
     }
 
-    /// Finds the checkout: the current folder or one of its parents, elsewhere the one that this program was
-    /// built in, from which the guest's programs and the configurations are.
+    /// Finds the checkout: the current folder or one of its parents; elsewhere a copy in the cache of what this
+    /// program was built from, with the feature `standalone`, or else the one that it was built in.
     ///
     /// # Errors
-    /// When none of these folders has `kernel/topics.toml`, or there is no place for the cache.
+    /// When there is none of these folders, or no place for the cache.
     pub fn discover(progress: Progress) -> Result<Self> {
         let cwd = std::env::current_dir().context("cannot read the current folder")?;
         let is_checkout = |folder: &Path| folder.join("kernel/topics.toml").is_file();
-        let origin = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        let (repo, out) = match (cwd.ancestors().find(|folder| is_checkout(folder)), origin) {
-            (Some(repo), _) => (repo, repo.join("target/lab")),
-            (None, Some(origin)) if is_checkout(origin) => {
-                (origin, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
+        let cache = cache_dir()?;
+        let (repo, out) = match cwd.ancestors().find(|folder| is_checkout(folder)) {
+            Some(repo) => (repo.to_path_buf(), repo.join("target/lab")),
+            None => {
+                let repo = own_sources(&cache)?;
+                ensure!(
+                    is_checkout(&repo),
+                    "{}: not inside a memreap checkout (no kernel/topics.toml here or above), and {}, in which this \
+                     program was built, is gone; install it with --features standalone to do without",
+                    cwd.display(),
+                    repo.display()
+                );
+                (repo, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
             }
-            _ => bail!(
-                "{}: not inside a memreap checkout (no kernel/topics.toml here or above), and the one that this \
-                 program was built in is gone",
-                cwd.display()
-            ),
         };
-        Ok(Self {
-            repo: repo.to_path_buf(),
-            cache: cache_dir()?,
-            out,
-            kernel: std::env::var("MEMREAP_KERNEL").ok(),
-            progress,
-        })
+        Ok(Self { repo, cache, out, kernel: std::env::var("MEMREAP_KERNEL").ok(), progress })
     }
 
     /// Returns a path inside the checkout.
     pub fn in_repo(&self, path: impl AsRef<Path>) -> PathBuf {
         self.repo.join(path)
     }
+}
+
+/// Returns the checkout that this program was built in.
+#[cfg(not(feature = "standalone"))]
+fn own_sources(_cache: &Path) -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+}
+
+/// Writes the sources that this program was built from to the cache, and returns their folder.
+#[cfg(feature = "standalone")]
+fn own_sources(cache: &Path) -> Result<PathBuf> {
+    use include_dir::{Dir, include_dir};
+    use std::fs;
+
+    use crate::content::Content;
+
+    static FOLDERS: [(&str, Dir<'_>); 3] = [
+        ("crates", include_dir!("$CARGO_MANIFEST_DIR/../../crates")),
+        ("kernel", include_dir!("$CARGO_MANIFEST_DIR/../../kernel")),
+        ("faceoff", include_dir!("$CARGO_MANIFEST_DIR/../../faceoff")),
+    ];
+    static FILES: [(&str, &str); 2] = [
+        ("Cargo.toml", include_str!("../../../Cargo.toml")),
+        ("Cargo.lock", include_str!("../../../Cargo.lock")),
+    ];
+    fn add(content: &mut Content, folder: &Dir<'_>) {
+        for file in folder.files() {
+            content.add(file.path().as_os_str().as_encoded_bytes());
+            content.add(file.contents());
+        }
+        folder.dirs().for_each(|folder| add(content, folder));
+    }
+    let mut content = Content::default();
+    FILES.iter().for_each(|(_, text)| content.add(text));
+    FOLDERS.iter().for_each(|(_, folder)| add(&mut content, folder));
+    let all = cache.join("own-sources");
+    let target = all.join(&content.key()[..16]);
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(&all)?;
+        let staging = tempfile::tempdir_in(&all)?;
+        for (name, folder) in &FOLDERS {
+            fs::create_dir(staging.path().join(name))?;
+            folder.extract(staging.path().join(name))?;
+        }
+        FILES.iter().try_for_each(|(name, text)| fs::write(staging.path().join(name), text))?;
+        match fs::rename(staging.path(), &target) {
+            // By another lab, at the same time.
+            Err(_) if target.is_dir() => Ok(()),
+            renamed => renamed,
+        }
+    };
+    if !target.is_dir() {
+        write().with_context(|| format!("cannot write {}", target.display()))?;
+    }
+    Ok(target)
 }
 
 fn cache_dir() -> Result<PathBuf> {
