@@ -13,6 +13,7 @@ use protocol::job::{self, Command, Job};
 use crate::exec;
 use crate::leaks;
 use crate::report::Reporter;
+use crate::root;
 use crate::{PANIC_STATUS, report_panics};
 
 /// Does the job and ends the machine. Without a result channel the error goes to the console, and the host
@@ -57,6 +58,9 @@ pub fn run() -> ! {
 fn work(out: &mut Reporter) -> Result<i32> {
     let text = fs::read_to_string(job::PATH).with_context(|| format!("cannot read {}", job::PATH))?;
     let job: Job = serde_json::from_str(&text).context(job::PATH)?;
+    if job.has_root {
+        root::enter()?;
+    }
     match job.command {
         Command::Scenario { name, args } => exec::scenario(&name, &args, out),
         Command::Exec(argv) => exec::command(&argv, out),

@@ -96,10 +96,10 @@ pub fn command(argv: &[String], out: &mut Reporter) -> Result<i32> {
 pub fn shell() -> Result<i32> {
     const CONSOLE: &str = "/dev/ttyS0";
     let tty = File::options().read(true).write(true).open(CONSOLE).context(CONSOLE)?;
-    let mut shell = Command::new("/bin/busybox");
-    shell.args(["setsid", "-c", "/bin/sh", "-l"]).env_clear().envs(ENV).current_dir("/");
+    let mut shell = Command::new("setsid");
+    shell.args(["-c", "/bin/sh", "-l"]).env_clear().envs(ENV).current_dir("/");
     shell.stdin(tty.try_clone()?).stdout(tty.try_clone()?).stderr(tty);
-    let child = shell.spawn().context("cannot start /bin/busybox sh")?;
+    let child = shell.spawn().context("cannot start setsid and /bin/sh")?;
     Ok(code(wait_for(child.id())?))
 }
 

@@ -14,6 +14,7 @@ mod exec;
 mod leaks;
 pub mod port;
 pub mod report;
+mod root;
 
 use std::process::ExitCode;
 

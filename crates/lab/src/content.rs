@@ -2,7 +2,8 @@
 //! Content keys: a SHA-256 over several parts, each preceded by its length, so that parts cannot run
 //! together.
 
-use std::fs;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -25,8 +26,12 @@ impl Content {
     /// # Errors
     /// When it cannot be read.
     pub fn add_file(&mut self, path: &Path) -> Result<()> {
-        self.add(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?);
-        Ok(())
+        let mut add = || -> io::Result<()> {
+            let mut file = File::open(path)?;
+            self.0.update(file.metadata()?.len().to_le_bytes());
+            io::copy(&mut file, &mut self.0).map(drop)
+        };
+        add().with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Returns the key: 64 hexadecimal digits.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::faceoff::rootfs;
+use crate::debian;
 use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::kernel::source;
@@ -69,7 +69,7 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
         ("packages for guests", host::GUEST_PACKAGES, State::Missing),
         ("packages for the series", host::SERIES_PACKAGES, State::Missing),
         ("packages for hosted tests", host::HOSTED_TEST_PACKAGES, State::Warn),
-        ("packages for the face-off", rootfs::PACKAGES, State::Warn),
+        ("packages for Debian images (face-off, --root)", debian::PACKAGES, State::Warn),
         ("packages for lints", host::LINT_PACKAGES, State::Warn),
     ] {
         findings.push(packages_finding(what, packages, state));

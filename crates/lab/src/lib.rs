@@ -11,6 +11,7 @@ pub mod ab;
 pub mod checks;
 mod content;
 pub mod context;
+pub mod debian;
 pub mod doctor;
 pub mod documents;
 pub mod faceoff;

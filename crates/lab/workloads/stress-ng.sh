@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# Workload: operations per second of some of stress-ng's memory stressors. Debian's package is enough:
+# Workload: operations per second of some of stress-ng's memory stressors.
 #
-#   lab ab --workload crates/lab/workloads/stress-ng.sh --copy /usr/bin/stress-ng:/usr/bin/stress-ng
+#   lab ab --workload crates/lab/workloads/stress-ng.sh --root debian:stress-ng
 #
 # More stressors, or others: --arg mremap --arg brk
 set -eu

@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 /// The path of the file with the [`Job`].
 pub const PATH: &str = "/job.json";
 
+/// The folder whose content is copied to the disk, for a job that runs there.
+pub const OVERLAY: &str = "/overlay";
+
 /// The job of one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// The command to run.
     pub command: Command,
+    /// Whether it runs in the file system of the guest's disk, with the files of [`OVERLAY`] in it.
+    pub has_root: bool,
 }
 
 /// The command of a guest.
@@ -53,12 +58,15 @@ mod tests {
         for (command, text) in [
             (
                 Command::Scenario { name: "reap".into(), args: vec!["rounds=1".into()] },
-                r#"{"command":{"scenario":{"name":"reap","args":["rounds=1"]}}}"#,
+                r#"{"command":{"scenario":{"name":"reap","args":["rounds=1"]}},"has_root":false}"#,
             ),
-            (Command::Exec(vec!["/bin/true".into()]), r#"{"command":{"exec":["/bin/true"]}}"#),
-            (Command::Shell, r#"{"command":"shell"}"#),
+            (
+                Command::Exec(vec!["/bin/true".into()]),
+                r#"{"command":{"exec":["/bin/true"]},"has_root":false}"#,
+            ),
+            (Command::Shell, r#"{"command":"shell","has_root":false}"#),
         ] {
-            let job = Job { command };
+            let job = Job { command, has_root: false };
             assert_eq!(serde_json::to_string(&job).unwrap(), text);
             assert_eq!(serde_json::from_str::<Job>(text).unwrap(), job);
         }
@@ -67,9 +75,10 @@ mod tests {
     #[test]
     fn unknown_fields_and_commands_are_refused() {
         for bad in [
-            r#"{"command":"shell","cpus":2}"#,
-            r#"{"command":{"scenario":{"name":"reap","args":[],"rounds":1}}}"#,
-            r#"{"command":"reboot"}"#,
+            r#"{"command":"shell","has_root":false,"cpus":2}"#,
+            r#"{"command":{"scenario":{"name":"reap","args":[],"rounds":1}},"has_root":false}"#,
+            r#"{"command":"reboot","has_root":false}"#,
+            r#"{"command":"shell"}"#,
             "{}",
         ] {
             assert!(serde_json::from_str::<Job>(bad).is_err(), "{bad}");

@@ -12,7 +12,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::{Better, Sample};
 
 use crate::ab::catalog::{self, Run, Scenario};
-use crate::vm::job::{GuestCommand, Mode};
+use crate::vm::job::{GuestCommand, Job, Mode};
+use crate::vm::root::RootDisk;
 
 /// The folder of the program in the guest.
 const FOLDER: &str = "/workload";
@@ -24,11 +25,12 @@ pub struct Workload {
     arguments: Vec<String>,
     /// Files and folders of the host, and their absolute paths in the guest.
     copies: Vec<(PathBuf, String)>,
+    root: Option<RootDisk>,
     scenario: &'static Scenario,
 }
 
 /// The guest of a workload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Guest {
     /// How guest time passes.
     pub mode: Mode,
@@ -38,6 +40,8 @@ pub struct Guest {
     pub mem_mib: u32,
     /// A guest that takes longer counts as hung.
     pub timeout: Duration,
+    /// The disk whose file system it runs in; `None` for the initramfs with busybox.
+    pub root: Option<RootDisk>,
 }
 
 impl Workload {
@@ -56,7 +60,7 @@ impl Workload {
         let name = name.with_context(|| {
             format!("{}: a name of letters, digits, '-', '_' and '.' is needed", program.display())
         })?;
-        let Guest { mode, cpus, mem_mib, timeout } = guest;
+        let Guest { mode, cpus, mem_mib, timeout, root } = guest;
         let run = Run { mode, cpus, mem_mib, timeout, args: &[], cmdline: "" };
         // One per process, and used until its end.
         let scenario = Box::leak(Box::new(Scenario {
@@ -65,18 +69,19 @@ impl Workload {
             runs: vec![run].leak(),
             controls: &[],
         }));
-        Ok(Self { program: program.to_owned(), arguments, copies, scenario })
+        Ok(Self { program: program.to_owned(), arguments, copies, root, scenario })
     }
 
-    /// Returns what the guest runs.
-    pub fn command(&self) -> GuestCommand {
-        GuestCommand::Exec([self.path()].into_iter().chain(self.arguments.iter().cloned()).collect())
-    }
-
-    /// Returns the files of the host that the guest has, and their paths there.
-    pub fn overlay(&self) -> Vec<(PathBuf, String)> {
+    /// Returns the job, which has no use for memreap and does not change with it. The machine is a scenario's matter.
+    pub fn job(&self) -> Job {
+        let command = [self.path()].into_iter().chain(self.arguments.iter().cloned()).collect();
         let own = (self.program.clone(), self.path());
-        self.copies.iter().cloned().chain([own]).collect()
+        Job {
+            overlay: self.copies.iter().cloned().chain([own]).collect(),
+            root: self.root.clone(),
+            memreap: false,
+            ..Job::new(GuestCommand::Exec(command))
+        }
     }
 
     fn path(&self) -> String {
@@ -129,7 +134,10 @@ mod tests {
 
     use super::*;
 
-    const GUEST: Guest = Guest { mode: Mode::Multi, cpus: 2, mem_mib: 512, timeout: Duration::from_secs(60) };
+    fn guest() -> Guest {
+        let root = RootDisk { image: "/x/root.ext4".into(), key: "k".to_owned() };
+        Guest { mode: Mode::Multi, cpus: 2, mem_mib: 512, timeout: Duration::from_secs(60), root: Some(root) }
+    }
 
     #[test]
     fn metrics_are_found_among_other_output() {
@@ -156,15 +164,17 @@ mod tests {
         let program = dir.path().join("bench.sh");
         std::fs::write(&program, "").unwrap();
         let copies = vec![(PathBuf::from("/etc/passwd"), "/data".to_owned())];
-        let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, GUEST).unwrap();
+        let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, guest()).unwrap();
         assert_eq!(workload.scenario.name, "bench");
         assert_eq!(workload.scenario.runs[0].mem_mib, 512);
-        let to: Vec<String> = workload.overlay().into_iter().map(|(_, to)| to).collect();
+        let job = workload.job();
+        let to: Vec<String> = job.overlay.into_iter().map(|(_, to)| to).collect();
         assert_eq!(to, ["/data", "/workload/bench.sh"]);
-        let GuestCommand::Exec(command) = workload.command() else { panic!() };
+        assert_eq!(job.root.unwrap().key, "k");
+        let GuestCommand::Exec(command) = job.command else { panic!() };
         assert_eq!(command, ["/workload/bench.sh", "--fast"]);
         for bad in [dir.path().join("none.sh"), dir.path().to_owned()] {
-            assert!(Workload::new(&bad, Vec::new(), Vec::new(), GUEST).is_err(), "{}", bad.display());
+            assert!(Workload::new(&bad, Vec::new(), Vec::new(), guest()).is_err(), "{}", bad.display());
         }
     }
 }

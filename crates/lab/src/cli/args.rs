@@ -12,6 +12,7 @@ use lab::checks::suite::Tier;
 use lab::kernel::user::Sources;
 use lab::kernel::{Tree, Variant};
 use lab::vm::job::{Arm, Mode};
+use lab::vm::root::RootSource;
 
 const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -36,6 +37,7 @@ pub(super) struct Cli {
 pub(super) enum Sub {
     Ab(AbArgs),
     Merge(MergeArgs),
+    History(HistoryArgs),
     Faceoff(FaceoffArgs),
     Report(ReportArgs),
     Boot(BootArgs),
@@ -100,9 +102,9 @@ pub(super) struct AbArgs {
     /// Kernel parameters for the memreap arm
     #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
     pub(super) cmdline_memreap: String,
-    /// The kernels' configuration
-    #[arg(long, value_enum, default_value_t = Variant::Slim)]
-    pub(super) variant: Variant,
+    /// The kernels' configuration [default: slim, with --root faceoff]
+    #[arg(long, value_enum)]
+    pub(super) variant: Option<Variant>,
     /// Check the expectations in kernel/<scenario>/expect.toml; with --smoke those that one pair can
     /// show
     #[arg(long)]
@@ -126,6 +128,10 @@ pub(super) struct AbArgs {
     /// Copy a file or folder of the workload's to the guest (repeatable)
     #[arg(long, value_name = "HOST:GUEST", requires = "workload")]
     pub(super) copy: Vec<CopySpec>,
+    /// The root file system of the guest, where the workload finds its programs: a small Debian with these
+    /// packages, a folder, or an ext4 image [default: busybox]
+    #[arg(long, value_name = ROOT_VALUE_NAME, requires = "workload")]
+    pub(super) root: Option<RootSource>,
     /// Number of CPUs for the workload
     #[arg(long, default_value_t = 2, requires = "workload")]
     pub(super) cpus: u32,
@@ -165,6 +171,28 @@ pub(super) struct MergeArgs {
     #[arg(value_name = "FILE", required = true)]
     pub(super) files: Vec<PathBuf>,
     /// Print results.json on stdout instead of the table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Show how metrics developed over several comparisons, and where they changed
+///
+/// `lab ab` appends each complete comparison to target/lab/history.jsonl. Those with the same base kernel are one
+/// series, in which an entry is a change when its 95 % interval and that of the last change are apart. Finding (exit
+/// code 1): the last entry of a series is a change for the worse.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab history                             all metrics
+  lab history --metric fault              one
+  lab history monday.json tuesday.json    results of other machines")]
+pub(super) struct HistoryArgs {
+    /// Histories or results.json, oldest first [default: target/lab/history.jsonl]
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Only this metric
+    #[arg(long, value_name = "NAME")]
+    pub(super) metric: Option<String>,
+    /// Print the series as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -248,14 +276,18 @@ pub(super) struct ReportArgs {
 #[command(after_help = "Examples:
   lab boot                                     a shell in the changed kernel
   lab boot --arm stock -- uname -r
-  lab boot --variant debug --copy ./prog:/prog -- /prog --flag")]
+  lab boot --variant debug --copy ./prog:/prog -- /prog --flag
+  lab boot --root debian:stress-ng -- stress-ng --vm 2 --timeout 10")]
 pub(super) struct BootArgs {
     /// The kernel
     #[arg(long, value_name = ARM_VALUE_NAME, default_value = "memreap")]
     pub(super) arm: ArmSpec,
-    /// The kernel's configuration
-    #[arg(long, value_enum, default_value_t = Variant::Slim)]
-    pub(super) variant: Variant,
+    /// The kernel's configuration [default: slim, with --root faceoff]
+    #[arg(long, value_enum)]
+    pub(super) variant: Option<Variant>,
+    /// The root file system: a small Debian with these packages, a folder, or an ext4 image [default: busybox]
+    #[arg(long, value_name = ROOT_VALUE_NAME)]
+    pub(super) root: Option<RootSource>,
     /// Number of CPUs
     #[arg(long, default_value_t = 2)]
     pub(super) cpus: u32,
@@ -431,6 +463,7 @@ pub(super) struct DoctorArgs {
 }
 
 /// The form of `--arm` in the help.
+const ROOT_VALUE_NAME: &str = "debian[:PACKAGE,...]|FOLDER|IMAGE";
 const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=KERNEL[,PARAMETERS]";
 
 /// The value of `--arm`.

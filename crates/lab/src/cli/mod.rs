@@ -15,6 +15,7 @@ use clap::Parser as _;
 use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::expect::{self, RunKind};
 use lab::ab::experiment::{self, Failure, Plan};
+use lab::ab::history;
 use lab::ab::results::{Metric, Results};
 use lab::ab::table;
 use lab::ab::verdict::Verdict;
@@ -35,11 +36,12 @@ use lab::vm::accel::Accel;
 use lab::vm::boot;
 use lab::vm::job::{Arm, GuestCommand, Job};
 use lab::vm::probe;
-use lab::{doctor, host};
+use lab::vm::root::{self, RootSource};
+use lab::{debian, doctor, host};
 
 use args::{
-    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, MergeArgs, ReportArgs, StaticArgs,
-    StressArgs, Sub, TopicsArgs,
+    AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, HistoryArgs, MergeArgs, ReportArgs,
+    StaticArgs, StressArgs, Sub, TopicsArgs,
 };
 
 // The exit codes; see `EXIT_CODES_HELP`.
@@ -96,6 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Sub::Ab(args) if args.bisect => Ok(ExitCode::from(bisect_code(ab(&ctx, args)))),
         Sub::Ab(args) => Ok(ExitCode::from(ab(&ctx, args)?)),
         Sub::Merge(args) => Ok(ExitCode::from(merge(&ctx, args)?)),
+        Sub::History(args) => show_history(&ctx, &args),
         Sub::Faceoff(args) => face_off(&ctx, args),
         Sub::Report(args) => report(&ctx, &args),
         Sub::Boot(args) => boot_one(&ctx, args),
@@ -162,7 +165,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 host::SOURCE_PACKAGES,
                 host::GUEST_PACKAGES,
                 host::SERIES_PACKAGES,
-                faceoff::rootfs::PACKAGES,
+                debian::PACKAGES,
             ];
             host::ensure_packages(&ctx, &needed.concat())?;
             Ok(ExitCode::SUCCESS)
@@ -193,6 +196,11 @@ fn changed(ctx: &Context, name: &str, variant: Variant, parameters: &str) -> Res
     Ok((Arm { name: name.to_owned(), ..arm }, kernel))
 }
 
+/// Returns the configuration that the user asks for, else one that can read the guest's disk if there is one.
+fn variant_or_default(given: Option<Variant>, root: Option<&RootSource>) -> Variant {
+    given.unwrap_or(if root.is_some() { Variant::Faceoff } else { Variant::Slim })
+}
+
 /// Returns the arm that the user asks for, after building its kernel if need be, and what that is from; `None` for a
 /// bzImage. `cmdline` is for the lab's own trees, `fragment` for sources of the user's.
 fn arm(
@@ -215,6 +223,7 @@ fn arm(
 }
 
 fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
+    let variant = variant_or_default(args.variant, args.root.as_ref());
     let workload = match &args.workload {
         None => None,
         Some(program) => {
@@ -224,6 +233,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
                 cpus: args.cpus,
                 mem_mib: args.mem,
                 timeout: Duration::from_secs(args.timeout),
+                root: args.root.as_ref().map(|source| root::make(ctx, source)).transpose()?,
             };
             let workload = Workload::new(program, args.arguments, copies, guest);
             Some(workload.map_err(|e| WrongUsage(format!("--workload: {e:#}")))?)
@@ -244,8 +254,8 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
         for ControlKernel { name, parameters } in catalog::controls().into_iter().filter(wanted) {
             controls.push(match parameters {
-                Some(parameters) => changed(ctx, name, args.variant, parameters)?.0,
-                None => built(ctx, Tree::Control(name), args.variant, "")?.0,
+                Some(parameters) => changed(ctx, name, variant, parameters)?.0,
+                None => built(ctx, Tree::Control(name), variant, "")?.0,
             });
         }
     }
@@ -257,7 +267,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
             ArmSpec::Built(Tree::Memreap) => &args.cmdline_memreap,
             _ => "",
         };
-        let (arm, source) = arm(ctx, spec, args.variant, cmdline, args.config.as_deref())?;
+        let (arm, source) = arm(ctx, spec, variant, cmdline, args.config.as_deref())?;
         sources.extend(source);
         arms.push(arm);
     }
@@ -309,6 +319,26 @@ fn merge(ctx: &Context, args: MergeArgs) -> Result<u8> {
     experiment::write(&results, &ctx.out)?;
     show(&results, args.json)?;
     Ok(ab_code(&results, !results.anything_worse()))
+}
+
+fn show_history(ctx: &Context, args: &HistoryArgs) -> Result<ExitCode> {
+    let own = [ctx.out.join(history::HISTORY_FILE)];
+    let files: &[PathBuf] = if args.files.is_empty() { &own } else { &args.files };
+    let mut comparisons = Vec::new();
+    for file in files {
+        comparisons.extend(history::read(file)?);
+    }
+    let all = history::series(&comparisons, args.metric.as_deref());
+    if all.is_empty() {
+        let wanted = args.metric.as_deref().unwrap_or("comparison");
+        return Err(WrongUsage(format!("no '{wanted}' in {} comparisons", comparisons.len())).into());
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        print!("{}", history::render(&all));
+    }
+    Ok(finding_unless(!history::has_got_worse(&all)))
 }
 
 /// Prints the results as a table, or as the text of results.json.
@@ -500,7 +530,8 @@ impl ReportFile {
 
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
-    let (mut arm, _) = arm(ctx, args.arm, args.variant, "", None)?;
+    let variant = variant_or_default(args.variant, args.root.as_ref());
+    let (mut arm, _) = arm(ctx, args.arm, variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
     let (accel, _) = probe::probe_with(ctx, &arm)?;
     let interactive = args.command.is_empty();
@@ -510,6 +541,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
         mode: args.mode.into(),
         timeout: if interactive { SHELL_TIMEOUT } else { Duration::from_secs(args.timeout) },
         overlay: args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect(),
+        root: args.root.as_ref().map(|source| root::make(ctx, source)).transpose()?,
         interactive,
         ..Job::new(if interactive { GuestCommand::Shell } else { GuestCommand::Exec(args.command) })
     };

@@ -37,6 +37,7 @@ use summary::{Meta, Summary};
 
 use crate::content::Content;
 use crate::context::Context;
+use crate::debian;
 use crate::host;
 use crate::host::write_atomically;
 use crate::kernel::{self, Kernel, Tree};
@@ -227,7 +228,7 @@ impl TestBed {
         cells: &[Cell],
         options: &Options,
     ) -> Result<Self> {
-        host::ensure_packages(ctx, &[host::GUEST_PACKAGES, rootfs::PACKAGES].concat())?;
+        host::ensure_packages(ctx, &[host::GUEST_PACKAGES, debian::PACKAGES].concat())?;
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
             if chosen.iter().any(|contestant| contestant.kernel == tree) {

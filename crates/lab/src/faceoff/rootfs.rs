@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Makes the Debian image that all contestants run in. debootstrap fills a folder, mke2fs makes a file system
-//! of it, so neither loop devices nor mounts are needed. The image is cached under the key of its inputs.
+//! Makes the Debian image that all contestants run in. It is cached under the key of its inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::contestant::Contestant;
 use crate::content::hex;
 use crate::context::Context;
-use crate::host::{self, Pkg, Staging};
-
-/// The packages for making the image.
-pub const PACKAGES: &[Pkg] = &[
-    Pkg::tool("debootstrap", "debootstrap"),
-    Pkg::tool("e2fsprogs", "mke2fs"),
-    Pkg::tool("tar", "tar"),
-    Pkg::tool("qemu-utils", "qemu-img"),
-];
+use crate::debian;
+use crate::host::{self, Staging};
 
 /// Part of every key. Increment it when the way images are made changes.
 const RECIPE_VERSION: &str = "1";
@@ -40,7 +30,7 @@ struct Toml {
     suite: String,
     mirror: String,
     /// The size of the file system in MiB.
-    size: u32,
+    size: u64,
     packages: Vec<String>,
 }
 
@@ -76,7 +66,7 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
     if let Some(image) = finished(&folder, &key) {
         return Ok(image);
     }
-    host::ensure_packages(ctx, PACKAGES)?;
+    host::ensure_packages(ctx, debian::PACKAGES)?;
     make(ctx, &toml, &theirs, &recipe, &folder, &key)?;
     finished(&folder, &key).with_context(|| format!("{}: the image just made is not valid", folder.display()))
 }
@@ -129,36 +119,32 @@ fn make(
     let staging = Staging::begin(folder)?;
     fs::create_dir_all(staging.path())
         .with_context(|| format!("cannot make {}", staging.path().display()))?;
-    let tree = Tree::new(staging.path().join("tree"));
-    let root = tree.path.as_os_str();
     let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
-    let include = format!("--include={}", packages.join(","));
-    let mut debootstrap = as_root("debootstrap")?;
-    debootstrap.args(["--variant=minbase", &include, &toml.suite]).arg(root).arg(&toml.mirror);
-    host::run_step(&step, &mut debootstrap, &log("debootstrap"))?;
+    let tree = staging.path().join("tree");
+    let tree = debian::Tree::bootstrap(
+        &step,
+        tree,
+        &toml.suite,
+        Some(&toml.mirror),
+        &packages,
+        &log("debootstrap"),
+    )?;
 
     step.detail("setting it up");
-    let mut copy = as_root("cp")?;
-    copy.args(["-rT", "--no-preserve=ownership"]).arg(recipe.join("files")).arg(root);
+    let mut copy = debian::as_root("cp")?;
+    copy.args(["-rT", "--no-preserve=ownership"]).arg(recipe.join("files")).arg(tree.path());
     host::output(&mut copy)?;
-    let mut setup = as_root("chroot")?;
-    setup.arg(root).args(["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
+    let mut setup = tree.chroot()?;
+    setup.args(["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
     setup.arg(fs::read_to_string(recipe.join("setup.sh")).context("faceoff/image/setup.sh")?);
     setup.arg("setup.sh").args(theirs);
     host::run_step(&step, &mut setup, &log("setup"))?;
-    let mut query = as_root("chroot")?;
-    query.arg(root).args(["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"]);
+    let mut query = tree.chroot()?;
+    query.args(["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"]);
     let listing = host::output(&mut query)?;
 
-    step.detail("writing the file system");
     let disk = staging.path().join(DISK_FILE);
-    let mut mke2fs = as_root("mke2fs")?;
-    mke2fs.args(["-q", "-F", "-t", "ext4", "-L", "faceoff", "-d"]).arg(root).arg(&disk);
-    mke2fs.arg(format!("{}M", toml.size));
-    host::run_step(&step, &mut mke2fs, &log("mke2fs"))?;
-    let mut own = as_root("chown")?;
-    own.arg(rustix::process::geteuid().as_raw().to_string()).arg(&disk);
-    host::output(&mut own)?;
+    debian::write_image(&step, tree.path(), &disk, "faceoff", toml.size, &log("mke2fs"))?;
     drop(tree);
 
     let packages = versions(&listing)?;
@@ -181,54 +167,6 @@ fn versions(listing: &str) -> Result<BTreeMap<String, String>> {
     let all: BTreeMap<String, String> = pairs.collect::<Result<_>>()?;
     ensure!(!all.is_empty(), "dpkg-query lists no package");
     Ok(all)
-}
-
-/// The folder with the unpacked system. It is removed on drop, with root's rights because its files belong to
-/// root.
-struct Tree {
-    path: PathBuf,
-}
-
-impl Tree {
-    fn new(path: PathBuf) -> Self {
-        Self { path }
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // If debootstrap was interrupted, these may still be mounted, and rm must not descend into them.
-        for inside in ["proc", "sys"] {
-            if let Ok(mut umount) = as_root("umount") {
-                // Usually they are not mounted.
-                let _ = host::output(umount.args(["-q", "-l"]).arg(self.path.join(inside)));
-            }
-        }
-        if let Ok(mut rm) = as_root("rm") {
-            // A leftover only takes space, and the next attempt removes it.
-            let _ =
-                host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
-        }
-    }
-}
-
-/// Returns a command with root's rights, through sudo if necessary.
-///
-/// # Errors
-/// When the program is not installed, or sudo asks for a password.
-fn as_root(program: &str) -> Result<Command> {
-    let path = host::find_tool(program).with_context(|| format!("{program} is not installed"))?;
-    if rustix::process::geteuid().is_root() {
-        return Ok(Command::new(path));
-    }
-    if host::output(Command::new("sudo").args(["-n", "true"])).is_err() {
-        bail!(
-            "making the Debian image of the face-off needs root's rights; run it once as root, or set up sudo"
-        );
-    }
-    let mut command = Command::new("sudo");
-    command.arg("-n").arg(path);
-    Ok(command)
 }
 
 #[cfg(test)]

@@ -196,7 +196,11 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
     let version = host::output(qemu::program().arg("--version"))?;
     let named = Arm { bzimage: "bzImage".into(), ..arm.clone() };
     let logs = Logs::in_folder(Path::new("logs"));
-    let command = command(accel, &named, job, Path::new("initrd"), &logs, 0)?;
+    let mut unnamed = job.clone();
+    if let Some(root) = &mut unnamed.root {
+        root.image = root.key.clone().into();
+    }
+    let command = command(accel, &named, &unnamed, Path::new("initrd"), &logs, 0)?;
     let mut content = Content::default();
     content.add(version);
     content.add(quoted(&command));
@@ -367,6 +371,12 @@ fn command(
     qemu.args(["-device", "virtio-serial-device"]);
     let channel = format!("file,id=results,path={}", option_path(&logs.channel)?);
     qemu::serial_port(&mut qemu, "results", &channel, results::PORT);
+    if let Some(root) = &job.root {
+        // What the guest writes is in a file that QEMU removes.
+        let file = option_path(&root.image)?;
+        qemu.args(["-drive", &format!("file={file},if=none,id=root,format=raw,cache=unsafe,snapshot=on")]);
+        qemu.args(["-device", "virtio-blk-device,drive=root"]);
+    }
     Ok(qemu)
 }
 

@@ -41,10 +41,12 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     if job.memreap {
         cpio.file("/bin/memreap", 0o755, &memreap)?;
     }
+    // A file system with programs has its own libraries.
+    let (below, libraries) = if job.root.is_some() { (protocol::job::OVERLAY, false) } else { ("", true) };
     for (from, to) in &job.overlay {
-        add_overlay(&mut cpio, from, to)?;
+        add_overlay(&mut cpio, from, &format!("{below}{to}"), libraries)?;
     }
-    let request = protocol::job::Job { command: job.command.clone() };
+    let request = protocol::job::Job { command: job.command.clone(), has_root: job.root.is_some() };
     cpio.file(protocol::job::PATH, 0o644, &serde_json::to_vec(&request)?)?;
     image.extend(cpio.finish()?);
 
@@ -184,9 +186,9 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Adds a file or a folder with its content; links are followed. The shared libraries of executables are
-/// added at the paths that they have on the host.
-fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
+/// Adds a file or a folder with its content; links are followed. With `libraries` the shared libraries of executables
+/// are added at the paths that they have on the host.
+fn add_overlay(cpio: &mut Newc, from: &Path, to: &str, libraries: bool) -> Result<()> {
     let cannot_read = || format!("cannot read the overlay {}", from.display());
     let meta = fs::metadata(from).with_context(cannot_read)?;
     if meta.is_dir() {
@@ -197,14 +199,15 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str) -> Result<()> {
             .with_context(cannot_read)?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
-            add_overlay(cpio, &entry.path(), &format!("{to}/{}", entry.file_name().to_string_lossy()))?;
+            let to = format!("{to}/{}", entry.file_name().to_string_lossy());
+            add_overlay(cpio, &entry.path(), &to, libraries)?;
         }
         return Ok(());
     }
     let content = fs::read(from).with_context(cannot_read)?;
     let executable = meta.permissions().mode() & 0o111 != 0;
     cpio.file(to, if executable { 0o755 } else { 0o644 }, &content)?;
-    if executable && content.starts_with(b"\x7fELF") {
+    if libraries && executable && content.starts_with(b"\x7fELF") {
         for library in shared_libraries(from)? {
             let name = library.to_string_lossy().into_owned();
             if !cpio.has(&name) {
@@ -353,15 +356,18 @@ mod tests {
     #[test]
     fn an_overlay_brings_its_libraries() {
         let mut newc = Newc::default();
-        add_overlay(&mut newc, Path::new("/bin/ls"), "/opt/ls").unwrap();
+        add_overlay(&mut newc, Path::new("/bin/ls"), "/opt/ls", true).unwrap();
         assert!(newc.has("/opt/ls"));
         assert!(newc.names.iter().any(|n| n.contains("libc.so")), "{:?}", newc.names);
         assert!(newc.names.iter().any(|n| n.contains("ld-linux")), "{:?}", newc.names);
+        let mut alone = Newc::default();
+        add_overlay(&mut alone, Path::new("/bin/ls"), "/opt/ls", false).unwrap();
+        assert_eq!(alone.names.iter().collect::<Vec<_>>(), ["opt", "opt/ls"]);
     }
 
     #[test]
     fn a_missing_overlay_is_named() {
-        let error = add_overlay(&mut Newc::default(), Path::new("/no/such"), "/x").unwrap_err();
+        let error = add_overlay(&mut Newc::default(), Path::new("/no/such"), "/x", true).unwrap_err();
         assert!(format!("{error:#}").contains("/no/such"), "{error:#}");
         let error = Newc::default().file("relative", 0o644, b"").unwrap_err();
         assert!(error.to_string().contains("'relative' is no absolute path"), "{error}");

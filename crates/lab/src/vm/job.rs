@@ -6,6 +6,8 @@ use std::time::Duration;
 
 pub use protocol::job::Command as GuestCommand;
 
+use crate::vm::root::RootDisk;
+
 /// An arm of a comparison: a kernel and its boot parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arm {
@@ -52,6 +54,9 @@ pub struct Job {
     /// Regular expressions of console lines that would fail the boot but are expected. Only for tests that
     /// provoke such lines and for known bugs; document the reason where it is set.
     pub allow: Vec<String>,
+    /// The disk whose file system the command runs in; `None` for the initramfs. The kernel needs
+    /// CONFIG_VIRTIO_BLK and CONFIG_EXT4_FS.
+    pub root: Option<RootDisk>,
     /// Whether the guest has `/bin/memreap`. Without it, the boot's key does not depend on memreap.
     pub memreap: bool,
 }
@@ -70,6 +75,7 @@ impl Job {
             overlay: Vec::new(),
             interactive: false,
             allow: Vec::new(),
+            root: None,
             memreap: true,
         }
     }

@@ -2,7 +2,7 @@
 //! Guests.
 //!
 //! [`boot`] runs one guest from start to outcome. [`job`] is what to boot and run, [`image`] builds the
-//! initramfs, [`probe`] chooses the accelerator, [`qemu`] makes the command line. [`logs`], [`console`] and
+//! initramfs, [`root`] a disk with a root file system, [`probe`] chooses the accelerator, [`qemu`] makes the command line. [`logs`], [`console`] and
 //! [`channel`] read what the guest writes. [`parallel`] runs several guests at a time.
 
 pub mod accel;
@@ -15,4 +15,5 @@ pub(crate) mod logs;
 pub(crate) mod parallel;
 pub mod probe;
 pub(crate) mod qemu;
+pub mod root;
 mod terminal;

@@ -12,6 +12,7 @@
 //! ```text
 //! results.json   report.html             the complete run, at its end
 //! results-partial.json                   the results so far, after each pair; without verdicts
+//! history.jsonl                          a line for each complete run
 //! boots/<scenario>-<run>/<pair>-<arm>/   the logs and the samples (boot.json) of each boot; <run> is the
 //!                                        mode, with the CPUs if it is ambiguous: icount-64
 //! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be repeated
@@ -40,6 +41,7 @@ use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
 use crate::ab::experiment::session::{BootCounter, Session};
+use crate::ab::history;
 use crate::ab::report;
 use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
 use crate::ab::stats::{self, Rules};
@@ -265,12 +267,16 @@ fn run_with(
     Ok(results)
 }
 
-/// Writes the files of a complete run, `results.json` and `report.html`, to a folder.
+/// Writes the files of a complete run, `results.json` and `report.html`, to a folder, and appends it to the history
+/// there, unless it is only a part.
 ///
 /// # Errors
 /// When they cannot be written.
 pub fn write(results: &Results, out: &Path) -> Result<()> {
     results.write(&out.join("results.json"))?;
+    if results.meta.shard.is_none() {
+        history::append(results, &out.join(history::HISTORY_FILE))?;
+    }
     write_atomically(&out.join("report.html"), &report::html(results))
 }
 

@@ -95,10 +95,7 @@ impl Session<'_> {
 
     fn job(&self, scenario: &str, run: &Run) -> Job {
         let job = match &self.plan.workload {
-            // It has no use for memreap, and does not change with it.
-            Some(workload) => {
-                Job { overlay: workload.overlay(), memreap: false, ..Job::new(workload.command()) }
-            }
+            Some(workload) => workload.job(),
             None => {
                 let own = run.args.iter().map(|&arg| arg.to_owned());
                 let args = own.chain(self.plan.args.iter().cloned()).collect();
