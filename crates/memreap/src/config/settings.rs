@@ -65,7 +65,7 @@ pub struct Act {
     pub low: Level,
     /// Act when less than this is left of memory and swap, and it shrinks.
     pub critical: Level,
-    /// Act when some task stalled for this share of the last 0.4 s, in percent, all did for a quarter of it, and
+    /// Act when some task stalled for this share of the last 0.5 s, in percent, all did for a quarter of it, and
     /// less than `critical` is available.
     pub stall: f64,
     /// Watch cgroups' own limits, too.

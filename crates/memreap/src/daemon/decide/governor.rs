@@ -28,7 +28,7 @@ const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
 const SHARE_WINDOW: Duration = Duration::from_secs(1);
 /// The time for which some task must stall without a break, when no memory is available, to be a reason to kill. What
 /// fits stalls for three seconds, but leaves 2 % of memory; where less than 1 % is, for 81 % of 0.3 s (face-off).
-const STALL_WINDOW: Duration = Duration::from_millis(400);
+const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
 const MIN_FULL_STALL_PERCENT: f64 = 25.0;
 /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
@@ -39,6 +39,8 @@ const MAX_AVERAGE_STALL_PERCENT: f64 = 50.0;
 /// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
 /// (2 % in the face-off).
 const NO_MEMORY_STALL_PERCENT: f64 = 10.0;
+/// And no memory is: less than this part of `act.critical` is free, about twice what the kernel keeps for itself.
+const NO_MEMORY_DIVISOR: u64 = 2;
 /// When memory and swap run out within this time, warnings are due.
 const WARNING_TIME: Duration = Duration::from_secs(4);
 /// The shortest and longest time between two samples.
@@ -185,7 +187,8 @@ impl Governor {
     /// above the watermarks, which may be far up (vm.watermark_scale_factor).
     fn none_is_left(&self) -> bool {
         let critical = self.critical_level();
-        self.samples.last().is_some_and(|now| now.available < critical && now.free < critical)
+        let last = critical / NO_MEMORY_DIVISOR;
+        self.samples.last().is_some_and(|now| now.available < critical && now.free < last)
     }
 
     /// Whether memory and swap are critical by then.

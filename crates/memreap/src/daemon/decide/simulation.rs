@@ -681,7 +681,7 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
         })
     };
     let (at, reason) = first(8, 24, 100.0, 80.0).unwrap();
-    assert!(reason == Reason::Stall && at >= S * 4 / 10 && at <= S / 2, "{at:?}");
+    assert!(reason == Reason::Stall && at >= S / 2 && at <= S * 6 / 10, "{at:?}");
     // In the face-off's peak-zram some task stalled for 81 % of 0.3 s while as much was available.
     assert_eq!(first(8, 24, 90.0, 80.0), None);
     // And in its peak for three seconds without a break, but 40 MiB were available.
@@ -689,8 +689,10 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     // Beside a process that computes on one of two CPUs, not all tasks can stall for more than half of the time.
     assert!(first(8, 24, 100.0, 40.0).is_some() && first(8, 24, 100.0, 20.0).is_none());
     // Without any memory swap is of no use. What is below high watermarks is not available, but there.
-    assert!(matches!(first(10, 10, 50.0, 12.0), Some((at, Reason::Critical)) if at < S));
-    assert_eq!((first(10, 10, 50.0, 8.0), first(10, 30, 50.0, 12.0)), (None, None));
+    assert!(matches!(first(10, 8, 50.0, 12.0), Some((at, Reason::Critical)) if at < S));
+    assert_eq!((first(10, 8, 50.0, 8.0), first(10, 30, 50.0, 12.0)), (None, None));
+    // In the face-off's peak-zram as much was free when the kernel began to reclaim.
+    assert_eq!(first(7, 18, 90.0, 45.0), None);
     // Samples are far apart when nothing happens: a stall just before the last of them is no long one.
     let mut governor = Governor::new(Act::default(), Duration::ZERO);
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
