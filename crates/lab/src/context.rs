@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::arch::Arch;
 use crate::progress::Progress;
 
 /// The folders and the progress display that all parts of the lab use.
@@ -21,6 +22,8 @@ pub struct Context {
     pub out: PathBuf,
     /// The kernel version, 6.12.N: `--kernel`, else `$MEMREAP_KERNEL`; `None` for the newest that apt offers.
     pub kernel: Option<String>,
+    /// The architecture of kernels and guests.
+    pub arch: Arch,
     /// The progress display.
     pub progress: Progress,
 }
@@ -34,6 +37,7 @@ impl Context {
             cache: root.join("cache"),
             out: root.join("out"),
             kernel: None,
+            arch: Arch::of_host(),
             progress: Progress::quiet(),
         }
     }
@@ -61,7 +65,14 @@ impl Context {
                 (repo, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
             }
         };
-        Ok(Self { repo, cache, out, kernel: std::env::var("MEMREAP_KERNEL").ok(), progress })
+        Ok(Self {
+            repo,
+            cache,
+            out,
+            kernel: std::env::var("MEMREAP_KERNEL").ok(),
+            arch: Arch::of_host(),
+            progress,
+        })
     }
 
     /// Returns a path inside the checkout.

@@ -66,7 +66,8 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     for (what, packages, state) in [
         ("packages for kernels", host::KERNEL_BUILD_PACKAGES, State::Missing),
         ("packages for the source", host::SOURCE_PACKAGES, State::Missing),
-        ("packages for guests", host::GUEST_PACKAGES, State::Missing),
+        ("packages for guests", ctx.arch.guest_packages(), State::Missing),
+        ("packages for another architecture", ctx.arch.compiler_packages(), State::Missing),
         ("packages for the series", host::SERIES_PACKAGES, State::Missing),
         ("packages for hosted tests", host::HOSTED_TEST_PACKAGES, State::Warn),
         ("packages for Debian images (face-off, --root)", debian::PACKAGES, State::Warn),
@@ -75,7 +76,7 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
         findings.push(packages_finding(what, packages, state));
     }
     findings.push(tool("compiler", "gcc", &["--version"], "gcc"));
-    findings.push(tool("qemu", "qemu-system-x86_64", &["--version"], "qemu-system-x86"));
+    findings.push(tool("qemu", ctx.arch.qemu(), &["--version"], ctx.arch.guest_packages()[0].name));
     findings.push(accelerator(ctx)?);
     findings.push(tool("ccache", "ccache", &["--version"], "ccache"));
     findings.push(kernels(ctx));
@@ -84,13 +85,8 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
 
 fn machine() -> Finding {
     match std::env::consts::ARCH {
-        "x86_64" => Finding::ok("machine", "x86_64"),
-        other => Finding::bad(
-            "machine",
-            State::Missing,
-            other,
-            "the lab builds and boots x86_64 kernels on x86_64",
-        ),
+        known @ ("x86_64" | "aarch64") => Finding::ok("machine", known),
+        other => Finding::bad("machine", State::Missing, other, "the lab runs on x86_64 and aarch64"),
     }
 }
 
@@ -164,7 +160,7 @@ fn tool(what: &str, program: &str, args: &[&str], package: &str) -> Finding {
 }
 
 fn accelerator(ctx: &Context) -> Result<Finding> {
-    if host::find_tool("qemu-system-x86_64").is_none() {
+    if host::find_tool(ctx.arch.qemu()).is_none() {
         let remedy = "install qemu first";
         return Ok(Finding::bad("accelerator", State::Missing, "no QEMU to try KVM with", remedy));
     }

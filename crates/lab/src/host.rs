@@ -526,6 +526,10 @@ pub const SERIES_PACKAGES: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch"
 pub const GUEST_PACKAGES: &[Pkg] =
     &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), Pkg::tool("busybox-static", "busybox")];
 
+/// The packages for booting guests with arm64.
+pub const ARM64_GUEST_PACKAGES: &[Pkg] =
+    &[Pkg::tool("qemu-system-arm", "qemu-system-aarch64"), Pkg::tool("busybox-static", "busybox")];
+
 /// The packages for the kernel code's tests on the host.
 pub const HOSTED_TEST_PACKAGES: &[Pkg] =
     &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];

@@ -8,6 +8,7 @@
 //! tables of the documentation.
 
 pub mod ab;
+pub mod arch;
 pub mod checks;
 mod content;
 pub mod context;

@@ -37,15 +37,17 @@ impl std::error::Error for Lost {}
 pub enum Clock {
     /// The monotonic clock, which the trace shows in microseconds.
     Mono,
-    /// The CPU's time stamp counter, in ticks: finer than a microsecond.
-    Tsc,
+    /// The CPU's time stamp counter, in ticks, which are finer than a microsecond; in kernels without such a clock
+    /// (all but x86) the monotonic one.
+    Finest,
 }
 
 impl Clock {
     fn name(self) -> &'static str {
         match self {
             Self::Mono => "mono",
-            Self::Tsc => "x86-tsc",
+            Self::Finest if cfg!(target_arch = "x86_64") => "x86-tsc",
+            Self::Finest => "mono",
         }
     }
 }

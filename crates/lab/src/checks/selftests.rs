@@ -263,7 +263,12 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     let built = scratch.path().join(SOURCE_FOLDER).join(&folder);
     let make = || {
         let mut make = host::tool("make");
-        make.arg("-C").arg(&built).arg(format!("KHDR_INCLUDES=-isystem {}", headers.display()));
+        make.arg("-C")
+            .arg(&built)
+            .arg(format!("CROSS_COMPILE={}", ctx.arch.tool_prefix()))
+            // The libraries of another architecture are not those of this host.
+            .args((!ctx.arch.is_native()).then_some("USERLDFLAGS=-static"))
+            .arg(format!("KHDR_INCLUDES=-isystem {}", headers.display()));
         make
     };
     let log = ctx.out.join(format!("logs/selftests/{}/make.log", folder.replace('/', "-")));

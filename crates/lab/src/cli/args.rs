@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::results::Shard;
+use lab::arch::Arch;
 use lab::checks::suite::Tier;
 use lab::kernel::user::Sources;
 use lab::kernel::{Tree, Variant};
@@ -29,6 +30,9 @@ pub(super) struct Cli {
     /// Which 6.12.N to use, for example 6.12.107 [default: the newest that apt offers]
     #[arg(long, global = true, value_name = "6.12.N")]
     pub(super) kernel: Option<String>,
+    /// The architecture of kernels and guests; another than the host's is cross-compiled and emulated
+    #[arg(long, global = true, value_enum, default_value_t = Arch::of_host())]
+    pub(super) arch: Arch,
     #[command(subcommand)]
     pub(super) command: Sub,
 }

@@ -20,6 +20,7 @@ use lab::ab::results::{Metric, Results};
 use lab::ab::table;
 use lab::ab::verdict::Verdict;
 use lab::ab::workload::{self, Guest, Workload};
+use lab::arch::Arch;
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
@@ -94,6 +95,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     if cli.kernel.is_some() {
         ctx.kernel = cli.kernel;
     }
+    ctx.arch = cli.arch;
     match cli.command {
         Sub::Ab(args) if args.bisect => Ok(ExitCode::from(bisect_code(ab(&ctx, args)))),
         Sub::Ab(args) => Ok(ExitCode::from(ab(&ctx, args)?)),
@@ -163,7 +165,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let needed = [
                 host::KERNEL_BUILD_PACKAGES,
                 host::SOURCE_PACKAGES,
-                host::GUEST_PACKAGES,
+                ctx.arch.compiler_packages(),
+                ctx.arch.guest_packages(),
                 host::SERIES_PACKAGES,
                 debian::PACKAGES,
             ];
@@ -179,7 +182,7 @@ fn finding_unless(good: bool) -> ExitCode {
 }
 
 fn accelerator(ctx: &Context) -> Result<Accel> {
-    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
+    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
     Ok(probe::probe(ctx)?.0)
 }
 
@@ -219,7 +222,7 @@ fn arm(
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
         ArmSpec::Built(tree) => built(ctx, tree, variant, cmdline)?,
     };
-    Ok((arm, Some(format!("Debian linux-source-6.12, {}, {variant}", kernel.release))))
+    Ok((arm, Some(format!("Debian linux-source-6.12, {}, {variant}{}", kernel.release, ctx.arch.suffix()))))
 }
 
 fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
@@ -247,7 +250,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
-    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
+    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
     // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();
     if default_arms {
@@ -412,6 +415,9 @@ fn command_line() -> String {
 }
 
 fn face_off(ctx: &Context, args: FaceoffArgs) -> Result<ExitCode> {
+    if ctx.arch != Arch::X86_64 {
+        return Err(WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch)).into());
+    }
     let options = faceoff::Options {
         contestants: args.contestants,
         loads: args.loads,
@@ -529,7 +535,7 @@ impl ReportFile {
 }
 
 fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
-    host::ensure_packages(ctx, host::GUEST_PACKAGES)?;
+    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
     let variant = variant_or_default(args.variant, args.root.as_ref());
     let (mut arm, _) = arm(ctx, args.arm, variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();

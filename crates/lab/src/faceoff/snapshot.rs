@@ -26,6 +26,7 @@ use protocol::load::Balloon;
 use super::cell::Machine;
 use super::record;
 use super::rootfs::Image;
+use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Child, Staging};
@@ -235,7 +236,7 @@ impl Ingredients<'_> {
         content.add(self.accel.to_string());
         content.add(&self.kernel.key);
         content.add(&self.image.key);
-        content.add(host::output(qemu::program().arg("--version"))?);
+        content.add(host::output(qemu::program(Arch::X86_64).arg("--version"))?);
         content.add_file(self.guest)?;
         content.add(serde_json::to_string(self.machine)?);
         content.add(self.number.to_string());
@@ -416,7 +417,7 @@ fn command(snapshot: &Snapshot, payload: &Path, logs: &Logs, job: &Path, incomin
     );
     let _ = write!(params, " {ZRAM_PARAMETER}{} {}", machine.zram_mib, machine.parameters);
     // microvm would boot faster but does not support migration.
-    let mut qemu = qemu::machine("pc", machine.cpus, machine.memory_mib);
+    let mut qemu = qemu::machine(Arch::X86_64, "pc", machine.cpus, machine.memory_mib);
     qemu::accelerate(
         &mut qemu,
         *accel,

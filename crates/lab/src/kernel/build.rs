@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::arch::Arch;
 use crate::content::{Content, hex};
 use crate::context::Context;
 use crate::host::{self, Staging};
@@ -27,18 +28,16 @@ const MAX_CACHED_BUILDS: usize = 6;
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 // Files of a build, relative to its folder.
-pub(super) const BZIMAGE_FILE: &str = "arch/x86/boot/bzImage";
 const RELEASE_FILE: &str = "include/config/kernel.release";
-/// What is kept of a build. It is valid only if all of them exist.
-const PRODUCTS: [&str; 6] =
-    [BZIMAGE_FILE, RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
+/// What is kept of a build besides the bootable image. It is valid only if all of them exist.
+const PRODUCTS: [&str; 5] = [RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
 
 /// The content of [`MARKER_FILE`].
 #[derive(Serialize, Deserialize)]
 struct Marker {
     key: String,
     release: String,
-    /// Checksum of the bzImage, which detects a file that lost its data in a power failure.
+    /// Checksum of the bootable image, which detects a file that lost its data in a power failure.
     sha256: String,
 }
 
@@ -54,6 +53,7 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
         bail!("{}: {why}", ctx.cache.display());
     }
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
+    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
     let source = source::get(ctx)?;
     let plan = Plan::new(ctx, &source, tree, variant)?;
     if let Some(kernel) = plan.finished() {
@@ -78,6 +78,8 @@ struct Plan {
     key: String,
     tree_dir: PathBuf,
     dir: PathBuf,
+    /// The files that are kept, the bootable image first.
+    products: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -85,7 +87,7 @@ impl Plan {
         let topics = tree.changes(&ctx.repo)?;
         let requests = config::requests(ctx, &topics, variant, tree.fragment(&ctx.repo).as_deref())?;
         let tree_key = tree_key(source, &topics)?;
-        let compiler = compiler_version()?;
+        let compiler = compiler_version(ctx.arch)?;
         let key = key(
             &[
                 "build",
@@ -98,18 +100,19 @@ impl Plan {
             &topics,
         )?;
         let tree_dir = ctx.cache.join("trees").join(&tree_key[..16]);
-        let dir = tree_dir.join(format!("{variant}-{}", &key[..16]));
-        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir })
+        let dir = tree_dir.join(format!("{variant}{}-{}", ctx.arch.suffix(), &key[..16]));
+        let products = [ctx.arch.image_file()].into_iter().chain(PRODUCTS.map(PathBuf::from)).collect();
+        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir, products })
     }
 
     /// Returns the kernel if the cache has a complete and undamaged build.
     fn finished(&self) -> Option<Kernel> {
         let marker_path = self.dir.join(MARKER_FILE);
         let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
-        let bzimage = self.dir.join(BZIMAGE_FILE);
+        let bzimage = self.dir.join(&self.products[0]);
         let sound = marker.key == self.key
             && marker.sha256 == sha256(&fs::read(&bzimage).ok()?)
-            && PRODUCTS.iter().all(|p| self.dir.join(p).is_file());
+            && self.products.iter().all(|p| self.dir.join(p).is_file());
         if !sound {
             return None;
         }
@@ -135,7 +138,13 @@ impl Plan {
             }
         };
         self.ensure_tree(ctx)?;
-        let what = format!("building {}/{} {}", self.tree, self.variant, self.source.version.release());
+        let what = format!(
+            "building {}/{}{} {}",
+            self.tree,
+            self.variant,
+            ctx.arch.suffix(),
+            self.source.version.release()
+        );
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
         let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
@@ -153,9 +162,9 @@ impl Plan {
         if let Some(stock) = &stock {
             make::settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
         }
-        let counter = ctx.cache.join(format!("steps-{}-{}", self.tree, self.variant));
+        let counter = ctx.cache.join(format!("steps-{}-{}{}", self.tree, self.variant, ctx.arch.suffix()));
         let mut command = make::make(ctx, &self.tree_dir, work.path());
-        command.arg("bzImage");
+        command.arg(ctx.arch.image_target());
         make::run_make(ctx, &step, &mut command, &log, Some(&counter))?;
         self.keep(work)?;
         step.done("built");
@@ -190,21 +199,21 @@ impl Plan {
     /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;
     /// of any other build only [`PRODUCTS`] are kept.
     fn keep(&self, work: Staging) -> Result<()> {
-        for product in PRODUCTS {
+        for product in &self.products {
             if !work.path().join(product).is_file() {
-                bail!("make succeeded but {product} is missing in {}", work.path().display());
+                bail!("make succeeded but {} is missing in {}", product.display(), work.path().display());
             }
         }
         let release =
             fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
-        let bzimage = fs::read(work.path().join(BZIMAGE_FILE)).context("reading the bzImage")?;
+        let bzimage = fs::read(work.path().join(&self.products[0])).context("reading the bootable image")?;
         let marker =
             Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
             Tree::Stock => work,
             Tree::Memreap | Tree::Control(_) => {
                 let kept = Staging::begin(&self.dir)?;
-                for product in PRODUCTS {
+                for product in &self.products {
                     let to = kept.path().join(product);
                     to.parent()
                         .map_or(Ok(()), fs::create_dir_all)
@@ -221,9 +230,9 @@ impl Plan {
         result.publish(&self.dir)
     }
 }
-pub(super) fn compiler_version() -> Result<String> {
+pub(super) fn compiler_version(arch: Arch) -> Result<String> {
     let first_line = |tool: &str| -> Result<String> {
-        let text = host::output(host::tool(tool).arg("--version"))?;
+        let text = host::output(host::tool(format!("{}{tool}", arch.tool_prefix())).arg("--version"))?;
         Ok(text.lines().next().unwrap_or_default().to_owned())
     };
     Ok(format!("{}\n{}", first_line("gcc")?, first_line("ld")?))
@@ -247,13 +256,15 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 /// Removes all but the most recently used builds of `variant`, and what killed runs left behind:
 /// unfinished work and trees without a build. Errors are ignored: what remains only takes space.
 fn prune(ctx: &Context, variant: Variant) {
-    let prefix = format!("{variant}-");
+    let prefix = format!("{variant}{}-", ctx.arch.suffix());
+    // Followed by a key, and not by the name of an architecture.
+    let is_of_variant = |name: &str| name.strip_prefix(&prefix).is_some_and(|key| !key.contains('-'));
     let trees = folders(&ctx.cache.join("trees"));
     let builds_in = |tree: &Path| folders(tree).into_iter().filter(|f| f.join(MARKER_FILE).is_file());
     let mut builds: Vec<(SystemTime, PathBuf)> = trees
         .iter()
         .flat_map(|tree| builds_in(tree))
-        .filter(|build| build.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
+        .filter(|build| build.file_name().is_some_and(|n| is_of_variant(&n.to_string_lossy())))
         .filter_map(|build| Some((build.join(MARKER_FILE).metadata().ok()?.modified().ok()?, build)))
         .collect();
     builds.sort();
@@ -305,6 +316,7 @@ mod tests {
             cache: dir.path().into(),
             out: dir.path().join("out"),
             kernel: None,
+            arch: Arch::of_host(),
             progress: crate::progress::Progress::quiet(),
         };
         let hours_ago = |h| SystemTime::now() - Duration::from_secs(h * 3600);
@@ -321,13 +333,13 @@ mod tests {
             path
         };
         let slim: Vec<PathBuf> = (0..8).map(|i| build(&format!("a/slim-{i}"), 100 + i)).collect();
-        let debug = build("b/debug-0", 500);
+        let (debug, arm64) = (build("b/debug-0", 500), build("a/slim-arm64-0", 500));
         let (at_work, left) = (folder("a/work-1.partial", 1), folder("a/work-2.partial", 48));
         let (young, old) = (folder("young", 1), folder("old", 48));
         prune(&ctx, Variant::Slim);
         let there: Vec<bool> = slim.iter().map(|b| b.exists()).collect();
         assert_eq!(there, [true, true, true, true, true, true, false, false]);
-        assert!(debug.exists(), "another variant");
+        assert!(debug.exists() && arm64.exists(), "another variant, another architecture");
         assert!(at_work.exists() && !left.exists());
         assert!(young.exists() && !old.exists());
     }
@@ -345,10 +357,11 @@ mod tests {
             key: "k".repeat(64),
             tree_dir: dir.path().join("tree"),
             dir: dir.path().join("tree/slim-k"),
+            products: ["arch/x86/boot/bzImage"].iter().chain(&PRODUCTS).map(PathBuf::from).collect(),
         };
         let work = || {
             let work = Staging::begin(&plan.tree_dir.join("work-k")).unwrap();
-            for product in PRODUCTS {
+            for product in &plan.products {
                 let path = work.path().join(product);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, "6.12.117\n").unwrap();
@@ -373,7 +386,7 @@ mod tests {
         let changed = Plan { tree: Tree::Memreap, ..plan };
         fs::create_dir_all(changed.tree_dir.join("work-k.partial")).unwrap();
         let whole = Staging::begin(&changed.tree_dir.join("work-k")).unwrap();
-        for product in PRODUCTS.into_iter().chain(["mm/mmap.o"]) {
+        for product in changed.products.iter().map(PathBuf::as_path).chain([Path::new("mm/mmap.o")]) {
             let path = whole.path().join(product);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "x").unwrap();

@@ -66,7 +66,7 @@ pub(super) struct Request {
 
 fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
     let mut requests = Vec::new();
-    for name in variant.fragments() {
+    for name in variant.fragments().iter().chain(ctx.arch.fragments()) {
         requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
     }
     Ok(requests)
@@ -189,6 +189,7 @@ mod tests {
             cache: "/nowhere".into(),
             out: "/nowhere".into(),
             kernel: None,
+            arch: crate::arch::Arch::of_host(),
             progress: crate::progress::Progress::quiet(),
         };
         let topics = topics::load(&repo).unwrap();

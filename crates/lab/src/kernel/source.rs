@@ -278,6 +278,7 @@ N: something apt says
             cache: root.join("cache"),
             out: root.join("out"),
             kernel: kernel.map(str::to_owned),
+            arch: crate::arch::Arch::of_host(),
             progress: Progress::quiet(),
         }
     }

@@ -66,6 +66,7 @@ pub fn build_user(
 ) -> Result<UserKernel> {
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
+    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
     if let Some(why) = make::refused_path(&ctx.cache) {
         bail!("{}: {why}", ctx.cache.display());
     }
@@ -90,7 +91,7 @@ pub fn build_user(
     let image = |key: &str| home.join("images").join(&key[..16]).join("bzImage");
     let mut known = None;
     if let Some(commit) = &commit {
-        let mut parts = vec![commit.clone(), config, build::compiler_version()?];
+        let mut parts = vec![commit.clone(), config, build::compiler_version(ctx.arch)?];
         for patch in &sources.patches {
             parts
                 .push(fs::read_to_string(patch).with_context(|| format!("cannot read {}", patch.display()))?);
@@ -106,20 +107,28 @@ pub fn build_user(
         Some(commit) => check_out(ctx, &folder, &home.join("source"), commit, &sources.patches)?,
         None => folder,
     };
+    let arch = ctx.arch.kernel_name();
     ensure!(
-        tree.join("Kconfig").is_file() && tree.join("arch/x86").is_dir(),
-        "{}: no kernel source (Kconfig and arch/x86 are missing)",
+        tree.join("Kconfig").is_file() && tree.join("arch").join(arch).is_dir(),
+        "{}: no kernel source (Kconfig or arch/{arch} is missing)",
         tree.display()
     );
     let step = ctx.progress.step(&format!("building {described}"));
-    let work = if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}"));
+    let work =
+        if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}{}", ctx.arch.suffix()));
     fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
     let log = ctx.out.join("logs/build-user.log");
     step.detail("configuring");
     config::configure(ctx, &tree, &work, &requests, &log)?;
-    let counter = home.join(format!("steps-{variant}"));
-    make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg("bzImage"), &log, Some(&counter))?;
-    let made = work.join(build::BZIMAGE_FILE);
+    let counter = home.join(format!("steps-{variant}{}", ctx.arch.suffix()));
+    make::run_make(
+        ctx,
+        &step,
+        make::make(ctx, &tree, &work).arg(ctx.arch.image_target()),
+        &log,
+        Some(&counter),
+    )?;
+    let made = work.join(ctx.arch.image_file());
     let bytes = fs::read(&made).with_context(|| format!("make succeeded but made no {}", made.display()))?;
     // A folder as it is has no name for its state but what is built of it.
     let bzimage = known.unwrap_or_else(|| image(&build::sha256(&bytes)));
@@ -259,6 +268,7 @@ mod tests {
             cache: dir.path().join("cache"),
             out: dir.path().join("out"),
             kernel: None,
+            arch: crate::arch::Arch::of_host(),
             progress: Progress::quiet(),
         };
         let (folder, ..) = repository(dir.path());

@@ -17,6 +17,7 @@ use anyhow::{Result, ensure};
 
 use protocol::results::{self, Message, Sample};
 
+use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
@@ -123,7 +124,7 @@ pub fn boot_with(
     }
     let logs = Logs::in_folder(&claim(log_dir)?);
     let initrd = image::build(ctx, job)?;
-    let mut qemu = command(accel, arm, job, &initrd, &logs, host_tsc_khz())?;
+    let mut qemu = command(ctx.arch, accel, arm, job, &initrd, &logs, host_tsc_khz())?;
     logs.begin(&mut qemu)?;
     if job.interactive {
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -193,14 +194,14 @@ pub fn boot_with(
 /// When the initramfs cannot be built, the kernel cannot be read, or QEMU does not print its version.
 pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<String> {
     let initrd = image::build(ctx, job)?;
-    let version = host::output(qemu::program().arg("--version"))?;
+    let version = host::output(qemu::program(ctx.arch).arg("--version"))?;
     let named = Arm { bzimage: "bzImage".into(), ..arm.clone() };
     let logs = Logs::in_folder(Path::new("logs"));
     let mut unnamed = job.clone();
     if let Some(root) = &mut unnamed.root {
         root.image = root.key.clone().into();
     }
-    let command = command(accel, &named, &unnamed, Path::new("initrd"), &logs, 0)?;
+    let command = command(ctx.arch, accel, &named, &unnamed, Path::new("initrd"), &logs, 0)?;
     let mut content = Content::default();
     content.add(version);
     content.add(quoted(&command));
@@ -345,6 +346,7 @@ impl Run {
 
 /// Returns QEMU's command line for one boot.
 fn command(
+    arch: Arch,
     accel: Accel,
     arm: &Arm,
     job: &Job,
@@ -352,10 +354,15 @@ fn command(
     logs: &Logs,
     host_tsc_khz: u64,
 ) -> Result<Command> {
-    let mut params = String::from("console=ttyS0 panic=-1 reboot=t printk.time=1 transparent_hugepage=never");
-    // microvm boots in a second because it has hardly any devices to probe.
-    let mut qemu = qemu::machine("microvm", job.cpus, job.mem_mib);
-    qemu::accelerate(&mut qemu, accel, job.mode, job.cpus, "host", host_tsc_khz, &mut params);
+    let mut params =
+        format!("console={} panic=-1 reboot=t printk.time=1 transparent_hugepage=never", arch.console());
+    let mut qemu = qemu::machine(arch, arch.machine(), job.cpus, job.mem_mib);
+    match arch {
+        Arch::X86_64 => {
+            qemu::accelerate(&mut qemu, accel, job.mode, job.cpus, "host", host_tsc_khz, &mut params);
+        }
+        Arch::Arm64 | Arch::Arm64Pages64K => qemu::accelerate_arm64(&mut qemu, accel, job.mode, job.cpus),
+    }
     for own in [&job.cmdline, &arm.cmdline].into_iter().filter(|own| !own.is_empty()) {
         let _ = write!(params, " {own}");
     }
@@ -394,7 +401,7 @@ mod tests {
     fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
         let job = Job { mode, ..Job::default() };
         let logs = Logs::in_folder(Path::new(dir));
-        quoted(&command(accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
+        quoted(&command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
     }
 
     #[test]
@@ -415,7 +422,10 @@ mod tests {
         let logs = Logs::in_folder(Path::new("/l"));
         let icount = |cpus| {
             let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
-            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
+            quoted(
+                &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000)
+                    .unwrap(),
+            )
         };
         for (cpus, option) in [(1, "shift=0,"), (2, "shift=0,"), (16, "shift=2,"), (64, "shift=2,")] {
             assert!(icount(cpus).contains(option), "{cpus}");
@@ -427,8 +437,9 @@ mod tests {
     fn the_arms_parameters_come_last_and_win() {
         let job = Job { cmdline: "a=job numa=fake=2".into(), ..Job::default() };
         let logs = Logs::in_folder(Path::new("/l"));
-        let text =
-            quoted(&command(Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap());
+        let text = quoted(
+            &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
+        );
         assert!(text.contains(" a=job numa=fake=2 a=b'"), "{text}");
     }
 

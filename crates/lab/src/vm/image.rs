@@ -23,9 +23,6 @@ use crate::host;
 use crate::progress::unpoisoned;
 use crate::vm::job::{GuestCommand, Job};
 
-/// The target of the guest's programs: all kernels of the lab are x86-64.
-const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// Builds the initramfs for `job` and returns its path in the output folder. The name is a hash of the
 /// content, so that the command of a boot can be repeated and equal jobs share one file.
 ///
@@ -114,15 +111,15 @@ fn common(ctx: &Context) -> Result<Common> {
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
-    let busybox = host::find_tool("busybox")
-        .context("no busybox in PATH; install it with: sudo apt-get install busybox-static")?;
+    let busybox = ctx.arch.busybox(ctx)?;
     ensure!(
         shared_libraries(&busybox)?.is_empty(),
         "{} is not static; install one that is with: sudo apt-get install busybox-static",
         busybox.display()
     );
     cpio.file("/bin/busybox", 0o755, &read(&busybox)?)?;
-    for applet in host::output(Command::new(&busybox).arg("--list"))?.lines() {
+    // By the host's, which can run here.
+    for applet in host::output(host::tool("busybox").arg("--list"))?.lines() {
         if applet != "busybox" {
             cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
         }
@@ -150,8 +147,8 @@ pub(crate) fn build_crate(ctx: &Context, name: &str, version: &str) -> Result<Pa
     let step = ctx.progress.step(&format!("building {name} {version}"));
     let folder = ctx.cache.join("crates").join(format!("{name}-{version}"));
     let _lock = host::lock(ctx, &folder)?;
-    let mut cargo = cargo("install");
-    cargo.args(["--locked", "--quiet", "--target", GUEST_TARGET, "--root"]);
+    let mut cargo = cargo(ctx, "install");
+    cargo.args(["--locked", "--quiet", "--target", ctx.arch.rust_target(), "--root"]);
     cargo.arg(&folder).arg(format!("{name}@={version}"));
     host::run_step(&step, &mut cargo, &ctx.out.join("logs").join(format!("{name}.log")))?;
     step.done("");
@@ -159,27 +156,33 @@ pub(crate) fn build_crate(ctx: &Context, name: &str, version: &str) -> Result<Pa
 }
 
 /// A cargo that builds static programs.
-fn cargo(subcommand: &str) -> Command {
+fn cargo(ctx: &Context, subcommand: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.arg(subcommand);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if !ctx.arch.is_native() {
+        let variable = ctx.arch.rust_target().replace('-', "_").to_uppercase();
+        cargo.env(format!("CARGO_TARGET_{variable}_LINKER"), format!("{}gcc", ctx.arch.tool_prefix()));
+    }
     cargo
 }
 
 fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> Result<PathBuf> {
     let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
-    let mut cargo = cargo("build");
+    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
+    ctx.arch.ensure_rust_target(ctx)?;
+    let mut cargo = cargo(ctx, "build");
     cargo
         .args(["--locked", "--profile", profile])
         .args(packages.iter().flat_map(|package| ["--package", package]))
-        .args(["--target", GUEST_TARGET, "--manifest-path"])
+        .args(["--target", ctx.arch.rust_target(), "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")
         .arg(&folder);
     host::run_step(&step, &mut cargo, &ctx.out.join("logs/guest.log"))?;
     step.done("");
-    Ok(folder.join(GUEST_TARGET).join(profile))
+    Ok(folder.join(ctx.arch.rust_target()).join(profile))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

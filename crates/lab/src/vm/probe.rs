@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::arch::Arch;
 use crate::context::Context;
 use crate::host;
 use crate::vm::accel::Accel;
@@ -44,6 +45,9 @@ struct Finding {
 pub fn probe(ctx: &Context) -> Result<(Accel, String)> {
     if let Some(forced) = forced()? {
         return Ok(forced);
+    }
+    if !ctx.arch.is_native() {
+        return Ok((Accel::Tcg, format!("{} is emulated here", ctx.arch)));
     }
     if let Some(known) = recall(ctx) {
         return Ok((known.accel, known.why));
@@ -128,6 +132,9 @@ fn try_stub(ctx: &Context) -> Result<(Accel, String)> {
     if let Err(why) = kvm_opens() {
         return Ok((Accel::Tcg, why));
     }
+    if !ctx.arch.is_x86() {
+        return Ok((Accel::Kvm, "a kernel tells".into()));
+    }
     let (accel, why) = match run_stub(ctx, Accel::Kvm, STUB_TIMEOUT)? {
         Some(status) if status.code() == Some(STUB_EXIT_STATUS) => {
             (Accel::Kvm, "KVM runs a tiny guest".into())
@@ -144,7 +151,7 @@ fn run_stub(ctx: &Context, accel: Accel, limit: Duration) -> Result<Option<ExitS
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let firmware = folder.join("stub.bin");
     fs::write(&firmware, stub_image()).with_context(|| firmware.display().to_string())?;
-    let mut command = qemu::program();
+    let mut command = qemu::program(Arch::X86_64);
     command
         .args(["-M", "microvm", "-m", "16", "-nodefaults", "-no-user-config", "-display", "none"])
         .args(["-no-reboot", "-accel", &accel.to_string()])
@@ -255,7 +262,7 @@ mod tests {
     /// If the stub did not work, KVM would be considered unusable on every host without an error.
     #[test]
     fn the_stub_runs_under_tcg() {
-        if host::find_tool("qemu-system-x86_64").is_none() {
+        if host::find_tool(Arch::X86_64.qemu()).is_none() {
             eprintln!("skipped: no QEMU here");
             return;
         }
