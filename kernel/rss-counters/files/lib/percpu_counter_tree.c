@@ -540,7 +540,8 @@ void percpu_counter_tree_destroy_many(struct percpu_counter_tree *trees,
  */
 size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree)
 {
-	if (!percpu_counter_tree_is_spread(tree))
+	/* Pairs with smp_store_release() where the counters are spread. */
+	if (!smp_load_acquire(&tree->leaf))
 		return 0;
 
 	return cells_bytes(tree->cells->shape) +

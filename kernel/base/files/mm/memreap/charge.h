@@ -3,6 +3,7 @@
 #define _MM_MEMREAP_CHARGE_H
 
 #include <linux/cgroup.h>
+#include <linux/irqflags.h>
 
 /*
  * A worker does what a dying process would have done, so its time, in ns, is
@@ -12,9 +13,14 @@
 static inline void memreap_charge_cpu(struct cgroup *cgrp, u64 ns)
 {
 #ifdef CONFIG_CGROUPS
+	unsigned long flags;
+
 	if (cgrp && cgroup_parent(cgrp)) {
+		/* The scheduler's interrupt adds to the same counters. */
+		local_irq_save(flags);
 		__cgroup_account_cputime(cgrp, ns);
 		__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
+		local_irq_restore(flags);
 	}
 #endif
 }

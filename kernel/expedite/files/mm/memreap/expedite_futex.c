@@ -17,6 +17,7 @@
 #include <linux/mmap_lock.h>
 #include <linux/pagewalk.h>
 #include <linux/sched.h>
+#include <linux/uaccess.h>
 
 #include "expedite_futex.h"
 
@@ -28,9 +29,12 @@
  */
 static bool peek(struct mm_struct *mm, unsigned long addr, void *to, size_t len)
 {
-	struct vm_area_struct *vma = vma_lookup(mm, addr);
+	struct vm_area_struct *vma;
 	struct folio_walk fw;
 	const void *from;
+
+	addr = untagged_addr_remote(mm, addr);
+	vma = vma_lookup(mm, addr);
 
 	/* A walk of hugetlb memory takes a lock that may sleep. */
 	if (!vma || is_vm_hugetlb_page(vma) ||
@@ -94,6 +98,11 @@ bool memreap_owns_futexes(struct task_struct *t, struct mm_struct *mm)
 		return false;
 	if (task_curr(t) || READ_ONCE(t->futex_state) != FUTEX_STATE_OK)
 		return true;
+	/*
+	 * It does not run, so its list is final: if it is read after that.
+	 * Pairs with smp_mb__after_spinlock() in __schedule().
+	 */
+	smp_rmb();
 #ifdef CONFIG_COMPAT
 	if (!compat_list_is_empty(mm, READ_ONCE(t->compat_robust_list)))
 		return true;

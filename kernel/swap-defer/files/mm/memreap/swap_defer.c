@@ -97,6 +97,8 @@ static unsigned int release_batch(enum memreap_swap_by by)
 			memreap_charge_cpu(owner, took);
 		trace_memreap_swap_release(&batch, by, took);
 		atomic_long_add(batch.pages, &defer_released);
+		/* Pairs with smp_rmb() in defer_oom_event(). */
+		smp_mb__before_atomic();
 		atomic_long_sub(batch.pages, &nr_swap_pages_waiting);
 	}
 	swap_preempt_enable();
@@ -307,6 +309,8 @@ static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 	do {
 		drain(ULONG_MAX, SWAP_BY_MEMORY);
 	} while (!IS_ENABLED(CONFIG_PREEMPT_RT) && memreap_swap_waiting());
+	/* None waits: so what others have freed, and counted, is seen. */
+	smp_rmb();
 	released = atomic_long_read(&defer_released);
 	if (released != seen) {
 		drain_all_pages(NULL);
