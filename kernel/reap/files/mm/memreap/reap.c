@@ -53,11 +53,12 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
 #define REAP_MAX_PAUSE_NS		(50 * NSEC_PER_MSEC)
 
 /*
- * The unit of claims. Aligned, so that it splits no huge page; small enough
+ * The unit of claims: 16 page tables where pages have 4 KiB, at least one
+ * elsewhere. Aligned, so that it splits no huge page; small enough
  * that reapers finish at about the same time; large enough that the cost of a
  * claim is negligible.
  */
-#define REAP_CHUNK_SIZE		(16 * PMD_SIZE)
+#define REAP_CHUNK_SIZE		(PMD_SIZE > SZ_32M ? PMD_SIZE : SZ_32M)
 
 /**
  * struct reaper - an active reaper
