@@ -210,6 +210,24 @@ const CHECKS: &[Check] = &[
         ..DEFAULT_CHECK
     },
     Check {
+        name: "arm64",
+        about: "KUnit in the changed arm64 kernel, cross-compiled and emulated",
+        tiers: TEST_AND_FULL,
+        args: &["--arch", "arm64", "kunit", "--variant", "debug"],
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
+    },
+    Check {
+        name: "arm64-selftests",
+        about: "selftests in the changed arm64 kernel",
+        tiers: &[Tier::Full],
+        args: &["--arch", "arm64", "selftests", "--variant", "slim", "--stress-seconds", "4", "ours"],
+        packages: GUEST_TEST_PACKAGES,
+        reuse: Reuse::PerGuest,
+        ..DEFAULT_CHECK
+    },
+    Check {
         name: "slim",
         about: "our selftests in the kernel that is measured",
         tiers: &[Tier::Check, Tier::Full],

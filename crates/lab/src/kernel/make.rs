@@ -190,6 +190,12 @@ pub(crate) fn hard_link_copy(from: &Path, to: &Path) -> Result<()> {
 /// When make fails.
 pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
     let name = kernel.source_dir.file_name().ok_or_else(|| anyhow!("the kernel has no source folder"))?;
+    // System calls have other numbers on another architecture.
+    let name = format!(
+        "{}{}",
+        name.to_string_lossy(),
+        if ctx.arch.is_native() { "" } else { ctx.arch.kernel_name() }
+    );
     let target = ctx.cache.join("headers").join(name);
     if target.is_dir() {
         return Ok(target);
