@@ -16,6 +16,7 @@ use linux::{Pid, Process, Root, pidfd, process, swaps, zram};
 use rustix::process::{Resource as Limit, getrlimit};
 use serde::Serialize;
 
+use crate::config::EARLY_WATERMARK_SCALE_FACTOR;
 use crate::exit::Exit;
 use crate::units;
 
@@ -25,8 +26,6 @@ const VERSION: u32 = 1;
 const MIN_KERNEL: (u32, u32) = (5, 15);
 /// How much memory the program and its threads want to lock, at most.
 const WANTED_LOCKED_BYTES: u64 = 64 << 20;
-/// The value to which the package sets vm.watermark_scale_factor, in 1/10,000 of memory.
-const MIN_WATERMARK_SCALE_FACTOR: u64 = 100;
 /// The value to which the package sets vm.expedite_cpu_percent.
 const MAX_EXPEDITE_CPU_PERCENT: u64 = 50;
 
@@ -399,12 +398,12 @@ fn watermarks(root: &Root) -> Finding {
     match features::watermark_scale_factor(root) {
         Ok(Some(factor)) => {
             let found = format!("vm.watermark_scale_factor is {factor}");
-            if factor >= MIN_WATERMARK_SCALE_FACTOR {
+            if factor >= EARLY_WATERMARK_SCALE_FACTOR {
                 check.is(State::Ok, found)
             } else {
                 check
                     .is(State::Off, found)
-                    .remedy(format!("sysctl vm.watermark_scale_factor={MIN_WATERMARK_SCALE_FACTOR}"))
+                    .remedy(format!("sysctl vm.watermark_scale_factor={EARLY_WATERMARK_SCALE_FACTOR}"))
             }
         }
         Ok(None) => check.is(State::Missing, "no vm.watermark_scale_factor").remedy("a kernel since 4.6"),

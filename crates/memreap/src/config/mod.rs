@@ -17,7 +17,8 @@ use linux::{Root, escape};
 use crate::kill::target;
 pub(crate) use settings::BUILT_IN_NAME;
 pub use settings::{
-    Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, Kill, Level, Record, Warn, WholeCgroup,
+    Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, EARLY_WATERMARK_SCALE_FACTOR, Kill, Level, Record,
+    Warn, WholeCgroup,
 };
 
 impl Default for Config {
@@ -185,7 +186,8 @@ mod tests {
         let first = config.policy.signal_first(Some(0)).unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_secs()), ("SIGINT", 5));
         assert_eq!(config.policy.signal_first(Some(1)), None);
-        let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, cgroups: false };
+        let act =
+            Act { low: share(20.0), critical: share(5.0), stall: 12.5, early_reclaim: false, cgroups: false };
         assert_eq!(config.act, act);
         let first = config.kill.signal_first.unwrap();
         assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));

@@ -66,12 +66,16 @@ pub struct Act {
     /// Act when less than this is left of memory and swap, and it shrinks.
     pub critical: Level,
     /// Act when some task stalled for this share of the last 0.5 s, in percent, all did for a quarter of it, and
-    /// less than `critical` is available.
+    /// less than `critical` is available; with `early_reclaim` three times as much.
     pub stall: f64,
+    /// The kernel reclaims early (vm.watermark_scale_factor), so that stalls mean more. Not a setting.
+    pub early_reclaim: bool,
     /// Watch cgroups' own limits, too.
     pub cgroups: bool,
 }
 
+/// From this vm.watermark_scale_factor on, in 1/10,000 of memory, the kernel reclaims early; the package sets it.
+pub const EARLY_WATERMARK_SCALE_FACTOR: u64 = 100;
 /// With more than this times `low` available there is no shortage.
 const RELIEF_FACTOR: u64 = 2;
 
@@ -88,6 +92,7 @@ impl Default for Act {
             low: Level { share: 10.0, most: 8 << 30 },
             critical: Level { share: 1.0, most: 256 << 20 },
             stall: 99.3,
+            early_reclaim: false,
             cgroups: true,
         }
     }

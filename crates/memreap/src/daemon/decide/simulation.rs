@@ -661,8 +661,8 @@ fn a_loss_counts_by_what_is_left() {
 fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     // So many MiB of 2 GiB are available and free, and half of the swap; in percent the time that some tasks stalled,
     // and that all did.
-    let first = |available: u64, free: u64, some: f64, all: f64| {
-        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+    let first_with = |act: &Act, available: u64, free: u64, some: f64, all: f64| {
+        let mut governor = Governor::new(act.clone(), Duration::ZERO);
         (0..120).find_map(|tick| {
             let at = S / 10 * tick;
             let sample = Sample {
@@ -680,12 +680,17 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
             }
         })
     };
+    let (usual, early) = (Act::default(), Act { early_reclaim: true, ..Act::default() });
+    let first = |available, free, some, all| first_with(&usual, available, free, some, all);
     let (at, reason) = first(8, 24, 100.0, 80.0).unwrap();
     assert!(reason == Reason::Stall && at >= S / 2 && at <= S * 6 / 10, "{at:?}");
     // In the face-off's peak-zram some task stalled for 81 % of 0.3 s while as much was available.
     assert_eq!(first(8, 24, 90.0, 80.0), None);
     // And in its peak for three seconds without a break, but 40 MiB were available.
     assert_eq!(first(40, 60, 100.0, 80.0), None);
+    // Where the kernel reclaims early, that is a hog; what fits stalls for 71 % of half a second at most.
+    assert!(first_with(&early, 41, 58, 100.0, 80.0).is_some());
+    assert_eq!(first_with(&early, 41, 58, 90.0, 80.0), None);
     // Beside a process that computes on one of two CPUs, not all tasks can stall for more than half of the time.
     assert!(first(8, 24, 100.0, 40.0).is_some() && first(8, 24, 100.0, 20.0).is_none());
     // Without any memory swap is of no use. What is below high watermarks is not available, but there.

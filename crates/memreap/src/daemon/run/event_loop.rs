@@ -10,7 +10,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::sampler::set_policy_total;
+use super::sampler::fit_to_machine;
 use super::signals::{Event as SignalEvent, Signals};
 use super::system::System;
 use crate::choice::Choice;
@@ -143,7 +143,7 @@ impl Daemon {
         let path = self.system.config().path.clone();
         match Config::load(path.as_deref()) {
             Ok(mut config) => {
-                set_policy_total(&mut config, &self.system.memories[0]);
+                fit_to_machine(&mut config, &self.system.memories[0]);
                 self.control_loop.reconfigure(&config);
                 self.system.notifier.reloaded(Ok(&config));
                 self.system.reconfigure(config);

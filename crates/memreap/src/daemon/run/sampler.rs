@@ -10,7 +10,7 @@ use linux::meminfo::MemInfo;
 use linux::psi::Pressure;
 use linux::{Root, Source};
 
-use crate::config::Config;
+use crate::config::{Config, EARLY_WATERMARK_SCALE_FACTOR};
 use crate::daemon::decide::sample::Sample;
 
 /// Room for the longest of the files: memory.stat.
@@ -166,8 +166,11 @@ impl Memory {
     }
 }
 
-/// Has the policy take oom_score_adj as a share of the limit, if the daemon runs in a container with one.
-pub(super) fn set_policy_total(config: &mut Config, memory: &Memory) {
+/// Completes a configuration by what it does not say: whether the kernel reclaims early, and in a container with a
+/// limit, of what oom_score_adj is a share.
+pub(super) fn fit_to_machine(config: &mut Config, memory: &Memory) {
+    let factor = linux::features::watermark_scale_factor(&Root::system());
+    config.act.early_reclaim = matches!(factor, Ok(Some(f)) if f >= EARLY_WATERMARK_SCALE_FACTOR);
     if let Memory::Limited(_) = memory {
         let mut buffer = buffer();
         if let Ok(sample) = memory.sample(Duration::ZERO, &mut buffer[..]) {

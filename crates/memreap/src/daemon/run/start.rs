@@ -15,7 +15,7 @@ use linux::{Dir, Root, own_memory};
 
 use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
 use super::rehearsal::{Dummy, rehearse};
-use super::sampler::{self, Limited, Machine, Memory, set_policy_total};
+use super::sampler::{self, Limited, Machine, Memory, fit_to_machine};
 use super::sandbox::{self, Access};
 use super::signals::Signals;
 use super::system::{MAX_MEMORIES, MAX_PROCESSES, System};
@@ -71,7 +71,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         }
     }
     let first = first_memory(&root, hierarchy.as_ref())?;
-    set_policy_total(&mut config, &first);
+    fit_to_machine(&mut config, &first);
     let trigger = psi_trigger(&root, hierarchy.as_ref(), &first);
     let scan = Scan::open(&root).context("cannot open /proc")?;
     let cgroups = hierarchy.as_ref().and_then(|h| Dir::open(&h.path).ok());
