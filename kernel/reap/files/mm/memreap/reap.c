@@ -58,7 +58,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * that reapers finish at about the same time; large enough that the cost of a
  * claim is negligible.
  */
-#define REAP_CHUNK_SIZE		(PMD_SIZE > SZ_32M ? PMD_SIZE : SZ_32M)
+#define REAP_CHUNK_SIZE		MAX(PMD_SIZE, SZ_32M)
 
 /**
  * struct reaper - an active reaper

@@ -19,7 +19,7 @@
 #include "reap.h"
 
 /* At least the unit of claims, and a multiple of it. */
-#define CHUNK		(PMD_SIZE > SZ_32M ? PMD_SIZE : SZ_32M)
+#define CHUNK		MAX(PMD_SIZE, SZ_32M)
 #define CHUNKS		3
 #define SIZE		((unsigned long)CHUNKS * CHUNK)
 /* A page in each page table. */
