@@ -95,10 +95,11 @@ fn own_sources(cache: &Path) -> Result<PathBuf> {
 
     use crate::content::Content;
 
-    static FOLDERS: [(&str, Dir<'_>); 3] = [
+    static FOLDERS: [(&str, Dir<'_>); 4] = [
         ("crates", include_dir!("$CARGO_MANIFEST_DIR/../../crates")),
         ("kernel", include_dir!("$CARGO_MANIFEST_DIR/../../kernel")),
         ("faceoff", include_dir!("$CARGO_MANIFEST_DIR/../../faceoff")),
+        ("packaging", include_dir!("$CARGO_MANIFEST_DIR/../../packaging")),
     ];
     static FILES: [(&str, &str); 2] = [
         ("Cargo.toml", include_str!("../../../Cargo.toml")),
