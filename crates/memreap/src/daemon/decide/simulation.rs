@@ -688,7 +688,7 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     assert_eq!(first(8, 24, 90.0, 80.0), None);
     // And in its peak for three seconds without a break, but 40 MiB were available.
     assert_eq!(first(40, 60, 100.0, 80.0), None);
-    // Where the kernel reclaims early, that is a hog; what fits stalls for 71 % of half a second at most.
+    // Where the kernel reclaims early, that is a hog; what fits stalls for 90 % of half a second at most.
     assert!(first_with(&early, 41, 58, 100.0, 80.0).is_some());
     assert_eq!(first_with(&early, 41, 58, 90.0, 80.0), None);
     // Beside a process that computes on one of two CPUs, not all tasks can stall for more than half of the time.
