@@ -94,7 +94,7 @@ pub fn command(argv: &[String], out: &mut Reporter) -> Result<i32> {
 /// # Errors
 /// When the console cannot be opened or the shell cannot be started.
 pub fn shell() -> Result<i32> {
-    const CONSOLE: &str = "/dev/ttyS0";
+    const CONSOLE: &str = if cfg!(target_arch = "aarch64") { "/dev/ttyAMA0" } else { "/dev/ttyS0" };
     let tty = File::options().read(true).write(true).open(CONSOLE).context(CONSOLE)?;
     let mut shell = Command::new("setsid");
     shell.args(["-c", "/bin/sh", "-l"]).env_clear().envs(ENV).current_dir("/");

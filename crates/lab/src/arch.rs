@@ -38,7 +38,6 @@ const CROSS_ARM64_PACKAGES: &[Pkg] = &[
     Pkg::tool("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
     Pkg { name: "libc6-dev-arm64-cross", probe: host::Probe::File("/usr/aarch64-linux-gnu/lib/libc.a") },
 ];
-const NO_PACKAGES: &[Pkg] = &[];
 
 impl Arch {
     /// Returns the host's.
@@ -60,7 +59,7 @@ impl Arch {
     /// Returns the packages for compiling kernels and programs.
     #[must_use]
     pub fn compiler_packages(self) -> &'static [Pkg] {
-        if self.is_native() { NO_PACKAGES } else { CROSS_ARM64_PACKAGES }
+        if self.is_native() { &[] } else { CROSS_ARM64_PACKAGES }
     }
 
     /// Returns the packages for booting guests.
@@ -121,10 +120,12 @@ impl Arch {
     /// # Errors
     /// When it is missing and there is no rustup.
     pub(crate) fn ensure_rust_target(self, ctx: &Context) -> Result<()> {
+        if self.is_native() {
+            return Ok(());
+        }
         let target = self.rust_target();
         let sysroot = host::output(host::tool("rustc").args(["--print", "sysroot"]))?;
-        let is_there = |sysroot: &Path| sysroot.join("lib/rustlib").join(target).is_dir();
-        if self.is_native() || is_there(Path::new(sysroot.trim())) {
+        if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
             return Ok(());
         }
         ensure!(

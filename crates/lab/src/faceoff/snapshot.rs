@@ -420,6 +420,7 @@ fn command(snapshot: &Snapshot, payload: &Path, logs: &Logs, job: &Path, incomin
     let mut qemu = qemu::machine(Arch::X86_64, "pc", machine.cpus, machine.memory_mib);
     qemu::accelerate(
         &mut qemu,
+        Arch::X86_64,
         *accel,
         Mode::Multi,
         machine.cpus,

@@ -78,8 +78,8 @@ struct Plan {
     key: String,
     tree_dir: PathBuf,
     dir: PathBuf,
-    /// The files that are kept, the bootable image first.
-    products: Vec<PathBuf>,
+    /// The bootable image, relative to that folder.
+    image: PathBuf,
 }
 
 impl Plan {
@@ -101,18 +101,23 @@ impl Plan {
         )?;
         let tree_dir = ctx.cache.join("trees").join(&tree_key[..16]);
         let dir = tree_dir.join(format!("{variant}{}-{}", ctx.arch.suffix(), &key[..16]));
-        let products = [ctx.arch.image_file()].into_iter().chain(PRODUCTS.map(PathBuf::from)).collect();
-        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir, products })
+        let image = ctx.arch.image_file();
+        Ok(Self { source: source.clone(), tree, variant, topics, requests, key, tree_dir, dir, image })
+    }
+
+    /// Returns the files that are kept.
+    fn products(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.image.as_path()).chain(PRODUCTS.iter().map(Path::new))
     }
 
     /// Returns the kernel if the cache has a complete and undamaged build.
     fn finished(&self) -> Option<Kernel> {
         let marker_path = self.dir.join(MARKER_FILE);
         let marker: Marker = serde_json::from_slice(&fs::read(&marker_path).ok()?).ok()?;
-        let bzimage = self.dir.join(&self.products[0]);
+        let bzimage = self.dir.join(&self.image);
         let sound = marker.key == self.key
             && marker.sha256 == sha256(&fs::read(&bzimage).ok()?)
-            && self.products.iter().all(|p| self.dir.join(p).is_file());
+            && self.products().all(|p| self.dir.join(p).is_file());
         if !sound {
             return None;
         }
@@ -197,23 +202,23 @@ impl Plan {
     }
 
     /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;
-    /// of any other build only [`PRODUCTS`] are kept.
+    /// of any other build only [`Self::products`] are kept.
     fn keep(&self, work: Staging) -> Result<()> {
-        for product in &self.products {
+        for product in self.products() {
             if !work.path().join(product).is_file() {
                 bail!("make succeeded but {} is missing in {}", product.display(), work.path().display());
             }
         }
         let release =
             fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
-        let bzimage = fs::read(work.path().join(&self.products[0])).context("reading the bootable image")?;
+        let bzimage = fs::read(work.path().join(&self.image)).context("reading the bootable image")?;
         let marker =
             Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
             Tree::Stock => work,
             Tree::Memreap | Tree::Control(_) => {
                 let kept = Staging::begin(&self.dir)?;
-                for product in &self.products {
+                for product in self.products() {
                     let to = kept.path().join(product);
                     to.parent()
                         .map_or(Ok(()), fs::create_dir_all)
@@ -311,14 +316,7 @@ mod tests {
     #[test]
     fn old_builds_and_abandoned_work_go() {
         let dir = tempfile::tempdir().unwrap();
-        let ctx = Context {
-            repo: dir.path().into(),
-            cache: dir.path().into(),
-            out: dir.path().join("out"),
-            kernel: None,
-            arch: Arch::of_host(),
-            progress: crate::progress::Progress::quiet(),
-        };
+        let ctx = Context { cache: dir.path().into(), ..Context::below(dir.path()) };
         let hours_ago = |h| SystemTime::now() - Duration::from_secs(h * 3600);
         let folder = |path: &str, age: u64| {
             let path = dir.path().join("trees").join(path);
@@ -357,11 +355,11 @@ mod tests {
             key: "k".repeat(64),
             tree_dir: dir.path().join("tree"),
             dir: dir.path().join("tree/slim-k"),
-            products: ["arch/x86/boot/bzImage"].iter().chain(&PRODUCTS).map(PathBuf::from).collect(),
+            image: "arch/x86/boot/bzImage".into(),
         };
         let work = || {
             let work = Staging::begin(&plan.tree_dir.join("work-k")).unwrap();
-            for product in &plan.products {
+            for product in plan.products() {
                 let path = work.path().join(product);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, "6.12.117\n").unwrap();
@@ -386,7 +384,7 @@ mod tests {
         let changed = Plan { tree: Tree::Memreap, ..plan };
         fs::create_dir_all(changed.tree_dir.join("work-k.partial")).unwrap();
         let whole = Staging::begin(&changed.tree_dir.join("work-k")).unwrap();
-        for product in changed.products.iter().map(PathBuf::as_path).chain([Path::new("mm/mmap.o")]) {
+        for product in changed.products().chain([Path::new("mm/mmap.o")]) {
             let path = whole.path().join(product);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "x").unwrap();

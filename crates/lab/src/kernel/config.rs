@@ -184,14 +184,7 @@ mod tests {
     #[test]
     fn the_kernels_that_look_for_faults_have_the_topics_tests() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let ctx = Context {
-            repo: repo.clone(),
-            cache: "/nowhere".into(),
-            out: "/nowhere".into(),
-            kernel: None,
-            arch: crate::arch::Arch::of_host(),
-            progress: crate::progress::Progress::quiet(),
-        };
+        let ctx = Context { repo: repo.clone(), ..Context::below(Path::new("/nowhere")) };
         let topics = topics::load(&repo).unwrap();
         for (variant, has_them) in [
             (Variant::Slim, false),

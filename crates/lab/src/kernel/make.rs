@@ -274,14 +274,7 @@ mod tests {
     fn what_a_build_sees() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("Makefile"), "all:\n\t@env; echo '$(LLVM) $(KCFLAGS)'\n").unwrap();
-        let ctx = Context {
-            repo: dir.path().into(),
-            cache: "/nowhere".into(),
-            out: dir.path().into(),
-            kernel: None,
-            arch: crate::arch::Arch::of_host(),
-            progress: crate::progress::Progress::quiet(),
-        };
+        let ctx = Context { cache: "/nowhere".into(), ..Context::below(dir.path()) };
         println!("<<{}>>", host::output(&mut make(&ctx, dir.path(), Path::new("out"))).unwrap());
     }
 

@@ -244,7 +244,6 @@ fn check_release(tree: &Path, version: &PackageVersion) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
 
     #[test]
     fn madison_is_read_newest_first_without_doubles() {
@@ -273,14 +272,7 @@ N: something apt says
     }
 
     fn context(root: &Path, kernel: Option<&str>) -> Context {
-        Context {
-            repo: root.to_path_buf(),
-            cache: root.join("cache"),
-            out: root.join("out"),
-            kernel: kernel.map(str::to_owned),
-            arch: crate::arch::Arch::of_host(),
-            progress: Progress::quiet(),
-        }
+        Context { kernel: kernel.map(str::to_owned), ..Context::below(root) }
     }
 
     #[test]

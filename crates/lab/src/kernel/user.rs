@@ -213,7 +213,6 @@ fn debian_repository(ctx: &Context) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
 
     /// A repository with two commits, and a patch on the second.
     fn repository(dir: &Path) -> (PathBuf, [String; 2], PathBuf) {
@@ -263,14 +262,7 @@ mod tests {
     fn what_is_no_kernel_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let ctx = Context {
-            repo,
-            cache: dir.path().join("cache"),
-            out: dir.path().join("out"),
-            kernel: None,
-            arch: crate::arch::Arch::of_host(),
-            progress: Progress::quiet(),
-        };
+        let ctx = Context { repo, ..Context::below(dir.path()) };
         let (folder, ..) = repository(dir.path());
         let sources = Sources { folder: Some(folder), commit: None, patches: Vec::new() };
         let error = build_user(&ctx, &sources, Variant::Slim, None).unwrap_err().to_string();

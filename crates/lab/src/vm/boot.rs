@@ -357,12 +357,7 @@ fn command(
     let mut params =
         format!("console={} panic=-1 reboot=t printk.time=1 transparent_hugepage=never", arch.console());
     let mut qemu = qemu::machine(arch, arch.machine(), job.cpus, job.mem_mib);
-    match arch {
-        Arch::X86_64 => {
-            qemu::accelerate(&mut qemu, accel, job.mode, job.cpus, "host", host_tsc_khz, &mut params);
-        }
-        Arch::Arm64 | Arch::Arm64Pages64K => qemu::accelerate_arm64(&mut qemu, accel, job.mode, job.cpus),
-    }
+    qemu::accelerate(&mut qemu, arch, accel, job.mode, job.cpus, "host", host_tsc_khz, &mut params);
     for own in [&job.cmdline, &arm.cmdline].into_iter().filter(|own| !own.is_empty()) {
         let _ = write!(params, " {own}");
     }

@@ -45,21 +45,12 @@ pub(crate) fn machine(arch: Arch, kind: &str, cpus: u32, mem_mib: u32) -> Comman
     qemu
 }
 
-/// Sets the accelerator and the CPU of an arm64 machine, whose clock the kernel can read everywhere.
-pub(crate) fn accelerate_arm64(qemu: &mut Command, accel: Accel, mode: Mode, cpus: u32) {
-    let icount = format!("shift={},sleep=off", icount_shift(cpus));
-    let (args, cpu): (&[&str], _) = match (accel, mode) {
-        (Accel::Kvm, Mode::Multi) => (&["-accel", "kvm"], "host"),
-        (Accel::Tcg, Mode::Multi) => (&["-accel", "tcg,thread=multi"], ARM64_TCG_CPU),
-        (_, Mode::Icount) => (&["-accel", "tcg", "-icount", &icount], ARM64_TCG_CPU),
-    };
-    qemu.args(args).args(["-cpu", cpu]);
-}
-
-/// Sets the accelerator and the CPU of an x86-64 machine, and appends the kernel parameters about the clock to `params`. `kvm_cpu`
+/// Sets the accelerator and the CPU, and appends the kernel parameters about the clock to `params`. `kvm_cpu`
 /// is the CPU model under KVM, `host_tsc_khz` the frequency of the host's TSC.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the machine, and named where it is known")]
 pub(crate) fn accelerate(
     qemu: &mut Command,
+    arch: Arch,
     accel: Accel,
     mode: Mode,
     cpus: u32,
@@ -76,7 +67,13 @@ pub(crate) fn accelerate(
         (Accel::Tcg, Mode::Multi) => (&["-accel", "tcg,thread=multi"], host_tsc_khz),
         (_, Mode::Icount) => (&["-accel", "tcg", "-icount", &icount], ICOUNT_TSC_KHZ),
     };
-    qemu.args(args).args(["-cpu", TCG_CPU]);
+    qemu.args(args);
+    if !arch.is_x86() {
+        // Its kernels read the clock's frequency from the CPU.
+        qemu.args(["-cpu", ARM64_TCG_CPU]);
+        return;
+    }
+    qemu.args(["-cpu", TCG_CPU]);
     // microvm has no timer to calibrate the TSC against, and on a loaded host any calibration fails, so the
     // frequency is a parameter. idle=halt because TCG emulates MWAIT as a busy loop.
     let _ = write!(params, " tsc=reliable tsc_early_khz={khz} idle=halt");
