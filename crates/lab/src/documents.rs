@@ -16,6 +16,11 @@
 //! file = "other.json"            # only if it is not the table's file
 //!
 //! [[table]]
+//! name = "architectures"
+//! column = [{ label = "x86-64" }, { label = "arm64", folder = "arm64" }]  # a column of ratios each, from the
+//!                                # files of that name in docs/results and docs/results/arm64
+//!
+//! [[table]]
 //! name = "face-off"
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
@@ -57,7 +62,18 @@ struct Table {
     file: Option<String>,
     faceoff: Option<String>,
     #[serde(default)]
+    column: Vec<Column>,
+    #[serde(default)]
     row: Vec<Row>,
+}
+
+/// Results of the same scenarios, from files of the same names.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Column {
+    label: String,
+    #[serde(default)]
+    folder: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -95,7 +111,8 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     for table in &manifest.table {
         let text = match &table.faceoff {
             Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file), &mut outdated),
-            None => markdown(table, repo, &mut files),
+            None if table.column.is_empty() => markdown(table, repo, &mut files),
+            None => ratios(table, repo, &mut files),
         };
         let text = text.with_context(|| format!("{}: table {}", path.display(), table.name))?;
         ensure!(
@@ -150,13 +167,8 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
     let mut text = String::new();
     let mut arms = None;
     for row in &table.row {
-        let name = row.file.as_ref().or(table.file.as_ref());
-        let name =
-            name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))?;
-        if !files.contains_key(name) {
-            files.insert(name.clone(), Results::read(&repo.join(RESULTS_FOLDER).join(name))?);
-        }
-        let results = &files[name];
+        let name = file_name(table, row)?;
+        let results = read_results(name, repo, files)?;
         let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
         match &arms {
             None => {
@@ -171,9 +183,48 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
             Some(arms) => ensure!(*arms == these, "{name} compares other arms than the rows before"),
         }
         let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
-        let _ = writeln!(text, "| {} | {} |", row.label, cells(metric).join(" | "));
+        let _ = writeln!(text, "| {} | {} |", row.label, cells_of(metric).join(" | "));
     }
     Ok(text)
+}
+
+/// Returns a table in Markdown with the ratios of several files for each metric.
+fn ratios(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
+    let labels: Vec<_> = table.column.iter().map(|column| column.label.as_str()).collect();
+    let mut text = format!("| | {} |\n|---|{}\n", labels.join(" | "), "---|".repeat(labels.len()));
+    for row in &table.row {
+        let mut cells = Vec::new();
+        for column in &table.column {
+            let name = column.folder.join(file_name(table, row)?).display().to_string();
+            let results = read_results(&name, repo, files)?;
+            let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
+            let [base, changed, ratio, _] = cells_of(metric);
+            cells.push(match ratio.as_str() {
+                "" => format!("{base} to {changed}"),
+                _ if metric.ratio < 1.0 => format!("**{ratio}**"),
+                _ => ratio,
+            });
+        }
+        let _ = writeln!(text, "| {} | {} |", row.label, cells.join(" | "));
+    }
+    Ok(text)
+}
+
+fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
+    let name = row.file.as_deref().or(table.file.as_deref());
+    name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))
+}
+
+/// Returns the results in a file, which `files` remembers.
+fn read_results<'f>(
+    name: &str,
+    repo: &Path,
+    files: &'f mut BTreeMap<String, Results>,
+) -> Result<&'f Results> {
+    if !files.contains_key(name) {
+        files.insert(name.to_owned(), Results::read(&repo.join(RESULTS_FOLDER).join(name))?);
+    }
+    Ok(&files[name])
 }
 
 fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
@@ -193,7 +244,7 @@ fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
     }
 }
 
-fn cells(metric: &Metric) -> [String; 4] {
+fn cells_of(metric: &Metric) -> [String; 4] {
     let value = |value: f64| match metric.unit.as_str() {
         "count" => number(value),
         unit => format!("{} {unit}", number(value)),
@@ -299,6 +350,25 @@ mod tests {
         assert!(outdated(dir.path()).unwrap().is_empty());
         fs::write(&found[0].path, expected.replace("606", "607")).unwrap();
         assert_eq!(outdated(dir.path()).unwrap().len(), 1, "a value that the file does not have");
+    }
+
+    #[test]
+    fn columns_are_files_of_the_same_name() {
+        let columns = "column = [{ label = \"here\" }, { label = \"there\", folder = \"b\" }]\n[[table.row]]";
+        let dir = checkout(&TABLES.replacen("[[table.row]]", columns, 1), EMPTY);
+        let folder = dir.path().join(RESULTS_FOLDER).join("b");
+        fs::create_dir(&folder).unwrap();
+        let mut there = fixture::results();
+        for metric in &mut there.metrics {
+            metric.ratio = 0.5;
+            metric.ci95 = None;
+        }
+        there.write(&folder.join("a.json")).unwrap();
+        let found = outdated(dir.path()).unwrap();
+        let table = "| | here | there |\n|---|---|---|\n\
+            | locks | 140x (96.5 - 310) | **0.50x** |\n\
+            | time | 1.03x (0.99 - 1.07) | **0.50x** |\n";
+        assert!(found[0].text.contains(table), "{}", found[0].text);
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub struct Group {
     /// memory.swap.max, in MiB; absent for no limit.
     #[serde(default)]
     pub swap_mib: Option<u64>,
+    /// memory.oom.group: whoever kills one of its processes should kill all.
+    #[serde(default)]
+    pub oom_group: bool,
 }
 
 /// A process.

@@ -9,6 +9,7 @@ mod expedite;
 mod fault;
 mod interface;
 mod ksm_rmap;
+mod memcg_exit;
 mod metrics;
 mod oom_select;
 mod reap;
@@ -28,6 +29,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &expedite::Expedite,
         &fault::Fault,
         &ksm_rmap::KsmRmap,
+        &memcg_exit::MemcgExit,
         &oom_select::OomSelect,
         &reap::Reap,
         &release::Release,

@@ -6,8 +6,8 @@
 //! acquisition enters, and entry of `unmap_page_range`. `lock:contention_begin` is no substitute: it misses a
 //! single waiter. Neither is the `stacktrace` trigger: unwinding under a contended lock adds to the
 //! contention. Instead the return address identifies the function that acquires the lock. Where that is one
-//! of the lock's own wrappers, it is the next return address on the stack, of which the return probe records
-//! a few words.
+//! of the lock's own wrappers, which arm64 has inlined, it is the next return address on the stack, of which
+//! the return probe records a few words.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -157,12 +157,14 @@ impl Symbols {
             let (Some(address), Some(kind), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
                 bail!("'{line}' is no symbol");
             };
-            if !matches!(kind, "t" | "T" | "w" | "W") {
+            // Its kind is that of data on arm64.
+            let is_end = name == "_etext";
+            if !is_end && !matches!(kind, "t" | "T" | "w" | "W") {
                 continue;
             }
             let address = u64::from_str_radix(address, 16).with_context(|| line.clone())?;
             functions.push((address, name.into()));
-            if name == "_etext" {
+            if is_end {
                 ensure!(address != 0, "addresses are hidden (kptr_restrict)");
                 functions.sort_by_key(|&(start, _)| start);
                 return Ok(Self { functions });
@@ -359,7 +361,7 @@ ffffffff811e5710 t free_pcppages_bulk
 ffffffff811e5910 t drain_pages_zone
 ffffffff81231530 T folio_lruvec_lock_irqsave
 ffffffff812315c0 T mem_cgroup_update_lru_size
-ffffffff81800000 T _etext
+ffffffff81800000 D _etext
 ffffffff81900000 D never_read
 ";
 

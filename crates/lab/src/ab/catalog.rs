@@ -272,6 +272,22 @@ const SCENARIOS: &[Scenario] = &[
             Run { mode: Mode::Multi, cpus: 2, mem_mib: 3072, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
         ],
     },
+    Scenario {
+        name: "memcg-exit",
+        about: "a job of 1,000 threads, swapped out, dies in a cgroup at its limit: how long, and who waits",
+        controls: &[ControlKernel::changed("memreap-off", "memreap.memcg_exit=0")],
+        runs: &[
+            Run {
+                mode: Mode::Icount,
+                cpus: 2,
+                mem_mib: 1024,
+                timeout: LONG_TIMEOUT,
+                args: &["icount"],
+                cmdline: "",
+            },
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1024, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
+        ],
+    },
 ];
 
 /// Returns all scenarios, in the order in which they run.

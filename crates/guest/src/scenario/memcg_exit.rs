@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Scenario `memcg-exit`: a job of a thousand threads dies in a cgroup that is at its limit. How long until
+//! the cgroup is empty and its memory back, how often do its threads call the OOM killer, and what does a
+//! neighbour get done meanwhile?
+//!
+//! Each thread has its control block in swap, and swap space is used up, as when zswap is full. To exit, it
+//! has to read the block back, because the head of its list of robust futexes is there: so each thread
+//! charges a page to a cgroup that has no room for it.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::arguments::{Arguments, Cases};
+use super::interface::Scenario;
+use super::metrics::{Metric, median, metric_name};
+use crate::measure::recorder::Recorder;
+use crate::memory::PAGE_BYTES;
+use crate::memory::region::Region;
+use crate::memory::swap::Area;
+use crate::process::child::{Board, Child};
+use crate::process::foreground::{Work, Worker};
+use crate::system::cgroup::TemporaryCgroup;
+use crate::system::clock;
+use init::report::{Better, Reporter};
+
+/// `memcg-exit [icount] [case=NAME] [threads=N] [rounds=N]`
+pub struct MemcgExit;
+
+/// Who kills the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Killer {
+    /// Another process, by SIGKILL.
+    Process,
+    /// The kernel, because the job exceeds its limit.
+    Oom,
+}
+
+const CASES: [(&str, Killer); 2] = [("killed", Killer::Process), ("oom", Killer::Oom)];
+
+/// The metrics of a round, and their units.
+const METRICS: [(Metric<Round>, &str); 3] = [
+    (("gone-ms", |r| r.gone as f64 / 1e6), "ms"),
+    (("memory-95-ms", |r| r.back as f64 / 1e6), "ms"),
+    (("oom-calls", |r| r.oom_calls as f64), "count"),
+];
+/// What a neighbour gets done, in percent of what it does beside an idle job.
+const NEIGHBOUR: &str = "neighbour-percent";
+
+/// The memory of each thread that goes to swap, beside its stack.
+const THREAD_BYTES: usize = 64 << 10;
+const STACK_BYTES: usize = 64 << 10;
+/// What the job has in memory at its limit.
+const RESIDENT_BYTES: usize = 64 << 20;
+const SWAP_BYTES: u64 = 1 << 30;
+/// How often the kernel is asked to swap all of a job out.
+const RECLAIM_TRIES: u32 = 20;
+/// How often the job's memory is read.
+const READING_INTERVAL: Duration = Duration::from_millis(1);
+/// The part of a job's memory that may be left when it is back.
+const LEFT_DIVISOR: u64 = 20;
+/// For how long a neighbour's work counts, alone and from the kill on: longer than the storm on any kernel.
+const NEIGHBOUR_WINDOW: Duration = Duration::from_secs(3);
+/// Longer than a neighbour's step.
+const STEP_LIMIT: Duration = Duration::from_millis(200);
+
+impl Scenario for MemcgExit {
+    fn name(&self) -> &'static str {
+        "memcg-exit"
+    }
+
+    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
+        let options = Options::parse(args)?;
+        let neighbour = (!options.icount).then_some(NEIGHBOUR);
+        let names: Vec<_> = METRICS.iter().map(|&((name, _), _)| name).chain(neighbour).collect();
+        let cases = CASES.iter().filter(|(case, _)| options.cases.has(case));
+        Ok(cases.flat_map(|(case, _)| names.iter().map(|name| metric_name(case, name))).collect())
+    }
+
+    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
+        let options = Options::parse(args)?;
+        let _area = Area::zram(SWAP_BYTES, None)?;
+        for (case, killer) in CASES.into_iter().filter(|(case, _)| options.cases.has(case)) {
+            options.run(case, killer, out).with_context(|| format!("case {case}"))?;
+        }
+        Ok(())
+    }
+}
+
+struct Options {
+    icount: bool,
+    cases: Cases,
+    threads: usize,
+    rounds: u32,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        let args = Arguments::new(args, &["icount"], &["case", "threads", "rounds"])?;
+        let options = Self {
+            icount: args.has("icount"),
+            cases: args.case(CASES.iter().map(|&(case, _)| case))?,
+            threads: args.get("threads", 1000)?,
+            rounds: args.rounds()?.unwrap_or(1),
+        };
+        ensure!((1..=10_000).contains(&options.threads), "threads={} is not 1 to 10,000", options.threads);
+        Ok(options)
+    }
+
+    fn run(&self, case: &str, killer: Killer, out: &mut Reporter) -> Result<()> {
+        let mut rounds = Vec::new();
+        for i in 0..self.rounds {
+            out.progress(&format!("{case}: round {}", i + 1));
+            rounds.push(Job::start(self.threads)?.die(killer)?);
+        }
+        for ((name, value), unit) in METRICS {
+            out.sample(&metric_name(case, name), unit, Better::Lower, median(rounds.iter().map(value)));
+        }
+        // With icount, CPUs take turns: one slows down the other.
+        if !self.icount {
+            out.progress(&format!("{case}: a neighbour"));
+            let percent = neighbour_percent(Job::start(self.threads)?, killer)?;
+            out.sample(&metric_name(case, NEIGHBOUR), "%", Better::Higher, percent);
+        }
+        Ok(())
+    }
+}
+
+/// Returns what a neighbour gets done beside a job that dies, in percent of what it does beside one that is
+/// idle.
+fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
+    // With a cgroup of its own it has as much of the CPUs as the job has.
+    let group = TemporaryCgroup::new("neighbour", "cpu")?;
+    group.join()?;
+    let worker = Worker::start(Work::Allocate);
+    group.leave()?;
+    let worker = worker?;
+    let alone = clock::now();
+    thread::sleep(NEIGHBOUR_WINDOW);
+    let start = clock::now();
+    job.die(killer)?;
+    let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
+    // A step that has begun by then is to be noted.
+    while clock::now() < end + u64::try_from(STEP_LIMIT.as_nanos())? {
+        thread::sleep(READING_INTERVAL);
+    }
+    let steps = worker.end(alone, end)?;
+    let before = steps_until(&steps, start - alone);
+    Ok(100.0 * (steps.len() - before) as f64 / before as f64)
+}
+
+/// Returns how many steps of these nanoseconds are done after `time`.
+fn steps_until(steps: &[u64], time: u64) -> usize {
+    let mut at = 0;
+    steps
+        .iter()
+        .take_while(|&&step| {
+            at += step;
+            at <= time
+        })
+        .count()
+}
+
+/// What one round measured: times in nanoseconds since the kill.
+struct Round {
+    gone: u64,
+    back: u64,
+    /// How often a task asked for the OOM killer.
+    oom_calls: u64,
+}
+
+/// The state of a dying job.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// Nanoseconds on the monotonic clock.
+    at: u64,
+    /// Bytes of memory that are charged to its cgroup.
+    memory: u64,
+    gone: bool,
+}
+
+/// A process of many threads in a cgroup that is at its limit.
+struct Job {
+    // Dropped before its cgroup, which has to be empty then.
+    child: Child,
+    board: Board,
+    group: TemporaryCgroup,
+    /// Bytes, the limit.
+    memory: u64,
+}
+
+/// The cells of its board: threads that are ready, and what it shall do.
+const READY: usize = 0;
+const PHASE: usize = 1;
+/// Use memory up to the limit; exceed it.
+const FILL: u64 = 1;
+const EXCEED: u64 = 2;
+
+impl Job {
+    /// The caller must be single-threaded.
+    fn start(threads: usize) -> Result<Self> {
+        let group = TemporaryCgroup::new("job", "memory")?;
+        let board = Board::new(2)?;
+        group.join()?;
+        let child = Child::fork(|| live(&board, threads));
+        group.leave()?;
+        let child = child?;
+        let ready = |count| child.wait_until(|| board.get(READY) == count);
+        ready(threads as u64)?;
+        for _ in 0..RECLAIM_TRIES {
+            if group.reclaim(usize::try_from(group.number("memory.current")?)?)? {
+                break;
+            }
+        }
+        let swapped = group.number("memory.swap.current")?;
+        let least = (threads * THREAD_BYTES) as u64;
+        ensure!(swapped >= least, "only {swapped} bytes of the job are in swap, not {least}");
+        group.set("memory.swap.max", "0")?;
+        board.set(PHASE, FILL);
+        ready(threads as u64 + 1)?;
+        let memory = group.number("memory.current")?;
+        group.set("memory.max", &memory.to_string())?;
+        ensure!(!child.has_ended()?, "the job died too early");
+        Ok(Self { child, board, group, memory })
+    }
+
+    /// Has it killed, and waits until its memory is back.
+    fn die(self, killer: Killer) -> Result<Round> {
+        let oom_calls = || -> Result<u64> {
+            let events = self.group.get("memory.events")?;
+            let line = events.lines().find_map(|line| line.strip_prefix("oom "));
+            Ok(line.context("memory.events has no oom")?.parse()?)
+        };
+        let pidfd = pidfd_open(self.child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
+        let read = || {
+            let gone = self.child.has_ended()?;
+            Ok(Reading { at: clock::now(), memory: self.group.number("memory.current")?, gone })
+        };
+        let mut recorder = Recorder::new(READING_INTERVAL, Reading { at: 1, memory: 1, gone: true });
+        let back = |r: &Reading| r.memory <= self.memory / LEFT_DIVISOR;
+        let (start, readings) = recorder.record_while(read, |ended| {
+            let start = clock::now();
+            match killer {
+                Killer::Process => pidfd_send_signal(&pidfd, Signal::KILL).context("pidfd_send_signal")?,
+                Killer::Oom => self.board.set(PHASE, EXCEED),
+            }
+            while !ended() {
+                let now = read()?;
+                if now.gone && back(&now) {
+                    break;
+                }
+                thread::sleep(READING_INTERVAL);
+            }
+            // The recorder sees the same.
+            thread::sleep(2 * READING_INTERVAL);
+            Ok(start)
+        })?;
+        let since = |what: &dyn Fn(&Reading) -> bool| {
+            readings.iter().find(|r| r.at > start && what(r)).map(|r| r.at - start)
+        };
+        let round = Round {
+            gone: since(&|r| r.gone).context("the job did not end")?,
+            back: since(&back).context("its memory did not come back")?,
+            oom_calls: oom_calls()?,
+        };
+        self.child.wait()?;
+        Ok(round)
+    }
+}
+
+/// The life of the job's process.
+fn live(board: &Board, threads: usize) -> Result<()> {
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let life = || -> Result<()> {
+                let pages = THREAD_BYTES / PAGE_BYTES;
+                let own = Region::new(pages)?;
+                own.touch(0..pages);
+                board.add(READY, 1);
+                loop {
+                    thread::park();
+                }
+            };
+            thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, life)?;
+        }
+        let wait_for = |phase| {
+            while board.get(PHASE) < phase {
+                thread::sleep(READING_INTERVAL);
+            }
+        };
+        let pages = RESIDENT_BYTES / PAGE_BYTES;
+        let resident = Region::new(2 * pages)?;
+        wait_for(FILL);
+        resident.touch(0..pages);
+        board.add(READY, 1);
+        wait_for(EXCEED);
+        resident.touch(pages..2 * pages);
+        anyhow::bail!("the limit was exceeded")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::{assert_refused, words};
+    use super::*;
+
+    #[test]
+    fn arguments_have_defaults_and_bounds() {
+        let options = Options::parse(&[]).unwrap();
+        assert_eq!((options.threads, options.rounds, options.icount), (1000, 1, false));
+        assert!(Options::parse(&words(&["icount", "case=oom"])).unwrap().icount);
+        assert_refused(Options::parse, &["case=x", "threads=0", "threads=10001", "rounds=0"], &[]);
+    }
+
+    #[test]
+    fn steps_count_that_end_in_time() {
+        assert_eq!([9, 10, 20, 29, 30, 100].map(|time| steps_until(&[10, 10, 10], time)), [0, 1, 2, 2, 3, 3]);
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Let dying processes exceed the limit of their cgroup a little.
+ *
+ * To exit, a thread may have to read a page back from swap: the head of its list
+ * of robust futexes, or the word that it clears for whoever joins it. When a
+ * process of many threads is killed because its cgroup is at its limit, each of
+ * them reclaims in vain, and waits for oom_lock, twice. What they wait for is
+ * what they are about to give back.
+ */
+#include <linux/module.h>
+#include <linux/page_counter.h>
+
+#include "memcg_exit.h"
+#include "switch.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/memreap_memcg_exit.h>
+
+/*
+ * The part of a limit by which it may be exceeded. Many threads need a page each;
+ * their kernel stacks, four pages each, come back meanwhile.
+ */
+#define RESERVE_DIVISOR	16
+
+DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
+
+/**
+ * memreap_memcg_has_reserve - whether limits are not exceeded by too much
+ * @counter: the lowest counter without room
+ * @nr_pages: how much is to be charged to it and to all above it
+ *
+ * Others charge at the same time: each CPU may exceed this by @nr_pages.
+ */
+bool memreap_memcg_has_reserve(const struct page_counter *counter,
+			       unsigned long nr_pages)
+{
+	for (; counter; counter = counter->parent) {
+		unsigned long max = READ_ONCE(counter->max);
+
+		/* PAGE_COUNTER_MAX is far from an overflow. */
+		if (atomic_long_read(&counter->usage) + nr_pages >
+		    max + max / RESERVE_DIVISOR)
+			return false;
+	}
+
+	return true;
+}
+
+/**
+ * memreap_memcg_exit - whether a dying process may exceed a limit
+ * @counter: the lowest counter without room
+ * @nr_pages: how much is to be charged
+ */
+bool memreap_memcg_exit(const struct page_counter *counter,
+			unsigned long nr_pages)
+{
+	bool may = memreap_memcg_has_reserve(counter, nr_pages);
+
+	trace_memreap_memcg_exit(counter, nr_pages, may);
+
+	return may;
+}
+
+static const struct memreap_switch memcg_exit_switch = {
+	.key = &memreap_memcg_exit_key.key,
+};
+
+memreap_switch_param(memcg_exit, &memcg_exit_switch);
+MODULE_PARM_DESC(memcg_exit,
+		 "Dying processes may exceed the limit of their cgroup a little (default: Y)");

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef _MM_MEMREAP_MEMCG_EXIT_H
+#define _MM_MEMREAP_MEMCG_EXIT_H
+
+#include <linux/jump_label.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+
+struct page_counter;
+
+#ifdef CONFIG_MEMREAP_MEMCG_EXIT
+
+DECLARE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
+
+bool memreap_memcg_has_reserve(const struct page_counter *counter,
+			       unsigned long nr_pages);
+bool memreap_memcg_exit(const struct page_counter *counter,
+			unsigned long nr_pages);
+
+/*
+ * In try_charge_memcg(), if @counter does not have room for @nr_pages. For
+ * processes that die as a whole: what one thread of many reads back stays.
+ */
+static inline bool memcg_exit_may_exceed(const struct page_counter *counter,
+					 unsigned long nr_pages)
+{
+	return static_branch_likely(&memreap_memcg_exit_key) &&
+	       current->flags & PF_EXITING &&
+	       current->signal->flags & SIGNAL_GROUP_EXIT &&
+	       memreap_memcg_exit(counter, nr_pages);
+}
+
+#else
+
+static inline bool memcg_exit_may_exceed(const struct page_counter *counter,
+					 unsigned long nr_pages)
+{
+	return false;
+}
+
+#endif /* CONFIG_MEMREAP_MEMCG_EXIT */
+
+#endif /* _MM_MEMREAP_MEMCG_EXIT_H */

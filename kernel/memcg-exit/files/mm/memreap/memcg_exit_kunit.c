@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * By how much limits may be exceeded.
+ */
+#include <kunit/test.h>
+#include <linux/page_counter.h>
+
+#include "memcg_exit.h"
+
+#define MAX	1600UL
+#define RESERVE	100UL
+
+/* A counter, those above it, and no memcgs. */
+struct counters {
+	struct page_counter top, middle, leaf;
+};
+
+static struct counters *counters(struct kunit *test)
+{
+	struct counters *c = kunit_kzalloc(test, sizeof(*c), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, c);
+	page_counter_init(&c->top, NULL, false);
+	page_counter_init(&c->middle, &c->top, false);
+	page_counter_init(&c->leaf, &c->middle, false);
+
+	return c;
+}
+
+static void memcg_exit_one_limit(struct kunit *test)
+{
+	struct counters *c = counters(test);
+
+	c->leaf.max = MAX;
+	page_counter_charge(&c->leaf, MAX);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, RESERVE));
+	KUNIT_EXPECT_FALSE(test,
+			   memreap_memcg_has_reserve(&c->leaf, RESERVE + 1));
+
+	page_counter_charge(&c->leaf, RESERVE);
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 1));
+}
+
+static void memcg_exit_limits_above(struct kunit *test)
+{
+	struct counters *c = counters(test);
+
+	c->leaf.max = MAX;
+	c->top.max = 2 * MAX;
+	page_counter_charge(&c->leaf, MAX);
+	page_counter_charge(&c->middle, MAX + 2 * RESERVE - 1);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, 1));
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 2));
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->middle, 2));
+}
+
+static void memcg_exit_no_limit(struct kunit *test)
+{
+	struct counters *c = counters(test);
+
+	page_counter_charge(&c->leaf, MAX);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, MAX));
+}
+
+/* Nothing may be exceeded by a part of nothing. */
+static void memcg_exit_limit_zero(struct kunit *test)
+{
+	struct counters *c = counters(test);
+
+	c->leaf.max = 0;
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 1));
+}
+
+static struct kunit_case memcg_exit_cases[] = {
+	KUNIT_CASE(memcg_exit_one_limit),
+	KUNIT_CASE(memcg_exit_limits_above),
+	KUNIT_CASE(memcg_exit_no_limit),
+	KUNIT_CASE(memcg_exit_limit_zero),
+	{}
+};
+
+static struct kunit_suite memcg_exit_suite = {
+	.name = "memreap_memcg_exit",
+	.test_cases = memcg_exit_cases,
+};
+
+kunit_test_suite(memcg_exit_suite);
+
+MODULE_DESCRIPTION("KUnit tests for charges of dying processes");
+MODULE_LICENSE("GPL");
