@@ -68,6 +68,15 @@ impl Region {
         }
     }
 
+    /// Touches all pages and keeps them in memory.
+    ///
+    /// # Errors
+    /// Those of mlock(2).
+    pub fn lock(&self) -> Result<()> {
+        // SAFETY: the pages are within the mapping; locking does not change their contents.
+        unsafe { rustix::mm::mlock(self.at.cast(), self.pages * PAGE_BYTES) }.context("mlock")
+    }
+
     /// Returns the page frame of each page, in order; of one that is not resident, it is 0.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod reap;
 mod release;
 mod rss_counters;
 mod soak;
+mod storm_phone;
 mod swap_defer;
 
 use anyhow::{Result, bail};
@@ -35,6 +36,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &release::Release,
         &rss_counters::RssCounters,
         &soak::Soak,
+        &storm_phone::StormPhone,
         &swap_defer::SWAP_BATCH,
         &swap_defer::SWAP_DEFER,
     ]

@@ -273,6 +273,15 @@ const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "storm-phone",
+        about: "a camera needs memory on a phone whose apps are in zram, and a killer like lmkd ends some of them",
+        controls: &[],
+        runs: &[
+            Run { mode: Mode::Icount, cpus: 2, mem_mib: 1536, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
+            Run { mode: Mode::Multi, cpus: 2, mem_mib: 1536, timeout: LONG_TIMEOUT, args: &[], cmdline: "" },
+        ],
+    },
+    Scenario {
         name: "memcg-exit",
         about: "a job of 1,000 threads, swapped out, dies in a cgroup at its limit: how long, and who waits",
         controls: &[ControlKernel::changed("memreap-off", "memreap.memcg_exit=0")],

@@ -7,7 +7,7 @@
 
 #include "memcg_exit.h"
 
-#define MAX	1600UL
+#define LIMIT	1600UL
 #define RESERVE	100UL
 
 /* A counter, those above it, and no memcgs. */
@@ -31,8 +31,8 @@ static void memcg_exit_one_limit(struct kunit *test)
 {
 	struct counters *c = counters(test);
 
-	c->leaf.max = MAX;
-	page_counter_charge(&c->leaf, MAX);
+	c->leaf.max = LIMIT;
+	page_counter_charge(&c->leaf, LIMIT);
 	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, RESERVE));
 	KUNIT_EXPECT_FALSE(test,
 			   memreap_memcg_has_reserve(&c->leaf, RESERVE + 1));
@@ -45,10 +45,10 @@ static void memcg_exit_limits_above(struct kunit *test)
 {
 	struct counters *c = counters(test);
 
-	c->leaf.max = MAX;
-	c->top.max = 2 * MAX;
-	page_counter_charge(&c->leaf, MAX);
-	page_counter_charge(&c->middle, MAX + 2 * RESERVE - 1);
+	c->leaf.max = LIMIT;
+	c->top.max = 2 * LIMIT;
+	page_counter_charge(&c->leaf, LIMIT);
+	page_counter_charge(&c->middle, LIMIT + 2 * RESERVE - 1);
 	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, 1));
 	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 2));
 	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->middle, 2));
@@ -58,8 +58,8 @@ static void memcg_exit_no_limit(struct kunit *test)
 {
 	struct counters *c = counters(test);
 
-	page_counter_charge(&c->leaf, MAX);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, MAX));
+	page_counter_charge(&c->leaf, LIMIT);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, LIMIT));
 }
 
 /* Nothing may be exceeded by a part of nothing. */
