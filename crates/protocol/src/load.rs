@@ -71,9 +71,6 @@ pub struct Group {
     /// memory.swap.max, in MiB; absent for no limit.
     #[serde(default)]
     pub swap_mib: Option<u64>,
-    /// memory.oom.group: whoever kills one of its processes should kill all.
-    #[serde(default)]
-    pub oom_group: bool,
 }
 
 /// A process.
@@ -93,6 +90,10 @@ pub struct Process {
     /// Its oom_score_adj; absent for what a user's service manager sets.
     #[serde(default)]
     pub oom_score_adj: Option<i32>,
+    /// memory.oom.group of its cgroup, as kubelets set it for a container: who kills one of the processes in it
+    /// should kill all.
+    #[serde(default)]
+    pub oom_group: bool,
     /// Whether it is root's and not the user's.
     #[serde(default)]
     pub root: bool,
@@ -429,6 +430,7 @@ mod tests {
             count: 1,
             group: None,
             oom_score_adj: None,
+            oom_group: false,
             root: false,
             prepare,
             swapped_out: false,

@@ -58,10 +58,13 @@ impl<'a> Load<'a> {
                     Some(path) => Cgroup::create_all(&format!("{path}/{name}.scope"), "memory")?,
                     None => app_cgroup_in(group, &name)?,
                 };
-                self.set_up_group(&cgroup.parent(), settings)?;
+                self.limit(&cgroup.parent(), settings)?;
                 cgroup
             }
         };
+        if one.oom_group {
+            cgroup.set("memory.oom.group", "1")?;
+        }
         let process = Process::start(&Spec {
             who: one.who,
             name: &name,
@@ -77,15 +80,12 @@ impl<'a> Load<'a> {
         Ok(process)
     }
 
-    fn set_up_group(&mut self, cgroup: &Cgroup, group: Option<&Group>) -> Result<()> {
+    fn limit(&mut self, cgroup: &Cgroup, group: Option<&Group>) -> Result<()> {
         let Some(group) = group else { return Ok(()) };
         for (file, mib) in [("memory.max", group.memory_mib), ("memory.swap.max", group.swap_mib)] {
             if let Some(mib) = mib {
                 cgroup.set(file, &(mib << 20).to_string())?;
             }
-        }
-        if group.oom_group {
-            cgroup.set("memory.oom.group", "1")?;
         }
         if let (None, Some(mib)) = (&self.limited, group.memory_mib) {
             self.limited = Some(LimitedCgroup::open(cgroup, mib << 10)?);
