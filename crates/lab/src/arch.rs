@@ -115,6 +115,11 @@ impl Arch {
         if self.is_x86() { "x86_64-unknown-linux-gnu" } else { "aarch64-unknown-linux-gnu" }
     }
 
+    /// Returns the features of the package `guest`.
+    pub(crate) fn guest_features(self) -> &'static [&'static str] {
+        if self == Self::Arm64Pages64K { &["--features", "guest/pages-64k"] } else { &[] }
+    }
+
     /// Installs what of Rust is needed for [`Self::rust_target`].
     ///
     /// # Errors

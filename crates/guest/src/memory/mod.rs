@@ -7,4 +7,4 @@ pub mod region;
 pub mod swap;
 
 /// Bytes of a page.
-pub const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = if cfg!(feature = "pages-64k") { 64 << 10 } else { 4 << 10 };

@@ -11,7 +11,7 @@ use super::PAGE_BYTES;
 use super::pagemap::Pagemap;
 
 /// Pages that a page table maps.
-pub const TABLE_PAGES: usize = 512;
+pub const TABLE_PAGES: usize = PAGE_BYTES / size_of::<u64>();
 
 /// An anonymous mapping that begins where a page table does. Unmapped when dropped.
 pub struct Region {

@@ -16,10 +16,10 @@ use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::{meminfo, value};
 
 /// Pages of a process: 64 MiB.
-pub const VICTIM_PAGES: usize = 16 << 10;
+pub const VICTIM_PAGES: usize = (64 << 20) / PAGE_BYTES;
 /// So many bytes of each page are random and the others zero, so that it is compressed to a third and no two
 /// pages are equal. Nothing that is measured decompresses a page: only its size matters.
-const RANDOM_BYTES: usize = 1320;
+const RANDOM_BYTES: usize = PAGE_BYTES * 165 / 512;
 /// Pages of a process that are paged out before those of the next one.
 const TURN_PAGES: usize = 64;
 /// The share in swap may differ from the requested one by so much.

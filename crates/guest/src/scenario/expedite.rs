@@ -31,6 +31,7 @@ use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
 use super::metrics::{median, metric_name};
 use crate::measure::free_memory::{self, Reading, ShortFreeLists};
+use crate::memory::PAGE_BYTES;
 use crate::process::child::{Board, Child};
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Layout, Victim};
@@ -153,9 +154,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 const QUOTA: Duration = Duration::from_millis(10);
 
 /// The memory of a victim that races: four times as much as the kernel frees early at least.
-const RACER: Layout = Layout { pages: 1024, vmas: 1 };
+const RACER: Layout = Layout { pages: (4 << 20) / PAGE_BYTES, vmas: 1 };
 /// With so many pages still mapped the memory was still there: a MiB, and the error of the counter.
-const STILL_THERE_PAGES: u64 = 256 + 128;
+const STILL_THERE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64 + 128;
 /// A racing victim begins to exit by itself at most so long before the kill...
 const EARLIEST_EXIT: Duration = Duration::from_millis(2);
 /// ...and at most so long after it.
@@ -168,7 +169,7 @@ const HOSTILE: &str = "hostile";
 const HOSTILE_BY: [(&str, usize); 2] = [("repeats-foreground", usize::MAX), ("forks-foreground", 1)];
 /// The limited user's processes, and a victim.
 const ATTACKERS: usize = 4;
-const DECOY: Layout = Layout { pages: 512, vmas: 1 };
+const DECOY: Layout = Layout { pages: (2 << 20) / PAGE_BYTES, vmas: 1 };
 /// What this user has of a CPU, per [`PERIOD`].
 const HOSTILE_QUOTA: Duration = Duration::from_millis(5);
 /// For how long others' work is counted beside that.
@@ -414,7 +415,7 @@ impl<'a> Run<'a> {
     }
 
     fn layout(&self) -> Layout {
-        Layout { pages: (self.mib() << 8) / self.case.victims, vmas: VMAS }
+        Layout { pages: (self.mib() << 20) / PAGE_BYTES / self.case.victims, vmas: VMAS }
     }
 
     /// Runs all rounds of all methods, reports them, and returns the rates.

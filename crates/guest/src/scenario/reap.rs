@@ -20,6 +20,7 @@ use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
 use super::metrics::{Metric, median, metric_name};
 use crate::measure::free_memory::{self, Reading, ShortFreeLists};
+use crate::memory::PAGE_BYTES;
 use crate::process;
 use crate::process::victim::{self, Layout, Released, Victim};
 use crate::system::cgroup::TemporaryCgroup;
@@ -254,7 +255,7 @@ impl Options {
     }
 
     fn layout(&self, vmas: usize) -> Layout {
-        Layout { pages: (self.mib << 8) as usize, vmas }
+        Layout { pages: self.bytes() as usize / PAGE_BYTES, vmas }
     }
 }
 

@@ -133,12 +133,13 @@ fn common(ctx: &Context) -> Result<Common> {
 /// Builds the static programs for the guest and returns their folder. They have their own target folder
 /// because their flags differ, and because a cargo that runs this lab may have locked the usual one.
 pub(crate) fn build_guest(ctx: &Context) -> Result<PathBuf> {
-    build_static(ctx, "release", &["init", "guest", "memreap"], "building the guest's programs")
+    let packages = ["init", "guest", "memreap"];
+    build_static(ctx, "release", &packages, ctx.arch.guest_features(), "building the guest's programs")
 }
 
 /// Builds memreap with the profile of its package (optimised for memory use), but static; returns its folder.
 pub(crate) fn build_packaged(ctx: &Context) -> Result<PathBuf> {
-    build_static(ctx, "dist", &["memreap"], "building memreap as it is packaged")
+    build_static(ctx, "dist", &["memreap"], &[], "building memreap as it is packaged")
 }
 
 /// Builds the program `name` of the crate of that name on crates.io, static as well, unless that was done before;
@@ -167,7 +168,13 @@ fn cargo(ctx: &Context, subcommand: &str) -> Command {
     cargo
 }
 
-fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> Result<PathBuf> {
+fn build_static(
+    ctx: &Context,
+    profile: &str,
+    packages: &[&str],
+    features: &[&str],
+    what: &str,
+) -> Result<PathBuf> {
     let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
     host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
@@ -176,6 +183,7 @@ fn build_static(ctx: &Context, profile: &str, packages: &[&str], what: &str) -> 
     cargo
         .args(["--locked", "--profile", profile])
         .args(packages.iter().flat_map(|package| ["--package", package]))
+        .args(features)
         .args(["--target", ctx.arch.rust_target(), "--manifest-path"])
         .arg(ctx.in_repo("Cargo.toml"))
         .arg("--target-dir")

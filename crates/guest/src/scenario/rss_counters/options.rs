@@ -3,6 +3,7 @@
 
 use anyhow::{Result, ensure};
 
+use crate::memory::PAGE_BYTES;
 use crate::scenario::arguments::Arguments;
 
 /// The arguments of all parts.
@@ -29,7 +30,7 @@ impl Options {
 
     /// Pages that a round touches.
     pub fn pages(&self) -> usize {
-        self.mib << 8
+        (self.mib << 20) / PAGE_BYTES
     }
 
     /// Rounds of forks, execs and threads.
