@@ -18,7 +18,7 @@
 //! [[table]]
 //! name = "architectures"
 //! column = [{ label = "x86-64" }, { label = "arm64", folder = "arm64" }]  # a column of ratios each, from the
-//!                                # files of that name in docs/results and docs/results/arm64
+//!                                # files of that name in docs/results and, if there is one, docs/results/arm64
 //!
 //! [[table]]
 //! name = "face-off"
@@ -196,6 +196,10 @@ fn ratios(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> 
         let mut cells = Vec::new();
         for column in &table.column {
             let name = column.folder.join(file_name(table, row)?).display().to_string();
+            if !column.folder.as_os_str().is_empty() && !repo.join(RESULTS_FOLDER).join(&name).exists() {
+                cells.push("not measured".to_owned());
+                continue;
+            }
             let results = read_results(&name, repo, files)?;
             let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
             let [base, changed, ratio, _] = cells_of(metric);

@@ -161,7 +161,7 @@ const SCENARIOS: &[Scenario] = &[
             Run {
                 mode: Mode::Icount,
                 cpus: 1,
-                mem_mib: 512,
+                mem_mib: 640,
                 timeout: DEFAULT_TIMEOUT,
                 args: &["icount"],
                 cmdline: "",
