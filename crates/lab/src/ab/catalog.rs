@@ -284,7 +284,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "memcg-exit",
         about: "a job of 1,000 threads, swapped out, dies in a cgroup at its limit: how long, and who waits",
-        controls: &[ControlKernel::changed("memreap-off", "memreap.memcg_exit=0")],
+        controls: &[ControlKernel::changed("memreap-others", "memreap.memcg_exit=0")],
         runs: &[
             Run {
                 mode: Mode::Icount,

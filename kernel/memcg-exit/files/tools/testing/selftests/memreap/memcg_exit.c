@@ -89,14 +89,13 @@ static bool request(struct victim *v)
 
 /* Returns how often the OOM killer was asked for when a job of threads died. */
 static long kill_threads(struct __test_metadata *_metadata,
-			 FIXTURE_DATA(exit) *self, const char *name)
+			 struct victim *victim, const char *cgroup)
 {
-	const char *cgroup = cgroup_path(&self->cgroups, name);
 	struct victim_ops ops = { (void *)cgroup, start_threads, take };
 	long limit, peak;
 
 	ASSERT_EQ(mkdir(cgroup, 0700), 0);
-	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_EQ(victim_start(victim, &ops), GOOD);
 	/* As much as possible: EAGAIN says that it was not all. */
 	for (int i = 0; i < 10; i++)
 		cgroup_write_number(cgroup, "memory.reclaim",
@@ -104,17 +103,17 @@ static long kill_threads(struct __test_metadata *_metadata,
 	ASSERT_GE(cgroup_read(cgroup, "memory.swap.current", NULL),
 		  NR_THREADS * PAGE);
 	ASSERT_EQ(cgroup_write(cgroup, "memory.swap.max", "0"), 0);
-	ASSERT_EQ(victim_check(&self->victim), GOOD);
+	ASSERT_EQ(victim_check(victim), GOOD);
 	limit = cgroup_memory(cgroup);
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", limit), 0);
 	ASSERT_EQ(cgroup_read(cgroup, "memory.events", "oom "), 0);
 
-	ASSERT_TRUE(request(&self->victim));
-	EXPECT_TRUE(pidfd_exits(self->victim.pidfd, PATIENCE));
+	ASSERT_TRUE(request(victim));
+	EXPECT_TRUE(pidfd_exits(victim->pidfd, PATIENCE));
 	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 1);
 	peak = cgroup_read(cgroup, "memory.peak", NULL);
 	EXPECT_LE(peak, limit + limit / RESERVE_DIVISOR);
-	victim_end(&self->victim);
+	victim_end(victim);
 
 	return cgroup_read(cgroup, "memory.events", "oom ");
 }
@@ -126,9 +125,11 @@ TEST_F_TIMEOUT(exit, does_not_wait_for_the_oom_killer, LIMIT)
 	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
 			       "+memory"), 0);
 	ASSERT_TRUE(write_file(SWITCH, "N"));
-	without = kill_threads(_metadata, self, "without");
+	without = kill_threads(_metadata, &self->victim,
+			       cgroup_path(&self->cgroups, "without"));
 	ASSERT_TRUE(write_file(SWITCH, "Y"));
-	with = kill_threads(_metadata, self, "with");
+	with = kill_threads(_metadata, &self->victim,
+			    cgroup_path(&self->cgroups, "with"));
 
 	TH_LOG("%ld times of %d threads, %ld with the switch off", with,
 	       NR_THREADS, without);
