@@ -218,11 +218,8 @@ fn ratio_cell(
     let results = read_results(&name, repo, files)?;
     let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
     let [base, changed, ratio, _] = cells_of(metric);
-    Ok(match ratio.as_str() {
-        "" => format!("{base} to {changed}"),
-        _ if metric.ratio < 1.0 => format!("**{ratio}**"),
-        _ => ratio,
-    })
+    let text = if ratio.is_empty() { format!("{base} to {changed}") } else { ratio };
+    Ok(if metric.ratio < 1.0 { format!("**{text}**") } else { text })
 }
 
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
