@@ -23,7 +23,7 @@ use crate::memory::swap::Area;
 use crate::process::child::{Board, Child};
 use crate::process::foreground::{Work, Worker};
 use crate::system::cgroup::TemporaryCgroup;
-use crate::system::clock;
+use crate::system::{clock, counters};
 use init::report::{Better, Reporter};
 
 /// `memcg-exit [icount] [case=NAME] [threads=N] [rounds=N]`
@@ -228,11 +228,6 @@ impl Job {
 
     /// Has it killed, and waits until its memory is back.
     fn die(self, killer: Killer) -> Result<Round> {
-        let oom_calls = || -> Result<u64> {
-            let events = self.group.get("memory.events")?;
-            let line = events.lines().find_map(|line| line.strip_prefix("oom "));
-            Ok(line.context("memory.events has no oom")?.parse()?)
-        };
         let pidfd = pidfd_open(self.child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
         let read = || {
             let gone = self.child.has_ended()?;
@@ -260,10 +255,11 @@ impl Job {
         let since = |what: &dyn Fn(&Reading) -> bool| {
             readings.iter().find(|r| r.at > start && what(r)).map(|r| r.at - start)
         };
+        let events = self.group.get("memory.events")?;
         let round = Round {
             gone: since(&|r| r.gone).context("the job did not end")?,
             back: since(&back).context("its memory did not come back")?,
-            oom_calls: oom_calls()?,
+            oom_calls: counters::value(&events, "oom ").context("memory.events has no oom")?,
         };
         self.child.wait()?;
         Ok(round)

@@ -25,7 +25,7 @@ use crate::process::victim::mrelease;
 use crate::system::{clock, sched};
 use init::report::{Better, Reporter};
 
-/// `storm-phone [icount] [rounds=N]`
+/// `storm-phone [rounds=N]`
 pub struct StormPhone;
 
 const APPS: usize = 15;
