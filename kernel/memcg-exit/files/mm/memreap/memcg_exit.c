@@ -32,14 +32,14 @@ DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
  *
  * Others charge at the same time: each CPU may exceed this by @nr_pages.
  */
-bool memreap_memcg_has_reserve(const struct page_counter *counter,
+bool memreap_memcg_has_reserve(struct page_counter *counter,
 			       unsigned long nr_pages)
 {
 	for (; counter; counter = counter->parent) {
 		unsigned long max = READ_ONCE(counter->max);
 
 		/* PAGE_COUNTER_MAX is far from an overflow. */
-		if (atomic_long_read(&counter->usage) + nr_pages >
+		if (page_counter_read(counter) + nr_pages >
 		    max + max / RESERVE_DIVISOR)
 			return false;
 	}
@@ -52,7 +52,7 @@ bool memreap_memcg_has_reserve(const struct page_counter *counter,
  * @counter: the lowest counter without room
  * @nr_pages: how much is to be charged
  */
-bool memreap_memcg_exit(const struct page_counter *counter,
+bool memreap_memcg_exit(struct page_counter *counter,
 			unsigned long nr_pages)
 {
 	bool may = memreap_memcg_has_reserve(counter, nr_pages);

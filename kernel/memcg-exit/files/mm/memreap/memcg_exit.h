@@ -12,16 +12,16 @@ struct page_counter;
 
 DECLARE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
-bool memreap_memcg_has_reserve(const struct page_counter *counter,
+bool memreap_memcg_has_reserve(struct page_counter *counter,
 			       unsigned long nr_pages);
-bool memreap_memcg_exit(const struct page_counter *counter,
+bool memreap_memcg_exit(struct page_counter *counter,
 			unsigned long nr_pages);
 
 /*
  * In try_charge_memcg(), if @counter does not have room for @nr_pages. For
  * processes that die as a whole: what one thread of many reads back stays.
  */
-static inline bool memcg_exit_may_exceed(const struct page_counter *counter,
+static inline bool memcg_exit_may_exceed(struct page_counter *counter,
 					 unsigned long nr_pages)
 {
 	return static_branch_likely(&memreap_memcg_exit_key) &&
@@ -32,7 +32,7 @@ static inline bool memcg_exit_may_exceed(const struct page_counter *counter,
 
 #else
 
-static inline bool memcg_exit_may_exceed(const struct page_counter *counter,
+static inline bool memcg_exit_may_exceed(struct page_counter *counter,
 					 unsigned long nr_pages)
 {
 	return false;

@@ -10,7 +10,7 @@
 
 TRACE_EVENT(memreap_memcg_exit,
 
-	TP_PROTO(const struct page_counter *counter, unsigned long nr_pages,
+	TP_PROTO(struct page_counter *counter, unsigned long nr_pages,
 		 bool may),
 
 	TP_ARGS(counter, nr_pages, may),
@@ -23,7 +23,7 @@ TRACE_EVENT(memreap_memcg_exit,
 	),
 
 	TP_fast_assign(
-		__entry->usage = atomic_long_read(&counter->usage);
+		__entry->usage = page_counter_read(counter);
 		__entry->max = READ_ONCE(counter->max);
 		__entry->nr_pages = nr_pages;
 		__entry->may = may;
