@@ -2,8 +2,6 @@
 //! A load in the guest: its processes, and when it is over.
 
 use std::os::fd::OwnedFd;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
@@ -138,21 +136,12 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Has the kernel reclaim what it can of an app's memory. That is never all of it: a living process needs
-/// some.
+/// Has the kernel reclaim what it can of an app's memory.
 fn swap_out(cgroup: &Cgroup) -> Result<()> {
     const TRIES: usize = 5;
-    const RETRY_INTERVAL: Duration = Duration::from_millis(10);
     // Without swap there is nothing to try.
     if counters::meminfo("SwapTotal:")? == 0 {
         return Ok(());
     }
-    for _ in 0..TRIES {
-        let bytes = usize::try_from(cgroup.number("memory.current")?)?;
-        if cgroup.reclaim(bytes)? {
-            break;
-        }
-        thread::sleep(RETRY_INTERVAL);
-    }
-    Ok(())
+    cgroup.reclaim_all(TRIES)
 }

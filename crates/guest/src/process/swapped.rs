@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Processes to be killed whose memory is mostly in swap.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io, iter, ops::Range, ptr, thread};
 
@@ -82,16 +82,14 @@ impl Victims {
         let mut victims = Vec::new();
         for i in 0..count {
             let group = TemporaryCgroup::new(&format!("swapped-{i}"), "memory")?;
-            group.join()?;
-            let child = Child::fork(|| {
+            let life = || {
                 memory.fill(i as u64)?;
                 ready.set(i, 1);
                 loop {
                     thread::park();
                 }
-            });
-            group.leave()?;
-            let child = child?;
+            };
+            let child = group.within(|| Child::fork(life))?;
             let pidfd = pidfd_open(child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
             victims.push(Victim { child, pidfd, group });
         }
@@ -131,6 +129,11 @@ impl Victims {
     /// The processes' IDs.
     pub fn pids(&self) -> Vec<i32> {
         self.victims.iter().map(|m| m.child.pid().as_raw_pid()).collect()
+    }
+
+    /// The processes' pidfds.
+    pub fn pidfds(&self) -> impl DoubleEndedIterator<Item = BorrowedFd<'_>> {
+        self.victims.iter().map(|victim| victim.pidfd.as_fd())
     }
 
     /// Sends SIGKILL to all of them.

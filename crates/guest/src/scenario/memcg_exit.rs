@@ -42,8 +42,8 @@ const CASES: [(&str, Killer); 2] = [("killed", Killer::Process), ("oom", Killer:
 
 /// The metrics of a round, and their units.
 const METRICS: [(Metric<Round>, &str); 3] = [
-    (("gone-ms", |r| r.gone as f64 / 1e6), "ms"),
-    (("memory-95-ms", |r| r.back as f64 / 1e6), "ms"),
+    (("gone-ms", |r| clock::ms(r.gone)), "ms"),
+    (("memory-95-ms", |r| clock::ms(r.back)), "ms"),
     (("oom-calls", |r| r.oom_calls as f64), "count"),
 ];
 /// What a neighbour gets done, in percent of what it does beside an idle job.
@@ -56,7 +56,7 @@ const STACK_BYTES: usize = 64 << 10;
 const RESIDENT_BYTES: usize = 64 << 20;
 const SWAP_BYTES: u64 = 1 << 30;
 /// How often the kernel is asked to swap all of a job out.
-const RECLAIM_TRIES: u32 = 20;
+const RECLAIM_TRIES: usize = 20;
 /// How often the job's memory is read.
 const READING_INTERVAL: Duration = Duration::from_millis(1);
 /// The part of a job's memory that may be left when it is back.
@@ -133,25 +133,20 @@ impl Options {
 fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
     // With a cgroup of its own it has as much of the CPUs as the job has.
     let group = TemporaryCgroup::new("neighbour", "cpu")?;
-    group.join()?;
-    let worker = Worker::start(Work::Allocate);
-    group.leave()?;
-    let worker = worker?;
+    let worker = group.within(|| Worker::start(Work::Allocate))?;
     let alone = clock::now();
     thread::sleep(NEIGHBOUR_WINDOW);
     let start = clock::now();
     job.die(killer)?;
     let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
     // A step that has begun by then is to be noted.
-    while clock::now() < end + u64::try_from(STEP_LIMIT.as_nanos())? {
-        thread::sleep(READING_INTERVAL);
-    }
+    clock::sleep_until(end + u64::try_from(STEP_LIMIT.as_nanos())?)?;
     let steps = worker.end(alone, end)?;
     let before = steps_until(&steps, start - alone);
     Ok(100.0 * (steps.len() - before) as f64 / before as f64)
 }
 
-/// Returns how many steps of these nanoseconds are done after `time`.
+/// Returns how many steps that take so many nanoseconds each are done by `time`.
 fn steps_until(steps: &[u64], time: u64) -> usize {
     let mut at = 0;
     steps
@@ -203,17 +198,10 @@ impl Job {
     fn start(threads: usize) -> Result<Self> {
         let group = TemporaryCgroup::new("job", "memory")?;
         let board = Board::new(2)?;
-        group.join()?;
-        let child = Child::fork(|| live(&board, threads));
-        group.leave()?;
-        let child = child?;
+        let child = group.within(|| Child::fork(|| live(&board, threads)))?;
         let ready = |count| child.wait_until(|| board.get(READY) == count);
         ready(threads as u64)?;
-        for _ in 0..RECLAIM_TRIES {
-            if group.reclaim(usize::try_from(group.number("memory.current")?)?)? {
-                break;
-            }
-        }
+        group.reclaim_all(RECLAIM_TRIES)?;
         let swapped = group.number("memory.swap.current")?;
         let least = (threads * THREAD_BYTES) as u64;
         ensure!(swapped >= least, "only {swapped} bytes of the job are in swap, not {least}");

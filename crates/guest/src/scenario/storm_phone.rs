@@ -4,13 +4,12 @@
 //! lmkd does ends applications one by one until it has that. How long does the camera wait, how many
 //! frames of the foreground are late, and how many applications had to die?
 
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 
 use super::arguments::Arguments;
 use super::interface::Scenario;
@@ -52,9 +51,9 @@ const WARM_UP_FRAMES: u64 = 10;
 
 /// The metrics of a round, and their units.
 const METRICS: [(Metric<Round>, &str); 4] = [
-    (("camera-ms", |r| r.camera as f64 / 1e6), "ms"),
+    (("camera-ms", |r| clock::ms(r.camera)), "ms"),
     // Without the time in which memory is zeroed and mapped, which nobody can save it.
-    (("camera-wait-ms", |r| r.camera.saturating_sub(r.alone) as f64 / 1e6), "ms"),
+    (("camera-wait-ms", |r| clock::ms(r.camera.saturating_sub(r.alone))), "ms"),
     (("late-frames", |r| r.late as f64), "count"),
     (("kills", |r| r.kills as f64), "count"),
 ];
@@ -173,25 +172,20 @@ struct Killer {
 
 impl Killer {
     fn start(apps: &Victims) -> Result<Self> {
-        let open = |pid| -> Result<OwnedFd> {
-            let pid = Pid::from_raw(pid).context("no PID")?;
-            pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")
-        };
-        let apps = apps.pids().into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let board = Board::new(2)?;
         let child = Child::fork(|| {
             sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
             while board.get(GO) == 0 {
                 thread::sleep(KILLER_INTERVAL);
             }
-            for app in apps.iter().rev() {
+            for app in apps.pidfds().rev() {
                 while free_memory::free() >= KILL_BELOW_BYTES {
                     thread::sleep(KILLER_INTERVAL);
                 }
                 board.add(KILLS, 1);
                 pidfd_send_signal(app, Signal::KILL).context("pidfd_send_signal")?;
-                mrelease(app.as_fd()).context("process_mrelease")?;
-                poll(&mut [PollFd::new(app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
+                mrelease(app).context("process_mrelease")?;
+                poll(&mut [PollFd::new(&app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
             }
             loop {
                 thread::park();
@@ -224,7 +218,7 @@ impl Foreground {
                 while due <= clock::now() {
                     due += FRAME_NS;
                 }
-                thread::sleep(Duration::from_nanos(due.saturating_sub(clock::now())));
+                clock::sleep_until(due)?;
             }
             anyhow::bail!("{most} frames were not enough")
         })?;

@@ -3,7 +3,8 @@
 
 use std::fs::{self, File};
 use std::ops::Deref;
-use std::{io, process};
+use std::time::Duration;
+use std::{io, process, thread};
 
 use anyhow::{Context as _, Result};
 use rustix::process::Pid;
@@ -104,6 +105,33 @@ impl Cgroup {
     pub fn leave(&self) -> Result<()> {
         let procs = format!("{ROOT}/cgroup.procs");
         fs::write(&procs, process::id().to_string()).context(procs)
+    }
+
+    /// Has `start` fork processes that are in the cgroup; afterwards this one is in the root, also if that fails.
+    ///
+    /// # Errors
+    /// When the kernel refuses to move this process, and those of `start`.
+    pub fn within<T>(&self, start: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.join()?;
+        let started = start();
+        self.leave()?;
+        started
+    }
+
+    /// Asks the kernel to reclaim all of the cgroup's memory, so often until it has. That is never all of a
+    /// living process: it needs some.
+    ///
+    /// # Errors
+    /// Those of [`Cgroup::reclaim`], and when memory.current cannot be read.
+    pub fn reclaim_all(&self, tries: usize) -> Result<()> {
+        const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+        for _ in 0..tries {
+            if self.reclaim(usize::try_from(self.number("memory.current")?)?)? {
+                break;
+            }
+            thread::sleep(RETRY_INTERVAL);
+        }
+        Ok(())
     }
 
     /// Asks the kernel to reclaim so many bytes of the cgroup's memory. Returns whether it reclaimed all
