@@ -9,7 +9,7 @@ use std::{thread, time::Duration};
 use anyhow::{Context as _, Result, bail};
 
 use protocol::line;
-use protocol::results::{Message, PORT, Sample};
+use protocol::results::{Message, PORT, Sample, Series};
 
 use crate::port;
 
@@ -95,6 +95,11 @@ impl Reporter {
         } else {
             self.note(&format!("{metric}: not a finite number ({value}), not reported"));
         }
+    }
+
+    /// Sends how something developed in this boot: times in milliseconds and values.
+    pub fn series(&mut self, what: &str, points: Vec<[f64; 2]>) {
+        self.send(&Message::Series(Series { what: what.to_owned(), points }));
     }
 
     /// Sends a remark for the reader of the results.

@@ -25,7 +25,9 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
-//! `lab report --documents` writes the tables. A test of the lab fails if a table differs from the files.
+//! Scenarios that say how things develop are drawn in `docs/results/SCENARIO-MODE.svg`.
+//!
+//! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -35,6 +37,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::ab::picture;
 use crate::ab::results::{Metric, Results};
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
@@ -122,6 +125,14 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             table.name
         );
     }
+    for results in files.values() {
+        for picture in &results.pictures {
+            let path = repo.join(RESULTS_FOLDER).join(format!("{}-{}.svg", picture.scenario, picture.mode));
+            if let Some(text) = picture::file(&results.meta, picture) {
+                update(path, text, &mut outdated);
+            }
+        }
+    }
     for entry in fs::read_dir(repo.join(RESULTS_FOLDER))
         .with_context(|| repo.join(RESULTS_FOLDER).display().to_string())?
     {
@@ -150,15 +161,20 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Adds a file to `outdated` if it differs from `text`.
+fn update(path: PathBuf, text: String, outdated: &mut Vec<Outdated>) {
+    if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+        outdated.push(Outdated { path, text });
+    }
+}
+
 /// Returns the table of a face-off in Markdown. The picture beside its file, `.svg`, is added to `outdated` if it
 /// differs.
 fn faceoff(path: &Path, outdated: &mut Vec<Outdated>) -> Result<String> {
     let summary: Summary = serde_json::from_str(&read(path)?).with_context(|| path.display().to_string())?;
     let picture = path.with_extension("svg");
     let text = plots::overview(&summary).context("no cell that could be drawn")? + "\n";
-    if fs::read_to_string(&picture).ok().as_ref() != Some(&text) {
-        outdated.push(Outdated { path: picture, text });
-    }
+    update(picture, text, outdated);
     Ok(tables::markdown(&summary))
 }
 

@@ -44,6 +44,8 @@ pub enum Message {
     },
     /// The value of a metric in this boot.
     Sample(Sample),
+    /// How something developed in this boot.
+    Series(Series),
     /// A note for the reader of the results.
     Note(String),
     /// What the guest is doing: shown while it runs, but not stored.
@@ -70,6 +72,16 @@ pub struct Sample {
     pub value: f64,
 }
 
+/// How something developed in a boot. It is for a picture; no statistics are made of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// What developed, for example `frames that are late`.
+    pub what: String,
+    /// Times in milliseconds, in ascending order, and values. They are joined by lines.
+    pub points: Vec<[f64; 2]>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +97,10 @@ mod tests {
             (
                 Message::Sample(sample),
                 r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":0.1}}"#,
+            ),
+            (
+                Message::Series(Series { what: "MiB".into(), points: vec![[0.0, 1.5]] }),
+                r#"{"series":{"what":"MiB","points":[[0.0,1.5]]}}"#,
             ),
             (Message::Note("x".into()), r#"{"note":"x"}"#),
             (Message::Exit(-1), r#"{"exit":-1}"#),

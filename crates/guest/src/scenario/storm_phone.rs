@@ -31,7 +31,7 @@ const APPS: usize = 15;
 /// What each of them has in zram.
 const LAYOUT: Layout = Layout { share: 65, scattered: false };
 const SWAP_BYTES: u64 = 1 << 30;
-const CAMERA_BYTES: usize = 256 << 20;
+const CAMERA_MIB: usize = 256;
 /// What is free when the camera starts.
 const FREE_BYTES: u64 = 96 << 20;
 /// The killer ends an application while less than this is free. It is above the kernel's own watermarks.
@@ -48,6 +48,8 @@ const FRAME_BYTES: usize = 8 << 20;
 const FRAMES: u64 = 120;
 /// Frames before that.
 const WARM_UP_FRAMES: u64 = 10;
+/// How much longer than all that happens the picture is.
+const PICTURE_MARGIN_NS: u64 = 50_000_000;
 
 /// The metrics of a round, and their units.
 const METRICS: [(Metric<Round>, &str); 4] = [
@@ -76,6 +78,9 @@ impl Scenario for StormPhone {
             out.progress(&format!("round {}", i + 1));
             rounds.push(round(out)?);
         }
+        if let Some(first) = rounds.first() {
+            first.draw(out);
+        }
         for ((name, value), unit) in METRICS {
             out.sample(name, unit, Better::Lower, median(rounds.iter().map(value)));
         }
@@ -102,10 +107,31 @@ struct Round {
     alone: u64,
     late: u64,
     kills: u64,
+    /// What happened when, in nanoseconds from the start of the camera, and how many at once: MiB that it got,
+    /// frames that were late, applications that were killed.
+    events: [(&'static str, Vec<(u64, u64)>); 3],
+}
+
+impl Round {
+    /// Sends how the events add up over time.
+    fn draw(&self, out: &mut Reporter) {
+        let all = self.events.iter().flat_map(|(_, events)| events);
+        let end = all.map(|&(at, _)| at).max().unwrap_or(0) + PICTURE_MARGIN_NS;
+        for (what, events) in &self.events {
+            let (mut sum, mut points) = (0, vec![[0.0, 0.0]]);
+            for &(at, count) in events {
+                points.push([clock::ms(at), sum as f64]);
+                sum += count;
+                points.push([clock::ms(at), sum as f64]);
+            }
+            points.push([clock::ms(end), sum as f64]);
+            out.series(what, points);
+        }
+    }
 }
 
 fn round(out: &mut Reporter) -> Result<Round> {
-    let alone = Camera::start()?.take()?;
+    let alone = Camera::start()?.take()?.0;
     let apps = Victims::start(APPS, LAYOUT).context("applications")?;
     let foreground = Foreground::start()?;
     let camera = Camera::start()?;
@@ -117,13 +143,20 @@ fn round(out: &mut Reporter) -> Result<Round> {
     killer.board.set(GO, 1);
     foreground.wait_for(WARM_UP_FRAMES)?;
     let (start, first) = (clock::now(), foreground.frames());
-    let taken = camera.take()?;
+    let (taken, arrivals) = camera.take()?;
     foreground.wait_for(first + FRAMES)?;
     let late = foreground.late(start)?;
     let kills = killer.board.get(KILLS);
+    let kill_times = (0..kills as usize).map(|i| killer.board.get(KILL_TIMES + i));
     out.note(&format!("{} MiB were taken by others", spare >> 20));
     ensure!(kills > 0, "nobody had to die: the camera had {} MiB", free_memory::free() >> 20);
-    Ok(Round { camera: taken, alone, late, kills })
+    let events = [
+        ("MiB that the camera has", arrivals.into_iter().map(|at| (at - start, 1)).collect()),
+        ("late frames of the foreground", late.iter().map(|&(at, missed)| (at - start, missed)).collect()),
+        ("applications killed", kill_times.map(|at| (at.saturating_sub(start), 1)).collect()),
+    ];
+    let late = late.iter().map(|&(_, missed)| missed).sum();
+    Ok(Round { camera: taken, alone, late, kills, events })
 }
 
 /// A process that takes much memory when it is told to.
@@ -132,22 +165,25 @@ struct Camera {
     board: Board,
 }
 
-/// Cells of boards: begin; when it had its memory; applications that were killed.
+/// Cells of boards: begin; when each MiB was there; applications that were killed, and when.
 const GO: usize = 0;
-const DONE: usize = 1;
+const ARRIVALS: usize = 1;
 const KILLS: usize = 1;
+const KILL_TIMES: usize = 2;
 
 impl Camera {
     fn start() -> Result<Self> {
-        let board = Board::new(2)?;
+        let board = Board::new(ARRIVALS + CAMERA_MIB)?;
         let child = Child::fork(|| {
-            let pages = CAMERA_BYTES / PAGE_BYTES;
-            let memory = Region::new(pages)?;
+            let pages = (1 << 20) / PAGE_BYTES;
+            let memory = Region::new(CAMERA_MIB * pages)?;
             while board.get(GO) == 0 {
                 thread::sleep(Duration::from_micros(200));
             }
-            memory.touch(0..pages);
-            board.set(DONE, clock::now());
+            for mib in 0..CAMERA_MIB {
+                memory.touch(mib * pages..(mib + 1) * pages);
+                board.set(ARRIVALS + mib, clock::now());
+            }
             loop {
                 thread::park();
             }
@@ -155,12 +191,13 @@ impl Camera {
         Ok(Self { child, board })
     }
 
-    /// Returns how long it took, in nanoseconds.
-    fn take(&self) -> Result<u64> {
+    /// Returns how long it took, in nanoseconds, and when each MiB was there.
+    fn take(&self) -> Result<(u64, Vec<u64>)> {
         let start = clock::now();
         self.board.set(GO, 1);
-        self.child.wait_until(|| self.board.get(DONE) > 0)?;
-        Ok(self.board.get(DONE) - start)
+        let last = ARRIVALS + CAMERA_MIB - 1;
+        self.child.wait_until(|| self.board.get(last) > 0)?;
+        Ok((self.board.get(last) - start, (ARRIVALS..=last).map(|i| self.board.get(i)).collect()))
     }
 }
 
@@ -172,17 +209,18 @@ struct Killer {
 
 impl Killer {
     fn start(apps: &Victims) -> Result<Self> {
-        let board = Board::new(2)?;
+        let board = Board::new(KILL_TIMES + APPS)?;
         let child = Child::fork(|| {
             sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
             while board.get(GO) == 0 {
                 thread::sleep(KILLER_INTERVAL);
             }
-            for app in apps.pidfds().rev() {
+            for (i, app) in apps.pidfds().rev().enumerate() {
                 while free_memory::free() >= KILL_BELOW_BYTES {
                     thread::sleep(KILLER_INTERVAL);
                 }
-                board.add(KILLS, 1);
+                board.set(KILL_TIMES + i, clock::now());
+                board.set(KILLS, i as u64 + 1);
                 pidfd_send_signal(app, Signal::KILL).context("pidfd_send_signal")?;
                 mrelease(app).context("process_mrelease")?;
                 poll(&mut [PollFd::new(&app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
@@ -233,12 +271,13 @@ impl Foreground {
         self.child.wait_until(|| self.frames() >= frames)
     }
 
-    /// Returns how many frames were missed since `start`.
-    fn late(&self, start: u64) -> Result<u64> {
+    /// Returns when frames came after `start` that were late, and how many were missed before each.
+    fn late(&self, start: u64) -> Result<Vec<(u64, u64)>> {
         let count = usize::try_from(self.frames())?;
         let times: Vec<u64> = (1..=count).map(|i| self.board.get(i)).collect();
         let first = times.iter().rposition(|&at| at <= start).context("no frame before the camera")?;
-        Ok(times[first..].windows(2).map(|pair| missed(pair[1] - pair[0])).sum())
+        let late = times[first..].windows(2).map(|pair| (pair[1], missed(pair[1] - pair[0])));
+        Ok(late.filter(|&(_, missed)| missed > 0).collect())
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 
+use crate::ab::picture;
 use crate::ab::results::{AaControl, Metric, Results, RunMeta};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::{explanation, group_name};
@@ -43,6 +44,7 @@ pub fn html(results: &Results) -> String {
     );
     page += &headline(results);
     page += "</header>\n<main>\n";
+    page += &pictures(results);
     page += &overview(results);
     page += &plots(results);
     page += &method(results);
@@ -108,6 +110,24 @@ fn mention(results: &Results, metric: &Metric) -> String {
         escape(&metric.unit),
         factor(metric.ratio),
     )
+}
+
+/// Renders what happened over time in scenarios that say it: a picture of one guest of each, and a sentence.
+fn pictures(results: &Results) -> String {
+    let mut out = String::new();
+    for (i, picture) in results.pictures.iter().enumerate() {
+        let is_first = results.pictures[..i].iter().all(|other| other.scenario != picture.scenario);
+        let Some(svg) = picture::svg(&results.meta, picture).filter(|_| is_first) else { continue };
+        let figures: Vec<String> =
+            results.metrics.iter().filter(|m| picture.is_of(m)).map(|m| mention(results, m)).collect();
+        out += &format!(
+            "<section>\n<h2>{0}</h2>\n<p>{0}, {1}: {2}. Below, the first boot of each arm.</p>\n{svg}</section>\n",
+            escape(&picture.scenario),
+            escape(&picture.mode),
+            figures.join("; ")
+        );
+    }
+    out
 }
 
 /// Renders the table of all metrics, with the ratios on a common scale.

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use protocol::results::Better;
+use protocol::results::{Better, Series};
 
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
@@ -27,6 +27,34 @@ pub struct Results {
     pub meta: Meta,
     /// One entry per scenario, guest and metric, in the order in which they were measured.
     pub metrics: Vec<Metric>,
+    /// One entry per scenario and guest that says how things develop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pictures: Vec<Picture>,
+}
+
+/// How things developed in the first boot of each arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Picture {
+    /// The scenario's name.
+    pub scenario: String,
+    /// `multi` or `icount`.
+    pub mode: String,
+    /// As in [`Metric`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// The base arm.
+    pub stock: Vec<Series>,
+    /// The changed arm.
+    pub memreap: Vec<Series>,
+}
+
+impl Picture {
+    /// Whether a metric is of the same scenario and guest.
+    #[must_use]
+    pub fn is_of(&self, metric: &Metric) -> bool {
+        (self.scenario == metric.scenario && self.cpus == metric.cpus)
+            && metric.mode.as_ref() == Some(&self.mode)
+    }
 }
 
 /// The conditions of a comparison.
@@ -535,6 +563,7 @@ pub(crate) mod fixture {
                     ),
                 },
             ],
+            pictures: Vec::new(),
         }
     }
 

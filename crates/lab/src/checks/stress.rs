@@ -595,6 +595,7 @@ mod tests {
         let boot = Boot {
             outcome,
             samples: Vec::new(),
+            series: Vec::new(),
             notes: Vec::new(),
             release: None,
             console_log: PathBuf::from("/none/console.log"),

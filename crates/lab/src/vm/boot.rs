@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use protocol::results::{self, Message, Sample};
+use protocol::results::{self, Message, Sample, Series};
 
 use crate::arch::Arch;
 use crate::content::Content;
@@ -46,6 +46,8 @@ pub struct Boot {
     pub outcome: Outcome,
     /// The values of the metrics.
     pub samples: Vec<Sample>,
+    /// How things developed.
+    pub series: Vec<Series>,
     /// The guest's notes.
     pub notes: Vec<String>,
     /// The kernel's release, if the guest got far enough to report it.
@@ -139,6 +141,7 @@ pub fn boot_with(
         output: Output::follow(&logs, &job.allow)?,
         decoder: Decoder::default(),
         samples: Vec::new(),
+        series: Vec::new(),
         notes: Vec::new(),
         release: None,
         progress: None,
@@ -177,6 +180,7 @@ pub fn boot_with(
     Ok(Boot {
         outcome,
         samples: run.samples,
+        series: run.series,
         notes: run.notes,
         release: run.release,
         console_log: logs.console,
@@ -296,6 +300,7 @@ struct Run {
     output: Output,
     decoder: Decoder,
     samples: Vec<Sample>,
+    series: Vec<Series>,
     notes: Vec<String>,
     release: Option<String>,
     /// The guest's last progress message.
@@ -309,6 +314,7 @@ impl Run {
             match message {
                 Message::Hello { release, .. } => self.release = Some(release),
                 Message::Sample(sample) => self.samples.push(sample),
+                Message::Series(series) => self.series.push(series),
                 Message::Note(text) => self.notes.push(text),
                 Message::Progress(text) => self.progress = Some(text),
                 Message::Out(text) | Message::Err(text) => {
@@ -457,6 +463,7 @@ mod tests {
             output: Output::follow(&logs, &[]).unwrap(),
             decoder: Decoder::default(),
             samples: Vec::new(),
+            series: Vec::new(),
             notes: Vec::new(),
             release: None,
             progress: None,

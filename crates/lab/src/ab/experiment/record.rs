@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::ab::results::RepeatedBoot;
 use crate::host::write_atomically;
 use crate::host::{self, Staging};
-use protocol::results::Sample;
+use protocol::results::{Sample, Series};
 
 /// The content of `boot.json`: a boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,9 @@ pub struct BootRecord {
     pub release: Option<String>,
     /// Its samples.
     pub samples: Vec<Sample>,
+    /// How things developed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
     /// The largest share of the host's CPU time that was stolen meanwhile, as in [`crate::vm::boot::Boot`].
     #[serde(default)]
     pub stolen: Option<f64>,

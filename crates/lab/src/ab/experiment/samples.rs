@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use crate::ab::catalog::{Run, Scenario, mode_name};
 use crate::ab::experiment::order::Role;
-use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Results};
+use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Picture, Results};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
 use crate::ab::verdict::Verdict;
 use crate::format;
-use protocol::results::Sample;
+use protocol::results::{Sample, Series};
 
 /// The samples of one run of a scenario.
 pub(super) struct Group {
@@ -21,6 +21,8 @@ pub(super) struct Group {
     /// The names of the control kernels.
     controls: Vec<String>,
     metrics: Vec<MetricValues>,
+    /// How things developed in the first boot of the base and of the changed arm.
+    series: [Vec<Series>; 2],
 }
 
 /// The values of one metric so far. The arrays are indexed by pair.
@@ -42,6 +44,7 @@ impl Group {
             cpus: scenario.cpus_in_name(run),
             controls: controls.collect(),
             metrics: Vec::new(),
+            series: Default::default(),
         }
     }
 
@@ -60,6 +63,10 @@ impl Group {
                     cpus: metric.cpus,
                     controls: metric.beside.iter().map(|control| control.arm.clone()).collect(),
                     metrics: Vec::new(),
+                    series: (results.pictures.iter())
+                        .find(|picture| picture.is_of(metric))
+                        .map(|p| [p.stock.clone(), p.memreap.clone()])
+                        .unwrap_or_default(),
                 });
             }
             let values = MetricValues {
@@ -162,6 +169,24 @@ impl Group {
         }
         Ok(())
     }
+
+    /// Keeps how things developed, of the first boot of each arm.
+    pub(super) fn keep_first(&mut self, role: Role, series: Vec<Series>) {
+        let kept = match role {
+            Role::Base => &mut self.series[0],
+            Role::Changed => &mut self.series[1],
+            Role::BaseAgain | Role::ControlKernel(_) => return,
+        };
+        if kept.is_empty() {
+            *kept = series;
+        }
+    }
+
+    fn picture(&self) -> Option<Picture> {
+        let [stock, memreap] = self.series.clone();
+        let (scenario, mode, cpus) = (self.scenario.clone(), self.mode.clone(), self.cpus);
+        (!stock.is_empty() && !memreap.is_empty()).then_some(Picture { scenario, mode, cpus, stock, memreap })
+    }
 }
 
 /// Computes the results of all groups. The groups of a partial run have different numbers of pairs, so each
@@ -192,7 +217,7 @@ pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: boo
     let base = meta.arms.first().and_then(|arm| arm.release.clone());
     let kernel = base.unwrap_or_else(|| "of unknown release".to_owned());
     let meta = Meta { kernel, date: utc_now(), partial, ..meta.clone() };
-    Ok(Results { meta, metrics })
+    Ok(Results { meta, metrics, pictures: groups.iter().filter_map(Group::picture).collect() })
 }
 
 fn compare(

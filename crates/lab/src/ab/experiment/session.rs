@@ -88,8 +88,8 @@ impl Session<'_> {
                 Booted { name, repeated: Some(repeated), ..booted }
             }
         };
-        let Boot { release, samples, stolen, .. } = booted.boot.clone();
-        BootRecord { key, release, samples, stolen }.write(&booted.logs)?;
+        let Boot { release, samples, series, stolen, .. } = booted.boot.clone();
+        BootRecord { key, release, samples, series, stolen }.write(&booted.logs)?;
         Ok(booted)
     }
 
@@ -169,6 +169,7 @@ fn boot_of(record: BootRecord, logs: &Path) -> Boot {
     Boot {
         outcome: Outcome::Exit(0),
         samples: record.samples,
+        series: record.series,
         notes: Vec::new(),
         release: record.release,
         console_log: logs.join("console.log"),
@@ -190,7 +191,10 @@ impl Booted {
     /// [`Failure`] if the metrics are not those of the other boots.
     pub(super) fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
         match group.take(role, &self.boot.samples) {
-            Ok(()) => Ok(self.boot.release),
+            Ok(()) => {
+                group.keep_first(role, self.boot.series);
+                Ok(self.boot.release)
+            }
             Err(what) => {
                 record::forget(&self.logs)?;
                 Err(self.failure(Cause::Metrics(what)).into())

@@ -12,7 +12,7 @@ use crate::ab::verdict::Verdict;
 use crate::progress::unpoisoned;
 use crate::vm::channel::Outcome;
 use crate::vm::job::GuestCommand;
-use protocol::results::{Better, Sample};
+use protocol::results::{Better, Sample, Series};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RUNS: [Run; 2] = [
@@ -67,6 +67,7 @@ fn boot(logs: &Path, outcome: Outcome, samples: Vec<Sample>) -> Boot {
     Boot {
         outcome,
         samples,
+        series: Vec::new(),
         notes: Vec::new(),
         release: Some("6.12.117".into()),
         console_log,
@@ -513,7 +514,8 @@ fn run_steadily(f: &Fixture) -> Results {
         let ms = if arm.name == "stock" { 20.0 } else { 10.0 };
         let again = if name.ends_with("stock2") { 0.1 } else { 0.0 };
         let samples = vec![sample("c/time", ms + pair / 10.0 + again), sample("c/const", 7.0)];
-        Ok(boot(logs, Outcome::Exit(0), samples))
+        let series = vec![Series { what: name.to_owned(), points: vec![[0.0, pair]] }];
+        Ok(Boot { series, ..boot(logs, Outcome::Exit(0), samples) })
     })
     .unwrap()
 }
@@ -531,6 +533,10 @@ fn shards_put_together_are_the_whole_comparison() {
     let merged = merge(shards.to_vec()).unwrap();
     assert_eq!(merged.metrics, whole.metrics);
     assert_eq!((merged.meta.pairs, merged.meta.shard), (6, None));
+    assert_eq!(merged.pictures, whole.pictures);
+    let drawn: Vec<[&str; 2]> =
+        whole.pictures.iter().map(|p| [&p.stock[0].what[..], &p.memreap[0].what]).collect();
+    assert_eq!(drawn, [["01-stock", "01-memreap"]; 2], "the first boot of each arm, in each mode");
 
     let error = |shards: &[(PathBuf, Results)]| merge(shards.to_vec()).unwrap_err().to_string();
     assert_eq!(error(&shards[..2]), "shard 2/3 is missing");

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Draws how things developed in the first boot of each arm, as SVG: a chart per series, a line per arm.
+
+use std::fmt::Write as _;
+
+use protocol::results::Series;
+
+use crate::ab::results::{Meta, Picture};
+use crate::format::round;
+use crate::html::{Scale, escape};
+
+/// The width in SVG units, which are CSS pixels at the usual width.
+const WIDTH: f64 = 860.0;
+/// The ends of the charts. The arms' names are to the right of them.
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = WIDTH - 110.0;
+/// The height of a chart, and how far apart two are.
+const CHART_HEIGHT: f64 = 120.0;
+const CHART_DISTANCE: f64 = 172.0;
+/// The top of the first chart.
+const TOP: f64 = 24.0;
+
+const STYLE: &str = "\
+.course text { font: 11px system-ui, -apple-system, \"Segoe UI\", Roboto, sans-serif; fill: #59636e; }
+.course path { fill: none; }
+.course .grid { stroke: #8a94a0; stroke-opacity: .3; }
+.course .stock { stroke: #0067a8; stroke-width: 1.8; stroke-dasharray: 6 3; }
+.course .changed { stroke: #c26a00; stroke-width: 2.2; }
+@media (prefers-color-scheme: dark) {
+  .course text { fill: #a3aeba; }
+  .course .stock { stroke: #5cb8f0; }
+  .course .changed { stroke: #f0a83c; }
+}
+";
+
+/// Renders the picture for an HTML page. A series that only one of the arms has is left out; `None` if there is
+/// no other.
+#[must_use]
+pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
+    let charts: Vec<[&Series; 2]> = (picture.stock.iter())
+        .filter_map(|stock| Some([stock, picture.memreap.iter().find(|s| s.what == stock.what)?]))
+        .collect();
+    let all = || charts.iter().flatten().flat_map(|series| &series.points);
+    let end = all().map(|point| point[0]).fold(0.0, f64::max);
+    if end <= 0.0 {
+        return None;
+    }
+    let time = Scale::linear(0.0, end, LEFT, RIGHT);
+    let names: Vec<&str> = charts.iter().map(|[stock, _]| stock.what.as_str()).collect();
+    let mut svg = format!(
+        "<svg class=\"course\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\"><style>{STYLE}</style>\n",
+        TOP + CHART_DISTANCE * charts.len() as f64,
+        escape(&format!("{} over time, {} and {}", names.join("; "), meta.base(), meta.changed()))
+    );
+    let arms = [("stock", meta.base()), ("changed", meta.changed())];
+    for (line, (class, name)) in arms.into_iter().enumerate() {
+        let y = TOP + 12.0 + 18.0 * line as f64;
+        let _ = writeln!(
+            svg,
+            "<path class=\"{class}\" d=\"M{:.0} {y}h24\"/><text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
+            RIGHT + 8.0,
+            RIGHT + 38.0,
+            y + 4.0,
+            escape(name)
+        );
+    }
+    for (place, chart) in charts.iter().enumerate() {
+        let top = TOP + CHART_DISTANCE * place as f64;
+        let most = chart.iter().flat_map(|s| &s.points).map(|point| point[1]).fold(1.0, f64::max);
+        let scale = Scale::linear(0.0, most, top + CHART_HEIGHT, top);
+        let what = escape(&chart[0].what);
+        let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{what}</text>", top - 8.0);
+        svg += &grid(&time, &scale, top);
+        for ((class, _), series) in arms.iter().zip(chart) {
+            let points: Vec<String> = series
+                .points
+                .iter()
+                .map(|[at, v]| format!("{:.1} {:.1}", time.at(*at), scale.at(*v)))
+                .collect();
+            if !points.is_empty() {
+                let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{}\"/>", points.join("L"));
+            }
+        }
+    }
+    let y = TOP + CHART_DISTANCE * charts.len() as f64 - 8.0;
+    let _ = writeln!(svg, "<text x=\"{RIGHT}\" y=\"{y:.0}\" text-anchor=\"end\">milliseconds</text>");
+    Some(svg + "</svg>\n")
+}
+
+/// Renders the picture for a file of its own. `None` as in [`svg`].
+#[must_use]
+pub fn file(meta: &Meta, picture: &Picture) -> Option<String> {
+    Some(svg(meta, picture)?.replacen("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"", 1))
+}
+
+fn grid(time: &Scale, scale: &Scale, top: f64) -> String {
+    let mut svg = String::new();
+    for tick in scale.ticks() {
+        let y = scale.at(tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>\
+             <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 5.0,
+            y + 4.0,
+            round(tick)
+        );
+    }
+    for tick in time.ticks() {
+        let x = time.at(tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{x:.1} {top}v{CHART_HEIGHT}\"/>\
+             <text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
+            top + CHART_HEIGHT + 14.0,
+            round(tick)
+        );
+    }
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::ab::results::fixture;
+
+    fn picture(what: &str, stock: &[[f64; 2]], memreap: &[[f64; 2]]) -> Picture {
+        let series = |points: &[[f64; 2]]| vec![Series { what: what.into(), points: points.to_vec() }];
+        Picture {
+            scenario: "reap".into(),
+            mode: "icount".into(),
+            cpus: None,
+            stock: series(stock),
+            memreap: series(memreap),
+        }
+    }
+
+    #[test]
+    fn an_arm_that_is_slower_has_the_longer_line() {
+        let meta = fixture::results().meta;
+        let svg =
+            svg(&meta, &picture("<MiB>", &[[0.0, 0.0], [100.0, 8.0]], &[[0.0, 0.0], [50.0, 8.0]])).unwrap();
+        assert!(svg.contains("class=\"stock\" d=\"M52.0 144.0L750.0 24.0\""), "{svg}");
+        assert!(svg.contains("class=\"changed\" d=\"M52.0 144.0L401.0 24.0\""), "{svg}");
+        assert!(svg.contains("&lt;MiB&gt;"));
+    }
+
+    #[test]
+    fn nothing_is_drawn_of_what_one_arm_lacks() {
+        let meta = fixture::results().meta;
+        assert_eq!(svg(&meta, &picture("MiB", &[], &[])), None);
+        let line = [[0.0, 0.0], [9.0, 1.0]];
+        let mut one = picture("MiB", &line, &line);
+        one.memreap[0].what = "frames".into();
+        assert_eq!(svg(&meta, &one), None);
+    }
+}
