@@ -4,8 +4,9 @@
 
 LAB = cargo run --quiet --release -p lab --
 
-# What `make demo` compares, ten minutes' worth; `lab ab` without a name takes all there is.
-SCENARIOS ?= reap
+# What `make demo` compares, and in how many pairs of boots; `lab ab` without a name takes all there is.
+SCENARIOS ?= storm-phone reap
+PAIRS ?= 6
 # Rounds of `make faceoff`.
 RUNS ?= 3
 
@@ -13,7 +14,7 @@ RUNS ?= 3
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
-	@echo "              SCENARIOS=\"reap oom-select\" says what in; see lab ab --help"
+	@echo "              SCENARIOS=\"reap oom-select\" says what in, PAIRS=8 how often; see lab ab --help"
 	@echo "make faceoff  compare low-memory killers in a Debian guest, write target/lab/faceoff.html"
 	@echo "              RUNS=3 says how often; many hours; needs root once, for the guest's image"
 	@echo "make check    for every edit, ten minutes: lints, unit tests, KUnit, selftests in the slim kernel"
@@ -26,7 +27,7 @@ help:
 
 demo:
 	$(LAB) host-setup
-	$(LAB) ab $(SCENARIOS) --expect
+	$(LAB) ab $(SCENARIOS) --pairs $(PAIRS) --expect
 
 faceoff:
 	$(LAB) host-setup
