@@ -199,6 +199,9 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
             Some(arms) => ensure!(*arms == these, "{name} compares other arms than the rows before"),
         }
         let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
+        let metric = metric.with_context(|| {
+            format!("{RESULTS_FOLDER}/{name}: there is no {} of {}", row.metric, row.scenario)
+        })?;
         let _ = writeln!(text, "| {} | {} |", row.label, cells_of(metric).join(" | "));
     }
     Ok(text)
@@ -211,12 +214,9 @@ fn ratios(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> 
     for row in &table.row {
         let mut cells = Vec::new();
         for column in &table.column {
-            let cell = ratio_cell(column, file_name(table, row)?, row, repo, files);
-            cells.push(match cell {
-                // Not every scenario runs everywhere.
-                Err(_) if !column.folder.as_os_str().is_empty() => "not measured".to_owned(),
-                cell => cell?,
-            });
+            let cell = ratio_cell(column, file_name(table, row)?, row, repo, files)?;
+            // Not every scenario runs everywhere.
+            cells.push(cell.unwrap_or_else(|| "not measured".to_owned()));
         }
         let _ = writeln!(text, "| {} | {} |", row.label, cells.join(" | "));
     }
@@ -229,13 +229,17 @@ fn ratio_cell(
     row: &Row,
     repo: &Path,
     files: &mut BTreeMap<String, Results>,
-) -> Result<String> {
+) -> Result<Option<String>> {
     let name = column.folder.join(name).display().to_string();
+    if !repo.join(RESULTS_FOLDER).join(&name).is_file() {
+        return Ok(None);
+    }
     let results = read_results(&name, repo, files)?;
     let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
+    let Some(metric) = metric else { return Ok(None) };
     let [base, changed, ratio, _] = cells_of(metric);
     let text = if ratio.is_empty() { format!("{base} to {changed}") } else { ratio };
-    Ok(if metric.ratio < 1.0 { format!("**{text}**") } else { text })
+    Ok(Some(if metric.ratio < 1.0 { format!("**{text}**") } else { text }))
 }
 
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
@@ -255,7 +259,8 @@ fn read_results<'f>(
     Ok(&files[name])
 }
 
-fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
+/// Returns the row's metric, if there is one.
+fn find<'r>(results: &'r Results, row: &Row) -> Result<Option<&'r Metric>> {
     let is_it = |m: &&Metric| {
         m.scenario == row.scenario
             && m.metric == row.metric
@@ -264,11 +269,10 @@ fn find<'r>(results: &'r Results, row: &Row) -> Result<&'r Metric> {
     };
     let mut found = results.metrics.iter().filter(is_it);
     match (found.next(), found.next()) {
-        (Some(metric), None) => Ok(metric),
-        (Some(_), Some(_)) => {
+        (metric, None) => Ok(metric),
+        (_, Some(_)) => {
             bail!("several guests report {} of {}: say `mode` or `cpus`", row.metric, row.scenario)
         }
-        (None, _) => bail!("there is no {} of {}", row.metric, row.scenario),
     }
 }
 
