@@ -244,6 +244,11 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 		r->failed = true;
 		return;
 	}
+	/*
+	 * An arm64 that cannot flush ranges flushes less than a page table's
+	 * worth page by page, and all CPUs take part in each.
+	 */
+	__tlb_adjust_range(&r->tlb, piece->start & PMD_MASK, PMD_SIZE);
 	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
 	mmu_notifier_invalidate_range_end(&range);
 
