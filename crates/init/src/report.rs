@@ -97,7 +97,8 @@ impl Reporter {
         }
     }
 
-    /// Sends how something developed in this boot: times in milliseconds and values.
+    /// Sends how something developed in this boot: times in milliseconds and values. Up to a thousand points
+    /// fit into one write to the port, which is 32 KiB at most.
     pub fn series(&mut self, what: &str, points: Vec<[f64; 2]>) {
         self.send(&Message::Series(Series { what: what.to_owned(), points }));
     }

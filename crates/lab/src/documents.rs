@@ -25,7 +25,7 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
-//! Scenarios that say how things develop are drawn in `docs/results/SCENARIO-MODE.svg`.
+//! Scenarios that say how things develop are drawn in `docs/results/SCENARIO.svg`.
 //!
 //! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
 
@@ -126,8 +126,8 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
         );
     }
     for results in files.values() {
-        for picture in &results.pictures {
-            let path = repo.join(RESULTS_FOLDER).join(format!("{}-{}.svg", picture.scenario, picture.mode));
+        for picture in results.first_pictures() {
+            let path = repo.join(RESULTS_FOLDER).join(format!("{}.svg", picture.scenario));
             if let Some(text) = picture::file(&results.meta, picture) {
                 update(path, text, &mut outdated);
             }

@@ -131,7 +131,7 @@ impl Round {
 }
 
 fn round(out: &mut Reporter) -> Result<Round> {
-    let alone = Camera::start()?.take()?.0;
+    let alone = last(&Camera::start()?.take()?);
     let apps = Victims::start(APPS, LAYOUT).context("applications")?;
     let foreground = Foreground::start()?;
     let camera = Camera::start()?;
@@ -143,20 +143,25 @@ fn round(out: &mut Reporter) -> Result<Round> {
     killer.board.set(GO, 1);
     foreground.wait_for(WARM_UP_FRAMES)?;
     let (start, first) = (clock::now(), foreground.frames());
-    let (taken, arrivals) = camera.take()?;
+    let arrivals = camera.take()?;
     foreground.wait_for(first + FRAMES)?;
     let late = foreground.late(start)?;
     let kills = killer.board.get(KILLS);
     let kill_times = (0..kills as usize).map(|i| killer.board.get(KILL_TIMES + i));
     out.note(&format!("{} MiB were taken by others", spare >> 20));
     ensure!(kills > 0, "nobody had to die: the camera had {} MiB", free_memory::free() >> 20);
+    let camera = last(&arrivals);
     let events = [
-        ("MiB that the camera has", arrivals.into_iter().map(|at| (at - start, 1)).collect()),
+        ("MiB that the camera has", arrivals.into_iter().map(|at| (at, 1)).collect()),
         ("late frames of the foreground", late.iter().map(|&(at, missed)| (at - start, missed)).collect()),
         ("applications killed", kill_times.map(|at| (at.saturating_sub(start), 1)).collect()),
     ];
     let late = late.iter().map(|&(_, missed)| missed).sum();
-    Ok(Round { camera: taken, alone, late, kills, events })
+    Ok(Round { camera, alone, late, kills, events })
+}
+
+fn last(times: &[u64]) -> u64 {
+    times.last().copied().unwrap_or(0)
 }
 
 /// A process that takes much memory when it is told to.
@@ -191,13 +196,13 @@ impl Camera {
         Ok(Self { child, board })
     }
 
-    /// Returns how long it took, in nanoseconds, and when each MiB was there.
-    fn take(&self) -> Result<(u64, Vec<u64>)> {
+    /// Returns how long it took until each MiB was there, in nanoseconds.
+    fn take(&self) -> Result<Vec<u64>> {
         let start = clock::now();
         self.board.set(GO, 1);
-        let last = ARRIVALS + CAMERA_MIB - 1;
-        self.child.wait_until(|| self.board.get(last) > 0)?;
-        Ok((self.board.get(last) - start, (ARRIVALS..=last).map(|i| self.board.get(i)).collect()))
+        let cells = ARRIVALS..ARRIVALS + CAMERA_MIB;
+        self.child.wait_until(|| self.board.get(cells.end - 1) > 0)?;
+        Ok(cells.map(|i| self.board.get(i) - start).collect())
     }
 }
 

@@ -115,9 +115,8 @@ fn mention(results: &Results, metric: &Metric) -> String {
 /// Renders what happened over time in scenarios that say it: a picture of one guest of each, and a sentence.
 fn pictures(results: &Results) -> String {
     let mut out = String::new();
-    for (i, picture) in results.pictures.iter().enumerate() {
-        let is_first = results.pictures[..i].iter().all(|other| other.scenario != picture.scenario);
-        let Some(svg) = picture::svg(&results.meta, picture).filter(|_| is_first) else { continue };
+    for picture in results.first_pictures() {
+        let Some(svg) = picture::svg(&results.meta, picture) else { continue };
         let figures: Vec<String> =
             results.metrics.iter().filter(|m| picture.is_of(m)).map(|m| mention(results, m)).collect();
         out += &format!(

@@ -314,6 +314,12 @@ pub struct AaControl {
 }
 
 impl Results {
+    /// Returns a picture of each scenario that has any, that of its first guest.
+    pub fn first_pictures(&self) -> impl Iterator<Item = &Picture> {
+        let is_first = |i: usize, scenario: &str| self.pictures[..i].iter().all(|p| p.scenario != scenario);
+        self.pictures.iter().enumerate().filter(move |(i, p)| is_first(*i, &p.scenario)).map(|(_, p)| p)
+    }
+
     /// Returns the names of the control kernels on which any metric was measured.
     #[must_use]
     pub fn control_names(&self) -> Vec<&str> {

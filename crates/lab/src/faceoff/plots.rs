@@ -20,10 +20,10 @@ use crate::html::{Scale, escape};
 const PLOT_STYLE: &str = include_str!("plot.css");
 
 /// The width of a plot in SVG units, which are CSS pixels at its usual width.
-const PLOT_WIDTH: f64 = 860.0;
+const PLOT_WIDTH: f64 = 930.0;
 /// The left end of the charts; their right end leaves room for the contestants' names.
 const PLOT_LEFT: f64 = 52.0;
-const PLOT_RIGHT: f64 = PLOT_WIDTH - 178.0;
+const PLOT_RIGHT: f64 = PLOT_WIDTH - 248.0;
 /// The top and the bottom of the chart of memory.
 const MEMORY_CHART: (f64, f64) = (24.0, 194.0);
 /// The top and the bottom of the chart of stalls, below the other one.
