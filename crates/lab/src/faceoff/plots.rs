@@ -39,7 +39,7 @@ const LINE_STYLES: usize = 9;
 /// The overview: the width of the loads' names, the height of a row and of the contestants' names.
 const OVERVIEW_LEFT: f64 = 172.0;
 const OVERVIEW_ROW: f64 = 22.0;
-const OVERVIEW_HEAD: f64 = 34.0;
+const OVERVIEW_HEAD: f64 = 48.0;
 /// A stall of less than each of these, in ms, has a colour of its own in the overview.
 const STALL_STEPS_MS: [f64; 4] = [100.0, 300.0, 1000.0, 3000.0];
 
@@ -92,8 +92,10 @@ pub fn overview(summary: &Summary) -> Option<String> {
     let mut svg = begin(height, "Longest stalls and wrong kills of all contestants under all loads");
     for (column, who) in summary.contestants.iter().enumerate() {
         let x = OVERVIEW_LEFT + width * (column as f64 + 0.5);
-        // "systemd-oomd, Fedora" takes two lines.
-        for (line, part) in who.title.splitn(2, ", ").enumerate() {
+        // "systemd-oomd, Fedora, watermark 100" takes three lines.
+        let (title, setting) = who.title.split_at(who.title.find(", watermark").unwrap_or(who.title.len()));
+        let parts = title.splitn(2, ", ").chain(setting.strip_prefix(", "));
+        for (line, part) in parts.enumerate() {
             let y = 12.0 + LINE_HEIGHT * line as f64;
             let part = escape(part);
             let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{y:.0}\" text-anchor=\"middle\">{part}</text>");
