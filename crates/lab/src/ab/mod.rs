@@ -2,8 +2,9 @@
 //! `lab ab`: compares two arms.
 //!
 //! [`catalog`] lists the scenarios and their guests, [`experiment`] boots the pairs, [`stats`] computes the
-//! verdicts, [`results`] is the file format, [`table`], [`report`], [`picture`] and [`junit`]
-//! show the results, [`history`] those of several runs, and [`expect`] checks them against the expectations of a topic. [`workload`] is a program of the user's in place of a scenario.
+//! verdicts, [`results`] is the file format, [`table`], [`report`], [`picture`] and [`junit`] show the results,
+//! [`history`] those of several runs, and [`expect`] checks them against the expectations of a topic.
+//! [`workload`] is a program of the user's in place of a scenario.
 
 pub mod catalog;
 pub mod expect;
