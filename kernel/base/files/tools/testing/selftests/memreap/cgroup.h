@@ -160,16 +160,6 @@ static inline long cgroup_memory(const char *cgroup)
 	return cgroup_read(cgroup, "memory.current", NULL);
 }
 
-/* The pages that a CPU may have charged in advance, MEMCG_CHARGE_BATCH. */
-#define CHARGE_BATCH	64
-
-/* memory.current, without the most that may be charged in advance. */
-static inline long cgroup_used(const char *cgroup)
-{
-	return cgroup_memory(cgroup) - CHARGE_BATCH * sysconf(_SC_PAGESIZE) *
-	       sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /* Waits until the processes of a cgroup, and of those below it, are gone. */
 static inline bool cgroup_empties(const char *cgroup)
 {

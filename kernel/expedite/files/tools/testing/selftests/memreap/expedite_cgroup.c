@@ -93,7 +93,7 @@ TEST_F_TIMEOUT(kill_file, frees_all_below, LIMIT)
 		EXPECT_GE(told.bytes, SIZE);
 	}
 	EXPECT_EQ(counter("expedite_kill"), self->kills + NR_NESTED);
-	EXPECT_LT(cgroup_used(top), SIZE);
+	EXPECT_LT(cgroup_memory(top), SIZE);
 }
 
 TEST_F_TIMEOUT(kill_file, kills_all_below, LIMIT)
@@ -103,7 +103,7 @@ TEST_F_TIMEOUT(kill_file, kills_all_below, LIMIT)
 		EXPECT_TRUE(dies(&victims[i]));
 	EXPECT_TRUE(cgroup_empties(cgroup_path(&self->cgroups, "a")));
 	EXPECT_TRUE(within(PATIENCE,
-			   cgroup_used(self->cgroups.top) < SIZE));
+			   cgroup_memory(self->cgroups.top) < SIZE));
 }
 
 TEST_F_TIMEOUT(kill_file, leaves_those_above, LIMIT)
@@ -268,7 +268,7 @@ do {									\
 	struct told _told;						\
 									\
 	EXPECT_TRUE(within(PATIENCE,					\
-			   cgroup_used(self->cgroup) < BIG / 16));	\
+			   cgroup_memory(self->cgroup) < BIG / 16));	\
 	ASSERT_TRUE(wait_all_done(pid, &_told));			\
 	EXPECT_STREQ(_told.outcome, "freed");				\
 	EXPECT_GT(_told.bytes, BIG / 2);				\
@@ -349,7 +349,7 @@ TEST_F_TIMEOUT(held, frozen, LIMIT)
 						 "frozen ") == 1));
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_returns(pid, SHARED_LEFT));
-	EXPECT_TRUE(within(PATIENCE, cgroup_used(self->cgroup) < BIG / 16));
+	EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) < BIG / 16));
 }
 
 TEST_F_TIMEOUT(held, frozen_by_file, LIMIT)
@@ -359,7 +359,7 @@ TEST_F_TIMEOUT(held, frozen_by_file, LIMIT)
 						 "frozen ") == 1));
 	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.kill", "1 expedite"), 0);
 	EXPECT_TRUE(dies(&victim));
-	EXPECT_TRUE(within(PATIENCE, cgroup_used(self->cgroup) < BIG / 16));
+	EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) < BIG / 16));
 }
 
 TEST_HARNESS_MAIN

@@ -187,7 +187,7 @@ TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
 	       (now_ns() - begin) / 1000);
 	EXPECT_TRUE(storm_dies(s));
 	EXPECT_TRUE(within(PATIENCE,
-			   cgroup_used(self->cgroups.top) < 16 * MIB));
+			   cgroup_memory(self->cgroups.top) < 16 * MIB));
 	TH_LOG("memory is back after %llu us", (now_ns() - begin) / 1000);
 
 	/* Each of them was worth it, and none was forgotten. */
@@ -290,7 +290,7 @@ TEST_F_TIMEOUT(storm, decoys, STORM_LIMIT)
 		ASSERT_EQ(cgroup_unthrottle(self->cgroups.top), 0);
 		EXPECT_TRUE(storm_dies(s));
 		EXPECT_TRUE(within(PATIENCE,
-				   cgroup_used(self->cgroups.top) < 16 * MIB));
+				   cgroup_memory(self->cgroups.top) < 16 * MIB));
 		TH_LOG("freed in %llu us, beside %d decoys in %llu us",
 		       alone / 1000, NR_DECOYS, beside / 1000);
 		if (2 * beside <= 3 * alone)
@@ -340,7 +340,7 @@ TEST_F_TIMEOUT(storm, forks_in_a_cgroup, LIMIT)
 		while (waitpid(-1, NULL, 0) > 0)
 			;
 		EXPECT_TRUE(within(PATIENCE,
-				   cgroup_used(self->cgroups.top) <
+				   cgroup_memory(self->cgroups.top) <
 				   region.size)) {
 			TH_LOG("%ld KiB left",
 			       cgroup_memory(self->cgroups.top) / 1024);
@@ -655,7 +655,7 @@ static void race(struct __test_metadata *_metadata,
 		trace_clear();
 		met += told.taken;
 		if (self->cgroup)
-			EXPECT_TRUE(within(PATIENCE, cgroup_used(self->cgroup) <
+			EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) <
 						     (long)NOTHING));
 	}
 	if (variant->folios.kib)
@@ -864,7 +864,7 @@ TEST_F_TIMEOUT(beside, out_of_memory, LIMIT)
 		ASSERT_TRUE(attack(&a));
 		EXPECT_TRUE(dies(&victim));
 		EXPECT_TRUE(within(PATIENCE,
-				   cgroup_used(a.cgroup) < (long)NOTHING));
+				   cgroup_memory(a.cgroup) < (long)NOTHING));
 	}
 }
 
