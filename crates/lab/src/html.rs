@@ -2,6 +2,8 @@
 //! The common parts of the lab's HTML pages. A page is a single file without scripts, fonts or external
 //! links.
 
+use std::fmt::Write as _;
+
 use crate::format;
 
 const STYLE: &str = include_str!("html.css");
@@ -113,6 +115,34 @@ impl Scale {
         let last = (self.hi / step).floor() as i64;
         (first..=last).map(|i| i as f64 * step).collect()
     }
+}
+
+/// Renders the grid of a chart as SVG, with the values of its lines to the left of it and below.
+pub(crate) fn grid(x: &Scale, y: &Scale) -> String {
+    let (left, right, bottom, top) = (x.left, x.right, y.left, y.right);
+    let mut svg = String::new();
+    for tick in y.ticks() {
+        let at = y.at(tick);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/>\
+             <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            left - 5.0,
+            at + 4.0,
+            format::round(tick)
+        );
+    }
+    for tick in x.ticks() {
+        let at = x.at(tick);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{at:.1} {top}V{bottom}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
+            bottom + 14.0,
+            format::round(tick)
+        );
+    }
+    svg
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use protocol::results::Series;
 
 use crate::ab::results::{Meta, Picture};
-use crate::format::round;
-use crate::html::{Scale, escape};
+use crate::html::{Scale, escape, grid};
 
 /// The width in SVG units, which are CSS pixels at the usual width.
 const WIDTH: f64 = 860.0;
@@ -70,7 +69,7 @@ pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
         let scale = Scale::linear(0.0, most, top + CHART_HEIGHT, top);
         let what = escape(&chart[0].what);
         let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{what}</text>", top - 8.0);
-        svg += &grid(&time, &scale, top);
+        svg += &grid(&time, &scale);
         for ((class, _), series) in arms.iter().zip(chart) {
             let points: Vec<String> = series
                 .points
@@ -91,32 +90,6 @@ pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
 #[must_use]
 pub fn file(meta: &Meta, picture: &Picture) -> Option<String> {
     Some(svg(meta, picture)?.replacen("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"", 1))
-}
-
-fn grid(time: &Scale, scale: &Scale, top: f64) -> String {
-    let mut svg = String::new();
-    for tick in scale.ticks() {
-        let y = scale.at(tick);
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>\
-             <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 5.0,
-            y + 4.0,
-            round(tick)
-        );
-    }
-    for tick in time.ticks() {
-        let x = time.at(tick);
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{x:.1} {top}v{CHART_HEIGHT}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
-            top + CHART_HEIGHT + 14.0,
-            round(tick)
-        );
-    }
-    svg
 }
 
 #[cfg(test)]

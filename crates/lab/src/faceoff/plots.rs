@@ -13,9 +13,8 @@ use protocol::faceoff::{Death, Sample};
 use super::cell::CellName;
 use super::record::{Run, is_right_victim};
 use super::summary::{Participant, Summary, typical};
-use crate::format::round;
 use crate::host::write_atomically;
-use crate::html::{Scale, escape};
+use crate::html::{Scale, escape, grid};
 
 const PLOT_STYLE: &str = include_str!("plot.css");
 
@@ -202,27 +201,7 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
     ];
     for Chart { title, scale, at: (top, bottom), value } in charts {
         let _ = write!(svg, "<text x=\"{PLOT_LEFT}\" y=\"{:.0}\">{title}</text>", top - 8.0);
-        for tick in scale.ticks() {
-            let y = scale.at(tick);
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" d=\"M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}\"/>\
-                 <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                PLOT_LEFT - 5.0,
-                y + 4.0,
-                round(tick)
-            );
-        }
-        for tick in time.ticks() {
-            let x = time.at(tick);
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" d=\"M{x:.1} {top}V{bottom}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
-                bottom + 14.0,
-                round(tick)
-            );
-        }
+        svg += &grid(&time, scale);
         for curve in &curves {
             let points: Vec<String> = curve
                 .samples
