@@ -27,7 +27,7 @@ help:
 
 demo:
 	$(LAB) host-setup
-	$(LAB) ab $(SCENARIOS) --pairs $(PAIRS) --expect
+	$(LAB) ab $(SCENARIOS) --pairs $(PAIRS) --no-aa --expect
 
 faceoff:
 	$(LAB) host-setup

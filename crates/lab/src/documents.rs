@@ -21,6 +21,11 @@
 //!                                # files of that name in docs/results and docs/results/arm64, if it is in there
 //!
 //! [[table]]
+//! name = "topics"
+//! file = "storm-phone-cases.json"
+//! column = [{ label = "stock", arm = "stock" }, { label = "no topic", arm = "memreap-none" }]  # medians of an arm
+//!
+//! [[table]]
 //! name = "face-off"
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
@@ -70,13 +75,14 @@ struct Table {
     row: Vec<Row>,
 }
 
-/// Results of the same scenarios, from files of the same names.
+/// Ratios from files of the same names in a folder, or medians of one arm.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Column {
     label: String,
     #[serde(default)]
     folder: PathBuf,
+    arm: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -115,7 +121,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
         let text = match &table.faceoff {
             Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file), &mut outdated),
             None if table.column.is_empty() => markdown(table, repo, &mut files),
-            None => ratios(table, repo, &mut files),
+            None => columns(table, repo, &mut files),
         };
         let text = text.with_context(|| format!("{}: table {}", path.display(), table.name))?;
         ensure!(
@@ -207,14 +213,14 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
     Ok(text)
 }
 
-/// Returns a table in Markdown with the ratios of several files for each metric.
-fn ratios(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
+/// Returns a table in Markdown with a column for each of several files or arms.
+fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
     let labels: Vec<_> = table.column.iter().map(|column| column.label.as_str()).collect();
     let mut text = format!("| | {} |\n|---|{}\n", labels.join(" | "), "---|".repeat(labels.len()));
     for row in &table.row {
         let mut cells = Vec::new();
         for column in &table.column {
-            let cell = ratio_cell(column, file_name(table, row)?, row, repo, files)?;
+            let cell = cell(column, file_name(table, row)?, row, repo, files)?;
             // Not every scenario runs everywhere.
             cells.push(cell.unwrap_or_else(|| "not measured".to_owned()));
         }
@@ -223,7 +229,7 @@ fn ratios(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> 
     Ok(text)
 }
 
-fn ratio_cell(
+fn cell(
     column: &Column,
     name: &str,
     row: &Row,
@@ -237,6 +243,10 @@ fn ratio_cell(
     let results = read_results(&name, repo, files)?;
     let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
     let Some(metric) = metric else { return Ok(None) };
+    if let Some(arm) = &column.arm {
+        let median = metric.median_on(&results.meta, arm);
+        return Ok(median.map(|median| with_unit(median, metric)));
+    }
     let [base, changed, ratio, _] = cells_of(metric);
     let text = if ratio.is_empty() { format!("{base} to {changed}") } else { ratio };
     Ok(Some(if metric.ratio < 1.0 { format!("**{text}**") } else { text }))
@@ -276,16 +286,19 @@ fn find<'r>(results: &'r Results, row: &Row) -> Result<Option<&'r Metric>> {
     }
 }
 
-fn cells_of(metric: &Metric) -> [String; 4] {
-    let value = |value: f64| match metric.unit.as_str() {
+fn with_unit(value: f64, metric: &Metric) -> String {
+    match metric.unit.as_str() {
         "count" => number(value),
         unit => format!("{} {unit}", number(value)),
-    };
+    }
+}
+
+fn cells_of(metric: &Metric) -> [String; 4] {
     let (base, changed) = (metric.base_median(), metric.changed_median());
     let interval = metric.ci95.map_or(String::new(), |ends| format!(" ({})", interval(ends)));
     [
-        value(base),
-        value(changed),
+        with_unit(base, metric),
+        with_unit(changed, metric),
         // With a zero, a ratio says how zeros are treated and nothing else.
         if base > 0.0 && changed > 0.0 {
             format!("{}{interval}", ratio(metric.ratio))
@@ -401,6 +414,18 @@ mod tests {
             | locks | 140x (96.5 - 310) | **0.50x** |\n\
             | time | 1.03x (0.99 - 1.07) | **0.50x** |\n";
         assert!(found[0].text.contains(table), "{}", found[0].text);
+    }
+
+    #[test]
+    fn columns_are_arms() {
+        let columns = "column = [{ label = \"A\", arm = \"stock\" }, { label = \"B\", arm = \"memreap\" }, \
+            { label = \"C\", arm = \"absent\" }]\n[[table.row]]";
+        let dir = checkout(&TABLES.replacen("[[table.row]]", columns, 1), EMPTY);
+        let table = "| | A | B | C |\n|---|---|---|---|\n\
+            | locks | 606 | 4.50 | not measured |\n\
+            | time | 30.5 ms | 29.9 ms | not measured |\n";
+        let text = &outdated(dir.path()).unwrap()[0].text;
+        assert!(text.contains(table), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Swap space: on zram, on a disk, or on a loop device whose file is in memory.
+//! Swap space: on zram, on a disk, or on a loop device whose file is in memory, also below zswap.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,11 +10,15 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::PAGE_BYTES;
+use crate::system::counters::{value, vmstat};
 
 const ZRAM: &str = "zram0";
 const LOOP: &str = "/dev/loop0";
 /// Where the loop device's file is: in a file system of its own that cannot be swapped out.
 const BACKING: &str = "/run/swap";
+
+/// Whether pages are compressed in memory instead of being written to the swap device.
+const ZSWAP: &str = "/sys/module/zswap/parameters/enabled";
 
 /// The ioctls that attach a file to a loop device, and detach it.
 const LOOP_SET_FD: libc::Ioctl = 0x4C00;
@@ -48,6 +52,8 @@ fn zram_file(name: &str) -> String {
 /// Swap space that is on until this is dropped. It has to be empty then.
 pub struct Area {
     kind: Kind,
+    /// With zswap, how many pages it had compressed before.
+    zswap: Option<u64>,
 }
 
 enum Kind {
@@ -71,7 +77,7 @@ impl Area {
             set("comp_algorithm", algorithm)?;
         }
         set("disksize", &bytes.to_string())?;
-        let area = Self { kind: Kind::Zram };
+        let area = Self { kind: Kind::Zram, zswap: None };
         area.switch_on(bytes)?;
         Ok(area)
     }
@@ -91,9 +97,34 @@ impl Area {
         // SAFETY: the call takes a descriptor as a number, and no memory.
         let ret = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_FD, file.as_raw_fd()) };
         ensure!(ret == 0, "{LOOP}: LOOP_SET_FD: {}", io::Error::last_os_error());
-        let area = Self { kind: Kind::Loop(device) };
+        let area = Self { kind: Kind::Loop(device), zswap: None };
         area.switch_on(bytes)?;
         Ok(area)
+    }
+
+    /// Switches zswap on, above a loop device that it need not write to as long as there is memory.
+    ///
+    /// # Errors
+    /// When the kernel has no zswap, and those of [`Area::on_loop`].
+    pub fn on_zswap(bytes: u64) -> Result<Self> {
+        set_zswap(true)?;
+        let mut area = Self::on_loop(bytes)?;
+        area.zswap = Some(compressed_pages()?);
+        Ok(area)
+    }
+
+    /// Fails if pages should be in zswap, and none has got there.
+    ///
+    /// # Errors
+    /// Also when /proc/vmstat cannot be read.
+    pub fn check_zswap(&self) -> Result<()> {
+        match self.zswap {
+            Some(before) => {
+                ensure!(compressed_pages()? > before, "zswap is on, and has compressed nothing");
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Switches swap on a whole disk on, such as `vdc`.
@@ -105,7 +136,7 @@ impl Area {
         let path = format!("/sys/block/{name}/size");
         let text = fs::read_to_string(&path).context(path)?;
         let sectors: u64 = text.trim_end().parse().with_context(|| format!("size of {name}: {text}"))?;
-        let area = Self { kind: Kind::Disk(name) };
+        let area = Self { kind: Kind::Disk(name), zswap: None };
         area.switch_on(sectors * SECTOR_BYTES)?;
         Ok(area)
     }
@@ -141,6 +172,9 @@ impl Area {
         // SAFETY: the path is a C string that outlives the call.
         let ret = unsafe { libc::swapoff(name.as_ptr()) };
         ensure!(ret == 0, "swapoff {path}: {}", io::Error::last_os_error());
+        if self.zswap.is_some() {
+            set_zswap(false)?;
+        }
         match &self.kind {
             Kind::Zram => fs::write(zram_file("reset"), "1").context("reset zram"),
             Kind::Disk(_) => Ok(()),
@@ -164,6 +198,14 @@ impl Drop for Area {
             eprintln!("guest: {e:#}");
         }
     }
+}
+
+fn set_zswap(on: bool) -> Result<()> {
+    fs::write(ZSWAP, if on { "Y" } else { "N" }).with_context(|| format!("{ZSWAP} (CONFIG_ZSWAP)"))
+}
+
+fn compressed_pages() -> Result<u64> {
+    value(&vmstat()?, "zswpout ").context("no zswpout in /proc/vmstat")
 }
 
 /// Returns the first page of swap space, as mkswap(8) writes it: the version, the number of the last page, no

@@ -2,6 +2,7 @@
 //! Processes that a scenario starts: to kill them, to load the CPUs, or to measure how they are slowed down.
 
 pub mod child;
+pub mod daemon;
 pub mod foreground;
 pub mod hogs;
 pub mod population;

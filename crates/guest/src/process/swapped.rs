@@ -116,6 +116,30 @@ impl Victims {
         Ok(all)
     }
 
+    /// Moves them to some CPUs, such as `4-7`, and lets each use so many percent of the time of one.
+    ///
+    /// # Errors
+    /// When the kernel has no such controllers or CPUs.
+    pub fn confine(&self, cpus: &str, percent: u32) -> Result<()> {
+        const PERIOD_US: u32 = 10_000;
+        for Victim { group, .. } in &self.victims {
+            group.control("cpuset")?;
+            group.set("cpuset.cpus", cpus)?;
+            group.control("cpu")?;
+            group.set("cpu.max", &format!("{} {PERIOD_US}", PERIOD_US / 100 * percent))?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many of them have ended.
+    ///
+    /// # Errors
+    /// Those of waitid(2).
+    pub fn ended(&self) -> Result<usize> {
+        let ended = self.victims.iter().map(|victim| victim.child.has_ended());
+        Ok(ended.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&ended| ended).count())
+    }
+
     /// Bytes in swap, of all processes together.
     pub fn swap_bytes(&self) -> u64 {
         self.swap_bytes

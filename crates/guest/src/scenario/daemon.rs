@@ -3,32 +3,23 @@
 //! right process, once, and before the kernel's OOM killer does. Measures nothing;
 //! `crates/lab/tests/daemon.rs` runs it on both kernels.
 
-use std::fs::{self, File};
-use std::os::unix::net::UnixDatagram;
-use std::process::{self, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{hint, thread};
+use std::{fs, hint, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use linux::Root;
 use linux::meminfo::MemInfo;
-use linux::{Process, Root};
-use rustix::process::{Pid, Signal};
-use serde::Deserialize;
+use rustix::process::Pid;
 
 use super::interface::Scenario;
 use crate::memory::swap;
 use crate::process::child::{Board, Child, set_name};
+use crate::process::daemon::{Daemon, HISTORY, LOG};
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters;
 use init::report::Reporter;
 
-const CONFIG: &str = "/run/memreap.toml";
-const HISTORY: &str = "/run/history.jsonl";
-/// What the daemon writes to standard error.
-const LOG: &str = "/run/daemon.log";
-/// The socket on which the daemon says that it is ready, as to a service manager.
-const NOTIFY_SOCKET: &str = "/run/notify";
 /// The name of the process that must not be killed.
 const INNOCENT: &str = "innocent";
 
@@ -56,9 +47,9 @@ const MAX_FETCHED_PAGES: u64 = 3;
 
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
 /// come back.
-pub struct Daemon;
+pub struct DaemonKills;
 
-impl Scenario for Daemon {
+impl Scenario for DaemonKills {
     fn name(&self) -> &'static str {
         "daemon"
     }
@@ -82,7 +73,7 @@ impl Scenario for Daemon {
 }
 
 fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) -> Result<()> {
-    let killed_by_kernel = oom_kills()?;
+    let killed_by_kernel = counters::oom_kills()?;
     let board = Board::new(1)?;
     let spared = Child::fork(|| {
         grow(INNOCENT, 1, innocent_bytes, || Ok(()))?;
@@ -98,7 +89,7 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     // In a cgroup of its own, as a service manager starts it.
     let service = TemporaryCgroup::new("service", "memory")?;
     service.join()?;
-    let daemon = Running::start()?;
+    let daemon = Daemon::start(&[INNOCENT])?;
     service.leave()?;
     let fetched = daemon.major_faults()?;
 
@@ -129,17 +120,15 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let fetched = daemon.major_faults()? - fetched;
     let over = Instant::now();
     spared.wait_until(|| over.elapsed() >= QUIET_TIME).context(INNOCENT)?;
-    daemon.end()?;
+    let kills = daemon.end()?;
 
-    let by_kernel = oom_kills()? - killed_by_kernel;
+    let by_kernel = counters::oom_kills()? - killed_by_kernel;
     ensure!(by_kernel == 0, "the kernel's OOM killer was faster, {by_kernel} times");
     // Here from swap, elsewhere from a disk that is busy.
     ensure!(
         fetched <= MAX_FETCHED_PAGES,
         "the daemon waited for {fetched} pages of its own before it had killed"
     );
-    let text = fs::read_to_string(HISTORY).context(HISTORY)?;
-    let kills = text.lines().map(serde_json::from_str).collect::<Result<Vec<Kill>, _>>().context(HISTORY)?;
     let [kill] = &kills[..] else { bail!("one kill was enough, but there were {}", kills.len()) };
     ensure!(pids.iter().any(|pid| pid.as_raw_pid() == kill.pid), "{} is no hog", kill.pid);
     ensure!(kill.processes == hogs, "{} processes were killed, not {hogs}", kill.processes);
@@ -150,76 +139,8 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let too_late = method == "mrelease" && kill.method == "plain";
     ensure!(kill.method == method || too_late, "the memory came back by {}, not {method}", kill.method);
     let [before, after] = kill.available;
-    ensure!(after > before + kill.bytes / 2, "{before} bytes were available and then {after}: {text}");
+    ensure!(after > before + kill.bytes / 2, "{before} bytes were available and then {after}");
     Ok(())
-}
-
-/// The part of an entry in the daemon's history that is checked.
-#[derive(Deserialize)]
-struct Kill {
-    pid: i32,
-    processes: u32,
-    bytes: u64,
-    method: String,
-    ending: String,
-    available: [u64; 2],
-}
-
-/// A running daemon that is ready.
-struct Running(process::Child);
-
-impl Running {
-    fn start() -> Result<Self> {
-        // Without this rule the daemon would kill the largest process.
-        let spare = format!("[[rule]]\nname = \"{INNOCENT}\"\nnever = true\n");
-        fs::write(CONFIG, format!("record = {{ history = \"{HISTORY}\" }}\n{spare}")).context(CONFIG)?;
-        let manager = UnixDatagram::bind(NOTIFY_SOCKET).context(NOTIFY_SOCKET)?;
-        manager.set_read_timeout(Some(TIMEOUT))?;
-        let child = Command::new("/bin/memreap")
-            .args(["daemon", "--config", CONFIG])
-            .env("NOTIFY_SOCKET", NOTIFY_SOCKET)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(LOG).context(LOG)?)
-            .spawn()
-            .context("/bin/memreap")?;
-        let daemon = Self(child);
-        let mut message = [0; 4096];
-        loop {
-            let len = manager.recv(&mut message).context("the daemon does not get ready")?;
-            if &message[..len] == b"READY=1" {
-                return Ok(daemon);
-            }
-        }
-    }
-
-    /// Returns how many pages the daemon has waited for since it began.
-    fn major_faults(&self) -> Result<u64> {
-        Ok(Process::open(&Root::system(), Pid::from_child(&self.0).into())?.stat()?.majflt)
-    }
-
-    /// Ends the daemon, as a service manager does.
-    fn end(mut self) -> Result<()> {
-        let pid = Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, Signal::TERM).context("the daemon is gone")?;
-        let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
-            if let Some(status) = self.0.try_wait()? {
-                ensure!(status.success(), "the daemon ended with {status}");
-                return Ok(());
-            }
-            thread::sleep(CHECK_INTERVAL);
-        }
-        bail!("the daemon does not end")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It has ended, or the guest ends soon.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Renames the process, and allocates so many bytes that cannot be compressed, with a pause after each step.
@@ -235,9 +156,4 @@ fn grow(name: &str, seed: u64, bytes: usize, pause: impl Fn() -> Result<()>) -> 
         pause()?;
     }
     Ok(())
-}
-
-/// Returns how many processes the kernel's OOM killer has killed since boot.
-fn oom_kills() -> Result<u64> {
-    counters::value(&counters::vmstat()?, "oom_kill ").context("no oom_kill in /proc/vmstat")
 }

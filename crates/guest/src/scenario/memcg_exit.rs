@@ -38,7 +38,19 @@ enum Killer {
     Oom,
 }
 
-const CASES: [(&str, Killer); 2] = [("killed", Killer::Process), ("oom", Killer::Oom)];
+struct Case {
+    name: &'static str,
+    killer: Killer,
+    /// Whether the job's memory is in zswap, which is charged to its cgroup. Otherwise it is in zram, which
+    /// is not.
+    zswap: bool,
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "killed", killer: Killer::Process, zswap: false },
+    Case { name: "oom", killer: Killer::Oom, zswap: false },
+    Case { name: "oom-zswap", killer: Killer::Oom, zswap: true },
+];
 
 /// The metrics of a round, and their units.
 const METRICS: [(Metric<Round>, &str); 3] = [
@@ -75,15 +87,14 @@ impl Scenario for MemcgExit {
         let options = Options::parse(args)?;
         let neighbour = (!options.icount).then_some(NEIGHBOUR);
         let names: Vec<_> = METRICS.iter().map(|&((name, _), _)| name).chain(neighbour).collect();
-        let cases = CASES.iter().filter(|(case, _)| options.cases.has(case));
-        Ok(cases.flat_map(|(case, _)| names.iter().map(|name| metric_name(case, name))).collect())
+        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
+        Ok(cases.flat_map(|case| names.iter().map(|name| metric_name(case.name, name))).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
-        let _area = Area::zram(SWAP_BYTES, None)?;
-        for (case, killer) in CASES.into_iter().filter(|(case, _)| options.cases.has(case)) {
-            options.run(case, killer, out).with_context(|| format!("case {case}"))?;
+        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
+            options.run(case, out).with_context(|| format!("case {}", case.name))?;
         }
         Ok(())
     }
@@ -101,7 +112,7 @@ impl Options {
         let args = Arguments::new(args, &["icount"], &["case", "threads", "rounds"])?;
         let options = Self {
             icount: args.has("icount"),
-            cases: args.case(CASES.iter().map(|&(case, _)| case))?,
+            cases: args.case(CASES.each_ref().map(|case| case.name))?,
             threads: args.get("threads", 1000)?,
             rounds: args.rounds()?.unwrap_or(1),
         };
@@ -109,20 +120,23 @@ impl Options {
         Ok(options)
     }
 
-    fn run(&self, case: &str, killer: Killer, out: &mut Reporter) -> Result<()> {
+    fn run(&self, case: &Case, out: &mut Reporter) -> Result<()> {
+        let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
         let mut rounds = Vec::new();
         for i in 0..self.rounds {
-            out.progress(&format!("{case}: round {}", i + 1));
-            rounds.push(Job::start(self.threads)?.die(killer)?);
+            out.progress(&format!("{}: round {}", case.name, i + 1));
+            let job = Job::start(self.threads)?;
+            area.check_zswap()?;
+            rounds.push(job.die(case.killer)?);
         }
         for ((name, value), unit) in METRICS {
-            out.sample(&metric_name(case, name), unit, Better::Lower, median(rounds.iter().map(value)));
+            out.sample(&metric_name(case.name, name), unit, Better::Lower, median(rounds.iter().map(value)));
         }
         // With icount, CPUs take turns: one slows down the other.
         if !self.icount {
-            out.progress(&format!("{case}: a neighbour"));
-            let percent = neighbour_percent(Job::start(self.threads)?, killer)?;
-            out.sample(&metric_name(case, NEIGHBOUR), "%", Better::Higher, percent);
+            out.progress(&format!("{}: a neighbour", case.name));
+            let percent = neighbour_percent(Job::start(self.threads)?, case.killer)?;
+            out.sample(&metric_name(case.name, NEIGHBOUR), "%", Better::Higher, percent);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub use interface::Scenario;
 /// Every scenario that this binary knows.
 pub fn all() -> &'static [&'static dyn Scenario] {
     &[
-        &daemon::Daemon,
+        &daemon::DaemonKills,
         &expedite::Expedite,
         &fault::Fault,
         &ksm_rmap::KsmRmap,
@@ -36,7 +36,8 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &release::Release,
         &rss_counters::RssCounters,
         &soak::Soak,
-        &storm_phone::StormPhone,
+        &storm_phone::STORM_PHONE,
+        &storm_phone::STORM_PHONE_CASES,
         &swap_defer::SWAP_BATCH,
         &swap_defer::SWAP_DEFER,
     ]

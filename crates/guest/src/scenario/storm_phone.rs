@@ -3,39 +3,96 @@
 //! memory is free. A camera is started, which needs 256 MiB at once, and a killer that works as Android's
 //! lmkd does ends applications one by one until it has that. How long does the camera wait, how many
 //! frames of the foreground are late, and how many applications had to die?
+//!
+//! `storm-phone-cases` is the same with what else there is on a phone: buffers of a driver, slow CPUs for
+//! applications in the background, and `memreap daemon` as the killer.
 
-use std::thread;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
+use std::{io, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
-use super::metrics::{Metric, median};
+use super::metrics::{Metric, median, metric_name};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
 use crate::memory::swap::Area;
 use crate::process::child::{Board, Child};
+use crate::process::daemon::{Daemon, LOG};
 use crate::process::swapped::{Layout, Victims};
 use crate::process::victim::mrelease;
-use crate::system::{clock, sched};
+use crate::system::cgroup::TemporaryCgroup;
+use crate::system::{clock, counters, sched};
 use init::report::{Better, Reporter};
 
-/// `storm-phone [rounds=N]`
-pub struct StormPhone;
+/// `storm-phone [rounds=N]`, `storm-phone-cases [memory|slow] [case=NAME] [rounds=N]`
+pub struct StormPhone {
+    name: &'static str,
+    cases: &'static [Case],
+}
+
+pub const STORM_PHONE: StormPhone = StormPhone { name: "storm-phone", cases: &[PLAIN] };
+pub const STORM_PHONE_CASES: StormPhone = StormPhone {
+    name: "storm-phone-cases",
+    cases: &[
+        Case { name: MEMORY, ..PLAIN },
+        Case { name: "driver", wants: Wants::Buffers, ..PLAIN },
+        Case { name: "daemon", killer: Killers::Memreap, swap_bytes: FULL_SWAP_BYTES, ..PLAIN },
+        Case { name: "slow", slow: true, ..PLAIN },
+    ],
+};
+
+/// A camera, a killer and the applications.
+struct Case {
+    /// The first part of the metrics' names, or nothing.
+    name: &'static str,
+    wants: Wants,
+    killer: Killers,
+    /// Whether applications have half of the CPUs, which are slow, as those in the background of a phone.
+    slow: bool,
+    swap_bytes: u64,
+}
+
+/// The case that is in all guests but the one with slow CPUs.
+const MEMORY: &str = "memory";
+const PLAIN: Case =
+    Case { name: "", wants: Wants::Memory, killer: Killers::Lmkd, slow: false, swap_bytes: SWAP_BYTES };
+
+/// What the camera takes.
+#[derive(Clone, Copy)]
+enum Wants {
+    /// Memory of its own.
+    Memory,
+    /// Buffers that the kernel allocates, from the heap that cameras and displays use.
+    Buffers,
+}
+
+/// Who kills.
+#[derive(Clone, Copy)]
+enum Killers {
+    Lmkd,
+    Memreap,
+}
 
 const APPS: usize = 15;
 /// What each of them has in zram.
 const LAYOUT: Layout = Layout { share: 65, scattered: false };
 const SWAP_BYTES: u64 = 1 << 30;
+/// Hardly more than the applications have in swap: with room there, nobody has to die.
+const FULL_SWAP_BYTES: u64 = 640 << 20;
 const CAMERA_MIB: usize = 256;
 /// What is free when the camera starts.
 const FREE_BYTES: u64 = 96 << 20;
 /// The killer ends an application while less than this is free. It is above the kernel's own watermarks.
 const KILL_BELOW_BYTES: u64 = 64 << 20;
+/// The part of a CPU's time that an application gets of a slow one.
+const SLOW_PERCENT: u32 = 40;
 /// How often the killer looks.
 const KILLER_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the killer waits for a victim before it takes the next one, as lmkd does.
@@ -52,50 +109,54 @@ const WARM_UP_FRAMES: u64 = 10;
 const PICTURE_MARGIN_NS: u64 = 50_000_000;
 
 /// The metrics of a round, and their units.
-const METRICS: [(Metric<Round>, &str); 4] = [
+const METRICS: [(Metric<Round>, &str); 5] = [
     (("camera-ms", |r| clock::ms(r.camera)), "ms"),
     // Without the time in which memory is zeroed and mapped, which nobody can save it.
     (("camera-wait-ms", |r| clock::ms(r.camera.saturating_sub(r.alone))), "ms"),
     (("late-frames", |r| r.late as f64), "count"),
     (("kills", |r| r.kills as f64), "count"),
+    (("oom-kills", |r| r.oom_kills as f64), "count"),
 ];
 
 impl Scenario for StormPhone {
     fn name(&self) -> &'static str {
-        "storm-phone"
+        self.name
     }
 
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        Options::parse(args)?;
-        Ok(METRICS.iter().map(|&((name, _), _)| name.to_owned()).collect())
+        let options = Options::parse(args, self.cases)?;
+        let names = |case: &Case| METRICS.map(|((name, _), _)| case.metric(name));
+        Ok(options.of(self.cases).flat_map(names).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        let _area = Area::zram(SWAP_BYTES, None)?;
-        let mut rounds = Vec::new();
-        for i in 0..options.rounds {
-            out.progress(&format!("round {}", i + 1));
-            rounds.push(round(out)?);
-        }
-        if let Some(first) = rounds.first() {
-            first.draw(out);
-        }
-        for ((name, value), unit) in METRICS {
-            out.sample(name, unit, Better::Lower, median(rounds.iter().map(value)));
+        let options = Options::parse(args, self.cases)?;
+        for case in options.of(self.cases) {
+            case.run(options.rounds, out).with_context(|| format!("case {}", case.name))?;
         }
         Ok(())
     }
 }
 
 struct Options {
+    slow: bool,
+    only_memory: bool,
+    cases: Cases,
     rounds: u32,
 }
 
 impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &[], &["rounds"])?;
-        Ok(Self { rounds: args.rounds()?.unwrap_or(1) })
+    fn parse(args: &[String], cases: &[Case]) -> Result<Self> {
+        let args = Arguments::new(args, &[MEMORY, "slow"], &["case", "rounds"])?;
+        let cases = args.case(cases.iter().map(|case| case.name))?;
+        let (slow, only_memory) = (args.has("slow"), args.has(MEMORY));
+        Ok(Self { slow, only_memory, cases, rounds: args.rounds()?.unwrap_or(1) })
+    }
+
+    /// Returns the cases that are to be run: slow CPUs are in a guest of their own.
+    fn of<'a>(&'a self, cases: &'a [Case]) -> impl Iterator<Item = &'a Case> {
+        let here = |case: &&Case| case.slow == self.slow && (!self.only_memory || case.name == MEMORY);
+        cases.iter().filter(here).filter(|case| self.cases.has(case.name))
     }
 }
 
@@ -107,6 +168,8 @@ struct Round {
     alone: u64,
     late: u64,
     kills: u64,
+    /// Of those, by the kernel's OOM killer.
+    oom_kills: u64,
     /// What happened when, in nanoseconds from the start of the camera, and how many at once: MiB that it got,
     /// frames that were late, applications that were killed.
     events: [(&'static str, Vec<(u64, u64)>); 3],
@@ -130,34 +193,72 @@ impl Round {
     }
 }
 
-fn round(out: &mut Reporter) -> Result<Round> {
-    let alone = last(&Camera::start()?.take()?);
-    let apps = Victims::start(APPS, LAYOUT).context("applications")?;
-    let foreground = Foreground::start()?;
-    let camera = Camera::start()?;
-    let killer = Killer::start(&apps)?;
-    // The rest of the machine's memory is somebody's who does not give it back.
-    let spare = free_memory::settled()?.saturating_sub(FREE_BYTES);
-    let others = Region::new(usize::try_from(spare)? / PAGE_BYTES)?;
-    others.lock().context("no memory to lock")?;
-    killer.board.set(GO, 1);
-    foreground.wait_for(WARM_UP_FRAMES)?;
-    let (start, first) = (clock::now(), foreground.frames());
-    let arrivals = camera.take()?;
-    foreground.wait_for(first + FRAMES)?;
-    let late = foreground.late(start)?;
-    let kills = killer.board.get(KILLS);
-    let kill_times = (0..kills as usize).map(|i| killer.board.get(KILL_TIMES + i));
-    out.note(&format!("{} MiB were taken by others", spare >> 20));
-    ensure!(kills > 0, "nobody had to die: the camera had {} MiB", free_memory::free() >> 20);
-    let camera = last(&arrivals);
-    let events = [
-        ("MiB that the camera has", arrivals.into_iter().map(|at| (at, 1)).collect()),
-        ("late frames of the foreground", late.iter().map(|&(at, missed)| (at - start, missed)).collect()),
-        ("applications killed", kill_times.map(|at| (at.saturating_sub(start), 1)).collect()),
-    ];
-    let late = late.iter().map(|&(_, missed)| missed).sum();
-    Ok(Round { camera, alone, late, kills, events })
+impl Case {
+    fn metric(&self, name: &str) -> String {
+        if self.name.is_empty() { name.to_owned() } else { metric_name(self.name, name) }
+    }
+
+    fn run(&self, rounds: u32, out: &mut Reporter) -> Result<()> {
+        let _area = Area::zram(self.swap_bytes, None)?;
+        let mut done = Vec::new();
+        for i in 0..rounds {
+            out.progress(&format!("{} round {}", self.name, i + 1));
+            done.push(self.round(out)?);
+        }
+        if let (Some(first), "") = (done.first(), self.name) {
+            first.draw(out);
+        }
+        for ((name, value), unit) in METRICS {
+            out.sample(&self.metric(name), unit, Better::Lower, median(done.iter().map(value)));
+        }
+        Ok(())
+    }
+
+    fn round(&self, out: &mut Reporter) -> Result<Round> {
+        let oom_kills = counters::oom_kills()?;
+        let alone = last(&Camera::start(self.wants)?.take()?);
+        let apps = Victims::start(APPS, LAYOUT).context("applications")?;
+        if self.slow {
+            let cpus = thread::available_parallelism().context("number of CPUs")?.get();
+            apps.confine(&format!("{}-{}", cpus / 2, cpus - 1), SLOW_PERCENT)?;
+        }
+        let foreground = Foreground::start()?;
+        let camera = Camera::start(self.wants)?;
+        let killer = Killer::start(self.killer, &apps)?;
+        // The rest of the machine's memory is somebody's who does not give it back.
+        let spare = free_memory::settled()?.saturating_sub(FREE_BYTES);
+        let others = Region::new(usize::try_from(spare)? / PAGE_BYTES)?;
+        never_kill(true)?;
+        others.lock().context("no memory to lock")?;
+        killer.begin();
+        foreground.wait_for(WARM_UP_FRAMES)?;
+        let (start, first) = (clock::now(), foreground.frames());
+        let arrivals = camera.take()?;
+        foreground.wait_for(first + FRAMES)?;
+        let late = foreground.late(start)?;
+        let (kills, oom_kills) = (apps.ended()? as u64, counters::oom_kills()? - oom_kills);
+        out.note(&format!("{} MiB were taken by others", spare >> 20));
+        ensure!(kills > 0, "nobody had to die: {} MiB are free", free_memory::free() >> 20);
+        let killed = killer.end(out)?;
+        never_kill(false)?;
+        let camera = last(&arrivals);
+        let events = [
+            ("MiB that the camera has", arrivals.into_iter().map(|at| (at, 1)).collect()),
+            (
+                "late frames of the foreground",
+                late.iter().map(|&(at, missed)| (at - start, missed)).collect(),
+            ),
+            ("applications killed", killed.into_iter().map(|at| (at.saturating_sub(start), 1)).collect()),
+        ];
+        let late = late.iter().map(|&(_, missed)| missed).sum();
+        Ok(Round { camera, alone, late, kills, oom_kills, events })
+    }
+}
+
+/// Whether this process and those that it forks from now on are spared, by the kernel and by memreap.
+fn never_kill(spared: bool) -> Result<()> {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    fs::write(PATH, if spared { "-1000" } else { "0" }).context(PATH)
 }
 
 fn last(times: &[u64]) -> u64 {
@@ -177,16 +278,25 @@ const KILLS: usize = 1;
 const KILL_TIMES: usize = 2;
 
 impl Camera {
-    fn start() -> Result<Self> {
+    fn start(wants: Wants) -> Result<Self> {
         let board = Board::new(ARRIVALS + CAMERA_MIB)?;
         let child = Child::fork(|| {
+            never_kill(true)?;
             let pages = (1 << 20) / PAGE_BYTES;
             let memory = Region::new(CAMERA_MIB * pages)?;
+            let heap = match wants {
+                Wants::Memory => None,
+                Wants::Buffers => Some(BufferHeap::open()?),
+            };
+            let mut buffers = Vec::with_capacity(CAMERA_MIB);
             while board.get(GO) == 0 {
                 thread::sleep(Duration::from_micros(200));
             }
             for mib in 0..CAMERA_MIB {
-                memory.touch(mib * pages..(mib + 1) * pages);
+                match &heap {
+                    None => memory.touch(mib * pages..(mib + 1) * pages),
+                    Some(heap) => buffers.push(heap.allocate(1 << 20)?),
+                }
                 board.set(ARRIVALS + mib, clock::now());
             }
             loop {
@@ -206,13 +316,87 @@ impl Camera {
     }
 }
 
-/// Kills applications, the last one started first, while memory is short.
-struct Killer {
+/// The heap of buffers for devices without an IOMMU or with one, from single pages (CONFIG_DMABUF_HEAPS_SYSTEM).
+struct BufferHeap(File);
+
+impl BufferHeap {
+    const PATH: &str = "/dev/dma_heap/system";
+
+    fn open() -> Result<Self> {
+        Ok(Self(File::open(Self::PATH).context(Self::PATH)?))
+    }
+
+    /// Allocates a buffer of zeroed memory, which is freed with its last descriptor.
+    fn allocate(&self, bytes: u64) -> Result<OwnedFd> {
+        /// The kernel's struct dma_heap_allocation_data.
+        #[repr(C)]
+        struct Allocation {
+            len: u64,
+            fd: u32,
+            fd_flags: u32,
+            heap_flags: u64,
+        }
+        const DMA_HEAP_IOCTL_ALLOC: libc::Ioctl = 0xC018_4800u32 as libc::Ioctl;
+        let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
+        let mut allocation = Allocation { len: bytes, fd: 0, fd_flags, heap_flags: 0 };
+        // SAFETY: the call reads and writes the structure, which outlives it.
+        let ret = unsafe { libc::ioctl(self.0.as_raw_fd(), DMA_HEAP_IOCTL_ALLOC, &mut allocation) };
+        ensure!(ret == 0, "{}: no {bytes} bytes: {}", Self::PATH, io::Error::last_os_error());
+        // SAFETY: the kernel has just created the descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(allocation.fd)?) })
+    }
+}
+
+/// Kills applications while memory is short.
+enum Killer {
+    Lmkd(Lmkd),
+    /// In a cgroup of its own, as a service manager starts it.
+    Memreap(Daemon, TemporaryCgroup),
+}
+
+impl Killer {
+    fn start(kind: Killers, apps: &Victims) -> Result<Self> {
+        Ok(match kind {
+            Killers::Lmkd => Self::Lmkd(Lmkd::start(apps)?),
+            Killers::Memreap => {
+                let service = TemporaryCgroup::new("service", "memory")?;
+                let daemon = service.within(|| Daemon::start(&[]))?;
+                Self::Memreap(daemon, service)
+            }
+        })
+    }
+
+    fn begin(&self) {
+        if let Self::Lmkd(lmkd) = self {
+            lmkd.board.set(GO, 1);
+        }
+    }
+
+    /// Returns the times of its kills on the monotonic clock, in nanoseconds, if they are known.
+    fn end(self, out: &mut Reporter) -> Result<Vec<u64>> {
+        match self {
+            Self::Lmkd(lmkd) => Ok(lmkd.kill_times()),
+            Self::Memreap(daemon, _service) => {
+                let kills = daemon.end()?;
+                out.out(&fs::read_to_string(LOG).context(LOG)?);
+                ensure!(!kills.is_empty(), "the daemon has killed nobody");
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// Kills applications, the last one started first, as Android's low-memory killer does.
+struct Lmkd {
     _child: Child,
     board: Board,
 }
 
-impl Killer {
+impl Lmkd {
+    fn kill_times(&self) -> Vec<u64> {
+        (0..self.board.get(KILLS) as usize).map(|i| self.board.get(KILL_TIMES + i)).collect()
+    }
+
     fn start(apps: &Victims) -> Result<Self> {
         let board = Board::new(KILL_TIMES + APPS)?;
         let child = Child::fork(|| {
@@ -250,6 +434,7 @@ impl Foreground {
         let most = WARM_UP_FRAMES + 10 * FRAMES;
         let board = Board::new(1 + usize::try_from(most)?)?;
         let child = Child::fork(|| {
+            never_kill(true)?;
             let pages = FRAME_BYTES / PAGE_BYTES;
             let memory = Region::new(pages)?;
             let mut due = clock::now();
@@ -298,9 +483,20 @@ mod tests {
 
     #[test]
     fn arguments_have_defaults() {
-        assert_eq!(Options::parse(&[]).unwrap().rounds, 1);
-        assert_eq!(Options::parse(&words(&["rounds=3"])).unwrap().rounds, 3);
-        assert_refused(Options::parse, &["rounds=0", "case=x"], &[]);
+        let parse = |args: &[String]| Options::parse(args, STORM_PHONE_CASES.cases);
+        assert_eq!(parse(&[]).unwrap().rounds, 1);
+        assert_eq!(parse(&words(&["rounds=3"])).unwrap().rounds, 3);
+        assert_refused(parse, &["rounds=0", "case=x"], &[]);
+    }
+
+    #[test]
+    fn slow_cpus_are_in_a_guest_of_their_own() {
+        let metrics = |args: &[&str]| STORM_PHONE_CASES.metrics(&words(args), 2).unwrap();
+        assert_eq!(STORM_PHONE.metrics(&[], 2).unwrap()[0], "camera-ms");
+        assert_eq!(metrics(&["case=driver"])[0], "driver/camera-ms");
+        assert!(metrics(&["slow"]).iter().all(|name| name.starts_with("slow/")));
+        assert_eq!(metrics(&[]).len(), 3 * metrics(&["slow"]).len());
+        assert_eq!(metrics(&["memory"]), metrics(&["case=memory"]));
     }
 
     #[test]

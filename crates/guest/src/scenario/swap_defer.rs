@@ -41,6 +41,8 @@ enum On {
     /// zram, with this compression or the kernel's default.
     Zram(Option<&'static str>),
     Loop,
+    /// Above a loop device that is not written to.
+    Zswap,
 }
 
 /// Victims, and what is measured when they are killed.
@@ -66,7 +68,7 @@ const PLAIN: Case = Case {
     foreground: false,
     rounds: [1, 1],
 };
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     Case { locks: true, foreground: true, rounds: [2, 1], ..PLAIN },
     Case { name: "1x64-65", victims: 1, locks: true, rounds: [3, 3], ..PLAIN },
     Case { name: "4x64-65", victims: 4, ..PLAIN },
@@ -76,6 +78,7 @@ const CASES: [Case; 9] = [
     Case { name: "8x64-65-scattered", layout: Layout { scattered: true, ..PLAIN.layout }, ..PLAIN },
     Case { name: "8x64-65-lz4", on: On::Zram(Some("lz4")), ..PLAIN },
     Case { name: "8x64-65-loop", on: On::Loop, ..PLAIN },
+    Case { name: "8x64-65-zswap", on: On::Zswap, ..PLAIN },
 ];
 const MOST_IN_SWAP: Layout = Layout { share: 95, scattered: false };
 
@@ -129,7 +132,7 @@ const PARAMETERS: [&str; 2] =
 impl Case {
     /// The metrics of its rounds.
     fn round_metrics(&self) -> impl Iterator<Item = (Metric<Round>, &'static str)> {
-        let on_zram = self.on != On::Loop;
+        let on_zram = matches!(self.on, On::Zram(_));
         ROUND_METRICS.into_iter().filter(move |&((name, _), _)| on_zram || name != ZRAM)
     }
 
@@ -233,6 +236,7 @@ impl<'a> Run<'a> {
         let area = match case.on {
             On::Zram(algorithm) => Area::zram(SWAP_BYTES, algorithm)?,
             On::Loop => Area::on_loop(SWAP_BYTES)?,
+            On::Zswap => Area::on_zswap(SWAP_BYTES)?,
         };
         let cpus = thread::available_parallelism().context("number of CPUs")?.get();
         Ok(Self { case, options, cpus, area })
@@ -274,7 +278,9 @@ impl<'a> Run<'a> {
     }
 
     fn victims(&self) -> Result<Victims> {
-        Victims::start(self.case.victims, self.case.layout).context("victims")
+        let victims = Victims::start(self.case.victims, self.case.layout).context("victims")?;
+        self.area.check_zswap()?;
+        Ok(victims)
     }
 
     /// Kills victims, and records what comes back.
@@ -468,6 +474,7 @@ mod tests {
                 On::Zram(Some("lz4")) => "-lz4",
                 On::Zram(Some(other)) => panic!("{other}"),
                 On::Loop => "-loop",
+                On::Zswap => "-zswap",
             };
             assert_eq!(case.name, name);
             assert!(((case.victims * share) << 20) * 64 / 100 < SWAP_BYTES as usize);

@@ -46,6 +46,14 @@ impl Cgroup {
         format!("{}/{name}", self.path)
     }
 
+    /// Has the cgroup and its siblings use one more controller.
+    ///
+    /// # Errors
+    /// When the kernel does not have it.
+    pub fn control(&self, controller: &str) -> Result<()> {
+        enable(&self.parent().path, controller)
+    }
+
     /// Writes to one of the cgroup's files.
     ///
     /// # Errors

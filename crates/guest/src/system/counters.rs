@@ -23,6 +23,14 @@ pub fn meminfo(key: &str) -> Result<u64> {
     value(&text, key).with_context(|| format!("{PATH}: no {key}"))
 }
 
+/// Returns how many processes the kernel's OOM killer has killed since boot.
+///
+/// # Errors
+/// When /proc/vmstat cannot be read, or does not say.
+pub fn oom_kills() -> Result<u64> {
+    value(&vmstat()?, "oom_kill ").context("no oom_kill in /proc/vmstat")
+}
+
 /// Reads /proc/vmstat.
 ///
 /// # Errors

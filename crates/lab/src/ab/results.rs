@@ -281,6 +281,18 @@ impl Metric {
         self.beside.iter().find(|b| b.arm == arm).map(|b| median(&b.values))
     }
 
+    /// Returns the median on an arm; `None` if the metric was not measured there.
+    #[must_use]
+    pub fn median_on(&self, meta: &Meta, arm: &str) -> Option<f64> {
+        if arm == meta.base() {
+            Some(self.base_median())
+        } else if arm == meta.changed() {
+            Some(self.changed_median())
+        } else {
+            self.control_median(arm)
+        }
+    }
+
     /// Returns the name without its case.
     #[must_use]
     pub fn short_name(&self) -> &str {
