@@ -94,7 +94,11 @@ impl Daemon {
         while began.elapsed() < TIMEOUT {
             if let Some(status) = self.0.try_wait()? {
                 ensure!(status.success(), "the daemon ended with {status}");
-                let text = fs::read_to_string(HISTORY).context(HISTORY)?;
+                // Whoever has killed nobody has no history.
+                let text = match fs::read_to_string(HISTORY) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+                    text => text.context(HISTORY)?,
+                };
                 return text.lines().map(|line| serde_json::from_str(line).context(HISTORY)).collect();
             }
             thread::sleep(CHECK_INTERVAL);

@@ -205,7 +205,8 @@ impl Case {
             out.progress(&format!("{} round {}", self.name, i + 1));
             done.push(self.round(out)?);
         }
-        if let (Some(first), "") = (done.first(), self.name) {
+        // A guest has one picture.
+        if let Some(first) = done.first().filter(|_| self.name.is_empty()) {
             first.draw(out);
         }
         for ((name, value), unit) in METRICS {
@@ -316,7 +317,7 @@ impl Camera {
     }
 }
 
-/// The heap of buffers for devices without an IOMMU or with one, from single pages (CONFIG_DMABUF_HEAPS_SYSTEM).
+/// The system heap of DMA buffers, in which a buffer need not be contiguous (CONFIG_DMABUF_HEAPS_SYSTEM).
 struct BufferHeap(File);
 
 impl BufferHeap {
@@ -377,9 +378,8 @@ impl Killer {
         match self {
             Self::Lmkd(lmkd) => Ok(lmkd.kill_times()),
             Self::Memreap(daemon, _service) => {
-                let kills = daemon.end()?;
+                daemon.end()?;
                 out.out(&fs::read_to_string(LOG).context(LOG)?);
-                ensure!(!kills.is_empty(), "the daemon has killed nobody");
                 Ok(Vec::new())
             }
         }

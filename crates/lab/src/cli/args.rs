@@ -119,9 +119,12 @@ pub(super) struct AbArgs {
     /// Run only this case of a scenario, for example 100-vmas
     #[arg(long, value_name = "NAME")]
     pub(super) case: Option<String>,
+    /// Boot only this guest of the scenarios, by its name in the table, for example icount or icount-64
+    #[arg(long, value_name = "NAME", conflicts_with = "expect")]
+    pub(super) guest: Option<String>,
     /// A program of yours instead of the scenarios: it runs in the guest and prints its metrics, a line each,
     /// `NAME VALUE UNIT lower|higher`, or as JSON (metric, value, unit, better)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "case", "expect"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "case", "guest", "expect"])]
     pub(super) workload: Option<PathBuf>,
     /// Exit with what `git bisect run` expects: 0 nothing got worse, 1 something did, 125 not tested
     #[arg(long, requires = "workload")]

@@ -282,6 +282,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
         workload,
         args: args.case.iter().map(|case| format!("case={case}")).collect(),
+        guest: args.guest,
         pairs: args.pairs,
         seed: args.seed,
         shard: args.shard,

@@ -65,6 +65,8 @@ pub struct Plan {
     pub scenarios: Vec<String>,
     /// Arguments for the scenarios in the guest, after those from the catalog.
     pub args: Vec<String>,
+    /// The only guest of each scenario to boot, by its name in tables; `None` for all.
+    pub guest: Option<String>,
     /// A program of the user's instead of the scenarios.
     pub workload: Option<Workload>,
     /// The number of pairs per scenario and run.
@@ -170,6 +172,7 @@ fn run_with(
     if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
         bail!("two arms are called '{name}'; give them different names");
     }
+    let runs = chosen_runs(scenarios, plan.guest.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
         // If this run fails, results of an earlier one must not look like its results.
@@ -178,8 +181,6 @@ fn run_with(
         put_aside(&out)?;
     }
 
-    let runs: Vec<(&Scenario, &Run)> =
-        scenarios.iter().flat_map(|s| s.runs.iter().map(move |run| (*s, run))).collect();
     let mut meta = Meta {
         kernel: String::new(),
         source: plan.source.clone(),
@@ -302,6 +303,21 @@ impl Plan {
             |control: &catalog::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
+}
+
+/// Returns the guests of the scenarios: all, or that of one name.
+fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Vec<(&'a Scenario, &'a Run)>> {
+    let name = |(s, run): &(&Scenario, &Run)| run_name(mode_name(run.mode), s.cpus_in_name(run));
+    let all: Vec<_> = scenarios.iter().flat_map(|&s| s.runs.iter().map(move |run| (s, run))).collect();
+    let chosen: Vec<_> =
+        all.iter().copied().filter(|run| guest.is_none_or(|guest| guest == name(run))).collect();
+    if chosen.is_empty() {
+        let mut names: Vec<String> = all.iter().map(name).collect();
+        names.sort_unstable();
+        names.dedup();
+        bail!("no guest '{}'; there are: {}", guest.unwrap_or_default(), names.join(", "));
+    }
+    Ok(chosen)
 }
 
 /// Moves the files of the previous run to `previous`, so that they cannot be mistaken for those of this run

@@ -45,6 +45,7 @@ fn fixture() -> Fixture {
         pairs: 6,
         arms: [arm("stock"), arm("memreap")],
         controls: Vec::new(),
+        guest: None,
         aa: true,
         min_effect: 0.03,
         alpha: 0.05,
@@ -232,6 +233,20 @@ fn several_guests_of_one_mode_are_kept_apart() {
     let page = fs::read_to_string(f.ctx.out.join("report.html")).unwrap();
     let of_64 = page.split("<h2>synthetic/icount-64</h2>").nth(1).unwrap();
     assert!(of_64.starts_with("\n<p class=\"soft\">Guest: 64 CPUs"), "{}", &of_64[..80]);
+}
+
+#[test]
+fn one_guest_can_be_chosen() {
+    let mut f = fixture();
+    f.plan.guest = Some("icount".into());
+    let results = run_fixture(&f, &mut |arm, job, logs| {
+        assert_eq!(job.mode, Mode::Icount);
+        Ok(healthy(arm, logs, 1))
+    });
+    assert_eq!(results.unwrap().meta.runs.len(), 1);
+    f.plan.guest = Some("icount-64".into());
+    let error = run_fixture(&f, &mut |arm, _, logs| Ok(healthy(arm, logs, 1))).unwrap_err().to_string();
+    assert!(error.contains("no guest 'icount-64'; there are: icount, multi"), "{error}");
 }
 
 #[test]
