@@ -276,7 +276,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "storm-phone",
         about: "a camera needs memory on a phone whose apps are in zram, and a killer like lmkd ends some of them",
         controls: &[],
-        // `make demo` begins with it. Two CPUs at once are among the cases: they vary more than they show.
+        // `make demo` begins with it. Two CPUs at once are among the cases: times vary too much there.
         runs: &[Run {
             mode: Mode::Icount,
             cpus: 2,

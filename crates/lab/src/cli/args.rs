@@ -594,7 +594,7 @@ mod tests {
             "memreap-batch".parse(),
             Ok(ArmSpec::WithParameters("memreap-batch", "memreap.swap_defer=0"))
         );
-        assert!("memreap-none".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-none'"));
+        assert!("memreap-nothing".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-nothing'"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();
         let spec = format!("mine={},a=b c,d", path.display());
