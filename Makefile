@@ -5,7 +5,9 @@
 LAB = cargo run --quiet --release -p lab --
 
 # What `make demo` compares, and in how many pairs of boots; `lab ab` without a name takes all there is.
-SCENARIOS ?= storm-phone reap
+SCENARIOS ?= storm-phone memcg-exit reap release
+# Only their guests that count instructions: they are fast, and other programs on the host do not matter.
+GUEST ?= icount
 PAIRS ?= 6
 # Rounds of `make faceoff`.
 RUNS ?= 3
@@ -14,7 +16,7 @@ RUNS ?= 3
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
-	@echo "              SCENARIOS=\"reap oom-select\" says what in, PAIRS=8 how often; see lab ab --help"
+	@echo "              SCENARIOS=\"reap oom-select\" GUEST= says what in, PAIRS=8 how often; see lab ab --help"
 	@echo "make faceoff  compare low-memory killers in a Debian guest, write target/lab/faceoff.html"
 	@echo "              RUNS=3 says how often; many hours; needs root once, for the guest's image"
 	@echo "make check    for every edit, ten minutes: lints, unit tests, KUnit, selftests in the slim kernel"
@@ -27,7 +29,7 @@ help:
 
 demo:
 	$(LAB) host-setup
-	$(LAB) ab $(SCENARIOS) --pairs $(PAIRS) --no-aa --expect
+	$(LAB) ab $(SCENARIOS) $(if $(GUEST),--guest $(GUEST)) --pairs $(PAIRS) --no-aa --expect
 
 faceoff:
 	$(LAB) host-setup

@@ -119,8 +119,9 @@ pub(super) struct AbArgs {
     /// Run only this case of a scenario, for example 100-vmas
     #[arg(long, value_name = "NAME")]
     pub(super) case: Option<String>,
-    /// Boot only this guest of the scenarios, by its name in the table, for example icount or icount-64
-    #[arg(long, value_name = "NAME", conflicts_with = "expect")]
+    /// Boot only this guest of the scenarios, by its name in the table, for example icount or icount-64;
+    /// with --expect, what others must show is left out
+    #[arg(long, value_name = "NAME")]
     pub(super) guest: Option<String>,
     /// A program of yours instead of the scenarios: it runs in the guest and prints its metrics, a line each,
     /// `NAME VALUE UNIT lower|higher`, or as JSON (metric, value, unit, better)

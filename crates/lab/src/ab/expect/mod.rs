@@ -57,7 +57,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
-use crate::ab::expect::judge::{Arm, Scope, aa_clean, nothing_else_worse};
+use crate::ab::expect::judge::{Arm, NOT_MEASURED, Scope, aa_clean, nothing_else_worse};
 use crate::ab::results::Results;
 
 pub use render::render;
@@ -72,6 +72,9 @@ pub struct RunKind {
     pub smoke: bool,
     /// Whether it has an A/A control. Without one, `aa_clean` is left out.
     pub aa: bool,
+    /// Whether all guests of the scenarios were booted. Otherwise expectations of metrics that the results do
+    /// not have are left out.
+    pub all_guests: bool,
 }
 
 /// One expectation and its outcome.
@@ -146,6 +149,11 @@ fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Resu
     for bound in &file.bound {
         let scope = Scope::new(&file, &bound.scenario, &bound.mode, bound.cpus);
         checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?));
+    }
+    if !kind.all_guests {
+        for absent in checked.iter_mut().filter(|c| c.measured.starts_with(NOT_MEASURED)) {
+            absent.state = State::LeftOut;
+        }
     }
     Ok(checked)
 }

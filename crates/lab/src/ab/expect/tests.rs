@@ -10,8 +10,8 @@ use crate::ab::results::{ArmMeta, ControlValues, Metric, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
 
-const ALL: RunKind = RunKind { smoke: false, aa: true };
-const SMOKE: RunKind = RunKind { smoke: true, aa: false };
+const ALL: RunKind = RunKind { smoke: false, aa: true, all_guests: true };
+const SMOKE: RunKind = RunKind { smoke: true, aa: false, all_guests: true };
 
 fn check_fixture(text: &str) -> Result<Vec<Checked>> {
     check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
@@ -227,7 +227,7 @@ fn what_needs_pairs_is_left_out_of_a_smoke_run() {
 fn without_a_control_aa_clean_is_left_out() {
     let mut results = fixture::results();
     results.metrics.iter_mut().for_each(|m| m.aa = None);
-    let kind = RunKind { smoke: false, aa: false };
+    let kind = RunKind { smoke: false, aa: false, all_guests: true };
     let judge = |kind| check_text(&results, "aa_clean = true", Path::new("x"), kind).unwrap();
     assert_eq!(judge(ALL)[0].state, State::Missed);
     let checked = &judge(kind)[..1];
@@ -235,6 +235,15 @@ fn without_a_control_aa_clean_is_left_out() {
     let text = render(checked, None, false);
     assert!(text.contains("left out (--no-aa)"), "{text}");
     assert!(text.ends_with("1 expectations: 0 met, 0 missed, 1 left out\n"), "{text}");
+}
+
+#[test]
+fn what_guests_that_were_not_booted_must_show_is_left_out() {
+    let text = "[[expect]]\nmetric = \"100-vmas/absent\"\nat_least = 2.0";
+    let judge = |kind| check_text(&fixture::results(), text, Path::new("x"), kind).unwrap();
+    let state = |kind| judge(kind).last().map(|c| c.state);
+    assert_eq!(state(ALL), Some(State::Missed));
+    assert_eq!(state(RunKind { all_guests: false, ..ALL }), Some(State::LeftOut));
 }
 
 #[test]
