@@ -305,17 +305,20 @@ impl Plan {
     }
 }
 
-/// Returns the guests of the scenarios: all, or that of one name.
+/// Returns the guests of the scenarios: all, or that of one name, which each of them must have.
 fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Vec<(&'a Scenario, &'a Run)>> {
-    let name = |(s, run): &(&Scenario, &Run)| run_name(mode_name(run.mode), s.cpus_in_name(run));
-    let all: Vec<_> = scenarios.iter().flat_map(|&s| s.runs.iter().map(move |run| (s, run))).collect();
-    let chosen: Vec<_> =
-        all.iter().copied().filter(|run| guest.is_none_or(|guest| guest == name(run))).collect();
-    if chosen.is_empty() {
-        let mut names: Vec<String> = all.iter().map(name).collect();
-        names.sort_unstable();
-        names.dedup();
-        bail!("no guest '{}'; there are: {}", guest.unwrap_or_default(), names.join(", "));
+    let mut chosen = Vec::new();
+    for &scenario in scenarios {
+        let name = |run: &Run| run_name(mode_name(run.mode), scenario.cpus_in_name(run));
+        let runs = scenario.runs.iter().filter(|run| guest.is_none_or(|guest| guest == name(run)));
+        let before = chosen.len();
+        chosen.extend(runs.map(|run| (scenario, run)));
+        if let Some(guest) = guest
+            && chosen.len() == before
+        {
+            let names: Vec<String> = scenario.runs.iter().map(name).collect();
+            bail!("{} has no guest '{guest}'; it has: {}", scenario.name, names.join(", "));
+        }
     }
     Ok(chosen)
 }
