@@ -12,6 +12,8 @@ use linux::{Process, Root};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
+use crate::system::cgroup::TemporaryCgroup;
+
 const CONFIG: &str = "/run/memreap.toml";
 /// What the daemon has killed.
 pub const HISTORY: &str = "/run/history.jsonl";
@@ -36,8 +38,12 @@ pub struct Kill {
     pub available: [u64; 2],
 }
 
-/// A running daemon that is ready.
-pub struct Daemon(process::Child);
+/// A running daemon that is ready, in a cgroup of its own, as a service manager starts it.
+pub struct Daemon {
+    child: process::Child,
+    // Dropped when the child has ended: it has to be empty then.
+    _group: TemporaryCgroup,
+}
 
 impl Daemon {
     /// Starts the daemon, which never kills processes of these names. The caller must be single-threaded.
@@ -57,15 +63,16 @@ impl Daemon {
         }
         let manager = UnixDatagram::bind(NOTIFY_SOCKET).context(NOTIFY_SOCKET)?;
         manager.set_read_timeout(Some(TIMEOUT))?;
-        let child = Command::new("/bin/memreap")
+        let mut command = Command::new("/bin/memreap");
+        command
             .args(["daemon", "--config", CONFIG])
             .env("NOTIFY_SOCKET", NOTIFY_SOCKET)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(LOG).context(LOG)?)
-            .spawn()
-            .context("/bin/memreap")?;
-        let daemon = Self(child);
+            .stderr(File::create(LOG).context(LOG)?);
+        let group = TemporaryCgroup::new("service", "memory")?;
+        let child = group.within(|| command.spawn().context("/bin/memreap"))?;
+        let daemon = Self { child, _group: group };
         let mut message = [0; 4096];
         loop {
             let len = manager.recv(&mut message).context("the daemon does not get ready")?;
@@ -80,7 +87,7 @@ impl Daemon {
     /// # Errors
     /// When it is gone.
     pub fn major_faults(&self) -> Result<u64> {
-        Ok(Process::open(&Root::system(), Pid::from_child(&self.0).into())?.stat()?.majflt)
+        Ok(Process::open(&Root::system(), Pid::from_child(&self.child).into())?.stat()?.majflt)
     }
 
     /// Ends the daemon, as a service manager does, and returns what it has killed.
@@ -88,11 +95,11 @@ impl Daemon {
     /// # Errors
     /// When it has failed, or does not end.
     pub fn end(mut self) -> Result<Vec<Kill>> {
-        let pid = Pid::from_child(&self.0);
+        let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM).context("the daemon is gone")?;
         let began = Instant::now();
         while began.elapsed() < TIMEOUT {
-            if let Some(status) = self.0.try_wait()? {
+            if let Some(status) = self.child.try_wait()? {
                 ensure!(status.success(), "the daemon ended with {status}");
                 // Whoever has killed nobody has no history.
                 let text = match fs::read_to_string(HISTORY) {
@@ -110,7 +117,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // It has ended, or the guest ends soon.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

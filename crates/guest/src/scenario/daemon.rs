@@ -86,11 +86,7 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let group = TemporaryCgroup::new("app", "memory")?;
     // Many processes are to be killed as one.
     group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
-    // In a cgroup of its own, as a service manager starts it.
-    let service = TemporaryCgroup::new("service", "memory")?;
-    service.join()?;
     let daemon = Daemon::start(&[INNOCENT])?;
-    service.leave()?;
     let fetched = daemon.major_faults()?;
 
     out.progress("memory runs out");

@@ -27,7 +27,6 @@ use crate::process::child::{Board, Child};
 use crate::process::daemon::{Daemon, LOG};
 use crate::process::swapped::{Layout, Victims};
 use crate::process::victim::mrelease;
-use crate::system::cgroup::TemporaryCgroup;
 use crate::system::{clock, counters, sched};
 use init::report::{Better, Reporter};
 
@@ -351,19 +350,14 @@ impl BufferHeap {
 /// Kills applications while memory is short.
 enum Killer {
     Lmkd(Lmkd),
-    /// In a cgroup of its own, as a service manager starts it.
-    Memreap(Daemon, TemporaryCgroup),
+    Memreap(Daemon),
 }
 
 impl Killer {
     fn start(kind: Killers, apps: &Victims) -> Result<Self> {
         Ok(match kind {
             Killers::Lmkd => Self::Lmkd(Lmkd::start(apps)?),
-            Killers::Memreap => {
-                let service = TemporaryCgroup::new("service", "memory")?;
-                let daemon = service.within(|| Daemon::start(&[]))?;
-                Self::Memreap(daemon, service)
-            }
+            Killers::Memreap => Self::Memreap(Daemon::start(&[])?),
         })
     }
 
@@ -377,7 +371,7 @@ impl Killer {
     fn end(self, out: &mut Reporter) -> Result<Vec<u64>> {
         match self {
             Self::Lmkd(lmkd) => Ok(lmkd.kill_times()),
-            Self::Memreap(daemon, _service) => {
+            Self::Memreap(daemon) => {
                 daemon.end()?;
                 out.out(&fs::read_to_string(LOG).context(LOG)?);
                 Ok(Vec::new())

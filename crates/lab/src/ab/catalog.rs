@@ -52,6 +52,12 @@ impl Scenario {
         let several = self.runs.iter().filter(|other| other.mode == run.mode).count() > 1;
         several.then_some(run.cpus)
     }
+
+    /// Returns the name of a run in files and tables.
+    #[must_use]
+    pub fn run_name(&self, run: &Run) -> String {
+        run_name(mode_name(run.mode), self.cpus_in_name(run))
+    }
 }
 
 /// One guest of a scenario.
@@ -407,8 +413,7 @@ mod tests {
     #[test]
     fn runs_of_a_scenario_have_different_names() {
         for scenario in all() {
-            let name = |run: &Run| run_name(mode_name(run.mode), scenario.cpus_in_name(run));
-            let mut names: Vec<String> = scenario.runs.iter().map(name).collect();
+            let mut names: Vec<String> = scenario.runs.iter().map(|run| scenario.run_name(run)).collect();
             names.sort_unstable();
             names.dedup();
             assert_eq!(names.len(), scenario.runs.len(), "{}: {names:?}", scenario.name);

@@ -37,7 +37,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, Result, bail};
 use protocol::results::Message;
 
-use crate::ab::catalog::{self, Run, Scenario, mode_name, run_name};
+use crate::ab::catalog::{self, Run, Scenario, mode_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
 use crate::ab::experiment::session::{BootCounter, Session};
@@ -289,7 +289,7 @@ fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
         ctx.progress.warn(&format!(
             "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
             scenario.name,
-            run_name(mode_name(run.mode), scenario.cpus_in_name(run)),
+            scenario.run_name(run),
             run.mem_mib
         ));
     }
@@ -309,14 +309,14 @@ impl Plan {
 fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Vec<(&'a Scenario, &'a Run)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
-        let name = |run: &Run| run_name(mode_name(run.mode), scenario.cpus_in_name(run));
-        let runs = scenario.runs.iter().filter(|run| guest.is_none_or(|guest| guest == name(run)));
+        let runs =
+            scenario.runs.iter().filter(|run| guest.is_none_or(|guest| guest == scenario.run_name(run)));
         let before = chosen.len();
         chosen.extend(runs.map(|run| (scenario, run)));
         if let Some(guest) = guest
             && chosen.len() == before
         {
-            let names: Vec<String> = scenario.runs.iter().map(name).collect();
+            let names: Vec<String> = scenario.runs.iter().map(|run| scenario.run_name(run)).collect();
             bail!("{} has no guest '{guest}'; it has: {}", scenario.name, names.join(", "));
         }
     }

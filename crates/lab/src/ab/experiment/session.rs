@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::ab::catalog::{Run, Scenario, mode_name, run_name};
+use crate::ab::catalog::{Run, Scenario};
 use crate::ab::experiment::failure::{Cause, Failure};
 use crate::ab::experiment::order::Role;
 use crate::ab::experiment::record::{self, BootRecord};
@@ -60,7 +60,7 @@ impl Session<'_> {
             Role::Changed => (changed, changed.name.clone()),
             Role::ControlKernel(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
-        let run_name = run_name(mode_name(run.mode), scenario.cpus_in_name(run));
+        let run_name = scenario.run_name(run);
         let scenario = scenario.name;
         let pair = pair + 1;
         let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
