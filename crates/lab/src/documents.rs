@@ -244,7 +244,8 @@ fn cell(
     let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
     let Some(metric) = metric else { return Ok(None) };
     if let Some(arm) = &column.arm {
-        let median = metric.median_on(&results.meta, arm);
+        let arm = results.meta.arm(arm).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
+        let median = metric.median_on(arm);
         return Ok(median.map(|median| with_unit(median, metric)));
     }
     let [base, changed, ratio, _] = cells_of(metric);
@@ -350,7 +351,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ab::results::fixture;
+    use crate::ab::results::{ArmMeta, fixture};
 
     const TABLES: &str = r#"
         [[table]]
@@ -419,8 +420,16 @@ mod tests {
     #[test]
     fn columns_are_arms() {
         let columns = "column = [{ label = \"A\", arm = \"stock\" }, { label = \"B\", arm = \"memreap\" }, \
-            { label = \"C\", arm = \"absent\" }]\n[[table.row]]";
-        let dir = checkout(&TABLES.replacen("[[table.row]]", columns, 1), EMPTY);
+            { label = \"C\", arm = \"control\" }]\n[[table.row]]";
+        let tables = TABLES.replacen("[[table.row]]", columns, 1);
+        let dir = checkout(&tables, EMPTY);
+        let unknown = format!("{:#}", outdated(dir.path()).unwrap_err());
+        assert!(unknown.contains("a.json: no arm 'control'; there are: stock, memreap"), "{unknown}");
+
+        let mut results = fixture::results();
+        let control = ArmMeta { name: "control".into(), ..results.meta.arms[0].clone() };
+        results.meta.arms.push(control);
+        results.write(&dir.path().join(RESULTS_FOLDER).join("a.json")).unwrap();
         let table = "| | A | B | C |\n|---|---|---|---|\n\
             | locks | 606 | 4.50 | not measured |\n\
             | time | 30.5 ms | 29.9 ms | not measured |\n";

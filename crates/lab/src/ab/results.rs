@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use protocol::results::{Better, Series};
@@ -123,6 +123,37 @@ impl Meta {
     pub fn changed(&self) -> &str {
         self.arms.get(1).map_or("memreap", |arm| &arm.name)
     }
+
+    /// Returns what the arm of that name is. `stock` and `memreap` also name the base and the changed arm if
+    /// these have other names.
+    ///
+    /// # Errors
+    /// When there is none. The error has the known names.
+    pub fn arm<'a>(&self, name: &'a str) -> Result<ArmRole<'a>> {
+        let controls = self.arms.iter().skip(2).map(|arm| arm.name.as_str());
+        match name {
+            _ if name == self.base() => Ok(ArmRole::Base),
+            _ if name == self.changed() => Ok(ArmRole::Changed),
+            "stock" => Ok(ArmRole::Base),
+            "memreap" => Ok(ArmRole::Changed),
+            _ if controls.clone().any(|control| control == name) => Ok(ArmRole::Control(name)),
+            _ => {
+                let known: Vec<&str> = [self.base(), self.changed()].into_iter().chain(controls).collect();
+                bail!("no arm '{name}'; there are: {}", known.join(", "))
+            }
+        }
+    }
+}
+
+/// What an arm is in the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArmRole<'a> {
+    /// What the other arm is compared with.
+    Base,
+    /// What is judged.
+    Changed,
+    /// A control kernel, by its name.
+    Control(&'a str),
 }
 
 /// A part of a comparison: consecutive pairs of it.
@@ -283,13 +314,11 @@ impl Metric {
 
     /// Returns the median on an arm; `None` if the metric was not measured there.
     #[must_use]
-    pub fn median_on(&self, meta: &Meta, arm: &str) -> Option<f64> {
-        if arm == meta.base() {
-            Some(self.base_median())
-        } else if arm == meta.changed() {
-            Some(self.changed_median())
-        } else {
-            self.control_median(arm)
+    pub fn median_on(&self, arm: ArmRole<'_>) -> Option<f64> {
+        match arm {
+            ArmRole::Base => Some(self.base_median()),
+            ArmRole::Changed => Some(self.changed_median()),
+            ArmRole::Control(name) => self.control_median(name),
         }
     }
 

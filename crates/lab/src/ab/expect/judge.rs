@@ -4,55 +4,15 @@
 use crate::ab::catalog::run_name;
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
 use crate::ab::expect::{Checked, RunKind, State};
-use crate::ab::results::{Metric, Results};
-use crate::ab::stats::{MIN_PAIRS, median};
+use crate::ab::results::{ArmRole, Metric, Results};
+use crate::ab::stats::MIN_PAIRS;
 use crate::ab::verdict::Verdict;
 use crate::format::{interval, number, percent, ratio};
 use protocol::results::Better;
 
-/// An arm of the results.
-#[derive(Clone, Copy)]
-pub(super) enum Arm<'a> {
-    Base,
-    Changed,
-    /// A control kernel, by its name.
-    ControlKernel(&'a str),
-}
-
-impl<'a> Arm<'a> {
-    /// Returns the arm of that name. `stock` and `memreap` also name the base and the changed arm if these
-    /// have other names.
-    ///
-    /// # Errors
-    /// Returns a message with the known names.
-    pub(super) fn of(results: &Results, arm: &'a str) -> Result<Self, String> {
-        let (base, changed) = (results.meta.base(), results.meta.changed());
-        match arm {
-            _ if arm == base => Ok(Self::Base),
-            _ if arm == changed => Ok(Self::Changed),
-            "stock" => Ok(Self::Base),
-            "memreap" => Ok(Self::Changed),
-            _ if results.meta.arms.iter().skip(2).any(|control| control.name == arm) => {
-                Ok(Self::ControlKernel(arm))
-            }
-            _ => {
-                let known = [base, changed].into_iter();
-                let known =
-                    known.chain(results.meta.arms.iter().skip(2).map(|control| control.name.as_str()));
-                Err(format!("no arm '{arm}'; there are: {}", known.collect::<Vec<_>>().join(", ")))
-            }
-        }
-    }
-
-    /// Returns the metric's median on this arm; NaN, which meets no expectation, if it was not measured
-    /// there.
-    fn median(self, metric: &Metric) -> f64 {
-        match self {
-            Self::Base => median(&metric.stock),
-            Self::Changed => median(&metric.memreap),
-            Self::ControlKernel(arm) => metric.control_median(arm).unwrap_or(f64::NAN),
-        }
-    }
+/// Returns the metric's median on an arm; NaN, which meets no expectation, if it was not measured there.
+fn median_on(metric: &Metric, arm: ArmRole<'_>) -> f64 {
+    metric.median_on(arm).unwrap_or(f64::NAN)
 }
 
 /// The measured value of an expectation that needs more pairs.
@@ -245,8 +205,8 @@ impl<'a> Scope<'a> {
         &self,
         results: &Results,
         compare: &Compare,
-        arm: Arm<'_>,
-        other_arm: Arm<'_>,
+        arm: ArmRole<'_>,
+        other_arm: ArmRole<'_>,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let name = compare.arm.get_ref();
@@ -266,7 +226,7 @@ impl<'a> Scope<'a> {
             let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
                 return missing(wanted.clone(), not_worse_than);
             };
-            let (value, limit) = (arm.median(m), other_arm.median(other));
+            let (value, limit) = (median_on(m, arm), median_on(other, other_arm));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
             let met = comparable
                 && match m.better {
@@ -279,7 +239,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: Arm<'_>) -> Vec<Checked> {
+    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>) -> Vec<Checked> {
         let wanted =
             |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
         let found = self.find(results, &bound.metric);
@@ -287,7 +247,7 @@ impl<'a> Scope<'a> {
             return vec![missing(wanted(&bound.metric), &bound.metric)];
         }
         let checked = found.into_iter().map(|m| {
-            let value = arm.median(m);
+            let value = median_on(m, arm);
             let measured = format!("{} {}", number(value), m.unit);
             Checked { expected: wanted(&place(m)), measured, state: State::of(value <= bound.at_most) }
         });

@@ -57,8 +57,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
-use crate::ab::expect::judge::{Arm, NOT_MEASURED, Scope, aa_clean, nothing_else_worse};
-use crate::ab::results::Results;
+use crate::ab::expect::judge::{NOT_MEASURED, Scope, aa_clean, nothing_else_worse};
+use crate::ab::results::{ArmRole, Results};
 
 pub use render::render;
 
@@ -163,8 +163,8 @@ fn arm_named<'a>(
     results: &Results,
     arm: &'a Spanned<String>,
     bad: impl Fn(Range<usize>, String) -> anyhow::Error,
-) -> Result<Arm<'a>> {
-    Arm::of(results, arm.get_ref()).map_err(|what| bad(arm.span(), what))
+) -> Result<ArmRole<'a>> {
+    results.meta.arm(arm.get_ref()).map_err(|what| bad(arm.span(), what.to_string()))
 }
 
 /// Whether no expectation was missed.
