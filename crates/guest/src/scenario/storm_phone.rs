@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::arguments::{Arguments, Cases};
+use super::arguments::Arguments;
 use super::interface::Scenario;
 use super::metrics::{Metric, median, metric_name};
 use crate::measure::free_memory;
@@ -123,39 +123,33 @@ impl Scenario for StormPhone {
     }
 
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args, self.cases)?;
         let names = |case: &Case| METRICS.map(|((name, _), _)| case.metric(name));
-        Ok(options.of(self.cases).flat_map(names).collect())
+        Ok(Options::parse(args, self.cases)?.cases.into_iter().flat_map(names).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args, self.cases)?;
-        for case in options.of(self.cases) {
-            case.run(options.rounds, out).with_context(|| format!("case {}", case.name))?;
+        let Options { cases, rounds } = Options::parse(args, self.cases)?;
+        for case in cases {
+            case.run(rounds, out).with_context(|| format!("case {}", case.name))?;
         }
         Ok(())
     }
 }
 
 struct Options {
-    slow: bool,
-    only_memory: bool,
-    cases: Cases,
+    cases: Vec<&'static Case>,
     rounds: u32,
 }
 
 impl Options {
-    fn parse(args: &[String], cases: &[Case]) -> Result<Self> {
+    fn parse(args: &[String], cases: &'static [Case]) -> Result<Self> {
         let args = Arguments::new(args, &[MEMORY, "slow"], &["case", "rounds"])?;
-        let cases = args.case(cases.iter().map(|case| case.name))?;
+        // Slow CPUs are in a guest of their own.
         let (slow, only_memory) = (args.has("slow"), args.has(MEMORY));
-        Ok(Self { slow, only_memory, cases, rounds: args.rounds()?.unwrap_or(1) })
-    }
-
-    /// Returns the cases that are to be run: slow CPUs are in a guest of their own.
-    fn of<'a>(&'a self, cases: &'a [Case]) -> impl Iterator<Item = &'a Case> {
-        let here = |case: &&Case| case.slow == self.slow && (!self.only_memory || case.name == MEMORY);
-        cases.iter().filter(here).filter(|case| self.cases.has(case.name))
+        let here = |case: &&Case| case.slow == slow && (!only_memory || case.name == MEMORY);
+        let chosen = args.case(cases.iter().filter(here).map(|case| case.name))?;
+        let cases = cases.iter().filter(here).filter(|case| chosen.has(case.name)).collect();
+        Ok(Self { cases, rounds: args.rounds()?.unwrap_or(1) })
     }
 }
 
@@ -480,7 +474,8 @@ mod tests {
         let parse = |args: &[String]| Options::parse(args, STORM_PHONE_CASES.cases);
         assert_eq!(parse(&[]).unwrap().rounds, 1);
         assert_eq!(parse(&words(&["rounds=3"])).unwrap().rounds, 3);
-        assert_refused(parse, &["rounds=0", "case=x"], &[]);
+        assert_refused(parse, &["rounds=0", "case=x", "case=slow"], &[]);
+        assert_refused(parse, &["case=driver"], &["memory"]);
     }
 
     #[test]
