@@ -79,8 +79,11 @@ pub struct Run {
 
 /// The limit of most guests, the same as in [`crate::vm::job::Job::new`].
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(180);
-/// For guests with many CPUs that one host thread emulates, and guests that fill much memory.
+/// For guests that fill much memory.
 const LONG_TIMEOUT: Duration = Duration::from_secs(600);
+/// For guests with up to 64 CPUs that one host thread emulates. Ten minutes were too few for four of them on
+/// two CPUs.
+const MANY_CPUS_TIMEOUT: Duration = Duration::from_secs(2400);
 
 /// For guests with more CPUs than the host. Each CPU would calibrate its delay loop, which fails when the
 /// host does not run it all the time. `lpj` skips the calibration; the value is rather too high, which only
@@ -204,7 +207,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 16,
                 mem_mib: 768,
-                timeout: LONG_TIMEOUT,
+                timeout: MANY_CPUS_TIMEOUT,
                 args: &["errors"],
                 cmdline: MANY_CPUS_PARAMETERS,
             },
@@ -212,7 +215,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 64,
                 mem_mib: 1024,
-                timeout: LONG_TIMEOUT,
+                timeout: MANY_CPUS_TIMEOUT,
                 args: &["errors"],
                 cmdline: MANY_CPUS_PARAMETERS,
             },
@@ -228,7 +231,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 16,
                 mem_mib: 4096,
-                timeout: LONG_TIMEOUT,
+                timeout: MANY_CPUS_TIMEOUT,
                 args: &[],
                 cmdline: "",
             },
@@ -236,7 +239,7 @@ const SCENARIOS: &[Scenario] = &[
                 mode: Mode::Icount,
                 cpus: 64,
                 mem_mib: 4096,
-                timeout: LONG_TIMEOUT,
+                timeout: MANY_CPUS_TIMEOUT,
                 args: &[],
                 cmdline: "",
             },
