@@ -175,7 +175,7 @@ impl<'a> Scope<'a> {
         let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
-            return vec![missing(wanted(&known.metric), &known.metric)];
+            return vec![missing(wanted(&known.metric), &known.metric, kind)];
         }
         let checked = found.into_iter().map(|m| {
             let (floor, met) = match known.at_least {
@@ -196,7 +196,7 @@ impl<'a> Scope<'a> {
         let name = expect.metric.get_ref();
         let found = self.find(results, name);
         if found.is_empty() {
-            return vec![missing(name.clone(), name)];
+            return vec![missing(name.clone(), name, kind)];
         }
         found.into_iter().flat_map(|m| expected_of(m, expect, kind)).collect()
     }
@@ -207,6 +207,7 @@ impl<'a> Scope<'a> {
         compare: &Compare,
         arm: ArmRole<'_>,
         other_arm: ArmRole<'_>,
+        kind: RunKind,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let name = compare.arm.get_ref();
@@ -220,11 +221,11 @@ impl<'a> Scope<'a> {
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
-            return vec![missing(wanted, metric)];
+            return vec![missing(wanted, metric, kind)];
         }
         let checked = found.into_iter().map(|m| {
             let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
-                return missing(wanted.clone(), not_worse_than);
+                return missing(wanted.clone(), not_worse_than, kind);
             };
             let (value, limit) = (median_on(m, arm), median_on(other, other_arm));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
@@ -239,12 +240,18 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>) -> Vec<Checked> {
+    pub(super) fn bound(
+        &self,
+        results: &Results,
+        bound: &Bound,
+        arm: ArmRole<'_>,
+        kind: RunKind,
+    ) -> Vec<Checked> {
         let wanted =
             |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
         let found = self.find(results, &bound.metric);
         if found.is_empty() {
-            return vec![missing(wanted(&bound.metric), &bound.metric)];
+            return vec![missing(wanted(&bound.metric), &bound.metric, kind)];
         }
         let checked = found.into_iter().map(|m| {
             let value = median_on(m, arm);
@@ -289,8 +296,9 @@ fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
 /// The beginning of the measured value of an expectation of a metric that was not measured.
 pub(super) const NOT_MEASURED: &str = "the results have no";
 
-fn missing(expected: String, metric: &str) -> Checked {
-    Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state: State::Missed }
+fn missing(expected: String, metric: &str, kind: RunKind) -> Checked {
+    let state = if kind.all_guests { State::Missed } else { State::LeftOut };
+    Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
 }
 
 /// Identifies the guest in which a metric was measured.

@@ -57,7 +57,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
-use crate::ab::expect::judge::{NOT_MEASURED, Scope, aa_clean, nothing_else_worse};
+use crate::ab::expect::judge::{Scope, aa_clean, nothing_else_worse};
 use crate::ab::results::{ArmRole, Results};
 
 pub use render::render;
@@ -144,16 +144,11 @@ fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Resu
         let named = |arm| arm_named(results, arm, bad);
         let first = named(&compare.arm)?;
         let second = compare.than_arm.as_ref().map_or(Ok(first), named)?;
-        checked.extend(scope.compare(results, compare, first, second));
+        checked.extend(scope.compare(results, compare, first, second, kind));
     }
     for bound in &file.bound {
         let scope = Scope::new(&file, &bound.scenario, &bound.mode, bound.cpus);
-        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?));
-    }
-    if !kind.all_guests {
-        for absent in checked.iter_mut().filter(|c| c.measured.starts_with(NOT_MEASURED)) {
-            absent.state = State::LeftOut;
-        }
+        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?, kind));
     }
     Ok(checked)
 }
