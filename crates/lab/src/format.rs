@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Formats numbers for the terminal, reports and documents.
+//! Formats numbers for the terminal, reports and documents, and names for errors.
+
+use std::fmt::Display;
 
 /// Formats a measured value: three significant digits, thousands separators; whole numbers completely.
 #[must_use]
@@ -15,6 +17,13 @@ pub fn round(value: f64) -> String {
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     text
+}
+
+/// Says that nothing of this kind has that name, and which names there are.
+#[must_use]
+pub fn no_such(kind: &str, name: &str, known: impl IntoIterator<Item: Display>) -> String {
+    let known: Vec<String> = known.into_iter().map(|name| name.to_string()).collect();
+    format!("no {kind} '{name}'; there are: {}", known.join(", "))
 }
 
 fn digits(value: f64) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::format;
 use crate::vm::job::Mode;
 
 /// A scenario and the guests that it runs in.
@@ -371,8 +372,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
     let mut selected: Vec<&'static Scenario> = Vec::new();
     for name in names {
         let Some(scenario) = all().iter().find(|s| s.name == name) else {
-            let known: Vec<&str> = all().iter().map(|s| s.name).collect();
-            bail!("no scenario '{name}'; there are: {}", known.join(", "));
+            bail!(format::no_such("scenario", name, all().iter().map(|s| s.name)));
         };
         if selected.iter().any(|s| s.name == scenario.name) {
             bail!("scenario '{name}' is given twice");

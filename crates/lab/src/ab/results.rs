@@ -18,6 +18,7 @@ use protocol::results::{Better, Series};
 
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
+use crate::format;
 use crate::host::write_atomically;
 
 /// The results of one run of `lab ab`.
@@ -138,8 +139,8 @@ impl Meta {
             "memreap" => Ok(ArmRole::Changed),
             _ if controls.clone().any(|control| control == name) => Ok(ArmRole::Control(name)),
             _ => {
-                let known: Vec<&str> = [self.base(), self.changed()].into_iter().chain(controls).collect();
-                bail!("no arm '{name}'; there are: {}", known.join(", "))
+                let known = [self.base(), self.changed()].into_iter().chain(controls);
+                bail!(format::no_such("arm", name, known))
             }
         }
     }

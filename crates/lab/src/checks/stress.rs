@@ -14,13 +14,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use crate::checks::boot_and_collect;
 use crate::context::Context;
+use crate::format;
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
@@ -211,12 +212,9 @@ fn select(names: &[String]) -> Result<Vec<&'static Class>> {
     if names.is_empty() {
         return Ok(CLASSES.iter().collect());
     }
-    let find = |name: &String| match CLASSES.iter().find(|class| class.name == *name) {
-        Some(class) => Ok(class),
-        None => {
-            let known: Vec<_> = CLASSES.iter().map(|class| class.name).collect();
-            bail!("no class '{name}': there are {}", known.join(", "))
-        }
+    let find = |name: &String| {
+        let class = CLASSES.iter().find(|class| class.name == *name);
+        class.with_context(|| format::no_such("class", name, CLASSES.iter().map(|class| class.name)))
     };
     names.iter().map(find).collect()
 }
@@ -752,7 +750,7 @@ mod tests {
         };
         assert_eq!(names(&[]).unwrap().len(), CLASSES.len());
         assert_eq!(names(&["oom", "vm"]).unwrap(), ["oom", "vm"]);
-        assert!(names(&["cpu"]).unwrap_err().to_string().starts_with("no class 'cpu': there are vm, "));
+        assert!(names(&["cpu"]).unwrap_err().to_string().starts_with("no class 'cpu'; there are: vm, "));
         let options = |seconds| StressOptions { names: vec![], variant: Variant::Slim, seconds, json: false };
         assert!(check(&options(60)).is_ok());
         assert!(check(&options(0)).is_err() && check(&options(u64::MAX)).is_err());

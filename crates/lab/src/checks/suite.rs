@@ -15,6 +15,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
+use crate::format;
 use crate::host::{self, Pkg};
 use crate::kernel::{series, source, topics};
 use crate::progress::elapsed;
@@ -381,8 +382,7 @@ struct CheckResult {
 pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
     let only = &options.only;
     if let Some(unknown) = only.iter().find(|o| CHECKS.iter().all(|c| c.name != **o)) {
-        let names: Vec<&str> = CHECKS.iter().map(|c| c.name).collect();
-        bail!("no check is called \"{unknown}\"; there are: {}", names.join(" "));
+        bail!(format::no_such("check", unknown, CHECKS.iter().map(|c| c.name)));
     }
     let named = |check: &&Check| only.iter().any(|o| o == check.name);
     let of_tier = |check: &&Check| check.tiers.contains(&options.tier);
@@ -583,7 +583,7 @@ mod tests {
         }
         let options = SuiteOptions { only: vec!["nonsense".into()], tier: Tier::Test, fresh: false };
         let error = run(&ctx, &options).unwrap_err().to_string();
-        assert!(error.starts_with("no check is called \"nonsense\"; there are: fmt clippy"), "{error}");
+        assert!(error.starts_with("no check 'nonsense'; there are: fmt, clippy"), "{error}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use protocol::load::Load;
 
+use crate::format;
+
 /// The folder of the loads in the checkout.
 pub const LOADS_FOLDER: &str = "faceoff/loads";
 /// The machines, in the checkout.
@@ -125,8 +127,10 @@ fn cells_of(name: &str, text: &str, machines: &BTreeMap<String, Machine>) -> Res
     load.check().map_err(anyhow::Error::msg)?;
     let cell = |machine_name: &String| {
         let Some(machine) = machines.get(machine_name) else {
-            let known: Vec<&str> = machines.keys().map(String::as_str).collect();
-            bail!("machines: no '{machine_name}' in {MACHINES_FILE}; there are: {}", known.join(", "));
+            bail!(
+                "machines: {} (in {MACHINES_FILE})",
+                format::no_such("machine", machine_name, machines.keys())
+            );
         };
         Ok(Cell {
             name: CellName::new(name, machine_name),
@@ -152,8 +156,7 @@ pub fn select(all: &[Cell], names: &[String]) -> Result<Vec<Cell>> {
             || *name == format!("{}@{}", cell.load_name, cell.machine_name)
     };
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|cell| means(name, cell))) {
-        let known: Vec<&str> = all.iter().map(|cell| cell.name.0.as_str()).collect();
-        bail!("no load '{unknown}'; there are: {}", known.join(", "));
+        bail!(format::no_such("load", unknown, all.iter().map(|cell| &cell.name.0)));
     }
     let chosen = |cell: &&Cell| names.is_empty() || names.iter().any(|name| means(name, cell));
     Ok(all.iter().filter(chosen).cloned().collect())
@@ -190,7 +193,11 @@ mod tests {
                     run = [{ do = \"take\", size = \"everything\" }]\n";
         assert_eq!(cells_of("x", good, &machines).unwrap()[0].name.0, "x");
         for (what, wrong, needle) in [
-            ("desktop", "laptop", "machines: no 'laptop' in faceoff/machines.toml; there are: desktop"),
+            (
+                "desktop",
+                "laptop",
+                "machines: no machine 'laptop'; there are: desktop (in faceoff/machines.toml)",
+            ),
             ("everything", "all of it", "'all of it' is no size"),
             ("take", "steal", "unknown variant `steal`"),
             ("size", "amount", "amount"),

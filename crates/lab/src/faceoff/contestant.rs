@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::format;
 use crate::kernel::Tree;
 
 /// What follows a contestant's name when the kernel begins to reclaim early. The setting is a factor of the
@@ -200,8 +201,7 @@ fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
 pub fn select(all: &[Contestant], names: &[String]) -> Result<Vec<Contestant>> {
     for name in names {
         if !all.iter().any(|c| c.name == *name) {
-            let known: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-            bail!("no contestant '{name}'; there are: {}", known.join(", "));
+            bail!(format::no_such("contestant", name, all.iter().map(|c| &c.name)));
         }
     }
     let wanted = |c: &&Contestant| names.is_empty() || names.contains(&c.name);

@@ -23,6 +23,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
+use crate::format;
 use crate::kernel::topics::Topic;
 
 pub use build::build;
@@ -125,10 +126,8 @@ impl FromStr for Tree {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::all().find(|tree| tree.to_string() == text).ok_or_else(|| {
-            let known: Vec<String> = Self::all().map(|tree| tree.to_string()).collect();
-            format!("no tree '{text}'; there are: {}", known.join(", "))
-        })
+        let tree = Self::all().find(|tree| tree.to_string() == text);
+        tree.ok_or_else(|| format::no_such("tree", text, Self::all()))
     }
 }
 

@@ -47,6 +47,7 @@ use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
 use crate::ab::stats::{self, Rules};
 use crate::ab::workload::{self, Workload};
 use crate::context::Context;
+use crate::format;
 use crate::host;
 use crate::host::write_atomically;
 use crate::vm::accel::Accel;
@@ -309,16 +310,15 @@ impl Plan {
 fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Vec<(&'a Scenario, &'a Run)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
-        let runs =
-            scenario.runs.iter().filter(|run| guest.is_none_or(|guest| guest == scenario.run_name(run)));
-        let before = chosen.len();
-        chosen.extend(runs.map(|run| (scenario, run)));
-        if let Some(guest) = guest
-            && chosen.len() == before
-        {
-            let names: Vec<String> = scenario.runs.iter().map(|run| scenario.run_name(run)).collect();
-            bail!("{} has no guest '{guest}'; it has: {}", scenario.name, names.join(", "));
-        }
+        let Some(guest) = guest else {
+            chosen.extend(scenario.runs.iter().map(|run| (scenario, run)));
+            continue;
+        };
+        let Some(run) = scenario.runs.iter().find(|run| scenario.run_name(run) == guest) else {
+            let known = scenario.runs.iter().map(|run| scenario.run_name(run));
+            bail!("{}: {}", scenario.name, format::no_such("guest", guest, known));
+        };
+        chosen.push((scenario, run));
     }
     Ok(chosen)
 }

@@ -246,7 +246,7 @@ fn one_guest_can_be_chosen() {
     assert_eq!(results.unwrap().meta.runs.len(), 1);
     f.plan.guest = Some("icount-64".into());
     let error = run_fixture(&f, &mut |arm, _, logs| Ok(healthy(arm, logs, 1))).unwrap_err().to_string();
-    assert!(error.contains("synthetic has no guest 'icount-64'; it has: multi, icount"), "{error}");
+    assert!(error.contains("synthetic: no guest 'icount-64'; there are: multi, icount"), "{error}");
 }
 
 #[test]
