@@ -8,9 +8,11 @@
  * them reclaims in vain, and waits for oom_lock, twice. What they wait for is
  * what they are about to give back.
  */
+#include <linux/memcontrol.h>
 #include <linux/module.h>
 #include <linux/page_counter.h>
 
+#include "../memcontrol-v1.h"
 #include "memcg_exit.h"
 #include "switch.h"
 
@@ -25,15 +27,7 @@
 
 DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
-/**
- * memreap_memcg_has_reserve - whether limits are not exceeded by too much
- * @counter: the lowest counter without room
- * @nr_pages: how much is to be charged to it and to all above it
- *
- * Others charge at the same time: each CPU may exceed this by @nr_pages.
- */
-bool memreap_memcg_has_reserve(struct page_counter *counter,
-			       unsigned long nr_pages)
+static bool has_reserve(struct page_counter *counter, unsigned long nr_pages)
 {
 	for (; counter; counter = counter->parent) {
 		unsigned long max = READ_ONCE(counter->max);
@@ -48,16 +42,32 @@ bool memreap_memcg_has_reserve(struct page_counter *counter,
 }
 
 /**
+ * memreap_memcg_has_reserve - whether limits are not exceeded by too much
+ * @memory: counts the memory of a cgroup
+ * @memsw: counts its memory and swap together in cgroup v1, else NULL
+ * @nr_pages: how much is to be charged to them and to all above them
+ *
+ * Others charge at the same time: each CPU may exceed this by @nr_pages.
+ */
+bool memreap_memcg_has_reserve(struct page_counter *memory,
+			       struct page_counter *memsw,
+			       unsigned long nr_pages)
+{
+	/* A sixteenth of the limit of both is no bound for memory. */
+	return has_reserve(memory, nr_pages) && has_reserve(memsw, nr_pages);
+}
+
+/**
  * memreap_memcg_exit - whether a dying process may exceed a limit
- * @counter: the lowest counter without room
+ * @memcg: it or one above it has no room
  * @nr_pages: how much is to be charged
  */
-bool memreap_memcg_exit(struct page_counter *counter,
-			unsigned long nr_pages)
+bool memreap_memcg_exit(struct mem_cgroup *memcg, unsigned long nr_pages)
 {
-	bool may = memreap_memcg_has_reserve(counter, nr_pages);
+	struct page_counter *memsw = do_memsw_account() ? &memcg->memsw : NULL;
+	bool may = memreap_memcg_has_reserve(&memcg->memory, memsw, nr_pages);
 
-	trace_memreap_memcg_exit(counter, nr_pages, may);
+	trace_memreap_memcg_exit(memcg, nr_pages, may);
 
 	return may;
 }

@@ -6,33 +6,35 @@
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 
+struct mem_cgroup;
 struct page_counter;
 
 #ifdef CONFIG_MEMREAP_MEMCG_EXIT
 
 DECLARE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
-bool memreap_memcg_has_reserve(struct page_counter *counter,
+bool memreap_memcg_has_reserve(struct page_counter *memory,
+			       struct page_counter *memsw,
 			       unsigned long nr_pages);
-bool memreap_memcg_exit(struct page_counter *counter,
-			unsigned long nr_pages);
+bool memreap_memcg_exit(struct mem_cgroup *memcg, unsigned long nr_pages);
 
 /*
- * In try_charge_memcg(), if @counter does not have room for @nr_pages. For
- * processes that die as a whole: what one thread of many reads back stays.
+ * In try_charge_memcg(), if @memcg or one above it does not have room for
+ * @nr_pages. For processes that die as a whole: what one thread of many reads
+ * back stays.
  */
-static inline bool memcg_exit_may_exceed(struct page_counter *counter,
+static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg,
 					 unsigned long nr_pages)
 {
 	return static_branch_likely(&memreap_memcg_exit_key) &&
 	       current->flags & PF_EXITING &&
 	       current->signal->flags & SIGNAL_GROUP_EXIT &&
-	       memreap_memcg_exit(counter, nr_pages);
+	       memreap_memcg_exit(memcg, nr_pages);
 }
 
 #else
 
-static inline bool memcg_exit_may_exceed(struct page_counter *counter,
+static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg,
 					 unsigned long nr_pages)
 {
 	return false;

@@ -10,9 +10,9 @@
 #define LIMIT	1600UL
 #define RESERVE	100UL
 
-/* A counter, those above it, and no memcgs. */
+/* Counters of memory, one below the other, and one of memory and swap. */
 struct counters {
-	struct page_counter top, middle, leaf;
+	struct page_counter top, middle, leaf, memsw;
 };
 
 static struct counters *counters(struct kunit *test)
@@ -23,8 +23,14 @@ static struct counters *counters(struct kunit *test)
 	page_counter_init(&c->top, NULL, false);
 	page_counter_init(&c->middle, &c->top, false);
 	page_counter_init(&c->leaf, &c->middle, false);
+	page_counter_init(&c->memsw, NULL, false);
 
 	return c;
+}
+
+static bool has_reserve(struct page_counter *memory, unsigned long nr_pages)
+{
+	return memreap_memcg_has_reserve(memory, NULL, nr_pages);
 }
 
 static void memcg_exit_one_limit(struct kunit *test)
@@ -33,12 +39,11 @@ static void memcg_exit_one_limit(struct kunit *test)
 
 	c->leaf.max = LIMIT;
 	page_counter_charge(&c->leaf, LIMIT);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, RESERVE));
-	KUNIT_EXPECT_FALSE(test,
-			   memreap_memcg_has_reserve(&c->leaf, RESERVE + 1));
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, RESERVE));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, RESERVE + 1));
 
 	page_counter_charge(&c->leaf, RESERVE);
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 1));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 1));
 }
 
 static void memcg_exit_limits_above(struct kunit *test)
@@ -49,9 +54,9 @@ static void memcg_exit_limits_above(struct kunit *test)
 	c->top.max = 2 * LIMIT;
 	page_counter_charge(&c->leaf, LIMIT);
 	page_counter_charge(&c->middle, LIMIT + 2 * RESERVE - 1);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, 1));
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 2));
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->middle, 2));
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, 1));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 2));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->middle, 2));
 }
 
 static void memcg_exit_no_limit(struct kunit *test)
@@ -59,7 +64,7 @@ static void memcg_exit_no_limit(struct kunit *test)
 	struct counters *c = counters(test);
 
 	page_counter_charge(&c->leaf, LIMIT);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, LIMIT));
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, LIMIT));
 }
 
 /* Nothing may be exceeded by a part of nothing. */
@@ -68,7 +73,28 @@ static void memcg_exit_limit_zero(struct kunit *test)
 	struct counters *c = counters(test);
 
 	c->leaf.max = 0;
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, 1));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 1));
+}
+
+/* In cgroup v1, the limit of both is larger, and may be the one without room. */
+static void memcg_exit_memory_and_swap(struct kunit *test)
+{
+	struct counters *c = counters(test);
+
+	c->leaf.max = LIMIT;
+	c->memsw.max = 10 * LIMIT;
+	page_counter_charge(&c->leaf, LIMIT);
+	page_counter_charge(&c->memsw, 10 * LIMIT);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
+							  RESERVE));
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
+							   RESERVE + 1));
+
+	page_counter_uncharge(&c->leaf, LIMIT);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
+							  10 * RESERVE));
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
+							   10 * RESERVE + 1));
 }
 
 static struct kunit_case memcg_exit_cases[] = {
@@ -76,6 +102,7 @@ static struct kunit_case memcg_exit_cases[] = {
 	KUNIT_CASE(memcg_exit_limits_above),
 	KUNIT_CASE(memcg_exit_no_limit),
 	KUNIT_CASE(memcg_exit_limit_zero),
+	KUNIT_CASE(memcg_exit_memory_and_swap),
 	{}
 };
 

@@ -5,17 +5,18 @@
 #if !defined(_TRACE_MEMREAP_MEMCG_EXIT_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_MEMCG_EXIT_H
 
-#include <linux/page_counter.h>
+#include <linux/cgroup.h>
+#include <linux/memcontrol.h>
 #include <linux/tracepoint.h>
 
 TRACE_EVENT(memreap_memcg_exit,
 
-	TP_PROTO(struct page_counter *counter, unsigned long nr_pages,
-		 bool may),
+	TP_PROTO(struct mem_cgroup *memcg, unsigned long nr_pages, bool may),
 
-	TP_ARGS(counter, nr_pages, may),
+	TP_ARGS(memcg, nr_pages, may),
 
 	TP_STRUCT__entry(
+		__field(u64, memcg)
 		__field(unsigned long, usage)
 		__field(unsigned long, max)
 		__field(unsigned long, nr_pages)
@@ -23,15 +24,16 @@ TRACE_EVENT(memreap_memcg_exit,
 	),
 
 	TP_fast_assign(
-		__entry->usage = page_counter_read(counter);
-		__entry->max = READ_ONCE(counter->max);
+		__entry->memcg = cgroup_ino(memcg->css.cgroup);
+		__entry->usage = page_counter_read(&memcg->memory);
+		__entry->max = READ_ONCE(memcg->memory.max);
 		__entry->nr_pages = nr_pages;
 		__entry->may = may;
 	),
 
-	TP_printk("usage=%lu max=%lu nr_pages=%lu may=%d",
-		  __entry->usage, __entry->max, __entry->nr_pages,
-		  __entry->may)
+	TP_printk("memcg=%llu usage=%lu max=%lu nr_pages=%lu may=%d",
+		  __entry->memcg, __entry->usage, __entry->max,
+		  __entry->nr_pages, __entry->may)
 );
 
 #endif /* _TRACE_MEMREAP_MEMCG_EXIT_H */
