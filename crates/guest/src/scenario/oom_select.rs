@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -85,6 +86,9 @@ const CASES: [Case; 6] = [
 /// So many that a few of them can be spoiled: with 64 emulated CPUs a timer tick falls into one in ten, which
 /// then takes three times as long.
 const DEFAULT_SELECTIONS: u32 = 9;
+/// The kernel writes so many reports in an interval (`oom_rs` in mm/oom_kill.c), whatever they contain.
+const MAX_SELECTIONS: u32 = 10;
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 const PRECISE_SHARE: &str = "precise-share";
 /// The metrics of the case that is not timed: how often the victim was not the largest process, and by how
 /// much it was smaller on average.
@@ -177,7 +181,11 @@ impl Options {
             seed: args.find("seed")?,
         };
         // Each selection kills one of the processes.
-        ensure!((1..=20).contains(&options.selections), "selections={} is not 1 to 20", options.selections);
+        ensure!(
+            (1..=MAX_SELECTIONS).contains(&options.selections),
+            "selections={} is not 1 to {MAX_SELECTIONS}",
+            options.selections
+        );
         ensure!((1..=10_000).contains(&options.rounds), "rounds={} is not 1 to 10,000", options.rounds);
         Ok(options)
     }
@@ -282,11 +290,14 @@ impl Arena {
         for timed in case.timed() {
             let trace = selection_trace(&[])?;
             dump_tasks(timed == Timed::Report)?;
+            if timed == Timed::Report {
+                thread::sleep(REPORT_INTERVAL + REPORT_INTERVAL / 10);
+            }
             let rounds = (0..selections)
                 .map(|_| {
                     let (_, text) = trace.record(|| self.provoke(timed))?;
                     let selection = Selection::parse(&text)?;
-                    Ok(if timed == Timed::Report { selection.reported } else { selection.micros } as f64)
+                    Ok(if timed == Timed::Report { selection.reported()? } else { selection.micros } as f64)
                 })
                 .collect::<Result<Vec<f64>>>()
                 .with_context(|| timed.metric().to_owned())?;
@@ -431,8 +442,8 @@ fn selection_trace(more: &[Probe]) -> Result<Trace> {
 struct Selection {
     /// How long it took, in microseconds.
     micros: u64,
-    /// The same, with the report.
-    reported: u64,
+    /// The same, and all until the kill: the report, unless the kernel left it out.
+    until_kill: u64,
     /// How many counters were summed up.
     sums: u64,
     /// The fields of the kernel's own event for it.
@@ -454,13 +465,20 @@ impl Selection {
                 "oom_kill" => chosen = Some(event.at),
                 "mark_victim" => {
                     let (entered, chosen) = entered.zip(chosen).context("a kill without a selection")?;
-                    let (micros, reported) = (chosen - entered, event.at - entered);
-                    return Ok(Self { micros, reported, sums, fields });
+                    let (micros, until_kill) = (chosen - entered, event.at - entered);
+                    return Ok(Self { micros, until_kill, sums, fields });
                 }
                 _ => {}
             }
         }
         bail!("no selection was recorded")
+    }
+
+    /// Returns how long it took with the report of all processes, in microseconds.
+    fn reported(&self) -> Result<u64> {
+        // A line of text takes far longer than a comparison.
+        ensure!(self.until_kill > 2 * self.micros, "the kernel wrote no report: {self:?}");
+        Ok(self.until_kill)
     }
 }
 
@@ -510,7 +528,16 @@ mod tests {
             CASES.iter().filter(|case| options.prepares(case)).map(|case| case.name).collect();
         assert_eq!(prepared, [VICTIM_AMONG]);
         assert!(!options.cases.has(VICTIM_AMONG));
-        let bad = ["case=lognormal", "selections=0", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"];
+        let bad = [
+            "case=lognormal",
+            "selections=0",
+            "selections=11",
+            "rounds=0",
+            "rounds=x",
+            "seed=x",
+            "seeds=1",
+            "fast",
+        ];
         assert_refused(Options::parse, &bad, &[]);
     }
 
@@ -546,8 +573,10 @@ mod tests {
             exe-40 [000] d.... 4.000060: oom_enter: (out_of_memory+0x0/0x280)\n\
             exe-40 [000] d.... 4.000090: oom_lock: (_raw_spin_lock_irqsave+0x0/0x30) by=__percpu_counter_sum+0x1d/0x80\n";
         let fields = Some("tasks=200 summed=3".to_owned());
-        let selection = Selection { micros: 42, reported: 49, sums: 2, fields };
+        let selection = Selection { micros: 42, until_kill: 49, sums: 2, fields };
         assert_eq!(Selection::parse(trace).unwrap(), selection);
+        assert!(selection.reported().unwrap_err().to_string().contains("no report"));
+        assert_eq!(Selection { until_kill: 4900, ..selection }.reported().unwrap(), 4900);
         let nothing = trace.replace("mark_victim:", "other:");
         assert!(Selection::parse(&nothing).unwrap_err().to_string().contains("no selection"));
         let headless = trace.replace("oom_enter:", "other:");
