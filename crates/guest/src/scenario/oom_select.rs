@@ -289,15 +289,16 @@ impl Arena {
         let lower = Better::Lower;
         for timed in case.timed() {
             let trace = selection_trace(&[])?;
-            dump_tasks(timed == Timed::Report)?;
-            if timed == Timed::Report {
+            let report = timed == Timed::Report;
+            dump_tasks(report)?;
+            if report {
                 thread::sleep(REPORT_INTERVAL + REPORT_INTERVAL / 10);
             }
             let rounds = (0..selections)
                 .map(|_| {
                     let (_, text) = trace.record(|| self.provoke(timed))?;
                     let selection = Selection::parse(&text)?;
-                    Ok(if timed == Timed::Report { selection.reported()? } else { selection.micros } as f64)
+                    Ok(if report { selection.reported()? } else { selection.micros } as f64)
                 })
                 .collect::<Result<Vec<f64>>>()
                 .with_context(|| timed.metric().to_owned())?;
@@ -520,7 +521,7 @@ mod tests {
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.selections, options.rounds, options.seed), (DEFAULT_SELECTIONS, 13, None));
+        assert_eq!((options.selections, options.rounds, options.seed), (9, 13, None));
         assert!(CASES.iter().all(|case| options.cases.has(case.name)) && options.cases.has(VICTIM));
         let options = Options::parse(&words(&["case=victim", "rounds=100", "seed=0"])).unwrap();
         assert_eq!((options.rounds, options.seed), (100, Some(0)));
