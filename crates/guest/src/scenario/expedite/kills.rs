@@ -1,24 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scenario `expedite`: how fast does the memory of a killed process come back when the process can hardly
-//! free it, because it is throttled, outnumbered, stopped or one of many? And how much work do other
-//! processes get done meanwhile?
-//!
-//! There are these methods of killing. `kill` is a single system call: SIGKILL through a pidfd, with the flag
-//! that frees the memory at once where the kernel has it. `plain` is kill(2), whose behaviour must not
-//! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
-//! measured from its start: what is possible on any kernel. Of the kernel's other two ways to ask for the
-//! same, `cgroup` writes to cgroup.kill, and `size` is kill(2) with a sysctl by which large victims are freed
-//! at once; they are measured where it matters most. `paced` is `kill` with a sysctl by which the kernel's
-//! workers leave half of a CPU to others; it is measured by how long a process that never sleeps has to wait.
-//!
-//! Then kills race with exits: how often does a kill come too late to have another process free the memory,
-//! although the memory is still there?
-//!
-//! Finally, a user whose processes are limited to a twentieth of a CPU kills all the time, either the same
-//! victims again and again or new ones: how much work do others get done beside that?
+//! Kills victims under several conditions, in several ways, and measures how fast their memory comes back.
 
-use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::fs;
 use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -27,22 +10,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::{median, metric_name};
-use crate::measure::free_memory::{self, Reading, ShortFreeLists};
+use super::super::metrics::{median, metric_name};
+use super::{Options, PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, Released, WARM_UP, foreground, mrelease};
+use crate::measure::free_memory::{self, Reading};
 use crate::memory::PAGE_BYTES;
-use crate::process::child::{Board, Child};
 use crate::process::hogs::Hogs;
-use crate::process::victim::{self, Layout, Victim};
+use crate::process::victim::{Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
-use crate::system::counters::value;
-use crate::system::{clock, sched};
+use crate::system::clock;
 use init::report::{Better, Reporter};
 
 /// The conditions under which victims are killed.
-struct Case {
-    name: &'static str,
+pub(super) struct Case {
+    pub(super) name: &'static str,
     victims: usize,
     /// MiB of all victims together, with two CPUs and on one with `icount`. There are fewer where a kill
     /// takes long.
@@ -59,7 +39,7 @@ struct Case {
     /// Whether the victims are stopped when they are killed.
     stopped: bool,
     /// Whether the longest time for which a hog does not run is measured, too.
-    waits: bool,
+    pub(super) waits: bool,
     /// Default number of rounds, with two CPUs and with `icount`.
     rounds: [u32; 2],
     /// How often free memory is read. Not often where CPU time is scarce: what a task still does in the
@@ -82,7 +62,7 @@ const FREE: Case = Case {
     rounds: [3, 1],
     read_interval: free_memory::READ_INTERVAL,
 };
-const CASES: [Case; 7] = [
+pub(super) const CASES: [Case; 7] = [
     FREE,
     // A kill takes many periods, so that the part of the period in which it comes matters little. The rounds
     // are also spread over the period.
@@ -140,40 +120,11 @@ const HIDDEN_BYTES: u64 = 512 << 10;
 const HEADROOM_BYTES: u64 = 96 << 20;
 /// How often a round is tried in which process_mrelease came too late.
 const TRIES: u32 = 30;
-/// How long the hogs work before a kill.
-const WARM_UP: Duration = Duration::from_millis(20);
-/// How long it is waited for memory to come back.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long free memory is recorded after all is back, and how often that is checked before.
-const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The command, in the guest.
 const MEMREAP: &str = "/bin/memreap";
 
-/// The period of the CPU limit, and the CPU time in it that limited victims have.
-const PERIOD: Duration = Duration::from_millis(100);
+/// The CPU time per [`PERIOD`] that limited victims have.
 const QUOTA: Duration = Duration::from_millis(10);
-
-/// The memory of a victim that races: four times as much as the kernel frees early at least.
-const RACER: Layout = Layout { pages: (4 << 20) / PAGE_BYTES, vmas: 1 };
-/// With so many pages still mapped the memory was still there: a MiB, and the error of the counter.
-const STILL_THERE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64 + 128;
-/// A racing victim begins to exit by itself at most so long before the kill...
-const EARLIEST_EXIT: Duration = Duration::from_millis(2);
-/// ...and at most so long after it.
-const LATEST_EXIT: Duration = Duration::from_micros(500);
-/// The case in which kills race with exits, and its metric.
-const RACE: &str = "race";
-const LOST: &str = "lost";
-/// The case in which a user kills all the time, and its metrics with how often the same victim is killed.
-const HOSTILE: &str = "hostile";
-const HOSTILE_BY: [(&str, usize); 2] = [("repeats-foreground", usize::MAX), ("forks-foreground", 1)];
-/// The limited user's processes, and a victim.
-const ATTACKERS: usize = 4;
-const DECOY: Layout = Layout { pages: (2 << 20) / PAGE_BYTES, vmas: 1 };
-/// What this user has of a CPU, per [`PERIOD`].
-const HOSTILE_QUOTA: Duration = Duration::from_millis(5);
-/// For how long others' work is counted beside that.
-const HOSTILE_WINDOW: Duration = Duration::from_secs(2);
 /// The sysctl of the method `size`, and a size that all victims have.
 const MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
 const SMALL_KBYTES: &str = "1024";
@@ -181,21 +132,15 @@ const SMALL_KBYTES: &str = "1024";
 const CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
 const PACED_PERCENT: &str = "50";
 const ALL_PERCENT: &str = "100";
-/// Stands for the slowest of all cases, and the methods of killing for which that is reported.
-const WORST: &str = "worst";
-const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
-
-/// `expedite [icount] [case=NAME|race|hostile] [rounds=N] [race=KILLS]`
-pub struct Expedite;
 
 impl Case {
     /// Whether there are hogs, whose work is counted.
-    fn has_hogs(&self, icount: bool) -> bool {
+    pub(super) fn has_hogs(&self, icount: bool) -> bool {
         !self.window[usize::from(icount)].is_zero()
     }
 
     /// The methods that are measured. process_mrelease is measured with `icount` only, for comparison.
-    fn methods(&self, icount: bool) -> Vec<Method> {
+    pub(super) fn methods(&self, icount: bool) -> Vec<Method> {
         if self.waits {
             return vec![Method::Kill, Method::Paced];
         }
@@ -210,93 +155,9 @@ impl Case {
     }
 }
 
-impl Scenario for Expedite {
-    fn name(&self) -> &'static str {
-        "expedite"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let mut metrics = Vec::new();
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            for method in case.methods(options.icount) {
-                metrics.push(method.rate(case.name));
-                metrics.extend(case.has_hogs(options.icount).then(|| method.foreground(case.name)));
-                metrics.extend(case.waits.then(|| method.wait(case.name)));
-            }
-        }
-        if options.cases.is_all() {
-            metrics.extend(WORST_OF.map(|method| method.rate(WORST)));
-        }
-        if options.races() {
-            metrics.push(metric_name(RACE, LOST));
-        }
-        if options.cases.has(HOSTILE) {
-            metrics.extend(HOSTILE_BY.map(|(name, _)| metric_name(HOSTILE, name)));
-        }
-        Ok(metrics)
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-        let short = ShortFreeLists::set()?;
-        let expedites = victim::expedites();
-        let supports = if expedites { "supports" } else { "does not support" };
-        out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
-        let mut rates: Vec<(Method, f64)> = Vec::new();
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            let run =
-                Run::new(case, cpus, expedites, &options).with_context(|| format!("case {}", case.name))?;
-            rates.extend(run.all(out).with_context(|| format!("case {}", case.name))?);
-        }
-        if options.cases.is_all() {
-            for method in WORST_OF {
-                let worst = rates.iter().filter(|(w, _)| *w == method).map(|&(_, rate)| rate);
-                out.sample(&method.rate(WORST), "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
-            }
-        }
-        if options.races() {
-            race(options.race, cpus, expedites, out).context("race")?;
-        }
-        if options.cases.has(HOSTILE) {
-            for (name, kills) in HOSTILE_BY {
-                let rate = hostile(cpus, expedites, kills, out).context("hostile")?;
-                out.sample(&metric_name(HOSTILE, name), "loops/ms", Better::Higher, rate);
-            }
-        }
-        drop(short);
-        Ok(())
-    }
-}
-
-struct Options {
-    icount: bool,
-    cases: Cases,
-    rounds: Option<u32>,
-    /// Kills that race with exits.
-    race: u32,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "rounds", "race"])?;
-        let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE, HOSTILE]))?;
-        let (icount, rounds) = (args.has("icount"), args.rounds()?);
-        let race = args.get("race", if icount { 0 } else { 250 })?;
-        ensure!(race <= 100_000, "race={race} is more than 100,000");
-        ensure!(cases.is_all() || !cases.has(RACE) || race > 0, "a race without kills: give race=N");
-        Ok(Self { icount, cases, rounds, race })
-    }
-
-    fn races(&self) -> bool {
-        self.cases.has(RACE) && self.race > 0
-    }
-}
-
 /// How victims are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+pub(super) enum Method {
     /// SIGKILL through a pidfd, expedited where the kernel supports it.
     Kill,
     /// kill(2).
@@ -326,15 +187,15 @@ impl Method {
         }
     }
 
-    fn rate(self, case: &str) -> String {
+    pub(super) fn rate(self, case: &str) -> String {
         metric_name(case, &format!("{}-rate", self.name()))
     }
 
-    fn foreground(self, case: &str) -> String {
+    pub(super) fn foreground(self, case: &str) -> String {
         metric_name(case, &format!("{}-foreground", self.name()))
     }
 
-    fn wait(self, case: &str) -> String {
+    pub(super) fn wait(self, case: &str) -> String {
         metric_name(case, &format!("{}-longest-wait", self.name()))
     }
 
@@ -372,7 +233,7 @@ struct Kill {
 }
 
 /// One case.
-struct Run<'a> {
+pub(super) struct Run<'a> {
     case: &'static Case,
     cpus: usize,
     expedites: bool,
@@ -382,7 +243,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(case: &'static Case, cpus: usize, expedites: bool, options: &'a Options) -> Result<Self> {
+    pub(super) fn new(
+        case: &'static Case,
+        cpus: usize,
+        expedites: bool,
+        options: &'a Options,
+    ) -> Result<Self> {
         let hogs = Hogs::start(case.hogs[usize::from(options.icount)])?;
         let limit = case.limited.then(Limit::new).transpose()?;
         let run = Self { case, cpus, expedites, options, hogs, limit };
@@ -419,7 +285,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs all rounds of all methods, reports them, and returns the rates.
-    fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
+    pub(super) fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
         let default = self.case.rounds[usize::from(self.options.icount)];
         let count = self.options.rounds.unwrap_or(default);
         let methods = self.case.methods(self.options.icount);
@@ -618,16 +484,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the hogs' work per millisecond from `start`, when it was `before`, until the window's end.
-fn foreground(hogs: &Hogs, start: u64, before: u64, window: Duration) -> Result<f64> {
-    // So that this is on time although the hogs leave no CPU idle.
-    sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO to count the hogs' work")?;
-    clock::sleep_until(start + window.as_nanos() as u64)?;
-    let (done, now) = (hogs.done(), clock::now());
-    sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
-    Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
-}
-
 /// Returns the nanoseconds from `start`, when free memory was `before`, until [`TIMED_SHARE`] of the memory
 /// that came back was there. `after` is free memory at the end.
 fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64> {
@@ -685,22 +541,6 @@ fn phase(round: u32, rounds: u32) -> Duration {
     PERIOD * (2 * round + 1) / (2 * rounds)
 }
 
-/// The outcome of process_mrelease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Released {
-    NotDying,
-    TooLate,
-    Done,
-}
-
-fn mrelease(victim: &Victim) -> Result<Released> {
-    Ok(match victim::mrelease(victim.pidfd()).context("process_mrelease")? {
-        None => Released::NotDying,
-        Some(released) if released.too_late => Released::TooLate,
-        Some(_) => Released::Done,
-    })
-}
-
 /// Starts the command with all victims.
 fn memreap(victims: &[Victim]) -> Result<process::Child> {
     Command::new(MEMREAP)
@@ -724,197 +564,9 @@ struct KilledVictim {
     method: String,
 }
 
-/// What became of the memory of one victim that raced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Raced {
-    /// Another process freed it.
-    Freed,
-    /// It was back already, or nearly.
-    Over,
-    /// It was still there, and only the victim itself freed it.
-    Lost,
-}
-
-/// Kills victims, every other of which begins to exit by itself at about that time.
-fn race(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<()> {
-    let mut counts = [[0u32; 3]; 2];
-    for i in 0..kills {
-        if i % 50 == 0 {
-            out.progress(&format!("race: {i} of {kills}"));
-        }
-        let exits = i % 2 == 1;
-        let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
-        counts[usize::from(exits)][raced as usize] += 1;
-    }
-    for (kind, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
-        out.note(&format!(
-            "race: victims {kind}: {freed} freed by others, {over} already gone, {lost} not freed although \
-             their memory was there"
-        ));
-    }
-    let lost = counts.iter().map(|c| c[Raced::Lost as usize]).sum::<u32>();
-    out.sample(&metric_name(RACE, LOST), "count", Better::Lower, f64::from(lost));
-    Ok(())
-}
-
-/// Returns how long before the kill the `i`th racing victim begins to exit, in nanoseconds; negative is after
-/// the kill. All are spread evenly, in no order.
-fn exit_lead(i: u32) -> i64 {
-    const STEPS: u32 = 1000;
-    let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
-    // 617 is prime to the number of steps, and about its golden section.
-    let share = i64::from(i % STEPS * 617 % STEPS);
-    early - (early + late) * share / i64::from(STEPS)
-}
-
-/// Kills one victim, which begins to exit `lead` nanoseconds before the kill, or not at all.
-fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
-    // Time enough to prepare the kill.
-    const PREPARATION: Duration = Duration::from_millis(3);
-    let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
-    let mut exit_time = File::from(writer);
-    let victim = Victim::spawn_to(RACER, 0..cpus, || {
-        let mut at = [0; 8];
-        // A victim that cannot read or sleep exits at once, which counts as over.
-        if File::from(reader).read_exact(&mut at).is_ok() {
-            let _ = clock::sleep_until(u64::from_ne_bytes(at));
-        }
-    })?;
-    victim.set_free(cpus)?;
-    ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
-    let mut vmstat = Vmstat::open()?;
-    let before = vmstat.read()?;
-    let at = clock::now() + PREPARATION.as_nanos() as u64;
-    if let Some(lead) = lead {
-        exit_time.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
-    }
-    clock::sleep_until(at)?;
-    let freed = match expedites {
-        true => victim.kill_expedited().context("expedited kill").map(|()| None)?,
-        false => {
-            victim.kill().context("kill")?;
-            Some(mrelease(&victim)? == Released::Done)
-        }
-    };
-    let after = vmstat.read()?;
-    victim.wait_until_dead().context("wait for a victim")?;
-    victim.reap().context("reap a victim")?;
-    let left = (after.anon + RACER.pages as u64).saturating_sub(before.anon);
-    Ok(classify(freed.unwrap_or(after.taken > before.taken), left))
-}
-
-/// `freed` is whether another process freed the memory, `left_pages` how many of the victim's pages were
-/// still mapped right after the kill.
-fn classify(freed: bool, left_pages: u64) -> Raced {
-    match freed {
-        true => Raced::Freed,
-        false if left_pages < STILL_THERE_PAGES => Raced::Over,
-        false => Raced::Lost,
-    }
-}
-
-/// Returns the work per millisecond of hogs, one per CPU, beside a limited user who starts victims and kills
-/// each so many times.
-fn hostile(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut Reporter) -> Result<f64> {
-    out.progress(if kills_of_one == 1 { "hostile: new victims" } else { "hostile: the same victims" });
-    let group = TemporaryCgroup::new("hostile", "cpu")?;
-    group.set("cpu.max", &format!("{} {}", HOSTILE_QUOTA.as_micros(), PERIOD.as_micros()))?;
-    let hogs = Hogs::start(cpus)?;
-    let board = Board::new(ATTACKERS)?;
-    let attackers = (0..ATTACKERS)
-        .map(|i| {
-            Child::fork(|| {
-                loop {
-                    attack(cpus, expedites, kills_of_one, || board.add(i, 1))?;
-                }
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    attackers.iter().try_for_each(|attacker| group.add(attacker.pid()))?;
-    hogs.work(true);
-    thread::sleep(WARM_UP);
-    let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
-    let rate = foreground(&hogs, start, work, HOSTILE_WINDOW)?;
-    let kills = board.all().sum::<u64>() - kills;
-    ensure!(kills > 0, "the user's processes did not get to kill anything");
-    drop(attackers);
-    // Their last victims are orphans, and still limited.
-    group.set("cpu.max", "max")?;
-    group.set("cgroup.kill", "1")?;
-    let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
-    while group.get("cgroup.events")?.contains("populated 1") {
-        ensure!(clock::now() < due, "the user's processes do not die");
-        thread::sleep(RETURN_POLL_INTERVAL);
-    }
-    out.note(&format!("hostile: {kills} kills"));
-    Ok(rate)
-}
-
-/// Starts a victim, and kills it so many times.
-fn attack(cpus: usize, expedites: bool, kills_of_one: usize, killed: impl Fn()) -> Result<()> {
-    let victim = Victim::spawn(DECOY, 0..cpus)?;
-    for _ in 0..kills_of_one {
-        if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")?;
-        killed();
-    }
-    victim.wait_until_dead().context("wait for a victim")?;
-    victim.reap().context("reap a victim")
-}
-
-/// Counters of /proc/vmstat, read as fast as possible: what they count does not wait.
-struct Vmstat {
-    file: File,
-    text: Vec<u8>,
-}
-
-/// The counters that are needed.
-struct Counts {
-    /// Anonymous pages that are mapped in all processes.
-    anon: u64,
-    /// Victims whose memory the kernel has begun to free early. `None` if the kernel never does.
-    taken: Option<u64>,
-}
-
-impl Vmstat {
-    const PATH: &str = "/proc/vmstat";
-
-    fn open() -> Result<Self> {
-        let file = File::open(Self::PATH).context(Self::PATH)?;
-        Ok(Self { file, text: Vec::with_capacity(1 << 16) })
-    }
-
-    fn read(&mut self) -> Result<Counts> {
-        self.text.clear();
-        self.file.rewind().and_then(|()| self.file.read_to_end(&mut self.text)).context(Self::PATH)?;
-        Counts::parse(&String::from_utf8_lossy(&self.text))
-            .with_context(|| format!("no counters in {}", Self::PATH))
-    }
-}
-
-impl Counts {
-    fn parse(text: &str) -> Option<Self> {
-        Some(Self { anon: value(text, "nr_anon_pages ")?, taken: value(text, "expedite_kill ") })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.icount, options.rounds, options.race), (false, None, 250));
-        assert!(options.cases.has("free") && options.cases.has("race"));
-        let options = Options::parse(&words(&["icount", "case=nice-19", "rounds=4"])).unwrap();
-        assert_eq!((options.icount, options.rounds, options.race), (true, Some(4), 0));
-        assert!(options.cases.has("nice-19") && !options.cases.has("race") && !options.cases.has("free"));
-        assert_eq!(Options::parse(&words(&["icount", "case=race", "race=2000"])).unwrap().race, 2000);
-        let bad = ["case=nice-20", "rounds=0", "rounds=x", "race=-1", "race=100001", "round=2", "fast"];
-        assert_refused(Options::parse, &bad, &[]);
-        assert_refused(Options::parse, &["case=race"], &["icount"]);
-    }
 
     #[test]
     fn cases_make_sense() {
@@ -944,46 +596,11 @@ mod tests {
     }
 
     #[test]
-    fn exits_are_spread_over_all_the_time_around_the_kill() {
-        let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
-        let mut leads: Vec<i64> = (0..1000).map(exit_lead).collect();
-        assert!(leads.iter().all(|&l| l <= early && l > -late));
-        // The first of them as well: one boot makes fewer.
-        let before = leads[..125].iter().filter(|&&l| l > 0).count();
-        assert!((90..=110).contains(&before), "{before}");
-        leads.sort_unstable();
-        let step = (early + late) / 1000;
-        assert!(leads.windows(2).all(|w| w[1] - w[0] == step));
-    }
-
-    #[test]
     fn a_kill_takes_time_even_between_two_readings() {
         let readings = [(900, 10), (1400, 10), (1800, 110)].map(|(at, free)| Reading { at, free });
         assert_eq!(took(&readings, 1000, 10, 110), Some(760.0));
         assert_eq!(took(&readings, 1500, 10, 110), Some(270.0));
         assert_eq!(took(&readings, 1790, 10, 110), Some(9.0));
         assert_eq!(took(&readings, 1000, 10, 210), None);
-    }
-
-    #[test]
-    fn memory_that_is_still_there_and_not_freed_is_lost() {
-        assert_eq!(classify(true, 1024), Raced::Freed);
-        assert_eq!(classify(true, 0), Raced::Freed);
-        assert_eq!(classify(false, 1024), Raced::Lost);
-        assert_eq!(classify(false, 500), Raced::Lost);
-        // So little is left to the victim.
-        assert_eq!(classify(false, 256), Raced::Over);
-        assert_eq!(classify(false, 0), Raced::Over);
-    }
-
-    #[test]
-    fn counters_are_found_by_their_whole_names() {
-        let text =
-            "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill_x 1\nexpedite_kill 34\nexpedite_pages 56\n";
-        let counts = Counts::parse(text).unwrap();
-        assert_eq!((counts.anon, counts.taken), (900, Some(34)));
-        assert_eq!(Counts::parse("nr_anon_pages 900\nexpedite_pages 1\n").unwrap().taken, None);
-        assert!(Counts::parse("").is_none());
-        assert!(Vmstat::open().unwrap().read().unwrap().anon > 0);
     }
 }

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How often does a kill come too late to have another process free the memory, although it is still there?
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Released, mrelease};
+use crate::memory::PAGE_BYTES;
+use crate::process::victim::{Layout, Victim};
+use crate::system::clock;
+use crate::system::counters::value;
+use init::report::Reporter;
+
+/// The memory of a victim that races: four times as much as the kernel frees early at least.
+const RACER: Layout = Layout { pages: (4 << 20) / PAGE_BYTES, vmas: 1 };
+/// With so many pages still mapped the memory was still there: a MiB, and the error of the counter.
+const STILL_THERE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64 + 128;
+/// A racing victim begins to exit by itself at most so long before the kill...
+const EARLIEST_EXIT: Duration = Duration::from_millis(2);
+/// ...and at most so long after it.
+const LATEST_EXIT: Duration = Duration::from_micros(500);
+
+/// What became of the memory of one victim that raced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Raced {
+    /// Another process freed it.
+    Freed,
+    /// It was back already, or nearly.
+    Over,
+    /// It was still there, and only the victim itself freed it.
+    Lost,
+}
+
+/// Kills victims, every other of which begins to exit by itself at about that time, and returns for how many
+/// it was too late.
+pub(super) fn lost(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u32> {
+    let mut counts = [[0u32; 3]; 2];
+    for i in 0..kills {
+        if i % 50 == 0 {
+            out.progress(&format!("race: {i} of {kills}"));
+        }
+        let exits = i % 2 == 1;
+        let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
+        counts[usize::from(exits)][raced as usize] += 1;
+    }
+    for (kind, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
+        out.note(&format!(
+            "race: victims {kind}: {freed} freed by others, {over} already gone, {lost} not freed although \
+             their memory was there"
+        ));
+    }
+    Ok(counts.iter().map(|c| c[Raced::Lost as usize]).sum())
+}
+
+/// Returns how long before the kill the `i`th racing victim begins to exit, in nanoseconds; negative is after
+/// the kill. All are spread evenly, in no order.
+fn exit_lead(i: u32) -> i64 {
+    const STEPS: u32 = 1000;
+    let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
+    // 617 is prime to the number of steps, and about its golden section.
+    let share = i64::from(i % STEPS * 617 % STEPS);
+    early - (early + late) * share / i64::from(STEPS)
+}
+
+/// Kills one victim, which begins to exit `lead` nanoseconds before the kill, or not at all.
+fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
+    // Time enough to prepare the kill.
+    const PREPARATION: Duration = Duration::from_millis(3);
+    let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
+    let mut exit_time = File::from(writer);
+    let victim = Victim::spawn_to(RACER, 0..cpus, || {
+        let mut at = [0; 8];
+        // A victim that cannot read or sleep exits at once, which counts as over.
+        if File::from(reader).read_exact(&mut at).is_ok() {
+            let _ = clock::sleep_until(u64::from_ne_bytes(at));
+        }
+    })?;
+    victim.set_free(cpus)?;
+    ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
+    let mut vmstat = Vmstat::open()?;
+    let before = vmstat.read()?;
+    let at = clock::now() + PREPARATION.as_nanos() as u64;
+    if let Some(lead) = lead {
+        exit_time.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
+    }
+    clock::sleep_until(at)?;
+    let freed = match expedites {
+        true => victim.kill_expedited().context("expedited kill").map(|()| None)?,
+        false => {
+            victim.kill().context("kill")?;
+            Some(mrelease(&victim)? == Released::Done)
+        }
+    };
+    let after = vmstat.read()?;
+    victim.wait_until_dead().context("wait for a victim")?;
+    victim.reap().context("reap a victim")?;
+    let left = (after.anon + RACER.pages as u64).saturating_sub(before.anon);
+    Ok(classify(freed.unwrap_or(after.taken > before.taken), left))
+}
+
+/// `freed` is whether another process freed the memory, `left_pages` how many of the victim's pages were
+/// still mapped right after the kill.
+fn classify(freed: bool, left_pages: u64) -> Raced {
+    match freed {
+        true => Raced::Freed,
+        false if left_pages < STILL_THERE_PAGES => Raced::Over,
+        false => Raced::Lost,
+    }
+}
+
+/// Counters of /proc/vmstat, read as fast as possible: what they count does not wait.
+struct Vmstat {
+    file: File,
+    text: Vec<u8>,
+}
+
+/// The counters that are needed.
+struct Counts {
+    /// Anonymous pages that are mapped in all processes.
+    anon: u64,
+    /// Victims whose memory the kernel has begun to free early. `None` if the kernel never does.
+    taken: Option<u64>,
+}
+
+impl Vmstat {
+    const PATH: &str = "/proc/vmstat";
+
+    fn open() -> Result<Self> {
+        let file = File::open(Self::PATH).context(Self::PATH)?;
+        Ok(Self { file, text: Vec::with_capacity(1 << 16) })
+    }
+
+    fn read(&mut self) -> Result<Counts> {
+        self.text.clear();
+        self.file.rewind().and_then(|()| self.file.read_to_end(&mut self.text)).context(Self::PATH)?;
+        Counts::parse(&String::from_utf8_lossy(&self.text))
+            .with_context(|| format!("no counters in {}", Self::PATH))
+    }
+}
+
+impl Counts {
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self { anon: value(text, "nr_anon_pages ")?, taken: value(text, "expedite_kill ") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exits_are_spread_over_all_the_time_around_the_kill() {
+        let (early, late) = (EARLIEST_EXIT.as_nanos() as i64, LATEST_EXIT.as_nanos() as i64);
+        let mut leads: Vec<i64> = (0..1000).map(exit_lead).collect();
+        assert!(leads.iter().all(|&l| l <= early && l > -late));
+        // The first of them as well: one boot makes fewer.
+        let before = leads[..125].iter().filter(|&&l| l > 0).count();
+        assert!((90..=110).contains(&before), "{before}");
+        leads.sort_unstable();
+        let step = (early + late) / 1000;
+        assert!(leads.windows(2).all(|w| w[1] - w[0] == step));
+    }
+
+    #[test]
+    fn memory_that_is_still_there_and_not_freed_is_lost() {
+        assert_eq!(classify(true, 1024), Raced::Freed);
+        assert_eq!(classify(true, 0), Raced::Freed);
+        assert_eq!(classify(false, 1024), Raced::Lost);
+        assert_eq!(classify(false, 500), Raced::Lost);
+        // So little is left to the victim.
+        assert_eq!(classify(false, 256), Raced::Over);
+        assert_eq!(classify(false, 0), Raced::Over);
+    }
+
+    #[test]
+    fn counters_are_found_by_their_whole_names() {
+        let text =
+            "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill_x 1\nexpedite_kill 34\nexpedite_pages 56\n";
+        let counts = Counts::parse(text).unwrap();
+        assert_eq!((counts.anon, counts.taken), (900, Some(34)));
+        assert_eq!(Counts::parse("nr_anon_pages 900\nexpedite_pages 1\n").unwrap().taken, None);
+        assert!(Counts::parse("").is_none());
+        assert!(Vmstat::open().unwrap().read().unwrap().anon > 0);
+    }
+}

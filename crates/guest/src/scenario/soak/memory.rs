@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Memory of all kinds, and what victims do with it.
+
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use super::{MIB_BYTES, micros};
+use crate::memory::PAGE_BYTES;
+use crate::rng::Rng;
+
+/// About the most memory of a victim.
+const VICTIM_BYTES: usize = 40 * MIB_BYTES;
+
+/// What a victim does: it allocates memory of all kinds, then maps and unmaps until its end.
+pub(super) fn grow(mut rng: Rng) {
+    let mut left = VICTIM_BYTES;
+    while left > 0 {
+        let size = (16 + rng.below(2048)) * PAGE_BYTES;
+        left = left.saturating_sub(size);
+        // A failure (no memory, no huge page) does not matter: the next attempt may succeed.
+        let _ = map(&mut rng, size);
+        if rng.one_in(8) {
+            start_companion(&mut rng);
+        }
+    }
+    loop {
+        let size = (1 + rng.below(64)) * PAGE_BYTES;
+        hop(&mut rng);
+        if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
+            area.touch();
+            if rng.one_in(4) {
+                area.page_out();
+                area.read(1);
+            }
+            area.unmap();
+        }
+        thread::sleep(micros(&mut rng, 500));
+    }
+}
+
+/// Starts something that works on the same memory: a thread, a process that shares it, or a fork.
+fn start_companion(rng: &mut Rng) {
+    let mut own = Rng(rng.bits());
+    match rng.below(3) {
+        0 => drop(thread::spawn(move || {
+            loop {
+                let size = (1 + own.below(256)) * PAGE_BYTES;
+                hop(&mut own);
+                if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
+                    area.touch();
+                    // The memory may be freed on another CPU than it was allocated on.
+                    hop(&mut own);
+                    if own.one_in(2) {
+                        area.unmap();
+                    } else {
+                        // It stays mapped, so that the address space keeps changing, within limits.
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                }
+                thread::sleep(micros(&mut own, 300));
+            }
+        })),
+        1 => share_memory(),
+        _ => {
+            // SAFETY: after this fork from a process that may have threads, the child only makes
+            // system calls and writes to memory that it has: nothing that takes a lock.
+            if unsafe { libc::fork() } == 0 {
+                loop {
+                    // SAFETY: usleep takes a number.
+                    unsafe { libc::usleep(200) };
+                    if let Ok(area) = Area::anonymous(16 * PAGE_BYTES, MapFlags::PRIVATE) {
+                        area.touch();
+                        area.unmap();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Starts a process that shares this one's memory (CLONE_VM) and outlives it for a moment.
+fn share_memory() {
+    extern "C" fn wait(_: *mut libc::c_void) -> libc::c_int {
+        loop {
+            // SAFETY: pause(2) takes no arguments and returns only after a signal, of which
+            // this process gets none but SIGKILL; so errno, shared with the parent, is not
+            // written.
+            unsafe { libc::pause() };
+        }
+    }
+    let size = 16 * PAGE_BYTES;
+    let Ok(stack) = Area::anonymous(size, MapFlags::PRIVATE) else { return };
+    // SAFETY: the stack is a mapping of its own that is never unmapped, its top is aligned, and
+    // `wait` neither returns nor touches anything else.
+    unsafe {
+        libc::clone(wait, stack.at.add(size).cast(), libc::CLONE_VM | libc::SIGCHLD, ptr::null_mut());
+    }
+}
+
+/// A mapping. It stays until [`Area::unmap`].
+struct Area {
+    at: *mut u8,
+    size: usize,
+}
+
+impl Area {
+    fn anonymous(size: usize, flags: MapFlags) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                size,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags | MapFlags::NORESERVE,
+            )
+        }?;
+        Ok(Self { at: at.cast(), size })
+    }
+
+    /// Writes to every page.
+    fn touch(&self) {
+        for offset in (0..self.size).step_by(PAGE_BYTES) {
+            // SAFETY: inside a writable mapping that only this function accesses.
+            unsafe { self.at.add(offset).write_volatile(1) };
+        }
+    }
+
+    /// Reads every `step`th page.
+    fn read(&self, step: usize) {
+        for offset in (0..self.size).step_by(step * PAGE_BYTES) {
+            // SAFETY: inside a readable mapping.
+            let _ = unsafe { self.at.add(offset).read_volatile() };
+        }
+    }
+
+    /// Pages out what can be paged out.
+    fn page_out(&self) {
+        // SAFETY: advice on a mapping that is ours; its contents stay.
+        let _ = unsafe { rustix::mm::madvise(self.at.cast(), self.size, Advice::LinuxPageOut) };
+    }
+
+    fn unmap(self) {
+        // SAFETY: the mapping is ours alone, and `self` ends here.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.size) };
+    }
+}
+
+/// Maps and fills one area of a random kind, which stays mapped.
+fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
+    match rng.below(6) {
+        0 => Area::anonymous(size, MapFlags::PRIVATE)?.touch(),
+        1 => Area::anonymous(size, MapFlags::SHARED)?.touch(),
+        2 => {
+            // A private mapping of a file: some pages are read, some copied on write.
+            let file = rustix::fs::memfd_create("soak", rustix::fs::MemfdFlags::CLOEXEC)?;
+            rustix::fs::ftruncate(&file, size as u64)?;
+            // SAFETY: a new mapping at an address of the kernel's choice, of a file of that
+            // length to which there is no other reference.
+            let at = unsafe {
+                rustix::mm::mmap(
+                    ptr::null_mut(),
+                    size,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE,
+                    &file,
+                    0,
+                )
+            }?;
+            let area = Area { at: at.cast(), size };
+            area.read(1);
+            Area { size: size / 2, ..area }.touch();
+        }
+        3 => {
+            // Two huge pages fit wherever the mapping starts; one of them is split then.
+            let size = 6 * MIB_BYTES;
+            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
+            // SAFETY: advice on a mapping that is ours; the contents do not matter.
+            unsafe { rustix::mm::madvise(area.at.cast(), size, Advice::LinuxHugepage) }?;
+            area.touch();
+            if rng.one_in(2) {
+                let page = rng.below(size / PAGE_BYTES) * PAGE_BYTES;
+                // SAFETY: one page inside the mapping, whose contents do not matter.
+                unsafe { rustix::mm::madvise(area.at.add(page).cast(), PAGE_BYTES, Advice::LinuxDontNeed) }?;
+            }
+        }
+        4 => {
+            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
+            // SAFETY: locking a mapping that is ours changes nothing in it.
+            unsafe { rustix::mm::mlock(area.at.cast(), size / 2) }?;
+            area.touch();
+        }
+        _ => {
+            // Many VMAs: every other page is read-only.
+            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
+            area.touch();
+            for offset in (0..size).step_by(2 * PAGE_BYTES) {
+                // SAFETY: one page inside the mapping, which is not written to any more.
+                unsafe { rustix::mm::mprotect(area.at.add(offset).cast(), PAGE_BYTES, MprotectFlags::READ) }?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Allocates some memory and keeps it.
+pub(super) fn allocate_some(rng: &mut Rng) {
+    let flags = if rng.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    if let Ok(area) = Area::anonymous((1 + rng.below(256)) * PAGE_BYTES, flags) {
+        area.touch();
+    }
+}
+
+/// Moves the calling thread to a random CPU.
+fn hop(rng: &mut Rng) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(rng.below(8));
+    // Fails if there is no such CPU now.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_memory_can_be_mapped() {
+        let mut rng = Rng(3);
+        for _ in 0..24 {
+            // Locking may exceed a limit here; nothing else may fail.
+            match map(&mut rng, 16 * PAGE_BYTES) {
+                Ok(()) | Err(Errno::NOMEM | Errno::PERM | Errno::INVAL) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}
