@@ -66,7 +66,7 @@ pub struct Act {
     /// Act when less than this is left of memory and swap, and it shrinks.
     pub critical: Level,
     /// Act when some task stalled for this share of the last 0.5 s, in percent, all did for a quarter of it, and
-    /// less than `critical` is available; with `early_reclaim` three times as much.
+    /// less than `critical` is available, with `early_reclaim` three times as much, and has not grown by `critical`.
     pub stall: f64,
     /// The kernel reclaims early (vm.watermark_scale_factor), so that stalls mean more. Not a setting.
     pub early_reclaim: bool,

@@ -300,7 +300,9 @@ impl Governor {
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
         let factor = if self.act.early_reclaim { EARLY_RECLAIM_FACTOR } else { 1 };
         let nearly_none = self.critical_level().saturating_mul(factor).min(self.low_level());
-        (now.available < nearly_none && stalled).then_some(Reason::Stall)
+        // What fits stalls as much while the kernel swaps others out for it, faster than it takes memory.
+        let recovers = now.available >= then.available.saturating_add(self.critical_level());
+        (now.available < nearly_none && stalled && !recovers).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {

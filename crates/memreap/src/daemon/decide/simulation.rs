@@ -718,6 +718,33 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
 }
 
 #[test]
+fn memory_that_comes_back_by_itself_is_no_reason_to_kill() {
+    // MiB of 2 GiB that were available every 50 ms in a run of the face-off's peak-zram, which fits: the daemon killed
+    // after the last of them. For half a second some task had stalled without a break, and all for 95 % of it.
+    let recovering = [5, 6, 11, 15, 17, 21, 26, 31, 36, 40, 45, 50, 55, 59, 63];
+    let kills = |available: &dyn Fn(usize) -> u64| {
+        let act = Act { early_reclaim: true, ..Act::default() };
+        let mut governor = Governor::new(act, Duration::ZERO);
+        (0..recovering.len()).any(|tick| {
+            let at = S / 20 * tick as u32;
+            let sample = Sample {
+                at,
+                total: 2 * GIB,
+                available: available(tick) * MIB,
+                free: (available(tick) + 17) * MIB,
+                swap_total: GIB,
+                swap_free: GIB * 2 / 3,
+                stalled: Some([at, at.mul_f64(0.95)]),
+            };
+            matches!(governor.observe(sample), Advice::Kill(_))
+        })
+    };
+    assert!(!kills(&|tick| recovering[tick]));
+    // Where a kill was right, it grew by 11 MiB at most.
+    assert!(kills(&|tick| 36 + tick as u64) && kills(&|_| 15));
+}
+
+#[test]
 fn a_hog_is_killed_on_a_large_machine() {
     for rate in [100 * MIB, GIB, 8 * GIB] {
         let mut run = large(&Config::default());
