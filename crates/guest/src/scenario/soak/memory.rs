@@ -11,6 +11,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use super::{MIB_BYTES, micros};
 use crate::memory::PAGE_BYTES;
 use crate::rng::Rng;
+use crate::system::sched;
 
 /// About the most memory of a victim.
 const VICTIM_BYTES: usize = 40 * MIB_BYTES;
@@ -216,10 +217,8 @@ pub(super) fn allocate_some(rng: &mut Rng) {
 
 /// Moves the calling thread to a random CPU.
 fn hop(rng: &mut Rng) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(rng.below(8));
     // Fails if there is no such CPU now.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
+    let _ = sched::pin(rng.below(8));
 }
 
 #[cfg(test)]

@@ -631,19 +631,25 @@ fn much_that_wavers_is_no_shortage() {
 /// What the governor says to samples that come every 0.1 s: the headroom in MiB, and in percent the time
 /// stalled. Returns when it advises a kill first.
 fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64)) -> Option<(Duration, Reason)> {
-    let mut governor = Governor::new(Act::default(), Duration::ZERO);
     let mut sample = Sample { total, stalled: Some([Duration::ZERO; 2]), ..Sample::default() };
-    for tick in 0..seconds * 10 {
+    let samples = (0..seconds * 10).map(|tick| {
         let (available, stalled_percent) = at(tick);
         sample.at += S / 10;
         sample.available = available * MIB;
         sample.stalled =
             sample.stalled.map(|sums| sums.map(|sum| sum + Duration::from_millis(stalled_percent)));
-        if let Advice::Kill(reason) = governor.observe(sample) {
-            return Some((sample.at, reason));
-        }
-    }
-    None
+        sample
+    });
+    first_kill_in(samples, &Act::default())
+}
+
+/// Returns when the governor advises a kill first.
+fn first_kill_in(mut samples: impl Iterator<Item = Sample>, act: &Act) -> Option<(Duration, Reason)> {
+    let mut governor = Governor::new(act.clone(), Duration::ZERO);
+    samples.find_map(|sample| match governor.observe(sample) {
+        Advice::Kill(reason) => Some((sample.at, reason)),
+        _ => None,
+    })
 }
 
 #[test]
@@ -662,10 +668,9 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     // So many MiB of 2 GiB are available and free, and half of the swap; in percent the time that some tasks stalled,
     // and that all did.
     let first_with = |act: &Act, available: u64, free: u64, some: f64, all: f64| {
-        let mut governor = Governor::new(act.clone(), Duration::ZERO);
-        (0..120).find_map(|tick| {
+        let samples = (0..120).map(|tick| {
             let at = S / 10 * tick;
-            let sample = Sample {
+            Sample {
                 at,
                 total: 2 * GIB,
                 available: available * MIB,
@@ -673,12 +678,9 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
                 swap_total: GIB,
                 swap_free: GIB / 2,
                 stalled: Some([at.mul_f64(some / 100.0), at.mul_f64(all / 100.0)]),
-            };
-            match governor.observe(sample) {
-                Advice::Kill(reason) => Some((at, reason)),
-                _ => None,
             }
-        })
+        });
+        first_kill_in(samples, act)
     };
     let (usual, early) = (Act::default(), Act { early_reclaim: true, ..Act::default() });
     let first = |available, free, some, all| first_with(&usual, available, free, some, all);
@@ -723,11 +725,9 @@ fn memory_that_comes_back_by_itself_is_no_reason_to_kill() {
     // after the last of them. For half a second some task had stalled without a break, and all for 95 % of it.
     let recovering = [5, 6, 11, 15, 17, 21, 26, 31, 36, 40, 45, 50, 55, 59, 63];
     let kills = |available: &dyn Fn(usize) -> u64| {
-        let act = Act { early_reclaim: true, ..Act::default() };
-        let mut governor = Governor::new(act, Duration::ZERO);
-        (0..recovering.len()).any(|tick| {
+        let samples = (0..recovering.len()).map(|tick| {
             let at = S / 20 * tick as u32;
-            let sample = Sample {
+            Sample {
                 at,
                 total: 2 * GIB,
                 available: available(tick) * MIB,
@@ -735,9 +735,9 @@ fn memory_that_comes_back_by_itself_is_no_reason_to_kill() {
                 swap_total: GIB,
                 swap_free: GIB * 2 / 3,
                 stalled: Some([at, at.mul_f64(0.95)]),
-            };
-            matches!(governor.observe(sample), Advice::Kill(_))
-        })
+            }
+        });
+        first_kill_in(samples, &Act { early_reclaim: true, ..Act::default() }).is_some()
     };
     assert!(!kills(&|tick| recovering[tick]));
     // Where a kill was right, it grew by 11 MiB at most.
