@@ -23,10 +23,13 @@ use crate::policy::Policy;
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How long it may take when nothing is short.
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time between two choices in advance, at least, when a kill is possible and when it is imminent. The first is
-/// made as soon as memory is low: later the kernel may not answer.
+/// The time from one choice in advance to the next when a kill is possible, and at least when it is imminent. The
+/// first is made as soon as memory is low: later the kernel may not answer.
 const POSSIBLE_INTERVAL: Duration = Duration::from_secs(2);
 const IMMINENT_INTERVAL: Duration = Duration::from_millis(250);
+/// That time is at least so many times as long as the choice took. It reads page tables exactly, and in a large
+/// process that takes a CPU from all others, also where nobody has to die in the end.
+const INTERVAL_FACTOR: u32 = 20;
 /// The time between two readings of a command line, at least.
 const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// A choice that is not older is as good as a new one.
@@ -303,8 +306,8 @@ struct Worker {
     chooser: Chooser,
     /// Of the settings that it knows the processes by.
     version: u32,
-    /// When it last chose in advance.
-    chosen_ahead: Option<Instant>,
+    /// When it last began to choose in advance, and how long that took.
+    chosen_ahead: Option<(Instant, Duration)>,
     /// The process that it chose then, and its command line: when the kernel may be late, it is not read.
     known: Option<(PidFd, CommandLine)>,
     /// When a command line was last read.
@@ -322,12 +325,13 @@ impl Worker {
             Request::Refresh { budget, danger, min_bytes } => {
                 let is_imminent = danger == Danger::Imminent;
                 chooser.refresh(policy, budget, is_imminent);
-                let interval = if is_imminent { IMMINENT_INTERVAL } else { POSSIBLE_INTERVAL };
-                let is_due = self.chosen_ahead.is_none_or(|when| when.elapsed() >= interval);
+                let is_due =
+                    self.chosen_ahead.is_none_or(|(when, took)| when.elapsed() >= interval(danger, took));
                 if danger > Danger::None && is_due {
-                    self.chosen_ahead = Some(Instant::now());
                     chooser.set_min_bytes(min_bytes);
+                    let began = Instant::now();
                     let choice = chooser.choose(policy, all);
+                    self.chosen_ahead = Some((began, began.elapsed()));
                     // Once per shortage as a rule: it may wait for the process.
                     if is_imminent
                         && self.command_line_read.is_none_or(|when| when.elapsed() >= COMMAND_LINE_INTERVAL)
@@ -360,6 +364,14 @@ impl Worker {
             choice.command_line = text.clone();
         }
         (choice, chooser.cost().processes)
+    }
+}
+
+/// Returns the time from a choice in advance, which took so long, to the next one.
+fn interval(danger: Danger, took: Duration) -> Duration {
+    match danger {
+        Danger::None | Danger::Possible => POSSIBLE_INTERVAL,
+        Danger::Imminent => took.saturating_mul(INTERVAL_FACTOR).clamp(IMMINENT_INTERVAL, POSSIBLE_INTERVAL),
     }
 }
 
@@ -486,6 +498,14 @@ mod tests {
         assert_eq!(choice.pid, process.pid());
         chooser.keep_ahead(when, choice);
         assert_eq!(chooser.take_ahead().map(|(same, _)| same), Some(when));
+    }
+
+    #[test]
+    fn choices_in_advance_take_a_twentieth_of_the_time_at_most() {
+        let ms = Duration::from_millis;
+        let imminent = [1, 50, 500].map(|took| interval(Danger::Imminent, ms(took)));
+        assert_eq!(imminent, [ms(250), ms(1000), ms(2000)]);
+        assert_eq!(interval(Danger::Possible, ms(1)), ms(2000));
     }
 
     #[test]
