@@ -79,9 +79,7 @@ fn main() {
     // As the daemon does.
     let _ = raise_priority();
     let mut chooser = Chooser::new(&root, processes + 1000).expect("a chooser");
-    // One that is also told that a kill may come soon.
-    let mut warned = Chooser::new(&root, processes + 1000).expect("a chooser");
-    let (mut wrong, mut cold, mut warm, mut ahead) = (0, Vec::new(), Vec::new(), Vec::new());
+    let (mut wrong, mut cold, mut warm) = (0, Vec::new(), Vec::new());
     let mut alone = Vec::new();
     let mut pids: BTreeMap<usize, Pid> = BTreeMap::new();
     for pid in process::pids(&root).expect("/proc") {
@@ -112,22 +110,13 @@ fn main() {
             wrong += usize::from(choice.pid != expected);
             cold.push(choice.cost);
         }
-        chooser.refresh(&policy, Duration::from_secs(10), false);
+        chooser.refresh(&policy, Duration::from_secs(10));
         let choice = chooser.choose(&policy, scope).expect("a victim");
         if choice.pid != expected {
             wrong += 1;
             println!("population {population}: {} instead of {expected}: {choice:?}", choice.pid);
         }
         warm.push(choice.cost);
-        warned.refresh(&policy, Duration::from_secs(10), true);
-        std::thread::sleep(Duration::from_millis(100));
-        warned.refresh(&policy, Duration::from_millis(10), true);
-        let choice = warned.choose(&policy, scope).expect("a victim");
-        if choice.pid != expected {
-            wrong += 1;
-            println!("population {population}, warned: {} instead of {expected}: {choice:?}", choice.pid);
-        }
-        ahead.push(choice.cost);
         let began = Instant::now();
         let victim = Process::open(&root, expected).expect("it lives");
         victim.smaps_rollup().expect("it has memory");
@@ -136,7 +125,6 @@ fn main() {
     println!("{populations} populations of {processes} processes, {wrong} wrong victims");
     tell("cold", &mut cold);
     tell("warm", &mut warm);
-    tell("warned", &mut ahead);
     alone.sort_unstable();
     println!("an exact reading of the victim alone: {:?} median", alone[alone.len() / 2]);
     std::process::exit(i32::from(wrong > 0));

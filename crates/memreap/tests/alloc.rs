@@ -21,7 +21,7 @@ fn choosing_allocates_nothing() {
         let cold = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
         let mut refreshed = 0;
         for _ in 0..20 {
-            chooser.refresh(&policy, Duration::from_millis(5), true);
+            chooser.refresh(&policy, Duration::from_millis(5));
             refreshed += chooser.explain().count();
             std::thread::sleep(Duration::from_millis(10));
         }

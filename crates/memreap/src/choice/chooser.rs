@@ -11,7 +11,6 @@ use linux::cgroup::{Hierarchy, OomPreference};
 use linux::scan::Scan;
 use linux::{Pid, Root};
 
-use super::ahead::ReadAhead;
 use super::examine::Examiner;
 use super::groups::{Groups, MAX_CGROUPS};
 use super::membership::Membership;
@@ -33,7 +32,6 @@ pub struct Chooser {
     pub(super) membership: Membership,
     pub(super) examiner: Examiner,
     pub(super) readers: Arc<Readers>,
-    pub(super) ahead: ReadAhead,
     /// Candidates, during a choice.
     pub(super) heap: BinaryHeap<Candidate>,
     /// A process that would give back less is not chosen, in bytes.
@@ -56,7 +54,6 @@ impl Chooser {
             population: Population::new(max_processes),
             membership: Membership::new(groups, max_processes),
             examiner: Examiner::new(root, scan, Arc::clone(&readers), hierarchy),
-            ahead: ReadAhead::new(Arc::clone(&readers)),
             readers,
             heap: BinaryHeap::with_capacity(max_processes.max(MAX_CGROUPS) + 1),
             min_bytes: 0,
@@ -67,20 +64,10 @@ impl Chooser {
     /// Updates what is known for at most `budget`, so that a choice will be fast. New processes come first,
     /// then one after the other. It takes some milliseconds longer when all processes have to be listed: the
     /// first time, after many new ones, and each time all have been read once.
-    ///
-    /// With `soon`, when a kill may come soon, the likely victims are read exactly as well, one from time to
-    /// time, by a thread that is not waited for.
-    pub fn refresh(&mut self, policy: &Policy, budget: Duration, soon: bool) {
+    pub fn refresh(&mut self, policy: &Policy, budget: Duration) {
         let deadline = Instant::now() + budget;
         let now = self.population.begin_round(&mut self.examiner);
-        if soon {
-            self.membership.find_cgroups(&mut self.examiner);
-        }
         self.population.catch_up(policy, &now, deadline, &mut self.examiner);
-        self.ahead.collect(Instant::now(), &mut self.examiner);
-        if soon {
-            self.ahead.start_next(&mut self.population, policy, &now, &mut self.examiner);
-        }
     }
 
     /// Goes through all that a choice may need, so that it is in memory then. From now on the child `dummy` of

@@ -52,8 +52,6 @@ pub(super) struct Examiner {
     cgroups: Option<Dir>,
     /// What the last cgroup that was looked at asks for, by the hash of its path: many processes share one.
     preference: (u64, OomPreference),
-    /// /sys/kernel/mm/ksm, where the kernel has it.
-    ksm: Option<Dir>,
     own: Pid,
     /// The only child of this process that may be chosen.
     pub(super) dummy: Option<Pid>,
@@ -80,7 +78,6 @@ impl Examiner {
             cgroups: hierarchy.as_ref().and_then(|hierarchy| Dir::open(&hierarchy.path).ok()),
             namespace: hierarchy.map(|hierarchy| hierarchy.namespace),
             preference: (0, OomPreference::None),
-            ksm: Dir::open(&root.sys().join("kernel/mm/ksm")).ok(),
             own: Pid::own(),
             dummy: None,
             ancestry: target::ancestry(root),
@@ -235,14 +232,6 @@ impl Examiner {
 
     fn brief(&mut self, pid: Pid) -> Result<Brief, Failure> {
         Brief::parse(self.scan.process(pid, File::Status, &mut self.buffer)?).ok_or(Failure::Malformed)
-    }
-
-    /// Whether same-page merging (KSM) is running, or that cannot be read.
-    pub(super) fn ksm_runs(&self) -> bool {
-        let mut buffer = [0; 16];
-        self.ksm
-            .as_ref()
-            .is_some_and(|ksm| ksm.read(c"run", &mut buffer).map_or(true, |run| run.starts_with(b"1")))
     }
 
     /// Returns a thread that still has the process's memory.

@@ -11,16 +11,13 @@
 //! With thousands of processes even the cheap readings take too long at the time of the choice. They are made
 //! beforehand ([`Chooser::refresh`]), a part at a time, and stay upper bounds because the system's own
 //! counters say how much can have been allocated since (`table`). Only processes whose bound could still
-//! beat the best are read again. When a kill may come soon, the likely victims are also read exactly
-//! beforehand (`ahead`), and such a reading decides if it provably still can (`cache`).
+//! beat the best are read again.
 //!
 //! (A bound grows by all that the system allocates, because it could have been this process. When that is
 //! more than the best process has, every process is a candidate again, and only a reading excludes it, in
 //! whatever order. So refreshes must be more frequent than the time in which the system allocates as much as
 //! the largest process holds.)
 
-mod ahead;
-mod cache;
 mod cgroup_path;
 mod chooser;
 mod examine;

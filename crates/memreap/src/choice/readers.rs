@@ -20,9 +20,8 @@ use crate::kill::prestarted;
 const READER_THREADS: usize = 4;
 /// How much of a command line is read.
 pub(super) const MAX_COMMAND_LINE_BYTES: usize = 4096;
-/// The niceness of threads that a caller waits for, and of the one that reads in advance.
-const FOREGROUND_NICE: i32 = -20;
-const BACKGROUND_NICE: i32 = 5;
+/// Their niceness.
+const NICE: i32 = -20;
 /// Room for a system call and a few frames around it.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -37,32 +36,8 @@ pub(super) enum Answer<T> {
     Late,
 }
 
-/// A process's private memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Private {
-    /// What comes back when it dies, in bytes.
-    pub(super) bytes: u64,
-    /// Of that, the anonymous memory, in RAM and in swap: at least so much.
-    pub(super) own: u64,
-}
-
-impl Private {
-    pub(super) fn of(rollup: &Rollup) -> Self {
-        let files = rollup.rss.saturating_sub(rollup.anonymous);
-        let anonymous = rollup.private_clean.saturating_add(rollup.private_dirty).saturating_sub(files);
-        // What is shared counts at most by half in `swap_pss`: that half is as much as is missing from
-        // `swap`.
-        let swap = rollup.swap_pss.saturating_sub(rollup.swap.saturating_sub(rollup.swap_pss));
-        Self { bytes: rollup.comes_back(), own: anonymous.saturating_add(swap) }
-    }
-}
-
 /// The threads. They end when this is dropped, except for those that are stuck.
-pub(super) struct Readers {
-    readers: Vec<Arc<Reader>>,
-    /// Reads in advance.
-    background: Arc<Reader>,
-}
+pub(super) struct Readers(Vec<Arc<Reader>>);
 
 struct Reader {
     request: Mutex<Request>,
@@ -94,7 +69,8 @@ enum State {
 /// What was read.
 #[derive(Clone, Copy)]
 enum Content {
-    Private(Private),
+    /// What comes back, in bytes.
+    ComesBack(u64),
     /// The length of the text.
     Text(usize),
 }
@@ -105,15 +81,13 @@ impl Readers {
     /// # Errors
     /// When that fails.
     pub(super) fn new(scan: &Arc<Scan>) -> io::Result<Self> {
-        let readers =
-            (0..READER_THREADS).map(|_| Reader::start(scan, FOREGROUND_NICE)).collect::<io::Result<_>>()?;
-        Ok(Self { readers, background: Reader::start(scan, BACKGROUND_NICE)? })
+        (0..READER_THREADS).map(|_| Reader::start(scan)).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Reads a process's private memory exactly.
-    pub(super) fn private(&self, pid: Pid, deadline: Instant) -> Answer<Private> {
+    /// Reads exactly what comes back when a process dies, in bytes.
+    pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
         self.ask(pid, File::SmapsRollup, deadline, |content, _| match content {
-            Content::Private(private) => Some(private),
+            Content::ComesBack(bytes) => Some(bytes),
             Content::Text(_) => None,
         })
     }
@@ -130,40 +104,8 @@ impl Readers {
                 buffer[..len].copy_from_slice(&text[..len]);
                 Some(len)
             }
-            Content::Private(_) => None,
+            Content::ComesBack(_) => None,
         })
-    }
-
-    /// Begins to read a process's private memory in advance; false when the last such reading is not over.
-    pub(super) fn start_in_background(&self, pid: Pid) -> bool {
-        let mut request = self.background.lock();
-        let idle = matches!(request.state, State::Idle);
-        if idle {
-            request.state = State::Asked(pid, File::SmapsRollup);
-            self.background.changed.notify_all();
-        }
-        idle
-    }
-
-    /// Returns what was read in advance. When it is late it goes on, and can be asked for again.
-    pub(super) fn background_result(&self, deadline: Instant) -> Answer<Private> {
-        let mut request = self.background.lock();
-        loop {
-            if let State::Done(result) = request.state {
-                request.state = State::Idle;
-                return match result {
-                    Ok(Content::Private(private)) => Answer::Read(private),
-                    Ok(Content::Text(_)) => Answer::Failed(Failure::Malformed),
-                    Err(failure) => Answer::Failed(failure),
-                };
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Answer::Late;
-            }
-            request =
-                self.background.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 
     fn ask<T>(
@@ -173,7 +115,7 @@ impl Readers {
         deadline: Instant,
         take: impl FnOnce(Content, &[u8; MAX_COMMAND_LINE_BYTES]) -> Option<T>,
     ) -> Answer<T> {
-        let idle = self.readers.iter().find_map(|reader| {
+        let idle = self.0.iter().find_map(|reader| {
             let request = reader.lock();
             matches!(request.state, State::Idle).then_some((reader, request))
         });
@@ -187,7 +129,7 @@ impl Readers {
     /// Has each thread that a caller waits for read this process's own memory, so that what it needs is
     /// there.
     pub(super) fn rehearse(&self, deadline: Instant) {
-        for reader in &self.readers {
+        for reader in &self.0 {
             let request = reader.lock();
             reader.ask(request, Pid::own(), File::SmapsRollup, deadline, |content, _| Some(content));
         }
@@ -196,7 +138,7 @@ impl Readers {
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        for reader in self.readers.iter().chain([&self.background]) {
+        for reader in &self.0 {
             reader.lock().state = State::End;
             reader.changed.notify_all();
         }
@@ -243,11 +185,11 @@ impl Reader {
         Arc::new(Self { request: Mutex::new(request), changed: Condvar::new() })
     }
 
-    fn start(scan: &Arc<Scan>, nice: i32) -> io::Result<Arc<Self>> {
+    fn start(scan: &Arc<Scan>) -> io::Result<Arc<Self>> {
         let (reader, scan) = (Self::new(), Arc::clone(scan));
         let worker = Arc::clone(&reader);
         prestarted::start("reader", STACK_BYTES, move || {
-            set_own_nice(nice);
+            leave_real_time();
             worker.work(|pid, file, buffer| match file {
                 File::Cmdline => {
                     scan.process(pid, file, buffer).map(|text| (Content::Text(text.len()), text))
@@ -256,7 +198,7 @@ impl Reader {
                     let text = scan.process(pid, file, buffer)?;
                     // The path is for the text of an error only.
                     let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
-                    Ok((Content::Private(Private::of(&rollup)), &[]))
+                    Ok((Content::ComesBack(rollup.comes_back()), &[]))
                 }
             });
         })?;
@@ -303,11 +245,11 @@ impl Reader {
 /// Takes the calling thread out of real time, and sets its niceness. The caller runs in real time, but
 /// walking the page tables of a large process uses a CPU for as long as it takes, also when the caller has
 /// given up, and the threads that free memory could not run meanwhile.
-fn set_own_nice(nice: i32) {
+fn leave_real_time() {
     // Inherited from a thread that may run in real time.
     let _ = linux::sched::Policy::Other.apply(0);
     // Fails without CAP_SYS_NICE.
-    let _ = linux::sched::set_nice(0, nice);
+    let _ = linux::sched::set_nice(0, NICE);
 }
 
 #[cfg(test)]
@@ -320,10 +262,6 @@ mod tests {
 
     use super::*;
 
-    fn private(pid: i32) -> Private {
-        Private { bytes: pid.unsigned_abs().into(), own: 0 }
-    }
-
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(10)
     }
@@ -332,22 +270,20 @@ mod tests {
     fn what_is_there_is_read() {
         let readers = Readers::new(&Arc::new(Scan::open(&Root::system()).unwrap())).unwrap();
         for _ in 0..20 {
-            assert!(
-                matches!(readers.private(Pid::own(), soon()), Answer::Read(private) if private.bytes > 0 && private.own <= private.bytes)
-            );
+            assert!(matches!(readers.comes_back(Pid::own(), soon()), Answer::Read(bytes) if bytes > 0));
         }
         let mut text = [0; MAX_COMMAND_LINE_BYTES];
         let Answer::Read(len) = readers.command_line(Pid::own(), soon(), &mut text) else { panic!() };
         assert_eq!(&text[..len], std::fs::read("/proc/self/cmdline").unwrap());
         let none = Pid::new(i32::MAX).unwrap();
-        assert_eq!(readers.private(none, soon()), Answer::Failed(Failure::Gone));
+        assert_eq!(readers.comes_back(none, soon()), Answer::Failed(Failure::Gone));
     }
 
     #[test]
     fn one_that_is_stuck_is_replaced_until_it_comes_back() {
         let (stuck, entered) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let readers = Readers { readers: vec![Reader::new(), Reader::new()], background: Reader::new() };
-        for reader in readers.readers.iter().chain([&readers.background]) {
+        let readers = Readers(vec![Reader::new(), Reader::new()]);
+        for reader in &readers.0 {
             let (reader, stuck, entered) = (Arc::clone(reader), Arc::clone(&stuck), Arc::clone(&entered));
             thread::spawn(move || {
                 reader.work(|pid, _, _| {
@@ -355,7 +291,7 @@ mod tests {
                     while pid.get() == 1 && stuck.load(Ordering::Acquire) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    Ok((Content::Private(private(pid.get())), &[]))
+                    Ok((Content::ComesBack(pid.get().unsigned_abs().into()), &[]))
                 });
             });
         }
@@ -364,31 +300,24 @@ mod tests {
         // One that was not given a CPU in that moment has not begun, and is not stuck.
         let until_stuck = |readers: &Readers, count| {
             while entered.load(Ordering::Acquire) < count {
-                assert_eq!(readers.private(pid(1), in_a_moment()), Answer::Late);
+                assert_eq!(readers.comes_back(pid(1), in_a_moment()), Answer::Late);
             }
         };
         until_stuck(&readers, 1);
-        assert_eq!(readers.private(pid(7), soon()), Answer::Read(private(7)));
+        assert_eq!(readers.comes_back(pid(7), soon()), Answer::Read(7));
         until_stuck(&readers, 2);
-        // Only the one that reads in advance is left, and that is stuck as well.
-        assert_eq!(readers.private(pid(7), soon()), Answer::Late);
-        assert!(readers.start_in_background(pid(1)));
-        assert_eq!(readers.background_result(in_a_moment()), Answer::Late);
-        assert!(!readers.start_in_background(pid(7)));
+        // None is left.
+        assert_eq!(readers.comes_back(pid(7), soon()), Answer::Late);
         stuck.store(false, Ordering::Release);
-        // What was read in advance is still of use.
-        assert_eq!(readers.background_result(soon()), Answer::Read(private(1)));
-        assert!(readers.start_in_background(pid(9)));
-        assert_eq!(readers.background_result(soon()), Answer::Read(private(9)));
         // The late answer of a request that was given up is dropped.
         let began = Instant::now();
         loop {
-            match readers.private(pid(8), soon()) {
+            match readers.comes_back(pid(8), soon()) {
                 Answer::Late if began.elapsed() < Duration::from_secs(10) => {
                     thread::sleep(Duration::from_millis(1));
                 }
                 answer => {
-                    assert_eq!(answer, Answer::Read(private(8)));
+                    assert_eq!(answer, Answer::Read(8));
                     break;
                 }
             }

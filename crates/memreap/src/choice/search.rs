@@ -44,12 +44,6 @@ pub(super) trait Scores {
     /// Returns a current upper bound.
     fn fresh_bound(&mut self, index: u32) -> Option<u64>;
 
-    /// Returns a lower bound, if one is known without an exact reading. The upper bound is current by then.
-    fn lower_bound(&mut self, index: u32) -> Option<u64>;
-
-    /// Returns a candidate whose lower bound has decided, and its score as far as that is known.
-    fn cached(&mut self, index: u32) -> Option<(u64, Self::Found)>;
-
     /// Returns the exact score.
     fn exact(&mut self, index: u32) -> Option<(u64, Self::Found)>;
 }
@@ -63,52 +57,20 @@ pub(super) fn best<R: Scores>(
     floor: u64,
 ) -> Option<(u64, R::Found)> {
     let mut best: Option<(Candidate, R::Found)> = None;
-    // One whose lower bound is above the best that was read exactly, with the lower bound as its bound.
-    let mut leader: Option<Candidate> = None;
-    loop {
-        let to_beat = leader.or(best.as_ref().map(|(best, _)| *best));
-        let next = candidates
-            .peek()
-            .copied()
-            .filter(|next| next.bound >= floor && to_beat.is_none_or(|b| next.rank() > b.rank()));
-        let to_read = match (next, leader) {
-            (None, None) => break,
-            (None, Some(winner)) => {
-                let cached = scores.cached(winner.index);
-                if cached.is_some() {
-                    return cached;
-                }
-                leader = None;
-                continue;
+    while let Some(next) = candidates.peek().copied()
+        && next.bound >= floor
+        && best.as_ref().is_none_or(|(best, _)| next.rank() > best.rank())
+    {
+        candidates.pop();
+        if !next.fresh {
+            if let Some(bound) = scores.fresh_bound(next.index) {
+                candidates.push(Candidate { bound, fresh: true, ..next });
             }
-            (Some(next), _) if !next.fresh => {
-                candidates.pop();
-                if let Some(bound) = scores.fresh_bound(next.index) {
-                    candidates.push(Candidate { bound, fresh: true, ..next });
-                }
-                continue;
+        } else if let Some((score, found)) = scores.exact(next.index) {
+            let read = Candidate { bound: score, ..next };
+            if best.as_ref().is_none_or(|(best, _)| read.rank() > best.rank()) {
+                best = Some((read, found));
             }
-            // The leader's lower bound does not decide.
-            (Some(_), Some(undecided)) => {
-                leader = None;
-                undecided
-            }
-            (Some(next), None) => {
-                candidates.pop();
-                let known = scores.lower_bound(next.index).map(|bound| Candidate { bound, ..next });
-                if known.is_some_and(|known| {
-                    known.bound >= floor && to_beat.is_none_or(|b| known.rank() > b.rank())
-                }) {
-                    leader = known;
-                    continue;
-                }
-                next
-            }
-        };
-        let Some((score, found)) = scores.exact(to_read.index) else { continue };
-        let read = Candidate { bound: score, ..to_read };
-        if best.as_ref().is_none_or(|(best, _)| read.rank() > best.rank()) {
-            best = Some((read, found));
         }
     }
     best.map(|(candidate, found)| (candidate.bound, found)).filter(|(score, _)| *score >= floor)
@@ -137,7 +99,6 @@ mod tests {
         stale: u64,
         bound: u64,
         exact: u64,
-        lower_bound: Option<u64>,
         gone: bool,
         verdict: Verdict,
     }
@@ -146,7 +107,6 @@ mod tests {
         all: Vec<Process>,
         fresh_bounds: usize,
         exacts: usize,
-        cached: usize,
     }
 
     impl Scores for Population {
@@ -157,17 +117,6 @@ mod tests {
             let p = self.all[index as usize];
             // One may exit after it was read.
             (!p.gone || p.pid % 2 == 0).then(|| p.verdict.score(p.bound))
-        }
-
-        fn lower_bound(&mut self, index: u32) -> Option<u64> {
-            let p = self.all[index as usize];
-            p.lower_bound.map(|bound| p.verdict.score(bound))
-        }
-
-        fn cached(&mut self, index: u32) -> Option<(u64, i32)> {
-            self.cached += 1;
-            let p = self.all[index as usize];
-            (!p.gone).then(|| (p.verdict.score(p.exact), p.pid))
         }
 
         fn exact(&mut self, index: u32) -> Option<(u64, i32)> {
@@ -181,7 +130,7 @@ mod tests {
         let n = rng.below(200);
         // Small numbers, so that there are many ties.
         let spread = [4, 1000, 1 << 40][rng.below(3) as usize];
-        // How far bounds are off, so that lower bounds decide as well.
+        // How far bounds are off.
         let width = [1, spread / 50 + 1, spread][rng.below(3) as usize];
         let factors = [1.0, 1.0, 1.0, 0.1, 2.0, 0.0];
         let all = (0..n)
@@ -198,7 +147,6 @@ mod tests {
                     exact,
                     bound,
                     stale: bound + rng.below(width),
-                    lower_bound: (rng.below(2) == 0).then(|| exact.saturating_sub(rng.below(width))),
                     gone: rng.below(10) == 0,
                     verdict: Verdict {
                         never: rng.below(10) == 0,
@@ -210,13 +158,12 @@ mod tests {
                 }
             })
             .collect();
-        Population { all, fresh_bounds: 0, exacts: 0, cached: 0 }
+        Population { all, fresh_bounds: 0, exacts: 0 }
     }
 
     #[test]
     fn the_best_is_that_of_reading_all() {
         let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
-        let (mut decided, mut repeated) = (0, 0);
         for round in 0..7500 {
             let mut population = population(&mut rng);
             let mut heap: BinaryHeap<_> = population
@@ -243,10 +190,7 @@ mod tests {
             let expected = expected.filter(|(score, _)| *score >= floor);
             assert_eq!(best(&mut heap, &mut population, floor), expected, "round {round}");
             assert!(population.exacts <= population.fresh_bounds);
-            decided += usize::from(population.cached > 0);
-            repeated += usize::from(population.cached > 1);
         }
-        assert!(decided > 1000 && repeated > 20, "{decided} {repeated}");
     }
 
     #[test]
@@ -257,7 +201,6 @@ mod tests {
             stale: exact + 20,
             bound: exact + 10,
             exact,
-            lower_bound: None,
             gone: false,
             verdict,
         };
@@ -272,44 +215,9 @@ mod tests {
                 fresh: false,
             })
             .collect();
-        let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
+        let mut population = Population { all, fresh_bounds: 0, exacts: 0 };
         assert_eq!(best(&mut heap, &mut population, 0), Some((100_000, 1000)));
         assert_eq!((population.fresh_bounds, population.exacts), (1, 1));
         assert_eq!(heap.len(), 999);
-    }
-
-    #[test]
-    fn a_lower_bound_above_all_upper_bounds_is_enough() {
-        let verdict = Verdict::PLAIN;
-        let run = |lower_bound, decoy| {
-            let process = |pid, exact, bound, lower_bound| Process {
-                pid,
-                stale: bound,
-                bound,
-                exact,
-                lower_bound,
-                gone: false,
-                verdict,
-            };
-            // One that only fresh_bounds large is read first; the next two are decided by what is known.
-            let all = vec![
-                process(1, 10, decoy, None),
-                process(2, 900, 1000, lower_bound),
-                process(3, 800, 850, Some(700)),
-            ];
-            let mut heap: BinaryHeap<_> = (0_u32..)
-                .zip(&all)
-                .map(|(index, p)| Candidate { bound: p.stale, pid: p.pid, index, fresh: false })
-                .collect();
-            let mut population = Population { all, fresh_bounds: 0, exacts: 0, cached: 0 };
-            let found = best(&mut heap, &mut population, 0);
-            (found, population.exacts, population.cached)
-        };
-        let hog = Some((900, 2));
-        assert_eq!(run(Some(860), 800), (hog, 0, 1));
-        assert_eq!(run(Some(860), 2000), (hog, 1, 1));
-        // Another one could have more; its own bound settles it then.
-        assert_eq!(run(Some(840), 800), (hog, 1, 0));
-        assert_eq!(run(None, 800), (hog, 1, 0));
     }
 }

@@ -7,7 +7,6 @@ use linux::cgroup::Cgroup;
 use linux::scan::Failure;
 use linux::{Pid, PidFd};
 
-use super::cache::MIN_CACHED_BYTES;
 use super::cgroup_path::{CgroupPath, is_below};
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
@@ -374,36 +373,6 @@ impl Scores for Selection<'_> {
         Some(reading.verdict.score(reading.upper_bound(&self.now)))
     }
 
-    fn lower_bound(&mut self, index: u32) -> Option<u64> {
-        let index = index as usize;
-        let chooser = &mut *self.chooser;
-        if !self.exactly || chooser.examiner.ksm_runs() {
-            return None;
-        }
-        let pid = chooser.population.table.get(index).pid;
-        let began = Instant::now();
-        // A reading that has begun is waited for: a new one would take longer.
-        let wait = if chooser.ahead.is_pending(pid) && chooser.ahead.cache.get(pid).is_none() {
-            EXACT_TIMEOUT.min(self.time_left)
-        } else {
-            Duration::ZERO
-        };
-        chooser.ahead.collect(began + wait, &mut chooser.examiner);
-        self.time_left = self.time_left.saturating_sub(began.elapsed());
-        let (figure, new_process_bytes, reading) = chooser.ahead.recall(&chooser.population.table, index)?;
-        Some(reading.verdict.score(figure.lower_bound(reading, new_process_bytes)))
-    }
-
-    fn cached(&mut self, index: u32) -> Option<(u64, Found)> {
-        let index = index as usize;
-        let (pidfd, reading) = self.open(index)?;
-        // What was cached may have got too old just now.
-        let recalled = self.chooser.ahead.recall(&self.chooser.population.table, index);
-        let (bytes, exact) = recalled
-            .map_or((reading.estimate(), false), |(figure, new_bytes, now)| figure.estimate(now, new_bytes));
-        self.found(index, pidfd, reading, bytes, exact)
-    }
-
     fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
         let index = index as usize;
         let (pidfd, reading) = self.open(index)?;
@@ -412,24 +381,17 @@ impl Scores for Selection<'_> {
         }
         let chooser = &mut *self.chooser;
         let began = Instant::now();
-        let answer = chooser.readers.private(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
+        let answer =
+            chooser.readers.comes_back(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
         self.time_left = self.time_left.saturating_sub(began.elapsed());
         let (bytes, exact) = match answer {
-            Answer::Read(private) => {
+            Answer::Read(bytes) => {
                 chooser.examiner.cost.exact += 1;
-                let large =
-                    private.own >= MIN_CACHED_BYTES || chooser.examiner.dummy == Some(pidfd.opened_as());
-                if large && let Ok(another) = PidFd::open(pidfd.opened_as()) {
-                    let round = chooser.population.table.round;
-                    chooser.ahead.remember(another, private, &reading, round, &mut chooser.examiner);
-                }
-                (private.bytes, true)
+                (bytes, true)
             }
             Answer::Late => {
                 chooser.examiner.cost.late += 1;
-                let recalled = chooser.ahead.recall(&chooser.population.table, index);
-                let estimate = recalled.map(|(figure, new_bytes, now)| figure.estimate(now, new_bytes));
-                (estimate.map_or(reading.estimate(), |(bytes, _)| bytes), false)
+                (reading.estimate(), false)
             }
             // A process that must not be traced can still be killed, perhaps.
             Answer::Failed(Failure::Denied) => (reading.estimate(), false),
@@ -439,21 +401,13 @@ impl Scores for Selection<'_> {
     }
 }
 
-/// The choice of the best group. Candidates' bounds are fresh, and none has a lower bound.
+/// The choice of the best group. Candidates' bounds are fresh.
 struct GroupSelection<'a, 'b>(&'a mut Selection<'b>);
 
 impl Scores for GroupSelection<'_, '_> {
     type Found = (usize, bool);
 
     fn fresh_bound(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-
-    fn lower_bound(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-
-    fn cached(&mut self, _index: u32) -> Option<(u64, (usize, bool))> {
         None
     }
 

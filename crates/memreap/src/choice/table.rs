@@ -134,8 +134,6 @@ pub(super) struct Entry {
     pub(super) gone: bool,
     /// The refresh or choice in which it was last read.
     pub(super) last_round: u32,
-    /// The refresh or choice in which it became known, or since which its ID may be another process's.
-    pub(super) first_round: u32,
 }
 
 /// What was read of a process.
@@ -261,7 +259,7 @@ impl Table {
             if self.entries.len() == self.capacity {
                 self.not_stored += 1;
             } else {
-                let entry = Entry { pid, reading: None, gone: false, last_round: 0, first_round: self.round };
+                let entry = Entry { pid, reading: None, gone: false, last_round: 0 };
                 self.entries.insert(at, entry);
             }
         }
@@ -271,25 +269,7 @@ impl Table {
     pub(super) fn invalidate(&mut self, may_be_reused: impl Fn(i32) -> bool) {
         for entry in self.entries.iter_mut().filter(|entry| may_be_reused(entry.pid.get())) {
             entry.reading = None;
-            entry.first_round = self.round;
         }
-    }
-
-    /// Returns how many bytes of anonymous memory the processes hold at most that may have been started since
-    /// a round, without `old`; `None` when that is not known.
-    pub(super) fn new_process_bytes(&self, round: u32, old: Pid) -> Option<u64> {
-        if self.not_stored > 0 {
-            return None;
-        }
-        self.entries
-            .iter()
-            .filter(|entry| entry.first_round > round && entry.pid != old && !entry.gone)
-            .try_fold(0, |sum: u64, entry| {
-                let reading = entry.reading.as_ref()?;
-                let held =
-                    if reading.has_memory { reading.anon.saturating_add(reading.counter_error) } else { 0 };
-                Some(sum.saturating_add(held))
-            })
     }
 
     /// Removes those that are gone. All indices change.

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::{Pid, PidFd, Process, Root, process};
+use linux::{Pid, PidFd, Root};
 
-use super::cache::ExactCache;
 use super::groups::Groups;
 use super::{Choice, Chooser, Group, Scope};
 use crate::policy::{Effect, Policy, Rule};
@@ -77,11 +76,8 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     chooser.choose(&Policy::default(), ALL);
     let cold = chooser.cost();
     assert!(cold.cheap >= cold.processes && cold.exact + cold.late >= 1, "{cold:?}");
-    // While others come and go, what is remembered may decide, and is no exact figure then.
-    let exactly = |_| {
-        chooser.ahead.cache = ExactCache::default();
-        choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.exact)
-    };
+    // On a busy machine a reading may be late.
+    let exactly = |_| choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.exact);
     let choice = (0..100).find_map(exactly).unwrap();
     assert_eq!((choice.pid, choice.uid), (hog.pid, rustix::process::getuid().as_raw()));
     assert_eq!(choice.comm.as_bytes(), b"perl");
@@ -92,7 +88,7 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     assert!(ours.is_none(), "{ours:?}");
 
     // When it is known what all have, few are read again.
-    chooser.refresh(&Policy::default(), Duration::from_secs(10), false);
+    chooser.refresh(&Policy::default(), Duration::from_secs(10));
     let mut entries = chooser.population.table.entries().iter();
     assert!(entries.all(|entry| entry.reading.is_some() || entry.gone));
     choose(&mut chooser, ALL, &[hog.pid]).unwrap();
@@ -155,48 +151,6 @@ fn no_weight_makes_up_for_too_little() {
 }
 
 #[test]
-fn what_was_read_in_advance_decides_until_a_fork() {
-    let [hog, smaller] = [Hog::start(HUGE + 120), Hog::start(HUGE + 60)];
-    let pids = [hog.pid, smaller.pid];
-    let policy = Policy::default();
-    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.refresh(&policy, Duration::from_secs(10), false);
-    // Those of others are spared, and not read in advance then.
-    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hog.pid);
-    chooser.ahead.cache = ExactCache::default();
-    // Others may come, and allocate.
-    let decided = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        chooser.refresh(&policy, Duration::from_secs(1), true);
-        let known = chooser.ahead.cache.get(hog.pid).is_some();
-        let choice = choose(&mut chooser, ALL, &pids).unwrap();
-        assert_eq!(choice.pid, hog.pid);
-        let exact = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
-        assert!(choice.bytes.abs_diff(exact) < 2 << 20, "{} {exact}", choice.bytes);
-        known && choice.cost.exact == 0
-    });
-    assert!(decided);
-
-    let before = Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back();
-    let pidfd = PidFd::open(hog.pid).unwrap();
-    pidfd.send_signal(linux::pidfd::Signal::USR1, linux::pidfd::SignalFlags::empty()).unwrap();
-    while Process::open(&Root::system(), hog.pid).unwrap().smaps_rollup().unwrap().comes_back() > before / 2 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The child must not be chosen; otherwise its own bound would have it read exactly.
-    let child = process::pids(&Root::system())
-        .unwrap()
-        .find(|pid| {
-            let stat = Process::open(&Root::system(), *pid).and_then(|process| process.stat());
-            stat.is_ok_and(|stat| stat.ppid == Some(hog.pid))
-        })
-        .unwrap();
-    chooser.examiner.ancestry.push(child);
-    assert!(chooser.ahead.cache.get(hog.pid).is_some());
-    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, smaller.pid);
-}
-
-#[test]
 fn a_malformed_proc_gets_no_process_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::at(dir.path());
@@ -223,12 +177,12 @@ fn a_malformed_proc_gets_no_process_chosen() {
     fs::create_dir_all(Path::new(&dir.path().join("proc/3/status"))).unwrap();
     let mut chooser = Chooser::new(&root, 100).unwrap();
     for _ in 0..3 {
-        chooser.refresh(&policy, Duration::from_secs(1), true);
+        chooser.refresh(&policy, Duration::from_secs(1));
         assert!(chooser.choose(&policy, ALL).is_none());
     }
     // All of it vanishes.
     fs::remove_dir_all(dir.path().join("proc")).unwrap();
-    chooser.refresh(&policy, Duration::from_secs(1), true);
+    chooser.refresh(&policy, Duration::from_secs(1));
     assert!(chooser.choose(&policy, Scope::Below(b"/x")).is_none());
 }
 

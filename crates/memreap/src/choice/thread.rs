@@ -324,7 +324,7 @@ impl Worker {
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
                 let is_imminent = danger == Danger::Imminent;
-                chooser.refresh(policy, budget, is_imminent);
+                chooser.refresh(policy, budget);
                 let is_due =
                     self.chosen_ahead.is_none_or(|(when, took)| when.elapsed() >= interval(danger, took));
                 if danger > Danger::None && is_due {

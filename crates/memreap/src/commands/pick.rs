@@ -99,7 +99,7 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     let room = process::pids(&root)?.count() + SPARE_PROCESSES;
     let mut chooser = Chooser::new(&root, room).context("cannot read processes")?;
     if config.policy.needs_command_line() {
-        chooser.refresh(&config.policy, COMMAND_LINES_BUDGET, false);
+        chooser.refresh(&config.policy, COMMAND_LINES_BUDGET);
     }
     let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
     let report = Report::new(&root, &config.policy, &chooser, choice.as_ref());

@@ -131,7 +131,7 @@ impl Watcher {
 
     fn view(&mut self) -> Result<View> {
         let policy = &self.config.policy;
-        self.chooser.refresh(policy, REFRESH_BUDGET, false);
+        self.chooser.refresh(policy, REFRESH_BUDGET);
         let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
         let next = choice.map(|choice| {
             let rule = choice.rule.map_or(String::new(), |rule| policy.rule(rule).to_owned());
