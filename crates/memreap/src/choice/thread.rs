@@ -27,8 +27,8 @@ const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// first is made as soon as memory is low: later the kernel may not answer.
 const POSSIBLE_INTERVAL: Duration = Duration::from_secs(2);
 const IMMINENT_INTERVAL: Duration = Duration::from_millis(250);
-/// That time is at least so many times as long as the choice took. It reads page tables exactly, and in a large
-/// process that takes a CPU from all others, also where nobody has to die in the end.
+/// Between these two it is so many times as long as the choice took: that reads page tables exactly, and in a large
+/// process it takes a CPU from all others, also where nobody has to die in the end.
 const INTERVAL_FACTOR: u32 = 20;
 /// The time between two readings of a command line, at least.
 const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_in_advance_take_a_twentieth_of_the_time_at_most() {
+    fn expensive_choices_in_advance_are_made_more_seldom() {
         let ms = Duration::from_millis;
         let imminent = [1, 50, 500].map(|took| interval(Danger::Imminent, ms(took)));
         assert_eq!(imminent, [ms(250), ms(1000), ms(2000)]);
