@@ -31,7 +31,6 @@ pub struct Chooser {
     pub(super) population: Population,
     pub(super) membership: Membership,
     pub(super) examiner: Examiner,
-    pub(super) readers: Arc<Readers>,
     /// Candidates, during a choice.
     pub(super) heap: BinaryHeap<Candidate>,
     /// A process that would give back less is not chosen, in bytes.
@@ -47,14 +46,13 @@ impl Chooser {
     /// When /proc cannot be opened or threads cannot be started.
     pub fn new(root: &Root, max_processes: usize) -> io::Result<Self> {
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
-        let readers = Arc::new(Readers::new(&scan)?);
+        let readers = Readers::new(&scan)?;
         let hierarchy = Hierarchy::find(root).ok().flatten();
         let groups = hierarchy.as_ref().and_then(|h| Groups::open(&h.path, h.controls("memory")));
         Ok(Self {
             population: Population::new(max_processes),
             membership: Membership::new(groups, max_processes),
-            examiner: Examiner::new(root, scan, Arc::clone(&readers), hierarchy),
-            readers,
+            examiner: Examiner::new(root, scan, readers, hierarchy),
             heap: BinaryHeap::with_capacity(max_processes.max(MAX_CGROUPS) + 1),
             min_bytes: 0,
             considered: Vec::with_capacity(MAX_CONSIDERED),
@@ -74,7 +72,7 @@ impl Chooser {
     /// this process may be chosen, and no other one.
     pub fn rehearse(&mut self, policy: &Policy, dummy: Pid) {
         self.examiner.dummy = Some(dummy);
-        self.readers.rehearse(Instant::now() + REHEARSAL_TIME);
+        self.examiner.readers.rehearse(Instant::now() + REHEARSAL_TIME);
         self.rehearse_group(policy, dummy);
         // To go through all rules.
         black_box(policy.judge(&Subject {

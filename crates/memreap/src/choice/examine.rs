@@ -40,7 +40,7 @@ pub(super) enum Detail {
 /// Reads processes. All memory that it needs is allocated when it is made.
 pub(super) struct Examiner {
     pub(super) scan: Arc<Scan>,
-    readers: Arc<Readers>,
+    pub(super) readers: Readers,
     pub(super) constants: SystemConstants,
     pub(super) buffer: Vec<u8>,
     pub(super) names: Vec<MaybeUninit<u8>>,
@@ -61,12 +61,7 @@ pub(super) struct Examiner {
 }
 
 impl Examiner {
-    pub(super) fn new(
-        root: &Root,
-        scan: Arc<Scan>,
-        readers: Arc<Readers>,
-        hierarchy: Option<Hierarchy>,
-    ) -> Self {
+    pub(super) fn new(root: &Root, scan: Arc<Scan>, readers: Readers, hierarchy: Option<Hierarchy>) -> Self {
         Self {
             scan,
             readers,

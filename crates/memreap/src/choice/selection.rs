@@ -381,8 +381,10 @@ impl Scores for Selection<'_> {
         }
         let chooser = &mut *self.chooser;
         let began = Instant::now();
-        let answer =
-            chooser.readers.comes_back(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
+        let answer = chooser
+            .examiner
+            .readers
+            .comes_back(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
         self.time_left = self.time_left.saturating_sub(began.elapsed());
         let (bytes, exact) = match answer {
             Answer::Read(bytes) => {
