@@ -63,7 +63,7 @@ impl fmt::Display for Level {
 pub struct Act {
     /// Memory is short when less than this is available.
     pub low: Level,
-    /// Act when less than this is left of memory and swap, and it shrinks.
+    /// Act when less than this and 5 % of swap is left of memory and swap together, and it shrinks.
     pub critical: Level,
     /// Act when some task stalled for this share of the last 0.5 s, in percent, all did for a quarter of it, and
     /// less than `critical` is available, with `early_reclaim` three times as much, and has not grown by `critical`.

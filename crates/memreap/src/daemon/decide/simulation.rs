@@ -720,6 +720,33 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
 }
 
 #[test]
+fn the_last_of_swap_is_not_waited_for() {
+    // MiB of 512 that are available, and of 512 of swap that are free.
+    let first = |available: u64, swap: u64, act: &Act| {
+        let samples = (0..20).map(|tick| {
+            let (at, swap) = (S / 10 * tick, (swap + u64::from(19 - tick)) * MIB);
+            let (total, available) = (512 * MIB, available * MIB);
+            Sample {
+                at,
+                total,
+                available,
+                free: available,
+                swap_total: total,
+                swap_free: swap,
+                stalled: Some([at; 2]),
+            }
+        });
+        first_kill_in(samples, act)
+    };
+    let act = Act { stall: 101.0, ..Act::default() };
+    // 1 % of memory and 5 % of swap are 30 MiB together.
+    assert!(matches!(first(10, 15, &act), Some((_, Reason::Critical))));
+    assert_eq!(first(10, 25, &act), None);
+    // What the face-off's peak-zram left of memory and swap, 9 % of both together.
+    assert_eq!(first(10, 84, &act), None);
+}
+
+#[test]
 fn memory_that_comes_back_by_itself_is_no_reason_to_kill() {
     // MiB of 2 GiB that were available every 50 ms in a run of the face-off's peak-zram, which fits: the daemon killed
     // after the last of them. For half a second some task had stalled without a break, and all for 95 % of it.
