@@ -268,6 +268,10 @@ impl<V> MemoryState<V> {
                         self.state = State::Watching { from: now + SETTLE_TIME };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
+                    if sample.available >= self.governor.relief_level() {
+                        // It did what it was asked for, or another process exited: it may live.
+                        continue;
+                    }
                     if now < until && !self.governor.is_critical() {
                         self.state = State::FirstSignalSent { victim, reason, until };
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));

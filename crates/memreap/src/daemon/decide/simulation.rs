@@ -822,6 +822,22 @@ fn who_is_asked_first_has_the_time_that_there_is() {
     }
 }
 
+#[test]
+fn who_was_asked_is_spared_when_memory_is_back() {
+    let mut config = Config::default();
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 60 * S });
+    let mut run = Run::new(0.5, &config);
+    run.sim.deaf = true;
+    let hog = run.sim.spawn(10 * MIB, 20 * MIB, u64::MAX);
+    while run.sim.asked.is_empty() {
+        run.pass(S / 10);
+    }
+    let hog = run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap();
+    (hog.bytes, hog.rate) = (MIB, 0);
+    run.pass(120 * S);
+    assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
+}
+
 /// A machine whose memory no kill frees, but for 10 MiB, and this many processes of this size; where the
 /// kernel reports pressure or not.
 fn crowded(psi: bool, count: u64, bytes: u64) -> Run {
