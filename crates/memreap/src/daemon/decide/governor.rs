@@ -307,7 +307,8 @@ impl Governor {
         let then = self.samples.iter().rfind(|then| then.at + STALL_WINDOW <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
-        let factor = if self.act.early_reclaim { EARLY_RECLAIM_FACTOR } else { 1 };
+        let early = self.act.early_reclaim && !self.is_limit;
+        let factor = if early { EARLY_RECLAIM_FACTOR } else { 1 };
         let nearly_none = self.critical_level().saturating_mul(factor).min(self.low_level());
         // What fits stalls as much while the kernel swaps others out for it, faster than it takes memory.
         let recovers = now.available >= then.available.saturating_add(self.critical_level());

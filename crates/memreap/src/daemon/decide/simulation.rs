@@ -644,8 +644,14 @@ fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64)) -> Optio
 }
 
 /// Returns when the governor advises a kill first.
-fn first_kill_in(mut samples: impl Iterator<Item = Sample>, act: &Act) -> Option<(Duration, Reason)> {
-    let mut governor = Governor::new(act.clone(), Duration::ZERO);
+fn first_kill_in(samples: impl Iterator<Item = Sample>, act: &Act) -> Option<(Duration, Reason)> {
+    first_kill_by(Governor::new(act.clone(), Duration::ZERO), samples)
+}
+
+fn first_kill_by(
+    mut governor: Governor,
+    mut samples: impl Iterator<Item = Sample>,
+) -> Option<(Duration, Reason)> {
     samples.find_map(|sample| match governor.observe(sample) {
         Advice::Kill(reason) => Some((sample.at, reason)),
         _ => None,
@@ -717,6 +723,23 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     assert_eq!(first_kill(2 * GIB, 12, |tick| (60, if tick < 10 { 100 } else { 50 })), None);
     // What a process that fits causes, again and again.
     assert_eq!(first_kill(2 * GIB, 60, |tick| (60, if tick % 40 < 8 { 100 } else { 25 })), None);
+}
+
+/// 2 GiB of which 8 MiB and swap are left, all tasks stalling, sampled every so often.
+fn stalling(every: Duration, available: u64) -> impl Iterator<Item = Sample> {
+    (0..5 * S.as_millis() as u32 / every.as_millis() as u32).map(move |tick| {
+        let at = every * tick;
+        let (available, free, stalled) = (available * MIB, 24 * MIB, Some([at; 2]));
+        Sample { at, total: 2 * GIB, available, free, swap_total: GIB, swap_free: GIB / 2, stalled }
+    })
+}
+
+#[test]
+fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
+    let governor = Governor::new(Act { early_reclaim: true, ..Act::default() }, Duration::ZERO);
+    assert!(first_kill_by(governor.clone(), stalling(S / 10, 41)).is_some());
+    assert_eq!(first_kill_by(governor.for_limit(), stalling(S / 10, 41)), None);
+    assert!(first_kill_by(governor.for_limit(), stalling(S / 10, 8)).is_some());
 }
 
 #[test]
