@@ -232,11 +232,13 @@ impl Governor {
 
     /// Takes a sample, and returns what to do.
     pub fn observe(&mut self, sample: Sample) -> Advice {
-        // The clock went back: earlier samples cannot be used.
-        if self.samples.last().is_some_and(|last| last.at > sample.at) {
-            self.samples.clear();
-        }
         let average = self.samples.last().and_then(|last| self.average_stall(last, &sample));
+        // However often memory is sampled, the samples that are kept reach back over the longest window.
+        if let [.., before, last] = self.samples[..]
+            && last.at - before.at < MIN_TICK
+        {
+            self.samples.pop();
+        }
         if self.samples.is_full() {
             self.samples.remove(0);
         }

@@ -743,6 +743,17 @@ fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
 }
 
 #[test]
+fn stalls_are_seen_however_often_memory_is_sampled() {
+    // Each request for metrics is a reason to sample.
+    for every in [100, 10, 2, 1].map(Duration::from_millis) {
+        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        governor.pressure_reported(Duration::ZERO);
+        let first = first_kill_by(governor, stalling(every, 8));
+        assert!(matches!(first, Some((at, Reason::Stall)) if at <= S * 6 / 10), "{every:?}: {first:?}");
+    }
+}
+
+#[test]
 fn the_last_of_swap_is_not_waited_for() {
     // MiB of 512 that are available, and of 512 of swap that are free.
     let first = |available: u64, swap: u64, act: &Act| {
