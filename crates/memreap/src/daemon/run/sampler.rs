@@ -50,8 +50,8 @@ pub struct Limited {
     stat: Source,
     swap: Option<[Source; 2]>,
     pressure: Option<Source>,
-    /// The machine's memory in bytes: the total when the limit is removed.
-    machine_bytes: u64,
+    /// The machine's: the total when the limit is removed, and the swap that there is.
+    meminfo: Source,
 }
 
 impl Machine {
@@ -92,14 +92,16 @@ impl Limited {
     /// # Errors
     /// When it is gone, or a file is malformed.
     pub fn open(
+        root: &Root,
         hierarchy: &Hierarchy,
         path: &Path,
-        machine_bytes: u64,
         buffer: &mut [u8],
     ) -> linux::Result<Option<Self>> {
         let dir = hierarchy.dir(path);
         // The root of all cgroups does not have it.
         let Some(max) = Source::open_if_there(dir.join("memory.max"))? else { return Ok(None) };
+        let meminfo = Source::open(root.proc().join("meminfo"))?;
+        let machine_bytes = meminfo.parse(buffer, MemInfo::parse)?.total;
         if max.parse(buffer, cgroup::limit)?.is_none_or(|limit| limit >= machine_bytes) {
             return Ok(None);
         }
@@ -117,18 +119,20 @@ impl Limited {
             stat: Source::open(dir.join("memory.stat"))?,
             swap,
             pressure: pressure(&dir.join("memory.pressure"))?,
-            machine_bytes,
+            meminfo,
         }))
     }
 
     fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
-        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(self.machine_bytes);
+        let machine = self.meminfo.parse(buffer, MemInfo::parse)?;
+        let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(machine.total);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
         let mut swap_free = 0;
         if let Some([max, used]) = &self.swap {
             let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
-            swap_free = max.saturating_sub(used.parse(buffer, cgroup::amount)?);
+            // However much it may swap out, there is no more than the machine has.
+            swap_free = max.saturating_sub(used.parse(buffer, cgroup::amount)?).min(machine.swap_free);
         }
         // As the kernel estimates MemAvailable: half of the page cache is in use.
         let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
@@ -215,15 +219,32 @@ mod tests {
         let path = dir.path().to_owned();
         let hierarchy =
             Hierarchy { path, controllers: vec!["memory".to_owned()], namespace: Namespace::default() };
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        let has = |total_kib: u64, swap_kib: u64| {
+            let lines =
+                [("MemTotal", total_kib), ("MemFree", 0), ("MemAvailable", 0), ("SwapTotal", swap_kib)];
+            let text: String = lines.iter().map(|(name, kib)| format!("{name}: {kib} kB\n")).collect();
+            write("proc/meminfo", text + &format!("SwapFree: {swap_kib} kB\n"));
+        };
+        has(4096 << 10, 0);
+        let root = Root::at(dir.path());
         let open = |limit: &str| {
             write("memory.max", format!("{limit}\n"));
-            Limited::open(&hierarchy, Path::new("/"), 4096 * MIB, &mut [0; 512]).unwrap()
+            Limited::open(&root, &hierarchy, Path::new("/"), &mut [0; 512]).unwrap()
         };
         let limited = open(&(800 * MIB).to_string()).unwrap();
         for (limit, total) in [("1073741824", 1024), ("838860800", 800), ("max", 4096)] {
             write("memory.max", format!("{limit}\n"));
             let sample = limited.sample(Duration::ZERO, &mut [0; 512]).unwrap();
             assert_eq!((sample.total, sample.available), (total * MIB, (total - 700) * MIB), "{limit}");
+        }
+        // A cgroup without a limit for swap has the machine's, and no more than there is.
+        for (max, of_machine, free) in [("max", 0, 0), ("max", 100, 100), ("1048576", 100, 1)] {
+            has(4096 << 10, of_machine << 10);
+            write("memory.swap.max", format!("{max}\n"));
+            write("memory.swap.current", "0\n".to_owned());
+            let sample = open("838860800").unwrap().sample(Duration::ZERO, &mut [0; 512]).unwrap();
+            assert_eq!(sample.swap_free, free * MIB, "{max} {of_machine}");
         }
         // The machine's memory runs out first, and there may be more of it later.
         for none in ["max", "4294967296", "8589934592"] {

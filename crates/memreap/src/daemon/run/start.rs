@@ -125,9 +125,10 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
 fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
     let machine = Memory::Machine(Machine::open(root)?);
     let mut buffer = sampler::buffer();
-    let total = machine.sample(Duration::ZERO, &mut buffer[..])?.total;
+    // That it can be read.
+    machine.sample(Duration::ZERO, &mut buffer[..])?;
     if let Some(hierarchy) = hierarchy
-        && let Some(limited) = Limited::open(hierarchy, Path::new("/"), total, &mut buffer[..])?
+        && let Some(limited) = Limited::open(root, hierarchy, Path::new("/"), &mut buffer[..])?
     {
         return Ok(Memory::Limited(limited));
     }

@@ -12,7 +12,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use linux::cgroup::{Cgroup, Hierarchy};
 use linux::pidfd::{PidFd, Signal, SignalFlags};
 use linux::scan::Scan;
-use linux::{Dir, Pid};
+use linux::{Dir, Pid, Root};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
@@ -174,7 +174,6 @@ impl System {
         let Some(root) = self.cgroups.as_ref() else { return };
         let now = self.began.elapsed();
         self.searched = Some(now);
-        let total = self.memories[0].sample(now, &mut self.buffer[..]).map_or(u64::MAX, |s| s.total);
         let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
         let act = &self.config.act;
         let mut left_out = false;
@@ -184,11 +183,12 @@ impl System {
             if memories.iter().any(|m| m.cgroup() == Some(path)) {
                 return;
             }
-            let short = Limited::open(hierarchy, path, total, &mut buffer[..]).and_then(|limited| {
-                let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
-                let sample = memory.sample(now, &mut buffer[..])?;
-                Ok((sample.available < act.relief(sample.total)).then_some(memory))
-            });
+            let short =
+                Limited::open(&Root::system(), hierarchy, path, &mut buffer[..]).and_then(|limited| {
+                    let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
+                    let sample = memory.sample(now, &mut buffer[..])?;
+                    Ok((sample.available < act.relief(sample.total)).then_some(memory))
+                });
             match short {
                 Ok(Some(_)) if memories.len() == MAX_MEMORIES => left_out = true,
                 Ok(Some(memory)) => memories.push(memory),
@@ -274,11 +274,7 @@ impl World for System {
     fn sample(&mut self, memory: usize) -> Option<Sample> {
         let at = self.began.elapsed();
         match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
-            Ok(mut sample) => {
-                if memory > 0 {
-                    // However much a cgroup may swap out.
-                    sample.swap_free = sample.swap_free.min(self.samples[0].swap_free);
-                }
+            Ok(sample) => {
                 self.samples[memory] = sample;
                 Some(sample)
             }
