@@ -140,7 +140,7 @@ impl<V> ControlLoop<V> {
     /// Sets the number of memories that are watched; the first is always the same one.
     pub fn resize(&mut self, count: usize) {
         while self.memories.len() < count.min(self.memories.capacity()) {
-            let governor = self.memories[0].governor.for_limit();
+            let governor = self.memories[0].governor.for_another();
             self.memories.push(MemoryState::new(governor));
         }
         self.memories.truncate(count.max(1));

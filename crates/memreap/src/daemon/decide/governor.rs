@@ -99,9 +99,6 @@ pub struct Governor {
     act: Act,
     /// How long a victim has before it is killed, so much earlier a kill is due.
     grace: Duration,
-    /// It is a limit that an administrator has set, perhaps close to what is needed: to be near it is no
-    /// shortage as long as no task stalls.
-    is_limit: bool,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
     /// The average share of the time in which all tasks stalled while memory was low, in percent.
@@ -116,7 +113,6 @@ impl Governor {
         Self {
             act,
             grace,
-            is_limit: false,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
             average_stall_percent: 0.0,
@@ -124,9 +120,9 @@ impl Governor {
         }
     }
 
-    /// A governor for a cgroup's limit, with the thresholds of this one.
-    pub fn for_limit(&self) -> Self {
-        Self { is_limit: true, ..Self::new(self.act.clone(), self.grace) }
+    /// A governor for another memory, with the thresholds of this one.
+    pub fn for_another(&self) -> Self {
+        Self::new(self.act.clone(), self.grace)
     }
 
     /// Takes other thresholds.
@@ -288,7 +284,9 @@ impl Governor {
 
     fn reason(&self) -> Option<Reason> {
         let now = self.samples.last()?;
-        if self.is_limit && !self.has_pressure() {
+        // An administrator has set the limit, perhaps close to what is needed: to be near it is no shortage as long
+        // as no task stalls.
+        if now.is_limit && !self.has_pressure() {
             return None;
         }
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
@@ -309,7 +307,7 @@ impl Governor {
         let then = self.samples.iter().rfind(|then| then.at + STALL_WINDOW <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
         let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
-        let early = self.act.early_reclaim && !self.is_limit;
+        let early = self.act.early_reclaim && !now.is_limit;
         let factor = if early { EARLY_RECLAIM_FACTOR } else { 1 };
         let nearly_none = self.critical_level().saturating_mul(factor).min(self.low_level());
         // What fits stalls as much while the kernel swaps others out for it, faster than it takes memory.

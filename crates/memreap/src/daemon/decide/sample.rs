@@ -15,6 +15,8 @@ pub struct Sample {
     pub at: Duration,
     /// All memory, or the limit.
     pub total: u64,
+    /// `total` is the limit of a cgroup.
+    pub is_limit: bool,
     /// MemAvailable, or what is left of the limit: what can be allocated without swapping.
     pub available: u64,
     /// MemFree, or what of the limit is not charged: what is available without any reclaim.

@@ -320,6 +320,7 @@ impl World for Sim {
             return Some(Sample {
                 at: self.now,
                 total: group.limit,
+                is_limit: true,
                 available: self.room(group),
                 stalled: Some([group.stalled; 2]),
                 ..Sample::default()
@@ -333,6 +334,7 @@ impl World for Sim {
             swap_total: self.swap_bytes,
             swap_free: self.swap_bytes - self.swapped,
             stalled: self.psi.then_some([self.stalled; 2]),
+            ..Sample::default()
         })
     }
 
@@ -684,6 +686,7 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
                 swap_total: GIB,
                 swap_free: GIB / 2,
                 stalled: Some([at.mul_f64(some / 100.0), at.mul_f64(all / 100.0)]),
+                ..Sample::default()
             }
         });
         first_kill_in(samples, act)
@@ -711,7 +714,16 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
         let (at, stalled) = (Duration::from_millis(at), Some([Duration::from_millis(stalled); 2]));
         let (total, available, free, swap) = (2 * GIB, 8 * MIB, 24 * MIB, GIB);
-        let sample = Sample { at, total, available, free, swap_total: swap, swap_free: swap, stalled };
+        let sample = Sample {
+            at,
+            total,
+            available,
+            free,
+            swap_total: swap,
+            swap_free: swap,
+            stalled,
+            ..Sample::default()
+        };
         assert!(!matches!(governor.observe(sample), Advice::Kill(_)), "at {at:?}");
     }
     // Thrashing that lets tasks run for a third of the time, but without end.
@@ -730,7 +742,8 @@ fn stalling(every: Duration, available: u64) -> impl Iterator<Item = Sample> {
     (0..5 * S.as_millis() as u32 / every.as_millis() as u32).map(move |tick| {
         let at = every * tick;
         let (available, free, stalled) = (available * MIB, 24 * MIB, Some([at; 2]));
-        Sample { at, total: 2 * GIB, available, free, swap_total: GIB, swap_free: GIB / 2, stalled }
+        let (total, swap_total, swap_free) = (2 * GIB, GIB, GIB / 2);
+        Sample { at, total, available, free, swap_total, swap_free, stalled, ..Sample::default() }
     })
 }
 
@@ -738,8 +751,9 @@ fn stalling(every: Duration, available: u64) -> impl Iterator<Item = Sample> {
 fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
     let governor = Governor::new(Act { early_reclaim: true, ..Act::default() }, Duration::ZERO);
     assert!(first_kill_by(governor.clone(), stalling(S / 10, 41)).is_some());
-    assert_eq!(first_kill_by(governor.for_limit(), stalling(S / 10, 41)), None);
-    assert!(first_kill_by(governor.for_limit(), stalling(S / 10, 8)).is_some());
+    let at_limit = |available| stalling(S / 10, available).map(|sample| Sample { is_limit: true, ..sample });
+    assert_eq!(first_kill_by(governor.clone(), at_limit(41)), None);
+    assert!(first_kill_by(governor, at_limit(8)).is_some());
 }
 
 #[test]
@@ -768,6 +782,7 @@ fn the_last_of_swap_is_not_waited_for() {
                 swap_total: total,
                 swap_free: swap,
                 stalled: Some([at; 2]),
+                ..Sample::default()
             }
         });
         first_kill_in(samples, act)
@@ -796,6 +811,7 @@ fn memory_that_comes_back_by_itself_is_no_reason_to_kill() {
                 swap_total: GIB,
                 swap_free: GIB * 2 / 3,
                 stalled: Some([at, at.mul_f64(0.95)]),
+                ..Sample::default()
             }
         });
         first_kill_in(samples, &Act { early_reclaim: true, ..Act::default() }).is_some()

@@ -76,6 +76,7 @@ impl Machine {
         Ok(Sample {
             at,
             total: info.total,
+            is_limit: false,
             available: info.available,
             free: info.free,
             swap_total: info.swap_total,
@@ -139,6 +140,7 @@ impl Limited {
         Ok(Sample {
             at,
             total: limit,
+            is_limit: true,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
             free: limit.saturating_sub(current),
             // What is swapped out is not charged to this limit, wherever it goes.
