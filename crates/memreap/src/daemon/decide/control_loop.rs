@@ -192,8 +192,8 @@ impl<V> ControlLoop<V> {
         }
         match next {
             Some(pause) => {
-                let danger = self.memories.iter().map(|memory| memory.governor.danger()).max();
-                world.prepare(pause / PREPARE_DIVISOR, danger.unwrap_or_default());
+                // A victim that is chosen in advance is one for the first memory.
+                world.prepare(pause / PREPARE_DIVISOR, self.memories[0].governor.danger());
                 Next::After(pause)
             }
             None => Next::Rest,

@@ -128,6 +128,8 @@ struct Sim {
     kills: Vec<Made>,
     endings: Vec<Ending>,
     warnings: u32,
+    /// The greatest for which a victim was to be chosen in advance.
+    danger: Danger,
     /// How often it was told that no kill helps.
     complaints: u32,
     searches: u32,
@@ -165,6 +167,7 @@ impl Sim {
             kills: Vec::new(),
             endings: Vec::new(),
             warnings: 0,
+            danger: Danger::None,
             complaints: 0,
             searches: 0,
             asked: Vec::new(),
@@ -338,7 +341,9 @@ impl World for Sim {
         })
     }
 
-    fn prepare(&mut self, _budget: Duration, _danger: Danger) {}
+    fn prepare(&mut self, _budget: Duration, danger: Danger) {
+        self.danger = self.danger.max(danger);
+    }
 
     fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
         self.searches += 1;
@@ -996,6 +1001,19 @@ fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
         let left = (300 - killed as u64) * 12 * MIB;
         assert!(left + run.sim.base > TOTAL_BYTES * 3 / 4, "{rate}: {killed} killed");
     }
+}
+
+#[test]
+fn a_victim_is_chosen_in_advance_for_the_machine_only() {
+    let danger = |grow: &dyn Fn(&mut Sim)| {
+        let mut run = Run::new(0.5, &Config::default());
+        grow(&mut run.sim);
+        run.pass(30 * S);
+        assert_eq!(run.sim.kills.len(), 1);
+        run.sim.danger
+    };
+    assert_eq!(danger(&|sim| _ = sim.spawn_group(256 * MIB, 200 * MIB)), Danger::None);
+    assert_eq!(danger(&|sim| _ = sim.spawn(10 * MIB, 400 * MIB, u64::MAX)), Danger::Imminent);
 }
 
 #[test]

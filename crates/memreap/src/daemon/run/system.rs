@@ -327,7 +327,11 @@ impl World for System {
     fn warn(&mut self, memory: usize, governor: &Governor) -> bool {
         let because = governor.explanation();
         if memory > 0 {
-            return self.choose(memory).map(|victim| self.notifier.warn(&victim, &because)).is_ok();
+            // Not again soon if there is none: this waits for the choice.
+            if let Ok(victim) = self.choose(memory) {
+                self.notifier.warn(&victim, &because);
+            }
+            return true;
         }
         // Memory may be gone before a new choice is made.
         let Some((when, victim)) = self.chooser.take_ahead() else { return false };
