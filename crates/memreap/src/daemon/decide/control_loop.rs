@@ -172,6 +172,11 @@ impl<V> ControlLoop<V> {
         self.memories.get(memory).map(|memory| &memory.governor)
     }
 
+    /// Returns how close a kill for the first memory is.
+    pub fn danger(&self) -> Danger {
+        self.memories[0].governor.danger()
+    }
+
     /// The kernel has reported pressure.
     pub fn pressure_reported(&mut self, now: Duration) {
         for memory in &mut self.memories {
@@ -193,7 +198,7 @@ impl<V> ControlLoop<V> {
         match next {
             Some(pause) => {
                 // A victim that is chosen in advance is one for the first memory.
-                world.prepare(pause / PREPARE_DIVISOR, self.memories[0].governor.danger());
+                world.prepare(pause / PREPARE_DIVISOR, self.danger());
                 Next::After(pause)
             }
             None => Next::Rest,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::sampler::fit_to_machine;
 use super::signals::{Event as SignalEvent, Signals};
 use super::system::System;
-use crate::choice::Choice;
+use crate::choice::{Choice, Danger};
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
 use crate::daemon::decide::world::World as _;
@@ -75,12 +75,12 @@ impl Daemon {
             };
             self.system.notifier.metrics.wake_ups += 1;
             let resting = next == Next::Rest;
-            let mut metrics_requested = false;
+            let (mut pressure, mut metrics_requested) = (false, false);
             for event in &events[..count] {
                 match event.data.u64() {
                     PRESSURE_TOKEN => {
                         self.control_loop.pressure_reported(self.system.now());
-                        self.find_limits();
+                        pressure = true;
                     }
                     SIGNAL_TOKEN => {
                         while let Some(signal) = self.signals.take() {
@@ -115,8 +115,11 @@ impl Daemon {
                 self.system.notifier.serve_metrics();
             }
             while let Some(memory) = self.system.vanished.pop() {
-                self.control_loop.swap_remove(memory, &mut self.system);
-                self.system.swap_remove(memory);
+                self.stop_watching(memory);
+            }
+            // Which opens many files, and may wait for memory.
+            if pressure && self.control_loop.danger() != Danger::Imminent {
+                self.find_limits();
             }
         }
     }
@@ -124,17 +127,23 @@ impl Daemon {
     /// Watches cgroups that are close to their limit, and no longer those that are not. They come and go at any
     /// time, but they matter only under pressure, and a cgroup's pressure is part of the machine's.
     pub(super) fn find_limits(&mut self) {
-        let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| self.system.limit_search_is_due()) else {
+        if !self.system.limit_search_is_due() {
             return;
-        };
+        }
         for memory in (1..self.system.memories.len()).rev() {
             if self.control_loop.has_enough(memory) {
-                self.control_loop.swap_remove(memory, &mut self.system);
-                self.system.swap_remove(memory);
+                self.stop_watching(memory);
             }
         }
-        self.system.find_limits(hierarchy);
+        if let Some(hierarchy) = &self.hierarchy {
+            self.system.find_limits(hierarchy);
+        }
         self.control_loop.resize(self.system.memories.len());
+    }
+
+    fn stop_watching(&mut self, memory: usize) {
+        self.control_loop.swap_remove(memory, &mut self.system);
+        self.system.swap_remove(memory);
     }
 
     /// Takes a new configuration, or keeps the old one when the new one is wrong.
@@ -145,6 +154,9 @@ impl Daemon {
             Ok(mut config) => {
                 fit_to_machine(&mut config, &self.system.memories[0]);
                 self.control_loop.reconfigure(&config);
+                while !config.act.cgroups && self.system.memories.len() > 1 {
+                    self.stop_watching(self.system.memories.len() - 1);
+                }
                 self.system.notifier.reloaded(Ok(&config));
                 self.system.reconfigure(config);
             }
