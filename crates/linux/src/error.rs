@@ -106,9 +106,9 @@ impl Error {
     }
 
     /// Whether this kernel does not have what was asked for: there is no such file or system
-    /// call, or it is switched off (PSI with `psi=0`).
+    /// call, or it is switched off (PSI with `psi=0` or cgroup.pressure).
     pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno(), Some(Errno::NOENT | Errno::NOSYS | Errno::OPNOTSUPP))
+        matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
     /// The error number the kernel gave, if it gave one.
@@ -121,5 +121,19 @@ impl Error {
 
     fn errno(&self) -> Option<Errno> {
         self.raw_os_error().map(Errno::from_raw_os_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_switched_off_is_unsupported() {
+        // Reading memory.pressure after `echo 0 > cgroup.pressure` gives ENODEV, with psi=0 EOPNOTSUPP.
+        for (errno, unsupported) in [(Errno::NODEV, true), (Errno::OPNOTSUPP, true), (Errno::IO, false)] {
+            let error = Error::io(Path::new("memory.pressure"), errno);
+            assert_eq!(error.is_unsupported(), unsupported, "{error}");
+        }
     }
 }

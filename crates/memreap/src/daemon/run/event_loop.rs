@@ -78,6 +78,8 @@ impl Daemon {
             let (mut pressure, mut metrics_requested) = (false, false);
             for event in &events[..count] {
                 match event.data.u64() {
+                    // PSI of the container's cgroup was switched off (cgroup.pressure): that is reported for ever.
+                    PRESSURE_TOKEN if { event.flags }.contains(EventFlags::ERR) => self.trigger = None,
                     PRESSURE_TOKEN => {
                         self.control_loop.pressure_reported(self.system.now());
                         pressure = true;

@@ -198,9 +198,12 @@ fn pressure(path: &Path) -> linux::Result<Option<Source>> {
 }
 
 fn stalled(pressure: Option<&Source>, buffer: &mut [u8]) -> linux::Result<Option<[Duration; 2]>> {
-    let Some(source) = pressure else { return Ok(None) };
-    let pressure = source.parse(buffer, Pressure::parse)?;
-    Ok(pressure.full.map(|full| [pressure.some.total, full.total]))
+    match pressure.map(|source| source.parse(buffer, Pressure::parse)) {
+        Some(Ok(pressure)) => Ok(pressure.full.map(|full| [pressure.some.total, full.total])),
+        Some(Err(e)) if !e.is_unsupported() => Err(e),
+        // Not there, or switched off since (cgroup.pressure).
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]
