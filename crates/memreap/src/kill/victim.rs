@@ -76,7 +76,7 @@ pub struct Outcome {
 
 /// A victim and what happened to it, written by several threads at once.
 pub(crate) struct TrackedVictim {
-    pub(super) pidfd: PidFd,
+    pub(crate) pidfd: PidFd,
     core_dumping: bool,
     /// Another victim may share its memory.
     pub(super) may_share_memory: bool,

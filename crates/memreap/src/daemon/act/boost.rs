@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::scan::Scan;
 use linux::sched::{Policy, Threads};
-use linux::{Dir, Pid};
+use linux::{Dir, PidFd};
 
 use crate::choice::MAX_CGROUP_PATH_BYTES;
 
@@ -27,13 +27,18 @@ type FilePath = ArrayString<{ MAX_CGROUP_PATH_BYTES + 32 }>;
 ///
 /// Needs CAP_SYS_NICE; without it nothing happens. The victim is not moved to another cgroup: that takes a
 /// lock for which forks wait.
-pub fn boost(scan: &Scan, cgroups: Option<&Dir>, pid: Pid, cgroup: &[u8]) {
+pub fn boost(scan: &Scan, cgroups: Option<&Dir>, victim: &PidFd, cgroup: &[u8]) {
+    let pid = victim.opened_as();
     let in_background =
         scan.stat(pid).is_ok_and(|s| s.nice > 0 || BACKGROUND_POLICIES.contains(&s.policy.cast_signed()));
     if !(in_background || cgroups.is_some_and(|root| has_quota(root, cgroup))) {
         return;
     }
-    if let Ok(threads) = Threads::open(scan, pid) {
+    // The look-ups can wait for memory, and another process can have the ID by now. None has it, and what was opened is
+    // the victim's, as long as that has not exited.
+    if let Ok(threads) = Threads::open(scan, pid)
+        && victim.is_alive().unwrap_or(false)
+    {
         threads.set_policy(Policy::RoundRobin);
     }
 }
@@ -59,7 +64,7 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    use linux::Root;
+    use linux::{Pid, Root, sched};
 
     use super::*;
 
@@ -80,16 +85,40 @@ mod tests {
         // A test that runs at low priority is boosted, and rightly so.
         if scan.stat(plain).unwrap().nice <= 0 {
             let before = policy(plain);
-            boost(&scan, None, plain, b"");
+            boost(&scan, None, &PidFd::open(plain).unwrap(), b"");
             assert_eq!(policy(plain), before);
         }
-        boost(&scan, None, pid, b"");
+        boost(&scan, None, &PidFd::open(pid).unwrap(), b"");
         let boosted = policy(pid);
         child.kill().unwrap();
         child.wait().unwrap();
         // Without the capability nothing can happen.
         let may = may_be_real_time();
         assert_eq!(boosted == libc::SCHED_RR.unsigned_abs(), may);
+    }
+
+    #[test]
+    fn a_process_that_has_got_the_id_of_the_victim_is_left_alone() {
+        let sleeper = || Command::new("sleep").arg("60").spawn().unwrap();
+        let (mut victim, mut other) = (sleeper(), sleeper());
+        let pidfd = PidFd::open(Pid::new(victim.id().cast_signed()).unwrap()).unwrap();
+        // A /proc in which the victim's ID is another process's.
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc")).unwrap();
+        let own = dir.path().join(format!("proc/{}", victim.id()));
+        std::os::unix::fs::symlink(format!("/proc/{}", other.id()), own).unwrap();
+        fs::create_dir(dir.path().join("quota")).unwrap();
+        fs::write(dir.path().join("quota/cpu.max"), "5000 100000\n").unwrap();
+        let scan = Scan::open(&Root::at(dir.path())).unwrap();
+        let cgroups = Dir::open(dir.path()).unwrap();
+        let before = sched::policy(other.id().cast_signed()).unwrap();
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        boost(&scan, Some(&cgroups), &pidfd, b"/quota");
+        let after = sched::policy(other.id().cast_signed()).unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(after, before);
     }
 
     fn may_be_real_time() -> bool {

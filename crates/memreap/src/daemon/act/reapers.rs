@@ -169,6 +169,11 @@ impl Reapers {
         }
     }
 
+    /// Calls `f` with the pidfd of the victim in a slot.
+    pub fn with_pidfd(&self, slot: usize, f: impl FnOnce(&PidFd)) {
+        self.shared.with(slot, |victim| f(&victim.pidfd));
+    }
+
     /// Returns what has happened to the victim in a slot so far; `None` if there never was one.
     pub fn outcome(&self, slot: usize) -> Option<Outcome> {
         self.shared.with(slot, |victim| {

@@ -159,7 +159,9 @@ impl System {
     /// Has the threads of the chooser work once, and not even `dummy` be too small for the next choice.
     pub fn rehearse(&mut self, dummy: Pid) {
         self.samples[0] = Sample::default();
-        boost::boost(&self.scan, self.cgroups.as_ref(), dummy, b"");
+        if let Ok(dummy) = PidFd::open(dummy) {
+            boost::boost(&self.scan, self.cgroups.as_ref(), &dummy, b"");
+        }
         self.chooser.rehearse(dummy);
     }
 
@@ -229,18 +231,21 @@ impl System {
         victim: Choice,
         kill: fn(&Reapers, Victim) -> Result<usize, PidFd>,
     ) -> Result<Option<usize>, i32> {
-        let Choice { pidfd, pid, cgroup, bytes, vm_size, .. } = victim;
-        let slot = match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
-            Ok(slot) => Some(slot),
+        let Choice { pidfd, cgroup, bytes, vm_size, .. } = victim;
+        let boost = |pidfd: &PidFd| boost::boost(&self.scan, self.cgroups.as_ref(), pidfd, &cgroup);
+        match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
+            Ok(slot) => {
+                self.reapers.with_pidfd(slot, boost);
+                Ok(Some(slot))
+            }
             // All slots are taken by victims that are dying: then without help.
             Err(pidfd) => {
                 let sent = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
-                None
+                boost(&pidfd);
+                Ok(None)
             }
-        };
-        boost::boost(&self.scan, self.cgroups.as_ref(), pid, &cgroup);
-        Ok(slot)
+        }
     }
 }
 
