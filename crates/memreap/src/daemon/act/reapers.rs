@@ -35,9 +35,13 @@ pub struct Reapers {
     uses_spinner: bool,
 }
 
+/// The place of a victim, which gets no other one as long as the caller keeps this.
+#[derive(Clone, Default)]
+pub struct Slot(Arc<RwLock<Option<TrackedVictim>>>);
+
 struct Shared {
     epoch: Epoch,
-    slots: [RwLock<Option<TrackedVictim>>; MAX_VICTIMS],
+    slots: [Slot; MAX_VICTIMS],
     jobs: Mutex<ArrayVec<Job, { 2 * MAX_VICTIMS }>>,
     job_posted: Condvar,
     /// The IDs of threads that work on a victim; 0 is none.
@@ -102,14 +106,14 @@ impl Reapers {
     ///
     /// # Errors
     /// The victim's pidfd when all slots are taken by victims that do not die; nothing was sent then.
-    pub fn kill(&self, victim: Victim) -> Result<usize, PidFd> {
+    pub fn kill(&self, victim: Victim) -> Result<Slot, PidFd> {
         let large = victim.bytes >= MIN_THREADED_VICTIM_BYTES;
         let slot = self.shared.take_slot(victim)?;
         if self.method == Method::Mrelease && large {
             self.hand_to_threads(slot);
         }
         self.send_sigkill(slot);
-        Ok(slot)
+        Ok(self.shared.slots[slot].clone())
     }
 
     /// As [`Self::kill`], for one more victim of the same cgroup: it is sent its signal at once, and its
@@ -117,13 +121,13 @@ impl Reapers {
     ///
     /// # Errors
     /// As [`Self::kill`].
-    pub fn kill_additional(&self, victim: Victim) -> Result<usize, PidFd> {
+    pub fn kill_additional(&self, victim: Victim) -> Result<Slot, PidFd> {
         let slot = self.shared.take_slot(victim)?;
         self.send_sigkill(slot);
         if self.method == Method::Mrelease {
             self.shared.post(Job::Kill(slot));
         }
-        Ok(slot)
+        Ok(self.shared.slots[slot].clone())
     }
 
     fn send_sigkill(&self, slot: usize) {
@@ -169,17 +173,24 @@ impl Reapers {
         }
     }
 
-    /// Calls `f` with the pidfd of the victim in a slot.
-    pub fn with_pidfd(&self, slot: usize, f: impl FnOnce(&PidFd)) {
-        self.shared.with(slot, |victim| f(&victim.pidfd));
-    }
-
     /// Returns what has happened to the victim in a slot so far; `None` if there never was one.
-    pub fn outcome(&self, slot: usize) -> Option<Outcome> {
-        self.shared.with(slot, |victim| {
+    pub fn outcome(&self, slot: &Slot) -> Option<Outcome> {
+        slot.with(|victim| {
             victim.check_exited(self.shared.epoch);
             victim.outcome(0)
         })
+    }
+}
+
+impl Slot {
+    fn with<T>(&self, f: impl FnOnce(&TrackedVictim) -> T) -> Option<T> {
+        let victim = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        victim.as_ref().map(f)
+    }
+
+    /// Calls `f` with the victim's pidfd.
+    pub fn with_pidfd(&self, f: impl FnOnce(&PidFd)) {
+        self.with(|victim| f(&victim.pidfd));
     }
 }
 
@@ -189,25 +200,26 @@ impl Shared {
     }
 
     fn with<T>(&self, slot: usize, f: impl FnOnce(&TrackedVictim) -> T) -> Option<T> {
-        let victim = self.slots.get(slot)?.read().unwrap_or_else(PoisonError::into_inner);
-        victim.as_ref().map(f)
+        self.slots.get(slot)?.with(f)
     }
 
     /// Puts a victim into a free slot.
     fn take_slot(&self, victim: Victim) -> Result<usize, PidFd> {
         let Some(slot) = self.free_slot() else { return Err(victim.pidfd) };
-        match self.slots[slot].try_write() {
+        match self.slots[slot].0.try_write() {
             Ok(mut tracked) => *tracked = Some(TrackedVictim::new(victim, 0, false)),
             Err(_) => return Err(victim.pidfd),
         }
         Ok(slot)
     }
 
-    /// Returns a slot whose victim is gone, and which no thread uses.
+    /// Returns a slot whose victim is gone, and which neither a thread nor a caller uses.
     fn free_slot(&self) -> Option<usize> {
-        (0..MAX_VICTIMS).find(|slot| match self.slots[*slot].try_write() {
-            Ok(victim) => victim.as_ref().is_none_or(|v| v.check_exited(self.epoch) || !v.is_pending()),
-            Err(_) => false,
+        self.slots.iter().position(|slot| match slot.0.try_write() {
+            Ok(victim) if Arc::strong_count(&slot.0) == 1 => {
+                victim.as_ref().is_none_or(|v| v.check_exited(self.epoch) || !v.is_pending())
+            }
+            _ => false,
         })
     }
 
@@ -294,7 +306,7 @@ mod tests {
 
     #[test]
     fn victims_die_one_after_the_other_and_slots_are_used_again() {
-        type Kill = fn(&Reapers, Victim) -> Result<usize, PidFd>;
+        type Kill = fn(&Reapers, Victim) -> Result<Slot, PidFd>;
         const KILLS: [Kill; 2] = [Reapers::kill, Reapers::kill_additional];
         for (method, kill) in [Method::best(), Method::Plain].into_iter().flat_map(|m| KILLS.map(|k| (m, k)))
         {
@@ -303,11 +315,25 @@ mod tests {
                 let (mut child, victim) = sleeper();
                 let slot = kill(&reapers, victim).unwrap();
                 child.wait().unwrap();
-                let outcome = reapers.outcome(slot).unwrap();
+                let outcome = reapers.outcome(&slot).unwrap();
                 assert_eq!(outcome.fate, Fate::Killed, "{method:?}");
                 assert!(outcome.back.unwrap() <= Duration::from_secs(10));
             }
         }
+    }
+
+    #[test]
+    fn a_later_victim_is_not_taken_for_an_earlier_one() {
+        let reapers = Reapers::new(Method::Plain, false).unwrap();
+        let (mut child, victim) = sleeper();
+        let first = reapers.kill(victim).unwrap();
+        child.wait().unwrap();
+        let (mut child, victim) = sleeper();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let second = reapers.kill_additional(victim).unwrap();
+        assert_eq!(reapers.outcome(&first).unwrap().fate, Fate::Killed);
+        assert_eq!(reapers.outcome(&second).unwrap().fate, Fate::Gone);
     }
 
     #[test]
@@ -323,7 +349,7 @@ mod tests {
         let (mut child, victim) = sleeper();
         let slot = reapers.shared.take_slot(victim).unwrap();
         // The thread waits for this, and is busy meanwhile.
-        let locked = reapers.shared.slots[slot].write().unwrap();
+        let locked = reapers.shared.slots[slot].0.write().unwrap();
         reapers.shared.post(Job::Kill(slot));
         let tid = || reapers.shared.busy_tids[0].load(Ordering::Acquire);
         wait_until(&|| tid() != 0);
@@ -344,6 +370,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         let slot = reapers.kill(victim).unwrap();
-        assert_eq!(reapers.outcome(slot).unwrap().fate, Fate::Gone);
+        assert_eq!(reapers.outcome(&slot).unwrap().fate, Fate::Gone);
     }
 }

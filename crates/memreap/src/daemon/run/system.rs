@@ -18,7 +18,7 @@ use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
 use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim};
 use crate::config::{Config, WholeCgroup};
-use crate::daemon::act::reapers::Reapers;
+use crate::daemon::act::reapers::{Reapers, Slot};
 use crate::daemon::act::{boost, cgroup_kill};
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -85,7 +85,7 @@ pub struct System {
 /// A victim that was killed, until its memory is back.
 struct KilledVictim {
     /// Its slot in the reapers; `None` if none was free.
-    slot: Option<usize>,
+    slot: Option<Slot>,
     /// The cgroup that was killed with it.
     cgroup: Option<Cgroup>,
     refused_errno: Option<i32>,
@@ -229,13 +229,13 @@ impl System {
     fn kill_process(
         &mut self,
         victim: Choice,
-        kill: fn(&Reapers, Victim) -> Result<usize, PidFd>,
-    ) -> Result<Option<usize>, i32> {
+        kill: fn(&Reapers, Victim) -> Result<Slot, PidFd>,
+    ) -> Result<Option<Slot>, i32> {
         let Choice { pidfd, cgroup, bytes, vm_size, .. } = victim;
         let boost = |pidfd: &PidFd| boost::boost(&self.scan, self.cgroups.as_ref(), pidfd, &cgroup);
         match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
             Ok(slot) => {
-                self.reapers.with_pidfd(slot, boost);
+                slot.with_pidfd(boost);
                 Ok(Some(slot))
             }
             // All slots are taken by victims that are dying: then without help.
@@ -463,7 +463,7 @@ impl World for System {
         if let Some(errno) = killed.refused_errno {
             return Progress::Ended(Ending::Refused(errno));
         }
-        let Some(outcome) = killed.slot.and_then(|slot| self.reapers.outcome(slot)) else {
+        let Some(outcome) = killed.slot.as_ref().and_then(|slot| self.reapers.outcome(slot)) else {
             return Progress::Dying;
         };
         let (free, expected) = (sample.headroom(), killed.record.expected);
