@@ -2,6 +2,7 @@
 //! A cgroup by its directory: its processes, and killing them.
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 
 use crate::Pid;
 use crate::dir::{Dir, Failure};
@@ -58,6 +59,23 @@ impl Cgroup {
         let mut found = false;
         self.for_each_process(|member| found |= member == pid)?;
         Ok(found)
+    }
+
+    /// Calls `each` with the cgroups in it, without those below them. Allocates nothing.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn for_each_child(&self, mut each: impl FnMut(Self)) -> Result<(), Failure> {
+        self.0.for_each_entry(&mut [MaybeUninit::uninit(); 2048], |name, directory| {
+            if directory
+                && name != c"."
+                && name != c".."
+                && let Ok(child) = self.0.open_dir(name)
+            {
+                each(Self(child));
+            }
+            true
+        })
     }
 
     /// Kills all processes in it and below at once (cgroup.kill, Linux 5.14).

@@ -4,6 +4,7 @@
 use arrayvec::ArrayVec;
 use linux::PidFd;
 use linux::cgroup::Cgroup;
+use linux::dir::Failure;
 
 use crate::kill::Method;
 use crate::kill::method::send_sigkill;
@@ -12,44 +13,51 @@ use crate::kill::method::send_sigkill;
 const PASSES: usize = 4;
 /// How many of them are opened at a time.
 const MAX_OPEN: usize = 256;
+/// How many levels below it are looked at: users can make more than there is room for on the stack.
+const MAX_LEVELS: usize = 16;
 
-/// Kills the processes in a leaf cgroup: all at once where the kernel can (Linux 5.14), and with their memory
+/// Kills the processes in a cgroup and below: all at once where the kernel can (Linux 5.14), and with their memory
 /// freed by it where it can do that, too. Returns whether it did, or whether there were any processes to kill
 /// one by one.
 pub fn kill(cgroup: &Cgroup, method: Method) -> bool {
     method == Method::Expedite && cgroup.kill_expedited().is_ok()
         || cgroup.kill().is_ok()
-        || kill_one_by_one(cgroup, method)
+        // Several times over, for those that were started meanwhile.
+        || (0..PASSES).fold(false, |killed, _| kill_one_by_one(cgroup, method, MAX_LEVELS) || killed)
 }
 
-/// Kills the processes in a cgroup one by one, several times over for those that were started meanwhile.
-/// Returns whether there were any.
-fn kill_one_by_one(cgroup: &Cgroup, method: Method) -> bool {
-    let mut killed = false;
-    for _ in 0..PASSES {
-        let mut open = ArrayVec::<PidFd, MAX_OPEN>::new();
-        let listed = cgroup.for_each_process(|pid| {
-            if !open.is_full()
-                && let Ok(pidfd) = PidFd::open(pid)
-            {
-                open.push(pidfd);
-            }
-        });
-        // A process that is still listed now is the one behind the pidfd: its ID was not reused.
-        let mut listed_again = [false; MAX_OPEN];
-        let again = cgroup.for_each_process(|pid| {
-            if let Some(index) = open.iter().position(|pidfd| pidfd.opened_as() == pid) {
-                listed_again[index] = true;
-            }
-        });
-        if listed.and(again).is_err() {
-            break;
-        }
-        for (pidfd, _) in open.iter().zip(listed_again).filter(|(_, again)| *again) {
-            killed |= send_sigkill(pidfd, method).is_ok();
-        }
+/// Kills the processes in a cgroup and so many levels below it one by one. Returns whether there were any.
+fn kill_one_by_one(cgroup: &Cgroup, method: Method, levels: usize) -> bool {
+    // One that is threaded cannot say; those above it list its processes.
+    let Ok(mut killed) = kill_members(cgroup, method) else { return false };
+    if let Some(below) = levels.checked_sub(1) {
+        // What cannot be listed is left out.
+        let _ = cgroup.for_each_child(|child| killed |= kill_one_by_one(&child, method, below));
     }
     killed
+}
+
+/// Kills the processes in a cgroup itself. Not a part of its caller, which is on the stack once per level.
+#[inline(never)]
+fn kill_members(cgroup: &Cgroup, method: Method) -> Result<bool, Failure> {
+    let mut open = ArrayVec::<PidFd, MAX_OPEN>::new();
+    let listed = cgroup.for_each_process(|pid| {
+        if !open.is_full()
+            && let Ok(pidfd) = PidFd::open(pid)
+        {
+            open.push(pidfd);
+        }
+    });
+    // A process that is still listed now is the one behind the pidfd: its ID was not reused.
+    let mut listed_again = [false; MAX_OPEN];
+    let again = cgroup.for_each_process(|pid| {
+        if let Some(index) = open.iter().position(|pidfd| pidfd.opened_as() == pid) {
+            listed_again[index] = true;
+        }
+    });
+    listed.and(again)?;
+    let victims = open.iter().zip(listed_again).filter(|(_, again)| *again);
+    Ok(victims.fold(false, |killed, (pidfd, _)| send_sigkill(pidfd, method).is_ok() || killed))
 }
 
 #[cfg(test)]
@@ -79,6 +87,23 @@ mod tests {
         left.wait().unwrap();
         fs::remove_file(dir.path().join("cgroup.procs")).unwrap();
         assert!(!kill(&open(), Method::Plain));
+    }
+
+    #[test]
+    fn processes_in_child_cgroups_are_killed_one_by_one_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), "").unwrap();
+        fs::write(dir.path().join("a/cgroup.procs"), "").unwrap();
+        fs::write(below.join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
+        let cgroup = Cgroup::open(&Dir::open(dir.path()).unwrap(), b"").unwrap();
+        let killed = kill(&cgroup, Method::Plain);
+        // Without effect on one that is dead.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(killed);
     }
 
     #[test]
