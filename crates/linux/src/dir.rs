@@ -82,8 +82,8 @@ impl Dir {
         Ok(&buffer[..len])
     }
 
-    /// Calls `each` with the lines of a file, without their ends: those of the first `max_bytes` and a
-    /// bufferful, up to one that does not fit into `buffer`. A line without an end is left out.
+    /// Calls `each` with the lines of a file, without their ends, up to one that does not fit into `buffer`. A line
+    /// without an end is left out.
     ///
     /// # Errors
     /// When the file cannot be read up to there.
@@ -91,19 +91,17 @@ impl Dir {
         &self,
         name: &CStr,
         buffer: &mut [u8],
-        max_bytes: usize,
         mut each: impl FnMut(&[u8]),
     ) -> std::result::Result<(), Failure> {
         let file = read::open_at(&self.0, name)?;
         // A line may be in two pieces.
-        let (mut kept, mut total) = (0, 0);
+        let mut kept = 0;
         loop {
             let got = read::some(&file, &mut buffer[kept..])?;
             let len = kept + got;
             let whole = buffer[..len].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
             buffer[..whole].split(|b| *b == b'\n').for_each(&mut each);
-            total += got;
-            if got == 0 || total > max_bytes {
+            if got == 0 {
                 return Ok(());
             }
             buffer.copy_within(whole..len, 0);
@@ -219,7 +217,7 @@ mod tests {
         for size in [6, 7, 9, 64] {
             let mut lines = Vec::new();
             let mut buffer = vec![0; size];
-            dir.for_each_line(c"f", &mut buffer, 1000, |line| {
+            dir.for_each_line(c"f", &mut buffer, |line| {
                 if !line.is_empty() {
                     lines.push(String::from_utf8(line.to_vec()).unwrap());
                 }
@@ -228,7 +226,7 @@ mod tests {
             assert_eq!(lines, ["one", "two", "three"], "{size}");
         }
         let mut buffer = [0; 4];
-        assert_eq!(dir.for_each_line(c"none", &mut buffer, 1000, |_| {}), Err(Failure::Gone));
+        assert_eq!(dir.for_each_line(c"none", &mut buffer, |_| {}), Err(Failure::Gone));
         assert_eq!(dir.read_start(c"f", &mut buffer), Ok(&b"one\n"[..]));
         assert_eq!(dir.read(c"f", &mut buffer), Err(Failure::Malformed));
         assert_eq!(dir.read(c"f", &mut [0; 64]).unwrap().len(), 18);

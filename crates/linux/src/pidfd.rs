@@ -17,15 +17,9 @@ use crate::poll::poll;
 use crate::{Error, Pid, Result, read, text};
 
 bitflags::bitflags! {
-    /// Flags of pidfd_send_signal(2). All but none need Linux 6.9, or a topic of this project.
+    /// Flags of pidfd_send_signal(2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SignalFlags: u32 {
-        /// Signal one thread.
-        const THREAD = 1 << 0;
-        /// Signal the process. What no flag means, too, for the pidfds of this crate.
-        const THREAD_GROUP = 1 << 1;
-        /// Signal the process group that the process leads.
-        const PROCESS_GROUP = 1 << 2;
         /// With SIGKILL to a process: the kernel frees the victim's memory at once, in workers of
         /// its own. Needs the kernel topic `expedite`; see [`expedite_supported`].
         const EXPEDITE = 1 << 31;
@@ -45,12 +39,6 @@ pub enum Release {
     Gone,
     /// EINVAL: the process has not been killed, or another process that lives shares its memory.
     NotDying,
-    /// EINTR: the caller was killed itself.
-    Interrupted,
-    /// ENOSYS: the kernel does not have the call.
-    Unsupported,
-    /// EPERM or EACCES: a security policy forbids the call.
-    Denied,
 }
 
 /// A handle on one process.
@@ -125,16 +113,14 @@ impl PidFd {
     /// large process, or when its memory map is locked.
     ///
     /// # Errors
-    /// When the kernel answers something that [`Release`] does not have.
+    /// When the kernel answers something that [`Release`] does not have: ENOSYS without the call, EPERM or EACCES
+    /// when a security policy forbids it, EINTR when the caller was killed itself.
     pub fn release_memory(&self) -> Result<Release> {
         match process_mrelease(self.fd.as_raw_fd()) {
             Ok(()) => Ok(Release::Done),
             Err(Errno::AGAIN) => Ok(Release::Again),
             Err(Errno::SRCH) => Ok(Release::Gone),
             Err(Errno::INVAL) => Ok(Release::NotDying),
-            Err(Errno::INTR) => Ok(Release::Interrupted),
-            Err(Errno::NOSYS) => Ok(Release::Unsupported),
-            Err(Errno::PERM | Errno::ACCESS) => Ok(Release::Denied),
             Err(errno) => Err(Error::call("process_mrelease", self.pid, errno)),
         }
     }

@@ -73,19 +73,8 @@ impl Pressure {
     /// When it cannot be read ([`Error::is_unsupported`] if the kernel does without PSI); and as
     /// [`Pressure::parse`].
     pub fn read(root: &Root, resource: Resource) -> Result<Self> {
-        Self::read_file(&resource.system_path(root))
-    }
-
-    /// A cgroup's, by its directory.
-    ///
-    /// # Errors
-    /// As [`Pressure::read`].
-    pub fn read_cgroup(dir: &Path, resource: Resource) -> Result<Self> {
-        Self::read_file(&resource.cgroup_path(dir))
-    }
-
-    fn read_file(path: &Path) -> Result<Self> {
-        Self::parse(path, &read::file(path, read::SMALL_FILE_BYTES)?)
+        let path = resource.system_path(root);
+        Self::parse(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)
     }
 
     /// Parses a file of PSI.

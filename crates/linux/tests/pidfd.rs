@@ -108,7 +108,7 @@ fn memory_is_released_only_by_the_dying() {
     let child = Child::with_memory(32 << 20);
     let fd = child.pidfd();
     if !mrelease_supported() {
-        assert!(matches!(fd.release_memory().unwrap(), Release::Unsupported | Release::Denied));
+        assert!(fd.release_memory().is_err());
         return;
     }
     assert_eq!(fd.release_memory().unwrap(), Release::NotDying);

@@ -44,7 +44,7 @@ impl Cgroup {
     /// # Errors
     /// When they cannot be read.
     pub fn for_each_process(&self, mut each: impl FnMut(Pid)) -> Result<(), Failure> {
-        self.0.for_each_line(c"cgroup.procs", &mut [0; 4096], usize::MAX, |line| {
+        self.0.for_each_line(c"cgroup.procs", &mut [0; 4096], |line| {
             if let Some(pid) = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
                 each(pid);
             }

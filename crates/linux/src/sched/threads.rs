@@ -11,15 +11,14 @@ use crate::scan::Scan;
 
 /// The most threads of a process that are changed.
 const MAX_THREADS: usize = 1024;
+/// Policies with which a thread runs before those that are not real-time already. Their priorities are not known here.
+const REAL_TIME: [i32; 3] = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
 
 /// A scheduling policy, with the lowest priority where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// `SCHED_OTHER`: as most threads.
     Other,
-    /// `SCHED_IDLE`: only when no other thread wants to run. The niceness is kept for when it is `Other`
-    /// again.
-    Idle,
     /// `SCHED_RR` at priority 1: before all threads that are not real-time.
     RoundRobin,
 }
@@ -28,7 +27,6 @@ impl Policy {
     fn number(self) -> i32 {
         match self {
             Self::Other => libc::SCHED_OTHER,
-            Self::Idle => libc::SCHED_IDLE,
             Self::RoundRobin => libc::SCHED_RR,
         }
     }
@@ -60,43 +58,65 @@ impl Threads {
         scan.tasks(pid).map(Self)
     }
 
-    /// Sets the policy of all threads. Needs CAP_SYS_NICE; threads for which the kernel refuses it keep theirs.
-    pub fn set_policy(&self, policy: Policy) {
-        let _ = self.for_each(|tid, name| {
-            let Some((before, flags)) = current(tid) else { return };
-            if policy.apply_with(tid.get(), flags).is_err() {
-                return;
+    /// Sets the policy of all threads that are not real-time. Needs CAP_SYS_NICE; threads for which the kernel refuses
+    /// it keep theirs.
+    pub fn set_policy(&self, wanted: Policy) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut left = MAX_THREADS;
+        // Those that cannot be listed keep theirs.
+        let _ = self.0.for_each_entry(&mut buffer, |name, _| {
+            if let Some(tid) = name.to_str().ok().and_then(|name| name.parse().ok()) {
+                left -= 1;
+                self.set_policy_of(tid, name, wanted);
             }
-            // A thread that has exited meanwhile may have left its ID to another one.
-            if !self.0.has(name) {
-                let before = if before == libc::SCHED_IDLE { Policy::Idle } else { Policy::Other };
-                let _ = before.apply_with(tid.get(), flags);
-            }
+            left > 0
         });
     }
 
-    fn for_each(&self, mut each: impl FnMut(Pid, &CStr)) -> Result<(), Failure> {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut left = MAX_THREADS;
-        let mut too_many = false;
-        self.0.for_each_entry(&mut buffer, |name, _| {
-            let Some(tid) = name.to_str().ok().and_then(|name| name.parse::<Pid>().ok()) else { return true };
-            match left.checked_sub(1) {
-                Some(fewer) => left = fewer,
-                None => too_many = true,
-            }
-            if !too_many {
-                each(tid, name);
-            }
-            !too_many
-        })?;
-        if too_many { Err(Failure::Malformed) } else { Ok(()) }
+    fn set_policy_of(&self, tid: Pid, name: &CStr, wanted: Policy) {
+        let Ok(before) = policy(tid.get()) else { return };
+        let flags = before & libc::SCHED_RESET_ON_FORK;
+        if REAL_TIME.contains(&(before - flags)) || wanted.apply_with(tid.get(), flags).is_err() {
+            return;
+        }
+        // A thread that has exited meanwhile may have left its ID to another one.
+        if !self.0.has(name) {
+            let _ = set_policy(tid.get(), before, 0);
+        }
     }
 }
 
-/// The policy of a thread, and its flags.
-fn current(tid: Pid) -> Option<(i32, i32)> {
-    let policy = policy(tid.get()).ok()?;
-    let flags = policy & libc::SCHED_RESET_ON_FORK;
-    Some((policy - flags, flags))
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::Root;
+
+    #[test]
+    fn a_thread_that_has_got_the_id_of_another_keeps_its_policy() {
+        let tree = tempfile::tempdir().unwrap();
+        let tasks = tree.path().join("proc/1/task");
+        fs::create_dir_all(&tasks).unwrap();
+        let (begin, end) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            let stranger = scope.spawn(|| {
+                set_policy(0, libc::SCHED_BATCH, 0).unwrap();
+                // Listed, and not there when it is looked for.
+                let tid = rustix::thread::gettid().as_raw_pid();
+                symlink("gone", tasks.join(tid.to_string())).unwrap();
+                begin.wait();
+                end.wait();
+                policy(0).unwrap()
+            });
+            begin.wait();
+            let scan = Scan::open(&Root::at(tree.path())).unwrap();
+            Threads::open(&scan, Pid::new(1).unwrap()).unwrap().set_policy(Policy::RoundRobin);
+            end.wait();
+            assert_eq!(stranger.join().unwrap(), libc::SCHED_BATCH);
+        });
+    }
 }

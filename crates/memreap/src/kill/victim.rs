@@ -194,7 +194,7 @@ impl TrackedVictim {
                     continue;
                 }
                 Ok(Release::NotDying) => in_use = !self.core_dumping && !sharer_dies_too,
-                Ok(Release::Interrupted | Release::Unsupported | Release::Denied) | Err(_) => return,
+                Err(_) => return,
             }
             if abandoned() {
                 return;
