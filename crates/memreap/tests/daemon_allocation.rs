@@ -109,7 +109,6 @@ fn telling_of_a_kill_allocates_nothing() {
             uid: kill.uid,
             cgroup: &kill.cgroup,
             bytes: kill.expected,
-            reason: kill.reason,
             because: &kill.because,
         };
         journal.warned(&warning);

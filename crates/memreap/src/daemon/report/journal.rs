@@ -165,7 +165,6 @@ impl Journal {
             entry.field("MEMREAP_UID", warning.uid);
             entry.bytes("MEMREAP_CGROUP", warning.cgroup);
             entry.field("MEMREAP_BYTES", warning.bytes);
-            entry.field("MEMREAP_REASON", warning.reason.name());
             entry.bytes("MEMREAP_BECAUSE", warning.because.as_bytes());
         });
     }

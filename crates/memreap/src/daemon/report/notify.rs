@@ -208,7 +208,6 @@ impl Notifier {
             uid: victim.uid,
             cgroup: &victim.cgroup,
             bytes: victim.bytes,
-            reason: Reason::Stall,
             because,
         };
         self.journal.warned(&warning);

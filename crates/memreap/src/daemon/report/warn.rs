@@ -94,7 +94,6 @@ impl Warner {
     /// Sends the helper a warning.
     pub fn warn(&mut self, warning: &Warning<'_>) {
         let mut event = Event::new("warn", warning.pid, &warning.comm, warning.uid, warning.bytes);
-        event.add("REASON", warning.reason.name());
         event.add("CGROUP", escape(warning.cgroup));
         event.add("MESSAGE", warning);
         self.send(&event);
@@ -386,7 +385,6 @@ mod tests {
             uid: kill.uid,
             cgroup: &kill.cgroup,
             bytes: kill.expected,
-            reason: kill.reason,
             because: &kill.because,
         });
         warner.killed(&kill);
@@ -410,6 +408,7 @@ mod tests {
             assert!(read("killed").lines().any(|l| l == line), "no {line} in {}", read("killed"));
         }
         assert!(!read("killed").contains("CARGO"), "the daemon's environment is its own");
+        assert!(!read("warn").contains("MEMREAP_REASON"), "it is not known yet");
         assert!(read("warn").contains(
             r"MEMREAP_MESSAGE=about to kill 4711 (evil\nMEMREAP_UID=0), user 1000, for 1.2 GiB; 80"
         ));

@@ -6,7 +6,6 @@ use std::fmt;
 use linux::process::Comm;
 use linux::{Pid, escape};
 
-use crate::daemon::decide::reason::Reason;
 use crate::units::Size;
 
 /// A process that will be killed if memory goes on shrinking.
@@ -22,9 +21,7 @@ pub struct Warning<'a> {
     pub cgroup: &'a [u8],
     /// What would come back, in bytes.
     pub bytes: u64,
-    /// Why it would be killed.
-    pub reason: Reason,
-    /// The numbers behind the reason, for people.
+    /// Why it would be killed, in numbers for people.
     pub because: &'a str,
 }
 
