@@ -163,7 +163,9 @@ impl Armed {
             for _ in 0..threaded.min(MAX_KILLERS) {
                 armed.start(Shared::killer)?;
             }
-            armed.shared.wait_until(|s| s.running.load(Ordering::Acquire) == armed.threads);
+            while armed.shared.running.load(Ordering::Acquire) != armed.threads {
+                thread::sleep(MIN_RETRY_PAUSE);
+            }
         }
         // May fail (RLIMIT_MEMLOCK); it is of use only when memory is short. Without MCL_FUTURE: where there
         // is a limit, later mappings would fail at it.
@@ -322,13 +324,6 @@ impl Shared {
             current = self.phase_changed.wait(current).unwrap_or_else(PoisonError::into_inner);
         }
         *current
-    }
-
-    /// Waits for threads that are starting.
-    fn wait_until(&self, ready: impl Fn(&Self) -> bool) {
-        while !ready(self) {
-            thread::sleep(MIN_RETRY_PAUSE);
-        }
     }
 
     /// Makes the system call once, so that its code is mapped and in the cache.
