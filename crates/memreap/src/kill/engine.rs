@@ -35,7 +35,7 @@ use super::victim::{Epoch, MIN_RETRY_PAUSE, Outcome, TrackedVictim, Victim};
 
 /// A victim with less memory than this is gone before a thread could help.
 pub(crate) const MIN_THREADED_VICTIM_BYTES: u64 = 1 << 20;
-/// Memory per spinner, where several threads can free one address space parallel_reap.
+/// Memory per spinner, where several threads can free one address space (`parallel_reap`).
 const BYTES_PER_SPINNER: u64 = 64 << 20;
 /// Killer and spinners on one victim, at most.
 const MAX_THREADS_PER_VICTIM: u64 = 8;

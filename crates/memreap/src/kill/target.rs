@@ -183,7 +183,7 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
 
 impl Selection {
     fn has(&self, target: &Target) -> bool {
-        // There is a pidfd on both, so neither ID can have been reused.
+        // A pidfd does not keep the ID. If the first has exited and left it to the second, that is left out and lives.
         self.targets.iter().any(|t| t.process.pid() == target.process.pid())
     }
 }

@@ -19,7 +19,7 @@ use super::workload::Workload;
 const FILE_NAME: &str = "history.jsonl";
 /// The state directory when the service manager does not name one.
 const DEFAULT_STATE_DIR: &str = "/var/lib/memreap";
-/// From this size on a file is put rotated.
+/// From this size on a file is rotated.
 const ROTATE_AT_BYTES: u64 = 1 << 20;
 /// The most that is read of a file.
 const MAX_READ_BYTES: u64 = 2 * ROTATE_AT_BYTES;
@@ -182,7 +182,7 @@ pub struct Entry {
     pub exact_reads: u32,
 }
 
-/// The last `last_n` kills in the file at `path` and the one that was put rotated, oldest first. A line that
+/// The last `last_n` kills in the file at `path` and the one that was rotated, oldest first. A line that
 /// is none, such as one that was cut off by a power failure, is passed over. None when there is no file.
 ///
 /// # Errors
