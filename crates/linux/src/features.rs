@@ -10,7 +10,7 @@ pub enum Topic {
     /// other.
     Reap,
     /// The kernel frees the memory of killed processes itself, at once:
-    /// [`SignalFlags::EXPEDITE`](crate::pidfd::SignalFlags::EXPEDITE).
+    /// [`PidFd::kill_expedited`](crate::PidFd::kill_expedited).
     Expedite,
     /// Mappings of merged pages (KSM) are found without looking at all of them.
     KsmRmap,

@@ -16,15 +16,8 @@ pub use rustix::process::Signal;
 use crate::poll::poll;
 use crate::{Error, Pid, Result, read, text};
 
-bitflags::bitflags! {
-    /// Flags of pidfd_send_signal(2).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct SignalFlags: u32 {
-        /// With SIGKILL to a process: the kernel frees the victim's memory at once, in workers of
-        /// its own. Needs the kernel topic `expedite`; see [`expedite_supported`].
-        const EXPEDITE = 1 << 31;
-    }
-}
+/// The flag of pidfd_send_signal(2) for [`PidFd::kill_expedited`].
+const EXPEDITE: u32 = 1 << 31;
 
 /// What process_mrelease(2) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +85,18 @@ impl PidFd {
     /// Sends a signal. Allocates nothing when it succeeds.
     ///
     /// # Errors
-    /// [`Error::Gone`] when the process has exited; EPERM ([`Error::is_denied`]); EINVAL when
-    /// the kernel does not know a flag. Nothing is sent then.
-    pub fn send_signal(&self, signal: Signal, flags: SignalFlags) -> Result<()> {
-        send_signal(self.fd.as_raw_fd(), signal.as_raw(), flags)
-            .map_err(|errno| Error::call("pidfd_send_signal", self.pid, errno))
+    /// [`Error::Gone`] when the process has exited; EPERM ([`Error::is_denied`]). Nothing is sent then.
+    pub fn send_signal(&self, signal: Signal) -> Result<()> {
+        self.send(signal.as_raw(), 0)
+    }
+
+    /// Sends SIGKILL, at which the kernel frees the memory at once, in workers of its own. Needs the kernel topic
+    /// `expedite`; see [`expedite_supported`].
+    ///
+    /// # Errors
+    /// As [`PidFd::send_signal`]; EINVAL without the topic.
+    pub fn kill_expedited(&self) -> Result<()> {
+        self.send(Signal::KILL.as_raw(), EXPEDITE)
     }
 
     /// Whether the caller may send signals to the process; none is sent.
@@ -104,7 +104,11 @@ impl PidFd {
     /// # Errors
     /// As [`PidFd::send_signal`].
     pub fn check_permission(&self) -> Result<()> {
-        send_signal(self.fd.as_raw_fd(), 0, SignalFlags::empty())
+        self.send(0, 0)
+    }
+
+    fn send(&self, signal: i32, flags: u32) -> Result<()> {
+        send_signal(self.fd.as_raw_fd(), signal, flags)
             .map_err(|errno| Error::call("pidfd_send_signal", self.pid, errno))
     }
 
@@ -170,19 +174,19 @@ pub fn mrelease_supported() -> bool {
     process_mrelease(NO_FD) == Err(Errno::BADF)
 }
 
-/// Whether the kernel has the topic `expedite`, switched on: [`SignalFlags::EXPEDITE`] works.
+/// Whether the kernel has the topic `expedite`, switched on: [`PidFd::kill_expedited`] works.
 pub fn expedite_supported() -> bool {
     // Flags are checked before the file is looked for: EINVAL where this one is not known.
-    send_signal(NO_FD, Signal::KILL.as_raw(), SignalFlags::EXPEDITE) == Err(Errno::BADF)
+    send_signal(NO_FD, Signal::KILL.as_raw(), EXPEDITE) == Err(Errno::BADF)
 }
 
 /// Never an open file.
 const NO_FD: RawFd = -1;
 
-fn send_signal(fd: RawFd, signal: i32, flags: SignalFlags) -> std::result::Result<(), Errno> {
+fn send_signal(fd: RawFd, signal: i32, flags: u32) -> std::result::Result<(), Errno> {
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: the call takes any numbers for file, signal and flags, and no siginfo.
-    answer(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, flags.bits()) })
+    answer(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, flags) })
 }
 
 fn process_mrelease(fd: RawFd) -> std::result::Result<(), Errno> {

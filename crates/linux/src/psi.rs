@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pressure stall information (PSI): the share of time in which tasks waited for memory, CPU or I/O; and
-//! triggers that report when it rises.
+//! Pressure stall information (PSI): the share of time in which tasks waited for memory; and triggers that report
+//! when it rises.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,36 +15,10 @@ use crate::poll::poll;
 use crate::text::{Line as TextLine, missing};
 use crate::{Error, Result, Root, read, text};
 
-/// What tasks wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// Memory: reclaim, refaults, swapping in.
-    Memory,
-    /// A CPU.
-    Cpu,
-    /// Block I/O.
-    Io,
-}
+/// The whole system's, below /proc.
+const SYSTEM_FILE: &str = "pressure/memory";
 
-impl Resource {
-    fn system_path(self, root: &Root) -> PathBuf {
-        root.proc().join("pressure").join(match self {
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
-            Self::Io => "io",
-        })
-    }
-
-    fn cgroup_path(self, dir: &Path) -> PathBuf {
-        dir.join(match self {
-            Self::Memory => "memory.pressure",
-            Self::Cpu => "cpu.pressure",
-            Self::Io => "io.pressure",
-        })
-    }
-}
-
-/// The pressure on one resource.
+/// The pressure on memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     /// At least one task waited.
@@ -72,8 +46,8 @@ impl Pressure {
     /// # Errors
     /// When it cannot be read ([`Error::is_unsupported`] if the kernel does without PSI); and as
     /// [`Pressure::parse`].
-    pub fn read(root: &Root, resource: Resource) -> Result<Self> {
-        let path = resource.system_path(root);
+    pub fn read(root: &Root) -> Result<Self> {
+        let path = root.proc().join(SYSTEM_FILE);
         Self::parse(&path, &read::file(&path, read::SMALL_FILE_BYTES)?)
     }
 
@@ -132,17 +106,8 @@ fn percent(line: TextLine<'_>, value: &[u8]) -> Result<f64> {
     Err(line.error("not a percentage"))
 }
 
-/// Whose waiting a [`Trigger`] is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stall {
-    /// At least one task's.
-    Some,
-    /// All tasks' that are not idle.
-    Full,
-}
-
-/// A file that becomes ready (POLLPRI, EPOLLPRI) when tasks waited for longer than a threshold
-/// within a window of time; at most once per window.
+/// A file that becomes ready (POLLPRI, EPOLLPRI) when for longer than a threshold within a window of time at least
+/// one task waited; at most once per window.
 #[derive(Debug)]
 pub struct Trigger {
     fd: OwnedFd,
@@ -163,32 +128,20 @@ impl Trigger {
     /// [`Trigger::WINDOW_MAX`] or the threshold is not within 1 µs and the window; EACCES and EPERM
     /// ([`Error::is_denied`]); EINVAL for a window the caller may not have;
     /// [`Error::is_unsupported`] if the kernel does without PSI.
-    pub fn new(
-        root: &Root,
-        resource: Resource,
-        stall: Stall,
-        threshold: Duration,
-        window: Duration,
-    ) -> Result<Self> {
-        Self::on_file(resource.system_path(root), stall, threshold, window)
+    pub fn new(root: &Root, threshold: Duration, window: Duration) -> Result<Self> {
+        Self::on_file(root.proc().join(SYSTEM_FILE), threshold, window)
     }
 
     /// A trigger on a cgroup, by its directory.
     ///
     /// # Errors
     /// As [`Trigger::new`].
-    pub fn on_cgroup(
-        dir: &Path,
-        resource: Resource,
-        stall: Stall,
-        threshold: Duration,
-        window: Duration,
-    ) -> Result<Self> {
-        Self::on_file(resource.cgroup_path(dir), stall, threshold, window)
+    pub fn on_cgroup(dir: &Path, threshold: Duration, window: Duration) -> Result<Self> {
+        Self::on_file(dir.join("memory.pressure"), threshold, window)
     }
 
-    fn on_file(path: PathBuf, stall: Stall, threshold: Duration, window: Duration) -> Result<Self> {
-        let (request, len) = request(stall, threshold, window)?;
+    fn on_file(path: PathBuf, threshold: Duration, window: Duration) -> Result<Self> {
+        let (request, len) = request(threshold, window)?;
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|e| Error::io(&path, e))?;
         let wrote = rustix::io::write(&fd, &request[..len]).map_err(|e| Error::io(&path, e))?;
@@ -217,7 +170,7 @@ impl AsFd for Trigger {
 }
 
 /// What is written to the file. The kernel replaces the last byte by a NUL, so there is one more.
-fn request(stall: Stall, threshold: Duration, window: Duration) -> Result<([u8; 64], usize)> {
+fn request(threshold: Duration, window: Duration) -> Result<([u8; 64], usize)> {
     if !(Trigger::WINDOW_MIN..=Trigger::WINDOW_MAX).contains(&window) {
         return Err(Error::Argument(
             format!(
@@ -233,14 +186,10 @@ fn request(stall: Stall, threshold: Duration, window: Duration) -> Result<([u8; 
             format!("a PSI trigger's threshold is 1µs to its window of {window:?}, not {threshold:?}").into(),
         ));
     }
-    let stall = match stall {
-        Stall::Some => "some",
-        Stall::Full => "full",
-    };
     let mut text = [0; 64];
     let mut room = &mut text[..];
     // Two numbers of at most 8 digits fit.
-    writeln!(room, "{stall} {} {}", threshold.as_micros(), window.as_micros())
+    writeln!(room, "some {} {}", threshold.as_micros(), window.as_micros())
         .map_err(|e| Error::Argument(e.to_string().into()))?;
     let left = room.len();
     Ok((text, text.len() - left))
@@ -287,10 +236,10 @@ mod tests {
 
     #[test]
     fn requests_are_in_microseconds() {
-        let (text, len) = request(Stall::Some, Duration::from_millis(150), Duration::from_secs(1)).unwrap();
+        let (text, len) = request(Duration::from_millis(150), Duration::from_secs(1)).unwrap();
         assert_eq!(&text[..len], b"some 150000 1000000\n");
-        let (text, len) = request(Stall::Full, Trigger::WINDOW_MAX, Trigger::WINDOW_MAX).unwrap();
-        assert_eq!(&text[..len], b"full 10000000 10000000\n");
+        let (text, len) = request(Trigger::WINDOW_MAX, Trigger::WINDOW_MAX).unwrap();
+        assert_eq!(&text[..len], b"some 10000000 10000000\n");
     }
 
     #[test]
@@ -299,10 +248,60 @@ mod tests {
         for (threshold, window) in
             [(1, 499_999), (1, 10_000_001), (0, 500_000), (500_001, 500_000), (u64::MAX, u64::MAX)]
         {
-            let error = request(Stall::Some, us(threshold), us(window)).unwrap_err();
+            let error = request(us(threshold), us(window)).unwrap_err();
             assert!(matches!(error, Error::Argument(_)), "{error:?}");
         }
-        assert!(request(Stall::Some, Duration::from_nanos(999), Duration::from_secs(1)).is_err());
+        assert!(request(Duration::from_nanos(999), Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn triggers() {
+        // Unlike memory, a CPU is easy to wait for.
+        let trigger = |threshold, window| Trigger::on_file("/proc/pressure/cpu".into(), threshold, window);
+        // Bit 24 is CAP_SYS_RESOURCE: without it, windows are multiples of 2 s.
+        let own = crate::Process::open(&Root::system(), crate::Pid::own()).unwrap().status().unwrap();
+        let shortest =
+            if own.cap_effective & 1 << 24 != 0 { Trigger::WINDOW_MIN } else { Duration::from_secs(2) };
+        // The kernel takes what is within the limits, at their ends, too.
+        for (threshold, window) in [
+            (Duration::from_micros(1), shortest),
+            (shortest, shortest),
+            (Trigger::WINDOW_MAX, Trigger::WINDOW_MAX),
+        ] {
+            match trigger(threshold, window) {
+                Err(e) if e.is_unsupported() || e.is_denied() => {
+                    println!("skipped: no PSI triggers here: {e:?}");
+                    return;
+                }
+                trigger => drop(trigger.unwrap()),
+            }
+        }
+        let start = std::time::Instant::now();
+        let never = trigger(Trigger::WINDOW_MAX, Trigger::WINDOW_MAX).unwrap();
+        assert!(!never.wait(Duration::from_millis(20)).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(20));
+
+        // Two threads that want one CPU make somebody wait for it.
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let fired = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut cpus = rustix::thread::sched_getaffinity(None).unwrap();
+                    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| cpus.is_set(cpu)).unwrap();
+                    cpus.clear();
+                    cpus.set(first);
+                    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let busy = trigger(Duration::from_millis(5), shortest).unwrap();
+            let fired = busy.wait(Duration::from_secs(10));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            fired
+        });
+        assert!(fired.unwrap());
     }
 
     proptest! {

@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Child, PATIENCE, as_nobody};
-use linux::pidfd::{Release, Signal, SignalFlags, expedite_supported, mrelease_supported, supported};
+use linux::pidfd::{Release, Signal, expedite_supported, mrelease_supported, supported};
 use linux::{Error, Pid, PidFd};
 
 #[test]
@@ -20,14 +20,14 @@ fn a_signal_kills_and_the_handle_tells() {
     let start = Instant::now();
     assert!(!fd.wait_exit(Duration::from_millis(30)).unwrap());
     assert!(start.elapsed() >= Duration::from_millis(30));
-    fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap();
+    fd.send_signal(Signal::KILL).unwrap();
     assert!(fd.wait_exit(Duration::MAX).unwrap());
     assert!(fd.has_exited().unwrap() && !fd.is_alive().unwrap());
     // A zombie still has its ID.
     assert_eq!((fd.opened_as(), fd.pid().unwrap()), (child.pid, Some(child.pid)));
     child.reap();
     assert_eq!(fd.pid().unwrap(), None);
-    let error = fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap_err();
+    let error = fd.send_signal(Signal::KILL).unwrap_err();
     assert!(error.is_gone(), "{error:?}");
     assert!(fd.check_permission().unwrap_err().is_gone());
     assert!(fd.has_exited().unwrap());
@@ -42,7 +42,7 @@ fn a_handle_on_a_reused_id_does_not_reach_the_stranger() {
         let Some(stranger) = Child::with_pid(pid) else {
             continue;
         };
-        assert!(fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap_err().is_gone());
+        assert!(fd.send_signal(Signal::KILL).unwrap_err().is_gone());
         assert_eq!(fd.release_memory().unwrap(), Release::Gone);
         assert_eq!(fd.pid().unwrap(), None);
         assert!(!stranger.pidfd().wait_exit(Duration::from_millis(50)).unwrap());
@@ -67,10 +67,7 @@ fn others_processes_may_not_be_signalled() {
     let child = Child::sleeping();
     as_nobody(|| {
         let fd = child.pidfd();
-        for error in [
-            fd.check_permission().unwrap_err(),
-            fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap_err(),
-        ] {
+        for error in [fd.check_permission().unwrap_err(), fd.send_signal(Signal::KILL).unwrap_err()] {
             assert!(error.is_denied() && !error.is_gone(), "{error:?}");
         }
     });
@@ -78,19 +75,10 @@ fn others_processes_may_not_be_signalled() {
 }
 
 #[test]
-fn unknown_flags_are_refused_and_nothing_is_sent() {
-    let child = Child::sleeping();
-    let fd = child.pidfd();
-    let error = fd.send_signal(Signal::KILL, SignalFlags::from_bits_retain(1 << 30)).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error:?}");
-    assert!(!fd.wait_exit(Duration::from_millis(30)).unwrap());
-}
-
-#[test]
-fn the_expedite_flag_works_where_the_probe_says_so() {
+fn an_expedited_kill_works_where_the_probe_says_so() {
     let child = Child::with_memory(8 << 20);
     let fd = child.pidfd();
-    let sent = fd.send_signal(Signal::KILL, SignalFlags::EXPEDITE);
+    let sent = fd.kill_expedited();
     if expedite_supported() {
         sent.unwrap();
         assert!(fd.wait_exit(PATIENCE).unwrap());
@@ -98,8 +86,6 @@ fn the_expedite_flag_works_where_the_probe_says_so() {
         assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert!(!fd.wait_exit(Duration::from_millis(30)).unwrap());
     }
-    // Refused before the file is looked at, whatever the kernel has.
-    assert!(SignalFlags::EXPEDITE.bits() == 0x8000_0000);
 }
 
 #[test]
@@ -113,7 +99,7 @@ fn memory_is_released_only_by_the_dying() {
     }
     assert_eq!(fd.release_memory().unwrap(), Release::NotDying);
     assert!(child.process().status().unwrap().rss_anon >= 32 << 20);
-    fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap();
+    fd.send_signal(Signal::KILL).unwrap();
     // Which it is depends on who was first.
     let release = fd.release_memory().unwrap();
     assert!(matches!(release, Release::Done | Release::Gone | Release::Again), "{release:?}");
@@ -136,7 +122,7 @@ fn memory_of_a_stopped_victim_is_released_by_the_caller() {
         println!("skipped: cannot trace here: {}", std::io::Error::last_os_error());
         return;
     }
-    fd.send_signal(Signal::KILL, SignalFlags::empty()).unwrap();
+    fd.send_signal(Signal::KILL).unwrap();
     let mut status = 0;
     // SAFETY: `status` is there to be written to.
     let waited = unsafe { libc::waitpid(child.pid.get(), &raw mut status, libc::__WALL) };

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use linux::pidfd::{Signal, SignalFlags};
+use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Process, Root, process};
 use memreap::choice::{Chooser, Cost, Scope};
 use memreap::kill::raise_priority;
@@ -98,7 +98,7 @@ fn main() {
             let before = order.done.load(Ordering::Acquire);
             order.kib.store(kib, Ordering::Release);
             let pidfd = PidFd::open(pids[&which]).expect("it lives");
-            pidfd.send_signal(Signal::USR1, SignalFlags::empty()).expect("it lives");
+            pidfd.send_signal(Signal::USR1).expect("it lives");
             while order.done.load(Ordering::Acquire) == before {
                 std::thread::sleep(Duration::from_micros(200));
             }

@@ -22,7 +22,7 @@ use common::{
     Mounted, Node, Ran, Setup, Victim, WITHOUT_PSI, copy_of, in_a_namespace, memreap, unique, wait_until,
 };
 use linux::meminfo::MemInfo;
-use linux::pidfd::{Signal, SignalFlags};
+use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
 use memreap::daemon::report::history;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -116,7 +116,7 @@ impl Daemon {
     }
 
     fn signal(&self, signal: Signal) {
-        self.pidfd.send_signal(signal, SignalFlags::empty()).unwrap();
+        self.pidfd.send_signal(signal).unwrap();
     }
 
     /// Lets it read its configuration again, and returns what it prints about it.

@@ -10,7 +10,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-pub use threads::{Policy, Threads};
+pub use threads::Threads;
 
 /// Returns the policy of a thread, or of the calling one if `tid` is 0, with `SCHED_RESET_ON_FORK` if it has
 /// that.

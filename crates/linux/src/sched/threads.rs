@@ -14,37 +14,6 @@ const MAX_THREADS: usize = 1024;
 /// Policies with which a thread runs before those that are not real-time already. Their priorities are not known here.
 const REAL_TIME: [i32; 3] = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
 
-/// A scheduling policy, with the lowest priority where it has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// `SCHED_OTHER`: as most threads.
-    Other,
-    /// `SCHED_RR` at priority 1: before all threads that are not real-time.
-    RoundRobin,
-}
-
-impl Policy {
-    fn number(self) -> i32 {
-        match self {
-            Self::Other => libc::SCHED_OTHER,
-            Self::RoundRobin => libc::SCHED_RR,
-        }
-    }
-
-    /// Sets this policy for a thread, or for the calling one if `tid` is 0.
-    ///
-    /// # Errors
-    /// As [`set_policy`].
-    pub fn apply(self, tid: i32) -> Result<(), rustix::io::Errno> {
-        self.apply_with(tid, 0)
-    }
-
-    /// `flags` are those of sched_setscheduler(2).
-    fn apply_with(self, tid: i32, flags: i32) -> Result<(), rustix::io::Errno> {
-        set_policy(tid, self.number() | flags, i32::from(self == Self::RoundRobin))
-    }
-}
-
 /// The threads of a process: of the one that had this ID when they were opened, even if another has it now.
 #[derive(Debug)]
 pub struct Threads(Dir);
@@ -58,25 +27,26 @@ impl Threads {
         scan.tasks(pid).map(Self)
     }
 
-    /// Sets the policy of all threads that are not real-time. Needs CAP_SYS_NICE; threads for which the kernel refuses
-    /// it keep theirs.
-    pub fn set_policy(&self, wanted: Policy) {
+    /// Has all threads run before those that are not real-time (`SCHED_RR` at priority 1), if they do not yet. Needs
+    /// CAP_SYS_NICE; threads for which the kernel refuses it keep their policy.
+    pub fn make_real_time(&self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut left = MAX_THREADS;
         // Those that cannot be listed keep theirs.
         let _ = self.0.for_each_entry(&mut buffer, |name, _| {
             if let Some(tid) = name.to_str().ok().and_then(|name| name.parse().ok()) {
                 left -= 1;
-                self.set_policy_of(tid, name, wanted);
+                self.make_one_real_time(tid, name);
             }
             left > 0
         });
     }
 
-    fn set_policy_of(&self, tid: Pid, name: &CStr, wanted: Policy) {
+    fn make_one_real_time(&self, tid: Pid, name: &CStr) {
         let Ok(before) = policy(tid.get()) else { return };
         let flags = before & libc::SCHED_RESET_ON_FORK;
-        if REAL_TIME.contains(&(before - flags)) || wanted.apply_with(tid.get(), flags).is_err() {
+        if REAL_TIME.contains(&(before - flags)) || set_policy(tid.get(), libc::SCHED_RR | flags, 1).is_err()
+        {
             return;
         }
         // A thread that has exited meanwhile may have left its ID to another one.
@@ -114,7 +84,7 @@ mod tests {
             });
             begin.wait();
             let scan = Scan::open(&Root::at(tree.path())).unwrap();
-            Threads::open(&scan, Pid::new(1).unwrap()).unwrap().set_policy(Policy::RoundRobin);
+            Threads::open(&scan, Pid::new(1).unwrap()).unwrap().make_real_time();
             end.wait();
             assert_eq!(stranger.join().unwrap(), libc::SCHED_BATCH);
         });

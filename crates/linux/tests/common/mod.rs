@@ -75,7 +75,7 @@ impl Child {
     pub fn zombie() -> Self {
         let child = Self::sleeping();
         let fd = child.pidfd();
-        fd.send_signal(linux::pidfd::Signal::KILL, linux::pidfd::SignalFlags::empty()).unwrap();
+        fd.send_signal(linux::pidfd::Signal::KILL).unwrap();
         assert!(fd.wait_exit(PATIENCE).unwrap());
         child
     }

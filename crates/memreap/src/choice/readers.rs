@@ -247,7 +247,7 @@ impl Reader {
 /// given up, and the threads that free memory could not run meanwhile.
 fn leave_real_time() {
     // Inherited from a thread that may run in real time.
-    let _ = linux::sched::Policy::Other.apply(0);
+    let _ = linux::sched::set_policy(0, libc::SCHED_OTHER, 0);
     // Fails without CAP_SYS_NICE.
     let _ = linux::sched::set_nice(0, NICE);
 }

@@ -43,7 +43,7 @@ impl Hog {
 impl Drop for Hog {
     fn drop(&mut self) {
         if let Ok(pidfd) = PidFd::open(self.pid) {
-            let _ = pidfd.send_signal(linux::pidfd::Signal::KILL, linux::pidfd::SignalFlags::empty());
+            let _ = pidfd.send_signal(linux::pidfd::Signal::KILL);
         }
         let _ = self.shell.wait();
     }

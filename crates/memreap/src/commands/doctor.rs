@@ -10,10 +10,10 @@ use anyhow::Result;
 use linux::cgroup::Hierarchy;
 use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
-use linux::psi::{Pressure, Resource};
+use linux::psi::Pressure;
 use linux::release::Release;
 use linux::{Pid, Process, Root, pidfd, process, swaps, zram};
-use rustix::process::{Resource as Limit, getrlimit};
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::config::EARLY_WATERMARK_SCALE_FACTOR;
@@ -103,7 +103,7 @@ impl Probes {
             mrelease: pidfd::mrelease_supported(),
             expedite: pidfd::expedite_supported(),
             capabilities: status.map_or(0, |status| status.cap_effective),
-            memlock: getrlimit(Limit::Memlock).current,
+            memlock: getrlimit(Resource::Memlock).current,
         }
     }
 
@@ -305,7 +305,7 @@ fn other_killers(root: &Root) -> Finding {
 
 fn pressure(root: &Root) -> Finding {
     let check = Check::new("PSI", "tells how much time is lost to memory shortage");
-    match Pressure::read(root, Resource::Memory) {
+    match Pressure::read(root) {
         Ok(pressure) => {
             check.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10))
         }

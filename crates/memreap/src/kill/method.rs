@@ -2,7 +2,7 @@
 //! How the memory of a killed process comes back.
 
 use linux::PidFd;
-use linux::pidfd::{self, Signal, SignalFlags};
+use linux::pidfd::{self, Signal};
 
 /// How the memory of a killed process comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +47,12 @@ impl Method {
 /// As [`PidFd::send_signal`]; nothing was sent then.
 pub(crate) fn send_sigkill(pidfd: &PidFd, method: Method) -> linux::Result<bool> {
     if method == Method::Expedite {
-        match pidfd.send_signal(Signal::KILL, SignalFlags::EXPEDITE) {
+        match pidfd.kill_expedited() {
             Ok(()) => return Ok(true),
             // Switched off since we asked: that the process is killed matters more than how.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
             Err(e) => return Err(e),
         }
     }
-    pidfd.send_signal(Signal::KILL, SignalFlags::empty()).map(|()| false)
+    pidfd.send_signal(Signal::KILL).map(|()| false)
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linux::PidFd;
-use linux::pidfd::{Release, Signal, SignalFlags};
+use linux::pidfd::{Release, Signal};
 
 use super::method::{Method, send_sigkill};
 
@@ -133,7 +133,7 @@ impl TrackedVictim {
     /// Sends a signal that asks to end.
     pub(super) fn send_first_signal(&self, epoch: Epoch, signal: Signal) {
         let at_ns = epoch.elapsed_ns();
-        match self.pidfd.send_signal(signal, SignalFlags::empty()) {
+        match self.pidfd.send_signal(signal) {
             Ok(()) => record_first(&self.first_signal_ns, at_ns),
             Err(e) => self.record_refusal(&e),
         }

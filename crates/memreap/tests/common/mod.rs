@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use linux::pidfd::{Signal, SignalFlags};
+use linux::pidfd::Signal;
 use linux::{Pid, PidFd};
 use memreap::kill::{Armed, Outcome};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
@@ -167,7 +167,7 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         for pidfd in self.sharer.iter().chain([&self.pidfd]) {
-            let _ = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
+            let _ = pidfd.send_signal(Signal::KILL);
         }
         if !self.waited {
             let _ = self.pidfd.wait_exit(Duration::from_secs(5));
@@ -408,5 +408,5 @@ pub fn start(args: &[&str]) -> std::process::Child {
 /// Sends SIGINT to a child of ours.
 pub fn interrupt(child: &std::process::Child) {
     let pid = Pid::new(child.id().cast_signed()).unwrap();
-    PidFd::open(pid).unwrap().send_signal(Signal::INT, SignalFlags::empty()).unwrap();
+    PidFd::open(pid).unwrap().send_signal(Signal::INT).unwrap();
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use linux::Root;
-use linux::psi::{Pressure, Resource};
+use linux::psi::Pressure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::args::WatchArgs;
@@ -143,7 +143,7 @@ impl Watcher {
             None => Ok(Vec::new()),
         };
         let sample = self.memory.sample(self.began.elapsed(), &mut self.buffer[..])?;
-        let pressure = match Pressure::read(&self.root, Resource::Memory) {
+        let pressure = match Pressure::read(&self.root) {
             Ok(pressure) => Some(pressure),
             Err(e) if e.is_unsupported() => None,
             Err(e) => return Err(e.into()),

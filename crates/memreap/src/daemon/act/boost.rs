@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use arrayvec::{ArrayString, ArrayVec};
 use linux::scan::Scan;
-use linux::sched::{Policy, Threads};
+use linux::sched::Threads;
 use linux::{Dir, PidFd};
 
 use crate::choice::MAX_CGROUP_PATH_BYTES;
@@ -39,7 +39,7 @@ pub fn boost(scan: &Scan, cgroups: Option<&Dir>, victim: &PidFd, cgroup: &[u8]) 
     if let Ok(threads) = Threads::open(scan, pid)
         && victim.is_alive().unwrap_or(false)
     {
-        threads.set_policy(Policy::RoundRobin);
+        threads.make_real_time();
     }
 }
 

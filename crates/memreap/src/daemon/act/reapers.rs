@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use linux::sched::{self, Policy};
-use linux::{Pid, PidFd};
+use linux::{Pid, PidFd, sched};
 
 use crate::kill::engine::{MAX_SIGNAL_DELAY, MIN_THREADED_VICTIM_BYTES, SPINNER_START_TIMEOUT};
 use crate::kill::prestarted::{STACK_BYTES, raise_priority};
@@ -167,7 +166,7 @@ impl Reapers {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
                 // A thread of ours, which does not end.
-                let _ = Policy::Other.apply(tid);
+                let _ = sched::set_policy(tid, libc::SCHED_OTHER, 0);
                 let _ = sched::set_nice(tid, nice);
             }
         }

@@ -200,7 +200,7 @@ fn drop_privileges(daemon: Pid) -> io::Result<()> {
         return Err(io::ErrorKind::NotFound.into());
     }
     // Fails without CAP_SYS_NICE; then the daemon has not changed it either.
-    let _ = sched::Policy::Other.apply(0);
+    let _ = sched::set_policy(0, libc::SCHED_OTHER, 0);
     let _ = signal::unblock_all();
     let _ = sched::set_nice(0, 0);
     // A program that is started must not inherit the daemon's capabilities.

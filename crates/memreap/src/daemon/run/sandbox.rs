@@ -299,7 +299,7 @@ mod tests {
             fs::read(&precious).unwrap_err();
             fs::write(cgroup.join("new"), "").unwrap_err();
         }
-        alive.send_signal(linux::pidfd::Signal::KILL, linux::pidfd::SignalFlags::empty()).unwrap();
+        alive.send_signal(linux::pidfd::Signal::KILL).unwrap();
         other.wait().unwrap();
         // The directory cannot be removed from in here.
         let _ = dir.keep();

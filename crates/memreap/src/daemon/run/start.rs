@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
-use linux::psi::{Resource, Stall, Trigger};
+use linux::psi::Trigger;
 use linux::scan::Scan;
 use linux::{Dir, Root, own_memory};
 
@@ -139,10 +139,8 @@ fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
 fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Option<Trigger> {
     [STALL_WINDOW, UNPRIVILEGED_STALL_WINDOW].into_iter().find_map(|window| {
         match (memory, hierarchy) {
-            (Memory::Limited(_), Some(h)) => {
-                Trigger::on_cgroup(&h.path, Resource::Memory, Stall::Some, STALL_THRESHOLD, window)
-            }
-            _ => Trigger::new(root, Resource::Memory, Stall::Some, STALL_THRESHOLD, window),
+            (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, STALL_THRESHOLD, window),
+            _ => Trigger::new(root, STALL_THRESHOLD, window),
         }
         .ok()
     })

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
 use linux::cgroup::{Cgroup, Hierarchy};
-use linux::pidfd::{PidFd, Signal, SignalFlags};
+use linux::pidfd::{PidFd, Signal};
 use linux::scan::Scan;
 use linux::{Dir, Pid, Root};
 
@@ -240,7 +240,7 @@ impl System {
             }
             // All slots are taken by victims that are dying: then without help.
             Err(pidfd) => {
-                let sent = pidfd.send_signal(Signal::KILL, SignalFlags::empty());
+                let sent = pidfd.send_signal(Signal::KILL);
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
                 boost(&pidfd);
                 Ok(None)
@@ -361,7 +361,7 @@ impl World for System {
         if self.dry_run {
             return;
         }
-        let sent = victim.pidfd.send_signal(signal, SignalFlags::empty());
+        let sent = victim.pidfd.send_signal(signal);
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
