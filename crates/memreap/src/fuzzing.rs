@@ -41,7 +41,7 @@ fn sound(config: &Config, bytes: &[u8]) {
     let subject = |oom_score_adj| Subject {
         pid: Pid::own(),
         comm,
-        command_line: bytes,
+        command_line: Some(bytes),
         uid: 0,
         cgroup: bytes,
         oom_score_adj,

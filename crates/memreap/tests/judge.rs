@@ -41,7 +41,7 @@ fn judging_does_not_allocate() {
     let subject = Subject {
         pid: Pid::new(4711).unwrap(),
         comm: b"Isolated Web Co",
-        command_line: b"/usr/lib/firefox/firefox-bin\0-contentproc\0x\0",
+        command_line: Some(b"/usr/lib/firefox/firefox-bin\0-contentproc\0x\0"),
         uid: 7,
         cgroup: b"/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox-1234.scope",
         oom_score_adj: 167,

@@ -78,7 +78,7 @@ impl Chooser {
         black_box(policy.judge(&Subject {
             pid: dummy,
             comm: b"-",
-            command_line: b"-",
+            command_line: Some(b"-"),
             uid: u32::MAX,
             cgroup: b"/-.slice/-.slice/-.scope/-",
             oom_score_adj: 0,

@@ -19,7 +19,7 @@ use super::table::{Counters, Reading, SystemConstants};
 use crate::kill::target;
 use crate::policy::{Policy, Subject, Verdict};
 
-/// How long reading a command line may take. No victim is needed at that time.
+/// How long reading a command line may take. Most are known before a victim is needed.
 const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Room for cgroup.procs with a line per process.
 const FILE_BUFFER_BYTES: usize = 128 << 10;
@@ -31,9 +31,7 @@ const NAMES_BUFFER_BYTES: usize = 32 << 10;
 pub(super) enum Detail {
     /// Its memory, and the rest if the process seems to be another one.
     Memory,
-    /// All but the command line.
-    WithoutCommandLine,
-    /// Also the command line, if the policy asks for it and it is not known.
+    /// All; the command line, if the policy asks for it and it is not known.
     All,
 }
 
@@ -174,26 +172,25 @@ impl Examiner {
             reading.verdict = old.verdict;
             reading.command_line_known = old.command_line_known;
         } else {
-            let mut len = 0;
             if self.preference.0 != reading.cgroup_hash
                 && let Some(root) = &self.cgroups
             {
                 self.preference = (reading.cgroup_hash, oom_preference(root, &self.cgroup, 0));
             }
-            if with_command_line
-                && let Answer::Read(got) = self.readers.command_line(
-                    reading.memory_tid,
-                    Instant::now() + COMMAND_LINE_TIMEOUT,
-                    &mut self.command_line,
-                )
-            {
-                len = got;
-                reading.command_line_known = true;
+            let mut command_line = Some(&[][..]);
+            if with_command_line {
+                let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
+                command_line =
+                    match self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line) {
+                        Answer::Read(len) => Some(&self.command_line[..len]),
+                        _ => None,
+                    };
+                reading.command_line_known = command_line.is_some();
             }
             reading.verdict = policy.judge(&Subject {
                 pid,
                 comm: brief.comm.as_bytes(),
-                command_line: &self.command_line[..len],
+                command_line,
                 uid: brief.uid,
                 cgroup: &self.cgroup,
                 oom_score_adj,

@@ -85,8 +85,7 @@ impl Chooser {
             // The verdict is that of the last reading; its memory is read again, after the pidfd was opened.
             let table = &self.population.table;
             let known = table.find(pid).and_then(|index| table.entries()[index].reading);
-            let detail = Detail::WithoutCommandLine;
-            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, detail);
+            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, Detail::All);
             let Some(reading) = read.ok().filter(Reading::eligible) else { continue };
             if self.examiner.cgroup[..] != *cgroup || !pidfd.is_alive().unwrap_or(false) {
                 continue;
@@ -277,11 +276,10 @@ impl Selection<'_> {
             return None;
         }
         let table = &chooser.population.table;
-        let detail = Detail::WithoutCommandLine;
         let mut tally = Tally::EMPTY;
         for pid in &chooser.membership.members {
             let old = table.find(*pid).and_then(|index| table.entries()[index].reading);
-            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, detail) {
+            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, Detail::All) {
                 Ok(reading) => tally.count(&reading),
                 Err(Failure::Gone) => {}
                 Err(_) => return None,
@@ -329,7 +327,7 @@ impl Selection<'_> {
         if pidfd.check_permission().is_err() {
             return None;
         }
-        self.read(index, Detail::WithoutCommandLine);
+        self.read(index, Detail::All);
         let chooser = &mut *self.chooser;
         let reading = chooser.population.table.get(index).reading.filter(Reading::eligible)?;
         let inside = match (self.within, &chooser.membership.groups) {

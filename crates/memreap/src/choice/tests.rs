@@ -69,6 +69,11 @@ fn choose_by(policy: &Policy, chooser: &mut Chooser, scope: Scope<'_>, hogs: &[P
 
 const ALL: Scope<'static> = Scope::All { by_cgroup: false };
 
+fn policy(rules: &str) -> Policy {
+    let text = format!("policy.defaults = false\nrule = [{rules}]");
+    crate::config::Config::parse("test", &text).unwrap().policy
+}
+
 #[test]
 fn the_largest_is_chosen_when_cold_and_when_warm() {
     let hog = Hog::start(HUGE);
@@ -105,9 +110,7 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     let [large, dead, middle, spared, small] = [140, 120, 100, 80, 60].map(Hog::start);
     let pids = [large.pid, dead.pid, middle.pid, spared.pid, small.pid];
     // Only so many are remembered, and others here may be as large.
-    let text =
-        "policy.defaults = false\nrule = [{ name = \"perl\", weight = 1 }, { name = \"*\", never = true }]";
-    let policy = crate::config::Config::parse("test", text).unwrap().policy;
+    let policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, large.pid);
@@ -123,6 +126,25 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     assert_eq!(others(&mut chooser, &choice.cgroup), []);
     choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(others(&mut chooser, b"/another"), []);
+}
+
+#[test]
+fn a_command_line_protects_also_before_a_refresh() {
+    let hog = Hog::start(8);
+    let only = |rule: &str| {
+        policy(&format!("{rule}, {{ name = 'perl', weight = 1 }}, {{ name = '*', never = true }}"))
+    };
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let protected = only("{ command_line = '*8 << 20*', never = true }");
+    assert!(choose_by(&protected, &mut chooser, ALL, &[hog.pid]).is_none());
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let other = only("{ command_line = '*9 << 20*', never = true }");
+    // On a busy machine a reading may be late.
+    let chosen = (0..100).find_map(|_| {
+        chooser.forget();
+        choose_by(&other, &mut chooser, ALL, &[hog.pid])
+    });
+    assert_eq!(chosen.unwrap().pid, hog.pid);
 }
 
 #[test]
@@ -217,6 +239,12 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
+    // Its command line cannot be read.
+    for (rule, chosen) in [("never = true", false), ("weight = 2", true)] {
+        let policy = policy(&format!("{{ command_line = 'x', {rule} }}"));
+        chooser.forget();
+        assert_eq!(chooser.choose(&policy, ALL).is_some(), chosen, "{rule}");
+    }
 }
 
 #[test]
@@ -294,6 +322,14 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    // One whose command line protects it, and is not known yet.
+    write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
+    fs::write(format!("/proc/{}/oom_score_adj", hogs[1].pid), "7").unwrap();
+    let command_line = format!("command_line = '*{} << 20*'", HUGE + 140);
+    // Not the others, should reading theirs be late.
+    let protected = policy(&format!("{{ {command_line}, oom_score_adj = 7, never = true }}"));
+    assert_eq!(choose_by(&protected, &mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
 
     // At its own limit, no other process.
     let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();

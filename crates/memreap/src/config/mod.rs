@@ -104,7 +104,7 @@ mod tests {
         let verdict = config.policy.judge(&Subject {
             pid: Pid::new(4711).unwrap(),
             comm: comm.as_bytes(),
-            command_line: b"",
+            command_line: Some(b""),
             uid,
             cgroup: cgroup.as_bytes(),
             oom_score_adj: 0,
@@ -392,7 +392,7 @@ oom_score_adj = "< x"
                 let verdict = config.policy.judge(&Subject {
                     pid: Pid::new(2).unwrap(),
                     comm: b"",
-                    command_line: b"",
+                    command_line: Some(b""),
                     uid: 0,
                     cgroup: b"",
                     oom_score_adj,
@@ -470,7 +470,7 @@ oom_score_adj = "< x"
         let verdict = config.policy.judge(&Subject {
             pid: Pid::new(4711).unwrap(),
             comm: b"app",
-            command_line: b"",
+            command_line: Some(b""),
             uid: 1000,
             cgroup: cgroup.as_bytes(),
             oom_score_adj,
@@ -537,7 +537,7 @@ oom_score_adj = "< x"
             let subject = Subject {
                 pid: Pid::new(pid).unwrap(),
                 comm: &comm,
-                command_line: &command_line,
+                command_line: Some(&command_line),
                 uid,
                 cgroup: &cgroup,
                 oom_score_adj,

@@ -38,8 +38,8 @@ pub struct Subject<'a> {
     pub pid: Pid,
     /// Its name.
     pub comm: &'a [u8],
-    /// Its arguments, separated by NUL; empty when they are not known.
-    pub command_line: &'a [u8],
+    /// Its arguments, separated by NUL; `None` when they cannot be read.
+    pub command_line: Option<&'a [u8]>,
     /// Its real user.
     pub uid: u32,
     /// Its cgroup in the v2 hierarchy, "/a/b"; empty without one.
@@ -124,7 +124,11 @@ impl Rule {
             && self.oom_score_adj.as_ref().is_none_or(|range| range.contains(&subject.oom_score_adj))
             && any(&self.names, subject.comm)
             && any(&self.cgroups, subject.cgroup)
-            && any(&self.command_lines, subject.command_line)
+            && subject.command_line.map_or(
+                // It may be one that must not be killed.
+                self.effect == Effect::Never || self.command_lines.is_empty(),
+                |command_line| any(&self.command_lines, command_line),
+            )
     }
 }
 
@@ -228,7 +232,7 @@ mod tests {
         Subject {
             pid: Pid::new(4711).unwrap(),
             comm: comm.as_bytes(),
-            command_line: b"",
+            command_line: Some(b""),
             uid: 1000,
             cgroup: b"/user.slice/a.scope",
             oom_score_adj: 0,
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn all_keys_of_a_rule_must_fit() {
-        let rule = Rule {
+        let never = Rule {
             names: vec![Pattern::name("x").unwrap()],
             command_lines: vec![Pattern::command_line("x *").unwrap()],
             users: vec![7, 1000],
@@ -281,19 +285,25 @@ mod tests {
             oom_score_adj: Some(-5..=5),
             ..rule(Effect::Never)
         };
-        let policy = Policy::new(vec![rule]);
+        let policy = Policy::new(vec![never]);
         assert!(policy.needs_command_line());
-        let fitting = Subject { command_line: b"x\0y\0", ..subject("x") };
+        let fitting = Subject { command_line: Some(b"x\0y\0"), ..subject("x") };
         assert!(policy.judge(&fitting).never);
         for other in [
             Subject { comm: b"y", ..fitting },
-            Subject { command_line: b"", ..fitting },
+            Subject { command_line: Some(b""), ..fitting },
             Subject { uid: 8, ..fitting },
             Subject { cgroup: b"", ..fitting },
             Subject { oom_score_adj: 6, ..fitting },
         ] {
             assert!(!policy.judge(&other).never, "{other:?}");
         }
+        let unknown = |subject| Subject { command_line: None, ..subject };
+        assert!(policy.judge(&unknown(fitting)).never);
+        assert!(!policy.judge(&unknown(Subject { uid: 8, ..fitting })).never);
+        let command_lines = vec![Pattern::command_line("*").unwrap()];
+        let weight = Rule { command_lines, ..rule(Effect::Weight(2.0)) };
+        assert_eq!(Policy::new(vec![weight]).judge(&unknown(fitting)), Verdict::PLAIN);
     }
 
     #[test]
