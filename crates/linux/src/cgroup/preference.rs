@@ -13,7 +13,7 @@ const AVOID: &CStr = c"user.oomd_avoid";
 const OMIT: &CStr = c"user.oomd_omit";
 
 /// Whether the processes of a unit are to be killed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OomPreference {
     /// As all others.
     #[default]

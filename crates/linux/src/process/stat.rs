@@ -51,6 +51,9 @@ pub struct Stat {
     pub rt_priority: u32,
     /// Scheduling policy (SCHED_*).
     pub policy: u32,
+    /// Where its arguments are; 0 for who may not trace it. Each program that it executes has them at
+    /// another, random address.
+    pub arg_start: u64,
 }
 
 /// What a process does: the letter in /proc/PID/stat.
@@ -158,6 +161,8 @@ impl Stat {
             processor: fields.skip(14)?.number()?,
             rt_priority: fields.number()?,
             policy: fields.number()?,
+            // After delayacct_blkio_ticks, guest_time, cguest_time, start_data, end_data, start_brk.
+            arg_start: fields.skip(6)?.number()?,
         })
     }
 }
@@ -234,6 +239,7 @@ mod tests {
             processor: 1039,
             rt_priority: 1040,
             policy: 1041,
+            arg_start: 1048,
         };
         assert_eq!(stat, expected);
     }

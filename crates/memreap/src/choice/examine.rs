@@ -23,6 +23,9 @@ use crate::policy::{Policy, Subject, Verdict};
 const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Room for cgroup.procs with a line per process.
 const FILE_BUFFER_BYTES: usize = 128 << 10;
+/// How many cgroups' preferences are kept at most.
+const MAX_PREFERENCES: usize = 256;
+const NO_PREFERENCES: [(u64, OomPreference); MAX_PREFERENCES] = [(0, OomPreference::None); MAX_PREFERENCES];
 /// Room for the names in a directory.
 const NAMES_BUFFER_BYTES: usize = 32 << 10;
 
@@ -48,8 +51,9 @@ pub(super) struct Examiner {
     /// Where the paths of cgroups begin, with a v2 hierarchy, and its root.
     namespace: Option<Namespace>,
     cgroups: Option<Dir>,
-    /// What the last cgroup that was looked at asks for, by the hash of its path: many processes share one.
-    preference: (u64, OomPreference),
+    /// What cgroups ask for, in this refresh or choice, each at the hash of its path modulo the length. To look
+    /// takes longer than to read a process, and many share a cgroup.
+    preferences: [(u64, OomPreference); MAX_PREFERENCES],
     own: Pid,
     /// The only child of this process that may be chosen.
     pub(super) dummy: Option<Pid>,
@@ -70,12 +74,17 @@ impl Examiner {
             cgroup: CgroupPath::new(),
             cgroups: hierarchy.as_ref().and_then(|hierarchy| Dir::open(&hierarchy.path).ok()),
             namespace: hierarchy.map(|hierarchy| hierarchy.namespace),
-            preference: (0, OomPreference::None),
+            preferences: NO_PREFERENCES,
             own: Pid::own(),
             dummy: None,
             ancestry: target::ancestry(root),
             cost: Cost::default(),
         }
+    }
+
+    /// Reads again from now on what cgroups ask for.
+    pub(super) fn forget_preferences(&mut self) {
+        self.preferences = NO_PREFERENCES;
     }
 
     /// Reads the system's counters.
@@ -152,6 +161,7 @@ impl Examiner {
         let file = self.scan.process(pid, File::OomScoreAdj, &mut self.buffer)?;
         let oom_score_adj = scan::adjustment(file).ok_or(Failure::Malformed)?;
         self.cgroup.clear();
+        let mut preference = OomPreference::None;
         if let Some(namespace) = &self.namespace {
             let file = self.scan.process(pid, File::Cgroup, &mut self.buffer)?;
             let relative = scan::cgroup(file);
@@ -159,10 +169,25 @@ impl Examiner {
             self.cgroup = cgroup_path::join(path);
             // A path that was cut off is no group's.
             let whole = self.cgroup.len() == path[0].len() + path[1].len();
-            reading.cgroup_hash = groups::hash(if whole { &self.cgroup } else { b"" });
+            let hash = groups::hash(&self.cgroup);
+            reading.cgroup_hash = if whole { hash } else { groups::hash(b"") };
+            let kept = &mut self.preferences[hash as usize % MAX_PREFERENCES];
+            if kept.0 != hash
+                && let Some(root) = &self.cgroups
+            {
+                *kept = (hash, oom_preference(root, &self.cgroup, 0));
+            }
+            preference = kept.1;
         }
+        // Tells programs of the same name apart, without waiting for the process.
+        let arguments = if policy.needs_command_line() {
+            self.scan.stat(reading.memory_tid).map_or(0, |stat| stat.arg_start)
+        } else {
+            0
+        };
         let mut hasher = DefaultHasher::new();
         (brief.comm, brief.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
+        (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
         let with_command_line = policy.needs_command_line() && detail == Detail::All;
         let same = |old: &&Reading| {
@@ -172,11 +197,6 @@ impl Examiner {
             reading.verdict = old.verdict;
             reading.command_line_known = old.command_line_known;
         } else {
-            if self.preference.0 != reading.cgroup_hash
-                && let Some(root) = &self.cgroups
-            {
-                self.preference = (reading.cgroup_hash, oom_preference(root, &self.cgroup, 0));
-            }
             let mut command_line = Some(&[][..]);
             if with_command_line {
                 let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
@@ -194,7 +214,7 @@ impl Examiner {
                 uid: brief.uid,
                 cgroup: &self.cgroup,
                 oom_score_adj,
-                preference: self.preference.1,
+                preference,
             });
         }
         // Whatever the policy says.

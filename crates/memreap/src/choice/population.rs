@@ -39,6 +39,7 @@ impl Population {
     /// Begins a refresh or a choice: removes what is gone, finds what is new. Returns the system's counters.
     pub(super) fn begin_round(&mut self, examiner: &mut Examiner) -> Counters {
         self.table.round = self.table.round.wrapping_add(1);
+        examiner.forget_preferences();
         self.table.remove_gone();
         self.find_new(examiner);
         examiner.counters().unwrap_or_else(|_| {

@@ -2,9 +2,12 @@
 //! The chooser on real processes, and on a malformed /proc.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
@@ -16,35 +19,43 @@ const HUGE: usize = 150;
 
 /// A shell that starts a program with much memory: a grandchild, as children of our own are spared.
 struct Hog {
-    shell: std::process::Child,
+    shell: Child,
     pid: Pid,
 }
 
 impl Hog {
     fn start(mib: usize) -> Self {
-        use std::io::{BufRead as _, BufReader};
         // Told so, it has a child that shares its memory and ends after it.
-        let script = format!(
-            "perl -e '$| = 1; my $x = \"x\" x ({mib} << 20); my $pid = $$;
+        let program = format!(
+            "$| = 1; my $x = \"x\" x ({mib} << 20); my $pid = $$;
             $SIG{{USR1}} = sub {{ if (!fork) {{ sleep 1 while getppid == $pid; exit }} }};
-            print \"$$\\n\"; sleep 60; sleep 60' & wait"
+            print \"$$\\n\"; sleep 60; sleep 60"
         );
-        let mut shell = std::process::Command::new("sh")
-            .args(["-c", &script])
-            .stdout(std::process::Stdio::piped())
+        Self::run(&program).0
+    }
+
+    /// Starts a program that prints its ID; returns the rest of its output, too.
+    fn run(program: &str) -> (Self, impl Iterator<Item = String> + use<>) {
+        let mut shell = Command::new("sh")
+            .args(["-c", &format!("perl -e '{program}' & wait")])
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { shell, pid: line.trim().parse().unwrap() }
+        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let pid = lines.next().unwrap().parse().unwrap();
+        (Self { shell, pid }, lines)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Ok(pidfd) = PidFd::open(self.pid) {
+            let _ = pidfd.send_signal(signal);
+        }
     }
 }
 
 impl Drop for Hog {
     fn drop(&mut self) {
-        if let Ok(pidfd) = PidFd::open(self.pid) {
-            let _ = pidfd.send_signal(linux::pidfd::Signal::KILL);
-        }
+        self.signal(Signal::KILL);
         let _ = self.shell.wait();
     }
 }
@@ -148,6 +159,27 @@ fn a_command_line_protects_also_before_a_refresh() {
 }
 
 #[test]
+fn another_program_of_the_same_name_is_judged_anew() {
+    let (hog, mut lines) = Hog::run(
+        "$| = 1; $SIG{USR1} = sub { exec qw(perl -e), q($| = 1; print qq(\\n); sleep 60), \"wor\".\"ker\" };
+        print \"$$\\n\"; sleep 60",
+    );
+    let policy = policy(
+        "{ command_line = '*worker', never = true }, { name = 'perl', weight = 1 }, { name = '*', never = true }",
+    );
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let mut choose = || {
+        chooser.refresh(&policy, Duration::from_secs(10));
+        choose_by(&policy, &mut chooser, ALL, &[hog.pid]).map(|choice| choice.pid)
+    };
+    // On a busy machine a reading may be late.
+    assert_eq!((0..100).find_map(|_| choose()), Some(hog.pid));
+    hog.signal(Signal::USR1);
+    assert_eq!(lines.next().as_deref(), Some(""));
+    assert_eq!(choose(), None);
+}
+
+#[test]
 fn no_weight_makes_up_for_too_little() {
     let [large, small] = [Hog::start(40), Hog::start(20)];
     let pids = [large.pid, small.pid];
@@ -245,6 +277,38 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
         chooser.forget();
         assert_eq!(chooser.choose(&policy, ALL).is_some(), chosen, "{rule}");
     }
+}
+
+#[test]
+fn what_a_unit_asks_for_counts_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root's cgroups count");
+        return;
+    }
+    // Not in /tmp, which may be a tmpfs without extended attributes.
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let hog = Hog::start(8);
+    let proc = dir.path().join("proc");
+    let copied = proc.join(hog.pid.to_string());
+    let unit = dir.path().join("cg/a.service");
+    for path in [&copied, &proc.join("self"), &unit] {
+        fs::create_dir_all(path).unwrap();
+    }
+    for file in ["status", "smaps_rollup", "oom_score_adj"] {
+        fs::write(copied.join(file), fs::read(format!("/proc/{}/{file}", hog.pid)).unwrap()).unwrap();
+    }
+    fs::write(copied.join("cgroup"), "0::/a.service\n").unwrap();
+    fs::write(proc.join("self/mountinfo"), "1 2 0:1 / /cg rw - cgroup2 cgroup2 rw\n").unwrap();
+    fs::write(dir.path().join("cg/cgroup.controllers"), "\n").unwrap();
+    let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
+    let mut choose = || chooser.choose(&Policy::default(), ALL).map(|choice| choice.pid);
+    assert_eq!(choose(), Some(hog.pid));
+    let omit = c"user.oomd_omit";
+    rustix::fs::setxattr(&unit, omit, b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(choose(), None);
+    rustix::fs::removexattr(&unit, omit).unwrap();
+    chooser.refresh(&Policy::default(), Duration::from_secs(10));
+    assert_eq!(chooser.choose(&Policy::default(), ALL).map(|choice| choice.pid), Some(hog.pid));
 }
 
 #[test]
