@@ -8,6 +8,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::dir::Dir;
@@ -78,6 +79,16 @@ impl Scan {
             File::Cmdline => self.proc.read_start(path, buffer),
             _ => self.proc.read(path, buffer),
         }
+    }
+
+    /// Opens a file of the process or thread that has this ID now.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open_file(&self, pid: Pid, file: File) -> Result<OwnedFd, Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
+        Ok(read::open_at(&self.proc, path)?)
     }
 
     /// Parses /proc/PID/stat of the process or thread that has this ID now.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What a choice returns, and what it considered.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -46,6 +47,8 @@ pub enum Scope<'a> {
 pub struct Choice {
     /// Signals go through this.
     pub pidfd: PidFd,
+    /// Its oom_score_adj, open: reading it again allocates nothing in the kernel.
+    pub oom_score_adj: Option<OwnedFd>,
     /// Its ID.
     pub pid: Pid,
     /// Its name.

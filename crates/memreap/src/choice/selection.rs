@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use linux::cgroup::Cgroup;
-use linux::scan::Failure;
+use linux::scan::{Failure, File};
 use linux::{Pid, PidFd};
 
 use super::cgroup_path::{CgroupPath, is_below};
@@ -58,6 +58,7 @@ impl Chooser {
         let (found, group, leaf) = found?;
         Some(Choice {
             pidfd: found.pidfd,
+            oom_score_adj: self.examiner.scan.open_file(found.pid, File::OomScoreAdj).ok(),
             pid: found.pid,
             comm: found.reading.comm,
             uid: found.reading.uid,
@@ -92,6 +93,7 @@ impl Chooser {
             }
             return Some(Choice {
                 pidfd,
+                oom_score_adj: None,
                 pid,
                 comm: reading.comm,
                 uid: reading.uid,

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linux::{Pid, PidFd};
+use linux::{Pid, PidFd, scan};
 
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
@@ -186,7 +186,13 @@ impl ChooserThread {
             .filter(|(when, choice)| {
                 anywhere && when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes)
             })
-            .map(|(_, choice)| choice)
+            .map(|(_, mut choice)| {
+                // One that must not be killed may have joined the group.
+                if let Some(group) = &mut choice.group {
+                    group.expendable = false;
+                }
+                choice
+            })
             .ok_or(NoVictim::Late)
     }
 
@@ -376,18 +382,29 @@ fn interval(danger: Danger, took: Duration) -> Duration {
 }
 
 fn is_still_good(choice: &Choice, min_bytes: u64) -> bool {
-    choice.bytes >= min_bytes && choice.pidfd.is_alive().unwrap_or(false)
+    choice.bytes >= min_bytes
+        && choice.pidfd.is_alive().unwrap_or(false)
+        // It may be exempt by now.
+        && oom_score_adj(choice).is_some_and(|adjustment| adjustment > -1000)
+}
+
+fn oom_score_adj(choice: &Choice) -> Option<i16> {
+    let mut text = [0; 8];
+    let len = rustix::io::pread(choice.oom_score_adj.as_ref()?, &mut text[..], 0).ok()?;
+    scan::adjustment(&text[..len])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
     use std::process::{Child, Command};
     use std::sync::mpsc::{Sender, channel};
     use std::thread;
 
     use linux::process::Comm;
 
-    use super::super::result::Cost;
+    use super::super::result::{Cost, Group};
     use super::*;
 
     /// A process that can be chosen.
@@ -405,6 +422,7 @@ mod tests {
         fn choice(&self) -> Choice {
             Choice {
                 pidfd: PidFd::open(self.pid()).unwrap(),
+                oom_score_adj: File::open(format!("/proc/{}/oom_score_adj", self.pid())).ok().map(Into::into),
                 pid: self.pid(),
                 comm: Comm::new(b"sleep").unwrap(),
                 uid: 0,
@@ -412,7 +430,7 @@ mod tests {
                 bytes: 1 << 20,
                 exact: true,
                 vm_size: 0,
-                group: None,
+                group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true }),
                 leaf: None,
                 command_line: CommandLine::new(),
                 rule: None,
@@ -501,6 +519,18 @@ mod tests {
     }
 
     #[test]
+    fn others_may_have_joined_the_group_of_an_older_choice() {
+        let (chooser, answers) = start(Duration::from_millis(10));
+        let process = Process::start();
+        for (age, expendable) in [(Duration::ZERO, true), (Duration::from_secs(1), false)] {
+            chooser.keep_ahead(Instant::now() - age, process.choice());
+            let choice = chooser.choose(None, 0).unwrap();
+            assert_eq!(choice.group.map(|group| group.expendable), Some(expendable));
+        }
+        drop(answers);
+    }
+
+    #[test]
     fn expensive_choices_in_advance_are_made_more_seldom() {
         let ms = Duration::from_millis;
         let imminent = [1, 50, 500].map(|took| interval(Danger::Imminent, ms(took)));
@@ -537,5 +567,14 @@ mod tests {
             process.0.wait().unwrap();
         };
         assert_eq!(choose(None, 0, end), Err(NoVictim::Late));
+        let exempt = |chooser: &ChooserThread, _: &mut Process| {
+            let (when, mut choice) = chooser.take_ahead().unwrap();
+            // Only who has CAP_SYS_RESOURCE can make it so in /proc.
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"-1000\n").unwrap();
+            choice.oom_score_adj = Some(file.into());
+            chooser.keep_ahead(when, choice);
+        };
+        assert_eq!(choose(None, 0, exempt), Err(NoVictim::Late));
     }
 }

@@ -233,6 +233,7 @@ mod tests {
         let pid = Pid::own();
         let choice = Choice {
             pidfd: PidFd::open(pid).unwrap(),
+            oom_score_adj: None,
             pid,
             comm: Comm::new(b"a\x1bb").unwrap(),
             uid: 4_000_000_000,

@@ -78,6 +78,7 @@ impl Dummy {
     fn choice(&self) -> Option<Choice> {
         Some(Choice {
             pidfd: PidFd::open(self.pid).ok()?,
+            oom_score_adj: None,
             pid: self.pid,
             comm: Comm::new(DUMMY_NAME.to_bytes())?,
             uid: 0,
