@@ -312,6 +312,27 @@ fn what_a_unit_asks_for_counts_at_once() {
 }
 
 #[test]
+fn a_proc_of_another_pid_namespace_is_refused() {
+    /// Set for the process in which this test runs in another namespace.
+    const INSIDE: &str = "MEMREAP_TEST_PID_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        let error = Chooser::new(&Root::system(), 10).map(drop).unwrap_err().to_string();
+        assert!(error.contains("unshare --mount-proc"), "{error}");
+        return;
+    }
+    let run = |args: &[&str]| Command::new("unshare").arg("-pf").args(args).env(INSIDE, "1").output();
+    if !run(&["true"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: namespaces cannot be made here");
+        return;
+    }
+    let own = std::env::current_exe().unwrap();
+    let test = "choice::tests::a_proc_of_another_pid_namespace_is_refused";
+    let output = run(&[own.to_str().unwrap(), "--exact", test]).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
 fn more_processes_than_there_is_room_for_are_counted() {
     let mut chooser = Chooser::new(&Root::system(), 3).unwrap();
     chooser.choose(&Policy::default(), ALL);
