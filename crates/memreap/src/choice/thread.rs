@@ -178,14 +178,12 @@ impl ChooserThread {
         }
         let answer = self.shared.ask(Request::Choose { below, min_bytes }, self.timeout);
         // Once: it may be the one that is killed now.
-        let ahead = self.shared.lock().ahead.take();
+        let ahead = self.shared.lock().ahead.take_if(|_| anywhere || answer.is_some());
         if let Some(choice) = answer {
             return choice.ok_or(NoVictim::None);
         }
         ahead
-            .filter(|(when, choice)| {
-                anywhere && when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes)
-            })
+            .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes))
             .map(|(_, mut choice)| {
                 // One that must not be killed may have joined the group.
                 if let Some(group) = &mut choice.group {
@@ -553,6 +551,10 @@ mod tests {
         assert_eq!(choose(None, 0, |_, _| {}), Ok(()));
         assert_eq!(choose(None, 2 << 20, |_, _| {}), Err(NoVictim::Late));
         assert_eq!(choose(Some(CgroupPath::new()), 0, |_, _| {}), Err(NoVictim::Late));
+        let late_for_a_cgroup = |chooser: &ChooserThread, _: &mut Process| {
+            assert_eq!(pid(chooser.choose(Some(CgroupPath::new()), 0)), Err(NoVictim::Late));
+        };
+        assert_eq!(choose(None, 0, late_for_a_cgroup), Ok(()));
         assert_eq!(
             choose(None, 0, |chooser, _| chooser.reconfigure(Arc::default(), true)),
             Err(NoVictim::Late)
