@@ -16,7 +16,6 @@ use super::groups;
 use super::readers::{Answer, MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, Reading, SystemConstants};
-use crate::kill::target;
 use crate::policy::{Policy, Subject, Verdict};
 
 /// How long reading a command line may take. Most are known before a victim is needed.
@@ -57,8 +56,6 @@ pub(super) struct Examiner {
     own: Pid,
     /// The only child of this process that may be chosen.
     pub(super) dummy: Option<Pid>,
-    /// The IDs of this process, its parent, and so on.
-    pub(super) ancestry: Vec<Pid>,
     pub(super) cost: Cost,
 }
 
@@ -77,7 +74,6 @@ impl Examiner {
             preferences: NO_PREFERENCES,
             own: Pid::own(),
             dummy: None,
-            ancestry: target::ancestry(root),
             cost: Cost::default(),
         }
     }
@@ -218,11 +214,7 @@ impl Examiner {
             });
         }
         // Whatever the policy says.
-        reading.verdict.never |= pid.get() == 1
-            || pid == self.own
-            || (brief.ppid == Some(self.own) && self.dummy != Some(pid))
-            || self.ancestry.contains(&pid)
-            || oom_score_adj == -1000;
+        reading.verdict.never |= brief.ppid == Some(self.own) && self.dummy != Some(pid);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
 use super::{Choice, Chooser, Group, Scope};
+use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
 
 /// Perl needs it twice.
@@ -67,12 +68,15 @@ fn choose(chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choic
 }
 
 fn choose_by(policy: &Policy, chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
+    let mut policy = policy.clone();
+    let mut spared = target::ancestry(&Root::system());
     loop {
-        let choice = chooser.choose(policy, scope)?;
+        policy.spare(spared.clone());
+        let choice = chooser.choose(&policy, scope)?;
         if hogs.contains(&choice.pid) {
             return Some(choice);
         }
-        chooser.examiner.ancestry.push(choice.pid);
+        spared.push(choice.pid);
         let index = chooser.population.table.find(choice.pid).unwrap();
         chooser.population.table.get(index).reading = None;
     }
@@ -89,7 +93,9 @@ fn policy(rules: &str) -> Policy {
 fn the_largest_is_chosen_when_cold_and_when_warm() {
     let hog = Hog::start(HUGE);
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.choose(&Policy::default(), ALL);
+    let mut policy = Policy::default();
+    policy.spare(target::ancestry(&Root::system()));
+    chooser.choose(&policy, ALL);
     let cold = chooser.cost();
     assert!(cold.cheap >= cold.processes && cold.exact + cold.late >= 1, "{cold:?}");
     // On a busy machine a reading may be late.
@@ -104,7 +110,7 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     assert!(ours.is_none(), "{ours:?}");
 
     // When it is known what all have, few are read again.
-    chooser.refresh(&Policy::default(), Duration::from_secs(10));
+    chooser.refresh(&policy, Duration::from_secs(10));
     let mut entries = chooser.population.table.entries().iter();
     assert!(entries.all(|entry| entry.reading.is_some() || entry.gone));
     choose(&mut chooser, ALL, &[hog.pid]).unwrap();
@@ -121,12 +127,13 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     let [large, dead, middle, spared, small] = [140, 120, 100, 80, 60].map(Hog::start);
     let pids = [large.pid, dead.pid, middle.pid, spared.pid, small.pid];
     // Only so many are remembered, and others here may be as large.
-    let policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
+    let mut policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, large.pid);
     drop(dead);
-    chooser.examiner.ancestry.push(spared.pid);
+    policy.spare(vec![spared.pid]);
+    chooser.forget();
     let others = |chooser: &mut Chooser, cgroup: &[u8]| -> Vec<Pid> {
         let all = std::iter::from_fn(|| chooser.another(&policy, cgroup));
         all.filter(|other| pids.contains(&other.pid) && other.bytes >= 60 << 20)
@@ -217,7 +224,8 @@ fn a_malformed_proc_gets_no_process_chosen() {
     write("loadavg", b"0.00 0.00 0.00 1/1 -5\n");
     let status = fs::read("/proc/self/status").unwrap();
     let rollup = fs::read("/proc/self/smaps_rollup").unwrap();
-    let policy = Policy::default();
+    let mut policy = Policy::default();
+    policy.spare(vec![Pid::own()]);
     // Our own ID, and one that no process can have.
     for (pid, tgid) in [(Pid::own().get(), Pid::own().get()), (i32::MAX, i32::MAX), (77, 78)] {
         let text =

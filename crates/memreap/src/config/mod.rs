@@ -518,6 +518,18 @@ oom_score_adj = "< x"
         fs::write(&path, "[act]\nlow = 12\n").unwrap();
         let config = Config::load(Some(&path)).unwrap();
         assert_eq!((config.act.low, config.path.as_deref()), (share(12.0), Some(&*path)));
+        for pid in target::ancestry(&Root::system()) {
+            let verdict = config.policy.judge(&Subject {
+                pid,
+                comm: b"",
+                command_line: None,
+                uid: 0,
+                cgroup: b"",
+                oom_score_adj: 1000,
+                preference: OomPreference::None,
+            });
+            assert!(verdict.never, "{pid}");
+        }
         fs::write(&path, "[act]\nlow = 120\n").unwrap();
         assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("c.toml:2: act.low: 120 %"));
         assert!(Config::load(Some(dir.path())).is_err());
