@@ -56,7 +56,8 @@ impl Chooser {
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
         let readers = Readers::new(&scan)?;
         let hierarchy = Hierarchy::find(root).ok().flatten();
-        let groups = hierarchy.as_ref().and_then(|h| Groups::open(&h.path, h.controls("memory")));
+        let controlled = hierarchy.as_ref().filter(|h| h.controls("memory"));
+        let groups = controlled.and_then(|h| Groups::open(&h.path));
         Ok(Self {
             population: Population::new(max_processes),
             membership: Membership::new(groups, max_processes),

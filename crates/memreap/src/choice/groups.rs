@@ -8,14 +8,14 @@
 //! job that take memory come before a large process that does not, and memory that the members of a group
 //! share counts once.
 
-use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::MaybeUninit;
+use std::path::Path;
 
 use linux::cgroup::Cgroup;
 use linux::{Dir, Pid, scan};
 
-use super::cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES, is_below};
+use super::cgroup_path::{CgroupPath, is_below};
 use super::table::{Entry, Reading};
 use crate::policy::Verdict;
 
@@ -34,11 +34,9 @@ pub(super) fn hash(path: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The v2 hierarchy.
+/// The v2 hierarchy, with the memory controller.
 pub(super) struct Groups {
     root: Dir,
-    /// Whether memory is controlled in it.
-    memory: bool,
     /// The cgroups, each after the one above it.
     nodes: Vec<Node>,
     /// The hashes of their paths, in order.
@@ -90,15 +88,10 @@ impl Tally {
 }
 
 impl Groups {
-    pub(super) fn open(path: &std::path::Path, memory: bool) -> Option<Self> {
+    pub(super) fn open(path: &Path) -> Option<Self> {
         let root = Dir::open(path).ok()?;
         let (nodes, index) = (Vec::with_capacity(MAX_CGROUPS), Vec::with_capacity(MAX_CGROUPS));
-        Some(Self { root, memory, nodes, index })
-    }
-
-    /// Whether the memory controller is on.
-    pub(super) fn controlled(&self) -> bool {
-        self.memory
+        Some(Self { root, nodes, index })
     }
 
     /// Finds the cgroups at `start` and below again. What vanishes meanwhile is left out.
@@ -112,8 +105,9 @@ impl Groups {
         let mut next = 0;
         while next < self.nodes.len() {
             let above = u16::try_from(next).unwrap_or(NO_INDEX);
-            let dir = self.dir(&self.nodes[next].path);
-            self.nodes[next].memory = dir.as_ref().is_some_and(|dir| dir.has(c"memory.current"));
+            let cgroup = self.cgroup(&self.nodes[next].path);
+            let dir = cgroup.as_ref().map(Cgroup::dir);
+            self.nodes[next].memory = dir.is_some_and(|dir| dir.has(c"memory.current"));
             // A cgroup has some sixty files: listing one takes several times as long as asking.
             if let Some(dir) = dir.filter(|dir| !dir.is_leaf()) {
                 // When it cannot be listed to its end, the rest is left out.
@@ -188,18 +182,20 @@ impl Groups {
 
     /// All memory that it is charged for, and its swap.
     fn bound(&self, index: usize) -> Option<u64> {
-        let dir = self.dir(&self.nodes[index].path)?;
+        let cgroup = self.cgroup(&self.nodes[index].path)?;
+        let dir = cgroup.dir();
         let mut buffer = [0; 32];
         let charged = scan::size(dir.read(c"memory.current", &mut buffer).ok()?)?;
-        Some(charged.saturating_add(swap(&dir)))
+        Some(charged.saturating_add(swap(dir)))
     }
 
     /// Returns anonymous memory and swap in bytes, and whether memory.oom.group is set.
     pub(super) fn bytes(&self, index: usize, buffer: &mut [u8]) -> Option<(u64, bool)> {
-        let dir = self.dir(&self.nodes[index].path)?;
+        let cgroup = self.cgroup(&self.nodes[index].path)?;
+        let dir = cgroup.dir();
         let anon = scan::keyed(dir.read(c"memory.stat", buffer).ok()?, b"anon")?;
         let together = dir.read(c"memory.oom.group", buffer).ok() == Some(b"1\n");
-        Some((anon.saturating_add(swap(&dir)), together))
+        Some((anon.saturating_add(swap(dir)), together))
     }
 
     /// Calls `each` with every process in the cgroup and those below; `None` for one that is outside of
@@ -207,8 +203,8 @@ impl Groups {
     pub(super) fn members(&self, index: usize, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) -> bool {
         let path = &self.nodes[index].path;
         self.nodes.iter().filter(|dir| is_below(&dir.path, path)).all(|dir| {
-            let Some(dir) = self.dir(&dir.path) else { return false };
-            match dir.read(c"cgroup.procs", buffer) {
+            let Some(cgroup) = self.cgroup(&dir.path) else { return false };
+            match cgroup.dir().read(c"cgroup.procs", buffer) {
                 Ok(text) => {
                     scan::ids(text).for_each(&mut each);
                     true
@@ -223,8 +219,8 @@ impl Groups {
     pub(super) fn all_members(&self, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) {
         for dir in &self.nodes {
             // One that vanishes has no processes.
-            if let Some(dir) = self.dir(&dir.path)
-                && let Ok(text) = dir.read(c"cgroup.procs", buffer)
+            if let Some(cgroup) = self.cgroup(&dir.path)
+                && let Ok(text) = cgroup.dir().read(c"cgroup.procs", buffer)
             {
                 scan::ids(text).for_each(&mut each);
             }
@@ -234,15 +230,6 @@ impl Groups {
     /// Opens the cgroup with this path.
     pub(super) fn cgroup(&self, path: &[u8]) -> Option<Cgroup> {
         Cgroup::open(&self.root, path).ok()
-    }
-
-    /// Opens a cgroup's directory.
-    fn dir(&self, path: &[u8]) -> Option<Dir> {
-        let mut name = [0; MAX_CGROUP_PATH_BYTES + 2];
-        let path = path.strip_prefix(b"/").unwrap_or(path);
-        let path = if path.is_empty() { b"." } else { path };
-        name.get_mut(..path.len())?.copy_from_slice(path);
-        self.root.open_dir(CStr::from_bytes_until_nul(&name).ok()?).ok()
     }
 }
 
@@ -266,13 +253,12 @@ fn swap(dir: &Dir) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path as FilePath;
 
     use super::super::table::Counters;
     use super::*;
 
     /// A cgroup in a tree of files: anonymous memory, all memory and swap, in bytes.
-    fn cgroup(tree: &FilePath, path: &str, bytes: Option<(u64, u64, u64)>, procs: &str) {
+    fn cgroup(tree: &Path, path: &str, bytes: Option<(u64, u64, u64)>, procs: &str) {
         let dir = tree.join(path);
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("cgroup.procs"), procs).unwrap();
@@ -284,8 +270,8 @@ mod tests {
         }
     }
 
-    fn walked(tree: &FilePath) -> Groups {
-        let mut groups = Groups::open(tree, true).unwrap();
+    fn walked(tree: &Path) -> Groups {
+        let mut groups = Groups::open(tree).unwrap();
         groups.walk(b"", &mut vec![MaybeUninit::uninit(); 8192]);
         groups
     }

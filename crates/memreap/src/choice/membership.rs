@@ -16,6 +16,7 @@ const MAX_GROUP_MEMBERS: usize = 512;
 
 /// The cgroups, and the members of those that were listed last.
 pub(super) struct Membership {
+    /// `None` without the memory controller.
     pub(super) groups: Option<Groups>,
     /// When the cgroups were found.
     walked: Option<Instant>,
@@ -31,7 +32,6 @@ impl Membership {
     /// Finds the cgroups, unless that was done a short time ago.
     pub(super) fn find_cgroups(&mut self, examiner: &mut Examiner) {
         if let Some(groups) = &mut self.groups
-            && groups.controlled()
             && self.walked.is_none_or(|walked| walked.elapsed() > MAX_LIST_AGE)
         {
             groups.walk(b"", &mut examiner.names);

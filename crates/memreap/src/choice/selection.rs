@@ -231,7 +231,7 @@ impl Selection<'_> {
     /// Returns the leaf cgroup with the greatest score that may be killed as a whole, whether it always is
     /// (memory.oom.group), and the score.
     fn best_group(&mut self) -> Option<(u64, (usize, bool))> {
-        self.chooser.membership.groups.as_ref().filter(|groups| groups.controlled())?;
+        self.chooser.membership.groups.as_ref()?;
         // Whether a group may be killed depends on all that are in it.
         for index in 0..self.chooser.population.table.len() {
             if self.chooser.population.table.get(index).reading.is_none() {

@@ -396,7 +396,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
     let pids = [0, 1, 2].map(|i: usize| hogs[i].pid);
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.membership.groups = Groups::open(tree.path(), true);
+    chooser.membership.groups = Groups::open(tree.path());
     let by_cgroup = Scope::All { by_cgroup: true };
 
     // Together they have more than the one that is larger than each.
