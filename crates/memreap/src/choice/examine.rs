@@ -13,7 +13,7 @@ use linux::{Dir, Pid, Root};
 
 use super::cgroup_path::{self, CgroupPath};
 use super::groups;
-use super::readers::{Answer, MAX_COMMAND_LINE_BYTES, Readers};
+use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, Reading, SystemConstants};
 use crate::policy::{Policy, Subject, Verdict};
@@ -197,10 +197,7 @@ impl Examiner {
             if with_command_line {
                 let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
                 command_line =
-                    match self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line) {
-                        Answer::Read(len) => Some(&self.command_line[..len]),
-                        _ => None,
-                    };
+                    self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
                 reading.command_line_known = command_line.is_some();
             }
             reading.verdict = policy.judge(&Subject {
@@ -221,17 +218,10 @@ impl Examiner {
     /// Reads the beginning of a process's command line, if that can be had within a moment.
     pub(super) fn command_line(&mut self, pid: Pid) -> CommandLine {
         let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
-        match self.readers.command_line(pid, deadline, &mut self.command_line) {
-            Answer::Read(len) => {
-                let text = self.command_line[..len].trim_ascii_end();
-                let text = text.strip_suffix(b"\0").unwrap_or(text);
-                text.iter()
-                    .map(|b| if *b == 0 { b' ' } else { *b })
-                    .take(CommandLine::new().capacity())
-                    .collect()
-            }
-            _ => CommandLine::new(),
-        }
+        let text = self.readers.command_line(pid, deadline, &mut self.command_line).unwrap_or_default();
+        let text = text.trim_ascii_end();
+        let text = text.strip_suffix(b"\0").unwrap_or(text);
+        text.iter().map(|b| if *b == 0 { b' ' } else { *b }).take(CommandLine::new().capacity()).collect()
     }
 
     fn brief(&mut self, pid: Pid) -> Result<Brief, Failure> {

@@ -27,9 +27,9 @@ const STACK_BYTES: usize = 64 << 10;
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer<T> {
-    /// What was asked for.
-    Read(T),
+pub(super) enum Answer {
+    /// What comes back, in bytes, or the length of the text.
+    Read(u64),
     /// It could not be read.
     Failed(Failure),
     /// It was not read in time.
@@ -46,7 +46,7 @@ struct Reader {
 
 struct Request {
     state: State,
-    /// A command line that was read.
+    /// The text that was read.
     text: [u8; MAX_COMMAND_LINE_BYTES],
 }
 
@@ -61,18 +61,9 @@ enum State {
     /// Being read, but the caller has given up.
     Abandoned,
     /// Read.
-    Done(Result<Content, Failure>),
+    Done(Result<u64, Failure>),
     /// There will be no more requests.
     End,
-}
-
-/// What was read.
-#[derive(Clone, Copy)]
-enum Content {
-    /// What comes back, in bytes.
-    ComesBack(u64),
-    /// The length of the text.
-    Text(usize),
 }
 
 impl Readers {
@@ -85,42 +76,30 @@ impl Readers {
     }
 
     /// Reads exactly what comes back when a process dies, in bytes.
-    pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
-        self.ask(pid, File::SmapsRollup, deadline, |content, _| match content {
-            Content::ComesBack(bytes) => Some(bytes),
-            Content::Text(_) => None,
-        })
+    pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer {
+        self.ask(pid, File::SmapsRollup, deadline, &mut [])
     }
 
-    /// Reads the command line, cut at the length of `buffer`; returns its length.
-    pub(super) fn command_line(
+    /// Reads the command line, cut at the length of `buffer`; `None` when it cannot be read in time.
+    pub(super) fn command_line<'b>(
         &self,
         pid: Pid,
         deadline: Instant,
-        buffer: &mut [u8; MAX_COMMAND_LINE_BYTES],
-    ) -> Answer<usize> {
-        self.ask(pid, File::Cmdline, deadline, |content, text| match content {
-            Content::Text(len) => {
-                buffer[..len].copy_from_slice(&text[..len]);
-                Some(len)
-            }
-            Content::ComesBack(_) => None,
-        })
+        buffer: &'b mut [u8; MAX_COMMAND_LINE_BYTES],
+    ) -> Option<&'b [u8]> {
+        match self.ask(pid, File::Cmdline, deadline, buffer) {
+            Answer::Read(len) => buffer.get(..len as usize),
+            Answer::Failed(_) | Answer::Late => None,
+        }
     }
 
-    fn ask<T>(
-        &self,
-        pid: Pid,
-        file: File,
-        deadline: Instant,
-        take: impl FnOnce(Content, &[u8; MAX_COMMAND_LINE_BYTES]) -> Option<T>,
-    ) -> Answer<T> {
+    fn ask(&self, pid: Pid, file: File, deadline: Instant, text: &mut [u8]) -> Answer {
         let idle = self.0.iter().find_map(|reader| {
             let request = reader.lock();
             matches!(request.state, State::Idle).then_some((reader, request))
         });
         match idle {
-            Some((reader, request)) => reader.ask(request, pid, file, deadline, take),
+            Some((reader, request)) => reader.ask(request, pid, file, deadline, text),
             // All of them are stuck.
             None => Answer::Late,
         }
@@ -131,7 +110,7 @@ impl Readers {
     pub(super) fn rehearse(&self, deadline: Instant) {
         for reader in &self.0 {
             let request = reader.lock();
-            reader.ask(request, Pid::own(), File::SmapsRollup, deadline, |content, _| Some(content));
+            reader.ask(request, Pid::own(), File::SmapsRollup, deadline, &mut []);
         }
     }
 }
@@ -146,25 +125,22 @@ impl Drop for Readers {
 }
 
 impl Reader {
-    fn ask<T>(
+    fn ask(
         &self,
         mut request: MutexGuard<'_, Request>,
         pid: Pid,
         file: File,
         deadline: Instant,
-        take: impl FnOnce(Content, &[u8; MAX_COMMAND_LINE_BYTES]) -> Option<T>,
-    ) -> Answer<T> {
+        text: &mut [u8],
+    ) -> Answer {
         request.state = State::Asked(pid, file);
         self.changed.notify_all();
         loop {
             match request.state {
                 State::Done(result) => {
                     request.state = State::Idle;
-                    return match result {
-                        Ok(content) => take(content, &request.text)
-                            .map_or(Answer::Failed(Failure::Malformed), Answer::Read),
-                        Err(failure) => Answer::Failed(failure),
-                    };
+                    text.copy_from_slice(&request.text[..text.len()]);
+                    return result.map_or_else(Answer::Failed, Answer::Read);
                 }
                 State::Asked(..) | State::Reading => {}
                 State::Idle | State::Abandoned | State::End => return Answer::Late,
@@ -190,16 +166,14 @@ impl Reader {
         let worker = Arc::clone(&reader);
         prestarted::start("reader", STACK_BYTES, move || {
             leave_real_time();
-            worker.work(|pid, file, buffer| match file {
-                File::Cmdline => {
-                    scan.process(pid, file, buffer).map(|text| (Content::Text(text.len()), text))
+            worker.work(|pid, file, buffer| {
+                let text = scan.process(pid, file, buffer)?;
+                if file == File::Cmdline {
+                    return Ok(text.len() as u64);
                 }
-                _ => {
-                    let text = scan.process(pid, file, buffer)?;
-                    // The path is for the text of an error only.
-                    let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
-                    Ok((Content::ComesBack(rollup.comes_back()), &[]))
-                }
+                // The path is for the text of an error only.
+                let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
+                Ok(rollup.comes_back())
             });
         })?;
         Ok(reader)
@@ -210,10 +184,7 @@ impl Reader {
     }
 
     /// What a thread does: one request after the other.
-    fn work(
-        &self,
-        mut read: impl for<'b> FnMut(Pid, File, &'b mut [u8]) -> Result<(Content, &'b [u8]), Failure>,
-    ) {
+    fn work(&self, mut read: impl FnMut(Pid, File, &mut [u8]) -> Result<u64, Failure>) {
         let mut buffer = [0; MAX_COMMAND_LINE_BYTES];
         let mut request = self.lock();
         loop {
@@ -226,10 +197,8 @@ impl Reader {
                     request = self.lock();
                     match request.state {
                         State::Reading => {
-                            if let Ok((_, text)) = result {
-                                request.text[..text.len()].copy_from_slice(text);
-                            }
-                            request.state = State::Done(result.map(|(content, _)| content));
+                            request.text = buffer;
+                            request.state = State::Done(result);
                             self.changed.notify_all();
                         }
                         State::End => return,
@@ -273,8 +242,8 @@ mod tests {
             assert!(matches!(readers.comes_back(Pid::own(), soon()), Answer::Read(bytes) if bytes > 0));
         }
         let mut text = [0; MAX_COMMAND_LINE_BYTES];
-        let Answer::Read(len) = readers.command_line(Pid::own(), soon(), &mut text) else { panic!() };
-        assert_eq!(&text[..len], std::fs::read("/proc/self/cmdline").unwrap());
+        let read = readers.command_line(Pid::own(), soon(), &mut text).unwrap();
+        assert_eq!(read, std::fs::read("/proc/self/cmdline").unwrap());
         let none = Pid::new(i32::MAX).unwrap();
         assert_eq!(readers.comes_back(none, soon()), Answer::Failed(Failure::Gone));
     }
@@ -291,7 +260,7 @@ mod tests {
                     while pid.get() == 1 && stuck.load(Ordering::Acquire) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    Ok((Content::ComesBack(pid.get().unsigned_abs().into()), &[]))
+                    Ok(pid.get().unsigned_abs().into())
                 });
             });
         }
