@@ -12,7 +12,7 @@ use linux::scan::Scan;
 use linux::{Pid, PidFd, Root};
 
 use super::examine::Examiner;
-use super::groups::{Groups, MAX_CGROUPS};
+use super::groups::{Groups, MAX_NODES};
 use super::membership::Membership;
 use super::population::Population;
 use super::readers::Readers;
@@ -62,7 +62,7 @@ impl Chooser {
             population: Population::new(max_processes),
             membership: Membership::new(groups, max_processes),
             examiner: Examiner::new(root, scan, readers, hierarchy),
-            heap: BinaryHeap::with_capacity(max_processes.max(MAX_CGROUPS) + 1),
+            heap: BinaryHeap::with_capacity(max_processes.max(MAX_NODES) + 1),
             min_bytes: 0,
             considered: Vec::with_capacity(MAX_CONSIDERED),
         })

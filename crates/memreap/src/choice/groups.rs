@@ -20,7 +20,7 @@ use super::table::{Entry, Reading};
 use crate::policy::Verdict;
 
 /// The most cgroups that are known.
-pub(super) const MAX_CGROUPS: usize = 4000;
+pub(super) const MAX_NODES: usize = 4000;
 /// A group with a member whose memory counts by less than this is not killed. A shell counts for more: it is in
 /// every group that a user has started.
 const MIN_EXPENDABLE_FACTOR: f64 = 0.1;
@@ -90,7 +90,7 @@ impl Tally {
 impl Groups {
     pub(super) fn open(path: &Path) -> Option<Self> {
         let root = Dir::open(path).ok()?;
-        let (nodes, index) = (Vec::with_capacity(MAX_CGROUPS), Vec::with_capacity(MAX_CGROUPS));
+        let (nodes, index) = (Vec::with_capacity(MAX_NODES), Vec::with_capacity(MAX_NODES));
         Some(Self { root, nodes, index })
     }
 
@@ -116,7 +116,7 @@ impl Groups {
                     if directory && name != b"." && name != b".." {
                         let mut path = self.nodes[next].path.clone();
                         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name).is_ok();
-                        if fits && self.nodes.len() < MAX_CGROUPS {
+                        if fits && self.nodes.len() < MAX_NODES {
                             self.nodes.push(Node::new(path, above));
                         } else {
                             // Not a leaf, though what is below is not known.
@@ -126,15 +126,15 @@ impl Groups {
                     true
                 });
             }
-            let dir = &self.nodes[next];
-            if dir.memory && dir.above != NO_INDEX {
-                let above = usize::from(dir.above);
+            let node = &self.nodes[next];
+            if node.memory && node.above != NO_INDEX {
+                let above = usize::from(node.above);
                 self.nodes[above].memory_below = true;
             }
             next += 1;
         }
-        for (i, dir) in self.nodes.iter().enumerate() {
-            self.index.push((hash(dir.full()), u16::try_from(i).unwrap_or(NO_INDEX)));
+        for (i, node) in self.nodes.iter().enumerate() {
+            self.index.push((hash(node.full()), u16::try_from(i).unwrap_or(NO_INDEX)));
         }
         self.index.sort_unstable();
     }
@@ -144,20 +144,20 @@ impl Groups {
         let at = self.index.binary_search_by_key(&cgroup, |(hash, _)| *hash).ok()?;
         let mut index = self.index[at].1;
         loop {
-            let dir = self.nodes.get(usize::from(index))?;
-            if dir.memory {
+            let node = self.nodes.get(usize::from(index))?;
+            if node.memory {
                 // Not the root: that is no group.
-                let leaf = !dir.memory_below && !dir.path.is_empty();
+                let leaf = !node.memory_below && !node.path.is_empty();
                 return leaf.then_some(usize::from(index));
             }
-            index = dir.above;
+            index = node.above;
         }
     }
 
     /// Counts all processes as members of their leaves.
     pub(super) fn tally(&mut self, entries: &[Entry]) {
-        for dir in &mut self.nodes {
-            dir.tally = Tally::EMPTY;
+        for node in &mut self.nodes {
+            node.tally = Tally::EMPTY;
         }
         for entry in entries.iter().filter(|entry| !entry.gone) {
             if let Some(reading) = &entry.reading
@@ -171,11 +171,11 @@ impl Groups {
     /// Calls `each` with the groups that may be killed, an upper bound of what they hold in bytes, and what
     /// the policy says.
     pub(super) fn expendable(&self, mut each: impl FnMut(usize, u64, &Verdict)) {
-        for (i, dir) in self.nodes.iter().enumerate() {
-            if dir.tally.expendable()
+        for (i, node) in self.nodes.iter().enumerate() {
+            if node.tally.expendable()
                 && let Some(bytes) = self.bound(i)
             {
-                each(i, bytes, &dir.tally.verdict);
+                each(i, bytes, &node.tally.verdict);
             }
         }
     }
@@ -202,8 +202,8 @@ impl Groups {
     /// our PID namespace. False when not all of them could be told.
     pub(super) fn members(&self, index: usize, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) -> bool {
         let path = &self.nodes[index].path;
-        self.nodes.iter().filter(|dir| is_below(&dir.path, path)).all(|dir| {
-            let Some(cgroup) = self.cgroup(&dir.path) else { return false };
+        self.nodes.iter().filter(|node| is_below(&node.path, path)).all(|node| {
+            let Some(cgroup) = self.cgroup(&node.path) else { return false };
             match cgroup.dir().read(c"cgroup.procs", buffer) {
                 Ok(text) => {
                     scan::ids(text).for_each(&mut each);
@@ -217,9 +217,9 @@ impl Groups {
     /// Calls `each` with every process that is in one of the cgroups that were found; `None` for one that is
     /// outside of our PID namespace.
     pub(super) fn all_members(&self, buffer: &mut [u8], mut each: impl FnMut(Option<Pid>)) {
-        for dir in &self.nodes {
+        for node in &self.nodes {
             // One that vanishes has no processes.
-            if let Some(cgroup) = self.cgroup(&dir.path)
+            if let Some(cgroup) = self.cgroup(&node.path)
                 && let Ok(text) = cgroup.dir().read(c"cgroup.procs", buffer)
             {
                 scan::ids(text).for_each(&mut each);
@@ -314,11 +314,11 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         cgroup(tree.path(), "a", Some((1, 1, 1)), "");
         cgroup(tree.path(), &format!("a/{}", "x".repeat(255)), Some((1, 1, 1)), "");
-        for i in 0..MAX_CGROUPS {
+        for i in 0..MAX_NODES {
             fs::create_dir(tree.path().join(i.to_string())).unwrap();
         }
         let groups = walked(tree.path());
-        assert_eq!((groups.nodes.len(), groups.nodes.capacity()), (MAX_CGROUPS, MAX_CGROUPS));
+        assert_eq!((groups.nodes.len(), groups.nodes.capacity()), (MAX_NODES, MAX_NODES));
         // What is below has a path that is too long: so it is no leaf.
         assert_eq!(leaf(&groups, "/a"), None);
     }

@@ -59,7 +59,7 @@ pub struct Choice {
     pub cgroup: CgroupPath,
     /// What comes back when it dies, in bytes.
     pub bytes: u64,
-    /// `bytes` is exact; else it is the upper bound.
+    /// `bytes` is exact; else it is a guess, which shared memory makes too large or too small.
     pub exact: bool,
     /// The size of its address space, in bytes.
     pub vm_size: u64,

@@ -19,7 +19,8 @@ use super::result::{Choice, CommandLine, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
-/// How long a caller waits. A choice among a thousand processes takes a tenth of that.
+/// How long a caller waits, and as long before that for a refresh to end. A choice among a thousand processes
+/// takes a tenth of that.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How long it may take when nothing is short.
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
