@@ -227,6 +227,11 @@ impl Groups {
         }
     }
 
+    /// Opens the leaf that counts the memory of the processes in a cgroup.
+    pub(super) fn open_leaf(&self, cgroup: u64) -> Option<Cgroup> {
+        self.cgroup(&self.nodes[self.leaf(cgroup)?].path)
+    }
+
     /// Opens the cgroup with this path.
     pub(super) fn cgroup(&self, path: &[u8]) -> Option<Cgroup> {
         Cgroup::open(&self.root, path).ok()

@@ -160,9 +160,11 @@ impl Chooser {
         let (_, found) = best?;
         let group = selection.describe_group(&found);
         let leaf = group.filter(|group| group.expendable && group.processes > 1).and_then(|_| {
-            let cgroup = self.membership.groups.as_ref()?.cgroup(&found.cgroup)?;
+            let groups = self.membership.groups.as_ref()?;
             // It may be another one with that path by now.
-            (cgroup.contains(found.pid) == Ok(true)).then_some(cgroup)
+            let is_in = groups.cgroup(&found.cgroup)?.contains(found.pid) == Ok(true);
+            // All of what counts its memory, which the process may be below.
+            groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
         });
         Some((found, group, leaf))
     }

@@ -376,6 +376,38 @@ impl Drop for RealGroup {
 }
 
 #[test]
+fn a_group_is_killed_where_its_memory_is_counted() {
+    let name = format!("memreap-test-whole-{}", Pid::own());
+    let (Some(_above), Some(real)) = (RealGroup::new(&name), RealGroup::new(&format!("{name}/inner"))) else {
+        eprintln!("skipped: cgroups cannot be made here");
+        return;
+    };
+    let hogs = [Hog::start(HUGE), Hog::start(HUGE)];
+    hogs.iter().for_each(|hog| real.put(hog));
+    // The numbers are made up, as not every hierarchy has these files. The inner one has none.
+    let tree = tempfile::tempdir().unwrap();
+    let group = tree.path().join(&name);
+    fs::create_dir_all(group.join("inner")).unwrap();
+    let members = format!("{}\n{}\n", hogs[0].pid, hogs[1].pid);
+    let bytes = 4000_u64 << 20;
+    for (file, text) in [
+        ("memory.stat", format!("anon {bytes}\n")),
+        ("memory.current", format!("{bytes}\n")),
+        ("memory.oom.group", "1\n".to_owned()),
+        ("cgroup.procs", String::new()),
+        ("inner/cgroup.procs", members),
+    ] {
+        fs::write(group.join(file), text).unwrap();
+    }
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.membership.groups = Groups::open(tree.path());
+    let choice = choose(&mut chooser, Scope::All { by_cgroup: true }, &[hogs[0].pid, hogs[1].pid]).unwrap();
+    assert_eq!(choice.cgroup[..], *format!("/{name}/inner").as_bytes());
+    assert_eq!(choice.group, Some(Group { bytes, processes: 2, expendable: true, oom_group: true }));
+    assert!(choice.leaf.unwrap().dir().has(c"memory.oom.group"));
+}
+
+#[test]
 fn a_group_counts_when_all_of_it_may_be_killed() {
     let name = format!("memreap-test-{}", Pid::own());
     let Some(real) = RealGroup::new(&name) else {
