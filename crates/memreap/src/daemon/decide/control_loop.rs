@@ -273,7 +273,7 @@ impl<V> MemoryState<V> {
                         self.state = State::Watching { from: now + SETTLE_TIME };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
-                    if sample.available >= self.governor.relief_level() {
+                    if !self.governor.is_low() {
                         // It did what it was asked for, or another process exited: it may live.
                         continue;
                     }

@@ -204,7 +204,8 @@ impl Governor {
         self.outlook.headroom < self.critical_headroom().saturating_add(self.growth(time))
     }
 
-    fn is_low(&self) -> bool {
+    /// Whether memory is short.
+    pub fn is_low(&self) -> bool {
         self.outlook.available < self.low_level()
     }
 
