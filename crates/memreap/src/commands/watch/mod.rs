@@ -142,7 +142,7 @@ impl Watcher {
                 .map_err(|e| format!("{} cannot be read: {e}", linux::escape(path))),
             None => Ok(Vec::new()),
         };
-        let sample = self.memory.sample(self.began.elapsed(), &mut self.buffer[..])?;
+        let sample = self.memory.sample(self.began, &mut self.buffer[..])?;
         let pressure = match Pressure::read(&self.root) {
             Ok(pressure) => Some(pressure),
             Err(e) if e.is_unsupported() => None,

@@ -357,11 +357,11 @@ impl Governor {
     }
 }
 
-/// Returns the share of the time between two samples in which some tasks stalled, and in which all did; `None`
-/// without PSI.
+/// Returns the least share of the time between two samples in which some tasks stalled, and in which all did;
+/// `None` without PSI.
 fn stall_percent(then: &Sample, now: &Sample) -> Option<[f64; 2]> {
     let (sums, before) = (now.stalled?, then.stalled?);
-    let span = (now.at - then.at).as_secs_f64();
+    let span = (now.at + now.stalled_within - then.at).as_secs_f64();
     let share = |which: usize| {
         let stalled = sums[which].saturating_sub(before[which]).as_secs_f64();
         (stalled / span * 100.0).min(100.0)

@@ -28,6 +28,9 @@ pub struct Sample {
     /// PSI's totals since boot: the time in which some task stalled for memory, and in which all did; `None`
     /// without PSI.
     pub stalled: Option<[Duration; 2]>,
+    /// How long after `at` these were read at the latest. Whoever reads can be kept from it, even in real time: a virtual
+    /// machine by its host.
+    pub stalled_within: Duration,
 }
 
 impl Sample {

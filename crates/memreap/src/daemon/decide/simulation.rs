@@ -762,6 +762,24 @@ fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
 }
 
 #[test]
+fn stalls_are_not_seen_where_only_the_reading_was_late() {
+    // Tasks stall for 90 % of the time. After one sample in ten, the hypervisor took the CPU away for 60 ms before PSI
+    // was read: that is from later than it seems, and the next sample from sooner after it.
+    let first = |percent: f64| {
+        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        governor.pressure_reported(Duration::ZERO);
+        let late = |tick| Duration::from_millis(if tick % 10 == 5 { 60 } else { 0 });
+        let samples = stalling(S / 10, 8).zip(0..).map(|(sample, tick)| {
+            let stalled = Some([(sample.at + late(tick)).mul_f64(percent / 100.0); 2]);
+            Sample { stalled, stalled_within: late(tick), ..sample }
+        });
+        first_kill_by(governor, samples)
+    };
+    assert_eq!(first(90.0), None);
+    assert!(first(100.0).is_some());
+}
+
+#[test]
 fn stalls_are_seen_however_often_memory_is_sampled() {
     // Each request for metrics is a reason to sample.
     for every in [100, 10, 2, 1].map(Duration::from_millis) {

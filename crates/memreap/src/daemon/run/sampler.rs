@@ -3,7 +3,7 @@
 //! opens nothing, allocates nothing and does not wait.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::Instant;
 
 use linux::cgroup::{self, Hierarchy, MemoryStat};
 use linux::meminfo::MemInfo;
@@ -71,17 +71,17 @@ impl Machine {
         self.meminfo.parse(buffer, MemInfo::parse).ok()
     }
 
-    fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+    fn sample(&self, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
+        let stalls = stalls(self.pressure.as_ref(), clock, buffer)?;
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
         Ok(Sample {
-            at,
             total: info.total,
             is_limit: false,
             available: info.available,
             free: info.free,
             swap_total: info.swap_total,
             swap_free: info.swap_free,
-            stalled: stalled(self.pressure.as_ref(), buffer)?,
+            ..stalls
         })
     }
 }
@@ -124,7 +124,8 @@ impl Limited {
         }))
     }
 
-    fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+    fn sample(&self, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
+        let stalls = stalls(self.pressure.as_ref(), clock, buffer)?;
         let machine = self.meminfo.parse(buffer, MemInfo::parse)?;
         let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(machine.total);
         let current = self.current.parse(buffer, cgroup::amount)?;
@@ -138,28 +139,26 @@ impl Limited {
         // As the kernel estimates MemAvailable: half of the page cache is in use.
         let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
         Ok(Sample {
-            at,
             total: limit,
             is_limit: true,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
             free: limit.saturating_sub(current),
             // What is swapped out is not charged to this limit, wherever it goes.
             swap_free,
-            stalled: stalled(self.pressure.as_ref(), buffer)?,
-            ..Sample::default()
+            ..stalls
         })
     }
 }
 
 impl Memory {
-    /// Takes a sample.
+    /// Takes a sample, at the time since `clock`.
     ///
     /// # Errors
     /// When a file cannot be read (ENODEV for a cgroup that is gone) or is malformed.
-    pub fn sample(&self, at: Duration, buffer: &mut [u8]) -> linux::Result<Sample> {
+    pub fn sample(&self, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
         match self {
-            Self::Machine(machine) => machine.sample(at, buffer),
-            Self::Limited(limited) => limited.sample(at, buffer),
+            Self::Machine(machine) => machine.sample(clock, buffer),
+            Self::Limited(limited) => limited.sample(clock, buffer),
         }
     }
 
@@ -179,7 +178,7 @@ pub(super) fn fit_to_machine(config: &mut Config, memory: &Memory) {
     config.act.early_reclaim = matches!(factor, Ok(Some(f)) if f >= EARLY_WATERMARK_SCALE_FACTOR);
     if let Memory::Limited(_) = memory {
         let mut buffer = buffer();
-        if let Ok(sample) = memory.sample(Duration::ZERO, &mut buffer[..]) {
+        if let Ok(sample) = memory.sample(Instant::now(), &mut buffer[..]) {
             config.policy.set_total(sample.total);
         }
     }
@@ -197,13 +196,16 @@ fn pressure(path: &Path) -> linux::Result<Option<Source>> {
     }
 }
 
-fn stalled(pressure: Option<&Source>, buffer: &mut [u8]) -> linux::Result<Option<[Duration; 2]>> {
-    match pressure.map(|source| source.parse(buffer, Pressure::parse)) {
-        Some(Ok(pressure)) => Ok(pressure.full.map(|full| [pressure.some.total, full.total])),
-        Some(Err(e)) if !e.is_unsupported() => Err(e),
+/// The part of a sample that is about stalls, and when it was taken.
+fn stalls(pressure: Option<&Source>, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
+    let at = clock.elapsed();
+    let stalled = match pressure.map(|source| source.parse(buffer, Pressure::parse)) {
+        Some(Ok(pressure)) => pressure.full.map(|full| [pressure.some.total, full.total]),
+        Some(Err(e)) if !e.is_unsupported() => return Err(e),
         // Not there, or switched off since (cgroup.pressure).
-        _ => Ok(None),
-    }
+        _ => None,
+    };
+    Ok(Sample { at, stalled, stalled_within: clock.elapsed() - at, ..Sample::default() })
 }
 
 #[cfg(test)]
@@ -240,7 +242,7 @@ mod tests {
         let limited = open(&(800 * MIB).to_string()).unwrap();
         for (limit, total) in [("1073741824", 1024), ("838860800", 800), ("max", 4096)] {
             write("memory.max", format!("{limit}\n"));
-            let sample = limited.sample(Duration::ZERO, &mut [0; 512]).unwrap();
+            let sample = limited.sample(Instant::now(), &mut [0; 512]).unwrap();
             assert_eq!((sample.total, sample.available), (total * MIB, (total - 700) * MIB), "{limit}");
         }
         // A cgroup without a limit for swap has the machine's, and no more than there is.
@@ -248,7 +250,7 @@ mod tests {
             has(4096 << 10, of_machine << 10);
             write("memory.swap.max", format!("{max}\n"));
             write("memory.swap.current", "0\n".to_owned());
-            let sample = open("838860800").unwrap().sample(Duration::ZERO, &mut [0; 512]).unwrap();
+            let sample = open("838860800").unwrap().sample(Instant::now(), &mut [0; 512]).unwrap();
             assert_eq!(sample.swap_free, free * MIB, "{max} {of_machine}");
         }
         // The machine's memory runs out first, and there may be more of it later.

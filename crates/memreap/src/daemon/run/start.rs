@@ -5,7 +5,7 @@
 //! afterwards nothing is, except to read a new configuration.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
@@ -126,7 +126,7 @@ fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
     let machine = Memory::Machine(Machine::open(root)?);
     let mut buffer = sampler::buffer();
     // That it can be read.
-    machine.sample(Duration::ZERO, &mut buffer[..])?;
+    machine.sample(Instant::now(), &mut buffer[..])?;
     if let Some(hierarchy) = hierarchy
         && let Some(limited) = Limited::open(root, hierarchy, Path::new("/"), &mut buffer[..])?
     {

@@ -174,8 +174,8 @@ impl System {
     /// Finds cgroups that are close to their limit, and watches them from then on.
     pub fn find_limits(&mut self, hierarchy: &Hierarchy) {
         let Some(root) = self.cgroups.as_ref() else { return };
-        let now = self.began.elapsed();
-        self.searched = Some(now);
+        let began = self.began;
+        self.searched = Some(began.elapsed());
         let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
         let act = &self.config.act;
         let mut left_out = false;
@@ -188,7 +188,7 @@ impl System {
             let short =
                 Limited::open(&Root::system(), hierarchy, path, &mut buffer[..]).and_then(|limited| {
                     let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
-                    let sample = memory.sample(now, &mut buffer[..])?;
+                    let sample = memory.sample(began, &mut buffer[..])?;
                     Ok((sample.available < act.relief(sample.total)).then_some(memory))
                 });
             match short {
@@ -277,8 +277,7 @@ impl World for System {
     }
 
     fn sample(&mut self, memory: usize) -> Option<Sample> {
-        let at = self.began.elapsed();
-        match self.memories.get(memory)?.sample(at, &mut self.buffer[..]) {
+        match self.memories.get(memory)?.sample(self.began, &mut self.buffer[..]) {
             Ok(sample) => {
                 self.samples[memory] = sample;
                 Some(sample)
@@ -516,8 +515,7 @@ impl World for System {
         if ending == Ending::Late || unseen {
             record.took = killed.at.elapsed();
         }
-        let now =
-            self.memories.get(memory).and_then(|m| m.sample(self.began.elapsed(), &mut self.buffer[..]).ok());
+        let now = self.memories.get(memory).and_then(|m| m.sample(self.began, &mut self.buffer[..]).ok());
         // Of a cgroup that was removed, the last sample.
         record.available[1] = now.unwrap_or(self.samples[memory]).available;
         self.notifier.killed(record);
