@@ -330,6 +330,9 @@ static void prepare_run(struct page_runs *runs, const struct page_run *run)
 	add_run(runs, zone, start, end);
 }
 
+/* The page allocator counts no more freed pages than the latter. */
+#define PCP_SHARE_BATCHES	MIN(4, 1 << CONFIG_PCP_BATCH_SCALE_MAX)
+
 /*
  * Should this CPU's list get more pages? The next process finds there what a
  * small one leaves. What a large one leaves would only pass through, in several
@@ -340,7 +343,8 @@ static bool pcp_wants_pages(struct zone *zone)
 {
 	struct per_cpu_pages *pcp = raw_cpu_ptr(zone->per_cpu_pageset);
 
-	return READ_ONCE(pcp->free_count) < 4 * READ_ONCE(pcp->batch);
+	return READ_ONCE(pcp->free_count) <
+	       PCP_SHARE_BATCHES * READ_ONCE(pcp->batch);
 }
 
 /* Frees folios, those in runs at the latest when @runs are freed. */

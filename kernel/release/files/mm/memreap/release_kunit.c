@@ -254,6 +254,49 @@ static void release_test_all_come_back(struct kunit *test)
 	KUNIT_EXPECT_LE(test, after, before + NR_CHUNKS * CHUNK_PAGES * 9 / 8);
 }
 
+/*
+ * Of a large process, the per-CPU list gets few pages, whatever the limit is up
+ * to which the page allocator counts what it frees.
+ */
+static void release_test_list_share(struct kunit *test)
+{
+	unsigned int batch, order, nr, kept;
+	struct encoded_page **entries;
+	struct per_cpu_pages *pcp;
+	struct page *pages;
+	int before, after;
+
+	pages = alloc_chunk(test);
+	batch = READ_ONCE(raw_cpu_ptr(page_zone(pages)->per_cpu_pageset)->batch);
+	for (unsigned int i = 0; i < CHUNK_PAGES; i++)
+		__free_page(pages + i);
+	nr = 16 * batch;
+	/* What it may get, and the rest of a pass. */
+	kept = 4 * batch + 128;
+	if (nr < kept + kept / 4)
+		kunit_skip(test, "too little memory per CPU");
+
+	order = order_base_2(nr);
+	entries = kunit_kcalloc(test, nr, sizeof(*entries), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, entries);
+	pages = alloc_pages(GFP_HIGHUSER_MOVABLE, order);
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	split_page(pages, order);
+	for (unsigned int i = nr; i < BIT(order); i++)
+		__free_page(pages + i);
+	for (unsigned int i = 0; i < nr; i++)
+		entries[i] = encode_page(pages + i, 0);
+	drain_all_pages(NULL);
+
+	migrate_disable();
+	pcp = this_cpu_ptr(page_zone(pages)->per_cpu_pageset);
+	before = READ_ONCE(pcp->count);
+	memreap_release_pages(entries, nr);
+	after = READ_ONCE(pcp->count);
+	migrate_enable();
+	KUNIT_EXPECT_LE(test, after - before, (int)kept);
+}
+
 /* Pages that others use, or that must not be used again, interrupt a run. */
 static void release_test_kept(struct kunit *test)
 {
@@ -326,6 +369,7 @@ static struct kunit_case release_test_cases[] = {
 	KUNIT_CASE(release_test_blocks),
 	KUNIT_CASE(release_test_add),
 	KUNIT_CASE(release_test_all_come_back),
+	KUNIT_CASE(release_test_list_share),
 	KUNIT_CASE(release_test_kept),
 	KUNIT_CASE(release_test_large),
 	{}
