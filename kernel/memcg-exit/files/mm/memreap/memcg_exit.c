@@ -47,7 +47,8 @@ static bool has_reserve(struct page_counter *counter, unsigned long nr_pages)
  * @memsw: counts its memory and swap together in cgroup v1, else NULL
  * @nr_pages: how much is to be charged to them and to all above them
  *
- * Others charge at the same time: each CPU may exceed this by @nr_pages.
+ * Nothing is reserved: each task between this and its charge, which may be
+ * preempted there, may exceed it by what it charges.
  */
 bool memreap_memcg_has_reserve(struct page_counter *memory,
 			       struct page_counter *memsw,
