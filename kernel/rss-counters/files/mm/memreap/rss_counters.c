@@ -107,4 +107,3 @@ void mm_counter_add(struct mm_struct *mm, int member, long value)
 	else
 		percpu_counter_tree_add(&mm->rss_stat[member], value);
 }
-EXPORT_SYMBOL_GPL(mm_counter_add);
