@@ -71,7 +71,6 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * @failed: an MMU notifier refused a part
  * @pace: how to share the CPU, or NULL
  * @tlb: gathers the pages of the span being worked on
- * @freed: pages that @tlb has freed
  * @stat: what the tracepoint reports
  */
 struct reaper {
@@ -84,7 +83,6 @@ struct reaper {
 	bool failed;
 	struct reap_pace *pace;
 	struct mmu_gather tlb;
-	unsigned long freed;
 	struct memreap_reap_stat stat;
 };
 
@@ -225,7 +223,6 @@ static bool next_piece(struct reaper *r, struct reap_span *span,
 static void begin_gather(struct reaper *r)
 {
 	tlb_gather_mmu(&r->tlb, r->mm);
-	r->freed = 0;
 }
 
 static void end_gather(struct reaper *r)
@@ -252,10 +249,8 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
 	mmu_notifier_invalidate_range_end(&range);
 
-	if (r->tlb.gathered - r->freed >= REAP_FLUSH_PAGES) {
+	if (r->tlb.gathered - r->tlb.freed >= REAP_FLUSH_PAGES)
 		tlb_flush_mmu(&r->tlb);
-		r->freed = r->tlb.gathered;
-	}
 }
 
 /*

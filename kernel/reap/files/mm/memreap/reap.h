@@ -6,8 +6,12 @@
 #include <linux/build_bug.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
+#include <linux/sched.h>
 #include <linux/sched/coredump.h>
+#include <linux/sizes.h>
 #include <linux/types.h>
+
+#include <asm/tlb.h>
 
 /*
  * In mm->flags, between those of core dumps and the others: a task waits for
@@ -49,6 +53,19 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 				       BIT(MMF_MEMREAP_HURRY));
 }
 
+/*
+ * In exit_mmap(), between two page tables: frees what was gathered if that is
+ * much, huge pages included, or before the CPU is given up.
+ */
+static inline void memreap_reap_exit_flush(struct mmu_gather *tlb)
+{
+	if (tlb->fullmm &&
+	    (need_resched() ||
+	     tlb->gathered - tlb->freed >= SZ_2M / PAGE_SIZE) &&
+	    memreap_reap_hurry(tlb->mm))
+		tlb_flush_mmu(tlb);
+}
+
 bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 		     unsigned long *pages, struct reap_pace *pace);
 unsigned int memreap_reap_pause(struct reap_pace *pace);
@@ -63,6 +80,10 @@ static inline bool memreap_reap_enabled(void)
 static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 {
 	return false;
+}
+
+static inline void memreap_reap_exit_flush(struct mmu_gather *tlb)
+{
 }
 
 static inline bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep,

@@ -16,6 +16,7 @@
 
 #include <trace/events/memreap_reap.h>
 
+#include "../internal.h"
 #include "reap.h"
 
 /* At least the unit of claims, and a multiple of it. */
@@ -209,7 +210,57 @@ static void sparse(struct kunit *test)
 	space_end(space);
 }
 
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+/*
+ * An exit that others wait for keeps no more than a page table's worth, huge
+ * pages included.
+ */
+static void huge_pages_are_not_kept(struct kunit *test)
+{
+	struct space *space = space_begin(test, SIZE, SIZE);
+	unsigned long addr = ALIGN(space->addr + 1, HPAGE_PMD_SIZE);
+	unsigned long end = space->addr + SIZE;
+	struct mm_struct *mm = space->mm;
+	struct vm_area_struct *vma;
+	struct mmu_gather tlb;
+	bool enabled;
+
+	mmap_write_lock(mm);
+	vma = vma_lookup(mm, addr);
+	if (vma)
+		vm_flags_set(vma, VM_HUGEPAGE);
+	mmap_write_unlock(mm);
+	KUNIT_ASSERT_NOT_NULL(test, vma);
+	enabled = test_and_set_bit(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG,
+				   &transparent_hugepage_flags);
+	for (unsigned long at = addr; at < end; at += HPAGE_PMD_SIZE)
+		KUNIT_EXPECT_EQ(test, put_user(1, (int __user *)at), 0);
+	if (!enabled)
+		clear_bit(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG,
+			  &transparent_hugepage_flags);
+	if (anon_pages(space) < 2 * HPAGE_PMD_NR) {
+		space_end(space);
+		kunit_skip(test, "no huge pages");
+	}
+
+	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	mmap_read_lock(mm);
+	tlb_gather_mmu_fullmm(&tlb, mm);
+	unmap_page_range(&tlb, vma, vma->vm_start, vma->vm_end, NULL);
+	KUNIT_EXPECT_GE(test, tlb.gathered, 2 * HPAGE_PMD_NR);
+	KUNIT_EXPECT_LE(test, tlb.gathered - tlb.freed, HPAGE_PMD_NR);
+	tlb_finish_mmu(&tlb);
+	mmap_read_unlock(mm);
+	clear_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
+	space_end(space);
+}
+#endif
+
 static struct kunit_case reap_test_cases[] = {
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+	KUNIT_CASE(huge_pages_are_not_kept),
+#endif
 	KUNIT_CASE(skip_is_not_exit),
 	KUNIT_CASE_PARAM(claims_of_others, all_gen_params),
 	KUNIT_CASE(notifier_refuses),
