@@ -168,6 +168,11 @@ static enum expedite_outcome expedite_try(struct memreap_expedite *e,
 	 */
 	if (!mtree_empty(&mm->mm_mt))
 		outcome = find_obstacle(e);
+	/* A reaper sets MMF_UNSTABLE, which does the same. */
+	if (outcome == EXPEDITE_SHARED)
+		clear_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	else if (outcome == EXPEDITE_FUTEX)
+		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	if (outcome == EXPEDITE_FREED &&
 	    !memreap_reap_mm(mm, false, &locked, &e->freed, pace))
 		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;
@@ -236,7 +241,12 @@ static void expedite_request(struct mm_struct *mm, struct task_struct *victim,
 	    test_and_set_bit(EXPEDITE_REQUESTED, &e->flags))
 		return;
 
-	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	/*
+	 * The victim may exit before a worker starts. Other users of its memory
+	 * may live on, and must not pay for it: then a worker finds out.
+	 */
+	if (atomic_read(&mm->mm_users) <= READ_ONCE(victim->signal->nr_threads))
+		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	mmgrab(mm);
 	e->mm = mm;
 	e->victim = get_task_struct(victim);

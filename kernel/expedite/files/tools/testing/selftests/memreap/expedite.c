@@ -1048,6 +1048,10 @@ TEST_F_TIMEOUT(kill, child_of_vfork, LIMIT)
 	EXPECT_EQ(victim_check(&victim), GOOD);
 	EXPECT_EQ(s->spoiled, 0);
 	close(child.pidfd);
+	/* Nor does it have the flag when it exits. */
+	ASSERT_TRUE(trace_exit(victim.pid));
+	victim_end(&victim);
+	EXPECT_NO_HURRY();
 }
 
 TEST_HARNESS_MAIN

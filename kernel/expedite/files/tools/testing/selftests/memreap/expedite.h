@@ -146,7 +146,8 @@ static inline bool never_queued(pid_t pid)
 /**
  * struct exit_told - how a process freed its own memory
  * @freed: pages
- * @early: of these, those freed before it unmapped the last one
+ * @early: of these, those freed before it had unmapped most of SIZE; a shared
+ *         page that is unmapped later may have all freed before the last one
  */
 struct exit_told {
 	unsigned long freed;
@@ -168,17 +169,23 @@ static inline bool trace_exit(pid_t pid)
 /* About a process with one thread that exited, see trace_exit(). */
 static inline void exit_told(struct exit_told *told)
 {
-	char line[512];
+	char line[512], *at;
+	unsigned long left;
+	bool most = false;
 	FILE *f;
 
 	memset(told, 0, sizeof(*told));
 	f = fopen(INSTANCE "/trace", "re");
 	while (f && fgets(line, sizeof(line), f)) {
-		if (strstr(line, " mm_page_free_batched: "))
+		if (strstr(line, " mm_page_free_batched: ")) {
 			told->freed++;
-		else if (strstr(line, " rss_stat: ") &&
-			 strstr(line, "type=MM_ANONPAGES"))
-			told->early = told->freed;
+			told->early += !most;
+			continue;
+		}
+		at = strstr(line, "type=MM_ANONPAGES");
+		if (at && sscanf(at, "%*s size=%lu", &left) == 1 &&
+		    left < SIZE / 4)
+			most = true;
 	}
 	if (f)
 		fclose(f);
