@@ -553,7 +553,8 @@ MODULE_PARM_DESC(expedite, "Kills can start the reclaim (default: Y)");
 
 /*
  * Half of the CPUs: the tasks that wait for the memory need to run, too, and
- * the dying processes free memory themselves.
+ * the dying processes free memory themselves. Without a lower minimum, each
+ * NUMA node would have that many workers.
  */
 static int __init expedite_init(void)
 {
@@ -567,6 +568,7 @@ static int __init expedite_init(void)
 		static_branch_disable(&memreap_expedite_key);
 		return -ENOMEM;
 	}
+	workqueue_set_min_active(expedite_wq, 1);
 	register_sysctl_init("vm", expedite_sysctls);
 
 	return 0;
