@@ -22,6 +22,7 @@
 #include <linux/shrinker.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
+#include <linux/swap_slots.h>
 #include <linux/swapops.h>
 #include <linux/timekeeping.h>
 #include <linux/workqueue.h>
@@ -176,7 +177,9 @@ static bool mm_dies(struct mm_struct *mm)
  * to free for each of them, or if no two of them are neighbours: then they cost
  * little, or as much as in the stock code. What zswap stores is charged to a
  * cgroup, which may be at its limit. What is on a device that is being turned
- * off must not wait; if swapoff starts right now, it flushes this.
+ * off must not wait; if swapoff starts right now, it flushes this. While any
+ * device is turned off, readahead waits for slots that are marked as in the slot
+ * cache, as that is disabled.
  */
 static bool pays(struct swap_info_struct *si, unsigned int nr,
 		 unsigned int pages)
@@ -184,7 +187,8 @@ static bool pays(struct swap_info_struct *si, unsigned int nr,
 	/* They may change at any time, as soon as this returns. */
 	unsigned long flags = data_race(si->flags);
 
-	return (flags & SWP_WRITEOK) && (flags & SWP_BLKDEV) &&
+	return READ_ONCE(swap_slot_cache_enabled) &&
+	       (flags & SWP_WRITEOK) && (flags & SWP_BLKDEV) &&
 	       si->bdev->bd_disk->fops->swap_slot_free_notify &&
 	       zswap_never_enabled() && pages >= 2 * nr;
 }

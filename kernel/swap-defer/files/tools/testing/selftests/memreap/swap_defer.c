@@ -671,6 +671,46 @@ TEST_F_TIMEOUT(swap, discard, LIMIT)
 	}
 }
 
+/*
+ * While any device is turned off, CPUs cache no slots, and readahead waits for
+ * those that look as if they were cached: none of any device may wait.
+ */
+TEST_F_TIMEOUT(swap, nothing_waits_during_swapoff, LIMIT)
+{
+	struct region beside = { .size = 16 * MIB, .seed = 2 };
+	const char *cgroup = self->world.others;
+	struct victim neighbour;
+	int status;
+	long used;
+	pid_t pid;
+
+	if (preempt_rt())
+		SKIP(return, RT_KEEPS_LOCKS);
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 10));
+	ASSERT_TRUE(swap_out_beside(&neighbour, &beside));
+	used = swap_used();
+
+	/* It takes long, as it has a fraction of a CPU. */
+	ASSERT_EQ(cgroup_write(cgroup, "cpu.max", "2000 100000"), 0);
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(!cgroup_enter(cgroup) || swapoff(zram_device(1)));
+	}
+	ASSERT_TRUE(within(PATIENCE, swap_used() < used - SLOTS_OF_CPUS));
+	EXPECT_TRUE(victim_dies(&victim));
+	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
+	EXPECT_EQ(waitpid(pid, &status, WNOHANG), 0);
+
+	EXPECT_EQ(cgroup_write(cgroup, "cpu.max", "max 100000"), 0);
+	ASSERT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+	EXPECT_TRUE(within(PATIENCE, zram_reset(1)));
+	EXPECT_EQ(victim_check(&neighbour), GOOD);
+}
+
 /* --- Entries with several references --- */
 
 /* What a member of a family is asked to do. */
