@@ -17,6 +17,7 @@
 #include <linux/mm.h>
 #include <linux/oom.h>
 #include <linux/sched/coredump.h>
+#include <linux/sched/cputime.h>
 #include <linux/sched/stat.h>
 #include <linux/seq_file.h>
 #include <linux/shrinker.h>
@@ -24,7 +25,6 @@
 #include <linux/swap.h>
 #include <linux/swap_slots.h>
 #include <linux/swapops.h>
-#include <linux/timekeeping.h>
 #include <linux/workqueue.h>
 #include <linux/zswap.h>
 
@@ -91,9 +91,10 @@ static unsigned int release_batch(enum memreap_swap_by by)
 	swap_ring_take(&ring, &batch, &owner);
 	spin_unlock(&ring_lock);
 	if (batch.nr) {
-		took = ktime_get_ns();
+		/* Not wall time: with PREEMPT_RT, this may wait for locks. */
+		took = task_sched_runtime(current);
 		swap_free_ours(batch.runs, batch.nr);
-		took = ktime_get_ns() - took;
+		took = task_sched_runtime(current) - took;
 		if (by == SWAP_BY_WORKER)
 			memreap_charge_cpu(owner, took);
 		trace_memreap_swap_release(&batch, by, took);
