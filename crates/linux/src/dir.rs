@@ -109,8 +109,8 @@ impl Dir {
         }
     }
 
-    /// Calls `each` with each name in the directory and whether it is a directory itself (as far as the file
-    /// system says), until it returns false. `buffer` is best some 32 KiB.
+    /// Calls `each` with each name in the directory but "." and "..", and whether it is a directory itself (as far
+    /// as the file system says), until it returns false. `buffer` is best some 32 KiB.
     ///
     /// # Errors
     /// When the directory cannot be read to its end.
@@ -124,6 +124,7 @@ impl Dir {
         let mut entries = RawDir::new(&listing, buffer);
         while let Some(entry) = entries.next() {
             match entry {
+                Ok(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
                 Ok(entry) => {
                     if !each(entry.file_name(), entry.file_type() == FileType::Directory) {
                         break;
@@ -252,6 +253,7 @@ mod tests {
         })
         .unwrap();
         names.sort();
+        assert_eq!(names.len(), 2, "{names:?}");
         assert!(names.contains(&("a".to_owned(), true)) && names.contains(&("link".to_owned(), false)));
     }
 }

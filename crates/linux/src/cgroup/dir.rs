@@ -67,11 +67,7 @@ impl Cgroup {
     /// When they cannot be listed.
     pub fn for_each_child(&self, mut each: impl FnMut(Self)) -> Result<(), Failure> {
         self.0.for_each_entry(&mut [MaybeUninit::uninit(); 2048], |name, directory| {
-            if directory
-                && name != c"."
-                && name != c".."
-                && let Ok(child) = self.0.open_dir(name)
-            {
+            if directory && let Ok(child) = self.0.open_dir(name) {
                 each(Self(child));
             }
             true

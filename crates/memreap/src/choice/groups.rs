@@ -113,7 +113,7 @@ impl Groups {
                 // When it cannot be listed to its end, the rest is left out.
                 let _ = dir.for_each_entry(names, |name, directory| {
                     let name = name.to_bytes();
-                    if directory && name != b"." && name != b".." {
+                    if directory {
                         let mut path = self.nodes[next].path.clone();
                         let fits = path.try_push(b'/').is_ok() && path.try_extend_from_slice(name).is_ok();
                         if fits && self.nodes.len() < MAX_NODES {

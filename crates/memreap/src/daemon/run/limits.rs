@@ -35,7 +35,7 @@ fn descend(
 ) {
     let mut buffer = [MaybeUninit::uninit(); 2048];
     let _ = dir.for_each_entry(&mut buffer, |name, is_dir| {
-        if !is_dir || matches!(name.to_bytes(), b"." | b"..") {
+        if !is_dir {
             return true;
         }
         if *left == 0 {
