@@ -274,7 +274,8 @@ bool memreap_swap_defer(const struct swap_run *ours, unsigned int nr,
 	atomic_long_add(pages, &defer_queued);
 	note_peak(waiting);
 
-	if (nr_running() < num_online_cpus())
+	/* Once, when something begins to wait: nr_running() looks at each CPU. */
+	if (waiting == pages && nr_running() < num_online_cpus())
 		mod_delayed_work(defer_wq, &defer_worker, 0);
 	else
 		queue_delayed_work(defer_wq, &defer_worker,
