@@ -40,6 +40,8 @@ pub enum Scope<'a> {
     },
     /// In the cgroup with this path and those below it.
     Below(&'a [u8]),
+    /// This process, if it may still be killed.
+    One(Pid),
 }
 
 /// A process that was chosen. What is said about it is about the process behind the pidfd.

@@ -27,6 +27,7 @@ enum Within<'a> {
     Anywhere,
     Below(&'a [u8]),
     Leaf(usize),
+    One,
 }
 
 /// A candidate that was read closely, with a pidfd on it.
@@ -144,6 +145,12 @@ impl Chooser {
                 self.membership.list_below(path, &mut self.examiner, &mut self.population.table);
                 Within::Below(path)
             }
+            Scope::One(pid) => {
+                self.membership.find_cgroups(&mut self.examiner);
+                self.membership.members.clear();
+                self.membership.members.push(pid);
+                Within::One
+            }
         };
         let mut selection =
             Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
@@ -202,7 +209,7 @@ impl Selection<'_> {
         heap.clear();
         let members = match self.within {
             Within::Anywhere => None,
-            Within::Below(_) | Within::Leaf(_) => Some(&self.chooser.membership.members),
+            Within::Below(_) | Within::Leaf(_) | Within::One => Some(&self.chooser.membership.members),
         };
         for (index, entry) in self.chooser.population.table.entries().iter().enumerate() {
             let bound = match &entry.reading {
@@ -335,7 +342,7 @@ impl Selection<'_> {
         let chooser = &mut *self.chooser;
         let reading = chooser.population.table.get(index).reading.filter(Reading::eligible)?;
         let inside = match (self.within, &chooser.membership.groups) {
-            (Within::Anywhere, _) => true,
+            (Within::Anywhere | Within::One, _) => true,
             (Within::Below(path), _) => is_below(&chooser.examiner.cgroup, path),
             (Within::Leaf(leaf), Some(groups)) => groups.leaf(reading.cgroup_hash) == Some(leaf),
             (Within::Leaf(_), None) => false,

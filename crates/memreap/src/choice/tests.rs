@@ -459,6 +459,12 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     // At its own limit, no other process.
     let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();
     assert_eq!((choice.pid, choice.group.map(|group| group.expendable)), (hogs[0].pid, Some(false)));
+    let again = chooser.choose(&Policy::default(), Scope::One(hogs[1].pid)).unwrap();
+    assert_eq!((again.pid, again.group.map(|group| group.expendable)), (hogs[1].pid, Some(false)));
+    chooser.forget();
+    let exempt = chooser.choose(&policy("{ name = 'perl', never = true }"), Scope::One(hogs[1].pid));
+    assert!(exempt.is_none(), "{exempt:?}");
+    chooser.forget();
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());
     // It vanishes.
     fs::remove_dir_all(&group).unwrap();

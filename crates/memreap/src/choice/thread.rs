@@ -120,6 +120,9 @@ enum Request {
     Another {
         cgroup: CgroupPath,
     },
+    Again {
+        pid: Pid,
+    },
     Rehearse {
         dummy: Pid,
     },
@@ -208,6 +211,12 @@ impl ChooserThread {
     /// Returns the next best process of a cgroup, as [`Chooser::another`], if that is known in time.
     pub fn another(&self, cgroup: &CgroupPath) -> Option<Choice> {
         self.shared.ask(Request::Another { cgroup: cgroup.clone() }, self.timeout).flatten()
+    }
+
+    /// Returns what is to be said now about a process that was chosen some time ago, if it may still be killed,
+    /// and that is known in time.
+    pub fn again(&self, pid: Pid) -> Option<Choice> {
+        self.shared.ask(Request::Again { pid }, self.timeout).flatten()
     }
 
     /// Does what [`Chooser::rehearse`] does.
@@ -357,6 +366,10 @@ impl Worker {
                 chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below(path)))
             }
             Request::Another { cgroup } => chooser.another(policy, &cgroup),
+            Request::Again { pid } => {
+                chooser.set_min_bytes(0);
+                chooser.choose(policy, Scope::One(pid))
+            }
             Request::Rehearse { dummy } => {
                 chooser.rehearse(policy, dummy);
                 None

@@ -281,6 +281,8 @@ impl<V> MemoryState<V> {
                         self.state = State::FirstSignalSent { victim, reason, until };
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
+                    // It may be exempt by now, or one that is may have joined its cgroup.
+                    let Some(victim) = world.again(victim) else { continue };
                     self.kill(memory, victim, reason, kill, world);
                 }
                 State::Killed { deadline } => match world.progress(memory) {

@@ -398,6 +398,10 @@ impl World for Sim {
         }
     }
 
+    fn again(&mut self, victim: Target) -> Option<Target> {
+        Some(victim).filter(|victim| Some(victim.id) != self.spared)
+    }
+
     fn kill(&mut self, memory: usize, victim: Target, _reason: Reason, governor: &Governor) {
         self.killed_for[memory] = self.end(victim).then_some(victim);
         if let Some(&Proc { id, rate, .. }) = self.find(victim) {
@@ -907,6 +911,22 @@ fn who_was_asked_is_spared_when_memory_is_back() {
     }
     let hog = run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap();
     (hog.bytes, hog.rate) = (MIB, 0);
+    run.pass(120 * S);
+    assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
+}
+
+#[test]
+fn who_was_asked_is_spared_when_exempt_by_then() {
+    let mut config = Config::default();
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
+    let mut run = Run::new(0.5, &config);
+    run.sim.deaf = true;
+    let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
+    while run.sim.asked.is_empty() {
+        run.pass(S / 10);
+    }
+    run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap().rate = 0;
+    run.sim.spared = Some(hog);
     run.pass(120 * S);
     assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
 }

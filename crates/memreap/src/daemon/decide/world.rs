@@ -60,6 +60,9 @@ pub trait World {
     /// Sends the victim a signal that asks it to end.
     fn send_first_signal(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
 
+    /// Returns what is known now of a victim that was sent the first signal; `None` if it may not be killed any more.
+    fn again(&mut self, victim: Self::Victim) -> Option<Self::Victim>;
+
     /// Kills the victim and begins to get its memory back.
     fn kill(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);
 

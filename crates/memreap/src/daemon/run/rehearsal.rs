@@ -197,6 +197,10 @@ impl World for Stage<'_> {
 
     fn send_first_signal(&mut self, _memory: usize, _victim: &Choice, _signal: Signal) {}
 
+    fn again(&mut self, victim: Choice) -> Option<Choice> {
+        Some(victim)
+    }
+
     fn kill(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
         self.world.kill(memory, victim, reason, governor);
     }

@@ -364,6 +364,13 @@ impl World for System {
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
+    fn again(&mut self, victim: Choice) -> Option<Choice> {
+        let now = self.chooser.again(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
+        // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when its
+        // memory is back.
+        now.or_else(|| Some(victim).filter(|v| self.scan.statm(v.pid).is_ok_and(|m| m.resident == 0)))
+    }
+
     fn kill(&mut self, memory: usize, mut victim: Choice, reason: Reason, governor: &Governor) {
         let last = governor.last();
         let at = Instant::now();
