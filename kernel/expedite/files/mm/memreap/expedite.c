@@ -369,9 +369,13 @@ bool memreap_expedite_suffix(char *buf)
  */
 void memreap_expedite_cgroup_kill(struct task_struct *task)
 {
-	struct mm_struct *mm = grab_victim_mm(task);
+	struct mm_struct *mm;
 	int ret = 0;
 
+	/* Called for each thread. */
+	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
+		return;
+	mm = grab_victim_mm(task);
 	if (!__fatal_signal_pending(task))
 		ret = send_sig(SIGKILL, task, 0);
 	if (mm) {
