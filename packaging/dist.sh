@@ -33,7 +33,7 @@ for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
     tree=$(mktemp -d)
     trap 'rm -rf "$tree"' EXIT
     mkdir -p "$tree/$name/man" "$tree/$name/completions"
-    cp "target/$target/dist/memreap" packaging/install.sh packaging/memreap.toml packaging/memreap-sysctl.conf LICENSE \
+    cp "target/$target/dist/memreap" packaging/install.sh packaging/etc/memreap.toml packaging/memreap-sysctl.conf LICENSE \
         docs/memreap.md "$tree/$name/"
     sed 's,/usr/bin/memreap,/usr/local/bin/memreap,' packaging/memreap.service >"$tree/$name/memreap.service"
     "$generate" generate man "$tree/$name/man"

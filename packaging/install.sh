@@ -72,7 +72,7 @@ if [ "$action" = install ]; then
     done
     # What an administrator has changed stays.
     if [ -e "$destdir/etc/memreap.toml" ]; then
-        echo "keeping $destdir/etc/memreap.toml; the default is memreap.toml here"
+        echo "keeping $destdir/etc/memreap.toml"
     else
         run install -D -m 644 memreap.toml "$destdir/etc/memreap.toml"
     fi

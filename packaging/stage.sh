@@ -16,7 +16,7 @@ zsh_dir=${ZSH_DIR:-/usr/share/zsh/site-functions}
 install -D -m 755 "$binary" "$tree/usr/bin/memreap"
 install -D -m 644 "$here/memreap.service" "$tree$unit_dir/memreap.service"
 install -D -m 644 "$here/memreap-sysctl.conf" "$tree/usr/lib/sysctl.d/60-memreap.conf"
-install -D -m 644 "$here/memreap.toml" "$tree/etc/memreap.toml"
+install -D -m 644 "$here/etc/memreap.toml" "$tree/etc/memreap.toml"
 for example in desktop.conf metrics.conf database.conf builds.slice; do
     install -D -m 644 "$here/examples/$example" "$tree/usr/share/doc/memreap/examples/$example"
 done

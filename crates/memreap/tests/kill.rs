@@ -607,7 +607,7 @@ fn many_at_once() {
 }
 
 #[test]
-fn man_pages_and_completions_are_generated() {
+fn man_pages_completions_and_the_built_in_configuration_are_generated() {
     let dir = tempfile::tempdir().unwrap();
     assert!(memreap().args(["generate", "man"]).arg(dir.path()).status().unwrap().success());
     let page = fs::read_to_string(dir.path().join("memreap-kill.1")).unwrap();
@@ -618,4 +618,6 @@ fn man_pages_and_completions_are_generated() {
         let ran = Ran::from(memreap().args(["generate", "completions", shell]).output().unwrap());
         assert!(ran.code == Some(0) && ran.out.contains("signal-first"), "{shell}");
     }
+    let config = Ran::from(memreap().args(["generate", "config"]).output().unwrap());
+    assert!(config.code == Some(0) && config.out.contains("[[rule]]"), "{config:?}");
 }

@@ -78,8 +78,8 @@ Exit codes:
   70   cannot start, or internal error
 
 Files:
-  /etc/memreap.toml                the configuration; without it the built-in one is used, which
-                                   has every key with its default and what it means
+  /etc/memreap.toml                the configuration, as far as it differs from the built-in one,
+                                   which `memreap generate config` prints
   /var/lib/memreap/history.jsonl   a line for each kill, unless the configuration says otherwise
 
 Examples:
@@ -108,7 +108,7 @@ pub enum Command {
     Daemon(DaemonArgs),
     /// Print what this kernel offers, what is missing, and what that costs
     Doctor(DoctorArgs),
-    /// Print the man pages or shell completions
+    /// Print the man pages, shell completions or the built-in configuration
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -274,7 +274,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Print the man pages or shell completions
+/// Print the man pages, shell completions or the built-in configuration
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
     /// Which of them.
@@ -282,7 +282,7 @@ pub struct GenerateArgs {
     pub what: Generate,
 }
 
-/// What can be generated from these definitions.
+/// What can be generated.
 #[derive(Debug, Subcommand)]
 pub enum Generate {
     /// Write memreap.1, memreap-kill.1 and so on into a folder
@@ -295,6 +295,8 @@ pub enum Generate {
         /// The shell
         shell: Shell,
     },
+    /// Print the built-in configuration: every key with its default, and all rules
+    Config,
 }
 
 /// All digits is a process ID, all else a name.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Generates man pages and shell completions.
+//! Prints man pages, shell completions and the built-in configuration.
 
 use std::io::Write as _;
 
@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 
 use super::args::{Cli, Generate, GenerateArgs};
+use crate::config::BUILT_IN;
 use crate::exit::Exit;
 
 /// Writes what was asked for.
@@ -21,6 +22,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
             clap_complete::generate(*shell, &mut Cli::command(), "memreap", &mut out);
             std::io::stdout().write_all(&out)?;
         }
+        Generate::Config => std::io::stdout().write_all(BUILT_IN.as_bytes())?,
     }
     Ok(Exit::Done)
 }

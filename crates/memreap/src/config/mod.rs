@@ -375,6 +375,20 @@ oom_score_adj = "< x"
     }
 
     #[test]
+    fn rules_added_to_the_installed_file_decide() {
+        let added = r#"
+            [[rule]]
+            name = "postgres"
+            cgroup = "/system.slice/**"
+            never = true
+            "#;
+        let installed = include_str!("../../../../packaging/etc/memreap.toml");
+        let verdict = |text: &str| judge(&parse(text), "postgres", 0, "/system.slice/postgresql.service").0;
+        assert!(verdict(&format!("{installed}{added}")).never);
+        assert_eq!(verdict(installed).factor, 0.25);
+    }
+
+    #[test]
     fn ranges_of_oom_score_adj() {
         for (text, fits, fits_not) in [
             ("\"<= -900\"", -900, -899),
