@@ -70,8 +70,8 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     if ! systemd-detect-virt --quiet --container; then
         /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor --prefix=/vm/expedite_cpu_percent || true
     fi
-    # Only if it runs.
-    deb-systemd-invoke restart memreap.service
+    # Only if it runs. That the configuration does not suit the new version must not leave the package half installed.
+    deb-systemd-invoke restart memreap.service || true
 fi
 if [ "$1" = configure ]; then
     # So that the links of `systemctl enable` are removed with the package.
@@ -82,7 +82,7 @@ cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    deb-systemd-invoke stop memreap.service
+    deb-systemd-invoke stop memreap.service || true
 fi
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'
