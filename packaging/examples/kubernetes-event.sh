@@ -10,6 +10,8 @@
 # with a drop-in as for metrics, and IPAddressAllow= the API server. KUBECONFIG and NODE can be set for a try.
 set -eu
 [ "${MEMREAP_EVENT:-}" = killed ] && [ -n "${MEMREAP_POD:-}" ] || exit 0
+# Not where nothing died: a dry run, a process that was gone or that the kernel refused to kill.
+case ${MEMREAP_ENDING:-} in back | late) ;; *) exit 0 ;; esac
 export KUBECONFIG="${KUBECONFIG:-/etc/kubernetes/kubelet.conf}"
 node=${NODE:-$(hostname)}
 
