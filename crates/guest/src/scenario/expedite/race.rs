@@ -18,6 +18,8 @@ use init::report::Reporter;
 const RACER: Layout = Layout { pages: (4 << 20) / PAGE_BYTES, vmas: 1 };
 /// With so many pages still mapped the memory was still there: a MiB, and the error of the counter.
 const STILL_THERE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64 + 128;
+/// How long after the victim's end a worker may take to count what it has freed.
+const COUNT_TIMEOUT: Duration = Duration::from_millis(20);
 /// A racing victim begins to exit by itself at most so long before the kill...
 const EARLIEST_EXIT: Duration = Duration::from_millis(2);
 /// ...and at most so long after it.
@@ -30,14 +32,16 @@ enum Raced {
     Freed,
     /// It was back already, or nearly.
     Over,
-    /// It was still there, and only the victim itself freed it.
+    /// It was still there, and a worker of the kernel was about to free it, but the victim was faster.
+    Outrun,
+    /// It was still there, and only the victim itself could free it.
     Lost,
 }
 
 /// Kills victims, every other of which begins to exit by itself at about that time, and returns for how many
 /// it was too late.
 pub(super) fn lost(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u32> {
-    let mut counts = [[0u32; 3]; 2];
+    let mut counts = [[0u32; 4]; 2];
     for i in 0..kills {
         if i % 50 == 0 {
             out.progress(&format!("race: {i} of {kills}"));
@@ -46,10 +50,12 @@ pub(super) fn lost(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter)
         let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
         counts[usize::from(exits)][raced as usize] += 1;
     }
-    for (kind, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
+    for (kind, [freed, over, outrun, lost]) in
+        ["just killed", "exiting by themselves"].into_iter().zip(counts)
+    {
         out.note(&format!(
-            "race: victims {kind}: {freed} freed by others, {over} already gone, {lost} not freed although \
-             their memory was there"
+            "race: victims {kind}: {freed} freed by others, {over} already gone, {outrun} faster than the \
+             kernel's worker, {lost} not freed although their memory was there"
         ));
     }
     Ok(counts.iter().map(|c| c[Raced::Lost as usize]).sum())
@@ -87,27 +93,38 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
         exit_time.write_all(&at.saturating_add_signed(-lead).to_ne_bytes()).context("pipe to a victim")?;
     }
     clock::sleep_until(at)?;
-    let freed = match expedites {
-        true => victim.kill_expedited().context("expedited kill").map(|()| None)?,
-        false => {
-            victim.kill().context("kill")?;
-            Some(mrelease(&victim)? == Released::Done)
-        }
-    };
+    let mut freed = false;
+    if expedites {
+        victim.kill_expedited().context("expedited kill")?;
+    } else {
+        victim.kill().context("kill")?;
+        freed = mrelease(&victim)? == Released::Done;
+    }
     let after = vmstat.read()?;
     victim.wait_until_dead().context("wait for a victim")?;
     victim.reap().context("reap a victim")?;
     let left = (after.anon + RACER.pages as u64).saturating_sub(before.anon);
-    Ok(classify(freed.unwrap_or(after.taken > before.taken), left))
+    let mut given_up = false;
+    let until = clock::now() + COUNT_TIMEOUT.as_nanos() as u64;
+    while expedites && !freed && clock::now() < until {
+        let now = vmstat.read()?;
+        freed = now.freed > before.freed;
+        given_up = now.given_up > before.given_up;
+    }
+    Ok(classify(freed, after.queued > before.queued && !given_up, left))
 }
 
-/// `freed` is whether another process freed the memory, `left_pages` how many of the victim's pages were
-/// still mapped right after the kill.
-fn classify(freed: bool, left_pages: u64) -> Raced {
-    match freed {
-        true => Raced::Freed,
-        false if left_pages < STILL_THERE_PAGES => Raced::Over,
-        false => Raced::Lost,
+/// `freed` is whether another process or the kernel freed the memory, `queued` whether the kernel was to do it,
+/// `left_pages` how many of the victim's pages were still mapped right after the kill.
+fn classify(freed: bool, queued: bool, left_pages: u64) -> Raced {
+    if freed {
+        Raced::Freed
+    } else if left_pages < STILL_THERE_PAGES {
+        Raced::Over
+    } else if queued {
+        Raced::Outrun
+    } else {
+        Raced::Lost
     }
 }
 
@@ -121,8 +138,12 @@ struct Vmstat {
 struct Counts {
     /// Anonymous pages that are mapped in all processes.
     anon: u64,
-    /// Victims whose memory the kernel has begun to free early. `None` if the kernel never does.
-    taken: Option<u64>,
+    /// Killed processes whose memory the kernel is to free; `None` if it never does that.
+    queued: Option<u64>,
+    /// Pages that it has freed for them.
+    freed: Option<u64>,
+    /// Processes of these that it has given up on.
+    given_up: Option<u64>,
 }
 
 impl Vmstat {
@@ -143,7 +164,12 @@ impl Vmstat {
 
 impl Counts {
     fn parse(text: &str) -> Option<Self> {
-        Some(Self { anon: value(text, "nr_anon_pages ")?, taken: value(text, "expedite_kill ") })
+        Some(Self {
+            anon: value(text, "nr_anon_pages ")?,
+            queued: value(text, "expedite_kill "),
+            freed: value(text, "expedite_pages "),
+            given_up: value(text, "expedite_fail "),
+        })
     }
 }
 
@@ -166,22 +192,23 @@ mod tests {
 
     #[test]
     fn memory_that_is_still_there_and_not_freed_is_lost() {
-        assert_eq!(classify(true, 1024), Raced::Freed);
-        assert_eq!(classify(true, 0), Raced::Freed);
-        assert_eq!(classify(false, 1024), Raced::Lost);
-        assert_eq!(classify(false, 500), Raced::Lost);
+        assert_eq!(classify(true, false, 1024), Raced::Freed);
+        assert_eq!(classify(true, true, 0), Raced::Freed);
+        assert_eq!(classify(false, true, 1024), Raced::Outrun);
+        assert_eq!(classify(false, false, 1024), Raced::Lost);
+        assert_eq!(classify(false, false, 500), Raced::Lost);
         // So little is left to the victim.
-        assert_eq!(classify(false, 256), Raced::Over);
-        assert_eq!(classify(false, 0), Raced::Over);
+        assert_eq!(classify(false, false, 256), Raced::Over);
+        assert_eq!(classify(false, true, 0), Raced::Over);
     }
 
     #[test]
     fn counters_are_found_by_their_whole_names() {
         let text =
-            "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill_x 1\nexpedite_kill 34\nexpedite_pages 56\n";
+            "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill 34\nexpedite_pages_x 1\nexpedite_pages 56\n";
         let counts = Counts::parse(text).unwrap();
-        assert_eq!((counts.anon, counts.taken), (900, Some(34)));
-        assert_eq!(Counts::parse("nr_anon_pages 900\nexpedite_pages 1\n").unwrap().taken, None);
+        assert_eq!((counts.anon, counts.freed), (900, Some(56)));
+        assert_eq!(Counts::parse("nr_anon_pages 900\nexpedite_kill 1\n").unwrap().freed, None);
         assert!(Counts::parse("").is_none());
         assert!(Vmstat::open().unwrap().read().unwrap().anon > 0);
     }
