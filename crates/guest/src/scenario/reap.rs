@@ -37,6 +37,8 @@ const THROTTLED: &str = "throttled";
 const THROTTLED_CPU_MAX: &str = "1000 1000000";
 /// How long it is waited for the limit to take effect: its period is a second.
 const THROTTLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// A process that spins uses up its millisecond in this time.
+const USE_UP_TIME: Duration = Duration::from_millis(20);
 /// The metrics of that case, with one thread and with two.
 const THROTTLED_METRICS: [&str; 2] = ["mrelease-back", "mrelease2-back"];
 /// The metrics of each method of killing.
@@ -164,7 +166,8 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     group.set("cpu.max", THROTTLED_CPU_MAX)?;
     group.add(victim.pid())?;
     let count = || value(&group.get("cpu.stat")?, "nr_throttled ").context("cpu.stat: no nr_throttled");
-    // Just throttled, the victim has no CPU time for most of a second.
+    // The kernel counts a period in which the victim was throttled when the next one begins, with CPU time for it.
+    // When it has used that up, it has none for most of a second.
     let wait_throttled = || {
         let (began, before) = (clock::now(), count()?);
         while count()? == before {
@@ -174,6 +177,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
             );
             thread::sleep(POLL_INTERVAL);
         }
+        thread::sleep(USE_UP_TIME);
         Ok(())
     };
 
