@@ -21,6 +21,7 @@ const ATTACKERS: usize = 4;
 const DECOY: Layout = Layout { pages: (2 << 20) / PAGE_BYTES, vmas: 1 };
 /// What this user has of a CPU, per [`PERIOD`].
 const QUOTA: Duration = Duration::from_millis(5);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long others' work is counted beside that.
 const WINDOW: Duration = Duration::from_secs(2);
 
@@ -32,22 +33,26 @@ pub(super) fn rate(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut 
     group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
     let hogs = Hogs::start(cpus)?;
     let board = Board::new(ATTACKERS)?;
-    let attackers = (0..ATTACKERS)
-        .map(|i| {
-            Child::fork(|| {
-                loop {
-                    attack(cpus, expedites, kills_of_one, || board.add(i, 1))?;
-                }
-            })
+    let attacker = |i| {
+        Child::fork(|| {
+            loop {
+                attack(cpus, expedites, kills_of_one, || board.add(i, 1))?;
+            }
         })
-        .collect::<Result<Vec<_>>>()?;
-    attackers.iter().try_for_each(|attacker| group.add(attacker.pid()))?;
+    };
+    // So that their victims are limited from the first one on.
+    let attackers = group.within(|| (0..ATTACKERS).map(attacker).collect::<Result<Vec<_>>>())?;
+    // With a twentieth of a CPU it takes a while until each has a victim.
+    let due = clock::now() + START_TIMEOUT.as_nanos() as u64;
+    while board.all().any(|kills| kills == 0) {
+        ensure!(clock::now() < due, "the user's processes did not get to kill anything");
+        thread::sleep(RETURN_POLL_INTERVAL);
+    }
     hogs.work(true);
     thread::sleep(WARM_UP);
     let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
     let rate = super::foreground(&hogs, start, work, WINDOW)?;
     let kills = board.all().sum::<u64>() - kills;
-    ensure!(kills > 0, "the user's processes did not get to kill anything");
     drop(attackers);
     // Their last victims are orphans, and still limited.
     group.set("cpu.max", "max")?;
