@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -66,10 +65,8 @@ impl LimitedCgroup {
     }
 }
 
-/// The processes that the recorder reaps, and their memory.
+/// The processes whose memory is recorded.
 pub struct Watched {
-    /// Children of this process.
-    children: Vec<OwnedFd>,
     /// The files memory.current and memory.swap.current of the first processes' cgroups.
     usage_files: Vec<(File, File)>,
 }
@@ -80,15 +77,11 @@ impl Watched {
     /// # Errors
     /// When a cgroup has no memory controller.
     pub fn new<'a>(processes: impl Iterator<Item = &'a Process>) -> Result<Self> {
-        let mut watched = Self { children: Vec::new(), usage_files: Vec::new() };
-        for process in processes {
-            watched.children.push(process.pidfd.try_clone().context("duplicate a pidfd")?);
-            if watched.usage_files.len() < MAX_USAGES {
-                let open = |name| process.cgroup.open(name);
-                watched.usage_files.push((open("memory.current")?, open("memory.swap.current")?));
-            }
-        }
-        Ok(watched)
+        let files = processes.take(MAX_USAGES).map(|process| {
+            let open = |name| process.cgroup.open(name);
+            Ok((open("memory.current")?, open("memory.swap.current")?))
+        });
+        Ok(Self { usage_files: files.collect::<Result<_>>()? })
     }
 }
 
@@ -186,7 +179,6 @@ struct Recorder<'a> {
     vmstat: File,
     buffer: [u8; BUFFER_BYTES],
     recording: Recording,
-    ended: Vec<bool>,
 }
 
 impl<'a> Recorder<'a> {
@@ -230,7 +222,6 @@ impl<'a> Recorder<'a> {
                 total_kib,
                 oom_kills: 0,
             },
-            ended: vec![false; watched.children.len()],
         })
     }
 
@@ -247,7 +238,7 @@ impl<'a> Recorder<'a> {
             next = (next + TICK_NS).max(clock::now());
             clock::sleep_until(next)?;
             self.read_usage();
-            self.reap();
+            reap();
             let now = clock::now();
             if now < next_sample {
                 continue;
@@ -327,17 +318,12 @@ impl<'a> Recorder<'a> {
         let files = self.watched.usage_files.iter().map(|(_, swap)| swap);
         push_all(files.zip(&mut self.recording.swap), &mut self.buffer);
     }
+}
 
-    /// Reaps processes as soon as they end, as a desktop does: some contestants take a zombie for a living
-    /// process.
-    fn reap(&mut self) {
-        for (pidfd, ended) in self.watched.children.iter().zip(&mut self.ended) {
-            if !*ended {
-                let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-                *ended = !matches!(waitid(WaitId::PidFd(pidfd.as_fd()), how), Ok(None));
-            }
-        }
-    }
+/// Reaps children as soon as they end, as a desktop does: some contestants take a zombie for a living process.
+/// Nobody waits for one of them during a recording, and a call for each would take the CPU from everybody.
+fn reap() {
+    while matches!(waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(Some(_))) {}
 }
 
 /// Adds what each cgroup's file says now. A cgroup that is gone has no memory any more.
