@@ -132,7 +132,8 @@ impl Pace {
     fn after(&mut self, n: usize) -> Result<()> {
         let every = self.pages_per_interval;
         if every > 0 && n % every == every - 1 {
-            self.next += TAKE_INTERVAL_NS;
+            // What a stall took is not made up for: that would be no limit.
+            self.next = (self.next + TAKE_INTERVAL_NS).max(clock::now());
             clock::sleep_until(self.next)?;
         }
         Ok(())
@@ -477,6 +478,16 @@ mod tests {
         assert_eq!(touch(own, 3, 2), 1);
         let touched: Vec<u8> = own.chunks(PAGE_BYTES).map(|page| page[PAGE_BYTES / 2]).collect();
         assert_eq!(touched, [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_stall_is_not_made_up_for() {
+        // Two pages per interval.
+        let mut pace = Pace::new(Some(1));
+        pace.next = 0;
+        let begun = clock::now();
+        (0..6).for_each(|n| pace.after(n).unwrap());
+        assert!(clock::now() - begun >= 2 * TAKE_INTERVAL_NS);
     }
 
     #[test]
