@@ -181,7 +181,7 @@ pub struct Outcome {
     /// The number of logins that took longer than 5 s.
     pub late_logins: u64,
     /// The time from the start of the load until nobody took memory any more and 10 % of it stayed available;
-    /// `None` if that did not happen.
+    /// `None` if that did not happen, or if somebody was killed where nobody had to die.
     pub recovered_ms: Option<f64>,
     /// What was still available at the first kill, together with the free swap, in KiB.
     pub usable_kib: Option<u64>,
@@ -197,7 +197,8 @@ pub struct Outcome {
     pub first_signal_ms: Option<f64>,
     /// The number of kills that were necessary; `None` if it is not defined for the load.
     pub needed_kills: Option<u64>,
-    /// Whether the load ended as it should: the hog was killed, or the camera got its memory.
+    /// Whether the load ended as it should: the hog was killed, the camera got its memory, or, where nobody had
+    /// to die, nobody did.
     pub served: bool,
     /// Whether the time limit was exceeded.
     pub timed_out: bool,

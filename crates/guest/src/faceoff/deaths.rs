@@ -163,6 +163,11 @@ impl DeathSummary {
         }
         summary
     }
+
+    /// Whether somebody was killed where nobody had to die.
+    pub fn is_needless(&self, needed_kills: Option<u64>) -> bool {
+        needed_kills == Some(0) && !self.kills.is_empty()
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +232,8 @@ mod tests {
         let of_pid = |pid| if pid == 1 { (&usage[..], &swap[..]) } else { Default::default() };
         let summary = DeathSummary::new(deaths, 100_000_000, 200_000_000, of_pid);
         assert_eq!(summary.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));
+        assert_eq!([Some(0), Some(1), None].map(|n| summary.is_needless(n)), [true, false, false]);
+        assert!(!DeathSummary::default().is_needless(Some(0)));
         // The first signal is not that of the first death in the list.
         assert_eq!(summary.first_signal, Some((120_000_000, Some(30.0))));
         let shown: Vec<_> =

@@ -72,12 +72,14 @@ impl Measurement {
             each.map_or((&[][..], &[][..]), |(memory, swap)| (memory, swap))
         };
         let summary = DeathSummary::new(deaths, start, recording.end, usage);
+        // A load that fits is over as soon as it is killed.
+        let over = recording.over.filter(|_| !summary.is_needless(job.load.needed_kills));
         let outcome = Outcome {
             longest_stall_ms,
             total_stall_ms,
             longest_login_ms,
             late_logins,
-            recovered_ms: recording.over.and_then(|over| levels::recovered(&levels, total, start, over)),
+            recovered_ms: over.and_then(|over| levels::recovered(&levels, total, start, over)),
             usable_kib: summary.first_signal.and_then(|(at, _)| recording.usable(at)),
             lost_kib: summary.deaths.iter().filter(|d| d.signal_t.is_some()).filter_map(|d| d.rss_kib).sum(),
             signal_to_back_ms: summary.first_signal.and_then(|(_, back)| back),
@@ -85,7 +87,7 @@ impl Measurement {
             kernel_oom_kills: recording.oom_kills,
             first_signal_ms: summary.first_signal.map(|(at, _)| since_start(at)),
             needed_kills: job.load.needed_kills,
-            served: camera.map_or(recording.over.is_some(), |allocated| allocated.is_some()),
+            served: camera.map_or(over.is_some(), |allocated| allocated.is_some()),
             timed_out: recording.timed_out,
             camera_ms: camera.flatten().map(since_start),
         };
