@@ -51,13 +51,7 @@ impl Measurement {
         let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
         let start = recording.start;
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
-        // A dead app draws nothing any more, which is no stall.
-        let end_of_frames = deaths
-            .iter()
-            .find(|(ending, _)| foreground.pids.contains(&ending.pid))
-            .and_then(|(ending, _)| ending.ended)
-            .unwrap_or(recording.end);
-        let mut counted = frames::between(&frames, start, end_of_frames);
+        let mut counted = frames::between(&frames, start, recording.end);
         // The camera waits for its memory from the moment that it asks for it.
         if let Some(allocated) = camera {
             counted.push(Frame { due: start, ended: allocated.unwrap_or(recording.end) });
