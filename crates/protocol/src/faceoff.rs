@@ -185,8 +185,9 @@ pub struct Outcome {
     pub recovered_ms: Option<f64>,
     /// What was still available at the first kill, together with the free swap, in KiB.
     pub usable_kib: Option<u64>,
-    /// What the killed processes held, in memory and in swap, in KiB.
-    pub lost_kib: u64,
+    /// What the killed processes held, in memory and in swap, in KiB; `None` if that is not known of all, as of
+    /// one that shares its cgroup.
+    pub lost_kib: Option<u64>,
     /// The time from the signal of the first kill until that memory was free.
     pub signal_to_back_ms: Option<f64>,
     /// The number of processes killed by a signal, by their kind.
@@ -232,7 +233,7 @@ mod tests {
             late_logins: 0,
             recovered_ms: None,
             usable_kib: Some(5),
-            lost_kib: 900,
+            lost_kib: Some(900),
             signal_to_back_ms: Some(2.0),
             kills: BTreeMap::from([(Who::Hog, 2), (Who::Camera, 1)]),
             kernel_oom_kills: 1,
@@ -287,6 +288,8 @@ mod tests {
         assert_eq!(json(&Event::Ready), r#""ready""#);
         let line = json(&Event::Result(outcome()));
         assert!(line.starts_with(r#"{"result":{"longest_stall_ms":1.5,"#), "{line}");
+        // Older results have the number, too.
+        assert!(line.contains(r#""lost_kib":900,"#), "{line}");
         assert!(line.contains(r#""kills":{"hog":2,"camera":1}"#), "{line}");
         let line = json(&Event::Death(death()));
         assert!(line.contains(r#""who":"hog","name":"hog","pid":7,"by":"SIGKILL","#), "{line}");

@@ -164,6 +164,11 @@ impl DeathSummary {
         summary
     }
 
+    /// What the killed processes held, in KiB; `None` if that is not known of all.
+    pub fn lost_kib(&self) -> Option<u64> {
+        self.deaths.iter().filter(|death| death.signal_t.is_some()).map(|death| death.rss_kib).sum()
+    }
+
     /// Whether somebody was killed where nobody had to die.
     pub fn is_needless(&self, needed_kills: Option<u64>) -> bool {
         needed_kills == Some(0) && !self.kills.is_empty()
@@ -232,8 +237,11 @@ mod tests {
         let of_pid = |pid| if pid == 1 { (&usage[..], &swap[..]) } else { Default::default() };
         let summary = DeathSummary::new(deaths, 100_000_000, 200_000_000, of_pid);
         assert_eq!(summary.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));
+        let hog = DeathSummary { deaths: summary.deaths[..1].to_vec(), ..DeathSummary::default() };
+        assert_eq!((hog.lost_kib(), summary.lost_kib()), (Some(950), None), "of the others it is not known");
         assert_eq!([Some(0), Some(1), None].map(|n| summary.is_needless(n)), [true, false, false]);
-        assert!(!DeathSummary::default().is_needless(Some(0)));
+        let nobody = DeathSummary::default();
+        assert_eq!((nobody.lost_kib(), nobody.is_needless(Some(0))), (Some(0), false));
         // The first signal is not that of the first death in the list.
         assert_eq!(summary.first_signal, Some((120_000_000, Some(30.0))));
         let shown: Vec<_> =

@@ -75,7 +75,7 @@ impl Measurement {
             late_logins,
             recovered_ms: over.and_then(|over| levels::recovered(&levels, total, start, over)),
             usable_kib: summary.first_signal.and_then(|(at, _)| recording.usable(at)),
-            lost_kib: summary.deaths.iter().filter(|d| d.signal_t.is_some()).filter_map(|d| d.rss_kib).sum(),
+            lost_kib: summary.lost_kib(),
             signal_to_back_ms: summary.first_signal.and_then(|(_, back)| back),
             kills: summary.kills,
             kernel_oom_kills: recording.oom_kills,

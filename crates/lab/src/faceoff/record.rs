@@ -135,7 +135,7 @@ pub(super) mod tests {
             late_logins: 0,
             recovered_ms: back,
             usable_kib: None,
-            lost_kib: 0,
+            lost_kib: Some(0),
             signal_to_back_ms: None,
             kills: BTreeMap::from([(Who::Hog, 1)]),
             kernel_oom_kills: 0,

@@ -167,7 +167,7 @@ pub struct Entry {
     pub recovered_ms: Spread,
     /// What was still available at the first kill, with the free swap, in KiB.
     pub usable_kib: Spread,
-    /// What the killed processes held in a run, in KiB.
+    /// What the killed processes held in a run, in KiB, where that is known.
     pub lost_kib: Spread,
     /// The time from the first signal until the memory was free, in ms.
     pub signal_to_back_ms: Spread,
@@ -453,7 +453,7 @@ fn entry(contestant: &str, cell: &Cell, runs: &[&Run]) -> Entry {
         late_logins: results.iter().map(|r| r.late_logins).sum(),
         recovered_ms: Spread::until(each(|r| r.recovered_ms)),
         usable_kib: Spread::of_those(each(|r| r.usable_kib.map(|kib| kib as f64))),
-        lost_kib: Spread::of_those(each(|r| Some(r.lost_kib as f64))),
+        lost_kib: Spread::of_those(each(|r| r.lost_kib.map(|kib| kib as f64))),
         signal_to_back_ms: Spread::of_those(each(|r| r.signal_to_back_ms)),
         first_signal_ms: Spread::of_those(each(|r| r.first_signal_ms)),
         camera_ms: match cell.load.process.iter().any(|process| process.who == Who::Camera) {
