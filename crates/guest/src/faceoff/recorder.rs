@@ -50,8 +50,9 @@ pub struct Sample {
 
 /// The cgroup that limits a load.
 pub struct LimitedCgroup {
-    /// Its memory.current.
+    /// Its memory.current and memory.stat.
     current: File,
+    stat: File,
     limit_kib: u64,
 }
 
@@ -61,7 +62,14 @@ impl LimitedCgroup {
     /// # Errors
     /// When the cgroup has no memory controller.
     pub fn open(cgroup: &Cgroup, limit_kib: u64) -> Result<Self> {
-        Ok(Self { current: cgroup.open("memory.current")?, limit_kib })
+        Ok(Self { current: cgroup.open("memory.current")?, stat: cgroup.open("memory.stat")?, limit_kib })
+    }
+
+    /// Returns what it has left, in KiB. As in MemAvailable, the page cache is.
+    fn left_kib(&self, buffer: &mut [u8]) -> Result<u64> {
+        let used = number_in(&self.current, buffer).unwrap_or(0);
+        let cache = cache(read(&self.stat, buffer)?).context("memory.stat")?;
+        Ok(self.limit_kib.saturating_sub(used.saturating_sub(cache) / 1024))
     }
 }
 
@@ -296,8 +304,7 @@ impl<'a> Recorder<'a> {
         let (available, all) = match self.limited {
             None => (sample.available, self.recording.total_kib),
             Some(group) => {
-                let used_kib = number_in(&group.current, &mut self.buffer).unwrap_or(0) / 1024;
-                sample.left_in_limit = group.limit_kib.saturating_sub(used_kib);
+                sample.left_in_limit = group.left_kib(&mut self.buffer)?;
                 (sample.left_in_limit, group.limit_kib)
             }
         };
@@ -344,6 +351,11 @@ fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
     read(file, buffer).ok()?.trim_end().parse().ok()
 }
 
+/// Returns the page cache in memory.stat, in bytes: files in memory, which cannot be dropped, are on other lists.
+fn cache(stat: &str) -> Option<u64> {
+    Some(value(stat, "active_file ")? + value(stat, "inactive_file ")?)
+}
+
 /// Reads for how long some tasks, and all tasks, were stalled, in microseconds.
 fn stalled(pressure: &File, buffer: &mut [u8]) -> Result<(u64, u64)> {
     let text = read(pressure, buffer)?;
@@ -367,5 +379,7 @@ mod tests {
             (total(text, "some "), total(text, "full "), total(text, "none ")),
             (Some(12), Some(7), None)
         );
+        let stat = "file 9000\ninactive_anon 1\nactive_anon 2\ninactive_file 4096\nactive_file 300\n";
+        assert_eq!((cache(stat), cache("file 9000\n")), (Some(4396), None));
     }
 }
