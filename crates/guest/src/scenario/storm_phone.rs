@@ -364,7 +364,10 @@ impl Killer {
     /// Returns the times of its kills on the monotonic clock, in nanoseconds, if they are known.
     fn end(self, out: &mut Reporter) -> Result<Vec<u64>> {
         match self {
-            Self::Lmkd(lmkd) => Ok(lmkd.kill_times()),
+            Self::Lmkd(lmkd) => {
+                ensure!(!lmkd.child.has_ended()?, "the killer ended; the console says why");
+                Ok(lmkd.kill_times())
+            }
             Self::Memreap(daemon) => {
                 daemon.end()?;
                 out.out(&fs::read_to_string(LOG).context(LOG)?);
@@ -376,7 +379,7 @@ impl Killer {
 
 /// Kills applications, the last one started first, as Android's low-memory killer does.
 struct Lmkd {
-    _child: Child,
+    child: Child,
     board: Board,
 }
 
@@ -406,7 +409,7 @@ impl Lmkd {
                 thread::park();
             }
         })?;
-        Ok(Self { _child: child, board })
+        Ok(Self { child, board })
     }
 }
 
