@@ -304,13 +304,14 @@ impl<'a> Run<'a> {
         )?;
         let cpu = Cpu::read(&victims.pids())?.since(&cpu);
         let after = *samples.last().context("no samples")?;
+        let used = before.zram.saturating_sub(idle.zram);
         out.note(&format!(
             "{}: CPU time: victims {:.1} ms, all others {:.1} ms; zram used {} MiB for {} MiB; \
              RAM {:.1} MiB",
             self.case.name,
             cpu.victims as f64 / 1e6,
             cpu.others as f64 / 1e6,
-            (before.zram - idle.zram.min(before.zram)) >> 20,
+            used >> 20,
             victims.swap_bytes() >> 20,
             victims.ram_bytes() as f64 / f64::from(1 << 20),
         ));
@@ -327,6 +328,8 @@ impl<'a> Run<'a> {
         };
         let ram = returned(Sample::ram, victims.ram_bytes()).context("RAM")?;
         let swap = returned(|s| s.swap, victims.swap_bytes()).context("swap")?;
+        // With RAM, this is all that becomes free.
+        returned(Sample::outside_zram, used).context("zram")?;
         let free = after.free.saturating_sub(before.free);
         let zram = before.zram.saturating_sub(after.zram);
         Ok(Round {
