@@ -13,8 +13,8 @@ use crate::system::clock;
 const STEP_PAGES: usize = 256;
 /// Iterations of a computing step: about a millisecond under emulation.
 const STEP_ITERATIONS: u32 = 150_000;
-/// The most steps that are noted.
-const MAX_STEPS: usize = 20_000;
+/// The most steps that are noted: 6 s of them, of 60 us each.
+const MAX_STEPS: usize = 100_000;
 
 /// What a process does in each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
