@@ -52,7 +52,7 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Balloon {
-    /// When, in seconds since the contestant runs.
+    /// When, in seconds since the contestant has settled.
     pub at_s: u64,
     /// How much of the machine's memory is left to the guest, in percent.
     pub percent: u32,
