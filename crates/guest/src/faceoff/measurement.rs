@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One load: starts it, records what happens, and reports the outcome.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use protocol::faceoff::{Death, Event, Job, Outcome, Sample};
 
@@ -12,7 +12,7 @@ use super::frames::{self, Frame};
 use super::levels;
 use super::load::Load;
 use super::login;
-use super::process;
+use super::process::{self, Process, has_ended};
 use super::recorder::{self, EndCondition, Recording, Watched};
 use crate::system::clock::ms;
 use crate::trace::tracefs::Trace;
@@ -34,6 +34,10 @@ impl Measurement {
     pub fn take(desktop: &Desktop, job: &Job, trace: &Trace) -> Result<Self> {
         let load = Load::prepare(&job.load, job.seed)?;
         let all = || desktop.processes.iter().chain(&load.processes);
+        // A kill before the load is not traced, and makes it another load.
+        for Process { pidfd, cgroup, who, .. } in all() {
+            ensure!(!has_ended(pidfd), "{}: the {who} ended before the load began", cgroup.file(""));
+        }
         let watched = Watched::new(all())?;
         let end_condition = EndCondition {
             limit_ns: job.limit_s * 1_000_000_000,
