@@ -2,7 +2,7 @@
 //! Free memory over time, and when a certain amount of it was reached.
 
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fs, iter, thread};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -106,6 +106,14 @@ pub fn reached(readings: &[Reading], start: u64, level: u64) -> Option<f64> {
     let share = (level - lo.free) as f64 / (hi.free - lo.free) as f64;
     let at = lo.at as f64 + share * (hi.at - lo.at) as f64;
     Some((at - start as f64).max(0.0))
+}
+
+/// The same from `first` on, which was read before the kill: nothing comes back before that, and all may come
+/// back between two readings.
+pub fn reached_since(first: Reading, later: impl Iterator<Item = Reading>, level: u64) -> Option<f64> {
+    let later = later.filter(|r| r.at > first.at);
+    let readings: Vec<Reading> = iter::once(first).chain(later).collect();
+    reached(&readings, first.at, level)
 }
 
 #[cfg(test)]

@@ -111,11 +111,8 @@ pub fn reached(
     before: u64,
     amount: u64,
 ) -> Option<f64> {
-    // Nothing comes back before the kill, and all may come back between two samples.
-    let first = Reading { at: start, free: before };
-    let later = samples.iter().filter(|m| m.at > start).map(|m| Reading { at: m.at, free: what(m) });
-    let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
-    free_memory::reached(&readings, start, before + amount)
+    let later = samples.iter().map(|m| Reading { at: m.at, free: what(m) });
+    free_memory::reached_since(Reading { at: start, free: before }, later, before + amount)
 }
 
 #[cfg(test)]

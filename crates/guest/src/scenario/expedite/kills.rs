@@ -488,11 +488,7 @@ impl<'a> Run<'a> {
 /// that came back was there. `after` is free memory at the end.
 fn took(readings: &[Reading], start: u64, before: u64, after: u64) -> Option<f64> {
     let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
-    // Nothing comes back before the kill, and all may come back between two readings.
-    let first = Reading { at: start, free: before };
-    let later = readings.iter().copied().filter(|r| r.at > start);
-    let readings: Vec<Reading> = [first].into_iter().chain(later).collect();
-    free_memory::reached(&readings, start, level)
+    free_memory::reached_since(Reading { at: start, free: before }, readings.iter().copied(), level)
 }
 
 /// A cgroup with a tenth of a CPU.
