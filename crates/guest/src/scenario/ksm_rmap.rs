@@ -86,7 +86,7 @@ const RECLAIM_TRIES: u32 = 100;
 /// More swap space than is ever needed.
 const SWAP_BYTES: u64 = 64 << 20;
 
-/// `ksm-rmap [icount] [case=NAME] [pages=N] [rounds=N]`
+/// `ksm-rmap [icount] [case=NAME]`
 pub struct KsmRmap;
 
 impl Case {
@@ -173,25 +173,18 @@ impl Scenario for KsmRmap {
 struct Options {
     icount: bool,
     cases: Cases,
-    pages: Option<usize>,
-    rounds: u32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "pages", "rounds"])?;
-        let icount = args.has("icount");
-        let pages = args.find("pages")?;
-        let options = Self {
-            icount,
-            cases: args.case(CASES.each_ref().map(|case| case.name))?,
-            pages,
-            // With -icount the rounds hardly differ.
-            rounds: args.rounds()?.unwrap_or(if icount { 1 } else { 2 }),
-        };
-        // The smallest address space has room for ten pages with the most mappings.
-        ensure!(pages.is_none_or(|n| (1..=10).contains(&n)), "pages={} is not 1 to 10", pages.unwrap_or(0));
-        Ok(options)
+        let args = Arguments::new(args, &["icount"], &["case"])?;
+        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
+        Ok(Self { icount: args.has("icount"), cases })
+    }
+
+    /// With -icount the rounds hardly differ.
+    fn rounds(&self) -> u32 {
+        if self.icount { 1 } else { 2 }
     }
 
     /// Whether the cost of merging is measured.
@@ -200,8 +193,7 @@ impl Options {
     }
 
     fn shape(&self, case: &Case) -> Shape {
-        let pages = self.pages.unwrap_or(case.pages[usize::from(self.icount)]);
-        Shape { vmas: case.vmas, pages, maps: case.maps }
+        Shape { vmas: case.vmas, pages: case.pages[usize::from(self.icount)], maps: case.maps }
     }
 }
 
@@ -267,7 +259,7 @@ impl Run<'_> {
     fn walks(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_times()?;
         let mut walks = Vec::new();
-        for _ in 0..self.options.rounds {
+        for _ in 0..self.options.rounds() {
             walks.extend(self.retry("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
         Ok(walks)
@@ -277,7 +269,7 @@ impl Run<'_> {
     fn holds(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_locks()?;
         let mut walks = Vec::new();
-        for _ in 0..self.options.rounds {
+        for _ in 0..self.options.rounds() {
             walks.extend(self.retry("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
         ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was recorded without taking the lock");
@@ -552,21 +544,19 @@ mod tests {
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.icount, options.pages, options.rounds), (false, None, 2));
+        assert_eq!((options.icount, options.rounds()), (false, 2));
         assert_eq!(options.shape(&CASES[3]), Shape { vmas: 20_000, pages: 1, maps: 200 });
-        let given = words(&["icount", "case=2000-vmas-200-maps", "pages=10", "rounds=3"]);
+        let given = words(&["icount", "case=2000-vmas-200-maps"]);
         let options = Options::parse(&given).unwrap();
-        assert_eq!((options.icount, options.rounds), (true, 3));
+        assert_eq!((options.icount, options.rounds()), (true, 1));
         assert!(options.cases.has("2000-vmas-200-maps") && !options.cases.is_all());
-        assert_eq!(options.shape(&CASES[1]).pages, 10);
-        let bad = ["case=2-vmas", "rounds=0", "rounds=x", "pages=11", "pages=0", "page=2", "fast"];
-        assert_refused(Options::parse, &bad, &[]);
+        assert_refused(Options::parse, &["case=2-vmas", "page=2", "fast"], &[]);
     }
 
     #[test]
     fn every_page_fits() {
         for case in &CASES {
-            for pages in case.pages.into_iter().chain([10]) {
+            for pages in case.pages {
                 assert!(pages * case.maps <= case.vmas, "{}", case.name);
             }
             assert_eq!(case.name, format!("{}-vmas-{}-maps", case.vmas, case.maps));

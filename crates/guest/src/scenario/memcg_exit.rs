@@ -15,7 +15,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
-use super::metrics::{Metric, median, metric_name};
+use super::metrics::{Metric, metric_name};
 use crate::measure::recorder::Recorder;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -26,7 +26,7 @@ use crate::system::cgroup::TemporaryCgroup;
 use crate::system::{clock, counters};
 use init::report::{Better, Reporter};
 
-/// `memcg-exit [icount] [case=NAME] [threads=N] [rounds=N]`
+/// `memcg-exit [icount] [case=NAME]`
 pub struct MemcgExit;
 
 /// Who kills the job.
@@ -61,6 +61,8 @@ const METRICS: [(Metric<Round>, &str); 3] = [
 /// What a neighbour gets done, in percent of what it does beside an idle job.
 const NEIGHBOUR: &str = "neighbour-percent";
 
+/// The threads of the job.
+const THREADS: usize = 1000;
 /// The memory of each thread that goes to swap, beside its stack.
 const THREAD_BYTES: usize = 64 << 10;
 const STACK_BYTES: usize = 64 << 10;
@@ -103,39 +105,28 @@ impl Scenario for MemcgExit {
 struct Options {
     icount: bool,
     cases: Cases,
-    threads: usize,
-    rounds: u32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "threads", "rounds"])?;
-        let options = Self {
-            icount: args.has("icount"),
-            cases: args.case(CASES.each_ref().map(|case| case.name))?,
-            threads: args.get("threads", 1000)?,
-            rounds: args.rounds()?.unwrap_or(1),
-        };
-        ensure!((1..=10_000).contains(&options.threads), "threads={} is not 1 to 10,000", options.threads);
-        Ok(options)
+        let args = Arguments::new(args, &["icount"], &["case"])?;
+        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
+        Ok(Self { icount: args.has("icount"), cases })
     }
 
     fn run(&self, case: &Case, out: &mut Reporter) -> Result<()> {
         let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
-        let mut rounds = Vec::new();
-        for i in 0..self.rounds {
-            out.progress(&format!("{}: round {}", case.name, i + 1));
-            let job = Job::start(self.threads)?;
-            area.check_zswap()?;
-            rounds.push(job.die(case.killer)?);
-        }
+        out.progress(case.name);
+        let job = Job::start()?;
+        area.check_zswap()?;
+        let round = job.die(case.killer)?;
         for ((name, value), unit) in METRICS {
-            out.sample(&metric_name(case.name, name), unit, Better::Lower, median(rounds.iter().map(value)));
+            out.sample(&metric_name(case.name, name), unit, Better::Lower, value(&round));
         }
         // With icount, CPUs take turns: one slows down the other.
         if !self.icount {
             out.progress(&format!("{}: a neighbour", case.name));
-            let percent = neighbour_percent(Job::start(self.threads)?, case.killer)?;
+            let percent = neighbour_percent(Job::start()?, case.killer)?;
             out.sample(&metric_name(case.name, NEIGHBOUR), "%", Better::Higher, percent);
         }
         Ok(())
@@ -209,19 +200,19 @@ const EXCEED: u64 = 2;
 
 impl Job {
     /// The caller must be single-threaded.
-    fn start(threads: usize) -> Result<Self> {
+    fn start() -> Result<Self> {
         let group = TemporaryCgroup::new("job", "memory")?;
         let board = Board::new(2)?;
-        let child = group.within(|| Child::fork(|| live(&board, threads)))?;
+        let child = group.within(|| Child::fork(|| live(&board)))?;
         let ready = |count| child.wait_until(|| board.get(READY) == count);
-        ready(threads as u64)?;
+        ready(THREADS as u64)?;
         group.reclaim_all(RECLAIM_TRIES)?;
         let swapped = group.number("memory.swap.current")?;
-        let least = (threads * THREAD_BYTES) as u64;
+        let least = (THREADS * THREAD_BYTES) as u64;
         ensure!(swapped >= least, "only {swapped} bytes of the job are in swap, not {least}");
         group.set("memory.swap.max", "0")?;
         board.set(PHASE, FILL);
-        ready(threads as u64 + 1)?;
+        ready(THREADS as u64 + 1)?;
         let memory = group.number("memory.current")?;
         group.set("memory.max", &memory.to_string())?;
         ensure!(!child.has_ended()?, "the job died too early");
@@ -269,9 +260,9 @@ impl Job {
 }
 
 /// The life of the job's process.
-fn live(board: &Board, threads: usize) -> Result<()> {
+fn live(board: &Board) -> Result<()> {
     thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..THREADS {
             let life = || -> Result<()> {
                 let pages = THREAD_BYTES / PAGE_BYTES;
                 let own = Region::new(pages)?;
@@ -306,10 +297,9 @@ mod tests {
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.threads, options.rounds, options.icount), (1000, 1, false));
+        assert!(!Options::parse(&[]).unwrap().icount);
         assert!(Options::parse(&words(&["icount", "case=oom"])).unwrap().icount);
-        assert_refused(Options::parse, &["case=x", "threads=0", "threads=10001", "rounds=0"], &[]);
+        assert_refused(Options::parse, &["case=x", "fast"], &[]);
     }
 
     #[test]

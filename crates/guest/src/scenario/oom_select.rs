@@ -56,7 +56,7 @@ const KILL_EVENT: &str = "oom/mark_victim";
 /// The changed kernel's event for a selection.
 const SELECT_EVENT: &str = "memreap_oom/memreap_oom_select";
 
-/// `oom-select [case=NAME|victim] [selections=9] [rounds=13] [seed=N]`
+/// `oom-select [case=NAME|victim] [rounds=13] [seed=N]`
 pub struct OomSelect;
 
 /// A population.
@@ -84,10 +84,9 @@ const CASES: [Case; 6] = [
     Case { name: "ascending-2000", size: ascending, all_cpus: true, ..FEW_CPUS },
 ];
 /// So many that a few of them can be spoiled: with 64 emulated CPUs a timer tick falls into one in ten, which
-/// then takes three times as long.
-const DEFAULT_SELECTIONS: u32 = 9;
-/// The kernel writes so many reports in an interval (`oom_rs` in mm/oom_kill.c), whatever they contain.
-const MAX_SELECTIONS: u32 = 10;
+/// then takes three times as long. Each kills one of the processes, and the kernel writes ten reports in an
+/// interval (`oom_rs` in mm/oom_kill.c), whatever they contain.
+const SELECTIONS: u32 = 9;
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 const PRECISE_SHARE: &str = "precise-share";
 /// The metrics of the case that is not timed: how often the victim was not the largest process, and by how
@@ -149,7 +148,7 @@ impl Scenario for OomSelect {
         for case in CASES.iter().filter(|case| options.prepares(case)) {
             arena.populate(case, out).with_context(|| format!("case {}", case.name))?;
             if options.cases.has(case.name) {
-                arena.select(case, options.selections, out).with_context(|| format!("case {}", case.name))?;
+                arena.select(case, out).with_context(|| format!("case {}", case.name))?;
             }
             if case.name == VICTIM_AMONG && options.cases.has(VICTIM) {
                 let seed = options.seed.map_or_else(random_seed, Ok)?;
@@ -163,8 +162,6 @@ impl Scenario for OomSelect {
 
 struct Options {
     cases: Cases,
-    /// Timed selections of each kind; their median is reported.
-    selections: u32,
     /// Rounds of the case that is not timed, each with other sizes.
     rounds: u32,
     /// Seeds these rounds; random if none is given.
@@ -173,19 +170,12 @@ struct Options {
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &[], &["case", "selections", "rounds", "seed"])?;
+        let args = Arguments::new(args, &[], &["case", "rounds", "seed"])?;
         let options = Self {
             cases: args.case(CASES.iter().map(|case| case.name).chain([VICTIM]))?,
-            selections: args.get("selections", DEFAULT_SELECTIONS)?,
             rounds: args.get("rounds", 13)?,
             seed: args.find("seed")?,
         };
-        // Each selection kills one of the processes.
-        ensure!(
-            (1..=MAX_SELECTIONS).contains(&options.selections),
-            "selections={} is not 1 to {MAX_SELECTIONS}",
-            options.selections
-        );
         ensure!((1..=10_000).contains(&options.rounds), "rounds={} is not 1 to 10,000", options.rounds);
         Ok(options)
     }
@@ -284,7 +274,7 @@ impl Arena {
     }
 
     /// Times selections, and counts the precise sums that they compute.
-    fn select(&mut self, case: &Case, selections: u32, out: &mut Reporter) -> Result<()> {
+    fn select(&mut self, case: &Case, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: selections", case.name));
         let lower = Better::Lower;
         for timed in case.timed() {
@@ -294,7 +284,7 @@ impl Arena {
             if report {
                 thread::sleep(REPORT_INTERVAL + REPORT_INTERVAL / 10);
             }
-            let rounds = (0..selections)
+            let rounds = (0..SELECTIONS)
                 .map(|_| {
                     let (_, text) = trace.record(|| self.provoke(timed))?;
                     let selection = Selection::parse(&text)?;
@@ -521,7 +511,7 @@ mod tests {
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.selections, options.rounds, options.seed), (9, 13, None));
+        assert_eq!((options.rounds, options.seed), (13, None));
         assert!(CASES.iter().all(|case| options.cases.has(case.name)) && options.cases.has(VICTIM));
         let options = Options::parse(&words(&["case=victim", "rounds=100", "seed=0"])).unwrap();
         assert_eq!((options.rounds, options.seed), (100, Some(0)));
@@ -529,16 +519,7 @@ mod tests {
             CASES.iter().filter(|case| options.prepares(case)).map(|case| case.name).collect();
         assert_eq!(prepared, [VICTIM_AMONG]);
         assert!(!options.cases.has(VICTIM_AMONG));
-        let bad = [
-            "case=lognormal",
-            "selections=0",
-            "selections=11",
-            "rounds=0",
-            "rounds=x",
-            "seed=x",
-            "seeds=1",
-            "fast",
-        ];
+        let bad = ["case=lognormal", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"];
         assert_refused(Options::parse, &bad, &[]);
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
-use super::metrics::{median, metric_name};
+use super::metrics::metric_name;
 use crate::measure::free_memory::{self, ShortFreeLists};
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -45,7 +45,10 @@ const LIFE: &str = "life-instructions";
 /// If a smaller share of the victim's memory comes back, something else was measured.
 const MIN_SHARE: f64 = 0.95;
 
-/// `release [case=NAME] [mib=64] [rounds=1]`
+/// A victim's memory.
+const LAYOUT: Layout = Layout { pages: (64 << 20) / PAGE_BYTES, vmas: 1 };
+
+/// `release [case=NAME]`
 pub struct Release;
 
 impl Scenario for Release {
@@ -67,23 +70,18 @@ impl Scenario for Release {
         let options = Options::parse(args)?;
         sched::pin(0)?;
         for (case, pieces) in VICTIMS.into_iter().filter(|(case, _)| options.cases.has(case)) {
-            let round = |_| exit(options.layout(), pieces);
-            let rounds = (0..options.rounds).map(round).collect::<Result<Vec<_>>>();
-            let rounds = rounds.with_context(|| format!("case {case}"))?;
-            report(out, case, EXIT, rounds);
+            report(out, case, EXIT, exit(LAYOUT, pieces).with_context(|| format!("case {case}"))?);
         }
         for (case, kib) in SHORT_LIVED.into_iter().filter(|(case, _)| options.cases.has(case)) {
-            let round = |_| life((kib << 10) / PAGE_BYTES);
-            let rounds = (0..options.rounds).map(round).collect::<Result<Vec<_>>>();
-            let rounds = rounds.with_context(|| format!("case {case}"))?;
-            report(out, case, LIFE, rounds);
+            let life = life((kib << 10) / PAGE_BYTES).with_context(|| format!("case {case}"))?;
+            report(out, case, LIFE, life);
         }
         Ok(())
     }
 }
 
-fn report(out: &mut Reporter, case: &str, what: &str, rounds: Vec<f64>) {
-    out.sample(&metric_name(case, what), "instructions", Better::Lower, median(rounds.into_iter()));
+fn report(out: &mut Reporter, case: &str, what: &str, instructions: f64) {
+    out.sample(&metric_name(case, what), "instructions", Better::Lower, instructions);
 }
 
 /// Returns the instructions in which a victim exits whose memory comes from such pieces.
@@ -144,25 +142,13 @@ fn life(pages: usize) -> Result<f64> {
 
 struct Options {
     cases: Cases,
-    mib: usize,
-    rounds: u32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &[], &["case", "mib", "rounds"])?;
+        let args = Arguments::new(args, &[], &["case"])?;
         let victims = VICTIMS.iter().map(|&(case, _)| case);
-        let options = Self {
-            cases: args.case(victims.chain(SHORT_LIVED.iter().map(|&(case, _)| case)))?,
-            mib: args.get("mib", 64)?,
-            rounds: args.rounds()?.unwrap_or(1),
-        };
-        ensure!((4..=1 << 20).contains(&options.mib), "mib={} is not 4 to 2^20", options.mib);
-        Ok(options)
-    }
-
-    fn layout(&self) -> Layout {
-        Layout { pages: (self.mib << 20) / PAGE_BYTES, vmas: 1 }
+        Ok(Self { cases: args.case(victims.chain(SHORT_LIVED.iter().map(|&(case, _)| case)))? })
     }
 }
 
@@ -173,10 +159,8 @@ mod tests {
 
     #[test]
     fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.mib, options.rounds, options.cases.is_all()), (64, 1, true));
-        assert_eq!(options.layout(), Layout { pages: 16384, vmas: 1 });
+        assert!(Options::parse(&[]).unwrap().cases.is_all());
         assert!(Options::parse(&words(&["case=fork-1-mib"])).unwrap().cases.has("fork-1-mib"));
-        assert_refused(Options::parse, &["case=x", "mib=1", "rounds=0", "icount"], &[]);
+        assert_refused(Options::parse, &["case=x", "mib=64", "icount"], &[]);
     }
 }

@@ -18,7 +18,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::arguments::Arguments;
 use super::interface::Scenario;
-use super::metrics::{Metric, median, metric_name};
+use super::metrics::{Metric, metric_name};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -30,7 +30,7 @@ use crate::process::victim::mrelease;
 use crate::system::{clock, counters, sched};
 use init::report::{Better, Reporter};
 
-/// `storm-phone [rounds=N]`, `storm-phone-cases [memory|slow] [case=NAME] [rounds=N]`
+/// `storm-phone`, `storm-phone-cases [memory|slow] [case=NAME]`
 pub struct StormPhone {
     name: &'static str,
     cases: &'static [Case],
@@ -128,9 +128,8 @@ impl Scenario for StormPhone {
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let Options { cases, rounds } = Options::parse(args, self.cases)?;
-        for case in cases {
-            case.run(rounds, out).with_context(|| format!("case {}", case.name))?;
+        for case in Options::parse(args, self.cases)?.cases {
+            case.run(out).with_context(|| format!("case {}", case.name))?;
         }
         Ok(())
     }
@@ -138,18 +137,17 @@ impl Scenario for StormPhone {
 
 struct Options {
     cases: Vec<&'static Case>,
-    rounds: u32,
 }
 
 impl Options {
     fn parse(args: &[String], cases: &'static [Case]) -> Result<Self> {
-        let args = Arguments::new(args, &[MEMORY, "slow"], &["case", "rounds"])?;
+        let args = Arguments::new(args, &[MEMORY, "slow"], &["case"])?;
         // Slow CPUs are in a guest of their own.
         let (slow, only_memory) = (args.has("slow"), args.has(MEMORY));
         let here = |case: &&Case| case.slow == slow && (!only_memory || case.name == MEMORY);
         let chosen = args.case(cases.iter().filter(here).map(|case| case.name))?;
         let cases = cases.iter().filter(here).filter(|case| chosen.has(case.name)).collect();
-        Ok(Self { cases, rounds: args.rounds()?.unwrap_or(1) })
+        Ok(Self { cases })
     }
 }
 
@@ -191,19 +189,16 @@ impl Case {
         if self.name.is_empty() { name.to_owned() } else { metric_name(self.name, name) }
     }
 
-    fn run(&self, rounds: u32, out: &mut Reporter) -> Result<()> {
+    fn run(&self, out: &mut Reporter) -> Result<()> {
         let _area = Area::zram(self.swap_bytes, None)?;
-        let mut done = Vec::new();
-        for i in 0..rounds {
-            out.progress(&format!("{} round {}", self.name, i + 1));
-            done.push(self.round(out)?);
-        }
+        out.progress(&self.metric("camera"));
+        let round = self.round(out)?;
         // A guest has one picture.
-        if let Some(first) = done.first().filter(|_| self.name.is_empty()) {
-            first.draw(out);
+        if self.name.is_empty() {
+            round.draw(out);
         }
         for ((name, value), unit) in METRICS {
-            out.sample(&self.metric(name), unit, Better::Lower, median(done.iter().map(value)));
+            out.sample(&self.metric(name), unit, Better::Lower, value(&round));
         }
         Ok(())
     }
@@ -473,11 +468,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_have_defaults() {
+    fn a_case_that_is_not_there_is_refused() {
         let parse = |args: &[String]| Options::parse(args, STORM_PHONE_CASES.cases);
-        assert_eq!(parse(&[]).unwrap().rounds, 1);
-        assert_eq!(parse(&words(&["rounds=3"])).unwrap().rounds, 3);
-        assert_refused(parse, &["rounds=0", "case=x", "case=slow"], &[]);
+        assert_refused(parse, &["case=x", "case=slow"], &[]);
         assert_refused(parse, &["case=driver"], &["memory"]);
     }
 

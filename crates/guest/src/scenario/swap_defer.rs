@@ -29,7 +29,7 @@ use crate::trace::pte_lock;
 use crate::trace::tracefs::Lost;
 use init::report::{Better, Reporter};
 
-/// `NAME [icount] [case=NAME] [rounds=N]`
+/// `NAME [icount] [case=NAME]`
 pub struct KilledInSwap(&'static str);
 
 pub const SWAP_BATCH: KilledInSwap = KilledInSwap("swap-batch");
@@ -193,14 +193,13 @@ impl Scenario for KilledInSwap {
 struct Options {
     icount: bool,
     cases: Cases,
-    rounds: Option<u32>,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "rounds"])?;
+        let args = Arguments::new(args, &["icount"], &["case"])?;
         let cases = args.case(CASES.each_ref().map(|case| case.name))?;
-        Ok(Self { icount: args.has("icount"), cases, rounds: args.rounds()? })
+        Ok(Self { icount: args.has("icount"), cases })
     }
 }
 
@@ -244,8 +243,7 @@ impl<'a> Run<'a> {
 
     fn all(&self, out: &mut Reporter) -> Result<()> {
         let mode = usize::from(self.options.icount);
-        let rounds = self.options.rounds.unwrap_or(self.case.rounds[mode]);
-        let rounds = (0..rounds)
+        let rounds = (0..self.case.rounds[mode])
             .map(|i| {
                 out.progress(&format!("{}: round {}", self.case.name, i + 1));
                 self.round(out)
@@ -261,9 +259,8 @@ impl<'a> Run<'a> {
             out.sample(&metric_name(self.case.name, LOCK), "us", Better::Lower, longest as f64);
         }
         if self.case.foreground {
-            let count = self.options.rounds.unwrap_or(FOREGROUND_ROUNDS[mode]);
             let mut rounds = Vec::new();
-            for i in 0..count {
+            for i in 0..FOREGROUND_ROUNDS[mode] {
                 out.progress(&format!("{}: work of other processes, round {}", self.case.name, i + 1));
                 rounds.push(self.foreground(FOREGROUND_WINDOW[mode], out)?);
             }
@@ -457,13 +454,10 @@ mod tests {
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = Options::parse(&[]).unwrap();
-        assert!(
-            !options.icount && options.rounds.is_none() && CASES.iter().all(|c| options.cases.has(c.name))
-        );
-        let options = Options::parse(&words(&["icount", "case=8x64-95", "rounds=4"])).unwrap();
+        assert!(!options.icount && options.cases.is_all());
+        let options = Options::parse(&words(&["icount", "case=8x64-95"])).unwrap();
         assert!(options.icount && options.cases.has("8x64-95") && !options.cases.has("8x64-65"));
-        assert_eq!(options.rounds, Some(4));
-        assert_refused(Options::parse, &["case=8x64", "rounds=0", "rounds=x", "round=2", "fast"], &[]);
+        assert_refused(Options::parse, &["case=8x64", "round=2", "fast"], &[]);
     }
 
     #[test]

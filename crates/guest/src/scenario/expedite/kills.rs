@@ -286,8 +286,7 @@ impl<'a> Run<'a> {
 
     /// Runs all rounds of all methods, reports them, and returns the rates.
     pub(super) fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
-        let default = self.case.rounds[usize::from(self.options.icount)];
-        let count = self.options.rounds.unwrap_or(default);
+        let count = self.case.rounds[usize::from(self.options.icount)];
         let methods = self.case.methods(self.options.icount);
         let mut rounds: Vec<Vec<Round>> = methods.iter().map(|_| Vec::new()).collect();
         for round in 0..count {

@@ -54,7 +54,7 @@ const HOSTILE_BY: [(&str, usize); 2] = [("repeats-foreground", usize::MAX), ("fo
 const WORST: &str = "worst";
 const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
 
-/// `expedite [icount] [case=NAME|race|hostile] [rounds=N] [race=KILLS]`
+/// `expedite [icount] [case=NAME|race|hostile]`
 pub struct Expedite;
 
 impl Scenario for Expedite {
@@ -104,7 +104,7 @@ impl Scenario for Expedite {
             }
         }
         if options.races() {
-            let lost = race::lost(options.race, cpus, expedites, out).context("race")?;
+            let lost = race::lost(cpus, expedites, out).context("race")?;
             out.sample(&metric_name(RACE, LOST), "count", Better::Lower, f64::from(lost));
         }
         if options.cases.has(HOSTILE) {
@@ -121,24 +121,19 @@ impl Scenario for Expedite {
 struct Options {
     icount: bool,
     cases: Cases,
-    rounds: Option<u32>,
-    /// Kills that race with exits.
-    race: u32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "rounds", "race"])?;
+        let args = Arguments::new(args, &["icount"], &["case"])?;
         let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE, HOSTILE]))?;
-        let (icount, rounds) = (args.has("icount"), args.rounds()?);
-        let race = args.get("race", if icount { 0 } else { 250 })?;
-        ensure!(race <= 100_000, "race={race} is more than 100,000");
-        ensure!(cases.is_all() || !cases.has(RACE) || race > 0, "a race without kills: give race=N");
-        Ok(Self { icount, cases, rounds, race })
+        let icount = args.has("icount");
+        ensure!(cases.is_all() || !cases.has(RACE) || !icount, "there is no race under icount");
+        Ok(Self { icount, cases })
     }
 
     fn races(&self) -> bool {
-        self.cases.has(RACE) && self.race > 0
+        self.cases.has(RACE) && !self.icount
     }
 }
 
@@ -176,14 +171,11 @@ mod tests {
     #[test]
     fn arguments_have_defaults_and_bounds() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.icount, options.rounds, options.race), (false, None, 250));
-        assert!(options.cases.has("free") && options.cases.has("race"));
-        let options = Options::parse(&words(&["icount", "case=nice-19", "rounds=4"])).unwrap();
-        assert_eq!((options.icount, options.rounds, options.race), (true, Some(4), 0));
-        assert!(options.cases.has("nice-19") && !options.cases.has("race") && !options.cases.has("free"));
-        assert_eq!(Options::parse(&words(&["icount", "case=race", "race=2000"])).unwrap().race, 2000);
-        let bad = ["case=nice-20", "rounds=0", "rounds=x", "race=-1", "race=100001", "round=2", "fast"];
-        assert_refused(Options::parse, &bad, &[]);
+        assert!(!options.icount && options.races() && options.cases.has("free"));
+        let options = Options::parse(&words(&["icount", "case=nice-19"])).unwrap();
+        assert!(options.icount && options.cases.has("nice-19") && !options.cases.has("free"));
+        assert!(!options.races() && Options::parse(&words(&["case=race"])).unwrap().races());
+        assert_refused(Options::parse, &["case=nice-20", "round=2", "fast"], &[]);
         assert_refused(Options::parse, &["case=race"], &["icount"]);
     }
 }

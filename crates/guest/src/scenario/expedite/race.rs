@@ -20,6 +20,8 @@ const RACER: Layout = Layout { pages: (4 << 20) / PAGE_BYTES, vmas: 1 };
 const STILL_THERE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64 + 128;
 /// How long after the victim's end a worker may take to count what it has freed.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(20);
+/// Kills that race with exits.
+const KILLS: u32 = 250;
 /// A racing victim begins to exit by itself at most so long before the kill...
 const EARLIEST_EXIT: Duration = Duration::from_millis(2);
 /// ...and at most so long after it.
@@ -40,11 +42,11 @@ enum Raced {
 
 /// Kills victims, every other of which begins to exit by itself at about that time, and returns for how many
 /// it was too late.
-pub(super) fn lost(kills: u32, cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u32> {
+pub(super) fn lost(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u32> {
     let mut counts = [[0u32; 4]; 2];
-    for i in 0..kills {
+    for i in 0..KILLS {
         if i % 50 == 0 {
-            out.progress(&format!("race: {i} of {kills}"));
+            out.progress(&format!("race: {i} of {KILLS}"));
         }
         let exits = i % 2 == 1;
         let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;

@@ -13,7 +13,6 @@ use std::{fs, iter};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
 
-use super::options::Options;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::{Region, TABLE_PAGES};
 use crate::process;
@@ -49,7 +48,7 @@ pub fn metrics(cpus: usize) -> Vec<String> {
 }
 
 /// Measures and reports everything.
-pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
+pub fn measure(out: &mut Reporter) -> Result<()> {
     let group = TemporaryCgroup::new("rss-counters", "memory")?;
     let mut kinds = Vec::new();
     // All memory of the processes is charged to the cgroup.

@@ -5,14 +5,19 @@ use std::{io, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::options::Options;
 use super::program::Program;
+use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
 use crate::process::child::{self, Board, Child};
 use crate::scenario::metrics::{median, metric_name};
 use crate::system::clock::now;
 use init::report::{Better, Reporter};
 
+/// What a round of page faults touches.
+const PAGES: usize = (32 << 20) / PAGE_BYTES;
+/// Rounds of page faults, and of shorter work.
+const ROUNDS: usize = 5;
+const SHORT_ROUNDS: usize = 400;
 /// The first rounds, which are slow and do not count: of page faults, and of shorter work.
 const WARM_UP_ROUNDS: usize = 1;
 const SHORT_WARM_UP_ROUNDS: usize = 10;
@@ -31,22 +36,21 @@ pub fn metrics(_cpus: usize) -> Vec<String> {
 }
 
 /// Measures and reports everything.
-pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
+pub fn measure(out: &mut Reporter) -> Result<()> {
     let [fault, fault_threaded, fork, exec, thread, fork_threaded, thread_first] = CASES;
-    let (pages, many) = (options.pages(), options.many());
     let touch = || {
-        Region::new(pages)?.touch(0..pages);
+        Region::new(PAGES)?.touch(0..PAGES);
         Ok(())
     };
     for (case, prepare) in [(fault, alone as fn() -> _), (fault_threaded, child::start_sleeper)] {
         out.progress(case);
-        let rounds = by_child(options.rounds, WARM_UP_ROUNDS, prepare, touch)?;
-        sample(out, case, median(rounds.into_iter()) / pages as f64);
+        let rounds = by_child(ROUNDS, WARM_UP_ROUNDS, prepare, touch)?;
+        sample(out, case, median(rounds.into_iter()) / PAGES as f64);
     }
     let program = Program::new()?;
     let mut short = |case: &str, prepare: fn() -> Result<()>, work: &dyn Fn() -> Result<()>| {
         out.progress(case);
-        sample(out, case, typical(by_child(many, SHORT_WARM_UP_ROUNDS, prepare, work)?));
+        sample(out, case, typical(by_child(SHORT_ROUNDS, SHORT_WARM_UP_ROUNDS, prepare, work)?));
         anyhow::Ok(())
     };
     short(fork, alone, &|| Child::fork(|| Ok(()))?.join())?;
@@ -54,7 +58,7 @@ pub fn measure(options: &Options, out: &mut Reporter) -> Result<()> {
     short(thread, child::start_sleeper, &start_thread)?;
     short(fork_threaded, alone, &|| Child::fork(start_thread)?.join())?;
     out.progress(thread_first);
-    sample(out, thread_first, typical(first_threads(many)?));
+    sample(out, thread_first, typical(first_threads(SHORT_ROUNDS)?));
     Ok(())
 }
 

@@ -9,21 +9,20 @@
 
 mod errors;
 mod instructions;
-mod options;
 mod program;
 mod rates;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
+use super::arguments::Arguments;
 use super::interface::Scenario;
 use crate::system::sched;
 use init::report::Reporter;
-use options::Options;
 
 /// Returns the names of a part's metrics in a guest of so many CPUs.
 type Metrics = fn(usize) -> Vec<String>;
 /// Measures and reports.
-type Part = fn(&Options, &mut Reporter) -> Result<()>;
+type Part = fn(&mut Reporter) -> Result<()>;
 
 /// The parts, in the order in which they are run.
 const PARTS: [(&str, Metrics, Part); 3] = [
@@ -32,7 +31,7 @@ const PARTS: [(&str, Metrics, Part); 3] = [
     ("errors", errors::metrics, errors::measure),
 ];
 
-/// `rss-counters [instructions] [rates] [errors] [mib=MIB] [rounds=N]`
+/// `rss-counters [instructions] [rates] [errors]`
 pub struct RssCounters;
 
 impl Scenario for RssCounters {
@@ -41,24 +40,26 @@ impl Scenario for RssCounters {
     }
 
     fn metrics(&self, args: &[String], cpus: usize) -> Result<Vec<String>> {
-        parse(args)?;
-        let parts = PARTS.iter().filter(|(part, ..)| args.iter().any(|a| a == part));
-        Ok(parts.flat_map(|(_, metrics, _)| metrics(cpus)).collect())
+        Ok(parse(args)?.into_iter().flat_map(|(_, metrics, _)| metrics(cpus)).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = parse(args)?;
+        let parts = parse(args)?;
         sched::pin(0)?;
-        for (part, _, measure) in PARTS.iter().filter(|(part, ..)| args.iter().any(|a| a == part)) {
-            measure(&options, out).with_context(|| format!("part {part}"))?;
+        for (part, _, measure) in parts {
+            measure(out).with_context(|| format!("part {part}"))?;
         }
         Ok(())
     }
 }
 
-/// Parses the arguments.
-fn parse(args: &[String]) -> Result<Options> {
-    Options::parse(args, &PARTS.map(|(part, ..)| part))
+/// Parses the arguments, among which must be a part.
+fn parse(args: &[String]) -> Result<Vec<(&'static str, Metrics, Part)>> {
+    let names = PARTS.map(|(part, ..)| part);
+    let args = Arguments::new(args, &names, &[])?;
+    let parts: Vec<_> = PARTS.into_iter().filter(|(part, ..)| args.has(part)).collect();
+    ensure!(!parts.is_empty(), "nothing to do; name some of: {}", names.join(" "));
+    Ok(parts)
 }
 
 #[cfg(test)]
@@ -67,13 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = parse(&words(&["instructions", "errors"])).unwrap();
-        assert_eq!((options.pages(), options.rounds, options.many()), (8192, 5, 400));
-        assert_eq!(parse(&words(&["rates", "mib=2", "rounds=1"])).unwrap().pages(), 512);
-        let bad = ["mib=1", "mib=x", "rounds=0", "rounds=1001", "round=2", "error"];
-        assert_refused(parse, &bad, &["rates"]);
-        assert_refused(parse, &["mib=2"], &[]);
+    fn arguments_are_parts() {
+        let parts = parse(&words(&["errors", "instructions"])).unwrap();
+        assert_eq!(parts.iter().map(|(part, ..)| *part).collect::<Vec<_>>(), ["instructions", "errors"]);
+        assert_refused(parse, &["round=2", "error"], &["rates"]);
         assert!(parse(&[]).is_err());
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::options::Options;
 use super::program::Program;
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
@@ -39,7 +38,7 @@ pub fn metrics(_cpus: usize) -> Vec<String> {
 }
 
 /// Measures and reports everything.
-pub fn measure(_: &Options, out: &mut Reporter) -> Result<()> {
+pub fn measure(out: &mut Reporter) -> Result<()> {
     let [fault_processes, fault_threads, fork_one, fork_all, exec_all] = CASES;
     let cpus = sched::online_cpus()?;
     let program = Program::new()?;
