@@ -151,6 +151,16 @@ impl Board {
         self.cells[i].0.fetch_add(value, Ordering::AcqRel);
     }
 
+    /// Replaces one of the numbers if it is smaller than this one.
+    pub fn raise(&self, i: usize, value: u64) {
+        self.cells[i].0.fetch_max(value, Ordering::AcqRel);
+    }
+
+    /// Returns one of the numbers, which is 0 then.
+    pub fn take(&self, i: usize) -> u64 {
+        self.cells[i].0.swap(0, Ordering::AcqRel)
+    }
+
     /// Returns all numbers, in order.
     pub fn all(&self) -> impl Iterator<Item = u64> {
         self.cells.iter().map(|cell| cell.0.load(Ordering::Acquire))
