@@ -21,8 +21,6 @@ use crate::exit::Exit;
 
 /// How often memory is sampled where there is no PSI.
 pub(super) const NO_PSI_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the history is rotated if it is large.
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 
 // What epoll returns for each descriptor.
 const PRESSURE_TOKEN: u64 = 0;
@@ -53,7 +51,7 @@ impl Daemon {
             epoll::add(&epoll, fd, EventData::new_u64(METRICS_TOKEN), EventFlags::IN)?;
         }
         let watchdog = self.system.notifier.watchdog_interval();
-        let (mut watchdog_sent, mut maintained) = (Instant::now(), Instant::now());
+        let mut watchdog_sent = Instant::now();
         let mut next = Next::After(Duration::ZERO);
         loop {
             let mut timeout = match next {
@@ -104,14 +102,14 @@ impl Daemon {
             if watchdog.is_some_and(|every| watchdog_sent.elapsed() >= every) {
                 watchdog_sent = Instant::now();
                 self.system.notifier.watchdog();
-                if resting && maintained.elapsed() >= MAINTENANCE_INTERVAL {
-                    maintained = Instant::now();
-                    self.system.notifier.maintain();
-                }
             }
             next = self.control_loop.step(&mut self.system);
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
+            }
+            // Kills come before a rest. That has no end, so an idle machine is not woken for this.
+            if next == Next::Rest && !resting {
+                self.system.notifier.maintain();
             }
             if metrics_requested {
                 self.system.notifier.serve_metrics();
