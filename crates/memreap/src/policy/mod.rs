@@ -17,9 +17,10 @@ pub use pattern::Pattern;
 /// such limit, and kills processes that hold nothing if only their oom_score_adj is high enough.
 const MAX_ADJ_FACTOR: f64 = 9.0;
 
-/// Any user can give a process any name, so what a rule protects that asks for neither a user nor a cgroup is this
-/// part of memory and swap at most.
+/// Any user can give a process any name, and move it between cgroups below [`USERS_CGROUP`], so what a rule protects
+/// that asks for nothing else is this part of memory and swap at most.
 const PROTECTED_BY_NAME_DIVISOR: u64 = 8;
+const USERS_CGROUP: &[u8] = b"/user.slice/";
 
 /// Indices for [`Policy::rule`] of verdicts that no rule can change.
 const INIT_RULE: u16 = u16::MAX;
@@ -181,7 +182,8 @@ impl Policy {
         let (factor, by_name, rule) = match found {
             Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
             Some((rule @ Rule { effect: Effect::Weight(factor), .. }, index)) => {
-                (*factor, rule.users.is_empty() && rule.cgroups.is_empty(), Some(index))
+                let anywhere = rule.cgroups.is_empty() || subject.cgroup.starts_with(USERS_CGROUP);
+                (*factor, rule.users.is_empty() && anywhere, Some(index))
             }
             None => (1.0, false, None),
         };
@@ -366,15 +368,21 @@ mod tests {
     }
 
     #[test]
-    fn a_name_protects_a_part_of_memory_only() {
+    fn what_users_can_choose_protects_a_part_of_memory_only() {
         let mut policy = Policy::new(vec![
             Rule { users: vec![0], ..names(&["x"], Effect::Weight(0.01)) },
             names(&["x"], Effect::Weight(0.01)),
+            Rule { cgroups: vec![Pattern::cgroup("/**").unwrap()], ..rule(Effect::Weight(0.01)) },
         ]);
         policy.set_total(64 * GIB);
-        let verdict = policy.judge(&subject("x"));
-        assert_eq!(verdict.score(8 * GIB), 8 * GIB / 100);
-        assert!(verdict.score(60 * GIB) > 52 * GIB);
+        // Any user can enter the cgroup of the second.
+        for by_user in [subject("x"), subject("y")] {
+            let verdict = policy.judge(&by_user);
+            assert_eq!(verdict.score(8 * GIB), 8 * GIB / 100);
+            assert!(verdict.score(60 * GIB) > 52 * GIB);
+        }
+        let service = policy.judge(&Subject { cgroup: b"/system.slice/y.service", ..subject("y") });
+        assert_eq!(service.score(60 * GIB), 60 * GIB / 100);
         let root = policy.judge(&Subject { uid: 0, ..subject("x") });
         assert_eq!(root.score(60 * GIB), 60 * GIB / 100);
     }
