@@ -199,6 +199,8 @@ impl Examiner {
                 command_line =
                     self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
                 reading.command_line_known = command_line.is_some();
+                // What a rule asks for may be in the part that was cut off.
+                command_line = command_line.filter(|text| text.len() < MAX_COMMAND_LINE_BYTES);
             }
             reading.verdict = policy.judge(&Subject {
                 pid,

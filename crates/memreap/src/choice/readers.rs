@@ -18,8 +18,8 @@ use crate::kill::prestarted;
 
 /// Threads that a caller waits for. One works at a time; the others take over when it is stuck.
 const READER_THREADS: usize = 4;
-/// How much of a command line is read.
-pub(super) const MAX_COMMAND_LINE_BYTES: usize = 4096;
+/// How much of a command line is read. The main class of a Java program comes after several KiB of class path.
+pub(super) const MAX_COMMAND_LINE_BYTES: usize = 16 << 10;
 /// Their niceness.
 const NICE: i32 = -20;
 /// Room for a system call and a few frames around it.

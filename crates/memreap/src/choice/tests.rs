@@ -163,6 +163,10 @@ fn a_command_line_protects_also_before_a_refresh() {
         choose_by(&other, &mut chooser, ALL, &[hog.pid])
     });
     assert_eq!(chosen.unwrap().pid, hog.pid);
+    // Of one that is too long the rest may be what the rule is for.
+    let program = "$| = 1; my $x = \"x\" x (8 << 20); print \"$$\\n\"; sleep 60; #";
+    let (long, _) = Hog::run(&(program.to_owned() + &"x".repeat(16 << 10)));
+    assert!(choose_by(&other, &mut chooser, ALL, &[long.pid]).is_none());
 }
 
 #[test]
