@@ -181,16 +181,32 @@ mod tests {
             weight = 1
             signal_first = "INT"
             grace = "5s"
+            [[rule]]
+            name = "a"
+            weight = 1
+            grace = "5s"
+            [[rule]]
+            name = "b"
+            weight = 1
+            signal_first = "INT"
+            [[rule]]
+            name = "c"
+            weight = 1
+            signal_first = false
             "#,
         );
-        let first = config.policy.signal_first(Some(0)).unwrap();
-        assert_eq!((first.signal.to_string().as_str(), first.grace.as_secs()), ("SIGINT", 5));
-        assert_eq!(config.policy.signal_first(Some(1)), None);
+        let of_rule = |rule| config.policy.signal_first(rule, config.kill.signal_first);
+        let said = [Some(0), Some(1), Some(2), Some(4), None].map(|rule| {
+            let first = of_rule(rule).unwrap();
+            (first.signal.to_string(), first.grace.as_millis())
+        });
+        let said = said.each_ref().map(|(signal, grace)| (signal.as_str(), *grace));
+        assert_eq!(said[..3], [("SIGINT", 5000), ("SIGTERM", 5000), ("SIGINT", 250)]);
+        assert_eq!(said[3..], [("SIGTERM", 250); 2]);
+        assert_eq!(of_rule(Some(3)), None);
         let act =
             Act { low: share(20.0), critical: share(5.0), stall: 12.5, early_reclaim: false, cgroups: false };
         assert_eq!(config.act, act);
-        let first = config.kill.signal_first.unwrap();
-        assert_eq!((first.signal.to_string().as_str(), first.grace.as_millis()), ("SIGTERM", 250));
         assert_eq!(config.kill.deadline, Duration::from_secs(60));
         assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));
         let command = ["/bin/logger", "-t", "x y"].map(str::to_owned).to_vec();

@@ -13,7 +13,7 @@ use super::section::{
     unless_false,
 };
 use super::settings::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
-use crate::kill::SignalFirst;
+use crate::kill::{FirstSignal, SignalFirst};
 use crate::policy::{Effect, Pattern, Policy, Rule};
 use crate::users;
 
@@ -41,7 +41,7 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
 
     let mut top = Section::top(table.get_ref(), &mut problems);
     let act = act(top.section("act"));
-    let kill = kill(top.section("kill"));
+    let (kill, first) = kill(top.section("kill"));
     let warn = warn(top.section("warn"));
     let record = record(top.section("record"));
     let defaults = defaults(top.section("policy"));
@@ -50,7 +50,7 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
         if rules.len() == Policy::MAX_RULES {
             section.reject_all(&format!("more than {} rules; a rule can have lists", Policy::MAX_RULES));
         } else {
-            rules.extend(rule(section));
+            rules.extend(rule(section, first));
         }
     });
     top.finish();
@@ -58,7 +58,7 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
         return Err(ConfigError(problems.into_lines(file)));
     }
     if defaults {
-        rules.extend(built_in_rules()?);
+        rules.extend(built_in_rules(first)?);
     }
     Ok(Config { path: None, act, kill, policy: Policy::new(rules), warn, record })
 }
@@ -87,8 +87,9 @@ fn act(mut section: Section<'_, '_>) -> Act {
     act
 }
 
-fn kill(mut section: Section<'_, '_>) -> Kill {
-    let mut kill = Kill { signal_first: signal_first(&mut section), ..Kill::default() };
+fn kill(mut section: Section<'_, '_>) -> (Kill, First) {
+    let (first, signal_first) = signal_first(&mut section, (None, 2 * SECOND));
+    let mut kill = Kill { signal_first, ..Kill::default() };
     section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
     section.set("by_cgroup", &mut kill.by_cgroup, boolean);
     section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {
@@ -99,14 +100,20 @@ fn kill(mut section: Section<'_, '_>) -> Kill {
         other => Err(format!("\"{other}\" is none of \"auto\", \"oom-group\", \"always\", \"never\"")),
     });
     section.finish();
-    kill
+    (kill, first)
 }
 
-fn signal_first(section: &mut Section<'_, '_>) -> Option<SignalFirst> {
-    let signal = section.get("signal_first", |v| unless_false(v, |v| string(v)?.parse())).flatten();
-    let mut grace = 2 * SECOND;
+/// `signal_first` and `grace`: one can be there without the other.
+type First = (Option<FirstSignal>, Duration);
+
+/// What the section says about the first signal; the rest as in `first`.
+fn signal_first(
+    section: &mut Section<'_, '_>,
+    (mut signal, mut grace): First,
+) -> (First, Option<SignalFirst>) {
+    section.set("signal_first", &mut signal, |v| unless_false(v, |v| string(v)?.parse()));
     section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
-    signal.map(|signal| SignalFirst { signal, grace })
+    ((signal, grace), signal.map(|signal| SignalFirst { signal, grace }))
 }
 
 fn warn(mut section: Section<'_, '_>) -> Warn {
@@ -159,15 +166,16 @@ fn defaults(mut section: Section<'_, '_>) -> bool {
 }
 
 /// The rules of the built-in configuration.
-fn built_in_rules() -> Result<Vec<Rule>, ConfigError> {
+fn built_in_rules(first: First) -> Result<Vec<Rule>, ConfigError> {
     let mut problems = Problems::new(BUILT_IN);
     let (table, _) = DeTable::parse_recoverable(BUILT_IN);
     let mut rules = Vec::new();
-    Section::top(table.get_ref(), &mut problems).sections("rule", |section| rules.extend(rule(section)));
+    Section::top(table.get_ref(), &mut problems)
+        .sections("rule", |section| rules.extend(rule(section, first)));
     if problems.is_empty() { Ok(rules) } else { Err(ConfigError(problems.into_lines(BUILT_IN_NAME))) }
 }
 
-fn rule(mut section: Section<'_, '_>) -> Option<Rule> {
+fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let label = section.get("label", |v| string(v).map(str::to_owned));
     let names = section.get("name", |v| one_or_more(v, |v| Pattern::name(string(v)?)));
     let command_lines =
@@ -176,7 +184,7 @@ fn rule(mut section: Section<'_, '_>) -> Option<Rule> {
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
     let effect = effect(&mut section);
-    let signal_first = signal_first(&mut section);
+    let (_, signal_first) = signal_first(&mut section, first);
     let described = section.describe(&["name", "command_line", "user", "cgroup", "oom_score_adj"]);
     if described.is_empty() {
         section.reject_all("fits all processes; say which: name, command_line, user, cgroup, oom_score_adj");

@@ -113,7 +113,7 @@ pub struct Rule {
     pub oom_score_adj: Option<RangeInclusive<i16>>,
     /// What it does.
     pub effect: Effect,
-    /// What they are sent before SIGKILL; `None` for what all are.
+    /// What they are sent before SIGKILL; `None` for nothing.
     pub signal_first: Option<SignalFirst>,
 }
 
@@ -211,9 +211,9 @@ impl Policy {
         }
     }
 
-    /// Returns what a rule has its processes sent before SIGKILL; `None` for what all are.
-    pub fn signal_first(&self, rule: Option<u16>) -> Option<SignalFirst> {
-        self.rules.get(usize::from(rule?))?.signal_first
+    /// Returns what a rule has its processes sent before SIGKILL; `all` when none of the rules decided.
+    pub fn signal_first(&self, rule: Option<u16>, all: Option<SignalFirst>) -> Option<SignalFirst> {
+        rule.and_then(|index| self.rules.get(usize::from(index))).map_or(all, |rule| rule.signal_first)
     }
 
     /// Whether a rule asks for command lines. Reading them can wait for the process.

@@ -251,7 +251,7 @@ impl<V> MemoryState<V> {
                                 return Some(pause);
                             }
                         };
-                        match world.signal_first(&victim).or(kill.signal_first) {
+                        match world.signal_first(&victim, kill.signal_first) {
                             Some(first) if !self.governor.is_critical() => {
                                 world.send_first_signal(memory, &victim, first.signal.signal());
                                 let until = now + first.grace;

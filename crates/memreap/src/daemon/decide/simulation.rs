@@ -387,8 +387,8 @@ impl World for Sim {
         self.complaints += 1;
     }
 
-    fn signal_first(&self, _victim: &Target) -> Option<SignalFirst> {
-        self.signal_first
+    fn signal_first(&self, _victim: &Target, all: Option<SignalFirst>) -> Option<SignalFirst> {
+        self.signal_first.or(all)
     }
 
     fn send_first_signal(&mut self, _memory: usize, victim: &Target, signal: Signal) {

@@ -54,8 +54,8 @@ pub trait World {
     /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
     fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
 
-    /// Returns what this victim is sent before SIGKILL; `None` for what all are.
-    fn signal_first(&self, victim: &Self::Victim) -> Option<SignalFirst>;
+    /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
+    fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
 
     /// Sends the victim a signal that asks it to end.
     fn send_first_signal(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);

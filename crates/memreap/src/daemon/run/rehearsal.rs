@@ -191,7 +191,7 @@ impl World for Stage<'_> {
         self.is_over = true;
     }
 
-    fn signal_first(&self, _victim: &Choice) -> Option<SignalFirst> {
+    fn signal_first(&self, _victim: &Choice, _all: Option<SignalFirst>) -> Option<SignalFirst> {
         None
     }
 

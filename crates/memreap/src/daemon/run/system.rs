@@ -352,8 +352,8 @@ impl World for System {
         self.notifier.no_kill_helps(reason, killed, &governor.explanation(), info.as_ref());
     }
 
-    fn signal_first(&self, victim: &Choice) -> Option<SignalFirst> {
-        self.policy.signal_first(victim.rule)
+    fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
+        self.policy.signal_first(victim.rule, all)
     }
 
     fn send_first_signal(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
