@@ -42,11 +42,11 @@ pub struct Notifier {
 
 impl Notifier {
     /// Opens all that the configuration asks for. Allocates, and forks: to be called before threads are
-    /// started. A history that cannot be opened is reported, and the daemon works without it.
+    /// started. A history that cannot be opened, and an address for metrics that cannot be listened on, are
+    /// reported, and the daemon works without them.
     ///
     /// # Errors
-    /// When the helper process, the service manager or the journal cannot be reached, or the address for
-    /// metrics cannot be listened on.
+    /// When the helper process, the service manager or the journal cannot be reached.
     pub fn open(config: &Config) -> Result<Self> {
         let wanted = config.warn.desktop || config.warn.command.is_some();
         let warner = if wanted {
@@ -70,15 +70,18 @@ impl Notifier {
                 None
             }
         });
-        let server = match config.record.metrics.as_deref() {
-            Some(address) => {
-                let server = Server::listen(address).with_context(|| {
-                    format!("cannot serve metrics on {}", linux::escape(Path::new(address)))
-                })?;
-                Some(server)
+        let server = config.record.metrics.as_deref().and_then(|address| match Server::listen(address) {
+            Ok(server) => Some(server),
+            Err(e) => {
+                let address = linux::escape(Path::new(address));
+                journal.log(
+                    Kind::Trouble,
+                    Priority::Warning,
+                    format_args!("metrics are not served: {address}: {e}"),
+                );
+                None
             }
-            None => None,
-        };
+        });
         Ok(Self { journal, service, history, server, warner, metrics: Metrics::default(), last_error: None })
     }
 
