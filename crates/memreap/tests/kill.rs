@@ -15,6 +15,7 @@ use std::{fs, thread};
 use linux::PidFd;
 use linux::process::State;
 use memreap::kill::{Armed, Fate, KernelFeatures, Method};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use common::{
     OnTerm, Ran, Setup, Victim, copy_of, interrupt, is_root, kill, kill_all, memreap, start, unique,
@@ -594,7 +595,20 @@ fn a_hostile_name_does_not_reach_the_terminal() {
 fn many_at_once() {
     let name = unique();
     let victims: Vec<_> = (0..20).map(|_| named(&name)).collect();
-    let ran = kill(&["--all", "--json", &name]);
+    let with_files = |limit: Rlimit| {
+        let mut command = memreap();
+        command.args(["kill", "--all", "--json", &name]);
+        // SAFETY: setrlimit is safe after a fork.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+        Ran::from(command.output().unwrap())
+    };
+    // It is found out while one is looked for, or while it is opened.
+    for files in [30, 31] {
+        let ran = with_files(Rlimit { current: Some(files), maximum: Some(files) });
+        assert_eq!((ran.code, ran.err.contains("os error 24")), (Some(70), true), "{ran:?}");
+    }
+    assert!(victims.iter().all(Victim::is_alive));
+    let ran = with_files(Rlimit { current: Some(30), maximum: Some(200) });
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let json = ran.json();
     // In the order in which they were found, whatever order they are killed in.

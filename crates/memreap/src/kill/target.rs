@@ -335,6 +335,8 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
         match Process::open(root, pid).and_then(|process| fits(name, &process)) {
             Ok(true) => {}
             Ok(false) => continue,
+            // It and those after it would be left alive.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(system(e)),
             Err(e) => {
                 hidden |= e.is_denied();
                 continue;

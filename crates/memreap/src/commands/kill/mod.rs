@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use linux::meminfo::MemInfo;
 use linux::{Pid, Root};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interrupt::Interrupt;
 use crate::exit::Exit;
@@ -57,6 +58,9 @@ fn execute(plan: &Plan) -> Result<Report> {
     if !plan.exact {
         let _ = raise_priority();
     }
+    // Each process takes two, and a name can fit thousands.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);
     let mut report = Report::new(plan, method, memory(&root)?);
