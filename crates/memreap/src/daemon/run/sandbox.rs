@@ -2,8 +2,9 @@
 //! The sandbox that the daemon enters once it has started (seccomp, Landlock), and the limits and locks on
 //! its own memory.
 
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
@@ -27,14 +28,16 @@ pub struct Access {
 }
 
 impl Access {
-    /// What every daemon needs, and its own: the directories of the configuration and of the history. The
-    /// directory of the configuration and not the file, as editors put a new file in the place of the old.
-    pub fn new(config: Option<&Path>, history: Option<&Path>, cgroups: Option<&Path>) -> Self {
-        let parent = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
-        let system = ["/proc", "/sys", "/etc/passwd"].map(PathBuf::from);
+    /// What every daemon needs, and its own: the directories of the configuration, of what that links to, and of
+    /// the history. The directory of the configuration and not the file, and /etc and not /etc/passwd, as a new
+    /// file is put in the place of the old.
+    pub fn new(config: &Path, history: Option<&Path>, cgroups: Option<&Path>) -> Self {
+        let parent = |path: &Path| path.parent().map(Path::to_owned);
+        let system = ["/proc", "/sys", "/etc"].map(PathBuf::from);
+        let config = [path::absolute(config), fs::canonicalize(config)];
         Self {
-            read: system.into_iter().chain(parent(config)).collect(),
-            create: parent(history).into_iter().collect(),
+            read: system.into_iter().chain(config.iter().flatten().filter_map(|path| parent(path))).collect(),
+            create: history.and_then(parent).into_iter().collect(),
             write: cgroups.map(Path::to_owned).into_iter().collect(),
         }
     }
@@ -119,7 +122,6 @@ pub fn limit_memory(bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::fs;
     use std::os::fd::{AsFd as _, OwnedFd};
     use std::process::{Command, Stdio};
     use std::sync::mpsc;
@@ -205,7 +207,15 @@ mod tests {
                 tell.send((rollup.is_ok(), can_make_sockets())).unwrap();
             }
         });
-        let missing = enter(&Access::new(Some(Path::new("/etc/memreap.toml")), Some(&state), Some(&cgroup)));
+        let (config, target) = (dir.path().join("config/link"), dir.path().join("target/config"));
+        for path in [&config, &target] {
+            fs::create_dir(path.parent().unwrap()).unwrap();
+        }
+        fs::write(&target, "x").unwrap();
+        std::os::unix::fs::symlink(&target, &config).unwrap();
+        let relative = Access::new(Path::new("config"), None, None);
+        assert!(relative.read.contains(&env::current_dir().unwrap()), "{relative:?}");
+        let missing = enter(&Access::new(&config, Some(&state), Some(&cgroup)));
         assert!(missing.iter().all(|m| m.contains("offer Landlock")), "{missing:?}");
         let landlocked = missing.is_empty();
 
@@ -296,6 +306,8 @@ mod tests {
                 assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{}", path.display());
             }
             fs::read("/etc/passwd").unwrap();
+            fs::read_dir("/etc").unwrap();
+            fs::read(&config).unwrap();
             fs::read(&precious).unwrap_err();
             fs::write(cgroup.join("new"), "").unwrap_err();
         }

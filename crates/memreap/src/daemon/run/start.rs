@@ -20,7 +20,7 @@ use super::sandbox::{self, Access};
 use super::signals::Signals;
 use super::system::{MAX_MEMORIES, MAX_PROCESSES, System};
 use crate::choice::Chooser;
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_PATH};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::report::notify::Notifier;
@@ -86,7 +86,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     }
     let control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let access = Access::new(
-        config.path.as_deref(),
+        config.path.as_deref().unwrap_or(Path::new(DEFAULT_PATH)),
         config.record.history.as_deref(),
         hierarchy.as_ref().map(|h| h.path.as_path()),
     );
