@@ -27,7 +27,7 @@ pub enum Ending {
     Back,
     /// It was gone before a signal reached it.
     Gone,
-    /// The deadline passed before the memory was back.
+    /// The deadline passed before the memory was back, or another process keeps it.
     Late,
     /// No signal was sent: a dry run.
     DryRun,

@@ -269,6 +269,12 @@ fn more_comes_back(expected: u64, freed: u64, step: u64) -> bool {
         || (freed < expected - expected / MAX_REMAINDER_DIVISOR && step > expected / FREEING_DIVISOR)
 }
 
+/// How the wait for `expected` bytes has ended when `freed` were seen to be free.
+fn ending(fate: Fate, expected: u64, freed: u64) -> Ending {
+    // One that shares the memory lives on, and no wait gets it back.
+    if fate == Fate::Shared && freed < expected / MIN_FREED_DIVISOR { Ending::Late } else { Ending::Back }
+}
+
 impl World for System {
     type Victim = Choice;
 
@@ -506,7 +512,7 @@ impl World for System {
             (None, Some(back)) if over.elapsed() < AT_EXIT_TOLERANCE => back,
             _ => killed.at.elapsed(),
         };
-        Progress::Ended(Ending::Back)
+        Progress::Ended(ending(outcome.fate, expected, freed))
     }
 
     fn has_exited(&mut self, victim: &Choice) -> bool {
@@ -541,6 +547,12 @@ mod tests {
         assert!(more_comes_back(200, 0, 0), "nothing was seen yet");
         assert!(!more_comes_back(200, 190, 190));
         assert!(!more_comes_back(200, 80, 0), "the others took the rest at once");
+        // Another process may have it, or have taken it at once.
+        assert_eq!(
+            [ending(Fate::Shared, 200, 8), ending(Fate::Killed, 200, 8)],
+            [Ending::Late, Ending::Back]
+        );
+        assert_eq!(ending(Fate::Shared, 200, 80), Ending::Back, "of a group only one was shared");
     }
 
     #[test]
