@@ -10,7 +10,7 @@ use crate::choice::MAX_CGROUP_PATH_BYTES;
 
 /// How many levels deep limits are searched for: each takes an open directory and room on the stack.
 const MAX_DEPTH: usize = 10;
-/// How many cgroups are opened, at most.
+/// How many cgroups are opened below each of the root's children, at most. Users can make any number in theirs.
 const MAX_CGROUPS: usize = 2000;
 
 /// Calls `found` with the path ("/a/b") of every cgroup below `root` that is charged for all but `relief` bytes of
@@ -18,8 +18,7 @@ const MAX_CGROUPS: usize = 2000;
 /// meanwhile, is left out.
 pub(super) fn find(root: &Dir, relief: impl Fn(u64) -> u64, mut found: impl FnMut(&[u8])) {
     let mut path = ArrayVec::new();
-    let mut left = MAX_CGROUPS;
-    descend(root, &mut path, 0, &mut left, &mut |dir, path| {
+    descend(root, &mut path, 0, &mut 0, &mut |dir, path| {
         if is_close(dir, &relief) {
             found(path);
         }
@@ -37,6 +36,9 @@ fn descend(
     let _ = dir.for_each_entry(&mut buffer, |name, is_dir| {
         if !is_dir {
             return true;
+        }
+        if depth == 0 {
+            *left = MAX_CGROUPS;
         }
         if *left == 0 {
             return false;
@@ -88,5 +90,17 @@ mod tests {
         find(&root, |limit| limit / 5, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
         all.sort();
         assert_eq!(all, ["/a/b", "/d", "/f"]);
+    }
+
+    #[test]
+    fn users_with_many_cgroups_hide_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let per_child = MAX_CGROUPS / 2 + 1;
+        for path in (0..2 * per_child).map(|i| format!("{}/{i}", i % 2)) {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let mut count = 0;
+        descend(&Dir::open(dir.path()).unwrap(), &mut ArrayVec::new(), 0, &mut 0, &mut |_, _| count += 1);
+        assert_eq!(count, 2 + 2 * per_child);
     }
 }
