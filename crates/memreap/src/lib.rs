@@ -20,6 +20,7 @@ pub mod policy;
 pub mod units;
 mod users;
 
+use std::io::{Error, ErrorKind};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -31,13 +32,13 @@ use exit::Exit;
 pub fn main() -> ExitCode {
     match commands::run(Cli::parse()) {
         Ok(exit) => exit.into(),
+        // A reader of the output that stops early, such as head(1), is no error.
+        Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
+            Exit::Done.into()
+        }
         Err(e) => {
             eprintln!("memreap: {e:#}");
-            // A reader of the output that stops early, such as head(1), is no error.
-            let broken_pipe = e
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
-            if broken_pipe { Exit::Done } else { Exit::Internal }.into()
+            Exit::Internal.into()
         }
     }
 }

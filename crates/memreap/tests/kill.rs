@@ -578,6 +578,18 @@ fn an_interrupt_in_the_grace_time_spares() {
 }
 
 #[test]
+fn what_nobody_reads_changes_no_exit_code() {
+    let victim = Victim::of(1);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = memreap();
+    command.args(["kill", "--keep-going", &victim.pid(), &unique()]).stdout(writer);
+    let ran = Ran::from(command.output().unwrap());
+    assert_eq!((ran.code, ran.err.lines().count()), (Some(1), 1), "{ran:?}");
+    assert_eq!(victim.died_of(), KILLED);
+}
+
+#[test]
 fn a_hostile_name_does_not_reach_the_terminal() {
     let hostile = format!("\x1b[2J) (\n{}", std::process::id() % 10_000);
     let victim = Victim::new(&Setup { name: hostile.clone().into_bytes(), ..Setup::default() });

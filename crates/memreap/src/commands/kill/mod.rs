@@ -5,7 +5,7 @@ pub mod plan;
 mod progress;
 mod report;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,11 @@ pub fn run(plan: &Plan) -> Result<Exit> {
         Show::Json => serde_json::to_string(&report)? + "\n",
         Show::Nothing => String::new(),
     };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(report.exit)
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Who does not read it may want to know what the exit code says.
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(report.exit),
+    }
 }
 
 /// A target and the memory that is expected of it.
