@@ -201,7 +201,7 @@ pub(super) fn json(view: &View) -> serde_json::Result<Value> {
         "bytes_per_second": forecast.rate,
         "seconds_left": forecast.left.map(|left| left.as_secs_f64()),
         "next": next,
-        "kills": serde_json::to_value(view.kills.as_deref().unwrap_or_default())?,
+        "kills": serde_json::to_value(view.kills.as_deref().ok())?,
     }))
 }
 
@@ -313,8 +313,9 @@ mod tests {
         assert_eq!((&value["pressure"]["full_avg10"], &value["kills"][1]["pid"]), (&json!(5.0), &json!(42)));
         view.next = None;
         view.pressure = None;
+        view.kills = Err("/x cannot be read".to_owned());
         let value = json(&view).unwrap();
-        assert!(value["next"].is_null() && value["pressure"].is_null());
+        assert!(["next", "pressure", "kills"].iter().all(|key| value[key].is_null()), "{value}");
     }
 
     #[test]
