@@ -33,9 +33,9 @@ const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 /// How many sysctls of the topics are checked.
 const SYSCTLS: usize = 2;
 
-/// The names of other daemons that kill when memory is short, of which the kernel keeps 15 bytes.
+/// The names, also of their units, of other daemons that kill when memory is short.
 const OTHER_KILLERS: [&str; 7] =
-    ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-moni"];
+    ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
 /// Capabilities that help, by their numbers in capabilities(7).
 const CAPABILITIES: [(&str, u32, &str); 4] = [
@@ -292,7 +292,12 @@ fn other_killers(root: &Root) -> Finding {
     };
     let names = pids.filter_map(|pid| Process::open(root, pid).ok()?.comm().ok());
     let running: BTreeSet<&str> = names
-        .filter_map(|name| OTHER_KILLERS.into_iter().find(|other| name.as_bytes() == other.as_bytes()))
+        // The kernel keeps 15 bytes of a name.
+        .filter_map(|name| {
+            OTHER_KILLERS
+                .into_iter()
+                .find(|other| *name.as_bytes() == other.as_bytes()[..other.len().min(15)])
+        })
         .collect();
     if running.is_empty() {
         return check.is(State::Ok, "none runs");
@@ -581,6 +586,8 @@ mod tests {
         assert_eq!(killers(dir.path()), (State::Ok, "none runs".to_owned()));
         write(dir.path(), &[("proc/3/comm", "systemd-oomd\n"), ("proc/4/comm", "earlyoom\n")]);
         assert_eq!(killers(dir.path()), (State::Off, "running: earlyoom, systemd-oomd".to_owned()));
+        write(dir.path(), &[("proc/3/comm", "low-memory-moni\n")]);
+        assert_eq!(killers(dir.path()), (State::Off, "running: earlyoom, low-memory-monitor".to_owned()));
     }
 
     #[test]
