@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The history of kills, in a file: one JSON object per line.
 
-use std::env;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -15,10 +14,6 @@ use super::record::KillRecord;
 use super::text::Text;
 use super::workload::Workload;
 
-/// The name of the file in the state directory.
-const FILE_NAME: &str = "history.jsonl";
-/// The state directory when the service manager does not name one.
-const DEFAULT_STATE_DIR: &str = "/var/lib/memreap";
 /// From this size on a file is rotated.
 const ROTATE_AT_BYTES: u64 = 1 << 20;
 /// The most that is read of a file.
@@ -33,12 +28,6 @@ pub struct History {
     name: PathBuf,
     rotated: PathBuf,
     file: File,
-}
-
-/// Where the history is unless the configuration says otherwise: below $STATE_DIRECTORY or /var/lib/memreap.
-pub fn default_path() -> PathBuf {
-    let state = env::var_os("STATE_DIRECTORY").filter(|dir| !dir.is_empty());
-    state.map_or_else(|| PathBuf::from(DEFAULT_STATE_DIR), PathBuf::from).join(FILE_NAME)
 }
 
 impl History {

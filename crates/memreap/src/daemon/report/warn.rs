@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -38,8 +38,6 @@ const CONFIGURE_TAG: u8 = b'C';
 const EVENT_TAG: u8 = b'E';
 /// The directory with a directory per user, by number, in which the session bus is.
 const USER_RUNTIME_DIRS: &str = "/run/user";
-/// The time for a command when none is configured.
-const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The daemon's end of the connection to the helper process.
 #[derive(Debug)]
@@ -135,13 +133,6 @@ impl Warner {
     }
 }
 
-/// Readable when the helper is gone.
-impl AsFd for Warner {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// An event as a message: variables for the command's environment, separated by NULs.
 struct Event(Text<MAX_MESSAGE_BYTES>);
 
@@ -219,7 +210,7 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
     Some(config::Warn {
         desktop: *desktop == b'1',
         command: (!command.is_empty()).then_some(command),
-        time_limit: if time_limit.is_zero() { DEFAULT_TIME_LIMIT } else { time_limit },
+        time_limit,
     })
 }
 
