@@ -41,7 +41,7 @@ pub fn stat(bytes: &[u8]) -> bool {
     assert!(bytes.starts_with(format!("{} (", stat.pid).as_bytes()));
     assert!(occurs(stat.comm.as_bytes(), bytes));
     let pages = stat.rss / rustix::param::page_size() as u64;
-    numbers(&[stat.utime, stat.stime, stat.start_time, stat.vsize, pages, stat.flags.into()], bytes);
+    numbers(&[stat.majflt, stat.start_time, pages, stat.flags.into()], bytes);
     true
 }
 
@@ -51,11 +51,8 @@ pub fn status(bytes: &[u8]) -> bool {
         return false;
     };
     printable(s.name);
-    numbers(&[s.uid.real.into(), s.uid.effective.into(), s.gid.real.into(), s.threads.into()], bytes);
-    sizes(
-        &[s.vm_size, s.vm_locked, s.rss, s.rss_anon, s.rss_file, s.rss_shmem, s.page_tables, s.swap],
-        bytes,
-    );
+    numbers(&[s.uid.real.into(), s.uid.effective.into(), s.threads.into()], bytes);
+    sizes(&[s.vm_size, s.rss, s.rss_anon, s.rss_file, s.rss_shmem, s.swap], bytes);
     true
 }
 
@@ -179,7 +176,7 @@ pub fn zram(bytes: &[u8]) -> bool {
     let Some(usage) = check(zram::Usage::parse(Path::new(PATH), bytes)) else {
         return false;
     };
-    numbers(&[usage.original, usage.compressed, usage.used, usage.limit, usage.used_max], bytes);
+    numbers(&[usage.original, usage.compressed, usage.used, usage.limit], bytes);
     true
 }
 

@@ -21,18 +21,12 @@ pub struct MemInfo {
     pub cached: u64,
     /// Pages in memory that also are in swap.
     pub swap_cached: u64,
-    /// Pages that cannot be reclaimed, as they are locked.
-    pub unevictable: u64,
-    /// Of those, the ones locked with mlock.
-    pub mlocked: u64,
     /// All of swap.
     pub swap_total: u64,
     /// What of swap is not used.
     pub swap_free: u64,
     /// Page cache to be written to disk.
     pub dirty: u64,
-    /// Page cache being written to disk.
-    pub writeback: u64,
     /// Anonymous memory in page tables.
     pub anon: u64,
     /// Page cache in page tables.
@@ -50,8 +44,6 @@ pub struct MemInfo {
     /// Memory that compressed swap pages take up in front of swap. `None` before Linux 5.19 or
     /// without zswap.
     pub zswap: Option<u64>,
-    /// The same pages before they were compressed.
-    pub zswapped: Option<u64>,
 }
 
 impl MemInfo {
@@ -85,12 +77,9 @@ impl MemInfo {
                 b"Buffers" => info.buffers = line.kib(value)?,
                 b"Cached" => info.cached = line.kib(value)?,
                 b"SwapCached" => info.swap_cached = line.kib(value)?,
-                b"Unevictable" => info.unevictable = line.kib(value)?,
-                b"Mlocked" => info.mlocked = line.kib(value)?,
                 b"SwapTotal" => swap_total = Some(line.kib(value)?),
                 b"SwapFree" => swap_free = Some(line.kib(value)?),
                 b"Dirty" => info.dirty = line.kib(value)?,
-                b"Writeback" => info.writeback = line.kib(value)?,
                 b"AnonPages" => info.anon = line.kib(value)?,
                 b"Mapped" => info.mapped = line.kib(value)?,
                 b"Shmem" => info.shmem = line.kib(value)?,
@@ -99,7 +88,6 @@ impl MemInfo {
                 b"PageTables" => info.page_tables = line.kib(value)?,
                 b"Hugetlb" => info.hugetlb = line.kib(value)?,
                 b"Zswap" => info.zswap = Some(line.kib(value)?),
-                b"Zswapped" => info.zswapped = Some(line.kib(value)?),
                 _ => {}
             }
         }
@@ -140,7 +128,7 @@ mod tests {
     fn lines_without_a_unit_and_unknown_lines_are_passed_over() {
         let text: String = REQUIRED.iter().map(|key| format!("{key}:   2 kB\n")).collect();
         let info = parse(&format!("HugePages_Total:       0\nNew(thing): x\n{text}Zswap: 3 kB\n")).unwrap();
-        assert_eq!((info.total, info.zswap, info.zswapped), (2048, Some(3072), None));
+        assert_eq!((info.total, info.zswap), (2048, Some(3072)));
     }
 
     #[test]

@@ -10,8 +10,6 @@ use crate::{Result, Root, mountinfo, read, text};
 pub struct Swap {
     /// The device or file; a removed file's ends in " (deleted)".
     pub path: PathBuf,
-    /// Whether it is a block device (a partition, zram), not a file.
-    pub is_device: bool,
     /// Its size.
     pub size: u64,
     /// What is used of it.
@@ -41,7 +39,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Swap>> {
             let line = line?;
             let mut fields = line.fields();
             let mut next = || fields.next().ok_or_else(|| line.error("fields are missing"));
-            let (name, kind, size, used, priority) = (next()?, next()?, next()?, next()?, next()?);
+            let (name, _kind, size, used, priority) = (next()?, next()?, next()?, next()?, next()?);
             let kib = |field| {
                 line.number::<u64>(field)?
                     .checked_mul(1024)
@@ -49,7 +47,6 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Swap>> {
             };
             Ok(Swap {
                 path: mountinfo::unescape(name).into(),
-                is_device: kind == b"partition",
                 size: kib(size)?,
                 used: kib(used)?,
                 priority: line.number(priority)?,
@@ -101,20 +98,8 @@ mod tests {
         assert_eq!(
             swaps,
             [
-                Swap {
-                    path: "/dev/zram0".into(),
-                    is_device: true,
-                    size: 4_194_300 << 10,
-                    used: 12 << 10,
-                    priority: 100
-                },
-                Swap {
-                    path: "/swap file (deleted)".into(),
-                    is_device: false,
-                    size: 8 << 10,
-                    used: 0,
-                    priority: -2
-                },
+                Swap { path: "/dev/zram0".into(), size: 4_194_300 << 10, used: 12 << 10, priority: 100 },
+                Swap { path: "/swap file (deleted)".into(), size: 8 << 10, used: 0, priority: -2 },
             ]
         );
         assert_eq!(parse(HEADING).unwrap(), []);

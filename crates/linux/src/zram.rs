@@ -35,8 +35,6 @@ pub struct Usage {
     pub used: u64,
     /// The most memory it may use; 0 for no limit.
     pub limit: u64,
-    /// The most memory it has used.
-    pub used_max: u64,
 }
 
 /// The devices there are, in no order; none when the kernel has no zram.
@@ -87,7 +85,7 @@ impl Usage {
         let line = text::single(path, bytes)?;
         let mut fields = line.fields();
         let mut next = || line.number(fields.next().ok_or_else(|| line.error("fields are missing"))?);
-        Ok(Self { original: next()?, compressed: next()?, used: next()?, limit: next()?, used_max: next()? })
+        Ok(Self { original: next()?, compressed: next()?, used: next()?, limit: next()? })
     }
 }
 
@@ -114,11 +112,11 @@ mod tests {
         let found = devices(&root).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].name.as_str(), found[0].disk_size), ("zram0", 1 << 30));
-        let usage = Usage { original: 1, compressed: 2, used: 3, limit: 0, used_max: 5 };
+        let usage = Usage { original: 1, compressed: 2, used: 3, limit: 0 };
         assert_eq!(found[0].usage, usage);
         assert_eq!(found[0].path(), Path::new("/dev/zram0"));
 
-        fs::write(zram0.join("mm_stat"), "1 2 3 0\n").unwrap();
+        fs::write(zram0.join("mm_stat"), "1 2 3\n").unwrap();
         let error = devices(&root).unwrap_err().to_string();
         assert!(error.contains("zram0/mm_stat:1: fields are missing"), "{error}");
     }

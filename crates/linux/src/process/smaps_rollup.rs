@@ -19,20 +19,12 @@ pub struct Rollup {
     pub pss_file: u64,
     /// Of `pss`, shared memory: tmpfs, memfd, MAP_SHARED | MAP_ANONYMOUS.
     pub pss_shmem: u64,
-    /// Mapped by others too, not written to.
-    pub shared_clean: u64,
-    /// Mapped by others too, written to.
-    pub shared_dirty: u64,
     /// Mapped by this process only, not written to.
     pub private_clean: u64,
     /// Mapped by this process only, written to.
     pub private_dirty: u64,
     /// Anonymous.
     pub anonymous: u64,
-    /// Freed by the process with MADV_FREE, not yet taken by the kernel.
-    pub lazy_free: u64,
-    /// Huge pages of hugetlbfs of this process only; not in `rss`, and they go back to the pool.
-    pub private_hugetlb: u64,
     /// Anonymous memory in swap.
     pub swap: u64,
     /// The same, each divided by the number of processes that share it.
@@ -64,13 +56,9 @@ impl Rollup {
                 b"Pss_Anon" => pss_anon = Some(line.kib(value)?),
                 b"Pss_File" => pss_file = Some(line.kib(value)?),
                 b"Pss_Shmem" => pss_shmem = Some(line.kib(value)?),
-                b"Shared_Clean" => rollup.shared_clean = line.kib(value)?,
-                b"Shared_Dirty" => rollup.shared_dirty = line.kib(value)?,
                 b"Private_Clean" => private_clean = Some(line.kib(value)?),
                 b"Private_Dirty" => private_dirty = Some(line.kib(value)?),
                 b"Anonymous" => rollup.anonymous = line.kib(value)?,
-                b"LazyFree" => rollup.lazy_free = line.kib(value)?,
-                b"Private_Hugetlb" => rollup.private_hugetlb = line.kib(value)?,
                 b"Swap" => swap = Some(line.kib(value)?),
                 b"SwapPss" => swap_pss = Some(line.kib(value)?),
                 b"Locked" => rollup.locked = line.kib(value)?,
@@ -153,13 +141,9 @@ mod tests {
             pss_anon: kib(13),
             pss_file: kib(14),
             pss_shmem: kib(15),
-            shared_clean: kib(3),
-            shared_dirty: kib(4),
             private_clean: kib(5),
             private_dirty: kib(6),
             anonymous: kib(7),
-            lazy_free: kib(8),
-            private_hugetlb: kib(9),
             swap: kib(10),
             swap_pss: kib(11),
             locked: kib(12),
@@ -190,7 +174,9 @@ mod tests {
                 Of::Shmem => &mut r.pss_shmem,
             };
             *part += bytes / mapped_by;
-            *(if mapped_by > 1 { &mut r.shared_dirty } else { &mut r.private_dirty }) += bytes;
+            if mapped_by == 1 {
+                r.private_dirty += bytes;
+            }
         }
         r
     }

@@ -23,32 +23,20 @@ pub struct Stat {
     pub pgrp: i32,
     /// Its session, as `pgrp`.
     pub session: i32,
-    /// The device number of its terminal; 0 without one.
-    pub tty_nr: i32,
     /// PF_* of the kernel, of which few are the same in all versions.
     pub flags: u32,
     /// Page faults, all threads, that had to wait for a disk or for swap.
     pub majflt: u64,
-    /// CPU time in user mode, all threads, in clock ticks.
-    pub utime: u64,
-    /// CPU time in the kernel, all threads, in clock ticks.
-    pub stime: u64,
     /// -20 to 19, the lower the more CPU.
     pub nice: i32,
-    /// Threads; 0 when it is being reaped.
-    pub num_threads: u32,
     /// When it was started, in clock ticks since boot. Distinguishes two processes that had
     /// the same ID one after the other, unless both started within one tick.
     pub start_time: u64,
-    /// Size of its address space in bytes.
-    pub vsize: u64,
     /// Its memory in bytes, shared pages included and swap not; may lag behind by some pages per
     /// CPU.
     pub rss: u64,
     /// The CPU it ran on last.
     pub processor: i32,
-    /// Real-time priority, 1 to 99; 0 for a process that has none.
-    pub rt_priority: u32,
     /// Scheduling policy (SCHED_*).
     pub policy: u32,
     /// Where its arguments are; 0 for who may not trace it. Each program that it executes has them at
@@ -139,28 +127,25 @@ impl Stat {
             },
             pgrp: fields.number()?,
             session: fields.number()?,
-            tty_nr: fields.number()?,
-            // After tpgid.
-            flags: fields.skip(1)?.number()?,
-            // After minflt, cminflt; then cmajflt.
+            // After tty_nr, tpgid.
+            flags: fields.skip(2)?.number()?,
+            // After minflt, cminflt.
             majflt: fields.skip(2)?.number()?,
-            utime: fields.skip(1)?.number()?,
-            stime: fields.number()?,
-            // After cutime, cstime, priority.
-            nice: fields.skip(3)?.number()?,
-            num_threads: fields.number()?,
-            // After itrealvalue.
-            start_time: fields.skip(1)?.number()?,
-            vsize: fields.number()?,
+            // After cmajflt, utime, stime, cutime, cstime, priority.
+            nice: fields.skip(6)?.number()?,
+            // After num_threads, itrealvalue.
+            start_time: fields.skip(2)?.number()?,
+            // After vsize.
             rss: fields
+                .skip(1)?
                 .number::<u64>()?
                 .checked_mul(rustix::param::page_size() as u64)
                 .ok_or_else(|| error("more memory than 64 bits can tell"))?,
             // After rsslim, startcode, endcode, startstack, kstkesp, kstkeip, signal, blocked,
             // sigignore, sigcatch, wchan, nswap, cnswap, exit_signal.
             processor: fields.skip(14)?.number()?,
-            rt_priority: fields.number()?,
-            policy: fields.number()?,
+            // After rt_priority.
+            policy: fields.skip(1)?.number()?,
             // After delayacct_blkio_ticks, guest_time, cguest_time, start_data, end_data, start_brk.
             arg_start: fields.skip(6)?.number()?,
         })
@@ -226,18 +211,12 @@ mod tests {
             ppid: Pid::new(1004),
             pgrp: 1005,
             session: 1006,
-            tty_nr: 1007,
             flags: 1009,
             majflt: 1012,
-            utime: 1014,
-            stime: 1015,
             nice: -7,
-            num_threads: 1020,
             start_time: 1022,
-            vsize: 1023,
             rss: 1024 * rustix::param::page_size() as u64,
             processor: 1039,
-            rt_priority: 1040,
             policy: 1041,
             arg_start: 1048,
         };
@@ -278,8 +257,7 @@ mod tests {
         for (field, wrong) in [
             (9, "-1"),
             (9, "4294967296"),
-            (14, "18446744073709551616"),
-            (20, "-1"),
+            (12, "18446744073709551616"),
             (22, ""),
             (24, "18446744073709551615"),
             (24, "-1"),
@@ -306,17 +284,16 @@ mod tests {
         #[test]
         fn any_name_and_any_numbers_survive(
             comm in any_name(),
-            [utime, stime, start_time, vsize] in any::<[u64; 4]>(),
+            [majflt, start_time] in any::<[u64; 2]>(),
             pages in 0..=u64::MAX / rustix::param::page_size() as u64,
-            [pgrp, session, tty_nr, processor] in any::<[i32; 4]>(),
-            [flags, rt_priority, policy] in any::<[u32; 3]>(),
+            [pgrp, session, processor] in any::<[i32; 3]>(),
+            [flags, policy] in any::<[u32; 2]>(),
         ) {
             let mut f = fields();
             for (field, value) in [
-                (5, pgrp.to_string()), (6, session.to_string()), (7, tty_nr.to_string()), (9, flags.to_string()),
-                (14, utime.to_string()), (15, stime.to_string()), (22, start_time.to_string()),
-                (23, vsize.to_string()), (24, pages.to_string()), (39, processor.to_string()),
-                (40, rt_priority.to_string()), (41, policy.to_string()),
+                (5, pgrp.to_string()), (6, session.to_string()), (9, flags.to_string()),
+                (12, majflt.to_string()), (22, start_time.to_string()), (24, pages.to_string()),
+                (39, processor.to_string()), (41, policy.to_string()),
             ] {
                 f[field - 3] = value;
             }
@@ -324,14 +301,11 @@ mod tests {
             let stat = parse(&text).unwrap();
             prop_assert_eq!(stat.comm.as_bytes(), &comm[..]);
             prop_assert_eq!(
-                (stat.utime, stat.stime, stat.start_time, stat.vsize, stat.rss),
-                (utime, stime, start_time, vsize, pages * rustix::param::page_size() as u64)
+                (stat.majflt, stat.start_time, stat.rss),
+                (majflt, start_time, pages * rustix::param::page_size() as u64)
             );
-            prop_assert_eq!(
-                (stat.pgrp, stat.session, stat.tty_nr, stat.processor),
-                (pgrp, session, tty_nr, processor)
-            );
-            prop_assert_eq!((stat.flags, stat.rt_priority, stat.policy), (flags, rt_priority, policy));
+            prop_assert_eq!((stat.pgrp, stat.session, stat.processor), (pgrp, session, processor));
+            prop_assert_eq!((stat.flags, stat.policy), (flags, policy));
             for cut in 0..text.len() {
                 prop_assert!(parse(&text[..cut]).is_err(), "cut at {}", cut);
             }

@@ -7,7 +7,7 @@ use crate::process::{Comm, State};
 use crate::text::{Line, missing};
 use crate::{Pid, Result, text};
 
-/// A user's or a group's IDs of a process, in the caller's user namespace.
+/// A user's IDs of a process, in the caller's user namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
     /// Who started it.
@@ -34,22 +34,13 @@ pub struct Status {
     pub pid: Pid,
     /// Its parent; see [`Stat::ppid`](crate::process::Stat::ppid).
     pub ppid: Option<Pid>,
-    /// Who traces it.
-    pub tracer: Option<Pid>,
     /// Its user.
     pub uid: Ids,
-    /// Its group.
-    pub gid: Ids,
-    /// Its ID in each PID namespace it is in, from /proc's to its own. Empty when the kernel is
-    /// built without them.
-    pub ns_pid: Vec<Pid>,
     /// Whether it has memory of its own: not so for kernel threads and zombies. All sizes are 0
     /// then.
     pub has_memory: bool,
     /// The address space.
     pub vm_size: u64,
-    /// Locked in memory (mlock).
-    pub vm_locked: u64,
     /// Memory: `rss_anon`, `rss_file` and `rss_shmem`.
     pub rss: u64,
     /// Anonymous memory.
@@ -58,8 +49,6 @@ pub struct Status {
     pub rss_file: u64,
     /// Shared memory: System V, tmpfs, shared anonymous.
     pub rss_shmem: u64,
-    /// Page tables.
-    pub page_tables: u64,
     /// Anonymous memory in swap.
     pub swap: u64,
     /// Whether it is writing a core dump, its memory held meanwhile.
@@ -84,14 +73,13 @@ impl Status {
     /// Parses /proc/PID/status.
     ///
     /// # Errors
-    /// When `Name`, `State`, `Tgid`, `Pid`, `PPid`, `Uid`, `Gid` or `Threads` is missing, or a
-    /// value that is there is not in its range.
+    /// When `Name`, `State`, `Tgid`, `Pid`, `PPid`, `Uid` or `Threads` is missing, or a value that
+    /// is there is not in its range.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let (mut name, mut state, mut tgid, mut pid, mut ppid) = (None, None, None, None, None);
-        let (mut uid, mut gid, mut threads, mut tracer) = (None, None, None, None);
-        let mut ns_pid = Vec::new();
-        let (mut vm_size, mut vm_locked, mut rss, mut rss_anon, mut rss_file) = (None, 0, 0, 0, 0);
-        let (mut rss_shmem, mut page_tables, mut swap, mut core_dumping) = (0, 0, 0, false);
+        let (mut uid, mut threads) = (None, None);
+        let (mut vm_size, mut rss, mut rss_anon, mut rss_file) = (None, 0, 0, 0);
+        let (mut rss_shmem, mut swap, mut core_dumping) = (0, 0, false);
         let (mut sig_pending, mut shared_pending, mut sig_blocked) = (0, 0, 0);
         let (mut sig_ignored, mut sig_caught, mut cap_effective) = (0, 0, 0);
 
@@ -106,21 +94,12 @@ impl Status {
                 b"Tgid" => tgid = Some(id(line, value)?),
                 b"Pid" => pid = Some(id(line, value)?),
                 b"PPid" => ppid = Some(id_or_none(line, value)?),
-                b"TracerPid" => tracer = id_or_none(line, value)?,
                 b"Uid" => uid = Some(ids(line, value)?),
-                b"Gid" => gid = Some(ids(line, value)?),
-                b"NSpid" => {
-                    for field in value.split(u8::is_ascii_whitespace) {
-                        ns_pid.push(id(line, field)?);
-                    }
-                }
                 b"VmSize" => vm_size = Some(line.kib(value)?),
-                b"VmLck" => vm_locked = line.kib(value)?,
                 b"VmRSS" => rss = line.kib(value)?,
                 b"RssAnon" => rss_anon = line.kib(value)?,
                 b"RssFile" => rss_file = line.kib(value)?,
                 b"RssShmem" => rss_shmem = line.kib(value)?,
-                b"VmPTE" => page_tables = line.kib(value)?,
                 b"VmSwap" => swap = line.kib(value)?,
                 b"CoreDumping" => core_dumping = line.number::<u8>(value)? != 0,
                 b"Threads" => threads = Some(line.number(value)?),
@@ -139,18 +118,13 @@ impl Status {
             tgid: tgid.ok_or_else(|| missing(path, bytes, "Tgid: is missing"))?,
             pid: pid.ok_or_else(|| missing(path, bytes, "Pid: is missing"))?,
             ppid: ppid.ok_or_else(|| missing(path, bytes, "PPid: is missing"))?,
-            tracer,
             uid: uid.ok_or_else(|| missing(path, bytes, "Uid: is missing"))?,
-            gid: gid.ok_or_else(|| missing(path, bytes, "Gid: is missing"))?,
-            ns_pid,
             has_memory: vm_size.is_some(),
             vm_size: vm_size.unwrap_or(0),
-            vm_locked,
             rss,
             rss_anon,
             rss_file,
             rss_shmem,
-            page_tables,
             swap,
             core_dumping,
             threads: threads.ok_or_else(|| missing(path, bytes, "Threads: is missing"))?,
@@ -226,30 +200,25 @@ mod tests {
     }
 
     /// What every process has, kernel threads too.
-    const REQUIRED: [&str; 8] = [
+    const REQUIRED: [&str; 7] = [
         "Name:\tkthreadd\n",
         "State:\tS (sleeping)\n",
         "Tgid:\t77\n",
         "Pid:\t78\n",
         "PPid:\t0\n",
-        "Uid:\t1\t2\t3\t4\n",
-        "Gid:\t5\t6\t7\t4294967295\n",
+        "Uid:\t1\t2\t3\t4294967295\n",
         "Threads:\t9\n",
     ];
 
-    const OTHERS: [&str; 19] = [
+    const OTHERS: [&str; 15] = [
         "Umask:\t0022\n",
-        "TracerPid:\t80\n",
         "Groups:\t4 24 \n",
         "NStgid:\t77\t1\n",
-        "NSpid:\t78\t2\n",
         "VmSize:\t   1001 kB\n",
-        "VmLck:\t   1002 kB\n",
         "VmRSS:\t   1003 kB\n",
         "RssAnon:\t   1004 kB\n",
         "RssFile:\t   1005 kB\n",
         "RssShmem:\t   1006 kB\n",
-        "VmPTE:\t   1007 kB\n",
         "VmSwap:\t   1008 kB\n",
         "CoreDumping:\t1\n",
         "SigPnd:\t0000000000000001\n",
@@ -274,7 +243,7 @@ mod tests {
         let status = parse(REQUIRED.concat().as_bytes()).unwrap();
         assert!(!status.has_memory);
         assert_eq!((status.rss, status.rss_anon, status.swap), (0, 0, 0));
-        assert_eq!((status.ppid, status.tracer, status.ns_pid.len()), (None, None, 0));
+        assert_eq!(status.ppid, None);
     }
 
     #[test]
@@ -288,18 +257,13 @@ mod tests {
             tgid: pid(77),
             pid: pid(78),
             ppid: None,
-            tracer: Some(pid(80)),
-            uid: Ids { real: 1, effective: 2, saved: 3, fs: 4 },
-            gid: Ids { real: 5, effective: 6, saved: 7, fs: u32::MAX },
-            ns_pid: vec![pid(78), pid(2)],
+            uid: Ids { real: 1, effective: 2, saved: 3, fs: u32::MAX },
             has_memory: true,
             vm_size: kib(1001),
-            vm_locked: kib(1002),
             rss: kib(1003),
             rss_anon: kib(1004),
             rss_file: kib(1005),
             rss_shmem: kib(1006),
-            page_tables: kib(1007),
             swap: kib(1008),
             core_dumping: true,
             threads: 9,
@@ -325,7 +289,6 @@ mod tests {
             "PPid:\t-1\n",
             "Uid:\t1\t2\t3\n",
             "Uid:\t1\t2\t3\t4294967296\n",
-            "NSpid:\t1\t0\n",
             "VmRSS:\t18014398509481984 kB\n",
             "VmRSS:\t1 MB\n",
             "VmSwap:\t-1 kB\n",
