@@ -275,16 +275,6 @@ oom_score_adj = "< x"
     }
 
     #[test]
-    fn a_key_of_an_older_version_names_what_takes_its_place() {
-        assert_eq!(
-            errors("[act]\nthrottle = false\n"),
-            [
-                "c:2: act.throttle: there is no such key any more; leave it out: no process is throttled any more"
-            ]
-        );
-    }
-
-    #[test]
     fn what_is_no_toml_is_told_with_its_lines() {
         let found = errors("[act]\nlow = \nlow = 1\n[kill\n");
         assert!(found.len() >= 2, "{found:?}");

@@ -69,8 +69,6 @@ fn act(mut section: Section<'_, '_>) -> Act {
     section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
-    section.obsolete("horizon", "leave it out: no forecast kills, see act.stall");
-    section.obsolete("throttle", "leave it out: no process is throttled any more");
     if !section.has("low") {
         act.low.most = act.low.most.max(act.critical.most);
     }

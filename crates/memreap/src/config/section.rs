@@ -63,22 +63,13 @@ pub(super) struct Section<'a, 't> {
     at: usize,
     table: Option<&'a DeTable<'t>>,
     known: Vec<&'static str>,
-    /// Keys of older versions that were reported.
-    obsolete: Vec<&'static str>,
     problems: &'a mut Problems<'t>,
 }
 
 impl<'a, 't> Section<'a, 't> {
     /// All of the file.
     pub(super) fn top(table: &'a DeTable<'t>, problems: &'a mut Problems<'t>) -> Self {
-        Self {
-            name: String::new(),
-            at: 0,
-            table: Some(table),
-            known: Vec::new(),
-            obsolete: Vec::new(),
-            problems,
-        }
+        Self { name: String::new(), at: 0, table: Some(table), known: Vec::new(), problems }
     }
 
     /// The table under `key`; an empty one if there is none.
@@ -95,7 +86,7 @@ impl<'a, 't> Section<'a, 't> {
         };
         let at = found.map_or(self.at, |value| value.span().start);
         let name = self.path(key);
-        Section { name, at, table, known: Vec::new(), obsolete: Vec::new(), problems: self.problems }
+        Section { name, at, table, known: Vec::new(), problems: self.problems }
     }
 
     /// The tables of the array under `key`.
@@ -114,7 +105,6 @@ impl<'a, 't> Section<'a, 't> {
                     at,
                     table: Some(table),
                     known: Vec::new(),
-                    obsolete: Vec::new(),
                     problems: self.problems,
                 }),
                 other => self.wrong(at, key, &format!("has {}; {remedy}", kind(other))),
@@ -165,14 +155,6 @@ impl<'a, 't> Section<'a, 't> {
         all.join(", ")
     }
 
-    /// Reports a key of an older version, if it is there.
-    pub(super) fn obsolete(&mut self, key: &'static str, remedy: &str) {
-        if self.has(key) {
-            self.reject(key, &format!("there is no such key any more; {remedy}"));
-            self.obsolete.push(key);
-        }
-    }
-
     /// Reports what is wrong with the value under `key`, or, when there is none, with all of the section.
     pub(super) fn reject(&mut self, key: &str, text: &str) {
         let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
@@ -187,8 +169,7 @@ impl<'a, 't> Section<'a, 't> {
     /// Reports the keys that were not asked for.
     pub(super) fn finish(self) {
         let Some(table) = self.table else { return };
-        let expected = |key: &str| self.known.contains(&key) || self.obsolete.contains(&key);
-        for (key, _) in table.iter().filter(|(key, _)| !expected(key.get_ref().as_ref())) {
+        for (key, _) in table.iter().filter(|(key, _)| !self.known.contains(&key.get_ref().as_ref())) {
             let text = format!("there is no such key; there are {}", self.known.join(", "));
             let path = self.path(key.get_ref());
             self.problems.add(key.span().start, format!("{path}: {text}"));
