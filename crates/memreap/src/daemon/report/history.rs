@@ -156,8 +156,7 @@ pub struct Entry {
     pub because: String,
     /// The rule that weighed the victim; empty for none.
     pub rule: String,
-    /// How the memory came back; called `means` in lines that older versions have written.
-    #[serde(alias = "means")]
+    /// How the memory came back.
     pub method: String,
     /// How it ended: "back", "gone", "late", "dry-run" or "refused".
     pub ending: String,
@@ -308,19 +307,6 @@ mod tests {
         let entry = read(&path, 1).unwrap().remove(0);
         assert_eq!((entry.pid, entry.bytes, entry.took_us), (4711, 1_288_490_188, 41_000));
         assert_eq!((entry.reason.as_str(), entry.ending.as_str()), ("stall", "back"));
-    }
-
-    #[test]
-    fn lines_of_older_versions_are_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("h");
-        History::open(&path).unwrap().append(&kill("one")).unwrap();
-        let new = fs::read_to_string(&path).unwrap();
-        let old = new.replace("\"method\":", "\"means\":");
-        assert_ne!(old, new);
-        fs::write(&path, old + &new).unwrap();
-        let methods: Vec<_> = read(&path, 9).unwrap().into_iter().map(|e| e.method).collect();
-        assert_eq!(methods, ["mrelease", "mrelease"]);
     }
 
     #[test]
