@@ -71,6 +71,8 @@ const LONGEST_RUNNING: &[&str] = &[
     "reap_race",
 ];
 
+/// Why the report of a program that did not build is a failure.
+const NOT_BUILT: &str = "not built";
 /// The exit status of busybox's `timeout -s KILL` after it killed the program.
 const STATUS_KILLED: i32 = 128 + 9;
 
@@ -274,7 +276,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     let log = ctx.out.join(format!("logs/selftests/{}/make.log", folder.replace('/', "-")));
     let programs = match &program {
         Some(command) => {
-            let file = command.split(' ').next().unwrap_or(command);
+            let file = file_of(command);
             if !built.join(file).is_file() {
                 host::run_step(&step, make().arg(built.join(file)), &log)?;
             }
@@ -298,8 +300,15 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
         }
     };
     ensure!(!programs.is_empty(), "{folder}: its Makefile names no test to run");
+    let is_built = |program: &String| built.join(file_of(program)).is_file();
+    ensure!(programs.iter().any(is_built), "{folder}: none of its tests built: see {}", log.display());
     step.done(&format!("{} programs", programs.len()));
     Ok(Tests { folder, built, programs, _scratch: (scratch, lock) })
+}
+
+/// Returns a program without its arguments.
+fn file_of(program: &str) -> &str {
+    program.split(' ').next().unwrap_or(program)
 }
 
 /// Returns the number of CPUs for one of our programs.
@@ -318,7 +327,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn file(&self) -> &str {
-        self.program.split(' ').next().unwrap_or(self.program)
+        file_of(self.program)
     }
 
     /// Returns the sort key of the start order: the longest first.
@@ -329,7 +338,7 @@ impl Run<'_> {
     /// Returns the report, and whether it is from an earlier run.
     fn report(&self, ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<(Report, bool)> {
         if !self.tests.built.join(self.file()).is_file() {
-            return Ok((Report::not_run("not built"), false));
+            return Ok((Report::not_run(NOT_BUILT), false));
         }
         let (arm, job) = (self.arm(), self.job(options)?);
         let mut content = Content::default();
@@ -392,13 +401,25 @@ impl Run<'_> {
         let (boot, text) = boot_and_collect(ctx, accel, arm, job, &logs, self.program)?;
         // All our tests print TAP; some of the kernel's do not.
         let must_be_tap = self.tests.folder == OUR_FOLDER;
-        let mut report = Report::new(&boot.outcome, &text, must_be_tap, || boot.tail(30));
+        let mut report = judge(&boot.outcome, &text, must_be_tap, || boot.tail(30));
         report.seconds = begun.elapsed().as_secs();
         if boot.outcome == Outcome::Exit(STATUS_KILLED) {
             report.why = Some("killed, or over its time limit".into());
         }
         Ok(report)
     }
+}
+
+/// Makes the report of a program as [`Report::new`] does. A guest that failed is a case of its own, because the
+/// program may fail on stock as well, and then only new failures of cases count.
+fn judge(outcome: &Outcome, text: &str, must_be_tap: bool, evidence: impl Fn() -> String) -> Report {
+    let mut report = Report::new(outcome, text, must_be_tap, evidence);
+    if !outcome.is_healthy() {
+        let what = outcome.to_string();
+        // Without the details, which differ from boot to boot.
+        report.cases.insert(what.split(':').next().unwrap_or(&what).to_owned(), Status::Fail);
+    }
+    report
 }
 
 /// Returns the status in `other` of a case of the report `its`. Some tests have measured values in the names
@@ -460,6 +481,7 @@ impl Row {
     fn verdict(&self) -> &'static str {
         match (self.new_failures.is_empty(), self.memreap.status) {
             (false, _) => "NEW FAILURE",
+            (true, Status::Fail) if self.memreap.why.as_deref() == Some(NOT_BUILT) => NOT_BUILT,
             (true, Status::Fail) => "fails as on stock",
             (true, Status::Skip) => "skipped",
             (true, Status::Pass) => "ok",
@@ -527,6 +549,25 @@ mod tests {
         assert_eq!(new(None, fails), ["two"]);
         assert_eq!(new(None, ""), ["no TAP plan in its output"]);
         assert_eq!(new(Some(GOOD), "TAP version 13\n1..1\nnot ok 1 zero\n"), ["zero", "one (not run)"]);
+    }
+
+    #[test]
+    fn a_guest_that_fails_is_a_new_failure_of_a_program_that_fails_on_stock() {
+        let fails = "TAP version 13\n1..2\nok 1 one\nnot ok 2 two\n";
+        let exit = |text| judge(&Outcome::Exit(1), text, false, String::new);
+        let splat = |kind, text| {
+            judge(&Outcome::Splat { kind, line: "[    1.5] BUG: x".into() }, text, false, String::new)
+        };
+        let new = |stock: Report, memreap: Report| {
+            Row::new("t".into(), Some(stock), memreap, Vec::new()).new_failures
+        };
+        let none: [&str; 0] = [];
+        for text in [fails, "no TAP\n"] {
+            assert_eq!(new(exit(text), exit(text)), none);
+            assert_eq!(new(exit(text), splat("KASAN", text)), ["the kernel complained (KASAN)"]);
+            assert_eq!(new(splat("WARN", text), splat("KASAN", text)), ["the kernel complained (KASAN)"]);
+            assert_eq!(new(splat("KASAN", text), splat("KASAN", text)), none);
+        }
     }
 
     #[test]
