@@ -40,7 +40,7 @@ use protocol::results::Message;
 use crate::ab::catalog::{self, Run, Scenario, mode_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
-use crate::ab::experiment::session::{BootCounter, Session};
+use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
 use crate::ab::history;
 use crate::ab::report;
 use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
@@ -169,9 +169,15 @@ fn run_with(
     if pairs.is_empty() {
         bail!("{} pairs are too few for so many shards", plan.pairs);
     }
-    let names: Vec<&String> = plan.arms.iter().chain(&plan.controls).map(|arm| &arm.name).collect();
+    // Those of the folders of a pair's boots.
+    let again = plan.aa.then(|| name_again(&plan.arms[0]));
+    let names = plan.arms.iter().chain(&plan.controls).map(|arm| arm.name.clone()).chain(again);
+    let names: Vec<String> = names.map(|name| file_name(&name)).collect();
     if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
-        bail!("two arms are called '{name}'; give them different names");
+        bail!(
+            "two arms are called '{name}' in files, where the base arm's second boot has its name and a 2; give \
+             them different names"
+        );
     }
     let runs = chosen_runs(scenarios, plan.guest.as_deref())?;
     let _turn = host::lock(ctx, &out)?;

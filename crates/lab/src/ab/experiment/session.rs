@@ -56,7 +56,7 @@ impl Session<'_> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
-            Role::BaseAgain => (base, format!("{}2", base.name)),
+            Role::BaseAgain => (base, name_again(base)),
             Role::Changed => (changed, changed.name.clone()),
             Role::ControlKernel(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
@@ -249,7 +249,12 @@ impl fmt::Display for BootCounter {
     }
 }
 
+/// Returns the name of the base arm's second boot in a pair.
+pub(super) fn name_again(base: &Arm) -> String {
+    format!("{}2", base.name)
+}
+
 /// Makes the arm's name safe for a path: it comes from the command line.
-fn file_name(arm: &str) -> String {
+pub(super) fn file_name(arm: &str) -> String {
     arm.chars().map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect()
 }

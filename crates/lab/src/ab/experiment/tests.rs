@@ -506,11 +506,14 @@ fn smoke_run_is_one_pair_in_its_own_folder() {
 #[test]
 fn invalid_plans_are_refused_before_any_boot() {
     type Spoil = fn(&mut Plan);
-    let spoils: [Spoil; 5] = [
+    let spoils: [Spoil; 7] = [
         |p| p.pairs = 0,
         |p| p.pairs = 21,
         |p| p.alpha = 1.5,
         |p| p.arms[1].name = "stock".into(),
+        // Their boots would share a folder.
+        |p| p.arms[1].name = "stock2".into(),
+        |p| (p.arms[0].name, p.arms[1].name) = ("x y".into(), "x_y".into()),
         |p| p.controls = vec![p.arms[1].clone()],
     ];
     for spoil in spoils {
