@@ -299,7 +299,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     };
     let results = experiment::run(ctx, accel, &plan)?;
     show(&results, args.json)?;
-    let kind = RunKind { smoke: args.smoke, aa: !args.no_aa, all_guests: plan.guest.is_none() };
+    let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
     let good = if let Some(path) = &args.expectations {
         meets(&results, path, kind, args.json)?
     } else if args.expect {

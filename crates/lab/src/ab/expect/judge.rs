@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Checks the metrics of a run against the tables of an `expect.toml`.
 
-use crate::ab::catalog::run_name;
+use crate::ab::catalog::{self, mode_name, run_name};
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
 use crate::ab::expect::{Checked, RunKind, State};
 use crate::ab::results::{ArmRole, Metric, Results};
@@ -115,12 +115,14 @@ fn least_of_one_pair(metric: &Metric, least: f64) -> Option<f64> {
 /// Judges `share_at_most`. One pair must show half of the reduction, on a logarithmic scale.
 fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Part {
     let [changed, base] = sums(metric);
+    // Of nothing there is no share; but that the changed arm has nothing can be seen without the base arm.
+    let met = |most: f64| Some((base > 0.0 || most == 0.0) && changed <= most * base);
     let text = format!("at most {} of base", percent(most));
     if kind.smoke {
         let part = most.sqrt();
-        return (format!("{text} ({} for one pair)", percent(part)), Some(changed <= part * base));
+        return (format!("{text} ({} for one pair)", percent(part)), met(part));
     }
-    (text, Some(changed <= most * base))
+    (text, met(most))
 }
 
 /// Returns the sums of the values on the changed arm and on the base arm.
@@ -175,7 +177,7 @@ impl<'a> Scope<'a> {
         let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
-            return vec![missing(wanted(&known.metric), &known.metric, kind)];
+            return vec![self.missing(results, wanted(&known.metric), &known.metric)];
         }
         let checked = found.into_iter().map(|m| {
             let (floor, met) = match known.at_least {
@@ -196,7 +198,7 @@ impl<'a> Scope<'a> {
         let name = expect.metric.get_ref();
         let found = self.find(results, name);
         if found.is_empty() {
-            return vec![missing(name.clone(), name, kind)];
+            return vec![self.missing(results, name.clone(), name)];
         }
         found.into_iter().flat_map(|m| expected_of(m, expect, kind)).collect()
     }
@@ -207,7 +209,6 @@ impl<'a> Scope<'a> {
         compare: &Compare,
         arm: ArmRole<'_>,
         other_arm: ArmRole<'_>,
-        kind: RunKind,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let name = compare.arm.get_ref();
@@ -221,11 +222,11 @@ impl<'a> Scope<'a> {
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
-            return vec![missing(wanted, metric, kind)];
+            return vec![self.missing(results, wanted, metric)];
         }
         let checked = found.into_iter().map(|m| {
             let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
-                return missing(wanted.clone(), not_worse_than, kind);
+                return self.missing(results, wanted.clone(), not_worse_than);
             };
             let (value, limit) = (median_on(m, arm), median_on(other, other_arm));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
@@ -240,18 +241,12 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(
-        &self,
-        results: &Results,
-        bound: &Bound,
-        arm: ArmRole<'_>,
-        kind: RunKind,
-    ) -> Vec<Checked> {
+    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>) -> Vec<Checked> {
         let wanted =
             |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
         let found = self.find(results, &bound.metric);
         if found.is_empty() {
-            return vec![missing(wanted(&bound.metric), &bound.metric, kind)];
+            return vec![self.missing(results, wanted(&bound.metric), &bound.metric)];
         }
         let checked = found.into_iter().map(|m| {
             let value = median_on(m, arm);
@@ -259,6 +254,25 @@ impl<'a> Scope<'a> {
             Checked { expected: wanted(&place(m)), measured, state: State::of(value <= bound.at_most) }
         });
         checked.collect()
+    }
+
+    /// Returns the outcome for a metric that the results do not have: missed, unless it may be of a guest that was
+    /// not booted.
+    fn missing(&self, results: &Results, expected: String, metric: &str) -> Checked {
+        let runs = &results.meta.runs;
+        let booted: Vec<_> = runs.iter().map(|r| (&*r.scenario, &*r.mode, r.cpus)).collect();
+        let may_have_it = |&(scenario, mode, cpus): &(&str, &str, u32)| {
+            self.scenario.is_none_or(|s| s == scenario)
+                && self.mode.is_none_or(|m| m == mode)
+                && self.cpus.is_none_or(|c| c == cpus)
+        };
+        let certain = (catalog::all().iter())
+            .filter(|scenario| booted.iter().any(|(booted, ..)| *booted == scenario.name))
+            .flat_map(|scenario| scenario.runs.iter().map(|r| (scenario.name, mode_name(r.mode), r.cpus)))
+            .filter(may_have_it)
+            .all(|guest| booted.contains(&guest));
+        let state = if certain { State::Missed } else { State::LeftOut };
+        Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
     }
 }
 
@@ -295,11 +309,6 @@ fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
 
 /// The beginning of the measured value of an expectation of a metric that was not measured.
 pub(super) const NOT_MEASURED: &str = "the results have no";
-
-fn missing(expected: String, metric: &str, kind: RunKind) -> Checked {
-    let state = if kind.all_guests { State::Missed } else { State::LeftOut };
-    Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
-}
 
 /// Identifies the guest in which a metric was measured.
 fn guest(metric: &Metric) -> (&str, Option<&str>, Option<u32>) {

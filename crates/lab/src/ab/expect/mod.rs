@@ -32,14 +32,16 @@
 //! ```
 //!
 //! `scenario = "..."`, in a table or once at the top for all tables, selects one of several metrics of the
-//! same name. An expectation of a metric that the results do not have is missed.
+//! same name. An expectation of a metric that the results do not have is missed, unless a guest of the scenario that
+//! it may be of was not booted.
 //!
 //! `at_least`, also that of `[[known_worse]]`, is met if the lower end of the ratio's 95 % interval is not
 //! below it. So it is met by chance in at most one of forty runs. A run that is too noisy, or has too few
 //! pairs for an interval, misses it.
 //!
 //! `share_at_most` is for counts that fall to almost zero. With zeros, a ratio depends on their treatment
-//! ([`crate::ab::stats`]); a share of a sum does not.
+//! ([`crate::ab::stats`]); a share of a sum does not. 0.0 is met if the changed arm has none; any other share is missed
+//! if the base arm has none.
 //!
 //! [`RunKind`] decides which expectations are left out because the results cannot show them.
 
@@ -72,9 +74,6 @@ pub struct RunKind {
     pub smoke: bool,
     /// Whether it has an A/A control. Without one, `aa_clean` is left out.
     pub aa: bool,
-    /// Whether all guests of the scenarios were booted. Otherwise expectations of metrics that the results do
-    /// not have are left out.
-    pub all_guests: bool,
 }
 
 /// One expectation and its outcome.
@@ -144,11 +143,11 @@ fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Resu
         let named = |arm| arm_named(results, arm, bad);
         let first = named(&compare.arm)?;
         let second = compare.than_arm.as_ref().map_or(Ok(first), named)?;
-        checked.extend(scope.compare(results, compare, first, second, kind));
+        checked.extend(scope.compare(results, compare, first, second));
     }
     for bound in &file.bound {
         let scope = Scope::new(&file, &bound.scenario, &bound.mode, bound.cpus);
-        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?, kind));
+        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, bad)?));
     }
     Ok(checked)
 }

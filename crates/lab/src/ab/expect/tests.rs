@@ -10,8 +10,8 @@ use crate::ab::results::{ArmMeta, ControlValues, Metric, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
 
-const ALL: RunKind = RunKind { smoke: false, aa: true, all_guests: true };
-const SMOKE: RunKind = RunKind { smoke: true, aa: false, all_guests: true };
+const ALL: RunKind = RunKind { smoke: false, aa: true };
+const SMOKE: RunKind = RunKind { smoke: true, aa: false };
 
 fn check_fixture(text: &str) -> Result<Vec<Checked>> {
     check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
@@ -227,7 +227,7 @@ fn what_needs_pairs_is_left_out_of_a_smoke_run() {
 fn without_a_control_aa_clean_is_left_out() {
     let mut results = fixture::results();
     results.metrics.iter_mut().for_each(|m| m.aa = None);
-    let kind = RunKind { smoke: false, aa: false, all_guests: true };
+    let kind = RunKind { smoke: false, aa: false };
     let judge = |kind| check_text(&results, "aa_clean = true", Path::new("x"), kind).unwrap();
     assert_eq!(judge(ALL)[0].state, State::Missed);
     let checked = &judge(kind)[..1];
@@ -239,11 +239,22 @@ fn without_a_control_aa_clean_is_left_out() {
 
 #[test]
 fn what_guests_that_were_not_booted_must_show_is_left_out() {
-    let text = "[[expect]]\nmetric = \"100-vmas/absent\"\nat_least = 2.0";
-    let judge = |kind| check_text(&fixture::results(), text, Path::new("x"), kind).unwrap();
-    let state = |kind| judge(kind).last().map(|c| c.state);
-    assert_eq!(state(ALL), Some(State::Missed));
-    assert_eq!(state(RunKind { all_guests: false, ..ALL }), Some(State::LeftOut));
+    let mut results = fixture::results();
+    let state = |results: &Results, more: &str| {
+        let text = format!("[[expect]]\nmetric = '100-vmas/absent'\nat_least = 2.0\n{more}");
+        own(check_text(results, &text, Path::new("x"), ALL).unwrap())[0].state
+    };
+    assert_eq!(state(&results, ""), State::Missed);
+    results.meta.runs.retain(|run| run.mode == "multi");
+    assert_eq!(state(&results, ""), State::LeftOut);
+    assert_eq!(state(&results, "mode = 'icount'"), State::LeftOut);
+    // That guest would have sent it.
+    for of_booted in ["mode = 'multi'", "cpus = 2", "scenario = 'other'"] {
+        assert_eq!(state(&results, of_booted), State::Missed, "{of_booted}");
+    }
+    // Not of the catalog, with one guest.
+    results.meta.runs[0].scenario = "workload".into();
+    assert_eq!(state(&results, ""), State::Missed);
 }
 
 #[test]
@@ -282,6 +293,21 @@ fn expectations_select_by_scenario_and_mode() {
     assert_eq!(of("share_at_most = 0.99"), [false]);
     assert_eq!(of("mode = 'multi'"), [false]);
     assert_eq!(of("scenario = 'other'"), [false]);
+}
+
+#[test]
+fn of_nothing_there_is_no_share() {
+    let judge = |changed: f64, most: f64| {
+        let mut results = fixture::results();
+        (results.metrics[0].stock, results.metrics[0].memreap) = (vec![0.0], vec![changed]);
+        let name = &results.metrics[0].metric;
+        let text = format!("[[expect]]\nmetric = '{name}'\nshare_at_most = {most:?}");
+        let of_kind = |kind| own(check_text(&results, &text, Path::new("x"), kind).unwrap())[0].state;
+        [ALL, SMOKE].map(of_kind)
+    };
+    assert_eq!(judge(0.0, 0.5), [State::Missed; 2]);
+    assert_eq!(judge(0.0, 0.0), [State::Met; 2]);
+    assert_eq!(judge(1.0, 0.0), [State::Missed; 2]);
 }
 
 #[test]
