@@ -36,7 +36,7 @@ pub struct KunitOptions {
 }
 
 /// Runs the suites, prints the results and returns whether all tests passed. If no test ran (the filter
-/// matches none, or the kernel has none), that is a failure.
+/// matches none, or the kernel has none), that is a failure, and so is a test that was skipped.
 ///
 /// # Errors
 /// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
@@ -118,26 +118,26 @@ fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     if json {
         println!("{text}");
     }
+    for name in cases(&value, &|status| status == "SKIP") {
+        eprintln!("kunit: {name} was skipped, which counts as a failure; {} says why", console.display());
+    }
     Ok((status.success() && failed(&value) == 0, ran(&value)))
 }
 
-/// Counts the cases, at any depth, for which `keep` is true.
-fn count(group: &Value, keep: &dyn Fn(&Value) -> bool) -> u64 {
+/// Returns the names of the cases, at any depth, for whose status `keep` is true.
+fn cases<'a>(group: &'a Value, keep: &dyn Fn(&str) -> bool) -> Vec<&'a str> {
     let list = |key: &str| group.get(key).and_then(Value::as_array).into_iter().flatten();
-    let here = list("test_cases").filter(|case| keep(case)).count() as u64;
-    here + list("sub_groups").chain(list("test_groups")).map(|g| count(g, keep)).sum::<u64>()
-}
-
-fn status(case: &Value) -> &str {
-    case.get("status").and_then(Value::as_str).unwrap_or_default()
+    let text = |case: &'a Value, key: &str| case.get(key).and_then(Value::as_str).unwrap_or_default();
+    let here = list("test_cases").filter(|case| keep(text(case, "status"))).map(|case| text(case, "name"));
+    here.chain(list("sub_groups").chain(list("test_groups")).flat_map(|g| cases(g, keep))).collect()
 }
 
 fn ran(results: &Value) -> u64 {
-    count(results, &|case| matches!(status(case), "PASS" | "FAIL" | "ERROR"))
+    cases(results, &|status| matches!(status, "PASS" | "FAIL" | "ERROR")).len() as u64
 }
 
 fn failed(results: &Value) -> u64 {
-    count(results, &|case| !matches!(status(case), "PASS" | "SKIP"))
+    cases(results, &|status| status != "PASS").len() as u64
 }
 
 #[cfg(test)]
@@ -149,11 +149,12 @@ mod tests {
     fn cases_are_counted_at_every_depth() {
         let results = json!({
             "sub_groups": [
-                { "name": "a", "test_cases": [{"status": "PASS"}, {"status": "SKIP"}] },
+                { "name": "a", "test_cases": [{"status": "PASS"}, {"name": "b", "status": "SKIP"}] },
                 { "name": "b", "sub_groups": [{ "test_cases": [{"status": "FAIL"}] }] },
             ],
         });
-        assert_eq!((ran(&results), failed(&results)), (2, 1));
+        assert_eq!((ran(&results), failed(&results)), (2, 2), "a case that is skipped has failed");
+        assert_eq!(cases(&results, &|status| status == "SKIP"), ["b"]);
         assert_eq!((ran(&json!({})), failed(&json!({}))), (0, 0));
     }
 }

@@ -342,7 +342,7 @@ pub(super) struct KunitArgs {
     #[arg(long)]
     pub(super) json: bool,
     /// Skip the run if it passed before with the same kernel, guest and QEMU
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub(super) remembered: bool,
 }
 
