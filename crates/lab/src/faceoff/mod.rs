@@ -118,9 +118,9 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let contestants = chosen_contestants(&all, options)?;
     let all_cells = cell::all(&ctx.repo)?;
     let cells = cell::select(&all_cells, &options.loads)?;
-    let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
-
+    // Before the payload is made: another face-off's guests read it.
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
+    let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
     test_bed.check_earlier(&contestants, &cells, &run_log.runs)?;
     let todo = plan(&contestants, &cells, options.runs, &run_log.runs);
