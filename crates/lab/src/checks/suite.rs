@@ -417,10 +417,11 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     };
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
-    let key = match check.reuse {
-        Reuse::ByContent(inputs) => Some(content(ctx, check, inputs)?),
-        Reuse::None | Reuse::PerGuest => None,
+    let key_now = || match check.reuse {
+        Reuse::ByContent(inputs) => content(ctx, check, inputs).map(Some),
+        Reuse::None | Reuse::PerGuest => Ok(None),
     };
+    let key = key_now()?;
     if let Some(key) = &key
         && !fresh
         && passes::recall::<()>(ctx, key).is_some()
@@ -453,7 +454,10 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     if let Some(failure) = &failure {
         ctx.progress.note(failure);
     } else {
-        if let Some(key) = key {
+        // What was edited meanwhile may have been checked before or after that.
+        if let Some(key) = key
+            && key_now().is_ok_and(|now| now.as_ref() == Some(&key))
+        {
             passes::remember(ctx, &key, &())?;
         }
         // The time of a check that skipped something says nothing about a complete one.
@@ -473,6 +477,8 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
         Program::Lab => Command::new("/proc/self/exe"),
     };
     command.args(check.args).current_dir(&ctx.repo);
+    // By the environment, as the lab's own tests get no options.
+    command.envs(ctx.kernel.as_ref().map(|kernel| ("MEMREAP_KERNEL", kernel)));
     if check.program == Program::Tool("make") {
         command.arg(format!("-j{}", host::cpus()));
     }
@@ -581,6 +587,10 @@ mod tests {
             let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..DEFAULT_CHECK };
             assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
         }
+        let ctx = Context { kernel: Some("6.12.1".into()), ..ctx };
+        let args = &["-c", "test \"$MEMREAP_KERNEL\" = 6.12.1"];
+        let check = Check { name: "n", program: Program::Tool("sh"), args, ..DEFAULT_CHECK };
+        assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure, None);
         let options = SuiteOptions { only: vec!["nonsense".into()], tier: Tier::Test, fresh: false };
         let error = run(&ctx, &options).unwrap_err().to_string();
         assert!(error.starts_with("no check 'nonsense'; there are: fmt, clippy"), "{error}");

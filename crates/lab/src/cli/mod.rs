@@ -149,6 +149,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 println!("{}", suite::list());
                 return Ok(ExitCode::SUCCESS);
             }
+            if ctx.arch != Arch::of_host() {
+                let what = "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
+                return Err(WrongUsage(what.into()).into());
+            }
             let options = SuiteOptions { only: args.checks, tier: args.tier, fresh: args.fresh };
             Ok(finding_unless(suite::run(&ctx, &options)?))
         }
