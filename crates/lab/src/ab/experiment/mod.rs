@@ -30,8 +30,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
@@ -228,7 +230,8 @@ fn run_with(
         |(scenario, _): &(&Scenario, &Run)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
     let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
-    let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, booter };
+    let keys = Mutex::new(BTreeMap::new());
+    let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, keys, booter };
     let mut groups: Vec<Group> = Vec::new();
     for (scenario, run) in runs {
         let controls = plan.controls_of(scenario);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Boots the guests of a comparison, repeats a boot that failed, and reuses boots of an earlier run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::ab::catalog::{Run, Scenario};
 use crate::ab::experiment::failure::{Cause, Failure};
@@ -17,7 +19,7 @@ use crate::ab::experiment::samples::Group;
 use crate::ab::experiment::{Booter, Plan};
 use crate::ab::results::RepeatedBoot;
 use crate::context::Context;
-use crate::progress::{Step, elapsed};
+use crate::progress::{Step, elapsed, unpoisoned};
 use crate::stolen;
 use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
@@ -35,6 +37,8 @@ pub(super) struct Session<'a> {
     pub(super) counter: BootCounter,
     /// Whether a note said that boots of an earlier run cannot be reused.
     pub(super) said_stale: AtomicBool,
+    /// The key of the first boot of each arm in each guest, by name.
+    pub(super) keys: Mutex<BTreeMap<String, String>>,
     pub(super) booter: &'a Booter<'a>,
 }
 
@@ -51,7 +55,8 @@ impl Session<'_> {
     /// Boots one guest, or reuses the boot of an earlier run. A boot that fails is repeated once.
     ///
     /// # Errors
-    /// [`Failure`] if the guest fails twice; otherwise a problem of the host.
+    /// [`Failure`] if the guest fails twice; otherwise a problem of the host, or a kernel or another file that is not
+    /// what it was at the first of these boots.
     pub(super) fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
@@ -74,6 +79,11 @@ impl Session<'_> {
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
         let job = self.job(scenario, run);
         let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
+        let of_guest = format!("{}, {scenario}/{run_name}", arm.name);
+        ensure!(
+            *unpoisoned(&self.keys).entry(of_guest).or_insert_with(|| key.clone()) == key,
+            "{name}: the kernel or a file of the guest has changed since the comparison began; start it again"
+        );
         let repeated = record::earlier_failure(&logs, &key)?;
         if let Some(record) = self.recorded(&name, &logs, &key)? {
             self.counter.count_taken();

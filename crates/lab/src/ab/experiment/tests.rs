@@ -432,6 +432,24 @@ fn boots_of_another_kernel_or_plan_are_repeated() {
 }
 
 #[test]
+fn a_kernel_that_is_built_anew_meanwhile_ends_the_run() {
+    let mut f = fixture();
+    with_kernels(&mut f);
+    let bzimage = &f.plan.arms[1].bzimage;
+    let boots = AtomicUsize::new(0);
+    let key = |arm: &Arm, _: &Job| Ok(fs::read_to_string(&arm.bzimage)?);
+    let make = |_: &Arm, _: &Job, logs: &Path| {
+        if boots.fetch_add(1, Ordering::Relaxed) == 6 {
+            fs::write(bzimage, "another kernel").unwrap();
+        }
+        Ok(steady(logs))
+    };
+    let booter = Booter { key: &key, boot: &make };
+    let error = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &booter).unwrap_err().to_string();
+    assert!(error.contains(", memreap, synthetic/multi: the kernel or a file"), "{error}");
+}
+
+#[test]
 fn continued_run_reports_what_failed_before() {
     let mut f = fixture();
     with_kernels(&mut f);
