@@ -127,8 +127,8 @@ pub(super) struct AbArgs {
     /// `NAME VALUE UNIT lower|higher`, or as JSON (metric, value, unit, better)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "case", "guest", "expect"])]
     pub(super) workload: Option<PathBuf>,
-    /// Exit with what `git bisect run` expects: 0 nothing got worse, 1 something did, 125 not tested
-    #[arg(long, requires = "workload")]
+    /// Exit with what `git bisect run` expects: 0 nothing got worse, 1 something did, 125 not tested, 128 wrong usage
+    #[arg(long, requires = "workload", conflicts_with = "smoke")]
     pub(super) bisect: bool,
     /// An argument for the workload (repeatable)
     #[arg(long = "arg", value_name = "ARGUMENT", requires = "workload", allow_hyphen_values = true)]

@@ -17,6 +17,7 @@ use lab::ab::expect::{self, RunKind};
 use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::history;
 use lab::ab::results::{Metric, Results};
+use lab::ab::stats::MIN_PAIRS;
 use lab::ab::table;
 use lab::ab::verdict::Verdict;
 use lab::ab::workload::{self, Guest, Workload};
@@ -52,6 +53,8 @@ const EXIT_HOST: u8 = 3;
 const EXIT_GUEST: u8 = 4;
 /// What `git bisect run` takes for a commit that cannot be tested.
 const EXIT_SKIP: u8 = 125;
+/// What ends `git bisect run`. It takes [`EXIT_USAGE`] for a bad commit.
+const EXIT_ABORT: u8 = 128;
 /// The time limit of a shell: it ends when its user ends it.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -230,6 +233,12 @@ fn arm(
 }
 
 fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
+    if args.bisect && args.pairs < MIN_PAIRS {
+        let what = format!(
+            "--bisect needs at least {MIN_PAIRS} pairs: with fewer, nothing is ever found to be worse"
+        );
+        return Err(WrongUsage(what).into());
+    }
     let variant = variant_or_default(args.variant, args.root.as_ref());
     let workload = match &args.workload {
         None => None,
@@ -366,7 +375,7 @@ fn bisect_code(outcome: Result<u8>) -> u8 {
         Ok(_) => EXIT_SKIP,
         Err(e) => {
             eprintln!("lab: {e:#}");
-            EXIT_SKIP
+            if e.is::<WrongUsage>() { EXIT_ABORT } else { EXIT_SKIP }
         }
     }
 }
@@ -670,6 +679,8 @@ mod tests {
     fn a_commit_that_cannot_be_tested_is_skipped_in_a_bisection() {
         assert_eq!([0, 1, 2, 3, 4].map(|code| bisect_code(Ok(code))), [0, 1, 125, 125, 125]);
         assert_eq!(bisect_code(Err(anyhow::anyhow!("it does not build"))), 125);
+        // From 128 on, git stops.
+        assert_eq!(bisect_code(Err(WrongUsage("so it is with every commit".into()).into())), 128);
     }
 
     #[test]
