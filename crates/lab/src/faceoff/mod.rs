@@ -122,7 +122,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
     let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
-    test_bed.check_earlier(&contestants, &cells, &run_log.runs)?;
+    test_bed.check_earlier(&all, &all_cells, &run_log.runs)?;
     let todo = plan(&contestants, &cells, options.runs, &run_log.runs);
     let step = ctx.progress.step("face-off");
     let began = Instant::now();
@@ -283,13 +283,17 @@ impl TestBed {
         })
     }
 
-    /// Checks that earlier runs, which are to be continued, started from the snapshots that others would now.
+    /// Checks that earlier runs, which are to be continued, started from the snapshots that others would now. Those on
+    /// a kernel that none of the chosen contestants needs are not checked.
     fn check_earlier(&self, contestants: &[Contestant], cells: &[Cell], runs: &[Run]) -> Result<()> {
         let mut keys = BTreeMap::new();
         for run in runs {
             let contestant = contestants.iter().find(|c| c.name == run.contestant);
             let cell = cells.iter().find(|cell| cell.name == run.cell);
             let (Some(contestant), Some(cell)) = (contestant, cell) else { continue };
+            if !self.kernels.contains_key(&contestant.kernel.to_string()) {
+                continue;
+            }
             let of = (contestant.kernel.to_string(), cell.machine_name.clone(), run.round % SNAPSHOTS);
             let key = match keys.entry(of) {
                 Entry::Occupied(known) => known.into_mut(),
