@@ -333,7 +333,9 @@ fn merge(ctx: &Context, args: MergeArgs) -> Result<u8> {
     let read = |path: PathBuf| Results::read(&path).map(|results| (path, results));
     let shards = args.files.into_iter().map(read).collect::<Result<_>>()?;
     let results = experiment::merge(shards).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    let turn = host::lock(ctx, &ctx.out)?;
     experiment::write(&results, &ctx.out)?;
+    drop(turn);
     show(&results, args.json)?;
     Ok(ab_code(&results, !results.anything_worse()))
 }

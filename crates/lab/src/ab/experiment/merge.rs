@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::ab::experiment::samples::{Group, conclude};
-use crate::ab::results::{Meta, Results, Shard};
+use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
 use crate::ab::stats::Rules;
 
 /// Returns the results of the whole comparison.
@@ -35,19 +35,27 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
     ensure!(places.len() == of, "there are {} files for {of} shards", places.len());
     shards.sort_by_key(|(_, results)| results.meta.shard.map(|shard| shard.number));
     let [(_, first), others @ ..] = &shards[..] else { bail!("no shards") };
-    let mut meta = Meta { shard: None, ..first.meta.clone() };
+    // What repeats the whole comparison.
+    let whole = |command: &String| {
+        [' ', '='].iter().fold(command.clone(), |c, sep| c.replace(&format!(" --shard{sep}1/{of}"), ""))
+    };
+    let command = first.meta.command.as_ref().map(whole);
+    let mut meta = Meta { shard: None, command, ..first.meta.clone() };
     let mut hosts: Vec<&str> = first.meta.host.as_deref().into_iter().collect();
     let mut groups = Group::of_results(first);
     for (path, results) in others {
         let other = &results.meta;
         let of = |meta: &Meta| {
-            let arms: Vec<_> =
-                meta.arms.iter().map(|a| (a.name.clone(), a.cmdline.clone(), a.release.clone())).collect();
-            (arms, meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
+            // The place of what the lab builds of its own trees is a content key; that of others is the machine's.
+            let built = |image: &String| image.starts_with("trees/").then(|| image.clone());
+            let arm = |a: &ArmMeta| (a.name.clone(), a.cmdline.clone(), a.release.clone(), built(&a.bzimage));
+            let arms: Vec<_> = meta.arms.iter().map(arm).collect();
+            let runs: Vec<_> = meta.runs.iter().map(|r| RunMeta { stolen: None, ..r.clone() }).collect();
+            (arms, runs, meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
         };
         ensure!(
             of(other) == of(&meta),
-            "{}: of another comparison: other arms, accelerator, --alpha, --min-effect or --seed",
+            "{}: of another comparison: other arms, kernels, guests, accelerator, --alpha, --min-effect or --seed",
             path.display()
         );
         let more = Group::of_results(results);

@@ -562,6 +562,7 @@ fn shards_put_together_are_the_whole_comparison() {
     let shard = |number, of| {
         let mut f = fixture();
         f.plan.shard = Some(Shard { number, of });
+        f.plan.command = Some(format!("lab ab x --shard {number}/{of} --seed 3"));
         (PathBuf::from(format!("{number}-of-{of}.json")), run_steadily(&f))
     };
     let shards = [shard(3, 3), shard(1, 3), shard(2, 3)];
@@ -569,6 +570,7 @@ fn shards_put_together_are_the_whole_comparison() {
     let merged = merge(shards.to_vec()).unwrap();
     assert_eq!(merged.metrics, whole.metrics);
     assert_eq!((merged.meta.pairs, merged.meta.shard), (6, None));
+    assert_eq!(merged.meta.command.as_deref(), Some("lab ab x --seed 3"));
     assert_eq!(merged.pictures, whole.pictures);
     let drawn: Vec<[&str; 2]> =
         whole.pictures.iter().map(|p| [&p.stock[0].what[..], &p.memreap[0].what]).collect();
@@ -581,9 +583,16 @@ fn shards_put_together_are_the_whole_comparison() {
         "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
     );
     assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
-    let mut others = shards.clone();
-    others[2].1.meta.alpha = Some(0.01);
-    assert!(error(&others).starts_with("2-of-3.json: of another comparison"), "{}", error(&others));
+    let spoils: [fn(&mut Meta); 3] = [
+        |meta| meta.alpha = Some(0.01),
+        |meta| meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into(),
+        |meta| meta.runs[0].memory_mib = 128,
+    ];
+    for spoil in spoils {
+        let mut others = shards.clone();
+        spoil(&mut others[2].1.meta);
+        assert!(error(&others).starts_with("2-of-3.json: of another comparison"), "{}", error(&others));
+    }
     let mut others = shards.clone();
     others[2].1.metrics.truncate(2);
     assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
