@@ -24,8 +24,8 @@ use crate::vm::boot::{Boot, boot_with};
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, Job};
 
-/// Boots a guest and returns what its command printed, which is also written to `output.log` in the boot's log
-/// folder.
+/// Boots a guest and returns what its command printed, and if that failed, the guest's notes, which say why if it could
+/// not be run. The text is also written to `output.log` in the boot's log folder.
 ///
 /// # Errors
 /// When QEMU fails, as a [`Failure`] of the boot called `name`, or the host does. A guest that fails is in the
@@ -44,6 +44,9 @@ fn boot_and_collect(
             text.push_str(piece);
         }
     })?;
+    if !boot.outcome.is_success() {
+        text.extend(boot.notes.iter().map(|note| format!("# the guest says: {note}\n")));
+    }
     let logs = boot.logs().to_path_buf();
     fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
     if let Outcome::Qemu { .. } = boot.outcome {

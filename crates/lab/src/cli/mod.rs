@@ -568,6 +568,9 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
         ..Job::new(if interactive { GuestCommand::Shell } else { GuestCommand::Exec(args.command) })
     };
     let boot = boot::boot(ctx, accel, &arm, &job, &ctx.out.join("logs/boot"))?;
+    for note in &boot.notes {
+        eprintln!("lab: the guest says: {note}");
+    }
     if !boot.outcome.is_healthy() {
         eprintln!("lab: {}\n{}", boot.outcome, boot.tail(30));
     }
