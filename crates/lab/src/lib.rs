@@ -23,3 +23,8 @@ pub mod kernel;
 pub mod progress;
 mod stolen;
 pub mod vm;
+
+/// An error in the arguments. Any other error counts as a problem of the host.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongUsage(pub String);

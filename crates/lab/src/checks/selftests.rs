@@ -16,6 +16,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
+use crate::WrongUsage;
 use crate::checks::boot_and_collect;
 use crate::checks::passes;
 use crate::checks::skips::Skips;
@@ -127,7 +128,8 @@ fn run_all(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     let names = names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
-    ensure!(!options.leaks || options.variant == Variant::Debug, "only the debug kernels look for leaks");
+    let can_leak = !options.leaks || options.variant == Variant::Debug;
+    ensure!(can_leak, WrongUsage("only the debug kernels look for leaks".into()));
     let skips = Skips::load(&ctx.repo)?;
     let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
     let stock = if names.iter().any(|name| !name.is_ours()) {
@@ -206,7 +208,7 @@ impl Name {
         let (path, args) = text.split_once(' ').unwrap_or((text, ""));
         let path = path.trim_matches('/');
         let fine = !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "..");
-        ensure!(fine, "'{text}' names no folder under {SOURCE_FOLDER}");
+        ensure!(fine, WrongUsage(format!("'{text}' names no folder under {SOURCE_FOLDER}")));
         // Folders may be nested (filesystems/epoll). build() checks whether the last part is a program.
         let (folder, program) = match path.rsplit_once('/') {
             Some((folder, program)) => (folder, Some(format!("{program} {args}").trim().to_owned())),
@@ -240,11 +242,8 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
         program = None;
     }
     let source = kernel.source_dir.join(SOURCE_FOLDER).join(&folder);
-    ensure!(
-        source.join("Makefile").is_file(),
-        "no selftests '{folder}' in this kernel: {} has no Makefile",
-        source.display()
-    );
+    let none = || format!("no selftests '{folder}' in this kernel: {} has no Makefile", source.display());
+    ensure!(source.join("Makefile").is_file(), WrongUsage(none()));
     if folder != OUR_FOLDER
         && let Err(e) = host::ensure_packages(ctx, TEST_LIBRARIES)
     {
@@ -533,7 +532,7 @@ mod tests {
         assert_eq!(name("mm/mrelease_test"), ("mm".into(), Some("mrelease_test".into())));
         assert_eq!(name("mm/ksm_tests -M -p 10"), ("mm".into(), Some("ksm_tests -M -p 10".into())));
         for bad in ["", "../mm", "mm//x", "/"] {
-            assert!(Name::parse(bad).is_err(), "{bad}");
+            assert!(Name::parse(bad).unwrap_err().is::<WrongUsage>(), "{bad}");
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 
+use crate::WrongUsage;
 use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
 use crate::kernel::{self, Tree, Variant};
@@ -43,7 +44,8 @@ pub struct SoakOptions {
 /// When the kernel does not build or the guest fails. A splat ends the soak.
 pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
     let minutes = options.minutes;
-    ensure!((1..=MAX_MINUTES).contains(&minutes), "a soak takes 1 to {MAX_MINUTES} minutes, not {minutes}");
+    let wrong = || WrongUsage(format!("a soak takes 1 to {MAX_MINUTES} minutes, not {minutes}"));
+    ensure!((1..=MAX_MINUTES).contains(&minutes), wrong());
     let seed = options.seed.unwrap_or_else(|| {
         // Any number that differs from run to run.
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.as_secs() ^ u64::from(t.subsec_nanos()))

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
+use crate::WrongUsage;
 use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
@@ -382,7 +383,7 @@ struct CheckResult {
 pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
     let only = &options.only;
     if let Some(unknown) = only.iter().find(|o| CHECKS.iter().all(|c| c.name != **o)) {
-        bail!(format::no_such("check", unknown, CHECKS.iter().map(|c| c.name)));
+        bail!(WrongUsage(format::no_such("check", unknown, CHECKS.iter().map(|c| c.name))));
     }
     let named = |check: &&Check| only.iter().any(|o| o == check.name);
     let of_tier = |check: &&Check| check.tiers.contains(&options.tier);

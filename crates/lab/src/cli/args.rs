@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::results::Shard;
+use lab::ab::stats::MAX_PAIRS;
 use lab::arch::Arch;
 use lab::checks::suite::Tier;
 use lab::kernel::user::Sources;
@@ -77,8 +78,8 @@ pub(super) enum Sub {
 pub(super) struct AbArgs {
     /// Scenarios [default: all]
     pub(super) scenarios: Vec<String>,
-    /// Pairs of boots; verdicts need at least six
-    #[arg(long, default_value_t = 8)]
+    /// Pairs of boots, up to 20; verdicts need at least six
+    #[arg(long, default_value_t = 8, value_parser = pairs)]
     pub(super) pairs: usize,
     /// The seed by which the order of the boots is drawn from balanced ones
     #[arg(long, default_value_t = 1)]
@@ -511,6 +512,12 @@ impl FromStr for ArmSpec {
         }
         Ok(Self::File(Arm { name: name.to_owned(), bzimage, cmdline: cmdline.to_owned() }))
     }
+}
+
+/// Reads the number of pairs.
+fn pairs(text: &str) -> Result<usize, String> {
+    let read = text.parse().ok().filter(|pairs| (1..=MAX_PAIRS).contains(pairs));
+    read.ok_or_else(|| format!("between 1 and {MAX_PAIRS} can be compared"))
 }
 
 /// Reads FOLDER[@COMMIT][+PATCH]... or debian+PATCH...; `None` for a file.

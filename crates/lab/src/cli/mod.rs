@@ -3,7 +3,6 @@
 
 mod args;
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -39,7 +38,7 @@ use lab::vm::boot;
 use lab::vm::job::{Arm, GuestCommand, Job};
 use lab::vm::probe;
 use lab::vm::root::{self, RootSource};
-use lab::{debian, doctor, host};
+use lab::{WrongUsage, debian, doctor, host};
 
 use args::{
     AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, HistoryArgs, MergeArgs, ReportArgs,
@@ -57,18 +56,6 @@ const EXIT_SKIP: u8 = 125;
 const EXIT_ABORT: u8 = 128;
 /// The time limit of a shell: it ends when its user ends it.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// An error in the arguments. Any other error counts as a problem of the host.
-#[derive(Debug)]
-struct WrongUsage(String);
-
-impl fmt::Display for WrongUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongUsage {}
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
@@ -263,6 +250,19 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
+    experiment::chosen_runs(&scenarios, args.guest.as_deref())?;
+    for (option, given, tree) in [
+        ("--cmdline-stock", &args.cmdline_stock, Tree::Stock),
+        ("--cmdline-memreap", &args.cmdline_memreap, Tree::Memreap),
+    ] {
+        if !given.is_empty() && !specs.contains(&ArmSpec::Built(tree)) {
+            let what = format!("{option}: no arm is that kernel; write --arm NAME=KERNEL,PARAMETERS");
+            return Err(WrongUsage(what).into());
+        }
+    }
+    if args.config.is_some() && !specs.iter().any(|spec| matches!(spec, ArmSpec::Sources(..))) {
+        return Err(WrongUsage("--config: no arm is built from sources of yours".into()).into());
+    }
     host::ensure_packages(ctx, ctx.arch.guest_packages())?;
     // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();

@@ -36,9 +36,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::Message;
 
+use crate::WrongUsage;
 use crate::ab::catalog::{self, Run, Scenario, mode_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
@@ -105,8 +106,8 @@ pub struct Plan {
 /// Runs the plan with real guests.
 ///
 /// # Errors
-/// [`Failure`] when a guest fails twice or delivers other metrics than the other boots. Any other error is a
-/// problem of the host or an invalid plan.
+/// [`Failure`] when a guest fails twice or delivers other metrics than the other boots, [`WrongUsage`] for an invalid
+/// plan. Any other error is a problem of the host.
 pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
     let name = accel.to_string();
     let booter = Booter {
@@ -163,23 +164,20 @@ fn run_with(
     }
     let rules = Rules { alpha: plan.alpha, min_effect: plan.min_effect };
     // Checks the rules now and not only after all boots.
-    stats::compare(&[], rules)?;
-    if !(1..=stats::MAX_PAIRS).contains(&plan.pairs) {
-        bail!("{} pairs: between 1 and {} can be compared", plan.pairs, stats::MAX_PAIRS);
-    }
+    stats::compare(&[], rules).map_err(|e| WrongUsage(e.to_string()))?;
+    let wrong = |what| WrongUsage(format!("{} pairs: {what}", plan.pairs));
+    ensure!((1..=stats::MAX_PAIRS).contains(&plan.pairs), wrong("too few or too many to compare"));
     let pairs: Vec<usize> = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs)).collect();
-    if pairs.is_empty() {
-        bail!("{} pairs are too few for so many shards", plan.pairs);
-    }
+    ensure!(!pairs.is_empty(), wrong("too few for so many shards"));
     // Those of the folders of a pair's boots.
     let again = plan.aa.then(|| name_again(&plan.arms[0]));
     let names = plan.arms.iter().chain(&plan.controls).map(|arm| arm.name.clone()).chain(again);
     let names: Vec<String> = names.map(|name| file_name(&name)).collect();
     if let Some(name) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
-        bail!(
+        bail!(WrongUsage(format!(
             "two arms are called '{name}' in files, where the base arm's second boot has its name and a 2; give \
              them different names"
-        );
+        )));
     }
     let runs = chosen_runs(scenarios, plan.guest.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
@@ -315,8 +313,14 @@ impl Plan {
     }
 }
 
-/// Returns the guests of the scenarios: all, or that of one name, which each of them must have.
-fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Vec<(&'a Scenario, &'a Run)>> {
+/// Returns the guests of the scenarios: all, or that of one name.
+///
+/// # Errors
+/// [`WrongUsage`] when a scenario has no guest of that name.
+pub fn chosen_runs<'a>(
+    scenarios: &[&'a Scenario],
+    guest: Option<&str>,
+) -> Result<Vec<(&'a Scenario, &'a Run)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
         let Some(guest) = guest else {
@@ -325,7 +329,7 @@ fn chosen_runs<'a>(scenarios: &[&'a Scenario], guest: Option<&str>) -> Result<Ve
         };
         let Some(run) = scenario.runs.iter().find(|run| scenario.run_name(run) == guest) else {
             let known = scenario.runs.iter().map(|run| scenario.run_name(run));
-            bail!("{}: {}", scenario.name, format::no_such("guest", guest, known));
+            bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", guest, known))));
         };
         chosen.push((scenario, run));
     }

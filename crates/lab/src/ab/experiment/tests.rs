@@ -538,7 +538,7 @@ fn invalid_plans_are_refused_before_any_boot() {
         let mut f = fixture();
         spoil(&mut f.plan);
         let refused = run_fixture(&f, &mut |_, _, _| panic!("booted"));
-        assert!(refused.is_err());
+        assert!(refused.unwrap_err().is::<WrongUsage>());
     }
 }
 
