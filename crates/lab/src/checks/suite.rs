@@ -4,11 +4,10 @@
 //! The checks are in three tiers. After a failed check the others still run. Checks that passed before with
 //! the same content are skipped, and the summary says so.
 
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
@@ -398,9 +397,8 @@ pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
         done.push(run_one(ctx, check, fresh, i + 1, chosen.len())?);
     }
     let text = summary(&done, began.elapsed());
-    let path = ctx.out.join("test-summary.txt");
-    fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     print!("{text}");
+    host::write_atomically(&ctx.out.join("test-summary.txt"), &text)?;
     Ok(done.iter().all(|d| d.failure.is_none()))
 }
 
@@ -422,7 +420,14 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
         Reuse::ByContent(inputs) => content(ctx, check, inputs).map(Some),
         Reuse::None | Reuse::PerGuest => Ok(None),
     };
-    let key = key_now()?;
+    let key = match key_now() {
+        Ok(key) => key,
+        Err(e) => {
+            let failure = format!("{}: {e:#}", check.name);
+            ctx.progress.note(&failure);
+            return Ok(done(Some(failure), None));
+        }
+    };
     if let Some(key) = &key
         && !fresh
         && passes::recall::<()>(ctx, key).is_some()
@@ -559,6 +564,8 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
