@@ -110,7 +110,7 @@ pub fn scenarios(workload: Option<&Workload>, names: &[String]) -> Result<Vec<&'
 pub fn metrics(output: &str) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for line in output.lines() {
-        if line.trim_start().starts_with("{\"metric\"") {
+        if line.trim_start().starts_with('{') && line.contains("\"metric\"") {
             samples.push(serde_json::from_str(line).with_context(|| format!("not a metric: {line}"))?);
             continue;
         }
@@ -152,7 +152,11 @@ mod tests {
 
     #[test]
     fn a_metric_with_a_typing_error_is_not_lost() {
-        for line in ["time 12,5 ms lower", "{\"metric\": \"x\", \"value\": 1}"] {
+        for line in [
+            "time 12,5 ms lower",
+            "{\"metric\": \"x\", \"value\": 1}",
+            " { \"value\": 1, \"metric\": \"x\" }",
+        ] {
             let error = format!("{:#}", metrics(&format!("ok\n{line}\n")).unwrap_err());
             assert!(error.contains(line), "{error}");
         }
