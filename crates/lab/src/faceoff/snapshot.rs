@@ -334,6 +334,13 @@ impl Guest {
             // Checked before the logs are read, so that they are complete once QEMU has ended.
             let ended = self.child.try_wait()?;
             let bytes = self.output.read()?;
+            // First, as the last event may be there already.
+            if let Some(line) = self.output.watch.panic() {
+                return Err(self.failure(&format!("the guest panicked: {line}")));
+            }
+            if let Some((kind, line)) = self.output.watch.splat() {
+                return Err(self.failure(&format!("the guest's kernel complains ({kind}): {line}")));
+            }
             for line in self.events.feed(&bytes) {
                 match serde_json::from_slice(&line) {
                     Ok(Event::Error { text }) => {
@@ -361,12 +368,6 @@ impl Guest {
             if let Some(due) = balloon.next_if(is_due) {
                 let bytes = u64::from(self.memory_mib) * (1 << 20) * u64::from(due.percent) / 100;
                 self.monitor.execute("balloon", json!({ "value": bytes }))?;
-            }
-            if let Some(line) = self.output.watch.panic() {
-                return Err(self.failure(&format!("the guest panicked: {line}")));
-            }
-            if let Some((kind, line)) = self.output.watch.splat() {
-                return Err(self.failure(&format!("the guest's kernel complains ({kind}): {line}")));
             }
             if let Some(status) = ended {
                 return Err(self.failure(&format!("QEMU ended before the guest was done: {status}")));
