@@ -2,24 +2,26 @@
 //! Renders a comparison as a JUnit report, for CI systems.
 
 use crate::ab::results::Results;
+use crate::ab::table::group_name;
 use crate::ab::verdict::Verdict;
 use crate::format::{number, ratio};
 use crate::html::escape;
 
 /// Renders a test case per metric, which has failed if it got worse, and was skipped if
-/// it has no verdict.
+/// it has no verdict; and one per boot that failed and was repeated, an error.
 #[must_use]
 pub fn render(results: &Results) -> String {
     let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
+    let repeated = &results.meta.repeated;
     let mut text = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"lab ab\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
-        results.metrics.len(),
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"lab ab\" tests=\"{}\" errors=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
+        results.metrics.len() + repeated.len(),
+        repeated.len(),
         count(Verdict::Worse),
         count(Verdict::None)
     );
     for metric in &results.metrics {
-        let class = [Some(metric.scenario.as_str()), metric.mode.as_deref()].into_iter().flatten();
-        let class = escape(&class.collect::<Vec<_>>().join("."));
+        let class = escape(&group_name(metric).replace('/', "."));
         let what = format!(
             "{} -> {} {}, {} {}",
             number(metric.base_median()),
@@ -36,16 +38,30 @@ pub fn render(results: &Results) -> String {
         let name = escape(&metric.metric);
         text.push_str(&format!("  <testcase classname=\"{class}\" name=\"{name}\">{inner}</testcase>\n"));
     }
+    for boot in repeated {
+        let (name, what) = (escape(&boot.boot), escape(&boot.what));
+        text.push_str(&format!(
+            "  <testcase classname=\"boots\" name=\"{name}\"><error message=\"{what}\"/></testcase>\n"
+        ));
+    }
     text + "</testsuite>\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ab::results::fixture;
+    use crate::ab::results::{RepeatedBoot, fixture};
 
     #[test]
     fn golden_report() {
-        fixture::golden("junit.xml", &render(&fixture::results()));
+        let mut results = fixture::results();
+        results.metrics[3].cpus = Some(64);
+        results.meta.repeated.push(RepeatedBoot {
+            boot: "pair 2/8, memreap, reap/multi".into(),
+            what: "the guest hung: killed after 180 s".into(),
+            logs: "boots/reap-multi/02-memreap.failed".into(),
+            exit_code: 4,
+        });
+        fixture::golden("junit.xml", &render(&results));
     }
 }
