@@ -66,6 +66,20 @@ pub fn exit_cleanly_on_interrupt() -> Result<()> {
     Ok(())
 }
 
+/// Lets this process have more open files than the usual 1,024: the log folder of every boot stays locked until it
+/// ends, and a comparison may have 2,000.
+pub fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    const ENOUGH: u64 = 16_384;
+    let mut limit = getrlimit(Resource::Nofile);
+    let enough = limit.maximum.map_or(ENOUGH, |most| most.min(ENOUGH));
+    if limit.current.is_some_and(|now| now < enough) {
+        limit.current = Some(enough);
+        // If it fails, the limit is as before.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
 fn interrupted() -> ! {
     // Locked until exit, so that no child is started and no staging is made or renamed any more.
     let cleanup = cleanup();

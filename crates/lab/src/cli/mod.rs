@@ -59,6 +59,7 @@ const SHELL_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    host::allow_many_files();
     match host::exit_cleanly_on_interrupt().and_then(|()| run(Cli::parse())) {
         Ok(code) => code,
         Err(e) => {
