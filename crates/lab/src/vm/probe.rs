@@ -24,6 +24,8 @@ use crate::vm::qemu;
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of a kernel, which takes 1.5 s under TCG.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The limit of a kernel under TCG. One with all debug checks takes several times as long as others.
+const TCG_KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for a killed QEMU. One that is stuck inside KVM never ends.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,7 +62,7 @@ pub fn probe(ctx: &Context) -> Result<(Accel, String)> {
 }
 
 /// Like [`probe`], but returns KVM only if the kernel of `arm` boots under it: there are hosts on which tiny
-/// guests run and kernels hang.
+/// guests run and kernels hang. A kernel that does not boot under TCG either says nothing about the host.
 ///
 /// # Errors
 /// As [`probe`], and for problems of the host while booting.
@@ -70,14 +72,18 @@ pub fn probe_with(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
     if accel == Accel::Tcg || confirmed || forced()?.is_some() {
         return Ok((accel, why));
     }
-    let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
-    job.timeout = KERNEL_TIMEOUT;
-    let boot = boot_with(ctx, Accel::Kvm, arm, &job, &ctx.out.join("logs/kvm"), &mut |_| {})?;
+    let boot = |accel: Accel, timeout| {
+        let job = Job { timeout, ..Job::new(GuestCommand::Exec(vec!["/bin/true".into()])) };
+        boot_with(ctx, accel, arm, &job, &ctx.out.join(format!("logs/{accel}")), &mut |_| {})
+    };
+    let under_kvm = boot(Accel::Kvm, KERNEL_TIMEOUT)?;
     // A splat is not a problem of KVM. The next boot of the kernel will report it.
-    let (accel, why) = if boot.release.is_some() {
+    let (accel, why) = if under_kvm.release.is_some() {
         (Accel::Kvm, "KVM boots a kernel".to_owned())
+    } else if boot(Accel::Tcg, TCG_KERNEL_TIMEOUT)?.release.is_none() {
+        return Ok((accel, why));
     } else {
-        (Accel::Tcg, format!("KVM runs a tiny guest but no kernel: {}", boot.outcome))
+        (Accel::Tcg, format!("KVM runs a tiny guest but no kernel: {}", under_kvm.outcome))
     };
     remember(ctx, true, accel, &why)?;
     Ok((accel, why))
