@@ -154,9 +154,11 @@ fn add_listing(key: &mut Content, folder: &Path) -> Result<()> {
     entries.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (path, metadata) in entries {
         key.add(path.as_os_str().as_encoded_bytes());
-        for part in [u64::from(metadata.mode()), metadata.size(), metadata.mtime().unsigned_abs()] {
-            key.add(part.to_le_bytes());
-        }
+        key.add(u64::from(metadata.mode()).to_le_bytes());
+        key.add(metadata.size().to_le_bytes());
+        // A change within a second, or of a file that gets its old time again.
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        times.iter().for_each(|part| key.add(part.to_le_bytes()));
         if metadata.is_dir() {
             add_listing(key, &path)?;
         }
@@ -196,7 +198,12 @@ mod tests {
         fs::write(dir.path().join("etc/a"), "12").unwrap();
         let longer = key();
         assert_ne!(first, longer);
+        // More than the clock of file systems needs for a step.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        fs::write(dir.path().join("etc/a"), "34").unwrap();
+        let edited = key();
+        assert_ne!(longer, edited);
         fs::rename(dir.path().join("etc/a"), dir.path().join("etc/b")).unwrap();
-        assert_ne!(longer, key());
+        assert_ne!(edited, key());
     }
 }
