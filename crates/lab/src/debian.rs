@@ -75,7 +75,7 @@ impl Drop for Tree {
             }
         }
         if let Ok(mut rm) = as_root("rm") {
-            // A leftover only takes space, and the next attempt removes it.
+            // A leftover only takes space. The next attempt removes it, or says how.
             let _ =
                 host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
         }

@@ -388,7 +388,15 @@ impl Staging {
         let mut name = target.as_os_str().to_owned();
         name.push(".partial");
         let path = PathBuf::from(name);
-        remove_any(&path).with_context(|| format!("cannot remove the leftover {}", path.display()))?;
+        remove_any(&path).map_err(|e| {
+            let shown = path.display();
+            let remedy = match e.kind() {
+                // As of a debootstrap that was interrupted.
+                ErrorKind::PermissionDenied => format!("; run: sudo rm -rf --one-file-system {shown}"),
+                _ => String::new(),
+            };
+            anyhow!(e).context(format!("cannot remove the leftover {shown}{remedy}"))
+        })?;
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
