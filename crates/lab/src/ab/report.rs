@@ -582,12 +582,9 @@ fn method(results: &Results) -> String {
     for run in &meta.runs {
         entry(&format!("guest {}/{}", run.scenario, run.mode), &escape(&machine(run)));
     }
-    let order = if results.metrics.iter().any(|m| m.aa.is_some()) {
-        "each of three boots, in all six orders"
-    } else {
-        "each of two boots, in alternating order"
-    };
-    entry("pairs", &format!("{}, {order}", meta.pairs));
+    let boots = if results.metrics.iter().any(|m| m.aa.is_some()) { "three" } else { "two" };
+    let drawn = meta.seed.map_or(String::new(), |seed| format!(" drawn by seed {seed}"));
+    entry("pairs", &format!("{}, each of {boots} boots, in balanced orders{drawn}", meta.pairs));
     if let (Some(effect), Some(alpha)) = (meta.min_effect, meta.alpha) {
         entry("limits", &format!("minimum effect {}, alpha {alpha}", percent(effect)));
     }

@@ -153,7 +153,7 @@ pub(super) struct AbArgs {
     /// Time limit of the workload in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180, requires = "workload")]
     pub(super) timeout: u64,
-    /// How likely any verdict is to be wrong, over all metrics, as a fraction
+    /// How likely it may be that any "better" or "worse" is false, over all metrics, as a fraction
     #[arg(long, default_value_t = 0.05)]
     pub(super) alpha: f64,
     /// The smallest effect that counts, as a fraction
@@ -211,7 +211,7 @@ pub(super) struct HistoryArgs {
 /// Writes target/lab/faceoff.jsonl after every run, faceoff.json and faceoff.html after every round.
 /// Each contestant is a folder in faceoff/contestants, each load a file in faceoff/loads; the machines
 /// are in faceoff/machines.toml. Finding (exit code 1): a wrong victim or a needless kill of memreap, or
-/// a load under which another contestant is better.
+/// that another contestant is better over all loads.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lab faceoff                             all contestants and loads; takes many hours
