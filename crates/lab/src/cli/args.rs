@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::results::Shard;
@@ -66,7 +66,7 @@ pub(super) enum Sub {
 ///
 /// Writes target/lab/results.json and target/lab/report.html.
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(after_help = format!("Scenarios:\n{}\nExamples:
   lab ab                                  all scenarios, stock against memreap
   lab ab reap --pairs 12                  one scenario, more pairs
   lab ab reap --cmdline-memreap memreap.reap=0
@@ -74,7 +74,7 @@ pub(super) enum Sub {
   lab ab --arm stock --arm mine=arch/x86/boot/bzImage,transparent_hugepage=always
   lab ab --workload ./bench.sh --arm base=~/linux@v6.12 --arm mine=~/linux@v6.12+fix.mbox
   git bisect run lab ab --bisect --workload ./bench.sh --arm good=.@v6.12 --arm now=.@HEAD
-  lab ab --workload ./bench.sh --arm old=bzImage.old --arm new=bzImage.new")]
+  lab ab --workload ./bench.sh --arm old=bzImage.old --arm new=bzImage.new", scenarios()))]
 pub(super) struct AbArgs {
     /// Scenarios [default: all]
     pub(super) scenarios: Vec<String>,
@@ -148,8 +148,8 @@ pub(super) struct AbArgs {
     #[arg(long, default_value_t = 1024, requires = "workload")]
     pub(super) mem: u32,
     /// How guest time passes for the workload
-    #[arg(long, value_enum, default_value_t = TimeMode::Multi, requires = "workload")]
-    pub(super) mode: TimeMode,
+    #[arg(long, value_enum, default_value_t = Mode::Multi, requires = "workload")]
+    pub(super) mode: Mode,
     /// Time limit of the workload in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180, requires = "workload")]
     pub(super) timeout: u64,
@@ -304,8 +304,8 @@ pub(super) struct BootArgs {
     #[arg(long, default_value_t = 1024)]
     pub(super) mem: u32,
     /// How guest time passes
-    #[arg(long, value_enum, default_value_t = TimeMode::Multi)]
-    pub(super) mode: TimeMode,
+    #[arg(long, value_enum, default_value_t = Mode::Multi)]
+    pub(super) mode: Mode,
     /// Time limit of a command in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180)]
     pub(super) timeout: u64,
@@ -514,6 +514,11 @@ impl FromStr for ArmSpec {
     }
 }
 
+/// Returns a line for each scenario.
+fn scenarios() -> String {
+    catalog::all().iter().map(|s| format!("  {:<18} {}\n", s.name, s.about)).collect::<Vec<_>>().concat()
+}
+
 /// Reads the number of pairs.
 fn pairs(text: &str) -> Result<usize, String> {
     let read = text.parse().ok().filter(|pairs| (1..=MAX_PAIRS).contains(pairs));
@@ -563,23 +568,6 @@ impl FromStr for CopySpec {
             return Err(format!("{host}: no such file or folder"));
         }
         Ok(Self(host.into(), guest.to_owned()))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum TimeMode {
-    /// Real time with concurrent CPUs
-    Multi,
-    /// Time counted in instructions, which repeats closely; CPUs run one at a time
-    Icount,
-}
-
-impl From<TimeMode> for Mode {
-    fn from(mode: TimeMode) -> Self {
-        match mode {
-            TimeMode::Multi => Self::Multi,
-            TimeMode::Icount => Self::Icount,
-        }
     }
 }
 

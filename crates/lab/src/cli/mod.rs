@@ -233,7 +233,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Some(program) => {
             let copies = args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect();
             let guest = Guest {
-                mode: args.mode.into(),
+                mode: args.mode,
                 cpus: args.cpus,
                 mem_mib: args.mem,
                 timeout: Duration::from_secs(args.timeout),
@@ -561,7 +561,7 @@ fn boot_one(ctx: &Context, args: BootArgs) -> Result<ExitCode> {
     let job = Job {
         cpus: args.cpus,
         mem_mib: args.mem,
-        mode: args.mode.into(),
+        mode: args.mode,
         timeout: if interactive { SHELL_TIMEOUT } else { Duration::from_secs(args.timeout) },
         overlay: args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect(),
         root: args.root.as_ref().map(|source| root::make(ctx, source)).transpose()?,

@@ -20,7 +20,7 @@ pub struct Arm {
 }
 
 /// How guest time passes under TCG. Under KVM it is always real time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// One host thread per CPU, real time: real concurrency, and noise.
     Multi,
