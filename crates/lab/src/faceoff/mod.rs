@@ -40,6 +40,7 @@ use crate::context::Context;
 use crate::debian;
 use crate::host;
 use crate::host::write_atomically;
+use crate::kernel::topics::files_below;
 use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
 use crate::stolen;
@@ -403,7 +404,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         let to = folder.join("contestants").join(&contestant.name).join("files");
         let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {
-            for file in rootfs::files(&own)? {
+            for file in files_below(&own)? {
                 put(&file, &to.join(file.strip_prefix(&own)?))?;
             }
         }

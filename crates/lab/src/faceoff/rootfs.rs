@@ -14,6 +14,7 @@ use crate::content::hex;
 use crate::context::Context;
 use crate::debian;
 use crate::host::{self, Staging};
+use crate::kernel::topics::files_below;
 
 /// Part of every key. Increment it when the way images are made changes.
 const RECIPE_VERSION: &str = "1";
@@ -74,30 +75,14 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
 fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(format!("{RECIPE_VERSION} {toml:?} {theirs:?}"));
-    for file in files(recipe)? {
+    let mut files = files_below(recipe)?;
+    files.sort();
+    for file in files {
         let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         hash.update(format!("{} {} ", file.strip_prefix(recipe)?.display(), content.len()));
         hash.update(content);
     }
     Ok(hex(&hash.finalize()))
-}
-
-/// Returns all files below `folder`, sorted.
-///
-/// # Errors
-/// When a folder cannot be read.
-pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
-        if path.is_dir() {
-            found.extend(files(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 fn finished(folder: &Path, key: &str) -> Option<Image> {
@@ -213,6 +198,8 @@ mod tests {
             toml::from_str(&fs::read_to_string(repo.join("faceoff/image.toml")).unwrap()).unwrap();
         assert_eq!(toml.suite, "bookworm");
         let recipe = repo.join("faceoff/image");
-        assert!(files(&recipe).unwrap().contains(&recipe.join("files/etc/systemd/system/faceoff.service")));
+        assert!(
+            files_below(&recipe).unwrap().contains(&recipe.join("files/etc/systemd/system/faceoff.service"))
+        );
     }
 }
