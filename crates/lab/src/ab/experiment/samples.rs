@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Collects the samples of all boots and passes them to the statistics.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use crate::ab::experiment::order::Role;
 use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Picture, Results};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
 use crate::ab::verdict::Verdict;
-use crate::format;
+use crate::host;
 use protocol::results::{Sample, Series};
 
 /// The samples of one run of a scenario.
@@ -216,7 +216,7 @@ pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: boo
     }
     let base = meta.arms.first().and_then(|arm| arm.release.clone());
     let kernel = base.unwrap_or_else(|| "of unknown release".to_owned());
-    let meta = Meta { kernel, date: utc_now(), partial, ..meta.clone() };
+    let meta = Meta { kernel, date: utc_now()?, partial, ..meta.clone() };
     Ok(Results { meta, metrics, pictures: groups.iter().filter_map(Group::picture).collect() })
 }
 
@@ -263,7 +263,7 @@ fn metric(group: &Group, m: &MetricValues, main: &Comparison, aa: Option<&Compar
     }
 }
 
-fn utc_now() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format::rfc3339(now.as_secs())
+/// Returns the time in RFC 3339, in seconds.
+fn utc_now() -> Result<String> {
+    Ok(host::output(Command::new("date").args(["-u", "+%FT%TZ"]))?.trim().to_owned())
 }
