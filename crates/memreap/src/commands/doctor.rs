@@ -303,9 +303,11 @@ fn other_killers(root: &Root) -> Finding {
         return check.is(State::Ok, "none runs");
     }
     let names: Vec<&str> = running.into_iter().collect();
+    let units = names.join(" ").replace("systemd-oomd", "systemd-oomd.service systemd-oomd.socket");
     check
         .is(State::Off, format!("running: {}", names.join(", ")))
-        .remedy(format!("keep one: systemctl disable --now {}", names.join(" ")))
+        // What is only disabled is started by its socket.
+        .remedy(format!("keep one: systemctl mask --now {units}"))
 }
 
 fn pressure(root: &Root) -> Finding {
