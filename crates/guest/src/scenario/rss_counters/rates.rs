@@ -135,7 +135,7 @@ mod tests {
         let one = rate(&[1], &work).unwrap();
         assert!(one > 0.0 && one <= most, "{one}");
         // A busy machine may let them sleep for longer, but not every time.
-        let both = (0..10).map(|_| rate(&[2], &work).unwrap()).find(|&two| two > most);
+        let both = (0..100).map(|_| rate(&[2], &work).unwrap()).find(|&two| two > most);
         assert!(both.is_some_and(|two| two <= 2.0 * most), "{both:?}");
     }
 
