@@ -17,6 +17,7 @@
 #include <linux/mmap_lock.h>
 #include <linux/pagewalk.h>
 #include <linux/sched.h>
+#include <linux/secretmem.h>
 #include <linux/uaccess.h>
 
 #include "expedite_futex.h"
@@ -36,14 +37,18 @@ static bool peek(struct mm_struct *mm, unsigned long addr, void *to, size_t len)
 	addr = untagged_addr_remote(mm, addr);
 	vma = vma_lookup(mm, addr);
 
-	/* A walk of hugetlb memory takes a lock that may sleep. */
-	if (!vma || is_vm_hugetlb_page(vma) ||
+	/*
+	 * A walk of hugetlb memory takes a lock that may sleep, and memory of
+	 * memfd_secret() is not mapped in the kernel.
+	 */
+	if (!vma || is_vm_hugetlb_page(vma) || vma_is_secretmem(vma) ||
 	    offset_in_page(addr) + len > PAGE_SIZE)
 		return false;
 	if (!folio_walk_start(&fw, vma, addr, 0))
 		return false;
 	from = kmap_local_page(fw.page);
-	memcpy(to, from + offset_in_page(addr), len);
+	copy_from_user_page(vma, fw.page, addr, to,
+			    from + offset_in_page(addr), len);
 	kunmap_local(from);
 	folio_walk_end(&fw, vma);
 

@@ -623,6 +623,24 @@ static enum verdict list_unaligned(void *arg)
 	return use_head((void *)head + most + 1) == GOOD ? fill_size() : BAD;
 }
 
+/* In memory that the kernel itself cannot read. */
+static enum verdict list_in_secret(void *arg)
+{
+	int fd = syscall(__NR_memfd_secret, 0);
+	struct robust_list_head *head;
+
+	if (fd < 0 && errno == ENOSYS)
+		return UNSUPPORTED;
+	if (fd < 0 || ftruncate(fd, PAGE))
+		return BAD;
+	head = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (head == MAP_FAILED)
+		return BAD;
+	head->list.next = &head->list;
+
+	return use_head(head) == GOOD ? fill_size() : BAD;
+}
+
 /* Nothing is owned, and that is to be seen: nothing is waited for. */
 TEST_F_TIMEOUT(kill, nothing_owned, LIMIT)
 {
@@ -651,7 +669,7 @@ TEST_F_TIMEOUT(kill, odd_lists, LIMIT)
 {
 	static enum verdict (* const kinds[])(void *arg) = {
 		own_no_listed, list_with_a_loop, list_to_nowhere, list_nowhere,
-		list_unaligned,
+		list_unaligned, list_in_secret,
 	};
 	struct told told[ARRAY_SIZE(kinds)];
 
