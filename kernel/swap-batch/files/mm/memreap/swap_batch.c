@@ -53,7 +53,9 @@ void memreap_swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
  */
 void memreap_swap_batch_free(struct swap_batch *batch)
 {
-	trace_memreap_swap_batch(batch, swap_free_batch(batch));
+	unsigned int freed = swap_free_batch(batch);
+
+	trace_memreap_swap_batch(batch, freed);
 	swap_preempt_enable();
 }
 

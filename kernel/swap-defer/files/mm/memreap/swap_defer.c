@@ -249,7 +249,8 @@ bool memreap_swap_defer(const struct swap_run *ours, unsigned int nr,
 	bool added = false;
 	long waiting;
 
-	if (!static_branch_likely(&memreap_swap_defer_key) || !mm_dies(mm))
+	if (!static_branch_likely(&memreap_swap_defer_key) || !ring.size ||
+	    !mm_dies(mm))
 		return false;
 	for (unsigned int i = 0; i < nr; i++)
 		pages += ours[i].nr;
