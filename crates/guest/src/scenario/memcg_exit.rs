@@ -7,11 +7,13 @@
 //! has to read the block back, because the head of its list of robust futexes is there: so each thread
 //! charges a page to a cgroup that has no room for it.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, kill_process};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
@@ -142,7 +144,9 @@ fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
     let alone = clock::now();
     thread::sleep(NEIGHBOUR_WINDOW);
     let start = clock::now();
-    job.die(killer)?;
+    // Without a look at it until it is gone: that would cost the neighbour, the more the longer it takes.
+    job.kill(killer)?;
+    job.child.wait()?;
     let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
     // A step that has begun by then is to be noted.
     clock::sleep_until(end + u64::try_from(STEP_LIMIT.as_nanos())?)?;
@@ -185,25 +189,24 @@ struct Reading {
 struct Job {
     // Dropped before its cgroup, which has to be empty then.
     child: Child,
-    board: Board,
+    /// A byte lets it go on. While it waits for that, it takes no CPU time.
+    gate: File,
     group: TemporaryCgroup,
     /// Bytes, the limit.
     memory: u64,
 }
 
-/// The cells of its board: threads that are ready, and what it shall do.
+/// The cell of its board: threads that are ready.
 const READY: usize = 0;
-const PHASE: usize = 1;
-/// Use memory up to the limit; exceed it.
-const FILL: u64 = 1;
-const EXCEED: u64 = 2;
 
 impl Job {
     /// The caller must be single-threaded.
     fn start() -> Result<Self> {
         let group = TemporaryCgroup::new("job", "memory")?;
-        let board = Board::new(2)?;
-        let child = group.within(|| Child::fork(|| live(&board)))?;
+        let board = Board::new(1)?;
+        let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
+        let (reader, mut gate) = (File::from(reader), File::from(writer));
+        let child = group.within(|| Child::fork(|| live(&board, &reader)))?;
         let ready = |count| child.wait_until(|| board.get(READY) == count);
         ready(THREADS as u64)?;
         group.reclaim_all(RECLAIM_TRIES)?;
@@ -211,17 +214,24 @@ impl Job {
         let least = (THREADS * THREAD_BYTES) as u64;
         ensure!(swapped >= least, "only {swapped} bytes of the job are in swap, not {least}");
         group.set("memory.swap.max", "0")?;
-        board.set(PHASE, FILL);
+        gate.write_all(&[0]).context("pipe to the job")?;
         ready(THREADS as u64 + 1)?;
         let memory = group.number("memory.current")?;
         group.set("memory.max", &memory.to_string())?;
         ensure!(!child.has_ended()?, "the job died too early");
-        Ok(Self { child, board, group, memory })
+        Ok(Self { child, gate, group, memory })
+    }
+
+    /// Has it killed.
+    fn kill(&self, killer: Killer) -> Result<()> {
+        match killer {
+            Killer::Process => kill_process(self.child.pid(), Signal::KILL).context("kill"),
+            Killer::Oom => (&self.gate).write_all(&[0]).context("pipe to the job"),
+        }
     }
 
     /// Has it killed, and waits until its memory is back.
     fn die(self, killer: Killer) -> Result<Round> {
-        let pidfd = pidfd_open(self.child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
         let read = || {
             let gone = self.child.has_ended()?;
             Ok(Reading { at: clock::now(), memory: self.group.number("memory.current")?, gone })
@@ -230,10 +240,7 @@ impl Job {
         let back = |r: &Reading| r.memory <= self.memory / LEFT_DIVISOR;
         let (start, readings) = recorder.record_while(read, |ended| {
             let start = clock::now();
-            match killer {
-                Killer::Process => pidfd_send_signal(&pidfd, Signal::KILL).context("pidfd_send_signal")?,
-                Killer::Oom => self.board.set(PHASE, EXCEED),
-            }
+            self.kill(killer)?;
             while !ended() {
                 let now = read()?;
                 if now.gone && back(&now) {
@@ -259,8 +266,8 @@ impl Job {
     }
 }
 
-/// The life of the job's process.
-fn live(board: &Board) -> Result<()> {
+/// The life of the job's process: it uses memory up to the limit when it may go on, and then exceeds it.
+fn live(board: &Board, mut gate: &File) -> Result<()> {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             let life = || -> Result<()> {
@@ -274,17 +281,13 @@ fn live(board: &Board) -> Result<()> {
             };
             thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, life)?;
         }
-        let wait_for = |phase| {
-            while board.get(PHASE) < phase {
-                thread::sleep(READING_INTERVAL);
-            }
-        };
+        let mut wait = || gate.read_exact(&mut [0]).context("pipe from the parent");
         let pages = RESIDENT_BYTES / PAGE_BYTES;
         let resident = Region::new(2 * pages)?;
-        wait_for(FILL);
+        wait()?;
         resident.touch(0..pages);
         board.add(READY, 1);
-        wait_for(EXCEED);
+        wait()?;
         resident.touch(pages..2 * pages);
         anyhow::bail!("the limit was exceeded")
     })
