@@ -640,6 +640,11 @@ fn list_topics(ctx: &Context, args: &TopicsArgs) -> Result<ExitCode> {
 
 /// Removes only the entries that the lab makes: $MEMREAP_CACHE may be a folder with other files.
 fn clean_cache(ctx: &Context) -> Result<ExitCode> {
+    // The names of the caches are those of folders in many projects, this one among them.
+    if ctx.cache.join("Cargo.toml").exists() || ctx.cache.join(".git").exists() {
+        let what = format!("{} is a source tree, not a cache; see MEMREAP_CACHE", ctx.cache.display());
+        return Err(WrongUsage(what).into());
+    }
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
     // Without the folder there is nothing to remove.
     for entry in fs::read_dir(&ctx.cache).into_iter().flatten() {
