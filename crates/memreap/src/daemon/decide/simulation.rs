@@ -899,16 +899,22 @@ fn who_is_asked_first_has_the_time_that_there_is() {
     }
 }
 
-#[test]
-fn who_was_asked_is_spared_when_memory_is_back() {
+/// A machine, and a process that takes so much per second and was asked in vain, with the time `grace` left.
+fn asked_in_vain(rate: u64, grace: Duration) -> (Run, u64) {
     let mut config = Config::default();
-    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 60 * S });
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace });
     let mut run = Run::new(0.5, &config);
     run.sim.deaf = true;
-    let hog = run.sim.spawn(10 * MIB, 20 * MIB, u64::MAX);
+    let hog = run.sim.spawn(10 * MIB, rate, u64::MAX);
     while run.sim.asked.is_empty() {
         run.pass(S / 10);
     }
+    (run, hog)
+}
+
+#[test]
+fn who_was_asked_is_spared_when_memory_is_back() {
+    let (mut run, hog) = asked_in_vain(20 * MIB, 60 * S);
     let hog = run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap();
     (hog.bytes, hog.rate) = (MIB, 0);
     run.pass(120 * S);
@@ -917,14 +923,7 @@ fn who_was_asked_is_spared_when_memory_is_back() {
 
 #[test]
 fn who_was_asked_is_spared_when_exempt_by_then() {
-    let mut config = Config::default();
-    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
-    let mut run = Run::new(0.5, &config);
-    run.sim.deaf = true;
-    let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
-    while run.sim.asked.is_empty() {
-        run.pass(S / 10);
-    }
+    let (mut run, hog) = asked_in_vain(60 * MIB, 2 * S);
     run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap().rate = 0;
     run.sim.spared = Some(hog);
     run.pass(120 * S);
