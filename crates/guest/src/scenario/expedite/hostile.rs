@@ -2,16 +2,19 @@
 //! A user whose processes are limited to a twentieth of a CPU kills all the time: how much work do others get
 //! done beside that?
 
-use std::thread;
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
+use std::{hint, io, ptr, thread};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
 use crate::memory::PAGE_BYTES;
 use crate::process::child::{Board, Child};
 use crate::process::hogs::Hogs;
-use crate::process::victim::{Layout, Victim};
+use crate::process::victim::{self, Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::clock;
 use init::report::Reporter;
@@ -25,21 +28,70 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long others' work is counted beside that.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Returns the work per millisecond of hogs, one per CPU, beside a limited user who starts victims and kills
-/// each so many times.
-pub(super) fn rate(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut Reporter) -> Result<f64> {
-    out.progress(if kills_of_one == 1 { "hostile: new victims" } else { "hostile: the same victims" });
+/// Processes that do nothing, among which the kernel might search for those that share memory.
+const IDLERS: usize = 1_000;
+
+/// What the limited user does.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Attack {
+    /// Kills the same victim again and again.
+    Repeats,
+    /// Starts a victim for each kill.
+    Forks,
+    /// Kills children that share the memory of their parent, who lives on.
+    Sharers,
+}
+
+impl Attack {
+    pub(super) const ALL: [Self; 3] = [Self::Repeats, Self::Forks, Self::Sharers];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Repeats => "repeats",
+            Self::Forks => "forks",
+            Self::Sharers => "sharers",
+        }
+    }
+
+    /// Kills until this process is killed.
+    fn run(self, cpus: usize, expedites: bool, killed: impl Fn()) -> Result<()> {
+        match self {
+            Self::Repeats => {
+                let victim = Victim::spawn(DECOY, 0..cpus)?;
+                loop {
+                    kill(&victim, expedites)?;
+                    killed();
+                }
+            }
+            Self::Forks => loop {
+                let victim = Victim::spawn(DECOY, 0..cpus)?;
+                kill(&victim, expedites)?;
+                killed();
+                victim.wait_until_dead().context("wait for a victim")?;
+                victim.reap().context("reap a victim")?;
+            },
+            Self::Sharers => {
+                let memory = vec![1_u8; DECOY.bytes()];
+                loop {
+                    kill_sharer(expedites)?;
+                    killed();
+                    hint::black_box(&memory);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the work per millisecond of hogs, one per CPU, beside that user.
+pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, out: &mut Reporter) -> Result<f64> {
+    out.progress(&format!("hostile: {}", attack.name()));
+    let idlers = if attack == Attack::Sharers { IDLERS } else { 0 };
+    let _idlers = (0..idlers).map(|_| Child::fork(|| pause())).collect::<Result<Vec<_>>>()?;
     let group = TemporaryCgroup::new("hostile", "cpu")?;
     group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
     let hogs = Hogs::start(cpus)?;
     let board = Board::new(ATTACKERS)?;
-    let attacker = |i| {
-        Child::fork(|| {
-            loop {
-                attack(cpus, expedites, kills_of_one, || board.add(i, 1))?;
-            }
-        })
-    };
+    let attacker = |i| Child::fork(|| attack.run(cpus, expedites, || board.add(i, 1)));
     // So that their victims are limited from the first one on.
     let attackers = group.within(|| (0..ATTACKERS).map(attacker).collect::<Result<Vec<_>>>())?;
     // With a twentieth of a CPU it takes a while until each has a victim.
@@ -66,13 +118,34 @@ pub(super) fn rate(cpus: usize, expedites: bool, kills_of_one: usize, out: &mut 
     Ok(rate)
 }
 
-/// Starts a victim, and kills it so many times.
-fn attack(cpus: usize, expedites: bool, kills_of_one: usize, killed: impl Fn()) -> Result<()> {
-    let victim = Victim::spawn(DECOY, 0..cpus)?;
-    for _ in 0..kills_of_one {
-        if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")?;
-        killed();
+fn kill(victim: &Victim, expedites: bool) -> Result<()> {
+    if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")
+}
+
+/// Starts a child that uses this process's memory, and kills it.
+fn kill_sharer(expedites: bool) -> Result<()> {
+    extern "C" fn life(_: *mut c_void) -> c_int {
+        pause()
     }
-    victim.wait_until_dead().context("wait for a victim")?;
-    victim.reap().context("reap a victim")
+    let mut stack = [0_u128; 1024];
+    let top = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: the child only sleeps, on a stack that nobody else uses until it has been waited for.
+    let pid = unsafe { libc::clone(life, top, libc::CLONE_VM | libc::SIGCHLD, ptr::null_mut()) };
+    ensure!(pid > 0, "clone: {}", io::Error::last_os_error());
+    let pid = Pid::from_raw(pid).context("clone returned no PID")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
+    if expedites {
+        victim::kill_expedited(pidfd.as_fd()).context("kill a sharer")?;
+    } else {
+        pidfd_send_signal(&pidfd, Signal::KILL).context("kill a sharer")?;
+    }
+    waitpid(Some(pid), WaitOptions::empty()).context("wait for a sharer")?;
+    Ok(())
+}
+
+fn pause() -> ! {
+    loop {
+        // SAFETY: takes no memory.
+        unsafe { libc::pause() };
+    }
 }

@@ -14,8 +14,9 @@
 //! Then kills race with exits: how often does a kill come too late to have another process free the memory,
 //! although the memory is still there?
 //!
-//! Finally, a user whose processes are limited to a twentieth of a CPU kills all the time, either the same
-//! victims again and again or new ones: how much work do others get done beside that?
+//! Finally, a user whose processes are limited to a twentieth of a CPU kills all the time: the same victims
+//! again and again, new ones, or some that share memory with their killer. How much work do others get done
+//! beside that?
 
 mod hostile;
 mod kills;
@@ -33,6 +34,7 @@ use crate::measure::free_memory::ShortFreeLists;
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Victim};
 use crate::system::{clock, sched};
+use hostile::Attack;
 use init::report::{Better, Reporter};
 use kills::{CASES, Method, Run};
 
@@ -47,9 +49,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The case in which kills race with exits, and its metric.
 const RACE: &str = "race";
 const LOST: &str = "lost";
-/// The case in which a user kills all the time, and its metrics with how often the same victim is killed.
+/// The case in which a user kills all the time.
 const HOSTILE: &str = "hostile";
-const HOSTILE_BY: [(&str, usize); 2] = [("repeats-foreground", usize::MAX), ("forks-foreground", 1)];
 /// Stands for the slowest of all cases, and the methods of killing for which that is reported.
 const WORST: &str = "worst";
 const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
@@ -79,7 +80,7 @@ impl Scenario for Expedite {
             metrics.push(metric_name(RACE, LOST));
         }
         if options.cases.has(HOSTILE) {
-            metrics.extend(HOSTILE_BY.map(|(name, _)| metric_name(HOSTILE, name)));
+            metrics.extend(Attack::ALL.map(hostile_metric));
         }
         Ok(metrics)
     }
@@ -108,14 +109,18 @@ impl Scenario for Expedite {
             out.sample(&metric_name(RACE, LOST), "count", Better::Lower, f64::from(lost));
         }
         if options.cases.has(HOSTILE) {
-            for (name, kills) in HOSTILE_BY {
-                let rate = hostile::rate(cpus, expedites, kills, out).context("hostile")?;
-                out.sample(&metric_name(HOSTILE, name), "loops/ms", Better::Higher, rate);
+            for attack in Attack::ALL {
+                let rate = hostile::rate(cpus, expedites, attack, out).context(HOSTILE)?;
+                out.sample(&hostile_metric(attack), "loops/ms", Better::Higher, rate);
             }
         }
         drop(short);
         Ok(())
     }
+}
+
+fn hostile_metric(attack: Attack) -> String {
+    metric_name(HOSTILE, &format!("{}-foreground", attack.name()))
 }
 
 struct Options {

@@ -119,14 +119,26 @@ static enum expedite_outcome process_obstacle(struct task_struct *p,
 	return EXPEDITE_FREED;
 }
 
+/* Returns a task that uses @mm, if one is known without a search. */
+static struct task_struct *known_user(struct mm_struct *mm)
+{
+#ifdef CONFIG_MEMCG
+	return rcu_dereference(mm->owner);
+#else
+	return NULL;
+#endif
+}
+
 /*
  * Returns EXPEDITE_FREED if the memory may be freed, else the reason why not. A
  * dying process starts no other, so an address space without live users never
- * gets one.
+ * gets one. If the victim has none of it any more, and a live process goes on
+ * using it, that is final: the memory is that one's.
  */
 static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 {
 	enum expedite_outcome obstacle = EXPEDITE_FREED;
+	int users = atomic_read(&e->mm->mm_users), own = 0;
 	struct mm_struct *mm = e->mm;
 	struct task_struct *p;
 	bool respect_futexes;
@@ -135,18 +147,24 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	respect_futexes = e->tries < EXPEDITE_RETRIES &&
 			  !test_bit(MMF_UNSTABLE, &mm->flags);
 	rcu_read_lock();
+	for_each_thread(e->victim, p)
+		own += READ_ONCE(p->mm) == mm;
 	/* Usually there is no other user, and no need to check all. */
-	if (atomic_read(&mm->mm_users) == 1 && thread_group_leader(e->victim) &&
-	    process_shares_mm(e->victim, mm)) {
+	if (own && own == users && thread_group_leader(e->victim)) {
 		obstacle = process_obstacle(e->victim, mm, respect_futexes);
-	} else if (atomic_read(&mm->mm_users)) {
-		for_each_process(p) {
+	} else if (users) {
+		p = known_user(mm);
+		if (p)
 			obstacle = process_obstacle(p, mm, respect_futexes);
+		for_each_process(p) {
 			if (obstacle != EXPEDITE_FREED)
 				break;
+			obstacle = process_obstacle(p, mm, respect_futexes);
 		}
 	}
 	rcu_read_unlock();
+	if (obstacle == EXPEDITE_SHARED && !own)
+		e->tries = EXPEDITE_RETRIES;
 
 	return obstacle;
 }
