@@ -86,6 +86,9 @@ static inline void swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 /* Returns for how many of @nr entries in a row there is room, at least one. */
 static inline int swap_batch_room(const struct swap_batch *batch, int nr)
 {
+	if (!static_branch_likely(&memreap_swap_batch_key))
+		return nr;
+
 	return min_t(int, nr, SWAP_BATCH_PAGES - batch->pages);
 }
 
