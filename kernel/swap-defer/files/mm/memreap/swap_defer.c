@@ -98,9 +98,9 @@ static unsigned int release_batch(enum memreap_swap_by by)
 		if (by == SWAP_BY_WORKER)
 			memreap_charge_cpu(owner, took);
 		trace_memreap_swap_release(&batch, by, took);
-		atomic_long_add(batch.pages, &defer_released);
 		/* Pairs with smp_rmb() in defer_oom_event(). */
 		smp_mb__before_atomic();
+		atomic_long_add(batch.pages, &defer_released);
 		atomic_long_sub(batch.pages, &nr_swap_pages_waiting);
 	}
 	swap_preempt_enable();
@@ -196,8 +196,8 @@ static bool pays(struct swap_info_struct *si, unsigned int nr,
 
 /*
  * Returns the cgroup of the process with @mm, with @nr references. Once the last
- * thread has given up the mm, it is the current task, unless another task drops
- * the last reference to the mm.
+ * thread has given up the mm, by exit or execve(), it is the current task,
+ * unless another task drops the last reference to the mm.
  */
 static struct cgroup *get_owners(struct mm_struct *mm, unsigned int nr)
 {
@@ -209,7 +209,7 @@ static struct cgroup *get_owners(struct mm_struct *mm, unsigned int nr)
 #ifdef CONFIG_MEMCG
 	task = rcu_dereference(mm->owner);
 #endif
-	if (!task && current->flags & PF_EXITING)
+	if (!task && (current->flags & PF_EXITING || current->in_execve))
 		task = current;
 	if (task) {
 		owner = task_dfl_cgroup(task);
@@ -263,6 +263,8 @@ bool memreap_swap_defer(const struct swap_run *ours, unsigned int nr,
 	if (waiting <= DEFER_MAX_PAGES) {
 		spin_lock(&ring_lock);
 		added = swap_ring_add(&ring, ours, nr, owner);
+		if (added)
+			atomic_long_add(pages, &defer_queued);
 		spin_unlock(&ring_lock);
 	}
 	if (!added) {
@@ -272,7 +274,6 @@ bool memreap_swap_defer(const struct swap_run *ours, unsigned int nr,
 		return false;
 	}
 	trace_memreap_swap_queue(mm, nr, pages, waiting);
-	atomic_long_add(pages, &defer_queued);
 	note_peak(waiting);
 
 	/* Once, when something begins to wait: nr_running() looks at each CPU. */
@@ -304,21 +305,25 @@ static unsigned long defer_scan(struct shrinker *shrinker,
 /*
  * No process is killed for memory that waiting slots hold, or held: what others
  * have released since the last call may be in lists of their CPUs. If that is
- * long ago, reclaim is tried once more for nothing. Called with oom_lock held.
+ * long ago, reclaim is tried once more for nothing. Called with oom_lock held,
+ * so this does not wait for what is queued meanwhile.
  */
 static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 			   void *freed)
 {
+	long queued = atomic_long_read(&defer_queued);
 	static long seen;
 	long released;
 
 	/* Slots that others have taken are released soon, except for RT. */
-	do {
-		drain(ULONG_MAX, SWAP_BY_MEMORY);
-	} while (!IS_ENABLED(CONFIG_PREEMPT_RT) && memreap_swap_waiting());
-	/* None waits: so what others have freed, and counted, is seen. */
+	while ((released = atomic_long_read(&defer_released)) < queued) {
+		if (!release_batch(SWAP_BY_MEMORY) &&
+		    IS_ENABLED(CONFIG_PREEMPT_RT))
+			break;
+		cond_resched();
+	}
+	/* What others have freed, and counted, is seen. */
 	smp_rmb();
-	released = atomic_long_read(&defer_released);
 	if (released != seen) {
 		drain_all_pages(NULL);
 		*(unsigned long *)freed += released - seen;
