@@ -75,95 +75,76 @@ static unsigned long private_pages(struct mm_struct *mm)
 
 /* --- The reclaim --- */
 
-static bool process_dying(struct task_struct *p)
+/*
+ * Returns whether a killed process writes a core dump, which reads its memory.
+ * With the lock, all threads have the signal if one has.
+ */
+static bool dumps_core(struct task_struct *p)
 {
-	struct signal_struct *signal = p->signal;
 	unsigned long flags;
-	bool dying;
+	bool dumps;
 
-	/* With the lock, all threads have the signal if one has. */
+	/* It has just gone, and may have left a dump to others: try again. */
 	if (!lock_task_sighand(p, &flags))
 		return true;
-	if (signal->core_state)
-		dying = false;
-	else
-		dying = signal->flags & SIGNAL_GROUP_EXIT ||
-			(thread_group_empty(p) && p->flags & PF_EXITING);
+	dumps = p->signal->core_state;
 	unlock_task_sighand(p, &flags);
 
-	return dying;
+	return dumps;
 }
 
 /*
- * Returns EXPEDITE_FREED if the memory of @mm may be taken from a process that
- * uses it, else the reason why not. The caller holds the mmap_lock, under RCU.
- */
-static enum expedite_outcome process_obstacle(struct task_struct *p,
-					      struct mm_struct *mm,
-					      bool respect_futexes)
-{
-	struct task_struct *t;
-
-	/* As with the OOM reaper, no kthread_use_mm() user reads it. */
-	if (p->flags & PF_KTHREAD || !process_shares_mm(p, mm))
-		return EXPEDITE_FREED;
-	if (!process_dying(p))
-		return EXPEDITE_SHARED;
-	if (!respect_futexes)
-		return EXPEDITE_FREED;
-	for_each_thread(p, t) {
-		if (READ_ONCE(t->mm) == mm && memreap_owns_futexes(t, mm))
-			return EXPEDITE_FUTEX;
-	}
-
-	return EXPEDITE_FREED;
-}
-
-/* Returns a task that uses @mm, if one is known without a search. */
-static struct task_struct *known_user(struct mm_struct *mm)
-{
-#ifdef CONFIG_MEMCG
-	return rcu_dereference(mm->owner);
-#else
-	return NULL;
-#endif
-}
-
-/*
- * Returns EXPEDITE_FREED if the memory may be freed, else the reason why not. A
- * dying process starts no other, so an address space without live users never
- * gets one. If the victim has none of it any more, and a live process goes on
- * using it, that is final: the memory is that one's.
+ * Returns EXPEDITE_FREED if the memory may be freed, else the reason why not.
+ * The caller holds the mmap_lock.
+ *
+ * Each thread holds a reference to its mm. If the victim's threads hold them all,
+ * nobody else uses the memory, and as they are dying, nobody will. All processes
+ * are not searched for who holds the others: that would be work for every kill of
+ * a process that shares its memory.
  */
 static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 {
-	enum expedite_outcome obstacle = EXPEDITE_FREED;
 	int users = atomic_read(&e->mm->mm_users), own = 0;
+	enum expedite_outcome obstacle = EXPEDITE_FREED;
+	struct task_struct *t, *user = NULL;
 	struct mm_struct *mm = e->mm;
-	struct task_struct *p;
-	bool respect_futexes;
+	bool respect_futexes, exiting;
 
 	/* If a reaper is already active, there is no point in waiting. */
 	respect_futexes = e->tries < EXPEDITE_RETRIES &&
 			  !test_bit(MMF_UNSTABLE, &mm->flags);
 	rcu_read_lock();
-	for_each_thread(e->victim, p)
-		own += READ_ONCE(p->mm) == mm;
-	/* Usually there is no other user, and no need to check all. */
-	if (own && own == users && thread_group_leader(e->victim)) {
-		obstacle = process_obstacle(e->victim, mm, respect_futexes);
-	} else if (users) {
-		p = known_user(mm);
-		if (p)
-			obstacle = process_obstacle(p, mm, respect_futexes);
-		for_each_process(p) {
-			if (obstacle != EXPEDITE_FREED)
+	for_each_thread(e->victim, t) {
+		if (READ_ONCE(t->mm) == mm) {
+			user = t;
+			own++;
+		}
+	}
+	/*
+	 * A thread is exiting from before it gives up its mm until it has
+	 * dropped the reference, see memreap_expedite_exit().
+	 */
+	smp_rmb();
+	exiting = data_race(READ_ONCE(e->nr_exiting));
+	if (own != users || (user && dumps_core(user))) {
+		obstacle = EXPEDITE_SHARED;
+	} else if (!users && !exiting) {
+		/* Of several that shared it, a worker helps the last one. */
+		obstacle = EXPEDITE_EXITED;
+	} else if (respect_futexes) {
+		for_each_thread(e->victim, t) {
+			if (READ_ONCE(t->mm) == mm &&
+			    memreap_owns_futexes(t, mm)) {
+				obstacle = EXPEDITE_FUTEX;
 				break;
-			obstacle = process_obstacle(p, mm, respect_futexes);
+			}
 		}
 	}
 	rcu_read_unlock();
-	if (obstacle == EXPEDITE_SHARED && !own)
+	/* The victim is gone, and the memory is that of the others: final. */
+	smp_rmb();
+	if (obstacle == EXPEDITE_SHARED && !own && !exiting &&
+	    atomic_read(&mm->mm_users))
 		e->tries = EXPEDITE_RETRIES;
 
 	return obstacle;
@@ -390,8 +371,9 @@ void memreap_expedite_cgroup_kill(struct task_struct *task)
 	struct mm_struct *mm;
 	int ret = 0;
 
-	/* Called for each thread. */
-	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
+	/* Called for each thread: the first one is enough, or the leader. */
+	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags) ||
+	    (!thread_group_leader(task) && __fatal_signal_pending(task)))
 		return;
 	mm = grab_victim_mm(task);
 	if (!__fatal_signal_pending(task))

@@ -826,7 +826,7 @@ static bool reader_start(struct reader *r, pid_t pid)
 	return poll(&stuck, 1, PATIENCE) == 1 && stuck.revents == POLLIN;
 }
 
-/* Another task reads its memory, which stays until that has finished. */
+/* Another task reads its memory, which stays until that has finished, as on stock. */
 TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 {
 	struct region region = { .size = SIZE, .seed = 25 };
@@ -843,8 +843,8 @@ TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(dies(&victim));
 	ASSERT_TRUE(wait_all_done(pid, &told));
-	EXPECT_STREQ(told.outcome, "freed");
-	EXPECT_GE(told.bytes, SIZE);
+	EXPECT_STREQ(told.outcome, "shared");
+	EXPECT_EQ(told.bytes, 0);
 	/* It was there all the time, and can end now. */
 	EXPECT_EQ(pthread_tryjoin_np(reader.thread, NULL), EBUSY);
 	close(reader.uffd);
@@ -956,12 +956,13 @@ TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
 	EXPECT_GE(told.bytes, SIZE);
 }
 
-/* The other process is killed, too: no live one is left. */
+/* Both are killed: as soon as one has left, the memory of the other is freed. */
 TEST_F_TIMEOUT(kill, sharer_is_killed_too, LIMIT)
 {
 	struct sharer *s = new_sharer();
 	struct victim_ops ops = { s, sharer_prepare };
 	struct victim other = {};
+	struct told told;
 
 	ASSERT_NE(s, NULL);
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
@@ -969,12 +970,16 @@ TEST_F_TIMEOUT(kill, sharer_is_killed_too, LIMIT)
 	other.pidfd = pidfd_of(s->pid, 0);
 	ASSERT_GE(other.pidfd, 0);
 	other.talk = dup(other.pidfd);
+	ASSERT_EQ(park(&other, kill_expedited), 0);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
 	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
-	ASSERT_EQ(park(&other, kill_plain), 0);
 	EXPECT_EQ(s->spoiled, 0);
-	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
 	victim_end(&other);
+	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
+	ASSERT_TRUE(wait_all_done(0, &told));
+	EXPECT_EQ(told.taken, 2);
+	EXPECT_EQ(told.freed, 1);
+	EXPECT_EQ(told.gave_up, 1);
 }
 
 /* As sharer_prepare(), but the child shares only until it execs. */
