@@ -11,6 +11,7 @@
 #include <linux/memcontrol.h>
 #include <linux/module.h>
 #include <linux/page_counter.h>
+#include <linux/sizes.h>
 
 #include "../memcontrol-v1.h"
 #include "memcg_exit.h"
@@ -20,10 +21,11 @@
 #include <trace/events/memreap_memcg_exit.h>
 
 /*
- * The part of a limit by which it may be exceeded. Many threads need a page each;
- * their kernel stacks, four pages each, come back meanwhile.
+ * The part of a limit by which it may be exceeded, and the most. Many threads need
+ * a page each; their kernel stacks, four pages each, come back meanwhile.
  */
-#define RESERVE_DIVISOR	16
+#define RESERVE_DIVISOR		16
+#define RESERVE_MAX_PAGES	(SZ_64M / PAGE_SIZE)
 
 DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
@@ -34,7 +36,7 @@ static bool has_reserve(struct page_counter *counter, unsigned long nr_pages)
 
 		/* PAGE_COUNTER_MAX is far from an overflow. */
 		if (page_counter_read(counter) + nr_pages >
-		    max + max / RESERVE_DIVISOR)
+		    max + min(max / RESERVE_DIVISOR, RESERVE_MAX_PAGES))
 			return false;
 	}
 

@@ -4,6 +4,7 @@
  */
 #include <kunit/test.h>
 #include <linux/page_counter.h>
+#include <linux/sizes.h>
 
 #include "memcg_exit.h"
 
@@ -59,6 +60,18 @@ static void memcg_exit_limits_above(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, has_reserve(&c->middle, 2));
 }
 
+/* However large a limit is, it is exceeded by 64 MiB at most. */
+static void memcg_exit_large_limit(struct kunit *test)
+{
+	const unsigned long reserve = SZ_64M / PAGE_SIZE;
+	struct counters *c = counters(test);
+
+	c->leaf.max = 32 * reserve;
+	page_counter_charge(&c->leaf, 32 * reserve);
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, reserve));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, reserve + 1));
+}
+
 static void memcg_exit_no_limit(struct kunit *test)
 {
 	struct counters *c = counters(test);
@@ -100,6 +113,7 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 static struct kunit_case memcg_exit_cases[] = {
 	KUNIT_CASE(memcg_exit_one_limit),
 	KUNIT_CASE(memcg_exit_limits_above),
+	KUNIT_CASE(memcg_exit_large_limit),
 	KUNIT_CASE(memcg_exit_no_limit),
 	KUNIT_CASE(memcg_exit_limit_zero),
 	KUNIT_CASE(memcg_exit_memory_and_swap),
