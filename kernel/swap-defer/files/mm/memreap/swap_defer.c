@@ -42,6 +42,9 @@ static DEFINE_STATIC_KEY_TRUE(memreap_swap_defer_key);
 #define RING_SHARE		(SZ_256K / PAGE_SIZE)
 #define RING_MAX_ENTRIES	SZ_64K
 
+/* How often in a row the OOM killer is told that there is memory now. */
+#define OOM_REPORTS_MAX		16
+
 /* The most slots that wait. */
 #define DEFER_MAX_PAGES		(SZ_1G / PAGE_SIZE)
 
@@ -305,13 +308,15 @@ static unsigned long defer_scan(struct shrinker *shrinker,
 /*
  * No process is killed for memory that waiting slots hold, or held: what others
  * have released since the last call may be in lists of their CPUs. If that is
- * long ago, reclaim is tried once more for nothing. Called with oom_lock held,
- * so this does not wait for what is queued meanwhile.
+ * long ago, reclaim is tried once more for nothing. But who ends processes one
+ * by one does not put off a kill for ever. Called with oom_lock held, so this
+ * does not wait for what is queued meanwhile.
  */
 static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 			   void *freed)
 {
 	long queued = atomic_long_read(&defer_queued);
+	static unsigned int reports;
 	static long seen;
 	long released;
 
@@ -324,11 +329,14 @@ static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 	}
 	/* What others have freed, and counted, is seen. */
 	smp_rmb();
-	if (released != seen) {
+	if (released == seen) {
+		reports = 0;
+	} else if (reports < OOM_REPORTS_MAX) {
 		drain_all_pages(NULL);
 		*(unsigned long *)freed += released - seen;
-		seen = released;
+		reports++;
 	}
+	seen = released;
 
 	return NOTIFY_OK;
 }
