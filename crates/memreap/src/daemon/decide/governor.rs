@@ -101,7 +101,7 @@ pub struct Governor {
     grace: Duration,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
-    /// The average share of the time in which all tasks stalled while memory was low, in percent.
+    /// The average share of the time in which all tasks stalled while memory was low and reclaimed, in percent.
     average_stall_percent: f64,
     /// When there last was a reason for frequent samples.
     last_concern: Option<Duration>,
@@ -209,6 +209,14 @@ impl Governor {
         self.outlook.available < self.low_level()
     }
 
+    /// Whether the machine has reclaimed memory since the first sample. If not, tasks do not stall because it is short:
+    /// a cgroup's own memory.high stalls them, too, and anyone can set one.
+    fn is_reclaiming(&self) -> bool {
+        let scanned = |sample: Option<&Sample>| sample.and_then(|s| s.scanned);
+        let now = scanned(self.samples.last());
+        now.is_none() || now != scanned(self.samples.first())
+    }
+
     fn runs_out_within(&self, time: Duration) -> bool {
         self.outlook.time_left.is_some_and(|left| left < time)
     }
@@ -241,7 +249,7 @@ impl Governor {
         }
         self.samples.push(sample);
         self.outlook = self.compute_outlook();
-        self.average_stall_percent = average.filter(|_| self.is_low()).unwrap_or(0.0);
+        self.average_stall_percent = average.filter(|_| self.is_low() && self.is_reclaiming()).unwrap_or(0.0);
         match self.reason() {
             Some(reason) => {
                 self.last_concern = Some(sample.at);

@@ -31,6 +31,9 @@ pub struct Sample {
     /// How long after `at` these were read at the latest. Whoever reads can be kept from it, even in real time: a virtual
     /// machine by its host.
     pub stalled_within: Duration,
+    /// How many pages the kernel has looked at since boot to reclaim memory for the machine, and not at the limit of a
+    /// cgroup; `None` where that does not matter (a limit, or hardly any memory is available) or is not known.
+    pub scanned: Option<u64>,
 }
 
 impl Sample {

@@ -746,6 +746,29 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     assert_eq!(first_kill(2 * GIB, 60, |tick| (60, if tick % 40 < 8 { 100 } else { 25 })), None);
 }
 
+#[test]
+fn who_is_throttled_by_a_cgroup_makes_no_shortage() {
+    // A user's memory.high stalls all tasks that run, while 8 % of memory are available; the kernel scans so many pages
+    // every so many samples.
+    let first = |pages: u64, every: u64| {
+        let samples = (0..600).map(|tick| {
+            let at = S / 10 * tick;
+            let (total, available, stalled) = (2 * GIB, 160 * MIB, Some([at; 2]));
+            let scanned = Some(7 + u64::from(tick) / every * pages);
+            Sample { at, total, available, free: 50 * MIB, stalled, scanned, ..Sample::default() }
+        });
+        first_kill_in(samples, &Act::default())
+    };
+    assert_eq!(first(0, 1), None);
+    // It needs a page now and then anyway.
+    assert_eq!(first(32, 250), None);
+    // Where the machine thrashes, it scans all the time; on a slow disk with breaks.
+    for every in [1, 50] {
+        let kill = first(1, every);
+        assert!(matches!(kill, Some((at, Reason::Stall)) if at < 20 * S), "{every}: {kill:?}");
+    }
+}
+
 /// 2 GiB of which 8 MiB and swap are left, all tasks stalling, sampled every so often.
 fn stalling(every: Duration, available: u64) -> impl Iterator<Item = Sample> {
     (0..5 * S.as_millis() as u32 / every.as_millis() as u32).map(move |tick| {

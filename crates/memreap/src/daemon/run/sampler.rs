@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Samples memory: the machine's, or that of a cgroup with a limit. All files stay open, so that a sample
-//! opens nothing, allocates nothing and does not wait.
+//! opens nothing, and where memory is short allocates nothing and does not wait.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,13 +8,18 @@ use std::time::Instant;
 use linux::cgroup::{self, Hierarchy, MemoryStat};
 use linux::meminfo::MemInfo;
 use linux::psi::Pressure;
-use linux::{Root, Source};
+use linux::{Root, Source, vmstat};
 
 use crate::config::{Config, EARLY_WATERMARK_SCALE_FACTOR};
 use crate::daemon::decide::sample::Sample;
 
 /// Room for the longest of the files: memory.stat.
 const BUFFER_BYTES: usize = 16 << 10;
+/// Where less than this part of memory is available, or less than `MAX_SHORT_BYTES`, it is short whatever the kernel
+/// does about it, ...
+const SHORT_DIVISOR: u64 = 32;
+/// ... and /proc/vmstat is not read, for which the kernel allocates.
+const MAX_SHORT_BYTES: u64 = 1 << 30;
 
 /// Into which files are read.
 pub type Buffer = Box<[u8; BUFFER_BYTES]>;
@@ -38,6 +43,7 @@ pub enum Memory {
 pub struct Machine {
     meminfo: Source,
     pressure: Option<Source>,
+    vmstat: Option<Source>,
 }
 
 /// A cgroup's memory.
@@ -63,6 +69,7 @@ impl Machine {
         Ok(Self {
             meminfo: Source::open(root.proc().join("meminfo"))?,
             pressure: pressure(&root.proc().join("pressure/memory"))?,
+            vmstat: Source::open(root.proc().join("vmstat")).ok(),
         })
     }
 
@@ -74,6 +81,8 @@ impl Machine {
     fn sample(&self, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
         let stalls = stalls(self.pressure.as_ref(), clock, buffer)?;
         let info = self.meminfo.parse(buffer, MemInfo::parse)?;
+        let is_short = info.available < (info.total / SHORT_DIVISOR).min(MAX_SHORT_BYTES);
+        let vmstat = self.vmstat.as_ref().filter(|_| !is_short);
         Ok(Sample {
             total: info.total,
             is_limit: false,
@@ -81,6 +90,7 @@ impl Machine {
             free: info.free,
             swap_total: info.swap_total,
             swap_free: info.swap_free,
+            scanned: vmstat.and_then(|source| source.parse(buffer, scanned).ok().flatten()),
             ..stalls
         })
     }
@@ -196,6 +206,12 @@ fn pressure(path: &Path) -> linux::Result<Option<Source>> {
     }
 }
 
+/// Parses how many pages the kernel has scanned for the machine: it counts reclaim at limits of cgroups elsewhere.
+fn scanned(path: &Path, bytes: &[u8]) -> linux::Result<Option<u64>> {
+    let [kswapd, direct] = vmstat::parse(path, bytes, ["pgscan_kswapd", "pgscan_direct"])?;
+    Ok(kswapd.zip(direct).map(|(kswapd, direct)| kswapd.saturating_add(direct)))
+}
+
 /// The part of a sample that is about stalls, and when it was taken.
 fn stalls(pressure: Option<&Source>, clock: Instant, buffer: &mut [u8]) -> linux::Result<Sample> {
     let at = clock.elapsed();
@@ -215,6 +231,23 @@ mod tests {
     use linux::cgroup::Namespace;
 
     use super::*;
+
+    #[test]
+    fn where_memory_is_not_short_the_sample_says_whether_the_machine_reclaims() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join("proc").join(name), text).unwrap();
+        write("vmstat", "pgscan_kswapd 5\npgscan_direct 2\npgscan_direct_throttle 9\npgscan_anon 99\n");
+        let scanned = |available_kib: u64| {
+            let rest = "MemTotal: 4096 kB\nMemFree: 0 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+            write("meminfo", &format!("MemAvailable: {available_kib} kB\n{rest}"));
+            let machine = Machine::open(&Root::at(dir.path())).unwrap();
+            machine.sample(Instant::now(), &mut [0; 512]).unwrap().scanned
+        };
+        assert_eq!((scanned(128), scanned(127)), (Some(7), None));
+        write("vmstat", "pgscan_kswapd_normal 5\n");
+        assert_eq!(scanned(128), None);
+    }
 
     #[test]
     fn a_limit_that_changes_is_followed() {
