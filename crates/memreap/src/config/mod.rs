@@ -456,6 +456,22 @@ oom_score_adj = "< x"
                 0.0,
                 "system machinery with a user of its own",
             ),
+            (
+                "systemd-resolve",
+                990,
+                "/system.slice/systemd-resolved.service",
+                true,
+                0.0,
+                "system machinery with a user of its own",
+            ),
+            (
+                "systemd-coredum",
+                998,
+                r"/system.slice/system-systemd\x2dcoredump.slice/systemd-coredump@0-4-5.service",
+                true,
+                0.0,
+                "system machinery with a user of its own",
+            ),
             ("gnome-shell", 1000, session, false, 0.01, "session"),
             ("gsd-power", 1000, session, false, 0.01, "session"),
             ("kwin_wayland", 1000, app, false, 0.01, "display server"),
@@ -471,6 +487,11 @@ oom_score_adj = "< x"
             ("postgres", 70, "/system.slice/postgresql.service", false, 0.25, "system service"),
             // A name alone does not protect.
             ("systemd-x", 1000, app, false, 1.0, ""),
+            // Nor does a service that runs what users want, nor a cgroup that one with a user of its own makes.
+            ("systemd-x", 1000, "/system.slice/cron.service", false, 1.0, "users' jobs"),
+            ("app", 1000, "/system.slice/atd.service", false, 1.0, "users' jobs"),
+            ("app", 1000, "/system.slice/system-postfix.slice/postfix@-.service", false, 1.0, "users' jobs"),
+            ("systemd-x", 1000, "/system.slice/ci.service/systemd-x.service", false, 0.25, "system service"),
             ("sshd", 0, "/system.slice/docker-ab12.scope", false, 1.0, "container"),
             ("firefox", 1000, app, false, 1.0, ""),
         ] {
