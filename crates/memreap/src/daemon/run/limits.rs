@@ -10,15 +10,16 @@ use crate::choice::MAX_CGROUP_PATH_BYTES;
 
 /// How many levels deep limits are searched for: each takes an open directory and room on the stack.
 const MAX_DEPTH: usize = 10;
-/// How many cgroups are opened below each of the root's children, at most. Users can make any number in theirs.
+/// How many cgroups are opened below each of the root's children, at most: services can make any number.
 const MAX_CGROUPS: usize = 2000;
 
 /// Calls `found` with the path ("/a/b") of every cgroup below `root` that is charged for all but `relief` bytes of
 /// its limit, which is passed to `relief`; not all of that need be in use. What cannot be read, or vanishes
-/// meanwhile, is left out.
-pub(super) fn find(root: &Dir, relief: impl Fn(u64) -> u64, mut found: impl FnMut(&[u8])) {
+/// meanwhile, is left out. So is what is below a cgroup that `owner` does not own: with 0, the limits that users set,
+/// who could have any number watched. The limit of a cgroup that was delegated to a user is still root's to set.
+pub(super) fn find(root: &Dir, owner: u32, relief: impl Fn(u64) -> u64, mut found: impl FnMut(&[u8])) {
     let mut path = ArrayVec::new();
-    descend(root, &mut path, 0, &mut 0, &mut |dir, path| {
+    descend(root, owner, &mut path, 0, &mut 0, &mut |dir, path| {
         if is_close(dir, &relief) {
             found(path);
         }
@@ -27,11 +28,15 @@ pub(super) fn find(root: &Dir, relief: impl Fn(u64) -> u64, mut found: impl FnMu
 
 fn descend(
     dir: &Dir,
+    owner: u32,
     path: &mut ArrayVec<u8, MAX_CGROUP_PATH_BYTES>,
     depth: usize,
     left: &mut usize,
     each: &mut impl FnMut(&Dir, &[u8]),
 ) {
+    if dir.owner() != Some(owner) {
+        return;
+    }
     let mut buffer = [MaybeUninit::uninit(); 2048];
     let _ = dir.for_each_entry(&mut buffer, |name, is_dir| {
         if !is_dir {
@@ -50,7 +55,7 @@ fn descend(
         if fits {
             each(&child, path);
             if depth + 1 < MAX_DEPTH && !child.is_leaf() {
-                descend(&child, path, depth + 1, left, each);
+                descend(&child, owner, path, depth + 1, left, each);
             }
         }
         path.truncate(end);
@@ -70,6 +75,8 @@ fn is_close(dir: &Dir, relief: impl Fn(u64) -> u64) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::path::Path;
 
     use super::*;
 
@@ -87,9 +94,15 @@ mod tests {
         fs::create_dir(dir.path().join("no-controller")).unwrap();
         let root = Dir::open(dir.path()).unwrap();
         let mut all = Vec::new();
-        find(&root, |limit| limit / 5, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
+        let relief = |limit| limit / 5;
+        find(&root, owner(dir.path()), relief, |path| all.push(String::from_utf8(path.to_vec()).unwrap()));
         all.sort();
         assert_eq!(all, ["/a/b", "/d", "/f"]);
+        find(&root, owner(dir.path()) + 1, relief, |path| panic!("a user's: {path:?}"));
+    }
+
+    fn owner(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().uid()
     }
 
     #[test]
@@ -100,7 +113,8 @@ mod tests {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
         let mut count = 0;
-        descend(&Dir::open(dir.path()).unwrap(), &mut ArrayVec::new(), 0, &mut 0, &mut |_, _| count += 1);
+        let (root, owner) = (Dir::open(dir.path()).unwrap(), owner(dir.path()));
+        descend(&root, owner, &mut ArrayVec::new(), 0, &mut 0, &mut |_, _| count += 1);
         assert_eq!(count, 2 + 2 * per_child);
     }
 }

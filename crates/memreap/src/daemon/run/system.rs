@@ -180,9 +180,13 @@ impl System {
         let act = &self.config.act;
         let mut left_out = false;
         let relief = |limit| act.relief(limit);
-        limits::find(root, relief, |path| {
+        limits::find(root, 0, relief, |path| {
             let path = Path::new(OsStr::from_bytes(path));
             if memories.iter().any(|m| m.cgroup() == Some(path)) {
+                return;
+            }
+            if memories.len() == MAX_MEMORIES {
+                left_out = true;
                 return;
             }
             let short =
@@ -192,7 +196,6 @@ impl System {
                     Ok((sample.available < act.relief(sample.total)).then_some(memory))
                 });
             match short {
-                Ok(Some(_)) if memories.len() == MAX_MEMORIES => left_out = true,
                 Ok(Some(memory)) => memories.push(memory),
                 Ok(None) => {}
                 // Gone again.
