@@ -16,6 +16,8 @@ use super::workload::Workload;
 
 /// From this size on a file is rotated.
 const ROTATE_AT_BYTES: u64 = 1 << 20;
+/// From this size on nothing is added: while one kill follows the other, no file is rotated.
+const MAX_BYTES: u64 = 4 * ROTATE_AT_BYTES;
 /// The most that is read of a file.
 const MAX_READ_BYTES: u64 = 2 * ROTATE_AT_BYTES;
 /// The longest line: all texts of a kill, each byte of them escaped twice, and the numbers.
@@ -62,8 +64,11 @@ impl History {
     /// Adds a kill. Does not wait until it is on the disk.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// When it could not be written, or the file is too large.
     pub fn append(&self, kill: &KillRecord) -> io::Result<()> {
+        if self.file.metadata()?.len() >= MAX_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let mut line = Buffer(Text::new());
         serde_json::to_writer(&mut line, &Record::new(kill, &kill.workload()))?;
         line.write_all(b"\n")?;
@@ -352,6 +357,18 @@ mod tests {
         let all = read(&path, usize::MAX).unwrap();
         assert_eq!((all[0].comm.as_str(), all.last().unwrap().comm.as_str()), ("first", "last"));
         assert_eq!(read(&path, 1).unwrap()[0].comm, "last");
+    }
+
+    #[test]
+    fn a_file_that_is_not_rotated_does_not_grow_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        let mut history = History::open(&path).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(MAX_BYTES - 1).unwrap();
+        history.append(&kill("last")).unwrap();
+        assert_eq!(history.append(&kill("more")).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        history.maintain().unwrap();
+        history.append(&kill("next")).unwrap();
     }
 
     #[test]
