@@ -106,6 +106,7 @@ fn kill() {
                 Next::After(pause) => pause,
                 Next::Rest => Duration::from_millis(10),
             };
+            system.notifier.write_history();
             more -= u32::from(rustix::fs::fstat(&noted).unwrap().st_size > 0);
             std::thread::sleep(pause);
         }

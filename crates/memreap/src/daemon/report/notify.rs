@@ -27,12 +27,16 @@ use crate::units::Size;
 
 /// Errors are not reported more often than this.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// So many kills wait to be written to the history, at most.
+const MAX_UNWRITTEN: usize = 32;
 
 /// All receivers of reports. No call waits or allocates, except for those that say so.
 pub struct Notifier {
     journal: Journal,
     service: Service,
     history: Option<History>,
+    /// Kills that are not yet in the history.
+    unwritten: Vec<KillRecord>,
     server: Option<Server>,
     warner: Option<Warner>,
     /// The metrics.
@@ -82,7 +86,9 @@ impl Notifier {
                 None
             }
         });
-        Ok(Self { journal, service, history, server, warner, metrics: Metrics::default(), last_error: None })
+        let unwritten = Vec::with_capacity(MAX_UNWRITTEN);
+        let metrics = Metrics::default();
+        Ok(Self { journal, service, history, unwritten, server, warner, metrics, last_error: None })
     }
 
     /// A notifier that writes to /dev/null, and tells nobody.
@@ -94,6 +100,7 @@ impl Notifier {
             journal: Journal::null()?,
             service: Service::default(),
             history: Some(History::null()?),
+            unwritten: Vec::with_capacity(MAX_UNWRITTEN),
             server: None,
             warner: None,
             metrics: Metrics::default(),
@@ -133,8 +140,9 @@ impl Notifier {
         let _ = self.service.ready();
     }
 
-    /// The daemon is about to end.
+    /// The daemon is about to end. Writes the history.
     pub fn stopping(&mut self) {
+        self.write_history();
         let _ = self.service.stopping();
         self.journal.log(Kind::Started, Priority::Info, format_args!("stopping"));
     }
@@ -245,17 +253,28 @@ impl Notifier {
         }
     }
 
-    /// A kill has ended.
+    /// A kill has ended. It is in the history after [`Notifier::write_history`].
     pub fn killed(&mut self, kill: &KillRecord) {
         self.metrics.count(kill);
         self.journal.killed(kill);
-        if let Some(history) = &self.history
-            && let Err(e) = history.append(kill)
-        {
-            self.error(format_args!("a kill was not recorded: {e}"));
+        if self.unwritten.len() < MAX_UNWRITTEN {
+            self.unwritten.push(kill.clone());
+        } else {
+            self.error(format_args!("a kill was not recorded: there were too many in one shortage"));
         }
         if let Some(warner) = &mut self.warner {
             warner.killed(kill);
+        }
+    }
+
+    /// Writes kills to the history. To be called while no kill is imminent: it can wait for memory, and for what other
+    /// users have the disk do.
+    pub fn write_history(&mut self) {
+        let unwritten = self.unwritten.drain(..);
+        let Some(history) = &self.history else { return };
+        let written = unwritten.map(|kill| history.append(&kill)).fold(Ok(()), io::Result::and);
+        if let Err(e) = written {
+            self.error(format_args!("a kill was not recorded: {e}"));
         }
     }
 
@@ -325,7 +344,29 @@ impl fmt::Display for WithCauses<'_> {
 mod tests {
     use std::io;
 
+    use super::super::history;
+    use super::super::record::tests::kill;
     use super::*;
+
+    #[test]
+    fn the_history_waits_until_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        let mut notifier = Notifier::silent().unwrap();
+        notifier.history = Some(History::open(&path).unwrap());
+        let kills = || history::read(&path, 2 * MAX_UNWRITTEN).unwrap().len();
+        notifier.killed(&kill("one"));
+        assert_eq!(kills(), 0);
+        notifier.write_history();
+        assert_eq!(kills(), 1);
+        for _ in 0..MAX_UNWRITTEN {
+            notifier.killed(&kill("more"));
+        }
+        assert_eq!((kills(), notifier.last_error), (1, None));
+        notifier.killed(&kill("too many"));
+        notifier.stopping();
+        assert_eq!((kills(), notifier.last_error.is_some()), (1 + MAX_UNWRITTEN, true));
+    }
 
     #[test]
     fn what_no_kill_frees_is_named() {

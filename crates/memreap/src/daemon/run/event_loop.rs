@@ -111,6 +111,9 @@ impl Daemon {
             if next == Next::Rest && !resting {
                 self.system.notifier.maintain();
             }
+            if self.control_loop.danger() != Danger::Imminent {
+                self.system.notifier.write_history();
+            }
             if metrics_requested {
                 self.system.notifier.serve_metrics();
             }

@@ -138,6 +138,7 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
         thread::park_timeout(STEP_PAUSE);
     }
     control_loop.stop(&mut stage);
+    system.notifier.write_history();
     system.notifier = notifier;
     dummy.end();
 }
