@@ -159,7 +159,11 @@ impl Examiner {
         self.cgroup.clear();
         let mut preference = OomPreference::None;
         if let Some(namespace) = &self.namespace {
-            let file = self.scan.process(pid, File::Cgroup, &mut self.buffer)?;
+            let file = match self.scan.process(pid, File::Cgroup, &mut self.buffer) {
+                Err(Failure::Gone) => return Err(Failure::Gone),
+                // Some kernels fail when the path is longer than a page. Who nests cgroups so deep is not safe in them.
+                file => file.unwrap_or_default(),
+            };
             let relative = scan::cgroup(file);
             let path = namespace.resolve(relative).unwrap_or([b"", relative]);
             self.cgroup = cgroup_path::join(path);

@@ -283,6 +283,23 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
+    // Its cgroup cannot be read, as when the path is longer than a page.
+    let cgroup = dir.path().join(format!("proc/{pid}/cgroup"));
+    fs::remove_file(&cgroup).unwrap();
+    fs::create_dir(&cgroup).unwrap();
+    for (rule, chosen) in [
+        ("", true),
+        ("{ cgroup = '/kube/**', never = true }", true),
+        ("{ name = 'perl', never = true }", false),
+    ] {
+        chooser.forget();
+        let choice = chooser.choose(&policy(rule), Scope::All { by_cgroup: true });
+        assert_eq!(
+            choice.map(|choice| (choice.pid, choice.cgroup.len())),
+            chosen.then_some((pid, 0)),
+            "{rule}"
+        );
+    }
     // Its command line cannot be read.
     for (rule, chosen) in [("never = true", false), ("weight = 2", true)] {
         let policy = policy(&format!("{{ command_line = 'x', {rule} }}"));
