@@ -18,6 +18,7 @@ use super::population::Population;
 use super::readers::Readers;
 use super::result::{Choice, CommandLine, Considered, Cost};
 use super::search::Candidate;
+use super::selection::READING_TIMEOUT;
 use crate::policy::{Policy, Subject};
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
@@ -36,6 +37,8 @@ pub struct Chooser {
     /// A process that would give back less is not chosen, in bytes.
     pub(super) min_bytes: u64,
     pub(super) considered: Vec<Considered>,
+    /// How long a choice may read processes.
+    pub(super) reading_timeout: Duration,
 }
 
 impl Chooser {
@@ -65,6 +68,7 @@ impl Chooser {
             heap: BinaryHeap::with_capacity(max_processes.max(MAX_NODES) + 1),
             min_bytes: 0,
             considered: Vec::with_capacity(MAX_CONSIDERED),
+            reading_timeout: READING_TIMEOUT,
         })
     }
 

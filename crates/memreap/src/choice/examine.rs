@@ -20,8 +20,9 @@ use crate::policy::{Policy, Subject, Verdict};
 
 /// How long reading a command line may take. Most are known before a victim is needed.
 const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
-/// Room for cgroup.procs with a line per process.
-const FILE_BUFFER_BYTES: usize = 128 << 10;
+/// Room for cgroup.procs with a line per process, and for status with as many groups as a process can have: 65,536,
+/// of 11 bytes each.
+const FILE_BUFFER_BYTES: usize = 1 << 20;
 /// How many cgroups' preferences are kept at most.
 const MAX_PREFERENCES: usize = 256;
 const NO_PREFERENCES: [(u64, OomPreference); MAX_PREFERENCES] = [(0, OomPreference::None); MAX_PREFERENCES];

@@ -17,6 +17,8 @@ use super::search::{Candidate, Scores, best};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
 
+/// How long a choice may read processes at all: 65,536 supplementary groups make that take some 30 ms for each.
+pub(super) const READING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an exact reading may take, and all of a choice's together.
 const EXACT_TIMEOUT: Duration = Duration::from_millis(50);
 const ALL_EXACT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -116,9 +118,7 @@ impl Chooser {
     pub(super) fn rehearse_group(&mut self, policy: &Policy, dummy: Pid) {
         let now = self.population.begin_round(&mut self.examiner);
         self.membership.find_cgroups(&mut self.examiner);
-        let within = Within::Anywhere;
-        let mut selection =
-            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
+        let mut selection = Selection::new(self, policy, now, Within::Anywhere);
         selection.best_group();
         let table = &selection.chooser.population.table;
         let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
@@ -152,8 +152,7 @@ impl Chooser {
                 Within::One
             }
         };
-        let mut selection =
-            Selection { chooser: self, policy, now, time_left: ALL_EXACT_TIMEOUT, within, exactly: true };
+        let mut selection = Selection::new(self, policy, now, within);
         // First, so that no process is read exactly that a cgroup beats anyway.
         let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
         let (floor, leaf) = by_cgroup.then(|| selection.best_group()).flatten().unzip();
@@ -182,6 +181,8 @@ struct Selection<'a> {
     chooser: &'a mut Chooser,
     policy: &'a Policy,
     now: Counters,
+    /// From then on what is known has to do.
+    deadline: Instant,
     /// How long exact readings may still take.
     time_left: Duration,
     within: Within<'a>,
@@ -189,7 +190,16 @@ struct Selection<'a> {
     exactly: bool,
 }
 
-impl Selection<'_> {
+impl<'a> Selection<'a> {
+    fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
+        let deadline = Instant::now() + chooser.reading_timeout;
+        Self { chooser, policy, now, deadline, time_left: ALL_EXACT_TIMEOUT, within, exactly: true }
+    }
+
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
     /// Returns the best process of a leaf. If all of it is killed with it, one that may be the best.
     fn best_member(&mut self, leaf: usize, oom_group: bool) -> Option<(u64, Found)> {
         if !self.chooser.membership.list_leaf(leaf, &mut self.chooser.examiner) {
@@ -243,7 +253,7 @@ impl Selection<'_> {
         self.chooser.membership.groups.as_ref()?;
         // Whether a group may be killed depends on all that are in it.
         for index in 0..self.chooser.population.table.len() {
-            if self.chooser.population.table.get(index).reading.is_none() {
+            if self.chooser.population.table.get(index).reading.is_none() && !self.is_late() {
                 self.read(index, Detail::Memory);
             }
         }
@@ -280,8 +290,9 @@ impl Selection<'_> {
         })
     }
 
-    /// Reads all members of a leaf; `None` when they are too many or cannot be read.
+    /// Reads all members of a leaf; `None` when they are too many or cannot be read in time.
     fn tally_leaf(&mut self, leaf: usize) -> Option<Tally> {
+        let deadline = self.deadline;
         let chooser = &mut *self.chooser;
         if !chooser.membership.list_leaf(leaf, &mut chooser.examiner) {
             return None;
@@ -289,6 +300,9 @@ impl Selection<'_> {
         let table = &chooser.population.table;
         let mut tally = Tally::EMPTY;
         for pid in &chooser.membership.members {
+            if Instant::now() >= deadline {
+                return None;
+            }
             let old = table.find(*pid).and_then(|index| table.entries()[index].reading);
             match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, Detail::All) {
                 Ok(reading) => tally.count(&reading),
@@ -376,16 +390,20 @@ impl Scores for Selection<'_> {
 
     fn fresh_bound(&mut self, index: u32) -> Option<u64> {
         let index = index as usize;
-        self.read(index, Detail::Memory);
-        let entry = self.chooser.population.table.get(index);
+        let is_late = self.is_late();
+        if !is_late {
+            self.read(index, Detail::Memory);
+        }
+        let (min_bytes, entry) = (self.min_bytes(), self.chooser.population.table.get(index));
         let reading = entry.reading.as_ref().filter(|r| r.eligible())?;
-        Some(reading.verdict.score(reading.upper_bound(&self.now)))
+        let bytes = if is_late { reading.estimate() } else { reading.upper_bound(&self.now) };
+        (bytes >= min_bytes).then(|| reading.verdict.score(bytes))
     }
 
     fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
         let index = index as usize;
         let (pidfd, reading) = self.open(index)?;
-        if !self.exactly {
+        if !self.exactly || self.is_late() {
             return self.found(index, pidfd, reading, reading.estimate(), false);
         }
         let chooser = &mut *self.chooser;

@@ -191,6 +191,40 @@ fn another_program_of_the_same_name_is_judged_anew() {
 }
 
 #[test]
+fn as_many_groups_as_there_can_be_protect_nobody() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may set its groups");
+        return;
+    }
+    let (hog, _) = Hog::run(
+        "$| = 1; my $x = \"x\" x (40 << 20); $) = join \" \", 0, map { 1500000000 + $_ } 1 .. 65536;
+        print \"$$\\n\"; sleep 60",
+    );
+    let status = fs::read(format!("/proc/{}/status", hog.pid)).unwrap();
+    assert!(status.len() > 65_536 * 11, "{}", status.len());
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    assert_eq!(choose(&mut chooser, ALL, &[hog.pid]).unwrap().pid, hog.pid);
+}
+
+#[test]
+fn when_reading_takes_too_long_what_is_known_has_to_do() {
+    let [large, small] = [Hog::start(40), Hog::start(20)];
+    let policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.reading_timeout = Duration::ZERO;
+    for by_cgroup in [false, true] {
+        chooser.forget();
+        let scope = Scope::All { by_cgroup };
+        assert!(chooser.choose(&policy, scope).is_none(), "nothing is known");
+        chooser.refresh(&policy, Duration::from_secs(60));
+        let choice = choose_by(&policy, &mut chooser, scope, &[large.pid, small.pid]).unwrap();
+        assert_eq!((choice.pid, choice.exact), (large.pid, false));
+        // Hardly more than the one that was chosen was read again.
+        assert!(choice.cost.cheap < 10, "{:?}", choice.cost);
+    }
+}
+
+#[test]
 fn no_weight_makes_up_for_too_little() {
     let [large, small] = [Hog::start(40), Hog::start(20)];
     let pids = [large.pid, small.pid];
