@@ -446,6 +446,9 @@ impl Scores for GroupSelection<'_, '_> {
         let chooser = &mut *self.0.chooser;
         let groups = chooser.membership.groups.as_ref()?;
         let (bytes, oom_group) = groups.bytes(index, &mut chooser.examiner.buffer)?;
+        if bytes < chooser.min_bytes {
+            return None;
+        }
         Some((tally.verdict.score(bytes), (index, oom_group)))
     }
 }

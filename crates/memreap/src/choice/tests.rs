@@ -492,6 +492,13 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     assert_eq!(choice.cgroup[..], *format!("/{name}").as_bytes());
     let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false };
     assert_eq!(choice.group, Some(expected));
+    // Also when each of them has too little.
+    chooser.set_min_bytes(2000 << 20);
+    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[0].pid);
+    chooser.set_min_bytes(5000 << 20);
+    write("memory.current", format!("{}\n", 6000_u64 << 20));
+    assert!(choose(&mut chooser, by_cgroup, &pids).is_none(), "its files do not come back");
+    chooser.set_min_bytes(0);
     // Not so for who asks for a process.
     let choice = choose(&mut chooser, ALL, &pids).unwrap();
     assert_eq!((choice.pid, choice.group), (hogs[2].pid, None));

@@ -394,7 +394,9 @@ fn interval(danger: Danger, took: Duration) -> Duration {
 }
 
 fn is_still_good(choice: &Choice, min_bytes: u64) -> bool {
-    choice.bytes >= min_bytes
+    // The best process of a group that was chosen may have little.
+    let group = choice.group.filter(|group| group.expendable).map_or(0, |group| group.bytes);
+    choice.bytes.max(group) >= min_bytes
         && choice.pidfd.is_alive().unwrap_or(false)
         // It may be exempt by now.
         && oom_score_adj(choice).is_some_and(|adjustment| adjustment > -1000)
@@ -563,7 +565,9 @@ mod tests {
             chooser.choose(below, min_bytes).map(|choice| assert_eq!(choice.pid, process.pid()))
         };
         assert_eq!(choose(None, 0, |_, _| {}), Ok(()));
-        assert_eq!(choose(None, 2 << 20, |_, _| {}), Err(NoVictim::Late));
+        // All of its group.
+        assert_eq!(choose(None, 2 << 20, |_, _| {}), Ok(()));
+        assert_eq!(choose(None, 3 << 20, |_, _| {}), Err(NoVictim::Late));
         assert_eq!(choose(Some(CgroupPath::new()), 0, |_, _| {}), Err(NoVictim::Late));
         let late_for_a_cgroup = |chooser: &ChooserThread, _: &mut Process| {
             assert_eq!(pid(chooser.choose(Some(CgroupPath::new()), 0)), Err(NoVictim::Late));

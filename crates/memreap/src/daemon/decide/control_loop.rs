@@ -327,14 +327,15 @@ impl<V> MemoryState<V> {
         now: &Sample,
         world: &mut dyn World<Victim = V>,
     ) -> Result<V, Duration> {
-        let chosen = match world.choose(memory) {
+        let victim = match world.choose(memory) {
+            Ok(victim) => victim,
             Err(NoVictim::Late) => return Err(VICTIM_CHECK_INTERVAL),
-            chosen => chosen.ok().map(|victim| (world.bytes_back(&victim, &self.governor), victim)),
+            Err(NoVictim::None) => {
+                self.report_no_kill_helps(memory, reason, false, world);
+                return Err(NO_VICTIM_RETRY);
+            }
         };
-        let Some((expected, victim)) = chosen.filter(|(bytes, _)| *bytes >= now.min_victim_bytes()) else {
-            self.report_no_kill_helps(memory, reason, false, world);
-            return Err(NO_VICTIM_RETRY);
-        };
+        let expected = world.bytes_back(&victim, &self.governor);
         let (group_processes, group_bytes) = world.group_size(&victim);
         // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
         // restarted.

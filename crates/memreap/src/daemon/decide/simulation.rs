@@ -356,7 +356,17 @@ impl World for Sim {
         let may = |p: &&Proc| {
             p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
         };
-        let chosen = self.procs.iter().filter(may).max_by_key(|p| (p.bytes, p.id)).ok_or(NoVictim::None)?;
+        // As much must come back, of a group all together.
+        let all: u64 = if self.together { self.procs.iter().filter(may).map(|p| p.bytes).sum() } else { 0 };
+        let total = group.map_or(self.total, |_| self.groups[memory - 1].0.limit);
+        let min_bytes = Sample { total, ..Sample::default() }.min_victim_bytes();
+        let chosen = self
+            .procs
+            .iter()
+            .filter(may)
+            .max_by_key(|p| (p.bytes, p.id))
+            .filter(|p| p.bytes.max(all) >= min_bytes)
+            .ok_or(NoVictim::None)?;
         let target = Target { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
         if std::mem::take(&mut self.slips) {
             self.procs.retain(|p| p.id != target.id);
@@ -988,6 +998,16 @@ fn no_process_is_killed_for_next_to_nothing() {
         run.pass(S);
         assert_eq!(run.killed(), [hog], "PSI: {psi}");
     }
+}
+
+#[test]
+fn many_that_are_too_small_are_killed_together() {
+    let mut run = crowded(true, 200, MIB);
+    run.sim.together = true;
+    run.pass(3 * S);
+    assert!(!run.killed().is_empty());
+    assert!(run.sim.available() > TOTAL_BYTES / 100, "{} MiB", run.sim.available() / MIB);
+    assert_eq!(run.sim.complaints, 0);
 }
 
 #[test]

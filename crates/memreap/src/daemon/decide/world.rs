@@ -36,7 +36,8 @@ pub trait World {
     /// advance: how often depends on `danger`.
     fn prepare(&mut self, budget: Duration, danger: Danger);
 
-    /// Chooses the victim whose death gives most of this memory back.
+    /// Chooses the victim whose death gives most of this memory back: a process, or the best one of a cgroup that
+    /// holds more. That process, or that cgroup, gives back [`Sample::min_victim_bytes`] at least.
     ///
     /// # Errors
     /// Why there is none.
