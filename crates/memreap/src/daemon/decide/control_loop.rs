@@ -298,15 +298,15 @@ impl<V> MemoryState<V> {
                     Progress::Ended(ending) => {
                         world.finish(memory, ending);
                         self.governor.victim_died();
-                        if matches!(ending, Ending::DryRun | Ending::Gone) {
-                            // The daemon killed nothing.
+                        if matches!(ending, Ending::DryRun | Ending::Gone | Ending::Late) {
+                            // The daemon killed nothing, or another process keeps the memory and is to die next.
                             self.attempt = None;
                         }
                         let pause = match ending {
                             Ending::DryRun => DRY_RUN_PAUSE,
                             // Another victim may do.
-                            Ending::Gone | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
-                            Ending::Back | Ending::Late => SETTLE_TIME,
+                            Ending::Gone | Ending::Late | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
+                            Ending::Back => SETTLE_TIME,
                         };
                         self.state = State::Watching { from: now + pause };
                         return Some(VICTIM_CHECK_INTERVAL);

@@ -103,6 +103,8 @@ struct Sim {
     restarts: bool,
     /// All processes are in one cgroup, which has no limit.
     together: bool,
+    /// So many processes that are killed leave their memory to another one, which is like them.
+    sharers: u32,
     /// Who must not be killed.
     spared: Option<u64>,
     procs: Vec<Proc>,
@@ -149,6 +151,7 @@ impl Sim {
             psi: true,
             restarts: false,
             together: false,
+            sharers: 0,
             spared: None,
             procs: Vec::new(),
             groups: Vec::new(),
@@ -229,7 +232,11 @@ impl Sim {
         let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (target.pid, target.id)) else {
             return false;
         };
-        p.dying = Some(p.exit.map(|time| now + time));
+        if self.sharers > 0 {
+            self.sharers -= 1;
+        } else {
+            p.dying = Some(p.exit.map(|time| now + time));
+        }
         true
     }
 
@@ -432,6 +439,9 @@ impl World for Sim {
     fn progress(&mut self, memory: usize) -> Progress {
         match self.killed_for[memory] {
             None => Progress::Ended(Ending::Gone),
+            Some(target) if self.find(target).is_some_and(|p| p.dying.is_none()) => {
+                Progress::Ended(Ending::Late)
+            }
             Some(target) if self.find(target).is_some() => Progress::Dying,
             Some(_) => Progress::Ended(Ending::Back),
         }
@@ -1042,6 +1052,19 @@ fn kills_that_do_not_help_become_rare() {
         run.pass(2 * S);
         let made: Vec<u64> = run.killed().split_off(before);
         assert!(made.contains(&hog), "{psi} {restarts}: {made:?}");
+    }
+}
+
+#[test]
+fn all_that_share_a_memory_are_killed_one_soon_after_the_other() {
+    for psi in [true, false] {
+        let mut run = Run::new(0.0, &Config::default());
+        (run.sim.psi, run.sim.sharers) = (psi, 10);
+        let hog = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
+        run.step();
+        run.pass(10 * S);
+        assert_eq!((run.sim.sharers, run.sim.complaints), (0, 0), "PSI: {psi}");
+        assert!(run.sim.get(hog).is_none(), "PSI: {psi}");
     }
 }
 

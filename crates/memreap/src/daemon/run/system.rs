@@ -36,6 +36,9 @@ pub const MAX_MEMORIES: usize = 16;
 /// How long to wait for the memory of a process that has exited: some of what was expected may never be seen
 /// as free, because other processes allocated it at once.
 const MEMORY_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long to wait when another process uses the memory, and it may be that this exits, too, as long as none is seen
+/// to be freed.
+const SHARED_TIMEOUT: Duration = Duration::from_millis(100);
 /// When the memory is seen to be free within this time after the exit, it was back at the exit.
 const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
 /// A process's memory is back when this part of it at most is left.
@@ -508,7 +511,8 @@ impl World for System {
         // A process that was reading the victim's memory just then keeps it until it has read it: the victim
         // can have exited and its memory not be free.
         let over = *killed.over.get_or_insert_with(Instant::now);
-        if more_comes_back(expected, freed, step) && over.elapsed() < MEMORY_TIMEOUT {
+        let timeout = if outcome.fate == Fate::Shared && step == 0 { SHARED_TIMEOUT } else { MEMORY_TIMEOUT };
+        if more_comes_back(expected, freed, step) && over.elapsed() < timeout {
             return Progress::Dying;
         }
         killed.record.took = match (&killed.cgroup, outcome.back) {
