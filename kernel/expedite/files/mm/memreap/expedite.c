@@ -53,6 +53,9 @@ DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 /* The pause between attempts doubles from 1 ms; 2 s in total. */
 #define EXPEDITE_RETRIES		11
 
+/* The same, with some more from 1 ms again: a reader of /proc lets go soon. */
+#define EXPEDITE_SHARED_RETRIES		15
+
 static struct workqueue_struct *expedite_wq;
 
 /* vm.expedite_min_kbytes */
@@ -145,7 +148,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	smp_rmb();
 	if (obstacle == EXPEDITE_SHARED && !own && !exiting &&
 	    atomic_read(&mm->mm_users))
-		e->tries = EXPEDITE_RETRIES;
+		e->tries = EXPEDITE_SHARED_RETRIES;
 
 	return obstacle;
 }
@@ -203,15 +206,19 @@ static void expedite_work(struct work_struct *work)
 	struct task_struct *victim = e->victim;
 	unsigned long freed = e->freed;
 	enum expedite_outcome outcome;
+	unsigned int retries, pause_ms;
 
 	outcome = expedite_try(e, &pace);
 	atomic_long_add(e->freed - freed, &expedite_freed);
 	charge_victim(victim, task_sched_runtime(current) - runtime);
 
 	if (outcome > EXPEDITE_FREED) {
-		if (e->tries < EXPEDITE_RETRIES) {
+		retries = outcome == EXPEDITE_SHARED ? EXPEDITE_SHARED_RETRIES :
+						       EXPEDITE_RETRIES;
+		if (e->tries < retries) {
+			pause_ms = 1 << (e->tries++ % EXPEDITE_RETRIES);
 			queue_delayed_work(expedite_wq, &e->work,
-					   msecs_to_jiffies(1 << e->tries++));
+					   msecs_to_jiffies(pause_ms));
 			return;
 		}
 		atomic_long_inc(&expedite_fails);
