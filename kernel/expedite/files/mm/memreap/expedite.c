@@ -128,6 +128,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	 * dropped the reference, see memreap_expedite_exit().
 	 */
 	smp_rmb();
+	/* Changed under siglock. */
 	exiting = data_race(READ_ONCE(e->nr_exiting));
 	if (own != users || (user && dumps_core(user))) {
 		obstacle = EXPEDITE_SHARED;
