@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Forked children, and numbers in memory that they share with their parent.
 
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{fs, io, ptr, slice, thread};
@@ -183,6 +184,34 @@ impl Drop for Board {
 pub fn set_name(name: &str) -> Result<()> {
     let name = std::ffi::CString::new(name)?;
     rustix::thread::set_name(&name).context("set the name")
+}
+
+/// Sleeps until this process is killed.
+pub fn sleep_for_ever() -> ! {
+    loop {
+        // SAFETY: pause(2) takes no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Starts a process that shares this one's memory (CLONE_VM), and sleeps until it is killed. Its parent reaps it.
+///
+/// # Safety
+/// Nothing else may use `stack`, which must not go away, as long as that process lives.
+///
+/// # Errors
+/// Those of clone(2).
+pub unsafe fn share_memory(stack: *mut [u128]) -> io::Result<Pid> {
+    // pause(2) returns only after a signal, of which this gets none but SIGKILL: so errno, which is shared with the
+    // parent, is not written.
+    extern "C" fn life(_: *mut c_void) -> c_int {
+        sleep_for_ever()
+    }
+    // SAFETY: within the stack, or at its end.
+    let top = unsafe { stack.cast::<u128>().add(stack.len()) };
+    // SAFETY: the stack is the process's own, by the contract, its top is aligned, and `life` uses nothing else.
+    let pid = unsafe { libc::clone(life, top.cast(), libc::CLONE_VM | libc::SIGCHLD, ptr::null_mut()) };
+    Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
 }
 
 /// Starts a second thread in this process, and waits until it sleeps, which it does for ever.

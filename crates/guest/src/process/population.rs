@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::memory::PAGE_BYTES;
+use crate::process::child;
 use crate::rng::Rng;
 use crate::system::counters::value;
 use crate::system::sched::pin;
@@ -104,7 +105,10 @@ impl Shape {
     /// Gives the calling process this memory and thread.
     fn take_on(&self, pool: &Pool) -> Result<()> {
         if self.threaded {
-            thread::Builder::new().stack_size(STACK_BYTES).spawn(sleep).context("second thread")?;
+            thread::Builder::new()
+                .stack_size(STACK_BYTES)
+                .spawn(|| child::sleep_for_ever())
+                .context("second thread")?;
         }
         for (i, &cpu) in self.cpus.iter().enumerate() {
             pin(cpu)?;
@@ -240,7 +244,7 @@ fn fork(life: impl FnOnce(&mut File) -> Result<()>) -> Result<(Pid, File)> {
                 unsafe { libc::_exit(1) }
             }
             drop(pipe);
-            sleep()
+            child::sleep_for_ever()
         }
         pid => Ok((Pid::from_raw(pid).context("fork returned no PID")?, File::from(reader))),
     }
@@ -262,13 +266,6 @@ fn await_ready(reply: &mut File) -> Result<()> {
         READY => Ok(()),
         b"" => bail!("died before it was ready (is the guest large enough?)"),
         why => bail!("{}", String::from_utf8_lossy(why)),
-    }
-}
-
-fn sleep() -> ! {
-    loop {
-        // SAFETY: pause(2) takes no arguments.
-        unsafe { libc::pause() };
     }
 }
 

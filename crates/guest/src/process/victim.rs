@@ -16,6 +16,7 @@ use rustix::process::{
 use rustix::thread::CpuSet;
 
 use crate::memory::PAGE_BYTES;
+use crate::process::child;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
 
@@ -70,7 +71,7 @@ impl Victim {
     /// When fork(2) fails, the victim does not get its memory, or its layout in /proc is another one (VMAs
     /// merged, pages missing).
     pub fn spawn(layout: Layout, cpus: Range<usize>) -> Result<Self> {
-        Self::spawn_to(layout, cpus, sleep)
+        Self::spawn_to(layout, cpus, || child::sleep_for_ever())
     }
 
     /// Like [`Victim::spawn`], but once its memory is resident the child runs `then` instead of sleeping, and
@@ -266,14 +267,6 @@ fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce())
     }
     // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
     unsafe { libc::_exit(failed.into()) }
-}
-
-/// What a victim does by default.
-fn sleep() {
-    loop {
-        // SAFETY: pause(2) takes no arguments.
-        unsafe { libc::pause() };
-    }
 }
 
 /// Allocates the memory; returns its address.

@@ -2,17 +2,16 @@
 //! A user whose processes are limited to a twentieth of a CPU kills all the time: how much work do others get
 //! done beside that?
 
-use std::ffi::{c_int, c_void};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
-use std::{hint, io, ptr, thread};
+use std::{hint, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::process::{PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
 use crate::memory::PAGE_BYTES;
-use crate::process::child::{Board, Child};
+use crate::process::child::{self, Board, Child};
 use crate::process::hogs::Hogs;
 use crate::process::victim::{self, Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
@@ -59,13 +58,13 @@ impl Attack {
             Self::Repeats => {
                 let victim = Victim::spawn(DECOY, 0..cpus)?;
                 loop {
-                    kill(&victim, expedites)?;
+                    kill(victim.pidfd(), expedites)?;
                     killed();
                 }
             }
             Self::Forks => loop {
                 let victim = Victim::spawn(DECOY, 0..cpus)?;
-                kill(&victim, expedites)?;
+                kill(victim.pidfd(), expedites)?;
                 killed();
                 victim.wait_until_dead().context("wait for a victim")?;
                 victim.reap().context("reap a victim")?;
@@ -86,7 +85,7 @@ impl Attack {
 pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, out: &mut Reporter) -> Result<f64> {
     out.progress(&format!("hostile: {}", attack.name()));
     let idlers = if attack == Attack::Sharers { IDLERS } else { 0 };
-    let _idlers = (0..idlers).map(|_| Child::fork(|| pause())).collect::<Result<Vec<_>>>()?;
+    let _idlers = (0..idlers).map(|_| Child::fork(|| child::sleep_for_ever())).collect::<Result<Vec<_>>>()?;
     let group = TemporaryCgroup::new("hostile", "cpu")?;
     group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
     let hogs = Hogs::start(cpus)?;
@@ -118,34 +117,21 @@ pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, out: &mut Repor
     Ok(rate)
 }
 
-fn kill(victim: &Victim, expedites: bool) -> Result<()> {
-    if expedites { victim.kill_expedited() } else { victim.kill() }.context("kill")
+fn kill(pidfd: BorrowedFd<'_>, expedites: bool) -> Result<()> {
+    if expedites {
+        victim::kill_expedited(pidfd).context("kill")
+    } else {
+        pidfd_send_signal(pidfd, Signal::KILL).context("kill")
+    }
 }
 
 /// Starts a child that uses this process's memory, and kills it.
 fn kill_sharer(expedites: bool) -> Result<()> {
-    extern "C" fn life(_: *mut c_void) -> c_int {
-        pause()
-    }
     let mut stack = [0_u128; 1024];
-    let top = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: the child only sleeps, on a stack that nobody else uses until it has been waited for.
-    let pid = unsafe { libc::clone(life, top, libc::CLONE_VM | libc::SIGCHLD, ptr::null_mut()) };
-    ensure!(pid > 0, "clone: {}", io::Error::last_os_error());
-    let pid = Pid::from_raw(pid).context("clone returned no PID")?;
+    // SAFETY: nobody else uses the stack until the child has been waited for.
+    let pid = unsafe { child::share_memory(&raw mut stack) }.context("clone")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-    if expedites {
-        victim::kill_expedited(pidfd.as_fd()).context("kill a sharer")?;
-    } else {
-        pidfd_send_signal(&pidfd, Signal::KILL).context("kill a sharer")?;
-    }
+    kill(pidfd.as_fd(), expedites)?;
     waitpid(Some(pid), WaitOptions::empty()).context("wait for a sharer")?;
     Ok(())
-}
-
-fn pause() -> ! {
-    loop {
-        // SAFETY: takes no memory.
-        unsafe { libc::pause() };
-    }
 }

@@ -220,10 +220,7 @@ impl Process {
                 }
             }
             state.set(0, DONE);
-            loop {
-                // SAFETY: pause(2) takes no arguments.
-                unsafe { libc::pause() };
-            }
+            child::sleep_for_ever()
         })?;
         child.wait_until(|| state.get(0) == READY)?;
         let before = walked(child.pid())?;

@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::{MIB_BYTES, micros};
 use crate::memory::PAGE_BYTES;
+use crate::process::child;
 use crate::rng::Rng;
 use crate::system::sched;
 
@@ -85,21 +86,11 @@ fn start_companion(rng: &mut Rng) {
 
 /// Starts a process that shares this one's memory (CLONE_VM) and outlives it for a moment.
 fn share_memory() {
-    extern "C" fn wait(_: *mut libc::c_void) -> libc::c_int {
-        loop {
-            // SAFETY: pause(2) takes no arguments and returns only after a signal, of which
-            // this process gets none but SIGKILL; so errno, shared with the parent, is not
-            // written.
-            unsafe { libc::pause() };
-        }
-    }
     let size = 16 * PAGE_BYTES;
     let Ok(stack) = Area::anonymous(size, MapFlags::PRIVATE) else { return };
-    // SAFETY: the stack is a mapping of its own that is never unmapped, its top is aligned, and
-    // `wait` neither returns nor touches anything else.
-    unsafe {
-        libc::clone(wait, stack.at.add(size).cast(), libc::CLONE_VM | libc::SIGCHLD, ptr::null_mut());
-    }
+    let stack = ptr::slice_from_raw_parts_mut(stack.at.cast(), size / size_of::<u128>());
+    // SAFETY: the stack is a mapping of its own that is never unmapped.
+    let _ = unsafe { child::share_memory(stack) };
 }
 
 /// A mapping. It stays until [`Area::unmap`].

@@ -13,6 +13,7 @@ use rustix::process::{
 };
 
 use super::Counts;
+use crate::process::child;
 use crate::process::victim::{kill_expedited, mrelease};
 
 /// How long a victim may take to die until it counts as stuck. Debug kernels are slow.
@@ -43,10 +44,7 @@ impl Victim {
                 if death.is_ok() && rustix::process::setpgid(None, None).is_ok() {
                     life();
                 }
-                loop {
-                    // SAFETY: pause(2) takes no arguments.
-                    unsafe { libc::pause() };
-                }
+                child::sleep_for_ever()
             }
             pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
         };
