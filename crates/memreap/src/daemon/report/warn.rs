@@ -20,7 +20,7 @@ use linux::{Pid, child, escape, sched, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use super::application;
 use super::record::KillRecord;
@@ -281,7 +281,16 @@ fn notification(user: User, title: &str, text: &str) -> Command {
     if rustix::process::getuid().as_raw() != user.uid {
         command.uid(user.uid).gid(user.gid);
     }
+    forbid_files(&mut command);
     command
+}
+
+/// Lets a program write to no file. Its user can take it over (ptrace(2)), and what is written to a tmpfs is charged to
+/// the daemon's cgroup, also after the program's death.
+fn forbid_files(command: &mut Command) {
+    let forbid = || Ok(setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) })?);
+    // SAFETY: the child makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(forbid) };
 }
 
 /// Runs a program for at most `limit`, then kills it and what it has started.
@@ -402,6 +411,17 @@ mod tests {
         assert!(read("warn").contains(
             r"MEMREAP_MESSAGE=about to kill 4711 (evil\nMEMREAP_UID=0), user 1000, for 1.2 GiB; 80"
         ));
+    }
+
+    #[test]
+    fn a_program_of_a_user_writes_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo > /dev/null && echo > \"$0\""]).arg(&file);
+        forbid_files(&mut command);
+        assert!(!command.status().unwrap().success());
+        assert_eq!(fs::metadata(&file).unwrap().len(), 0);
     }
 
     #[test]
