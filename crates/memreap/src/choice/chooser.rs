@@ -111,6 +111,11 @@ impl Chooser {
         self.population.table.invalidate(|_| true);
     }
 
+    /// Notes that a process was killed for its memory: what it does not give back makes it no victim for a minute.
+    pub fn note_kill(&mut self, pid: Pid) {
+        self.population.table.note_kill(pid);
+    }
+
     /// Chooses no process from now on, by whatever weight, whose death gives back fewer bytes. In a group
     /// that gives back more, each process may give less.
     pub fn set_min_bytes(&mut self, bytes: u64) {

@@ -10,12 +10,13 @@ use linux::cgroup::{Hierarchy, Namespace, OomPreference, oom_preference};
 use linux::process::State;
 use linux::scan::{self, Brief, Failure, File, Scan};
 use linux::{Dir, Pid, Root};
+use rustix::io::Errno;
 
 use super::cgroup_path::{self, CgroupPath};
 use super::groups;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
-use super::table::{Counters, Reading, SystemConstants};
+use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
 use crate::policy::{Policy, Subject, Verdict};
 
 /// How long reading a command line may take. Most are known before a victim is needed.
@@ -116,7 +117,7 @@ impl Examiner {
             leader,
             memory_tid,
             has_memory: memory.has_memory,
-            killed: brief.killed || memory.killed,
+            dying_until: None,
             vm_size: memory.vm_size,
             anon: memory.rss_anon.saturating_add(memory.swap),
             mapped: memory.rss_shmem,
@@ -128,6 +129,10 @@ impl Examiner {
             cgroup_hash: 0,
         };
         let old = old.filter(|old| (old.comm, old.uid, old.leader) == (brief.comm, brief.uid, leader));
+        if brief.killed || memory.killed {
+            let known = old.and_then(|old| old.dying_until);
+            reading.dying_until = Some(known.unwrap_or_else(|| Instant::now() + DYING_TIME));
+        }
         if !reading.has_memory {
             return Ok(reading);
         }
@@ -161,9 +166,9 @@ impl Examiner {
         let mut preference = OomPreference::None;
         if let Some(namespace) = &self.namespace {
             let file = match self.scan.process(pid, File::Cgroup, &mut self.buffer) {
-                Err(Failure::Gone) => return Err(Failure::Gone),
-                // Some kernels fail when the path is longer than a page. Who nests cgroups so deep is not safe in them.
-                file => file.unwrap_or_default(),
+                // The path is longer than a page. Who nests cgroups so deep is not safe in them.
+                Err(Failure::Other(Errno::NAMETOOLONG)) => b"",
+                file => file?,
             };
             let relative = scan::cgroup(file);
             let path = namespace.resolve(relative).unwrap_or([b"", relative]);

@@ -70,7 +70,7 @@ impl Tally {
 
     /// Counts a member. One that has no memory, or is dying, does not count.
     pub(super) fn count(&mut self, reading: &Reading) {
-        if !reading.has_memory || reading.killed {
+        if !reading.has_memory || reading.dying_until.is_some() {
             return;
         }
         self.processes += 1;
@@ -258,6 +258,7 @@ fn swap(dir: &Dir) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Instant;
 
     use super::super::table::Counters;
     use super::*;
@@ -348,7 +349,7 @@ mod tests {
         assert!(!tally(&[]).expendable());
         // A kernel thread or zombie, and one that is dying, need no protection.
         let dead = Reading { has_memory: false, ..never };
-        let dying = Reading { killed: true, ..never };
+        let dying = Reading { dying_until: Some(Instant::now()), ..never };
         assert!(tally(&[dead, plain, dying]).expendable());
     }
 }

@@ -22,11 +22,13 @@ pub(super) struct Membership {
     walked: Option<Instant>,
     /// Processes in one cgroup, or in it and below, in order.
     pub(super) members: Vec<Pid>,
+    /// How many processes are in the leaf that was listed last, also when they are too many.
+    pub(super) leaf_processes: u32,
 }
 
 impl Membership {
     pub(super) fn new(groups: Option<Groups>, max_processes: usize) -> Self {
-        Self { groups, walked: None, members: Vec::with_capacity(max_processes) }
+        Self { groups, walked: None, members: Vec::with_capacity(max_processes), leaf_processes: 0 }
     }
 
     /// Finds the cgroups, unless that was done a short time ago.
@@ -62,9 +64,11 @@ impl Membership {
     pub(super) fn list_leaf(&mut self, leaf: usize, examiner: &mut Examiner) -> bool {
         self.members.clear();
         let Some(groups) = &self.groups else { return false };
-        let members = &mut self.members;
+        let (members, processes) = (&mut self.members, &mut self.leaf_processes);
+        *processes = 0;
         let mut all = true;
         let read = groups.members(leaf, &mut examiner.buffer, |pid| {
+            *processes += 1;
             all &= pid.is_some() && members.len() < MAX_GROUP_MEMBERS.min(members.capacity());
             if all {
                 members.extend(pid);

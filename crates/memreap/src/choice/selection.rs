@@ -284,7 +284,7 @@ impl<'a> Selection<'a> {
         let tally = self.tally_leaf(leaf);
         Some(Group {
             bytes,
-            processes: tally.map_or(0, |tally| tally.processes),
+            processes: tally.map_or(self.chooser.membership.leaf_processes, |tally| tally.processes),
             expendable: tally.is_some_and(|tally| tally.expendable()),
             oom_group,
         })

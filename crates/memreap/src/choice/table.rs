@@ -2,6 +2,7 @@
 //! The table of processes: what was read of each, and how much it can hold by now at most.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use linux::Pid;
 use linux::process::Comm;
@@ -19,6 +20,12 @@ const MAPPED_BYTES_PER_HUGE_FAULT: u64 = 2 << 20;
 const SYSTEM_COUNTER_ERROR_PAGES: u64 = 125;
 /// How far a counter of a process's memory may be off per thread, before Linux 6.2.
 const THREAD_COUNTER_ERROR_PAGES: u64 = 64;
+
+/// How long a process that was sent SIGKILL is no victim. One that has memory after that waits for what may never come: a
+/// file system, or a debugger of the user's own. Its memory can be had all the same, by process_mrelease(2).
+pub(super) const DYING_TIME: Duration = Duration::from_secs(2);
+/// The same for one whose memory was tried to be had.
+const TRIED_DYING_TIME: Duration = Duration::from_secs(60);
 
 /// The system's counters, read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,8 +156,8 @@ pub(super) struct Reading {
     pub(super) memory_tid: Pid,
     /// Whether it has any: not so for kernel threads and zombies.
     pub(super) has_memory: bool,
-    /// It has been sent SIGKILL: its memory is coming back already.
-    pub(super) killed: bool,
+    /// It has been sent SIGKILL, and until then its memory is expected to come back without another kill.
+    pub(super) dying_until: Option<Instant>,
     /// The size of its address space.
     pub(super) vm_size: u64,
     /// Anonymous memory, and what is in swap, in bytes.
@@ -181,7 +188,7 @@ impl Reading {
             leader: false,
             memory_tid: Pid::own(),
             has_memory: true,
-            killed: false,
+            dying_until: None,
             vm_size: 0,
             anon,
             mapped,
@@ -216,9 +223,9 @@ impl Reading {
         self.anon
     }
 
-    /// Whether it may be killed, and has memory.
+    /// Whether it may be killed, and has memory that is not coming back already.
     pub(super) fn eligible(&self) -> bool {
-        self.has_memory && !self.killed && !self.verdict.never
+        self.has_memory && !self.verdict.never && self.dying_until.is_none_or(|until| Instant::now() >= until)
     }
 }
 
@@ -251,6 +258,15 @@ impl Table {
 
     pub(super) fn find(&self, pid: Pid) -> Option<usize> {
         self.entries.binary_search_by_key(&pid, |entry| entry.pid).ok()
+    }
+
+    /// Notes that a process was killed for its memory.
+    pub(super) fn note_kill(&mut self, pid: Pid) {
+        if let Some(index) = self.find(pid)
+            && let Some(reading) = &mut self.entries[index].reading
+        {
+            reading.dying_until = Some(Instant::now() + TRIED_DYING_TIME);
+        }
     }
 
     /// Adds a process that is not known yet, without a reading.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
+use super::table::DYING_TIME;
 use super::{Choice, Chooser, Group, Scope};
 use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
@@ -317,10 +319,14 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
-    // Its cgroup cannot be read, as when the path is longer than a page.
+    // It has company: too many to say whether all may be killed.
+    write("cg/kube/other/cgroup.procs", &format!("{pid}\n").repeat(600));
+    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+    assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((600, false)));
+    // The path of its cgroup is longer than a page: reading it fails as this link does.
     let cgroup = dir.path().join(format!("proc/{pid}/cgroup"));
     fs::remove_file(&cgroup).unwrap();
-    fs::create_dir(&cgroup).unwrap();
+    symlink("x".repeat(256), &cgroup).unwrap();
     for (rule, chosen) in [
         ("", true),
         ("{ cgroup = '/kube/**', never = true }", true),
@@ -531,4 +537,52 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     // It vanishes.
     fs::remove_dir_all(&group).unwrap();
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+}
+
+/// A debugger that keeps what it debugs in the last moment before it gives its memory back.
+struct Debugger(Pid);
+
+impl Debugger {
+    fn attach(pid: Pid) -> Self {
+        let options = libc::PTRACE_O_TRACEEXIT as usize;
+        // SAFETY: no pointers.
+        let attached = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.get(), 0_usize, options) };
+        assert_eq!(attached, 0, "{}", std::io::Error::last_os_error());
+        Self(pid)
+    }
+
+    /// Waits until the process has stopped there.
+    fn wait(&self) {
+        let mut status = 0;
+        // SAFETY: `status` is valid.
+        assert_eq!(unsafe { libc::waitpid(self.0.get(), &raw mut status, libc::__WALL) }, self.0.get());
+        assert!(libc::WIFSTOPPED(status));
+    }
+}
+
+impl Drop for Debugger {
+    fn drop(&mut self) {
+        // SAFETY: no pointers.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0.get(), 0_usize, 0_usize) };
+    }
+}
+
+#[test]
+fn a_process_that_keeps_its_memory_after_sigkill_is_a_victim_once() {
+    let hog = Hog::start(HUGE);
+    let debugger = Debugger::attach(hog.pid);
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    let mut is_chosen = |tried: bool| {
+        if tried {
+            chooser.note_kill(hog.pid);
+        }
+        choose(&mut chooser, ALL, &[hog.pid]).is_some()
+    };
+    assert!(is_chosen(false));
+    hog.signal(Signal::KILL);
+    debugger.wait();
+    assert!(!is_chosen(false), "its memory comes back as a rule");
+    std::thread::sleep(DYING_TIME);
+    assert!(is_chosen(false), "it does not");
+    assert!(!is_chosen(true));
 }

@@ -77,6 +77,8 @@ struct State {
     settings: Settings,
     /// The last victim of all that was chosen for nobody who waited, and when.
     ahead: Option<(Instant, Choice)>,
+    /// The process that was killed last, until the thread knows that.
+    killed: Option<Pid>,
     /// How many processes there were at the last choice.
     processes: u32,
 }
@@ -135,7 +137,7 @@ impl ChooserThread {
     /// When that fails.
     pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
         let settings = Settings { policy, by_cgroup, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, processes: 0 };
+        let state = State { work: Work::None, settings, ahead: None, killed: None, processes: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
@@ -143,7 +145,7 @@ impl ChooserThread {
             let _ = prestarted::raise_priority();
             let mut worker =
                 Worker { chooser, version: 0, chosen_ahead: None, known: None, command_line_read: None };
-            own.work(|settings, request| worker.run(settings, request));
+            own.work(|settings, killed, request| worker.run(settings, killed, request));
         })?;
         Ok(Self { shared, timeout: TIMEOUT })
     }
@@ -219,6 +221,11 @@ impl ChooserThread {
         self.shared.ask(Request::Again { pid }, self.timeout).flatten()
     }
 
+    /// Notes that a process was killed for its memory: what it does not give back will not make it a victim again soon.
+    pub fn note_kill(&self, pid: Pid) {
+        self.shared.lock().killed = Some(pid);
+    }
+
     /// Does what [`Chooser::rehearse`] does.
     pub fn rehearse(&self, dummy: Pid) {
         self.shared.ask(Request::Rehearse { dummy }, REHEARSAL_TIMEOUT);
@@ -276,7 +283,7 @@ impl Shared {
     }
 
     /// What the thread does: one request after the other. `run` returns also how many processes there are.
-    fn work(&self, mut run: impl FnMut(&Settings, Request) -> (Option<Choice>, u32)) {
+    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, u32)) {
         let mut state = self.lock();
         loop {
             let request = match std::mem::replace(&mut state.work, Work::None) {
@@ -288,12 +295,12 @@ impl Shared {
                     continue;
                 }
             };
-            let settings = state.settings.clone();
+            let (settings, killed) = (state.settings.clone(), state.killed.take());
             let awaited = !matches!(request, Request::Refresh { .. });
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
             let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
-            let (choice, processes) = run(&settings, request);
+            let (choice, processes) = run(&settings, killed, request);
             state = self.lock();
             state.processes = processes;
             match &state.work {
@@ -329,10 +336,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&mut self, settings: &Settings, request: Request) -> (Option<Choice>, u32) {
+    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, u32) {
         let (chooser, policy) = (&mut self.chooser, &settings.policy);
         if std::mem::replace(&mut self.version, settings.version) != settings.version {
             chooser.forget();
+        }
+        if let Some(pid) = killed {
+            chooser.note_kill(pid);
         }
         let all = Scope::All { by_cgroup: settings.by_cgroup };
         let mut choice = match request {
@@ -463,11 +473,11 @@ mod tests {
     /// A thread that answers what it is sent, and waits for that.
     fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
         let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, processes: 0 };
+        let state = State { work: Work::None, settings, ahead: None, killed: None, processes: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         let (answers, to_give) = channel();
-        thread::spawn(move || worker.work(|_, _| (to_give.recv().unwrap_or(None), 1)));
+        thread::spawn(move || worker.work(|_, _, _| (to_give.recv().unwrap_or(None), 1)));
         (ChooserThread { shared, timeout }, answers)
     }
 

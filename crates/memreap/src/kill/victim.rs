@@ -215,6 +215,12 @@ impl TrackedVictim {
             && (recorded(&self.sigkill_ns).is_some() || self.refused_errno.load(Ordering::Acquire) == 0)
     }
 
+    /// The time since it was sent SIGKILL; none before.
+    pub(crate) fn age(&self, epoch: Epoch) -> Duration {
+        let sent = recorded(&self.sigkill_ns);
+        sent.map_or(Duration::ZERO, |sent| Duration::from_nanos(epoch.elapsed_ns().saturating_sub(sent)))
+    }
+
     /// Checks whether it has exited, and records the time when it first sees that.
     pub(crate) fn check_exited(&self, epoch: Epoch) -> bool {
         if recorded(&self.exited_ns).is_none() && self.pidfd.has_exited().unwrap_or(false) {

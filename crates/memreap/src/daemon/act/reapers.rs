@@ -212,11 +212,15 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Returns a slot whose victim is gone, and which neither a thread nor a caller uses.
+    /// Returns a slot whose victim is gone, or has been dying for so long that no thread tries to free its memory any more,
+    /// and which neither a thread nor a caller uses.
     fn free_slot(&self) -> Option<usize> {
         self.slots.iter().position(|slot| match slot.0.try_write() {
             Ok(victim) if Arc::strong_count(&slot.0) == 1 => {
-                victim.as_ref().is_none_or(|v| v.check_exited(self.epoch) || !v.is_pending())
+                let is_over = |v: &TrackedVictim| {
+                    v.check_exited(self.epoch) || !v.is_pending() || v.age(self.epoch) > MAX_FREEING_TIME
+                };
+                victim.as_ref().is_none_or(is_over)
             }
             _ => false,
         })

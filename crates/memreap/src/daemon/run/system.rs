@@ -233,25 +233,26 @@ impl System {
     /// # Errors
     /// The errno when the kernel refuses the signal.
     fn kill_process(
-        &mut self,
+        &self,
         victim: Choice,
         kill: fn(&Reapers, Victim) -> Result<Slot, PidFd>,
     ) -> Result<Option<Slot>, i32> {
-        let Choice { pidfd, cgroup, bytes, vm_size, .. } = victim;
-        let boost = |pidfd: &PidFd| boost::boost(&self.scan, self.cgroups.as_ref(), pidfd, &cgroup);
+        let Choice { pid, pidfd, bytes, vm_size, .. } = victim;
+        self.chooser.note_kill(pid);
         match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
-            Ok(slot) => {
-                slot.with_pidfd(boost);
-                Ok(Some(slot))
-            }
+            Ok(slot) => Ok(Some(slot)),
             // All slots are taken by victims that are dying: then without help.
             Err(pidfd) => {
                 let sent = pidfd.send_signal(Signal::KILL);
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
-                boost(&pidfd);
                 Ok(None)
             }
         }
+    }
+
+    /// Has a victim run before others. Opens files, and so may wait for memory: after all signals have been sent.
+    fn boost(&self, slot: &Slot, cgroup: &CgroupPath) {
+        slot.with_pidfd(|pidfd| boost::boost(&self.scan, self.cgroups.as_ref(), pidfd, cgroup));
     }
 }
 
@@ -445,6 +446,9 @@ impl World for System {
                 killed.record.expected = group.bytes;
                 killed.record.exact = false;
             }
+            if let Some(slot) = &killed.slot {
+                self.boost(slot, &killed.record.cgroup);
+            }
         }
         if let Some(entry) = self.killed.get_mut(memory) {
             *entry = Some(killed);
@@ -461,8 +465,10 @@ impl World for System {
         let (cgroup, first) = (&killed.record.cgroup, killed.record.pid);
         let next = || self.chooser.another(cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
-        let bytes = victim.bytes;
-        self.kill_process(victim, Reapers::kill_additional).ok()?;
+        let (cgroup, bytes) = (victim.cgroup.clone(), victim.bytes);
+        if let Some(slot) = self.kill_process(victim, Reapers::kill_additional).ok()? {
+            self.boost(&slot, &cgroup);
+        }
         let record = &mut self.killed[memory].as_mut()?.record;
         record.processes += 1;
         record.expected += bytes;
