@@ -102,6 +102,8 @@ struct MemoryState<V> {
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
+    /// When the last victim was killed.
+    killed: Option<Duration>,
     warned: Option<Duration>,
 }
 
@@ -157,7 +159,9 @@ impl<V> ControlLoop<V> {
     /// Stops watching a memory, because its cgroup was removed or has enough; the last one takes its index.
     pub fn swap_remove(&mut self, memory: usize, world: &mut dyn World<Victim = V>) {
         // A cgroup can be removed only when no process is left in it.
-        self.memories.swap_remove(memory).finish_pending(memory, Ending::Back, world);
+        let removed = self.memories.swap_remove(memory);
+        removed.finish_pending(memory, Ending::Back, world);
+        self.memories[0].killed = self.memories[0].killed.max(removed.killed);
     }
 
     /// The daemon stops, and waits for no victim.
@@ -175,6 +179,14 @@ impl<V> ControlLoop<V> {
     /// Returns how close a kill for the first memory is.
     pub fn danger(&self) -> Danger {
         self.memories[0].governor.danger()
+    }
+
+    /// Whether there is time for what may wait for memory: no kill is imminent, and the last one was not just now.
+    pub fn may_wait(&self, now: Duration) -> bool {
+        let is_long_ago = |at: Duration| now.saturating_sub(at) >= SAME_SHORTAGE_WINDOW;
+        self.memories.iter().all(|memory| {
+            memory.governor.danger() != Danger::Imminent && memory.killed.is_none_or(is_long_ago)
+        })
     }
 
     /// The kernel has reported pressure.
@@ -214,6 +226,7 @@ impl<V> MemoryState<V> {
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
+            killed: None,
             warned: None,
         }
     }
@@ -410,7 +423,9 @@ impl<V> MemoryState<V> {
                 attempt.expected = killed;
             }
         }
-        self.state = State::Killed { deadline: world.now() + kill.deadline };
+        let now = world.now();
+        self.killed = Some(now);
+        self.state = State::Killed { deadline: now + kill.deadline };
     }
 
     /// Kills more processes of the victim's cgroup. One of many alone changes nothing, and the next one would

@@ -504,6 +504,9 @@ impl Run {
             Next::Rest => (!self.sim.psi).then_some(self.sim.now + BLIND),
             Next::After(pause) => Some(self.sim.now + pause),
         };
+        // The next kill may come at once.
+        let has_just_killed = self.sim.kills.last().is_some_and(|kill| self.sim.now - kill.at < S);
+        assert!(!has_just_killed || !self.control_loop.may_wait(self.sim.now));
         while let Some(memory) = self.sim.vanished.pop() {
             self.control_loop.swap_remove(memory, &mut self.sim);
             self.sim.groups.swap_remove(memory - 1);

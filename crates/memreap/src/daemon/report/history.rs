@@ -16,8 +16,6 @@ use super::workload::Workload;
 
 /// From this size on a file is rotated.
 const ROTATE_AT_BYTES: u64 = 1 << 20;
-/// From this size on nothing is added: while one kill follows the other, no file is rotated.
-const MAX_BYTES: u64 = 4 * ROTATE_AT_BYTES;
 /// The most that is read of a file.
 const MAX_READ_BYTES: u64 = 2 * ROTATE_AT_BYTES;
 /// The longest line: all texts of a kill, each byte of them escaped twice, and the numbers.
@@ -47,9 +45,7 @@ impl History {
         let mut rotated = name.to_owned();
         rotated.push(".1");
         let file = open(&dir, Path::new(name))?;
-        let mut history = Self { dir, name: name.into(), rotated: rotated.into(), file };
-        history.maintain()?;
-        Ok(history)
+        Ok(Self { dir, name: name.into(), rotated: rotated.into(), file })
     }
 
     /// Opens a history that keeps nothing.
@@ -61,14 +57,12 @@ impl History {
         Ok(Self { dir, name: "null".into(), rotated: "null".into(), file })
     }
 
-    /// Adds a kill. Does not wait until it is on the disk.
+    /// Adds a kill. Does not wait until it is on the disk, but perhaps for those who use that.
     ///
     /// # Errors
-    /// When it could not be written, or the file is too large.
-    pub fn append(&self, kill: &KillRecord) -> io::Result<()> {
-        if self.file.metadata()?.len() >= MAX_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
+    /// When it could not be written, or a large file could not be renamed.
+    pub fn append(&mut self, kill: &KillRecord) -> io::Result<()> {
+        self.prepare()?;
         let mut line = Buffer(Text::new());
         serde_json::to_writer(&mut line, &Record::new(kill, &kill.workload()))?;
         line.write_all(b"\n")?;
@@ -81,12 +75,8 @@ impl History {
     }
 
     /// Renames the file when it has grown large, in place of the one that was renamed before, so that there
-    /// are never more than two; ends a line that was cut off. For times without pressure: it opens and
-    /// renames files.
-    ///
-    /// # Errors
-    /// When that fails. The old file is still in use then.
-    pub fn maintain(&mut self) -> io::Result<()> {
+    /// are never more than two; ends a line that was cut off.
+    fn prepare(&mut self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         if len >= ROTATE_AT_BYTES {
             rustix::fs::renameat(&self.dir, &self.name, &self.dir, &self.rotated)?;
@@ -303,7 +293,7 @@ mod tests {
         let path = dir.path().join("state/history.jsonl");
         assert_eq!(read(&path, 10).unwrap(), []);
         History::open(&path).unwrap().append(&kill("one")).unwrap();
-        let history = History::open(&path).unwrap();
+        let mut history = History::open(&path).unwrap();
         history.append(&kill("two")).unwrap();
         history.append(&kill("three")).unwrap();
         let names = |n| read(&path, n).unwrap().into_iter().map(|e| e.comm).collect::<Vec<_>>();
@@ -322,7 +312,7 @@ mod tests {
         kill.cgroup = std::iter::repeat_n(b'\n', crate::choice::MAX_CGROUP_PATH_BYTES).collect();
         kill.because = "\x01".repeat(160).as_str().try_into().unwrap();
         kill.rule = "\x01".repeat(64).as_str().try_into().unwrap();
-        let history = History::open(&path).unwrap();
+        let mut history = History::open(&path).unwrap();
         history.append(&kill).unwrap();
         let entry = read(&path, 1).unwrap().remove(0);
         assert_eq!(entry.comm, r"\u{1b}".repeat(64));
@@ -351,24 +341,11 @@ mod tests {
         while history.file.metadata().unwrap().len() < ROTATE_AT_BYTES {
             history.append(&kill("filler")).unwrap();
         }
-        history.maintain().unwrap();
         history.append(&kill("last")).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < 1024);
         let all = read(&path, usize::MAX).unwrap();
         assert_eq!((all[0].comm.as_str(), all.last().unwrap().comm.as_str()), ("first", "last"));
         assert_eq!(read(&path, 1).unwrap()[0].comm, "last");
-    }
-
-    #[test]
-    fn a_file_that_is_not_rotated_does_not_grow_without_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("history");
-        let mut history = History::open(&path).unwrap();
-        File::options().write(true).open(&path).unwrap().set_len(MAX_BYTES - 1).unwrap();
-        history.append(&kill("last")).unwrap();
-        assert_eq!(history.append(&kill("more")).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        history.maintain().unwrap();
-        history.append(&kill("next")).unwrap();
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl Notifier {
     /// users have the disk do.
     pub fn write_history(&mut self) {
         let unwritten = self.unwritten.drain(..);
-        let Some(history) = &self.history else { return };
+        let Some(history) = &mut self.history else { return };
         let written = unwritten.map(|kill| history.append(&kill)).fold(Ok(()), io::Result::and);
         if let Err(e) = written {
             self.error(format_args!("a kill was not recorded: {e}"));
@@ -283,15 +283,6 @@ impl Notifier {
         self.metrics.available = outlook.available;
         self.metrics.headroom = outlook.headroom;
         self.metrics.forecast = outlook.time_left;
-    }
-
-    /// To be called from time to time while memory is not short: rotates the history when it is large.
-    pub fn maintain(&mut self) {
-        if let Some(history) = &mut self.history
-            && let Err(e) = history.maintain()
-        {
-            self.error(format_args!("the history cannot be rotated: {e}"));
-        }
     }
 }
 

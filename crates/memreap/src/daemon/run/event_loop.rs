@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::sampler::fit_to_machine;
 use super::signals::{Event as SignalEvent, Signals};
 use super::system::System;
-use crate::choice::{Choice, Danger};
+use crate::choice::Choice;
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
 use crate::daemon::decide::world::World as _;
@@ -72,7 +72,6 @@ impl Daemon {
                 Err(e) => return Err(e).context("cannot wait"),
             };
             self.system.notifier.metrics.wake_ups += 1;
-            let resting = next == Next::Rest;
             let (mut pressure, mut metrics_requested) = (false, false);
             for event in &events[..count] {
                 match event.data.u64() {
@@ -107,11 +106,8 @@ impl Daemon {
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
             }
-            // Kills come before a rest. That has no end, so an idle machine is not woken for this.
-            if next == Next::Rest && !resting {
-                self.system.notifier.maintain();
-            }
-            if self.control_loop.danger() != Danger::Imminent {
+            let may_wait = self.control_loop.may_wait(self.system.now());
+            if may_wait {
                 self.system.notifier.write_history();
             }
             if metrics_requested {
@@ -120,8 +116,7 @@ impl Daemon {
             while let Some(memory) = self.system.vanished.pop() {
                 self.stop_watching(memory);
             }
-            // Which opens many files, and may wait for memory.
-            if pressure && self.control_loop.danger() != Danger::Imminent {
+            if pressure && may_wait {
                 self.find_limits();
             }
         }

@@ -15,7 +15,7 @@ use crate::daemon::decide::sample::Sample;
 
 /// Room for the longest of the files: memory.stat.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Where less than this part of memory is available, or less than `MAX_SHORT_BYTES`, it is short whatever the kernel
+/// Where less than this part of memory is available, and less than `MAX_SHORT_BYTES`, it is short whatever the kernel
 /// does about it, ...
 const SHORT_DIVISOR: u64 = 32;
 /// ... and /proc/vmstat is not read, for which the kernel allocates.
