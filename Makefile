@@ -19,7 +19,7 @@ help:
 	@echo "              SCENARIOS=\"reap oom-select\" GUEST= says what in, PAIRS=8 how often; see lab ab --help"
 	@echo "make faceoff  compare low-memory killers in a Debian guest, write target/lab/faceoff.html"
 	@echo "              RUNS=3 says how often; many hours; needs root once, for the guest's image"
-	@echo "make check    for every edit, ten minutes: lints, unit tests, KUnit, selftests in the slim kernel"
+	@echo "make check    for every edit, six minutes: lints, unit tests, KUnit, selftests in the slim kernel"
 	@echo "make test     what a stranger needs: also selftests in the debug kernel, static checks, a comparison"
 	@echo "make test-full everything, and nothing from memory: KCSAN, stress-ng, a soak; some hours"
 	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"

@@ -23,7 +23,7 @@ use crate::progress::elapsed;
 /// A set of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tier {
-    /// For every edit: takes ten minutes with warm caches.
+    /// For every edit: takes six minutes with warm caches.
     Check,
     /// The default: what is needed to trust a version.
     Test,

@@ -447,7 +447,7 @@ pub(super) struct TopicsArgs {
 #[derive(Args)]
 #[command(after_help = "Examples:
   lab test                                what `make test` runs
-  lab test --tier check                   for every edit; ten minutes with warm caches
+  lab test --tier check                   for every edit; six minutes with warm caches
   lab test kunit selftests --fresh        two checks, even if they passed before")]
 pub(super) struct TestArgs {
     /// Checks by name [default: all of the tier]
