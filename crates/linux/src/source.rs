@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::{Error, Result, read};
 
-/// A file that stays open, so that reading it again opens nothing and allocates nothing.
+/// A file that stays open, so that reading it again opens nothing and allocates no memory of the process.
 ///
 /// For files whose text the kernel makes when they are read from their beginning, as those of
 /// /proc, /sys and cgroups are.

@@ -3,8 +3,8 @@
 //!
 //! Whatever is opened or read below /proc, the kernel allocates some memory for. A thread that allocates when
 //! none is left waits until there is some (`throttle_direct_reclaim` in the kernel): 2 to 13 s were measured,
-//! and the kernel's OOM killer acted sooner. So the thread that decides and kills reads only files that it has
-//! open, and has this one choose. When the answer is late, it takes the victim that was last chosen in
+//! and the kernel's OOM killer acted sooner. So the thread that decides reads only files that it has open
+//! until the kill, and has this one choose. When the answer is late, it takes the victim that was last chosen in
 //! advance: this thread chooses until it has to wait, so that one was the best when memory ran out.
 
 use std::io;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use std::{hint, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::process::{
+    PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
 use crate::memory::PAGE_BYTES;
@@ -130,8 +132,13 @@ fn kill_sharer(expedites: bool) -> Result<()> {
     let mut stack = [0_u128; 1024];
     // SAFETY: nobody else uses the stack until the child has been waited for.
     let pid = unsafe { child::share_memory(&raw mut stack) }.context("clone")?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-    kill(pidfd.as_fd(), expedites)?;
+    let killed = pidfd_open(pid, PidfdFlags::empty())
+        .context("pidfd_open")
+        .and_then(|pidfd| kill(pidfd.as_fd(), expedites));
+    if killed.is_err() {
+        // It still uses the stack.
+        let _ = kill_process(pid, Signal::KILL);
+    }
     waitpid(Some(pid), WaitOptions::empty()).context("wait for a sharer")?;
-    Ok(())
+    killed
 }
