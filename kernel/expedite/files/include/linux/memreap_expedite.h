@@ -2,12 +2,15 @@
 #ifndef _LINUX_MEMREAP_EXPEDITE_H
 #define _LINUX_MEMREAP_EXPEDITE_H
 
+#include <linux/bitops.h>
 #include <linux/jump_label.h>
+#include <linux/mm_types.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 
+#include <uapi/linux/sched.h>
+
 struct kernel_siginfo;
-struct mm_struct;
 struct pid;
 struct seq_file;
 struct task_struct;
@@ -39,6 +42,12 @@ struct memreap_expedite {
 /* In memreap_expedite.flags, never cleared. */
 #define EXPEDITE_REQUESTED	0
 
+/*
+ * In mm_struct.flags, never cleared: another process has used the memory, if only
+ * from vfork() to execve().
+ */
+#define MMF_MEMREAP_SHARED	14
+
 #ifdef CONFIG_MEMREAP_EXPEDITE
 
 DECLARE_STATIC_KEY_TRUE(memreap_expedite_key);
@@ -65,6 +74,15 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 	if (static_branch_unlikely(&memreap_expedite_size_key) &&
 	    sig == SIGKILL)
 		memreap_expedite_killed(p);
+}
+
+/* In copy_mm(), for a new task. */
+static inline void memreap_expedite_share(struct mm_struct *mm,
+					  unsigned long clone_flags)
+{
+	if ((clone_flags & (CLONE_VM | CLONE_THREAD)) == CLONE_VM &&
+	    !test_bit(MMF_MEMREAP_SHARED, &mm->flags))
+		set_bit(MMF_MEMREAP_SHARED, &mm->flags);
 }
 
 /* In exit_mm(), before the thread gives up its mm... */
@@ -103,6 +121,11 @@ static inline void memreap_expedite_cgroup_kill(struct task_struct *task)
 }
 
 static inline void memreap_expedite_signal(int sig, struct task_struct *p)
+{
+}
+
+static inline void memreap_expedite_share(struct mm_struct *mm,
+					  unsigned long clone_flags)
 {
 }
 

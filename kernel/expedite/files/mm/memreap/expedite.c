@@ -53,8 +53,8 @@ DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 /* The pause between attempts doubles from 1 ms; 2 s in total. */
 #define EXPEDITE_RETRIES		11
 
-/* The same, with some more from 1 ms again: a reader of /proc lets go soon. */
-#define EXPEDITE_SHARED_RETRIES		15
+static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_SHARED) == 0);
+static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_SHARED)) == 0);
 
 static struct workqueue_struct *expedite_wq;
 
@@ -100,22 +100,24 @@ static bool dumps_core(struct task_struct *p)
  * Returns EXPEDITE_FREED if the memory may be freed, else the reason why not.
  * The caller holds the mmap_lock.
  *
- * Each thread holds a reference to its mm. If the victim's threads hold them all,
- * nobody else uses the memory, and as they are dying, nobody will. All processes
- * are not searched for who holds the others: that would be work for every kill of
- * a process that shares its memory.
+ * Each thread holds a reference to its mm. If another process has ever used the
+ * memory, it does so until the victim's threads hold all references; as they are
+ * dying, nobody will any more. All processes are not searched for who holds the
+ * others: that would be work for every kill of a process that shares its memory.
  */
 static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 {
-	int users = atomic_read(&e->mm->mm_users), own = 0;
+	/* Before the threads, which give up their mm before the reference. */
+	int users = atomic_read_acquire(&e->mm->mm_users), own = 0;
 	enum expedite_outcome obstacle = EXPEDITE_FREED;
 	struct task_struct *t, *user = NULL;
 	struct mm_struct *mm = e->mm;
-	bool respect_futexes, exiting;
+	bool respect_futexes, exiting, shared;
 
 	/* If a reaper is already active, there is no point in waiting. */
 	respect_futexes = e->tries < EXPEDITE_RETRIES &&
 			  !test_bit(MMF_UNSTABLE, &mm->flags);
+	shared = test_bit(MMF_MEMREAP_SHARED, &mm->flags);
 	rcu_read_lock();
 	for_each_thread(e->victim, t) {
 		if (READ_ONCE(t->mm) == mm) {
@@ -130,7 +132,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	smp_rmb();
 	/* Changed under siglock. */
 	exiting = data_race(READ_ONCE(e->nr_exiting));
-	if (own != users || (user && dumps_core(user))) {
+	if ((shared && own != users) || (user && dumps_core(user))) {
 		obstacle = EXPEDITE_SHARED;
 	} else if (!users && !exiting) {
 		/* Of several that shared it, a worker helps the last one. */
@@ -145,11 +147,11 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 		}
 	}
 	rcu_read_unlock();
-	/* The victim is gone, and the memory is that of the others: final. */
+	/* The victim is gone, and others have the memory: final. */
 	smp_rmb();
 	if (obstacle == EXPEDITE_SHARED && !own && !exiting &&
 	    atomic_read(&mm->mm_users))
-		e->tries = EXPEDITE_SHARED_RETRIES;
+		e->tries = EXPEDITE_RETRIES;
 
 	return obstacle;
 }
@@ -207,19 +209,15 @@ static void expedite_work(struct work_struct *work)
 	struct task_struct *victim = e->victim;
 	unsigned long freed = e->freed;
 	enum expedite_outcome outcome;
-	unsigned int retries, pause_ms;
 
 	outcome = expedite_try(e, &pace);
 	atomic_long_add(e->freed - freed, &expedite_freed);
 	charge_victim(victim, task_sched_runtime(current) - runtime);
 
 	if (outcome > EXPEDITE_FREED) {
-		retries = outcome == EXPEDITE_SHARED ? EXPEDITE_SHARED_RETRIES :
-						       EXPEDITE_RETRIES;
-		if (e->tries < retries) {
-			pause_ms = 1 << (e->tries++ % EXPEDITE_RETRIES);
+		if (e->tries < EXPEDITE_RETRIES) {
 			queue_delayed_work(expedite_wq, &e->work,
-					   msecs_to_jiffies(pause_ms));
+					   msecs_to_jiffies(1 << e->tries++));
 			return;
 		}
 		atomic_long_inc(&expedite_fails);
@@ -252,7 +250,7 @@ static void expedite_request(struct mm_struct *mm, struct task_struct *victim,
 	 * The victim may exit before a worker starts. Other users of its memory
 	 * may live on, and must not pay for it: then a worker finds out.
 	 */
-	if (atomic_read(&mm->mm_users) <= READ_ONCE(victim->signal->nr_threads))
+	if (!test_bit(MMF_MEMREAP_SHARED, &mm->flags))
 		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
 	mmgrab(mm);
 	e->mm = mm;
@@ -377,11 +375,19 @@ bool memreap_expedite_suffix(char *buf)
 void memreap_expedite_cgroup_kill(struct task_struct *task)
 {
 	struct mm_struct *mm;
+	unsigned int flags;
 	int ret = 0;
 
-	/* Called for each thread: the first one is enough, or the leader. */
-	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags) ||
-	    (!thread_group_leader(task) && __fatal_signal_pending(task)))
+	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
+		return;
+	/* It sets them itself. */
+	flags = data_race(READ_ONCE(task->group_leader->flags));
+	/*
+	 * Called for each thread. Of a process that was killed before, the
+	 * leader is enough, unless it has left.
+	 */
+	if (!thread_group_leader(task) && __fatal_signal_pending(task) &&
+	    !(flags & PF_EXITING))
 		return;
 	mm = grab_victim_mm(task);
 	if (!__fatal_signal_pending(task))

@@ -28,7 +28,7 @@ enum memreap_expedite_by {
  * enum expedite_outcome - result of an attempt
  * @EXPEDITE_EXITED: the process has freed the rest itself
  * @EXPEDITE_FREED: everything that can be reaped has been
- * @EXPEDITE_SHARED: a live process uses the address space
+ * @EXPEDITE_SHARED: another process may use the address space, or a core dump
  * @EXPEDITE_FUTEX: a thread may still own robust futexes
  * @EXPEDITE_LOCK: the trylock of the mmap_lock failed
  * @EXPEDITE_FAILED: a part was left out, for an MMU notifier

@@ -354,12 +354,17 @@ TEST_F_TIMEOUT(held, frozen, LIMIT)
 
 TEST_F_TIMEOUT(held, frozen_by_file, LIMIT)
 {
+	pid_t pid = victim.pid;
+	struct told told;
+
 	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.freeze", "1"), 0);
 	ASSERT_TRUE(within(PATIENCE, cgroup_read(self->cgroup, "cgroup.events",
 						 "frozen ") == 1));
 	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.kill", "1 expedite"), 0);
 	EXPECT_TRUE(dies(&victim));
 	EXPECT_TRUE(within(PATIENCE, cgroup_memory(self->cgroup) < BIG / 16));
+	ASSERT_TRUE(wait_all_done(pid, &told));
+	EXPECT_STREQ(told.by, "cgroup");
 }
 
 TEST_HARNESS_MAIN
