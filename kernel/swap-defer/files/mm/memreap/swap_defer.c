@@ -200,7 +200,8 @@ static bool pays(struct swap_info_struct *si, unsigned int nr,
 /*
  * Returns the cgroup of the process with @mm, with @nr references. Once the last
  * thread has given up the mm, by exit or execve(), it is the current task,
- * unless another task drops the last reference to the mm.
+ * unless another task drops the last reference to the mm, or a reaper frees what
+ * is left of it: then it is none.
  */
 static struct cgroup *get_owners(struct mm_struct *mm, unsigned int nr)
 {
@@ -329,9 +330,9 @@ static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 	}
 	/* What others have freed, and counted, is seen. */
 	smp_rmb();
-	if (released == seen) {
+	if (released == seen || reports == OOM_REPORTS_MAX) {
 		reports = 0;
-	} else if (reports < OOM_REPORTS_MAX) {
+	} else {
 		drain_all_pages(NULL);
 		*(unsigned long *)freed += released - seen;
 		reports++;
