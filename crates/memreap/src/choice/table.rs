@@ -21,8 +21,8 @@ const SYSTEM_COUNTER_ERROR_PAGES: u64 = 125;
 /// How far a counter of a process's memory may be off per thread, before Linux 6.2.
 const THREAD_COUNTER_ERROR_PAGES: u64 = 64;
 
-/// How long a process that was sent SIGKILL is no victim. One that has memory after that waits for what may never come: a
-/// file system, or a debugger of the user's own. Its memory can be had all the same, by process_mrelease(2).
+/// How long a process that was sent SIGKILL is no victim. One that has memory after that waits for what may never
+/// come: a file system, or a debugger of the user's own. Its memory can be had all the same, by process_mrelease(2).
 pub(super) const DYING_TIME: Duration = Duration::from_secs(2);
 /// The same for one whose memory was tried to be had.
 const TRIED_DYING_TIME: Duration = Duration::from_secs(60);

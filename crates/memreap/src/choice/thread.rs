@@ -221,7 +221,7 @@ impl ChooserThread {
         self.shared.ask(Request::Again { pid }, self.timeout).flatten()
     }
 
-    /// Notes that a process was killed for its memory: what it does not give back will not make it a victim again soon.
+    /// Notes that a process was killed for its memory, as [`Chooser::note_kill`].
     pub fn note_kill(&self, pid: Pid) {
         self.shared.lock().killed = Some(pid);
     }

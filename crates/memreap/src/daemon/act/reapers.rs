@@ -212,8 +212,8 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Returns a slot whose victim is gone, or has been dying for so long that no thread tries to free its memory any more,
-    /// and which neither a thread nor a caller uses.
+    /// Returns a slot whose victim is gone, or has been dying for so long that no thread tries any more, and which
+    /// neither a thread nor a caller uses.
     fn free_slot(&self) -> Option<usize> {
         self.slots.iter().position(|slot| match slot.0.try_write() {
             Ok(victim) if Arc::strong_count(&slot.0) == 1 => {

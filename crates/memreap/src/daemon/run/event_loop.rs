@@ -106,7 +106,7 @@ impl Daemon {
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
             }
-            let may_wait = self.control_loop.may_wait(self.system.now());
+            let may_wait = next == Next::Rest || self.control_loop.may_wait(self.system.now());
             if may_wait {
                 self.system.notifier.write_history();
             }
