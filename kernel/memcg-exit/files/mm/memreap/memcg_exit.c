@@ -24,7 +24,7 @@
  * The part of a limit by which it may be exceeded, and the most. Many threads need
  * a page each; their kernel stacks, four pages each, come back meanwhile.
  */
-#define RESERVE_DIVISOR		16
+#define RESERVE_DIVISOR		8
 #define RESERVE_MAX_PAGES	(SZ_64M / PAGE_SIZE)
 
 DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
@@ -56,7 +56,7 @@ bool memreap_memcg_has_reserve(struct page_counter *memory,
 			       struct page_counter *memsw,
 			       unsigned long nr_pages)
 {
-	/* A sixteenth of the limit of both is no bound for memory. */
+	/* An eighth of the limit of both is no bound for memory. */
 	return has_reserve(memory, nr_pages) && has_reserve(memsw, nr_pages);
 }
 

@@ -9,7 +9,7 @@
 #include "memcg_exit.h"
 
 #define LIMIT	1600UL
-#define RESERVE	100UL
+#define RESERVE	200UL
 
 /* Counters of memory, one below the other, and one of memory and swap. */
 struct counters {
