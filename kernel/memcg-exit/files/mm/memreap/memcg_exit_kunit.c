@@ -95,9 +95,9 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 	struct counters *c = counters(test);
 
 	c->leaf.max = LIMIT;
-	c->memsw.max = 10 * LIMIT;
+	c->memsw.max = 5 * LIMIT;
 	page_counter_charge(&c->leaf, LIMIT);
-	page_counter_charge(&c->memsw, 10 * LIMIT);
+	page_counter_charge(&c->memsw, 5 * LIMIT);
 	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
 							  RESERVE));
 	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
@@ -105,9 +105,9 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 
 	page_counter_uncharge(&c->leaf, LIMIT);
 	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							  10 * RESERVE));
+							  5 * RESERVE));
 	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							   10 * RESERVE + 1));
+							   5 * RESERVE + 1));
 }
 
 static struct kunit_case memcg_exit_cases[] = {
