@@ -101,9 +101,10 @@ static bool dumps_core(struct task_struct *p)
  * The caller holds the mmap_lock.
  *
  * Each thread holds a reference to its mm. If another process has ever used the
- * memory, it does so until the victim's threads hold all references; as they are
- * dying, nobody will any more. All processes are not searched for who holds the
- * others: that would be work for every kill of a process that shares its memory.
+ * memory, it is taken to do so until the victim's threads hold all references;
+ * as they are dying, nobody will any more. All processes are not searched for
+ * who holds the others: that would be work for every kill of a process that
+ * shares its memory.
  */
 static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 {
