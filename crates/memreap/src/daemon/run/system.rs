@@ -237,7 +237,7 @@ impl System {
         victim: Choice,
         kill: fn(&Reapers, Victim) -> Result<Slot, PidFd>,
     ) -> Result<Option<Slot>, i32> {
-        let Choice { pid, pidfd, bytes, vm_size, .. } = victim;
+        let Choice { pid, pidfd, cgroup, bytes, vm_size, .. } = victim;
         self.chooser.note_kill(pid);
         match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
             Ok(slot) => Ok(Some(slot)),
@@ -245,14 +245,15 @@ impl System {
             Err(pidfd) => {
                 let sent = pidfd.send_signal(Signal::KILL);
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
+                self.boost(&pidfd, &cgroup);
                 Ok(None)
             }
         }
     }
 
-    /// Has a victim run before others. Opens files, and so may wait for memory: after all signals have been sent.
-    fn boost(&self, slot: &Slot, cgroup: &CgroupPath) {
-        slot.with_pidfd(|pidfd| boost::boost(&self.scan, self.cgroups.as_ref(), pidfd, cgroup));
+    /// Has a victim run before others. Opens files, and so may wait for memory: after its cgroup was killed, if it is.
+    fn boost(&self, victim: &PidFd, cgroup: &CgroupPath) {
+        boost::boost(&self.scan, self.cgroups.as_ref(), victim, cgroup);
     }
 }
 
@@ -447,7 +448,7 @@ impl World for System {
                 killed.record.exact = false;
             }
             if let Some(slot) = &killed.slot {
-                self.boost(slot, &killed.record.cgroup);
+                slot.with_pidfd(|pidfd| self.boost(pidfd, &killed.record.cgroup));
             }
         }
         if let Some(entry) = self.killed.get_mut(memory) {
@@ -456,7 +457,7 @@ impl World for System {
     }
 
     fn kill_another(&mut self, memory: usize) -> Option<u64> {
-        let killed = self.killed.get_mut(memory)?.as_mut()?;
+        let killed = self.killed.get(memory)?.as_ref()?;
         // Processes outside of all cgroups do not belong together.
         if self.dry_run || killed.refused_errno.is_some() || killed.record.cgroup.is_empty() {
             return None;
@@ -465,9 +466,9 @@ impl World for System {
         let (cgroup, first) = (&killed.record.cgroup, killed.record.pid);
         let next = || self.chooser.another(cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
-        let (cgroup, bytes) = (victim.cgroup.clone(), victim.bytes);
+        let bytes = victim.bytes;
         if let Some(slot) = self.kill_process(victim, Reapers::kill_additional).ok()? {
-            self.boost(&slot, &cgroup);
+            slot.with_pidfd(|pidfd| self.boost(pidfd, cgroup));
         }
         let record = &mut self.killed[memory].as_mut()?.record;
         record.processes += 1;
