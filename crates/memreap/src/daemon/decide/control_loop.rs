@@ -181,12 +181,12 @@ impl<V> ControlLoop<V> {
         self.memories[0].governor.danger()
     }
 
-    /// Whether there is time for what may wait for memory: no kill is imminent, and the last one was not just now.
+    /// Whether there is time for what may wait for memory: no kill is imminent for the first one, as at a limit it can be
+    /// for ever, and none was just now for any.
     pub fn may_wait(&self, now: Duration) -> bool {
         let is_long_ago = |at: Duration| now.saturating_sub(at) >= SAME_SHORTAGE_WINDOW;
-        self.memories.iter().all(|memory| {
-            memory.governor.danger() != Danger::Imminent && memory.killed.is_none_or(is_long_ago)
-        })
+        self.danger() != Danger::Imminent
+            && self.memories.iter().all(|memory| memory.killed.is_none_or(is_long_ago))
     }
 
     /// The kernel has reported pressure.

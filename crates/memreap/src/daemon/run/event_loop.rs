@@ -106,6 +106,7 @@ impl Daemon {
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
             }
+            // A rest may begin a moment before the last kill counts as long ago, and has no end.
             let may_wait = next == Next::Rest || self.control_loop.may_wait(self.system.now());
             if may_wait {
                 self.system.notifier.write_history();
