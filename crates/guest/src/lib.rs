@@ -61,8 +61,9 @@ fn run_scenario(args: &[String]) -> ExitCode {
     };
     let done = scenario::find(name).and_then(|s| {
         let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-        out.report_only(s.metrics(rest, cpus)?);
-        s.run(rest, &mut out)
+        out.expect(s.metrics(rest, cpus)?);
+        s.run(rest, &mut out)?;
+        out.check_complete()
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

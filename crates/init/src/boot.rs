@@ -50,8 +50,21 @@ pub fn run() -> ! {
         out.note(&format!("guest: {e:#}"));
         status = status.max(1);
     }
+    match tainted() {
+        Ok(why) => out.tainted(why),
+        Err(e) => {
+            out.note(&format!("guest: {e:#}"));
+            status = status.max(1);
+        }
+    }
     out.exit(status);
     power_off();
+}
+
+/// Returns why the kernel is tainted: with the parameter `quiet`, say, its warnings are not on the console.
+fn tainted() -> Result<u64> {
+    const TAINTED: &str = "/proc/sys/kernel/tainted";
+    fs::read_to_string(TAINTED).context(TAINTED)?.trim_end().parse().context(TAINTED)
 }
 
 /// Reads the job and does it; returns the exit status for the lab.
@@ -70,10 +83,8 @@ fn work(out: &mut Reporter) -> Result<i32> {
 
 fn hello(out: &mut Reporter) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
-    let memory = rustix::system::sysinfo();
-    let mem_kib = memory.totalram * u64::from(memory.mem_unit) / 1024;
     let cpus = u32::try_from(thread::available_parallelism()?.get())?;
-    out.hello(release.trim_end(), cpus, mem_kib);
+    out.hello(release.trim_end(), cpus);
     Ok(())
 }
 

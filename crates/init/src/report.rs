@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::{thread, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use protocol::line;
 use protocol::results::{Message, PORT, Sample, Series};
@@ -30,7 +30,7 @@ impl From<Reporter> for std::process::Stdio {
 /// that share the port (PID 1, the scenario, what it forks) cannot mix their lines.
 pub struct Reporter {
     port: File,
-    /// The metrics that may be reported.
+    /// The metrics that are still to be reported.
     metrics: Vec<String>,
 }
 
@@ -70,31 +70,41 @@ impl Reporter {
         Ok(Self { port: self.port.try_clone()?, metrics: self.metrics.clone() })
     }
 
-    /// Sends the first line: the kernel's release, the number of CPUs, and the memory in KiB.
-    pub fn hello(&mut self, release: &str, cpus: u32, mem_kib: u64) {
-        self.send(&Message::Hello { release: release.to_owned(), cpus, mem_kib });
+    /// Sends the first line: the kernel's release, and the number of CPUs.
+    pub fn hello(&mut self, release: &str, cpus: u32) {
+        self.send(&Message::Hello { release: release.to_owned(), cpus });
     }
 
-    /// Sets the metrics that may be reported.
-    pub fn report_only(&mut self, metrics: Vec<String>) {
+    /// Sets the metrics that are to be reported, each once.
+    pub fn expect(&mut self, metrics: Vec<String>) {
         self.metrics = metrics;
     }
 
     /// Sends the value of one metric for this boot. `metric` begins with its case, for example
-    /// `100-vmas/mrelease-90`. For a value that is no finite number a note is sent instead, so the host finds
-    /// the metric missing instead of wrong.
+    /// `100-vmas/mrelease-90`. For a value that is no finite number a note is sent instead, so that the metric
+    /// is missing ([`Reporter::check_complete`]) instead of wrong.
     ///
     /// # Panics
-    /// When the metric may not be reported ([`Reporter::report_only`]): expectations of it would be rejected
-    /// as misspelled.
+    /// When the metric is not expected, or not again: expectations of it would be rejected as misspelled.
     pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
-        assert!(self.metrics.iter().any(|m| m == metric), "{metric} is not one of the scenario's metrics");
+        let expected = self.metrics.iter().position(|m| m == metric);
+        let index = expected.unwrap_or_else(|| panic!("{metric} is not one of the scenario's metrics"));
         if value.is_finite() {
+            self.metrics.swap_remove(index);
             let (metric, unit) = (metric.to_owned(), unit.to_owned());
             self.send(&Message::Sample(Sample { metric, unit, better, value }));
         } else {
             self.note(&format!("{metric}: not a finite number ({value}), not reported"));
         }
+    }
+
+    /// Checks that all expected metrics have been reported: one that is missing in every boot would not be missed.
+    ///
+    /// # Errors
+    /// Names those that have not.
+    pub fn check_complete(&self) -> Result<()> {
+        ensure!(self.metrics.is_empty(), "not reported: {}", self.metrics.join(", "));
+        Ok(())
     }
 
     /// Sends how something developed in this boot: times in milliseconds and values. Up to a thousand points
@@ -121,6 +131,11 @@ impl Reporter {
     /// Sends a piece of a command's standard error.
     pub fn err(&mut self, text: &str) {
         self.send(&Message::Err(text.to_owned()));
+    }
+
+    /// Sends why the kernel is tainted.
+    pub fn tainted(&mut self, why: u64) {
+        self.send(&Message::Tainted(why));
     }
 
     /// Sends the last line: the job's exit status.
@@ -156,9 +171,23 @@ mod tests {
     #[test]
     #[should_panic(expected = "a/c is not one of the scenario's metrics")]
     fn only_expected_metrics_are_reported() {
-        let port = File::options().write(true).open("/dev/null").unwrap();
-        let mut out = Reporter { port, metrics: vec!["a/b".to_owned()] };
+        let mut out = expecting(&["a/b"]);
         out.sample("a/b", "ms", Better::Lower, 1.0);
         out.sample("a/c", "ms", Better::Lower, 1.0);
+    }
+
+    #[test]
+    fn a_metric_that_is_not_reported_is_missed() {
+        let mut out = expecting(&["a/b", "a/c"]);
+        out.sample("a/b", "ms", Better::Lower, 1.0);
+        out.sample("a/c", "ms", Better::Lower, f64::NAN);
+        assert_eq!(out.check_complete().unwrap_err().to_string(), "not reported: a/c");
+        out.sample("a/c", "ms", Better::Lower, 2.0);
+        assert!(out.check_complete().is_ok());
+    }
+
+    fn expecting(metrics: &[&str]) -> Reporter {
+        let port = File::options().write(true).open("/dev/null").unwrap();
+        Reporter { port, metrics: metrics.iter().map(|&m| m.to_owned()).collect() }
     }
 }

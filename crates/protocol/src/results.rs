@@ -39,8 +39,6 @@ pub enum Message {
         release: String,
         /// The number of CPUs that are online.
         cpus: u32,
-        /// The guest's MemTotal, in KiB.
-        mem_kib: u64,
     },
     /// The value of a metric in this boot.
     Sample(Sample),
@@ -54,6 +52,8 @@ pub enum Message {
     Out(String),
     /// A piece of a command's standard error.
     Err(String),
+    /// Why the kernel is tainted, as in /proc/sys/kernel/tainted, when the job is over.
+    Tainted(u64),
     /// The last message: the exit status of the job.
     Exit(i32),
 }
@@ -90,10 +90,7 @@ mod tests {
     fn messages_are_read_as_they_were_written() {
         let sample = Sample { metric: "a/b".into(), unit: "ms".into(), better: Better::Lower, value: 0.1 };
         for (message, text) in [
-            (
-                Message::Hello { release: "6.12".into(), cpus: 2, mem_kib: 1 },
-                r#"{"hello":{"release":"6.12","cpus":2,"mem_kib":1}}"#,
-            ),
+            (Message::Hello { release: "6.12".into(), cpus: 2 }, r#"{"hello":{"release":"6.12","cpus":2}}"#),
             (
                 Message::Sample(sample),
                 r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":0.1}}"#,

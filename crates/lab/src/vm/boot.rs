@@ -139,11 +139,12 @@ pub fn boot_with(
     let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {name}", arm.name)));
     let mut run = Run {
         output: Output::follow(&logs, &job.allow)?,
-        decoder: Decoder::default(),
+        decoder: Decoder::new(job.cpus),
         samples: Vec::new(),
         series: Vec::new(),
         notes: Vec::new(),
         release: None,
+        tainted: 0,
         progress: None,
     };
     let (began, watch) = (Instant::now(), stolen::Watch::start());
@@ -303,6 +304,7 @@ struct Run {
     series: Vec<Series>,
     notes: Vec<String>,
     release: Option<String>,
+    tainted: u64,
     /// The guest's last progress message.
     progress: Option<String>,
 }
@@ -322,6 +324,7 @@ impl Run {
                         self.progress = Some(line.to_owned());
                     }
                 }
+                Message::Tainted(why) => self.tainted = why,
                 Message::Exit(_) => {}
             }
         }
@@ -340,6 +343,8 @@ impl Run {
             Outcome::Panic { line: line.to_owned() }
         } else if let Some((kind, line)) = self.output.watch.splat() {
             Outcome::Splat { kind, line: line.to_owned() }
+        } else if let Some(line) = self.output.watch.unseen(self.tainted) {
+            Outcome::Splat { kind: "taint", line }
         } else if let Some(line) = self.decoder.garbage() {
             Outcome::Garbage { line: line.to_owned() }
         } else if matches!(end, End::TimeOut) {
@@ -461,11 +466,12 @@ mod tests {
         fs::write(&logs.channel, channel).unwrap();
         let mut run = Run {
             output: Output::follow(&logs, &[]).unwrap(),
-            decoder: Decoder::default(),
+            decoder: Decoder::new(2),
             samples: Vec::new(),
             series: Vec::new(),
             notes: Vec::new(),
             release: None,
+            tainted: 0,
             progress: None,
         };
         run.read(&mut |_| {}).unwrap();
@@ -483,6 +489,9 @@ mod tests {
         assert!(matches!(judge(&both, bad, End::TimeOut), Outcome::Panic { .. }));
         assert!(matches!(judge(WARN, bad, End::TimeOut), Outcome::Splat { kind: "WARN", .. }));
         assert!(matches!(judge(WARN, good, End::Guest), Outcome::Splat { .. }));
+        let warned = "{\"tainted\":512}\n{\"exit\":0}\n";
+        assert!(matches!(judge("", warned, End::Guest), Outcome::Splat { kind: "taint", .. }));
+        assert_eq!(judge("", "{\"tainted\":4096}\n{\"exit\":0}\n", End::Guest), Outcome::Exit(0));
         assert!(matches!(judge("", bad, End::TimeOut), Outcome::Garbage { .. }));
         assert!(matches!(judge("", "{\"ex", End::Guest), Outcome::Garbage { .. }));
         assert!(matches!(judge("", "{\"ex", End::TimeOut), Outcome::Hang { .. }));

@@ -15,6 +15,8 @@ use protocol::results::Message;
 /// Splits the stream into messages and checks their order.
 #[derive(Debug, Default)]
 pub struct Decoder {
+    /// What the guest has been given.
+    cpus: u32,
     lines: Lines,
     began: bool,
     exit: Option<i32>,
@@ -22,6 +24,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Begins the stream of a guest with so many CPUs.
+    pub fn new(cpus: u32) -> Self {
+        Self { cpus, ..Self::default() }
+    }
+
     /// Takes the next bytes of the stream and returns the messages that are now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Message> {
         let lines = self.lines.feed(bytes);
@@ -55,6 +62,9 @@ impl Decoder {
         };
         let is_hello = matches!(message, Message::Hello { .. });
         match (&message, self.began, self.exit) {
+            (Message::Hello { cpus, .. }, ..) if *cpus != self.cpus => {
+                self.reject(line, &format!("is from a guest that has been given {} CPUs", self.cpus));
+            }
             (_, _, Some(_)) => self.reject(line, "comes after the exit line"),
             (_, true, _) if is_hello => self.reject(line, "is a second hello"),
             // A guest that fails before it can send `hello` may send notes and exit.
@@ -155,10 +165,10 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
 
-    const HELLO: &str = "{\"hello\":{\"release\":\"6.12\",\"cpus\":2,\"mem_kib\":1}}\n";
+    const HELLO: &str = "{\"hello\":{\"release\":\"6.12\",\"cpus\":2}}\n";
 
     fn decode(text: &str) -> (Vec<Message>, Decoder) {
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::new(2);
         let messages = decoder.feed(text.as_bytes());
         (messages, decoder)
     }
@@ -171,7 +181,7 @@ mod tests {
         );
         let (whole, _) = decode(&text);
         assert_eq!(whole.len(), 3);
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::new(2);
         let pieces: Vec<_> = text.as_bytes().chunks(7).flat_map(|c| decoder.feed(c)).collect();
         decoder.finish();
         assert_eq!((pieces, decoder.exit(), decoder.garbage()), (whole, Some(3), None));
@@ -185,12 +195,13 @@ mod tests {
             ("{\"exit\": \"zero\"}\n".into(), "invalid type"),
             ("{\"unheard\":1}\n".into(), "unknown variant"),
             (format!("{HELLO}{HELLO}"), "second hello"),
+            (HELLO.replace('2', "1"), "has been given 2 CPUs"),
             (format!("{HELLO}{{\"exit\":0}}\n{{\"note\":\"x\"}}\n"), "after the exit"),
             (
                 "{\"sample\":{\"metric\":\"a\",\"unit\":\"\",\"better\":\"lower\",\"value\":null}}\n".into(),
                 "invalid type: null",
             ),
-        ] as [(String, &str); 7]
+        ] as [(String, &str); 8]
         {
             let (_, decoder) = decode(&text);
             let garbage = decoder.garbage().unwrap_or_default().to_owned();

@@ -88,6 +88,9 @@ static KNOWN_RACE_TITLES: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|
     KNOWN_RACES.iter().filter_map(|(functions, needed)| Some((title(functions)?, *needed))).collect()
 });
 
+/// The bits of /proc/sys/kernel/tainted that a message of the denylist sets.
+const TAINTS: &[(u32, &str)] = &[(5, "bad page"), (7, "oops"), (9, "warning"), (14, "soft lockup")];
+
 /// What follows the stacks of a report of KCSAN.
 const RACE_STACKS_END: &str = "Reported by Kernel Concurrency Sanitizer";
 
@@ -151,6 +154,13 @@ impl ConsoleWatch {
     /// Returns the first denylisted line that is not allowed, with its kind.
     pub fn splat(&self) -> Option<(&'static str, &str)> {
         self.splat.as_ref().map(|(kind, line)| (*kind, line.as_str()))
+    }
+
+    /// Returns what the kernel says about itself by `tainted`, as in /proc/sys/kernel/tainted, and has not been seen
+    /// on the console: parameters and programs can keep messages from it. Not when the job expects messages.
+    pub fn unseen(&self, tainted: u64) -> Option<String> {
+        let (bit, what) = TAINTS.iter().find(|(bit, _)| tainted >> bit & 1 != 0)?;
+        self.allow.is_empty().then(|| format!("tainted by a {what} (bit {bit}) that is not on the console"))
     }
 
     /// Returns the last line that was not empty. It shows the progress of a guest that reports none.

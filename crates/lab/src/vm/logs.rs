@@ -97,13 +97,15 @@ impl Output {
         })
     }
 
-    /// Passes new data of the console to the watch and returns new data of the channel.
+    /// Passes new data of the console to the watch and returns new data of the channel. What the kernel has printed
+    /// before a message on the channel has been seen with it.
     ///
     /// # Errors
     /// When a log cannot be read.
     pub(crate) fn read(&mut self) -> Result<Vec<u8>> {
+        let messages = self.channel.read()?;
         self.watch.feed(&self.console.read()?);
-        self.channel.read()
+        Ok(messages)
     }
 }
 
