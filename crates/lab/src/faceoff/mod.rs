@@ -449,8 +449,6 @@ impl RunLog {
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             let file = File::options().append(true).open(path).with_context(cannot)?;
             file.set_len(whole as u64).with_context(cannot)?;
-            // Runs that failed are repeated.
-            let runs = runs.into_iter().filter(|run| run.failure.is_none()).collect();
             // There may be kernels now that were not needed before.
             let kernels = header.meta.kernels.into_iter().chain(meta.kernels).collect();
             return Ok(Self { file, meta: Meta { kernels, ..header.meta }, runs });
@@ -547,12 +545,13 @@ mod tests {
         drop(run_log);
 
         let mut run_log = RunLog::open(&path, meta("1"), true).unwrap();
-        assert_eq!(run_log.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a"]);
+        // One that failed stays on record.
+        assert_eq!(run_log.runs.iter().map(|r| r.contestant.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         run_log.add(run("b", "hog", 0, 2.0, None)).unwrap();
         drop(run_log);
         let kernels = BTreeMap::from([("memreap".to_owned(), "6.12.1".to_owned())]);
         let run_log = RunLog::open(&path, Meta { kernels, ..meta("1") }, true).unwrap();
-        assert_eq!((run_log.runs.len(), run_log.meta.kernels.len()), (2, 1));
+        assert_eq!((run_log.runs.len(), run_log.meta.kernels.len()), (3, 1));
         assert!(RunLog::open(&path, meta("2"), true).err().unwrap().to_string().contains("start again"));
         assert!(RunLog::open(&path, meta("2"), false).unwrap().runs.is_empty());
         assert!(path.with_extension("jsonl.previous").exists());
