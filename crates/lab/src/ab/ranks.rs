@@ -89,27 +89,6 @@ pub fn holm(p_values: &[f64], alpha: f64) -> Vec<bool> {
     rejected
 }
 
-/// Returns an interval that has the median of what these values are drawn from with at least 95 %, whatever the
-/// distribution: two order statistics. `None` with fewer than six values, which cannot tell.
-#[must_use]
-pub fn median_interval(values: &[f64]) -> Option<[f64; 2]> {
-    let n = values.len();
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    // The binomial probability that at most `k` values are below the median.
-    let (mut term, mut below) = (0.5_f64.powi(i32::try_from(n).ok()?), 0.0);
-    let mut found = None;
-    for k in 0..n / 2 {
-        below += term;
-        if 2.0 * below > 0.05 {
-            break;
-        }
-        found = Some([sorted[k], sorted[n - 1 - k]]);
-        term *= (n - k) as f64 / (k + 1) as f64;
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,14 +159,5 @@ mod tests {
         assert_eq!(holm(&[0.04, 0.01, 0.02], 0.05), [true, true, true]);
         assert_eq!(holm(&[0.9, 0.0], 0.05), [false, true]);
         assert_eq!(holm(&[], 0.05), [false; 0]);
-    }
-
-    #[test]
-    fn the_interval_covers_the_median() {
-        let values = |n: u8| (1..=n).map(f64::from).collect::<Vec<_>>();
-        assert_eq!(median_interval(&values(5)), None);
-        // From tables of the sign test.
-        assert_eq!(median_interval(&values(6)), Some([1.0, 6.0]));
-        assert_eq!(median_interval(&values(20)), Some([6.0, 15.0]));
     }
 }

@@ -66,7 +66,7 @@ fn section(title: &str, about: &str, content: &Table<'_>) -> String {
 fn comparison(summary: &Summary) -> String {
     let overall = section(
         "Against each of the others",
-        "Over all loads: the median of the ratios of medians, above 1 ours is better, and its 95 % interval. better and \
+        "Over all loads: the median of the ratios of medians, above 1 ours is better. better and \
          worse by the exact stratified rank-sum test, two-sided, at 5 % for all rows together, if the median differs by 10 % or \
          more. Stalls below 10 ms, recoveries below 50 ms and logins below 100 ms are not distinguished. Those with early \
          reclaim are compared with each other.",

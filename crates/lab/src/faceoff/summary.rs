@@ -11,7 +11,7 @@ use protocol::faceoff::{Idle, Outcome, Who};
 use super::cell::{Cell, CellName};
 use super::contestant::Contestant;
 use super::record::Run;
-use crate::ab::ranks::{Stratum, holm, median_interval, p_smaller};
+use crate::ab::ranks::{Stratum, holm, p_smaller};
 use crate::ab::stats::median;
 use crate::ab::verdict::Verdict;
 use crate::stolen::is_disturbed;
@@ -224,8 +224,6 @@ pub struct Overall {
     pub cells: usize,
     /// The median over the cells of the ratios of medians: above 1, ours is better.
     pub ratio: f64,
-    /// Its 95 % interval; `None` with fewer than six cells.
-    pub interval: Option<[f64; 2]>,
     /// The smallest ratio.
     pub worst_ratio: f64,
     /// The cell with the smallest ratio.
@@ -381,7 +379,6 @@ impl Summary {
                     metric: metric.name.to_owned(),
                     cells: values.len(),
                     ratio: median(&values),
-                    interval: median_interval(&values),
                     worst_ratio,
                     worst_cell,
                     p: (2.0 * better.min(worse)).min(1.0),
@@ -579,7 +576,7 @@ pub(super) mod tests {
         let recovered = late.comparison.iter().find(|c| c.metric == "recovered_ms").unwrap();
         assert_eq!(recovered.ratio, 100.0, "the limit of the load is 90 s");
         let peer = compared.overall.iter().find(|o| o.peer == "peer").unwrap();
-        assert_eq!((peer.cells, peer.ratio, peer.interval), (2, 3.0, None));
+        assert_eq!((peer.cells, peer.ratio), (2, 3.0));
         assert_eq!((peer.worst_ratio, peer.worst_cell.0.as_str()), (3.0, "hog"));
     }
 

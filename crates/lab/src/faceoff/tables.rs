@@ -4,7 +4,7 @@
 use super::cell::CellName;
 use super::summary::{Entry, Spread, Summary};
 use crate::ab::verdict::Verdict;
-use crate::format::{interval, number, p_value, ratio};
+use crate::format::{number, p_value, ratio};
 
 /// A table. The first columns are text, the others are right-aligned.
 pub(super) struct Table<'a> {
@@ -183,13 +183,12 @@ pub(super) fn overall(summary: &Summary) -> Table<'_> {
             Cell::new(title(&row.peer)),
             Cell::new(row.cells.to_string()),
             Cell::new(ratio(row.ratio)),
-            Cell::new(row.interval.map_or_else(|| "-".to_owned(), interval)),
             Cell::new(format!("{} ({})", ratio(row.worst_ratio), row.worst_cell)),
             Cell::new(p_value(row.p)),
             Cell::alarm_if(row.verdict == Verdict::Worse, row.verdict.to_string()),
         ]
     });
-    let head = vec!["ours", "metric", "other", "loads", "ratio", "95 %", "worst", "p", "verdict"];
+    let head = vec!["ours", "metric", "other", "loads", "ratio", "worst", "p", "verdict"];
     Table { rows: rows.collect(), head, text_columns: 3 }
 }
 
