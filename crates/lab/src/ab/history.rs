@@ -3,8 +3,8 @@
 //!
 //! Comparisons with the same base kernel are one series. What is compared between its entries is the ratio to the
 //! base, which was booted beside each of them: hosts and days may differ. An entry is a change when its 95 % interval
-//! and that of the last change before it (at first, of the first entry) are apart. So a drift in steps that are too
-//! small to be seen one by one is found, too.
+//! and that of the last change before it (at first, of the first entry) are apart, and its ratio differs by the smallest
+//! effect that the comparison claims. So a drift in steps that are too small to be seen one by one is found, too.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -53,6 +53,9 @@ pub struct Entry {
     pub ci95: Option<[f64; 2]>,
     /// The ratio to the last change before; `None` if it is no change.
     pub change: Option<f64>,
+    /// A smaller change is not claimed, as a fraction.
+    #[serde(skip)]
+    min_effect: f64,
 }
 
 /// Appends a comparison.
@@ -100,7 +103,7 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
                 });
                 all.len() - 1
             });
-            all[index].entries.push(entry(found, &results.meta.date, &changed));
+            all[index].entries.push(entry(found, results, &changed));
         }
     }
     for series in &mut all {
@@ -109,14 +112,15 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
     all
 }
 
-fn entry(metric: &Metric, date: &str, kernel: &str) -> Entry {
+fn entry(metric: &Metric, results: &Results, kernel: &str) -> Entry {
     Entry {
-        date: date.to_owned(),
+        date: results.meta.date.clone(),
         kernel: kernel.to_owned(),
         median: metric.changed_median(),
         ratio: metric.ratio,
         ci95: metric.ci95,
         change: None,
+        min_effect: results.meta.min_effect.unwrap_or(0.0),
     }
 }
 
@@ -136,12 +140,13 @@ fn mark_changes(entries: &mut [Entry]) {
     let mut last: Option<(f64, [f64; 2])> = None;
     for entry in entries {
         let Some(here @ [low, high]) = entry.ci95 else { continue };
-        match last {
-            Some((before, [last_low, last_high])) if high < last_low || low > last_high => {
-                entry.change = Some(entry.ratio / before);
+        if let Some((before, [last_low, last_high])) = last {
+            let change = entry.ratio / before;
+            let apart = high < last_low || low > last_high;
+            if !apart || change.max(1.0 / change) < 1.0 + entry.min_effect {
+                continue;
             }
-            Some(_) => continue,
-            None => {}
+            entry.change = Some(change);
         }
         last = Some((entry.ratio, here));
     }
@@ -225,6 +230,9 @@ mod tests {
         // Small steps add up, and too few pairs say nothing.
         let found = changes(&[near(1.0), near(0.98), (0.5, None), near(0.97), near(0.95)]);
         assert_eq!(found, [None, None, None, None, Some(0.95)]);
+        // Under icount, intervals are apart by nothing that matters.
+        let exact = |ratio: f64| (ratio, Some([ratio - 1e-5, ratio + 1e-5]));
+        assert_eq!(changes(&[exact(1.0), exact(0.999), exact(0.9)]), [None, None, Some(0.9)]);
     }
 
     #[test]
