@@ -455,7 +455,11 @@ impl Row {
             .filter(|&(case, &status)| status == Status::Fail && before(case) != Some(Status::Fail))
             .map(|(case, _)| case.clone())
             .collect();
-        let failed_before = stock.as_ref().is_some_and(|s| s.status == Status::Fail);
+        // Without cases, it must fail for the same reason.
+        let failed_before = stock.as_ref().is_some_and(|s| {
+            s.status == Status::Fail
+                && (!s.cases.is_empty() || !memreap.cases.is_empty() || s.why == memreap.why)
+        });
         if memreap.status == Status::Fail && new_failures.is_empty() && !failed_before {
             new_failures.push(memreap.why.clone().unwrap_or_else(|| "failed".into()));
         }
