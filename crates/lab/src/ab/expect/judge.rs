@@ -179,13 +179,13 @@ impl<'a> Scope<'a> {
         if found.is_empty() {
             return vec![self.missing(results, wanted(&known.metric), &known.metric)];
         }
+        // Nothing is promised.
+        if known.at_least == 0.0 {
+            return Vec::new();
+        }
         let checked = found.into_iter().map(|m| {
-            let (floor, met) = match known.at_least {
-                0.0 => (String::new(), Some(true)),
-                least => at_least(m, least, kind),
-            };
-            let separator = if floor.is_empty() { "" } else { ", " };
-            let expected = wanted(&place(m)) + separator + &floor;
+            let (floor, met) = at_least(m, known.at_least, kind);
+            let expected = wanted(&place(m)) + ", " + &floor;
             match met {
                 Some(met) => Checked { expected, measured: judged(m, kind), state: State::of(met) },
                 None => needs_pairs(expected),
