@@ -22,7 +22,7 @@ use crate::kernel::{Kernel, Tree, Variant};
 
 /// Part of every key. Increment it when the way kernels are built changes.
 const RECIPE_VERSION: &str = "2";
-/// How many builds of each variant stay in the cache.
+/// How many builds of each variant stay in the cache, and all that were used within [`ABANDONED_AFTER`].
 const MAX_CACHED_BUILDS: usize = 6;
 /// Unfinished work of this age belongs to a run that was killed: no build takes a day.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -274,7 +274,10 @@ fn prune(ctx: &Context, variant: Variant) {
         .collect();
     builds.sort();
     for (_, build) in builds.iter().rev().skip(MAX_CACHED_BUILDS) {
-        let _ = host::remove_any(build);
+        // A comparison may still boot one that was used lately.
+        if is_old(&build.join(MARKER_FILE)) {
+            let _ = host::remove_any(build);
+        }
     }
     for tree in trees {
         let is_work = |f: &PathBuf| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("work-"));
@@ -289,9 +292,9 @@ fn prune(ctx: &Context, variant: Variant) {
     }
 }
 
-/// Whether no running lab can be working in the folder.
-fn is_old(folder: &Path) -> bool {
-    let age = folder.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
+/// Whether no running lab can be using what is at the path.
+fn is_old(path: &Path) -> bool {
+    let age = path.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
     age.is_some_and(|age| age > ABANDONED_AFTER)
 }
 
