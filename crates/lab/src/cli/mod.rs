@@ -276,6 +276,8 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
             });
         }
     }
+    // A relative path is of the current folder, not of the checkout.
+    let fragment = args.config.map(std::path::absolute).transpose()?;
     let mut sources: Vec<String> = Vec::new();
     let mut arms = Vec::new();
     for spec in specs {
@@ -284,7 +286,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
             ArmSpec::Built(Tree::Memreap) => &args.cmdline_memreap,
             _ => "",
         };
-        let (arm, source) = arm(ctx, spec, variant, cmdline, args.config.as_deref())?;
+        let (arm, source) = arm(ctx, spec, variant, cmdline, fragment.as_deref())?;
         sources.extend(source);
         arms.push(arm);
     }

@@ -7,8 +7,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
+use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::debian;
@@ -97,6 +98,12 @@ pub fn make(ctx: &Context, source: &RootSource) -> Result<RootDisk> {
     key.add(RECIPE_VERSION);
     match source {
         RootSource::Debian(packages) => {
+            ensure!(
+                ctx.arch == Arch::of_host(),
+                "--root debian is made for {}, not for {}: give --root a folder or an image",
+                Arch::of_host(),
+                ctx.arch
+            );
             key.add(SUITE);
             packages.iter().for_each(|package| key.add(package));
         }
