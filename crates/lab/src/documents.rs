@@ -222,8 +222,16 @@ fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) ->
         for column in &table.column {
             let cell = cell(column, file_name(table, row)?, row, repo, files)?;
             // Not every scenario runs everywhere.
-            cells.push(cell.unwrap_or_else(|| "not measured".to_owned()));
+            cells.push(cell);
         }
+        ensure!(
+            cells.iter().any(Option::is_some),
+            "{RESULTS_FOLDER}: no column has {} of {}",
+            row.metric,
+            row.scenario
+        );
+        let cells: Vec<_> =
+            cells.into_iter().map(|c| c.unwrap_or_else(|| "not measured".to_owned())).collect();
         let _ = writeln!(text, "| {} | {} |", row.label, cells.join(" | "));
     }
     Ok(text)
@@ -401,7 +409,8 @@ mod tests {
     #[test]
     fn columns_are_files_of_the_same_name() {
         let columns = "column = [{ label = \"here\" }, { label = \"there\", folder = \"b\" }]\n[[table.row]]";
-        let dir = checkout(&TABLES.replacen("[[table.row]]", columns, 1), EMPTY);
+        let tables = TABLES.replacen("[[table.row]]", columns, 1);
+        let dir = checkout(&tables, EMPTY);
         let folder = dir.path().join(RESULTS_FOLDER).join("b");
         fs::create_dir(&folder).unwrap();
         let mut there = fixture::results();
@@ -415,6 +424,13 @@ mod tests {
             | locks | 140x (96.5 - 310) | **0.50x** |\n\
             | time | 1.03x (0.99 - 1.07) | **0.50x** |\n";
         assert!(found[0].text.contains(table), "{}", found[0].text);
+        fs::write(
+            dir.path().join(RESULTS_FOLDER).join("tables.toml"),
+            tables.replace("mrelease-90", "mrelease-91"),
+        )
+        .unwrap();
+        let unknown = format!("{:#}", outdated(dir.path()).unwrap_err());
+        assert!(unknown.contains("no column has 100-vmas/mrelease-91 of reap"), "{unknown}");
     }
 
     #[test]
