@@ -278,13 +278,11 @@ static u64 pause_needed(struct reap_pace *pace)
 	return div_u64(took * (100 - pace->percent), pace->percent);
 }
 
-/**
- * memreap_reap_pause - sleep if the time slice is over and others want the CPU
- * @pace: of the calling reaper
- *
- * Return: the number of pauses: 1 or 0.
+/*
+ * Sleeps if the time slice is over and others want the CPU. Returns the number
+ * of pauses: 1 or 0.
  */
-unsigned int memreap_reap_pause(struct reap_pace *pace)
+static unsigned int reap_pause(struct reap_pace *pace)
 {
 	u64 ns = min(pause_needed(pace), REAP_MAX_PAUSE_NS);
 	unsigned long us = div_u64(ns, NSEC_PER_USEC);
@@ -308,7 +306,7 @@ static bool give_way(struct reaper *r)
 	r->locked = false;
 	r->moved = true;
 	r->stat.yields++;
-	r->stat.pauses += memreap_reap_pause(r->pace);
+	r->stat.pauses += reap_pause(r->pace);
 
 	if (r->may_sleep) {
 		r->locked = !mmap_read_lock_killable(r->mm);
@@ -322,6 +320,16 @@ static bool give_way(struct reaper *r)
 	}
 
 	return r->locked;
+}
+
+/*
+ * Does a task wait for the mmap_lock that should have it now? Only a reaper that
+ * waits for the lock itself lets it go: others might not get it back while that
+ * task cannot run, as one of the victim that has no CPU time.
+ */
+static bool lock_wanted(struct reaper *r)
+{
+	return r->may_sleep && mmap_lock_is_contended(r->mm);
 }
 
 /*
@@ -341,7 +349,7 @@ static bool reap_span(struct reaper *r, struct reap_span span)
 	while (next_piece(r, &span, &piece)) {
 		zap_piece(r, &piece);
 
-		if (!pause_needed(r->pace) && !mmap_lock_is_contended(r->mm))
+		if (!pause_needed(r->pace) && !lock_wanted(r))
 			continue;
 		end_gather(r);
 		if (!give_way(r))

@@ -6,11 +6,13 @@
  */
 #include <kunit/test.h>
 
+#include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
+#include <linux/sched.h>
 #include <linux/sizes.h>
 #include <linux/uaccess.h>
 
@@ -193,6 +195,43 @@ static void notifier_refuses(struct kunit *test)
 	space_end(space);
 }
 
+static int write_lock_until_stopped(void *mm)
+{
+	mmap_write_lock(mm);
+	while (!kthread_should_stop())
+		schedule_timeout_idle(1);
+	mmap_write_unlock(mm);
+
+	return 0;
+}
+
+/*
+ * A reaper that may not sleep does not give its lock to a task that would keep
+ * it out: one that cannot run.
+ */
+static void writer_waits(struct kunit *test)
+{
+	struct space *space = space_begin(test, SIZE, PMD_SIZE);
+	struct mm_struct *mm = space->mm;
+	struct task_struct *writer;
+	bool locked = true;
+
+	mmap_read_lock(mm);
+	writer = kthread_run(write_lock_until_stopped, mm, "writer");
+	if (!IS_ERR(writer)) {
+		while (!mmap_lock_is_contended(mm))
+			schedule_timeout_idle(1);
+		KUNIT_EXPECT_TRUE(test, memreap_reap_mm(mm, false, &locked,
+							NULL, NULL));
+	}
+	if (locked)
+		mmap_read_unlock(mm);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(writer));
+	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
+	kthread_stop(writer);
+	space_end(space);
+}
+
 /*
  * A terabyte of address space with a page here and there: what has no page
  * tables takes no time.
@@ -265,6 +304,7 @@ static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE_PARAM(claims_of_others, all_gen_params),
 	KUNIT_CASE(notifier_refuses),
 	KUNIT_CASE(sparse),
+	KUNIT_CASE(writer_waits),
 	{}
 };
 
