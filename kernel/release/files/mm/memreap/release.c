@@ -12,7 +12,8 @@
  * free_unref_folios() puts each page on a per-CPU list. Once that is full, it
  * passes pages on to the buddy lists one by one, under the zone lock. Most of
  * the pages of a large process arrive in the order in which the buddy lists
- * gave them away: here, contiguous ones return as blocks.
+ * gave them away: here, contiguous ones return as blocks, if the process was
+ * killed. What others free is soon used again by the same CPU, without a lock.
  */
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
@@ -330,23 +331,6 @@ static void prepare_run(struct page_runs *runs, const struct page_run *run)
 	add_run(runs, zone, start, end);
 }
 
-/* The page allocator counts no more freed pages than the latter. */
-#define PCP_SHARE_BATCHES	MIN(4, 1 << CONFIG_PCP_BATCH_SCALE_MAX)
-
-/*
- * Should this CPU's list get more pages? The next process finds there what a
- * small one leaves. What a large one leaves would only pass through, in several
- * steps, so this stops after as many pages as the shortest list holds, and
- * until pages are allocated again. A CPU that changes meanwhile does no harm.
- */
-static bool pcp_wants_pages(struct zone *zone)
-{
-	struct per_cpu_pages *pcp = raw_cpu_ptr(zone->per_cpu_pageset);
-
-	return READ_ONCE(pcp->free_count) <
-	       PCP_SHARE_BATCHES * READ_ONCE(pcp->batch);
-}
-
 /* Frees folios, those in runs at the latest when @runs are freed. */
 static void free_dead(struct folio **folios, unsigned int nr,
 		      struct page_runs *runs)
@@ -358,8 +342,7 @@ static void free_dead(struct folio **folios, unsigned int nr,
 	while (nr) {
 		unsigned int n = page_run_find(folios, nr, &run);
 
-		if (n >= RELEASE_MIN_RUN &&
-		    !pcp_wants_pages(folio_zone(folios[0]))) {
+		if (runs && n >= RELEASE_MIN_RUN) {
 			prepare_run(runs, &run);
 		} else {
 			for (unsigned int i = 0; i < n; i++)
@@ -377,10 +360,11 @@ static void free_dead(struct folio **folios, unsigned int nr,
  * memreap_release_pages - drop references that an mmu_gather collected
  * @pages: encoded pages as in free_pages_and_swap_cache(); overwritten
  * @nr: entries in @pages
+ * @killed: whether contiguous pages return as blocks
  *
  * Does what free_pages_and_swap_cache() does.
  */
-void memreap_release_pages(struct encoded_page **pages, int nr)
+void memreap_release_pages(struct encoded_page **pages, int nr, bool killed)
 {
 	struct page_runs runs;
 
@@ -399,7 +383,7 @@ void memreap_release_pages(struct encoded_page **pages, int nr)
 			n++;
 		nr_dead = put_pages(pages, n);
 		uncharge(dead, nr_dead);
-		free_dead(dead, nr_dead, &runs);
+		free_dead(dead, nr_dead, killed ? &runs : NULL);
 		pages += n;
 		nr -= n;
 	}

@@ -3,7 +3,11 @@
 #define _MM_MEMREAP_RELEASE_H
 
 #include <linux/jump_label.h>
+#include <linux/sched/coredump.h>
+#include <linux/sched/signal.h>
 #include <linux/types.h>
+
+#include <asm/tlb.h>
 
 struct encoded_page;
 struct mem_cgroup;
@@ -19,7 +23,21 @@ static inline bool memreap_release_enabled(void)
 	return static_branch_likely(&memreap_release_key);
 }
 
-void memreap_release_pages(struct encoded_page **pages, int nr);
+void memreap_release_pages(struct encoded_page **pages, int nr, bool killed);
+
+/*
+ * Is this the memory of a process that was killed, or is being reaped? If
+ * another task is the last one to drop the mm, it counts as not killed.
+ */
+static inline bool memreap_release_killed(const struct mmu_gather *tlb)
+{
+	/* Of the exiting task; no longer changed. */
+	const struct signal_struct *signal = current->signal;
+
+	return test_bit(MMF_UNSTABLE, &tlb->mm->flags) ||
+	       (tlb->fullmm && signal->flags & SIGNAL_GROUP_EXIT &&
+		signal->group_exit_code & 0x7f);
+}
 
 /* In mm/memcontrol.c and mm/page_alloc.c. */
 void mem_cgroup_uncharge_pages(struct mem_cgroup *memcg, unsigned int nr_pages,
@@ -34,8 +52,14 @@ static inline bool memreap_release_enabled(void)
 	return false;
 }
 
-static inline void memreap_release_pages(struct encoded_page **pages, int nr)
+static inline void memreap_release_pages(struct encoded_page **pages, int nr,
+					 bool killed)
 {
+}
+
+static inline bool memreap_release_killed(const struct mmu_gather *tlb)
+{
+	return false;
 }
 
 #endif /* CONFIG_MEMREAP_RELEASE */

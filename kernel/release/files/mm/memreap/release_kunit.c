@@ -244,7 +244,7 @@ static void release_test_all_come_back(struct kunit *test)
 			/* Not aligned, so that a run has several blocks. */
 			entries[i] = encode_page(chunks[c] +
 				place(c, (i + 1) % CHUNK_PAGES), 0);
-		memreap_release_pages(entries, CHUNK_PAGES);
+		memreap_release_pages(entries, CHUNK_PAGES, true);
 	}
 
 	/* Others allocate and free meanwhile. */
@@ -255,61 +255,47 @@ static void release_test_all_come_back(struct kunit *test)
 }
 
 /*
- * Of a large process, the per-CPU list gets few pages, whatever the limit is up
- * to which the page allocator counts what it frees.
+ * The per-CPU list gets the pages of a process that was not killed, and few of
+ * one that was.
  */
 static void release_test_list_share(struct kunit *test)
 {
-	unsigned int batch, order, nr, kept;
-	struct encoded_page **entries;
+	const bool killed = *(const bool *)test->param_value;
+	struct encoded_page **entries = alloc_entries(test);
+	struct page *pages = alloc_chunk(test);
 	struct per_cpu_pages *pcp;
-	struct page *pages;
 	int before, after;
 
-	pages = alloc_chunk(test);
-	batch = READ_ONCE(raw_cpu_ptr(page_zone(pages)->per_cpu_pageset)->batch);
 	for (unsigned int i = 0; i < CHUNK_PAGES; i++)
-		__free_page(pages + i);
-	nr = 16 * batch;
-	/* What it may get, and the rest of a pass. */
-	kept = 4 * batch + 128;
-	if (nr < kept + kept / 4)
-		kunit_skip(test, "too little memory per CPU");
-
-	order = order_base_2(nr);
-	entries = kunit_kcalloc(test, nr, sizeof(*entries), GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, entries);
-	pages = alloc_pages(GFP_HIGHUSER_MOVABLE, order);
-	KUNIT_ASSERT_NOT_NULL(test, pages);
-	split_page(pages, order);
-	for (unsigned int i = nr; i < BIT(order); i++)
-		__free_page(pages + i);
-	for (unsigned int i = 0; i < nr; i++)
 		entries[i] = encode_page(pages + i, 0);
 	drain_all_pages(NULL);
 
 	migrate_disable();
 	pcp = this_cpu_ptr(page_zone(pages)->per_cpu_pageset);
 	before = READ_ONCE(pcp->count);
-	memreap_release_pages(entries, nr);
+	memreap_release_pages(entries, CHUNK_PAGES, killed);
 	after = READ_ONCE(pcp->count);
 	migrate_enable();
-	KUNIT_EXPECT_LE(test, after - before, (int)kept);
+	/* Others allocate and free meanwhile. */
+	if (killed)
+		KUNIT_EXPECT_LE(test, after - before, CHUNK_PAGES / 4);
+	else
+		KUNIT_EXPECT_GE(test, after - before, CHUNK_PAGES * 3 / 4);
 }
+
+static const bool both[] = { false, true };
+
+static void killed_desc(const bool *killed, char *desc)
+{
+	strscpy(desc, *killed ? "killed" : "not killed", KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(killed, both, killed_desc);
 
 /* Pages that others use, or that must not be used again, interrupt a run. */
 static void release_test_kept(struct kunit *test)
 {
 	struct encoded_page **entries = alloc_entries(test);
-
-	/* Once the per-CPU list has got its share, runs go past it. */
-	for (unsigned int c = 0; c < 8; c++) {
-		struct page *pages = alloc_chunk(test);
-
-		for (unsigned int i = 0; i < CHUNK_PAGES; i++)
-			entries[i] = encode_page(pages + i, 0);
-		memreap_release_pages(entries, CHUNK_PAGES);
-	}
 
 	for (unsigned int way = 0; way < 4; way++) {
 		struct page *pages = alloc_chunk(test);
@@ -322,7 +308,7 @@ static void release_test_kept(struct kunit *test)
 			get_page(bad);
 		for (unsigned int i = 0; i < CHUNK_PAGES; i++)
 			entries[i] = encode_page(pages + place(way, i), 0);
-		memreap_release_pages(entries, CHUNK_PAGES);
+		memreap_release_pages(entries, CHUNK_PAGES, true);
 
 		KUNIT_EXPECT_EQ(test, page_count(used), 1);
 		KUNIT_EXPECT_FALSE(test, is_free_buddy_page(used));
@@ -354,14 +340,14 @@ static void release_test_large(struct kunit *test)
 		}
 		entries[nr++] = encode_page(pages + i, 0);
 	}
-	memreap_release_pages(entries, nr);
+	memreap_release_pages(entries, nr, true);
 
 	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
 	KUNIT_EXPECT_EQ(test, folio_order(folio), 2);
 	entries[0] = encode_page(&folio->page, 0);
 	entries[1] = encode_page(pages + CHUNK_PAGES - 2, 0);
 	entries[2] = encode_page(pages + CHUNK_PAGES - 1, 0);
-	memreap_release_pages(entries, 3);
+	memreap_release_pages(entries, 3, true);
 }
 
 static struct kunit_case release_test_cases[] = {
@@ -369,7 +355,7 @@ static struct kunit_case release_test_cases[] = {
 	KUNIT_CASE(release_test_blocks),
 	KUNIT_CASE(release_test_add),
 	KUNIT_CASE(release_test_all_come_back),
-	KUNIT_CASE(release_test_list_share),
+	KUNIT_CASE_PARAM(release_test_list_share, killed_gen_params),
 	KUNIT_CASE(release_test_kept),
 	KUNIT_CASE(release_test_large),
 	{}
