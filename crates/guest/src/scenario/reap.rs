@@ -110,7 +110,6 @@ impl Scenario for Reap {
             free >> 20,
             options.mib
         );
-        let _short = ShortFreeLists::set()?;
         for (case, vmas) in CASES {
             if !options.cases.has(case) {
                 continue;
@@ -358,6 +357,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Measures times and CPU times of all methods.
     fn times(&self, out: &mut Reporter) -> Result<()> {
+        let _short = ShortFreeLists::set()?;
         let mut rounds: [Vec<Timed>; 3] = Default::default();
         for round in 1..=self.options.rounds {
             for (method, rounds) in Method::ALL.into_iter().zip(&mut rounds) {

@@ -7,20 +7,24 @@
 //!
 //! A process that comes and goes finds the pages of the one before it in the CPU's own free list, unless
 //! they have gone back to the buddy lists: so what such a process costs, from fork to exit, is counted, too.
+//!
+//! Those lists have one lock for all CPUs. How often do CPUs wait for it that do nothing but take memory and give
+//! it back? That is counted on all CPUs at once, with the argument `multi`.
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
 use super::metrics::metric_name;
-use crate::measure::free_memory::{self, ShortFreeLists};
+use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
-use crate::process::child::Child;
+use crate::process::child::{Board, Child};
 use crate::process::victim::{Layout, Victim};
 use crate::system::{clock, sched};
+use crate::trace::locks::{Kind, LockTrace, Lost};
 use init::report::{Better, Reporter};
 
 /// Victims, and how many contiguous pages the free lists hold for them: `None` for as many as there are.
@@ -42,13 +46,29 @@ const COUNTED: usize = 20;
 /// The metrics of the two.
 const EXIT: &str = "exit-instructions";
 const LIFE: &str = "life-instructions";
-/// If a smaller share of the victim's memory comes back, something else was measured.
-const MIN_SHARE: f64 = 0.95;
+/// Memory that each CPU takes and gives back, again and again, by munmap(2) and by exit.
+const LOOPS: [(&str, End); 2] = [("munmap-8-mib", End::Munmap), ("exit-8-mib", End::Exit)];
+const LOOP_PAGES: usize = (8 << 20) / PAGE_BYTES;
+/// How often before the locks are watched, and while they are.
+const LOOPS_BEFORE: u64 = 100;
+const LOOPS_WATCHED: u64 = 200;
+/// How often that is tried; it is repeated when an event was lost.
+const TRIES: u32 = 10;
+/// The metrics: contended acquisitions of the lock, and the time.
+const CONTENDED: &str = "zone-lock-contended";
+const LOOP_TIME: &str = "loops-ms";
 
 /// A victim's memory.
 const LAYOUT: Layout = Layout { pages: (64 << 20) / PAGE_BYTES, vmas: 1 };
 
-/// `release [case=NAME]`
+/// How a process gives its memory back.
+#[derive(Clone, Copy)]
+enum End {
+    Munmap,
+    Exit,
+}
+
+/// `release [multi] [case=NAME]`
 pub struct Release;
 
 impl Scenario for Release {
@@ -58,6 +78,12 @@ impl Scenario for Release {
 
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
+        if options.multi {
+            let loops = LOOPS.iter().filter(|(case, _)| options.cases.has(case));
+            return Ok(loops
+                .flat_map(|(case, _)| [CONTENDED, LOOP_TIME].map(|m| metric_name(case, m)))
+                .collect());
+        }
         let victims = VICTIMS.iter().map(|&(case, _)| (case, EXIT));
         let all = victims.chain(SHORT_LIVED.iter().map(|&(case, _)| (case, LIFE)));
         Ok(all
@@ -68,6 +94,12 @@ impl Scenario for Release {
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
+        if options.multi {
+            for (case, end) in LOOPS.into_iter().filter(|(case, _)| options.cases.has(case)) {
+                loops(case, end, out).with_context(|| format!("case {case}"))?;
+            }
+            return Ok(());
+        }
         sched::pin(0)?;
         for (case, pieces) in VICTIMS.into_iter().filter(|(case, _)| options.cases.has(case)) {
             report(out, case, EXIT, exit(LAYOUT, pieces).with_context(|| format!("case {case}"))?);
@@ -86,23 +118,16 @@ fn report(out: &mut Reporter, case: &str, what: &str, instructions: f64) {
 
 /// Returns the instructions in which a victim exits whose memory comes from such pieces.
 fn exit(layout: Layout, pieces: Option<NonZeroUsize>) -> Result<f64> {
-    let _short = ShortFreeLists::set()?;
     let holes = pieces.map(|pieces| holes(layout.pages, pieces.get())).transpose()?;
     let victim = Victim::spawn(layout, 0..1)?;
-    let before = free_memory::settled()?;
+    // Until nobody but the victim holds its memory: else another task may be the one to free it.
+    free_memory::settled()?;
     let cpu_before = victim.cpu_time()?;
     victim.kill().context("pidfd_send_signal(SIGKILL)")?;
     victim.wait_until_dead().context("wait for the victim")?;
     let cpu = victim.cpu_time()? - cpu_before;
-    let freed = free_memory::settled()?.saturating_sub(before);
     victim.reap().context("reap the victim")?;
     drop(holes);
-    ensure!(
-        freed as f64 >= layout.bytes() as f64 * MIN_SHARE,
-        "only {} MiB of {} MiB came back",
-        freed >> 20,
-        layout.bytes() >> 20
-    );
     // With -icount a nanosecond is an instruction.
     Ok(cpu as f64)
 }
@@ -124,31 +149,84 @@ fn holes(pages: usize, piece: usize) -> Result<Region> {
 /// Returns the instructions that a process costs which touches so many pages, with all that its parent
 /// does for it.
 fn life(pages: usize) -> Result<f64> {
-    let one = || {
-        Child::fork(|| {
-            let region = Region::new(pages)?;
-            region.touch(0..pages);
-            // It is the exit that frees them.
-            std::mem::forget(region);
-            Ok(())
-        })?
-        .join()
-    };
-    (0..WARM_UP).try_for_each(|_| one())?;
+    (0..WARM_UP).try_for_each(|_| touch_and_exit(pages))?;
     let start = clock::now();
-    (0..COUNTED).try_for_each(|_| one())?;
+    (0..COUNTED).try_for_each(|_| touch_and_exit(pages))?;
     Ok((clock::now() - start) as f64 / COUNTED as f64)
 }
 
+/// Starts a process that touches so many pages and exits, and waits for it.
+fn touch_and_exit(pages: usize) -> Result<()> {
+    Child::fork(|| {
+        let region = Region::new(pages)?;
+        region.touch(0..pages);
+        // It is the exit that frees them.
+        std::mem::forget(region);
+        Ok(())
+    })?
+    .join()
+}
+
+/// Has each CPU take and give back memory, and reports how often they waited for the zone's lock, and how long
+/// all of it took.
+fn loops(case: &str, end: End, out: &mut Reporter) -> Result<()> {
+    out.progress(case);
+    let trace = LockTrace::new()?;
+    for _ in 0..TRIES {
+        match trace.record(|| loop_on_all_cpus(end)) {
+            Err(e) if e.is::<Lost>() => continue,
+            recorded => {
+                let (took, locks) = recorded?;
+                let (contended, _) = locks.contended(Kind::Zone);
+                out.sample(&metric_name(case, CONTENDED), "count", Better::Lower, contended as f64);
+                out.sample(&metric_name(case, LOOP_TIME), "ms", Better::Lower, clock::ms(took));
+                return Ok(());
+            }
+        }
+    }
+    bail!("not one good round in {TRIES}")
+}
+
+/// Returns the nanoseconds that all CPUs take for [`LOOPS_WATCHED`] rounds at once.
+fn loop_on_all_cpus(end: End) -> Result<u64> {
+    let cpus = sched::online_cpus()?;
+    let done = Board::new(cpus)?;
+    let round = || match end {
+        End::Munmap => {
+            Region::new(LOOP_PAGES)?.touch(0..LOOP_PAGES);
+            Ok(())
+        }
+        End::Exit => touch_and_exit(LOOP_PAGES),
+    };
+    let life = |cpu| {
+        sched::pin(cpu)?;
+        loop {
+            round()?;
+            done.add(cpu, 1);
+        }
+    };
+    let children = (0..cpus).map(|cpu| Child::fork(|| life(cpu))).collect::<Result<Vec<_>>>()?;
+    let wait_for = |rounds| {
+        let all = || done.all().all(|done| done >= rounds);
+        children.iter().try_for_each(|child| child.wait_until(all))
+    };
+    wait_for(LOOPS_BEFORE)?;
+    let start = clock::now();
+    wait_for(LOOPS_BEFORE + LOOPS_WATCHED)?;
+    Ok(clock::now() - start)
+}
+
 struct Options {
+    multi: bool,
     cases: Cases,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &[], &["case"])?;
-        let victims = VICTIMS.iter().map(|&(case, _)| case);
-        Ok(Self { cases: args.case(victims.chain(SHORT_LIVED.iter().map(|&(case, _)| case)))? })
+        let args = Arguments::new(args, &["multi"], &["case"])?;
+        let names = VICTIMS.iter().map(|&(case, _)| case).chain(SHORT_LIVED.iter().map(|&(case, _)| case));
+        let cases = args.case(names.chain(LOOPS.iter().map(|&(case, _)| case)))?;
+        Ok(Self { multi: args.has("multi"), cases })
     }
 }
 

@@ -122,14 +122,24 @@ const SCENARIOS: &[Scenario] = &[
         about: "what it costs to free the pages of a process: contiguous, fragmented, soon used again",
         controls: &[],
         // norandmaps: as in `rss-counters`.
-        runs: &[Run {
-            mode: Mode::Icount,
-            cpus: 1,
-            mem_mib: 512,
-            timeout: DEFAULT_TIMEOUT,
-            args: &[],
-            cmdline: "norandmaps",
-        }],
+        runs: &[
+            Run {
+                mode: Mode::Icount,
+                cpus: 1,
+                mem_mib: 512,
+                timeout: DEFAULT_TIMEOUT,
+                args: &[],
+                cmdline: "norandmaps",
+            },
+            Run {
+                mode: Mode::Multi,
+                cpus: 2,
+                mem_mib: 512,
+                timeout: DEFAULT_TIMEOUT,
+                args: &["multi"],
+                cmdline: "",
+            },
+        ],
     },
     Scenario {
         name: "ksm-rmap",
