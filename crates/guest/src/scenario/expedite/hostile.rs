@@ -29,6 +29,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long others' work is counted beside that.
 const WINDOW: Duration = Duration::from_secs(2);
 
+/// What a child inherits.
+const INHERITED_BYTES: usize = 64 << 20;
+
 /// Processes that do nothing, among which the kernel might search for those that share memory.
 const IDLERS: usize = 1_000;
 
@@ -39,17 +42,20 @@ pub(super) enum Attack {
     Repeats,
     /// Starts a victim for each kill.
     Forks,
+    /// Kills children that have only inherited their memory, which costs little to start with.
+    Heirs,
     /// Kills children that share the memory of their parent, who lives on.
     Sharers,
 }
 
 impl Attack {
-    pub(super) const ALL: [Self; 3] = [Self::Repeats, Self::Forks, Self::Sharers];
+    pub(super) const ALL: [Self; 4] = [Self::Repeats, Self::Forks, Self::Heirs, Self::Sharers];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Repeats => "repeats",
             Self::Forks => "forks",
+            Self::Heirs => "heirs",
             Self::Sharers => "sharers",
         }
     }
@@ -71,6 +77,17 @@ impl Attack {
                 victim.wait_until_dead().context("wait for a victim")?;
                 victim.reap().context("reap a victim")?;
             },
+            Self::Heirs => {
+                let memory = vec![1_u8; INHERITED_BYTES];
+                loop {
+                    let heir = Child::fork(|| child::sleep_for_ever())?;
+                    let pidfd = pidfd_open(heir.pid(), PidfdFlags::empty()).context("pidfd_open")?;
+                    kill(pidfd.as_fd(), expedites)?;
+                    killed();
+                    heir.wait().context("wait for an heir")?;
+                    hint::black_box(&memory);
+                }
+            }
             Self::Sharers => {
                 let memory = vec![1_u8; DECOY.bytes()];
                 loop {
