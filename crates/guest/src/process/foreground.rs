@@ -75,6 +75,14 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Whether somebody has killed it.
+    ///
+    /// # Errors
+    /// Those of waitid(2).
+    pub fn has_ended(&self) -> Result<bool> {
+        self.child.has_ended()
+    }
+
     /// Kills the worker. Returns the nanoseconds that each step took which ran between two moments.
     ///
     /// # Errors

@@ -46,12 +46,21 @@ struct Case {
     /// Whether the job's memory is in zswap, which is charged to its cgroup. Otherwise it is in zram, which
     /// is not.
     zswap: bool,
+    /// What the job has in memory at its limit.
+    resident_bytes: usize,
+    /// Whether the limit is that of the cgroup above, and the neighbour is below it, too.
+    shared_limit: bool,
 }
 
-const CASES: [Case; 3] = [
-    Case { name: "killed", killer: Killer::Process, zswap: false },
-    Case { name: "oom", killer: Killer::Oom, zswap: false },
-    Case { name: "oom-zswap", killer: Killer::Oom, zswap: true },
+const OOM: Case =
+    Case { name: "oom", killer: Killer::Oom, zswap: false, resident_bytes: 64 << 20, shared_limit: false };
+const CASES: [Case; 5] = [
+    Case { name: "killed", killer: Killer::Process, ..OOM },
+    OOM,
+    Case { name: "oom-zswap", zswap: true, ..OOM },
+    // An eighth of the limit is less than a page for each thread.
+    Case { name: "oom-small", resident_bytes: 1 << 20, ..OOM },
+    Case { name: "oom-shared", shared_limit: true, ..OOM },
 ];
 
 /// The metrics of a round, and their units.
@@ -68,8 +77,8 @@ const THREADS: usize = 1000;
 /// The memory of each thread that goes to swap, beside its stack.
 const THREAD_BYTES: usize = 64 << 10;
 const STACK_BYTES: usize = 64 << 10;
-/// What the job has in memory at its limit.
-const RESIDENT_BYTES: usize = 64 << 20;
+/// What a neighbour below the same limit has.
+const NEIGHBOUR_BYTES: u64 = 8 << 20;
 const SWAP_BYTES: u64 = 1 << 30;
 /// How often the kernel is asked to swap all of a job out.
 const RECLAIM_TRIES: usize = 20;
@@ -91,13 +100,13 @@ impl Scenario for MemcgExit {
         let options = Options::parse(args)?;
         let neighbour = (!options.icount).then_some(NEIGHBOUR);
         let names: Vec<_> = METRICS.iter().map(|&((name, _), _)| name).chain(neighbour).collect();
-        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
+        let cases = options.cases();
         Ok(cases.flat_map(|case| names.iter().map(|name| metric_name(case.name, name))).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let options = Options::parse(args)?;
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
+        for case in options.cases() {
             options.run(case, out).with_context(|| format!("case {}", case.name))?;
         }
         Ok(())
@@ -116,19 +125,23 @@ impl Options {
         Ok(Self { icount: args.has("icount"), cases })
     }
 
+    /// With icount, CPUs take turns: one slows down the other, and nothing is said about a neighbour.
+    fn cases(&self) -> impl Iterator<Item = &'static Case> {
+        CASES.iter().filter(|case| self.cases.has(case.name) && !(self.icount && case.shared_limit))
+    }
+
     fn run(&self, case: &Case, out: &mut Reporter) -> Result<()> {
         let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
         out.progress(case.name);
-        let job = Job::start()?;
+        let job = Job::start(case)?;
         area.check_zswap()?;
         let round = job.die(case.killer)?;
         for ((name, value), unit) in METRICS {
             out.sample(&metric_name(case.name, name), unit, Better::Lower, value(&round));
         }
-        // With icount, CPUs take turns: one slows down the other.
         if !self.icount {
             out.progress(&format!("{}: a neighbour", case.name));
-            let percent = neighbour_percent(Job::start()?, case.killer)?;
+            let percent = neighbour_percent(Job::start(case)?, case.killer)?;
             out.sample(&metric_name(case.name, NEIGHBOUR), "%", Better::Higher, percent);
         }
         Ok(())
@@ -136,10 +149,10 @@ impl Options {
 }
 
 /// Returns what a neighbour gets done beside a job that dies, in percent of what it does beside one that is
-/// idle.
+/// idle; 0 if it is killed.
 fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
     // With a cgroup of its own it has as much of the CPUs as the job has.
-    let group = TemporaryCgroup::new("neighbour", "cpu")?;
+    let group = TemporaryCgroup::new(&job.beside("neighbour"), "cpu")?;
     let worker = group.within(|| Worker::start(Work::Allocate))?;
     let alone = clock::now();
     thread::sleep(NEIGHBOUR_WINDOW);
@@ -150,6 +163,9 @@ fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
     let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
     // A step that has begun by then is to be noted.
     clock::sleep_until(end + u64::try_from(STEP_LIMIT.as_nanos())?)?;
+    if worker.has_ended()? {
+        return Ok(0.0);
+    }
     let steps = worker.end(alone, end)?;
     let before = steps_until(&steps, start - alone);
     Ok(100.0 * (steps.len() - before) as f64 / before as f64)
@@ -192,21 +208,32 @@ struct Job {
     /// A byte lets it go on. While it waits for that, it takes no CPU time.
     gate: File,
     group: TemporaryCgroup,
-    /// Bytes, the limit.
+    /// The cgroup above, if that has the limit.
+    above: Option<TemporaryCgroup>,
+    /// What it has at its limit, in bytes.
     memory: u64,
 }
+
+/// A cgroup with a limit for all below it.
+const SHARED: &str = "shared";
 
 /// The cell of its board: threads that are ready.
 const READY: usize = 0;
 
 impl Job {
     /// The caller must be single-threaded.
-    fn start() -> Result<Self> {
-        let group = TemporaryCgroup::new("job", "memory")?;
+    fn start(case: &Case) -> Result<Self> {
+        let above = case.shared_limit.then(|| TemporaryCgroup::new(SHARED, "memory")).transpose()?;
+        if let Some(above) = &above {
+            // For the neighbour's.
+            above.control("cpu")?;
+        }
+        let path = if case.shared_limit { format!("{SHARED}/job") } else { "job".to_owned() };
+        let group = TemporaryCgroup::new(&path, "memory")?;
         let board = Board::new(1)?;
         let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
         let (reader, mut gate) = (File::from(reader), File::from(writer));
-        let child = group.within(|| Child::fork(|| live(&board, &reader)))?;
+        let child = group.within(|| Child::fork(|| live(&board, &reader, case.resident_bytes)))?;
         let ready = |count| child.wait_until(|| board.get(READY) == count);
         ready(THREADS as u64)?;
         group.reclaim_all(RECLAIM_TRIES)?;
@@ -217,9 +244,17 @@ impl Job {
         gate.write_all(&[0]).context("pipe to the job")?;
         ready(THREADS as u64 + 1)?;
         let memory = group.number("memory.current")?;
-        group.set("memory.max", &memory.to_string())?;
+        match &above {
+            Some(above) => above.set("memory.max", &(memory + NEIGHBOUR_BYTES).to_string())?,
+            None => group.set("memory.max", &memory.to_string())?,
+        }
         ensure!(!child.has_ended()?, "the job died too early");
-        Ok(Self { child, gate, group, memory })
+        Ok(Self { child, gate, group, above, memory })
+    }
+
+    /// The path of a cgroup beside the job's.
+    fn beside(&self, name: &str) -> String {
+        if self.above.is_some() { format!("{SHARED}/{name}") } else { name.to_owned() }
     }
 
     /// Has it killed.
@@ -255,7 +290,7 @@ impl Job {
         let since = |what: &dyn Fn(&Reading) -> bool| {
             readings.iter().find(|r| r.at > start && what(r)).map(|r| r.at - start)
         };
-        let events = self.group.get("memory.events")?;
+        let events = self.above.as_ref().unwrap_or(&self.group).get("memory.events")?;
         let round = Round {
             gone: since(&|r| r.gone).context("the job did not end")?,
             back: since(&back).context("its memory did not come back")?,
@@ -267,7 +302,7 @@ impl Job {
 }
 
 /// The life of the job's process: it uses memory up to the limit when it may go on, and then exceeds it.
-fn live(board: &Board, mut gate: &File) -> Result<()> {
+fn live(board: &Board, mut gate: &File, resident_bytes: usize) -> Result<()> {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             let life = || -> Result<()> {
@@ -282,13 +317,13 @@ fn live(board: &Board, mut gate: &File) -> Result<()> {
             thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, life)?;
         }
         let mut wait = || gate.read_exact(&mut [0]).context("pipe from the parent");
-        let pages = RESIDENT_BYTES / PAGE_BYTES;
-        let resident = Region::new(2 * pages)?;
+        let pages = resident_bytes / PAGE_BYTES;
+        let resident = Region::new(pages + OOM.resident_bytes / PAGE_BYTES)?;
         wait()?;
         resident.touch(0..pages);
         board.add(READY, 1);
         wait()?;
-        resident.touch(pages..2 * pages);
+        resident.touch(pages..pages + OOM.resident_bytes / PAGE_BYTES);
         anyhow::bail!("the limit was exceeded")
     })
 }

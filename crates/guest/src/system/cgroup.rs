@@ -164,19 +164,20 @@ fn enable(path: &str, controller: &str) -> Result<()> {
         .with_context(|| format!("{control}: +{controller} (CONFIG_MEMCG, CONFIG_CFS_BANDWIDTH)"))
 }
 
-/// A cgroup below the root. When this is dropped, this process leaves it and it is removed.
+/// A cgroup. When this is dropped, this process leaves it and it is removed.
 pub struct TemporaryCgroup(Cgroup);
 
 impl TemporaryCgroup {
-    /// Creates an empty cgroup with one controller, such as `memory`.
+    /// Creates an empty cgroup with one controller, such as `memory`. `path` is relative to the root; the cgroup
+    /// above exists and has no processes.
     ///
     /// # Errors
     /// When cgroup v2 or the controller is missing, or there already is such a cgroup.
-    pub fn new(name: &str, controller: &str) -> Result<Self> {
-        enable(ROOT, controller)?;
-        let path = format!("{ROOT}/{name}");
-        fs::create_dir(&path).with_context(|| path.clone())?;
-        Ok(Self(Cgroup { path }))
+    pub fn new(path: &str, controller: &str) -> Result<Self> {
+        let cgroup = Cgroup { path: format!("{ROOT}/{path}") };
+        cgroup.control(controller)?;
+        fs::create_dir(&cgroup.path).with_context(|| cgroup.path.clone())?;
+        Ok(Self(cgroup))
     }
 }
 
