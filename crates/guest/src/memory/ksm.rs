@@ -66,6 +66,14 @@ impl Ksm {
         bail!("there is no ksmd in /proc")
     }
 
+    /// Has ksmd leave pages out of some scans that it has not been able to merge, as it does by default.
+    ///
+    /// # Errors
+    /// When the kernel has no such setting.
+    pub fn smart_scan(&self, on: bool) -> Result<()> {
+        set("smart_scan", if on { "1" } else { "0" })
+    }
+
     /// Runs ksmd for full scans until `done` returns true, and stops it.
     ///
     /// # Errors

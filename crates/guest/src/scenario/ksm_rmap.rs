@@ -47,8 +47,11 @@ const CASES: [Case; 4] = [
     Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
     Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
 ];
-/// The metric without a case, with `icount`.
+/// The metrics without a case, with `icount`: of a page that is merged for the first time, and of one that has
+/// been merged and changed again and again, with the setting that the kernel has by default.
 const MERGE: &str = "merge-instructions";
+const REMERGE: &str = "remerge-instructions";
+const REMERGE_SCANS: &str = "remerge-scans";
 /// The metrics of every case.
 const WALK: &str = "walk";
 const HOLD: &str = "lock-hold";
@@ -69,6 +72,8 @@ const RECLAIM: [Kind; 2] = [Kind::Referenced, Kind::Unmap];
 /// What ksmd merges when its own cost is measured: so many pages with so many different contents.
 const MERGE_PAGES: usize = 4000;
 const MERGE_CONTENTS: usize = 1000;
+/// How often all of that is changed and merged again.
+const REMERGES: u64 = 8;
 /// First touches of fresh VMAs.
 const FIRST_TOUCHES: usize = 300;
 /// The time between them on average; it varies by up to a half.
@@ -123,8 +128,8 @@ impl Scenario for KsmRmap {
     fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
         let options = Options::parse(args)?;
         let cases = CASES.iter().filter(|case| options.cases.has(case.name));
-        let merge = options.merges().then(|| MERGE.to_owned());
-        Ok(cases.flat_map(|case| case.metrics(&options)).chain(merge).collect())
+        let merges = options.merges().then_some([MERGE, REMERGE, REMERGE_SCANS].map(str::to_owned));
+        Ok(cases.flat_map(|case| case.metrics(&options)).chain(merges.into_iter().flatten()).collect())
     }
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
@@ -197,18 +202,26 @@ impl Options {
     }
 }
 
-/// Measures what ksmd spends on a page, from its first scan until it is merged.
+/// Measures what ksmd spends on a page, from its first scan until it is merged, and when that is repeated.
 fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
     let area = Area::new(MERGE_PAGES)?;
     area.mergeable(0, MERGE_PAGES)?;
-    (0..MERGE_PAGES).for_each(|page| area.fill(page, (page % MERGE_CONTENTS) as u64));
-    let (contents, rest) = (MERGE_CONTENTS as u64, (MERGE_PAGES - MERGE_CONTENTS) as u64);
     ensure!(ksm::shared()? == (0, 0), "other pages are merged already");
-    let MergeCost { scans, cpu } = ksm
-        .merge(|| Ok(ksm::shared()? == (contents, rest)))
-        .with_context(|| format!("{MERGE_PAGES} pages of {MERGE_CONTENTS} contents"))?;
-    out.note(&format!("ksmd merged {MERGE_PAGES} pages of {MERGE_CONTENTS} contents in {scans} scans"));
-    out.sample(MERGE, "instructions", Better::Lower, cpu as f64 / MERGE_PAGES as f64);
+    let merge = |round: u64| {
+        // Another number in each round: a page counts as merged until ksmd has seen that it has changed.
+        let contents = MERGE_CONTENTS as u64 - round;
+        (0..MERGE_PAGES).for_each(|page| area.fill(page, (round << 32) + page as u64 % contents));
+        ksm.merge(|| Ok(ksm::shared()? == (contents, MERGE_PAGES as u64 - contents)))
+            .with_context(|| format!("{MERGE_PAGES} pages of {contents} contents"))
+    };
+    let per_page = |cpu: u64| cpu as f64 / MERGE_PAGES as f64;
+    out.sample(MERGE, "instructions", Better::Lower, per_page(merge(0)?.cpu));
+    ksm.smart_scan(true)?;
+    let again: Vec<MergeCost> = (1..=REMERGES).map(merge).collect::<Result<_>>()?;
+    ksm.smart_scan(false)?;
+    let (cpu, scans) = again.iter().fold((0, 0), |(cpu, scans), m| (cpu + m.cpu, scans + m.scans));
+    out.sample(REMERGE, "instructions", Better::Lower, per_page(cpu) / REMERGES as f64);
+    out.sample(REMERGE_SCANS, "count", Better::Lower, scans as f64 / REMERGES as f64);
     Ok(())
 }
 
