@@ -481,6 +481,13 @@ impl Run<'_> {
             )
         })?;
         let (before, after) = cost.free;
+        let freed = after.saturating_sub(before);
+        ensure!(
+            freed as f64 >= self.options.bytes() as f64 * MIN_SHARE,
+            "only {} MiB of {} MiB came back",
+            freed >> 20,
+            self.options.mib
+        );
         let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
         let back = free_memory::reached(&readings, cost.kill.start, level)
             .context("90 % of the memory did not come back")?;
@@ -502,13 +509,6 @@ impl Run<'_> {
         // The zombie has left its CPU, so its CPU time is complete.
         let cpu = victim.cpu_time()? - cpu_before + kill.cpu();
         victim.reap().context("reap the victim")?;
-        let freed = after.saturating_sub(before);
-        ensure!(
-            freed as f64 >= self.options.bytes() as f64 * MIN_SHARE,
-            "only {} MiB of {} MiB came back",
-            freed >> 20,
-            self.options.mib
-        );
         Ok((Cost { kill, cpu, free: (before, after) }, observed))
     }
 
