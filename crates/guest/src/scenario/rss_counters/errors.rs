@@ -17,9 +17,9 @@ use crate::memory::PAGE_BYTES;
 use crate::memory::region::{Region, TABLE_PAGES};
 use crate::process;
 use crate::process::child::{self, Board, Child};
-use crate::scenario::metrics::Metric;
+use crate::scenario::metrics::{Metric, median};
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
-use crate::system::{counters, sched};
+use crate::system::{clock, counters, sched};
 use crate::trace::kmsg::Kmsg;
 use init::report::{Better, Reporter};
 
@@ -41,10 +41,16 @@ const METRICS: [Metric<Errors>; 2] = [("stat", |e| e.stat as f64), ("oom", |e| e
 /// Without and with a second thread, and the prefix of their metrics.
 const KINDS: [(bool, &str); 2] = [(false, ""), (true, "threaded-")];
 
+/// The metric of the processes that have run on all CPUs: what it costs to read /proc/PID/stat.
+const READ: &str = "stat-read";
+/// How often it is read.
+const READS: usize = 200;
+
 /// The names of all metrics.
 pub fn metrics(cpus: usize) -> Vec<String> {
     let kinds = cases(cpus).into_iter().flat_map(|case| KINDS.map(|(_, prefix)| case.kind(prefix)));
-    kinds.flat_map(|kind| METRICS.map(|(name, _)| format!("{kind}{name}"))).collect()
+    let errors = kinds.flat_map(|kind| METRICS.map(|(name, _)| format!("{kind}{name}")));
+    errors.chain(KINDS.map(|(_, prefix)| format!("{}{READ}", kind(ALL_CPUS, prefix)))).collect()
 }
 
 /// Measures and reports everything.
@@ -62,6 +68,17 @@ pub fn measure(out: &mut Reporter) -> Result<()> {
         }
     }
     group.leave()?;
+    for (_, prefix) in KINDS {
+        let name = kind(ALL_CPUS, prefix);
+        let (processes, _) = kinds.iter().find(|(_, k)| *k == name).with_context(|| name.clone())?;
+        let times = (0..READS).map(|_| {
+            let began = clock::now();
+            stat(processes[0].child.pid())?;
+            Ok((clock::now() - began) as f64 / 1e3)
+        });
+        let times = times.collect::<Result<Vec<_>>>()?;
+        out.sample(&format!("{name}{READ}"), "us", Better::Lower, median(times.into_iter()));
+    }
     let seen = oom(&group)?;
     for (processes, name) in &kinds {
         let errors: Vec<Errors> =
@@ -75,6 +92,9 @@ pub fn measure(out: &mut Reporter) -> Result<()> {
     Ok(())
 }
 
+/// The case whose process has run on all CPUs.
+const ALL_CPUS: &str = "all";
+
 /// Some processes, each with a plan of its own.
 struct Case {
     name: String,
@@ -84,8 +104,12 @@ struct Case {
 impl Case {
     /// The beginning of the names of its metrics.
     fn kind(&self, prefix: &str) -> String {
-        format!("error-{}/{prefix}", self.name)
+        kind(&self.name, prefix)
     }
+}
+
+fn kind(case: &str, prefix: &str) -> String {
+    format!("error-{case}/{prefix}")
 }
 
 /// Everything that one process does, in order.
@@ -104,7 +128,7 @@ fn cases(cpus: usize) -> Vec<Case> {
     let spread = |name: &str, cpus| Case { name: name.to_owned(), plans: vec![spread(cpus, batch)] };
     let mut cases: Vec<Case> =
         [1, 4].into_iter().filter(|&n| n < cpus).map(|n| spread(&n.to_string(), n)).collect();
-    cases.push(spread("all", cpus));
+    cases.push(spread(ALL_CPUS, cpus));
     let plans = (1..=HOPPERS).map(|seed| hop(cpus, batch, seed)).collect();
     cases.push(Case { name: "hopping".to_owned(), plans });
     cases

@@ -31,11 +31,12 @@ void memreap_release_pages(struct encoded_page **pages, int nr, bool killed);
  */
 static inline bool memreap_release_killed(const struct mmu_gather *tlb)
 {
-	/* Of the exiting task; no longer changed. */
+	/* With that flag set, the code does not change any more. */
 	const struct signal_struct *signal = current->signal;
 
 	return test_bit(MMF_UNSTABLE, &tlb->mm->flags) ||
-	       (tlb->fullmm && signal->flags & SIGNAL_GROUP_EXIT &&
+	       (tlb->fullmm &&
+		READ_ONCE(signal->flags) & SIGNAL_GROUP_EXIT &&
 		signal->group_exit_code & 0x7f);
 }
 
