@@ -98,6 +98,23 @@ fn an_expected_warning_can_be_allowed() {
     assert_eq!(boot.outcome, Outcome::Exit(0), "{}", boot.tail(40));
 }
 
+#[test]
+fn a_warning_that_the_console_does_not_show_fails_a_green_run() {
+    let job = Job { cmdline: "loglevel=2".into(), ..fault(&["warn"]) };
+    let (boot, _) = run("warn-unseen", &arm(&context()), &job);
+    assert!(matches!(boot.outcome, Outcome::Splat { kind: "taint", .. }), "{:?}", boot.outcome);
+    let console = std::fs::read_to_string(&boot.console_log).unwrap();
+    assert!(!console.contains("WARNING:") && !boot.tail(30).is_empty(), "{console}");
+}
+
+#[test]
+fn a_guest_without_all_of_its_cpus_fails() {
+    let job = Job { cpus: 2, cmdline: "maxcpus=1".into(), ..exec(&["true"]) };
+    let (boot, _) = run("cpus", &arm(&context()), &job);
+    assert!(matches!(boot.outcome, Outcome::Garbage { .. }), "{:?}", boot.outcome);
+    assert!(boot.tail(30).contains("\"cpus\":1"), "{}", boot.tail(30));
+}
+
 /// Like [`fault`], for the debug kernel, which is slower and needs more memory.
 fn debug_fault(args: &[&str]) -> Job {
     Job { mem_mib: 512, timeout: Duration::from_secs(180), ..fault(args) }

@@ -116,6 +116,7 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let fetched = daemon.major_faults()? - fetched;
     let over = Instant::now();
     spared.wait_until(|| over.elapsed() >= QUIET_TIME).context(INNOCENT)?;
+    let left = MemInfo::read(&Root::system())?.available;
     let kills = daemon.end()?;
 
     let by_kernel = counters::oom_kills()? - killed_by_kernel;
@@ -135,7 +136,9 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let too_late = method == "mrelease" && kill.method == "plain";
     ensure!(kill.method == method || too_late, "the memory came back by {}, not {method}", kill.method);
     let [before, after] = kill.available;
-    ensure!(after > before + kill.bytes / 2, "{before} bytes were available and then {after}");
+    ensure!(after > before, "{before} bytes were available and then {after}");
+    // What it had in swap may come back a moment after the rest.
+    ensure!(left > before + kill.bytes / 2, "{before} bytes were available and {left} in the end");
     Ok(())
 }
 
