@@ -46,13 +46,8 @@ pub fn run() -> ! {
     };
     // Nothing may be written after the exit line, so all processes that the job left are killed.
     exec::kill_all();
-    if let Err(e) = leaks::check() {
-        out.note(&format!("guest: {e:#}"));
-        status = status.max(1);
-    }
-    match tainted() {
-        Ok(why) => out.tainted(why),
-        Err(e) => {
+    for checked in [leaks::check(), tainted().map(|why| out.tainted(why))] {
+        if let Err(e) = checked {
             out.note(&format!("guest: {e:#}"));
             status = status.max(1);
         }

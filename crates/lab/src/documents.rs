@@ -220,9 +220,7 @@ fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) ->
     for row in &table.row {
         let mut cells = Vec::new();
         for column in &table.column {
-            let cell = cell(column, file_name(table, row)?, row, repo, files)?;
-            // Not every scenario runs everywhere.
-            cells.push(cell);
+            cells.push(cell(column, file_name(table, row)?, row, repo, files)?);
         }
         ensure!(
             cells.iter().any(Option::is_some),
@@ -230,6 +228,7 @@ fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) ->
             row.metric,
             row.scenario
         );
+        // Not every scenario runs everywhere.
         let cells: Vec<_> =
             cells.into_iter().map(|c| c.unwrap_or_else(|| "not measured".to_owned())).collect();
         let _ = writeln!(text, "| {} | {} |", row.label, cells.join(" | "));

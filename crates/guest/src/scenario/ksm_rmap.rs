@@ -24,7 +24,7 @@ use crate::memory::swap;
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
 use crate::system::{clock, sched};
 use crate::trace::rmap::{self, Kind, Walk, WalkTrace};
-use crate::trace::tracefs::Lost;
+use crate::trace::tracefs;
 use init::report::{Better, Reporter};
 
 /// The layout of memory in a case, and how much is measured with it.
@@ -446,17 +446,10 @@ impl Run<'_> {
     }
 
     /// Repeats a round until no event was lost.
-    fn retry<T>(&self, what: &str, out: &mut Reporter, mut round: impl FnMut() -> Result<T>) -> Result<T> {
+    fn retry<T>(&self, what: &str, out: &mut Reporter, round: impl FnMut() -> Result<T>) -> Result<T> {
         out.progress(&format!("{}: {what}", self.case.name));
-        for _ in 0..TRIES {
-            match round() {
-                Err(e) if e.is::<Lost>() => {
-                    out.note(&format!("{}/{what}: {e}; round repeated", self.case.name));
-                }
-                other => return other.with_context(|| what.to_owned()),
-            }
-        }
-        bail!("{what}: not one good round in {TRIES}; the notes say why")
+        let place = format!("{}/{what}", self.case.name);
+        tracefs::until_complete(&place, TRIES, out, round).with_context(|| what.to_owned())
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
@@ -24,7 +24,8 @@ use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
 use crate::process::victim::{Layout, Victim};
 use crate::system::{clock, sched};
-use crate::trace::locks::{Kind, LockTrace, Lost};
+use crate::trace::locks::{Kind, LockTrace};
+use crate::trace::tracefs;
 use init::report::{Better, Reporter};
 
 /// Victims, and how many contiguous pages the free lists hold for them: `None` for as many as there are.
@@ -172,19 +173,11 @@ fn touch_and_exit(pages: usize) -> Result<()> {
 fn loops(case: &str, end: End, out: &mut Reporter) -> Result<()> {
     out.progress(case);
     let trace = LockTrace::new()?;
-    for _ in 0..TRIES {
-        match trace.record(|| loop_on_all_cpus(end)) {
-            Err(e) if e.is::<Lost>() => continue,
-            recorded => {
-                let (took, locks) = recorded?;
-                let (contended, _) = locks.contended(Kind::Zone);
-                out.sample(&metric_name(case, CONTENDED), "count", Better::Lower, contended as f64);
-                out.sample(&metric_name(case, LOOP_TIME), "ms", Better::Lower, clock::ms(took));
-                return Ok(());
-            }
-        }
-    }
-    bail!("not one good round in {TRIES}")
+    let (took, locks) = tracefs::until_complete(case, TRIES, out, || trace.record(|| loop_on_all_cpus(end)))?;
+    let (contended, _) = locks.contended(Kind::Zone);
+    out.sample(&metric_name(case, CONTENDED), "count", Better::Lower, contended as f64);
+    out.sample(&metric_name(case, LOOP_TIME), "ms", Better::Lower, clock::ms(took));
+    Ok(())
 }
 
 /// Returns the nanoseconds that all CPUs take for [`LOOPS_WATCHED`] rounds at once.

@@ -12,7 +12,7 @@
 use std::time::Duration;
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
@@ -26,7 +26,7 @@ use crate::process::swapped::{Layout, Victims};
 use crate::system::counters;
 use crate::system::{clock, sched};
 use crate::trace::pte_lock;
-use crate::trace::tracefs::Lost;
+use crate::trace::tracefs;
 use init::report::{Better, Reporter};
 
 /// `NAME [icount] [case=NAME]`
@@ -356,15 +356,11 @@ impl<'a> Run<'a> {
 
     /// Returns the longest time for which a page table's lock was held while victims died, in microseconds.
     fn longest_lock(&self, out: &mut Reporter) -> Result<u64> {
-        for _ in 0..TRIES {
+        tracefs::until_complete(self.case.name, TRIES, out, || {
             let victims = self.victims()?;
             free_memory::settled()?;
-            match pte_lock::longest(&victims.pids(), || kill(&victims).map(drop)) {
-                Err(e) if e.is::<Lost>() => out.note(&format!("{}: {e}; round repeated", self.case.name)),
-                longest => return longest,
-            }
-        }
-        bail!("not one good round in {TRIES}; the notes say why")
+            pte_lock::longest(&victims.pids(), || kill(&victims).map(drop))
+        })
     }
 
     /// Kills victims while other processes work, and returns how long their steps took.

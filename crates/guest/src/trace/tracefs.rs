@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use init::report::Reporter;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// The group of all our events.
@@ -22,6 +24,25 @@ impl Lost {
     pub fn new(why: String) -> Self {
         Self(why)
     }
+}
+
+/// Repeats a round, `tries` times at most, until no event is lost. `what` is it, for notes.
+///
+/// # Errors
+/// Other errors of the round, and when events were lost each time.
+pub fn until_complete<T>(
+    what: &str,
+    tries: u32,
+    out: &mut Reporter,
+    mut round: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 0..tries {
+        match round() {
+            Err(e) if e.is::<Lost>() => out.note(&format!("{what}: {e}; round repeated")),
+            other => return other,
+        }
+    }
+    bail!("not one good round in {tries}; the notes say why")
 }
 
 impl std::fmt::Display for Lost {

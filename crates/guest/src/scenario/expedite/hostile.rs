@@ -8,7 +8,7 @@ use std::{hint, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{
-    PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
 };
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
@@ -81,8 +81,7 @@ impl Attack {
                 let memory = vec![1_u8; INHERITED_BYTES];
                 loop {
                     let heir = Child::fork(|| child::sleep_for_ever())?;
-                    let pidfd = pidfd_open(heir.pid(), PidfdFlags::empty()).context("pidfd_open")?;
-                    kill(pidfd.as_fd(), expedites)?;
+                    kill_child(heir.pid(), expedites)?;
                     killed();
                     heir.wait().context("wait for an heir")?;
                     hint::black_box(&memory);
@@ -144,14 +143,17 @@ fn kill(pidfd: BorrowedFd<'_>, expedites: bool) -> Result<()> {
     }
 }
 
+fn kill_child(pid: Pid, expedites: bool) -> Result<()> {
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
+    kill(pidfd.as_fd(), expedites)
+}
+
 /// Starts a child that uses this process's memory, and kills it.
 fn kill_sharer(expedites: bool) -> Result<()> {
     let mut stack = [0_u128; 1024];
     // SAFETY: nobody else uses the stack until the child has been waited for.
     let pid = unsafe { child::share_memory(&raw mut stack) }.context("clone")?;
-    let killed = pidfd_open(pid, PidfdFlags::empty())
-        .context("pidfd_open")
-        .and_then(|pidfd| kill(pidfd.as_fd(), expedites));
+    let killed = kill_child(pid, expedites);
     if killed.is_err() {
         // It still uses the stack.
         let _ = kill_process(pid, Signal::KILL);
