@@ -937,6 +937,10 @@ TEST_F_TIMEOUT(kill, repeats_change_nothing, LIMIT)
 	EXPECT_TRUE(sharer_ends_well(s));
 }
 
+/*
+ * Here and below, sharer_lives has shown that the memory stays: to wait for
+ * that once more would use up the time for which the kernel tries.
+ */
 TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
 {
 	struct sharer *s = new_sharer();
@@ -946,7 +950,7 @@ TEST_F_TIMEOUT(kill, sharer_dies_soon, LIMIT)
 	ASSERT_NE(s, NULL);
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
-	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_GE(rss(victim.pid), SIZE);
 	EXPECT_EQ(s->spoiled, 0);
 	__atomic_store_n(&s->stop, 1, __ATOMIC_SEQ_CST);
 	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
@@ -972,7 +976,7 @@ TEST_F_TIMEOUT(kill, sharer_is_killed_too, LIMIT)
 	other.talk = dup(other.pidfd);
 	ASSERT_EQ(park(&other, kill_expedited), 0);
 	ASSERT_EQ(park(&victim, kill_expedited), 0);
-	EXPECT_TRUE(memory_stays(victim.pid, SIZE));
+	EXPECT_GE(rss(victim.pid), SIZE);
 	EXPECT_EQ(s->spoiled, 0);
 	victim_end(&other);
 	EXPECT_TRUE(memory_returns(victim.pid, SHARED_LEFT));
