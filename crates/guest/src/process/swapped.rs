@@ -36,6 +36,8 @@ pub struct Victims {
     victims: Vec<Victim>,
     /// Exact bytes in swap.
     swap_bytes: u64,
+    /// Whether their CPUs and the time that they get there are limited.
+    confined: bool,
 }
 
 struct Victim {
@@ -101,7 +103,7 @@ impl Victims {
                 victim.page_out(&memory, &turn)?;
             }
         }
-        let mut all = Self { victims, swap_bytes: 0 };
+        let mut all = Self { victims, swap_bytes: 0, confined: false };
         all.drop_copies()?;
         for victim in &all.victims {
             let swap_bytes = victim.swap_bytes()?;
@@ -120,8 +122,9 @@ impl Victims {
     ///
     /// # Errors
     /// When the kernel has no such controllers or CPUs.
-    pub fn confine(&self, cpus: &str, percent: u32) -> Result<()> {
+    pub fn confine(&mut self, cpus: &str, percent: u32) -> Result<()> {
         const PERIOD_US: u32 = 10_000;
+        self.confined = true;
         for Victim { group, .. } in &self.victims {
             group.control("cpuset")?;
             group.set("cpuset.cpus", cpus)?;
@@ -129,6 +132,19 @@ impl Victims {
             group.set("cpu.max", &format!("{} {PERIOD_US}", PERIOD_US / 100 * percent))?;
         }
         Ok(())
+    }
+
+    /// Lifts what [`Victims::confine`] has set for the process with this index.
+    ///
+    /// # Errors
+    /// Those of the cgroup's files.
+    pub fn unconfine(&self, index: usize) -> Result<()> {
+        if !self.confined {
+            return Ok(());
+        }
+        let group = &self.victims[index].group;
+        group.set("cpuset.cpus", "\n")?;
+        group.set("cpu.max", "max")
     }
 
     /// Returns how many of them have ended.
@@ -155,9 +171,9 @@ impl Victims {
         self.victims.iter().map(|m| m.child.pid().as_raw_pid()).collect()
     }
 
-    /// The processes' pidfds.
-    pub fn pidfds(&self) -> impl DoubleEndedIterator<Item = BorrowedFd<'_>> {
-        self.victims.iter().map(|victim| victim.pidfd.as_fd())
+    /// The pidfd of the process with this index.
+    pub fn pidfd(&self, index: usize) -> BorrowedFd<'_> {
+        self.victims[index].pidfd.as_fd()
     }
 
     /// Sends SIGKILL to all of them.

@@ -220,7 +220,7 @@ impl Case {
         let alone = (0..ALONE_TRIES).map(|_| alone()).collect::<Result<Vec<_>>>()?;
         let alone = alone.into_iter().min().context("no camera alone")?;
         let layout = Layout { share: SWAPPED_PERCENT, scattered: self.scattered };
-        let apps = Victims::start(APPS, layout).context("applications")?;
+        let mut apps = Victims::start(APPS, layout).context("applications")?;
         if self.slow {
             let cpus = thread::available_parallelism().context("number of CPUs")?.get();
             apps.confine(&format!("{}-{}", cpus / 2, cpus - 1), SLOW_PERCENT)?;
@@ -387,7 +387,8 @@ impl Killer {
     }
 }
 
-/// Kills applications, the last one started first, as Android's low-memory killer does.
+/// Kills applications, the last one started first, as Android's low-memory killer does: the signal, then the
+/// victim leaves the slow CPUs, then process_mrelease(2).
 struct Lmkd {
     child: Child,
     board: Board,
@@ -405,13 +406,15 @@ impl Lmkd {
             while board.get(GO) == 0 {
                 thread::sleep(KILLER_INTERVAL);
             }
-            for (i, app) in apps.pidfds().rev().enumerate() {
+            for (i, index) in (0..APPS).rev().enumerate() {
+                let app = apps.pidfd(index);
                 while free_memory::free() >= KILL_BELOW_BYTES {
                     thread::sleep(KILLER_INTERVAL);
                 }
                 board.set(KILL_TIMES + i, clock::now());
                 board.set(KILLS, i as u64 + 1);
                 pidfd_send_signal(app, Signal::KILL).context("pidfd_send_signal")?;
+                apps.unconfine(index)?;
                 mrelease(app).context("process_mrelease")?;
                 poll(&mut [PollFd::new(&app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
             }
