@@ -2,7 +2,7 @@
 //! Content keys: a SHA-256 over several parts, each preceded by its length, so that parts cannot run
 //! together.
 
-use std::fs::File;
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::path::Path;
 
@@ -32,6 +32,24 @@ impl Content {
             io::copy(&mut file, &mut self.0).map(drop)
         };
         add().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Adds the content of a file, or of a folder with its names below it, but not its path.
+    ///
+    /// # Errors
+    /// When something cannot be read.
+    pub fn add_tree(&mut self, path: &Path) -> Result<()> {
+        if !path.is_dir() {
+            return self.add_file(path);
+        }
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut entries = entries.with_context(|| format!("cannot read {}", path.display()))?;
+        entries.sort_by_key(DirEntry::file_name);
+        self.add(entries.len().to_le_bytes());
+        entries.iter().try_for_each(|entry| {
+            self.add(entry.file_name().as_encoded_bytes());
+            self.add_tree(&entry.path())
+        })
     }
 
     /// Returns the key: 64 hexadecimal digits.
@@ -64,5 +82,21 @@ mod tests {
         assert_ne!(key(&["a", "b"]), key(&["a", "c"]));
         assert_ne!(key(&["a", "b"]), key(&["ab"]), "parts do not run together");
         assert_ne!(key(&["a", ""]), key(&["a"]));
+    }
+
+    #[test]
+    fn the_key_of_a_folder_is_that_of_its_names_and_contents() {
+        let key = |files: &[(&str, &str)]| {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join("below")).unwrap();
+            files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+            let mut content = Content::default();
+            content.add_tree(folder.path()).unwrap();
+            content.key()
+        };
+        assert_eq!(key(&[("b", "2"), ("below/a", "1")]), key(&[("below/a", "1"), ("b", "2")]));
+        assert_ne!(key(&[("a", "1")]), key(&[("a", "2")]));
+        assert_ne!(key(&[("a", "1")]), key(&[("b", "1")]));
+        assert_ne!(key(&[("a", "1")]), key(&[("below/a", "1")]));
     }
 }

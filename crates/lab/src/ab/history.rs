@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The history of comparisons, one per commit for example: how a metric developed, and where it changed.
 //!
-//! Comparisons with the same base kernel are one series. What is compared between its entries is the ratio to the
+//! Comparisons with the same base kernel and workload are one series. What is compared between its entries is the ratio to the
 //! base, which was booted beside each of them: hosts and days may differ. An entry is a change when its 95 % interval
 //! and that of the last change before it (at first, of the first entry) are apart, and its ratio differs by the smallest
 //! effect that the comparison claims. So a drift in steps that are too small to be seen one by one is found, too.
@@ -34,6 +34,9 @@ pub struct Series {
     pub unit: String,
     /// The base kernel.
     pub base: String,
+    /// The key of a workload of the user's: what another program measures is another series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The comparisons, in the order in which they were made.
     pub entries: Vec<Entry>,
 }
@@ -92,13 +95,17 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
         let (base, changed) = kernels(results);
         for found in results.metrics.iter().filter(|m| metric.is_none_or(|name| name == m.metric)) {
             let scenario = group_name(found);
-            let is_it = |s: &Series| s.scenario == scenario && s.metric == found.metric && s.base == base;
+            let workload = &results.meta.workload;
+            let is_it = |s: &Series| {
+                (&s.scenario, &s.metric, &s.base, &s.workload) == (&scenario, &found.metric, &base, workload)
+            };
             let index = all.iter().position(is_it).unwrap_or_else(|| {
                 all.push(Series {
                     scenario,
                     metric: found.metric.clone(),
                     unit: format!("{}, {} is better", found.unit, found.better),
                     base: base.clone(),
+                    workload: workload.clone(),
                     entries: Vec::new(),
                 });
                 all.len() - 1
@@ -252,6 +259,11 @@ mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!(all[0].entries[0].kernel, "memreap .@c0, slim memreap.example=\"1\"");
         assert!(series(&two, Some("other")).is_empty());
+        two[1].meta.workload = Some("0123".to_owned());
+        assert_eq!(series(&two[1..], None)[0].workload.as_deref(), Some("0123"));
+        two.push(two[1].clone());
+        two[2].meta.workload = Some("4567".to_owned());
+        assert_eq!(series(&two, None).len(), 3, "another program under the same name");
     }
 
     #[test]

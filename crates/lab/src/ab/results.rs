@@ -89,6 +89,9 @@ pub struct Meta {
     /// The host, for example `2 CPUs, Intel(R) Xeon(R)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The key of the content of a workload of the user's: 64 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The command that reproduces the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -513,6 +516,7 @@ pub(crate) mod fixture {
                 min_effect: Some(0.03),
                 alpha: Some(0.05),
                 host: Some("2 CPUs, Example <CPU> & Co".into()),
+                workload: None,
                 command: Some("lab ab reap --pairs 8".into()),
                 arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
                 runs: vec![run("multi", 2), run("icount", 1)],

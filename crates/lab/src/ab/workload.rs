@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::{Better, Sample};
 
 use crate::ab::catalog::{self, Run, Scenario};
+use crate::content::Content;
 use crate::vm::job::{GuestCommand, Job, Mode};
 use crate::vm::root::RootDisk;
 
@@ -82,6 +83,26 @@ impl Workload {
             memreap: false,
             ..Job::new(GuestCommand::Exec(command))
         }
+    }
+
+    /// Returns the key of what runs, wherever it is on the host: the program, its arguments, the files that come
+    /// with it, and its root file system. 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn key(&self) -> Result<String> {
+        let mut content = Content::default();
+        content.add_file(&self.program)?;
+        content.add(self.arguments.len().to_le_bytes());
+        self.arguments.iter().for_each(|argument| content.add(argument));
+        for (from, to) in &self.copies {
+            content.add(to);
+            content.add_tree(from)?;
+        }
+        if let Some(root) = &self.root {
+            content.add(&root.key);
+        }
+        Ok(content.key())
     }
 
     fn path(&self) -> String {

@@ -199,25 +199,28 @@ fn variant_or_default(given: Option<Variant>, root: Option<&RootSource>) -> Vari
     given.unwrap_or(if root.is_some() { Variant::Faceoff } else { Variant::Slim })
 }
 
-/// Returns the arm that the user asks for, after building its kernel if need be, and what that is from; `None` for a
-/// bzImage. `cmdline` is for the lab's own trees, `fragment` for sources of the user's.
+/// Returns the arm that the user asks for, after building its kernel if need be, and what that is from: its sources, or
+/// the path of an image. `cmdline` is for the lab's own trees, `fragment` for sources of the user's.
 fn arm(
     ctx: &Context,
     spec: ArmSpec,
     variant: Variant,
     cmdline: &str,
     fragment: Option<&Path>,
-) -> Result<(Arm, Option<String>)> {
+) -> Result<(Arm, String)> {
     let (arm, kernel) = match spec {
-        ArmSpec::File(arm) => return Ok((arm, None)),
+        ArmSpec::File(arm) => {
+            let source = arm.bzimage.display().to_string();
+            return Ok((arm, source));
+        }
         ArmSpec::Sources(name, sources, cmdline) => {
             let UserKernel { bzimage, source } = build_user(ctx, &sources, variant, fragment)?;
-            return Ok((Arm { name, bzimage, cmdline }, Some(source)));
+            return Ok((Arm { name, bzimage, cmdline }, source));
         }
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
         ArmSpec::Built(tree) => built(ctx, tree, variant, cmdline)?,
     };
-    Ok((arm, Some(format!("Debian linux-source-6.12, {}, {variant}{}", kernel.release, ctx.arch.suffix()))))
+    Ok((arm, format!("Debian linux-source-6.12, {}, {variant}{}", kernel.release, ctx.arch.suffix())))
 }
 
 fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
@@ -287,7 +290,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
             _ => "",
         };
         let (arm, source) = arm(ctx, spec, variant, cmdline, fragment.as_deref())?;
-        sources.extend(source);
+        sources.push(source);
         arms.push(arm);
     }
     sources.dedup();
@@ -309,7 +312,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         alpha: args.alpha,
         smoke: args.smoke,
         resume: args.resume,
-        source: (!sources.is_empty()).then(|| sources.join("; ")),
+        source: Some(sources.join("; ")),
         accelerator_reason: Some(why),
         command: Some(command_line()),
     };

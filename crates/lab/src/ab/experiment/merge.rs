@@ -51,11 +51,19 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
             let arm = |a: &ArmMeta| (a.name.clone(), a.cmdline.clone(), a.release.clone(), built(&a.bzimage));
             let arms: Vec<_> = meta.arms.iter().map(arm).collect();
             let runs: Vec<_> = meta.runs.iter().map(|r| RunMeta { stolen: None, ..r.clone() }).collect();
-            (arms, runs, meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
+            (
+                arms,
+                runs,
+                meta.workload.clone(),
+                meta.accelerator.clone(),
+                meta.min_effect,
+                meta.alpha,
+                meta.seed,
+            )
         };
         ensure!(
             of(other) == of(&meta),
-            "{}: of another comparison: other arms, kernels, guests, accelerator, --alpha, --min-effect or --seed",
+            "{}: of another comparison: other arms, kernels, guests, workload, accelerator, --alpha, --min-effect or --seed",
             path.display()
         );
         let more = Group::of_results(results);

@@ -202,6 +202,7 @@ fn run_with(
         min_effect: Some(plan.min_effect),
         alpha: Some(plan.alpha),
         host: machine(),
+        workload: plan.workload.as_ref().map(Workload::key).transpose()?,
         command: plan.command.clone(),
         arms: plan.arms.iter().chain(&plan.controls).map(|arm| arm_meta(arm, &ctx.cache)).collect(),
         runs: runs

@@ -583,10 +583,11 @@ fn shards_put_together_are_the_whole_comparison() {
         "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
     );
     assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
-    let spoils: [fn(&mut Meta); 3] = [
+    let spoils: [fn(&mut Meta); 4] = [
         |meta| meta.alpha = Some(0.01),
         |meta| meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into(),
         |meta| meta.runs[0].memory_mib = 128,
+        |meta| meta.workload = Some("0123".into()),
     ];
     for spoil in spoils {
         let mut others = shards.clone();
