@@ -375,22 +375,13 @@ bool memreap_expedite_suffix(char *buf)
  */
 void memreap_expedite_cgroup_kill(struct task_struct *task)
 {
-	struct mm_struct *mm;
-	unsigned int flags;
+	struct mm_struct *mm = NULL;
 	int ret = 0;
 
-	if (test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
-		return;
-	/* It sets them itself. */
-	flags = data_race(READ_ONCE(task->group_leader->flags));
-	/*
-	 * Called for each thread. Of a process that was killed before, the
-	 * leader is enough, unless it has left.
-	 */
-	if (!thread_group_leader(task) && __fatal_signal_pending(task) &&
-	    !(flags & PF_EXITING))
-		return;
-	mm = grab_victim_mm(task);
+	/* Once for a process, which may have very many threads. */
+	if (!test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
+		mm = grab_victim_mm(task);
+	/* But for each thread: one that dumps core may have been left out. */
 	if (!__fatal_signal_pending(task))
 		ret = send_sig(SIGKILL, task, 0);
 	if (mm) {

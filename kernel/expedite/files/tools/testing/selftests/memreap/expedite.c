@@ -5,8 +5,6 @@
  */
 #define _GNU_SOURCE
 #include <grp.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
@@ -781,49 +779,10 @@ TEST_F_TIMEOUT(kill, kernel_thread, LIMIT)
 	EXPECT_EQ(kill(2, 0), 0);
 }
 
-/**
- * struct reader - a thread of the test that is held up in a victim's memory
- * @thread: itself
- * @pagemap: of the victim
- * @page: what it reads to, and gets stuck on
- * @uffd: for as long as this is open
- */
-struct reader {
-	pthread_t thread;
-	int pagemap;
-	void *page;
-	int uffd;
-};
-
-static void *reader_fn(void *arg)
+/* The kernel keeps the address space while it copies to us. */
+static long read_pagemap(struct stuck *s)
 {
-	struct reader *r = arg;
-
-	/* The kernel keeps the address space while it copies to us. */
-	return (void *)(long)pread(r->pagemap, r->page, 8, 0);
-}
-
-static bool reader_start(struct reader *r, pid_t pid)
-{
-	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	struct uffdio_api api = { .api = UFFD_API };
-	struct pollfd stuck = { .events = POLLIN };
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
-	r->pagemap = open(path, O_RDONLY | O_CLOEXEC);
-	r->page = map(PAGE, MAP_PRIVATE);
-	r->uffd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	reg.range.start = (unsigned long)r->page;
-	reg.range.len = PAGE;
-	if (r->pagemap < 0 || !r->page || r->uffd < 0 ||
-	    ioctl(r->uffd, UFFDIO_API, &api) ||
-	    ioctl(r->uffd, UFFDIO_REGISTER, &reg) ||
-	    pthread_create(&r->thread, NULL, reader_fn, r))
-		return false;
-	stuck.fd = r->uffd;
-
-	return poll(&stuck, 1, PATIENCE) == 1 && stuck.revents == POLLIN;
+	return pread(s->fd, s->page, 8, 0);
 }
 
 /* It dies, but another task reads its memory, and holds it for as long as it likes. */
@@ -831,14 +790,17 @@ TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 {
 	struct region region = { .size = SIZE, .seed = 25 };
 	struct victim_ops ops = { &region, region_fill };
-	struct reader reader;
+	struct stuck reader = { .call = read_pagemap };
 	struct told told;
 	void *result;
+	char path[64];
 	pid_t pid;
 
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	pid = victim.pid;
-	if (!reader_start(&reader, pid))
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	reader.fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (reader.fd < 0 || !stuck_start(&reader))
 		SKIP(return, "no userfaultfd, or no pagemap");
 	EXPECT_EQ(kill_expedited(&victim), 0);
 	EXPECT_TRUE(dies(&victim));
@@ -850,7 +812,7 @@ TEST_F_TIMEOUT(kill, held_by_a_reader, LIMIT)
 	close(reader.uffd);
 	EXPECT_EQ(pthread_join(reader.thread, &result), 0);
 	EXPECT_EQ((long)result, 8);
-	close(reader.pagemap);
+	close(reader.fd);
 }
 
 /* --- Other processes that use the memory --- */

@@ -7,6 +7,8 @@
 #define _SELFTESTS_MEMREAP_EXPEDITE_H
 
 #include <dirent.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 
 #include "region.h"
 #include "trace.h"
@@ -535,6 +537,48 @@ static inline bool start_sharer(struct sharer *s)
 	s->pid = clone_vm(sharer_fn, s);
 
 	return s->pid > 0;
+}
+
+/**
+ * struct stuck - a thread of the test that is held up in a system call
+ * @call: makes it with @page, which nobody provides
+ * @fd: for @call
+ * @thread: itself
+ * @page: where it gets stuck
+ * @uffd: for as long as this is open
+ */
+struct stuck {
+	long (*call)(struct stuck *s);
+	int fd;
+	pthread_t thread;
+	void *page;
+	int uffd;
+};
+
+static inline void *stuck_fn(void *arg)
+{
+	struct stuck *s = arg;
+
+	return (void *)s->call(s);
+}
+
+static inline bool stuck_start(struct stuck *s)
+{
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_api api = { .api = UFFD_API };
+	struct pollfd fault = { .events = POLLIN };
+
+	s->page = map(PAGE, MAP_PRIVATE);
+	s->uffd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	reg.range.start = (unsigned long)s->page;
+	reg.range.len = PAGE;
+	if (!s->page || s->uffd < 0 || ioctl(s->uffd, UFFDIO_API, &api) ||
+	    ioctl(s->uffd, UFFDIO_REGISTER, &reg) ||
+	    pthread_create(&s->thread, NULL, stuck_fn, s))
+		return false;
+	fault.fd = s->uffd;
+
+	return poll(&fault, 1, PATIENCE) == 1 && fault.revents == POLLIN;
 }
 
 /* --- The program that exec_self() executes --- */

@@ -231,6 +231,110 @@ TEST_F_TIMEOUT(kill_file, threaded_is_not_supported, LIMIT)
 	EXPECT_UNHARMED();
 }
 
+/* --- A core dump --- */
+
+#define CORE_PATTERN	"/proc/sys/kernel/core_pattern"
+/* Does not read the dump, and ends when the test has long failed. */
+#define NO_READER	"|/bin/sleep 60"
+
+/* The pipe is locked while the kernel copies from us. */
+static long write_pipe(struct stuck *s)
+{
+	return write(s->fd, s->page, 1);
+}
+
+static int locked_pipe[2];
+static struct stuck writer = { .call = write_pipe };
+
+FIXTURE(dump) {
+	struct watch watch;
+	struct cgroups cgroups;
+	char pattern[256];
+};
+
+FIXTURE_SETUP(dump)
+{
+	const char *missing = watch_begin_cgroups(&self->watch, &self->cgroups);
+
+	if (missing)
+		SKIP(return, "%s", missing);
+	ASSERT_TRUE(read_file(CORE_PATTERN, self->pattern,
+			      sizeof(self->pattern)));
+}
+
+FIXTURE_TEARDOWN_PARENT(dump)
+{
+	if (self->pattern[0])
+		write_file(CORE_PATTERN, self->pattern);
+	cgroups_end(&self->cgroups);
+	wait_alone();
+	watch_end(_metadata, &self->watch);
+}
+
+static void *dump_core(void *arg)
+{
+	while (state_of(getpid()) != 'D')
+		usleep(1000);
+	raise(SIGSEGV);
+
+	return NULL;
+}
+
+static enum verdict dump_prepare(void *arg)
+{
+	pthread_t thread;
+
+	/* For the writer, only that of the test counts. */
+	close(writer.uffd);
+	if (region_fill(arg) != GOOD ||
+	    pthread_create(&thread, NULL, dump_core, NULL))
+		return BAD;
+
+	return GOOD;
+}
+
+/* The leader waits for the pipe, and no signal reaches it there. */
+static void dump_run(void *arg)
+{
+	char byte;
+
+	if (read(locked_pipe[0], &byte, 1))
+		return;
+}
+
+static bool dumps_core(pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+
+	return read_number(path, "CoreDumping:") == 1;
+}
+
+/*
+ * The first thread has been sent SIGKILL by the dump, and has not seen it yet.
+ * The one that dumps has not, and must be.
+ */
+TEST_F_TIMEOUT(dump, ends_at_once, LIMIT)
+{
+	struct victim_ops ops = { &memory, dump_prepare, .run = dump_run };
+
+	ASSERT_EQ(pipe(locked_pipe), 0);
+	writer.fd = locked_pipe[1];
+	if (!stuck_start(&writer))
+		SKIP(return, "no userfaultfd");
+	memory = (struct region){
+		.size = SIZE, .seed = 5, .cgroup = self->cgroups.top
+	};
+	ASSERT_TRUE(write_file(CORE_PATTERN, NO_READER));
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_TRUE(within(PATIENCE, dumps_core(victim.pid)));
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.kill", "1 expedite"),
+		  0);
+	close(writer.uffd);
+	EXPECT_TRUE(dies(&victim));
+}
+
 /* --- Victims that cannot help themselves --- */
 
 FIXTURE(held) {
