@@ -151,7 +151,7 @@ static bool has_no_table(struct mm_struct *mm, unsigned long addr,
  * Returns how far down from @end, and as far as @floor, it takes not more than
  * one page table of the lowest level: a mapping of terabytes that is hardly
  * used has few. But tables above may be full of empty entries, and each is a
- * step: less far if others want the CPU.
+ * step.
  */
 static unsigned long table_start(struct mm_struct *mm, unsigned long end,
 				 unsigned long floor)
@@ -162,7 +162,8 @@ static unsigned long table_start(struct mm_struct *mm, unsigned long end,
 	do {
 		none = has_no_table(mm, addr - 1, &size);
 		addr = ALIGN_DOWN(addr - 1, size);
-	} while (none && addr > floor && !need_resched());
+		cond_resched();
+	} while (none && addr > floor);
 
 	return addr;
 }
