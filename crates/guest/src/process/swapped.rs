@@ -36,8 +36,8 @@ pub struct Victims {
     victims: Vec<Victim>,
     /// Exact bytes in swap.
     swap_bytes: u64,
-    /// Whether their CPUs and the time that they get there are limited.
-    confined: bool,
+    /// All CPUs, if they may use only some, and limited time of those.
+    outside: Option<String>,
 }
 
 struct Victim {
@@ -103,7 +103,7 @@ impl Victims {
                 victim.page_out(&memory, &turn)?;
             }
         }
-        let mut all = Self { victims, swap_bytes: 0, confined: false };
+        let mut all = Self { victims, swap_bytes: 0, outside: None };
         all.drop_copies()?;
         for victim in &all.victims {
             let swap_bytes = victim.swap_bytes()?;
@@ -118,16 +118,19 @@ impl Victims {
         Ok(all)
     }
 
-    /// Moves them to some CPUs, such as `4-7`, and lets each use so many percent of the time of one.
+    /// Moves them to the second half of the CPUs, and lets each use so many percent of the time of one.
     ///
     /// # Errors
     /// When the kernel has no such controllers or CPUs.
-    pub fn confine(&mut self, cpus: &str, percent: u32) -> Result<()> {
+    pub fn confine(&mut self, percent: u32) -> Result<()> {
         const PERIOD_US: u32 = 10_000;
-        self.confined = true;
+        let cpus = thread::available_parallelism().context("number of CPUs")?.get();
+        // A cpuset with processes in it cannot be told to use those of its parent again.
+        self.outside = Some(format!("0-{}", cpus - 1));
+        let cpus = format!("{}-{}", cpus / 2, cpus - 1);
         for Victim { group, .. } in &self.victims {
             group.control("cpuset")?;
-            group.set("cpuset.cpus", cpus)?;
+            group.set("cpuset.cpus", &cpus)?;
             group.control("cpu")?;
             group.set("cpu.max", &format!("{} {PERIOD_US}", PERIOD_US / 100 * percent))?;
         }
@@ -139,11 +142,9 @@ impl Victims {
     /// # Errors
     /// Those of the cgroup's files.
     pub fn unconfine(&self, index: usize) -> Result<()> {
-        if !self.confined {
-            return Ok(());
-        }
+        let Some(cpus) = &self.outside else { return Ok(()) };
         let group = &self.victims[index].group;
-        group.set("cpuset.cpus", "\n")?;
+        group.set("cpuset.cpus", cpus)?;
         group.set("cpu.max", "max")
     }
 

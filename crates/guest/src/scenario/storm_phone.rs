@@ -222,8 +222,7 @@ impl Case {
         let layout = Layout { share: SWAPPED_PERCENT, scattered: self.scattered };
         let mut apps = Victims::start(APPS, layout).context("applications")?;
         if self.slow {
-            let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-            apps.confine(&format!("{}-{}", cpus / 2, cpus - 1), SLOW_PERCENT)?;
+            apps.confine(SLOW_PERCENT)?;
         }
         let foreground = Foreground::start()?;
         let camera = Camera::start(self.wants)?;
