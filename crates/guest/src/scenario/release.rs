@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 
 use super::arguments::{Arguments, Cases};
 use super::interface::Scenario;
-use super::metrics::metric_name;
+use super::metrics::{median, metric_name};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -148,12 +148,15 @@ fn holes(pages: usize, piece: usize) -> Result<Region> {
 }
 
 /// Returns the instructions that a process costs which touches so many pages, with all that its parent
-/// does for it.
+/// does for it: the median, as the kernel's own work in the background is on the same CPU.
 fn life(pages: usize) -> Result<f64> {
     (0..WARM_UP).try_for_each(|_| touch_and_exit(pages))?;
-    let start = clock::now();
-    (0..COUNTED).try_for_each(|_| touch_and_exit(pages))?;
-    Ok((clock::now() - start) as f64 / COUNTED as f64)
+    let counted = || {
+        let start = clock::now();
+        touch_and_exit(pages)?;
+        Ok((clock::now() - start) as f64)
+    };
+    Ok(median((0..COUNTED).map(|_| counted()).collect::<Result<Vec<_>>>()?.into_iter()))
 }
 
 /// Starts a process that touches so many pages and exits, and waits for it.
