@@ -23,7 +23,12 @@
 
 /* At least the unit of claims, and a multiple of it. */
 #define CHUNK		MAX(PMD_SIZE, SZ_32M)
+/* Some tests need more than four page tables. */
+#if PMD_SHIFT > 25
+#define CHUNKS		16
+#else
 #define CHUNKS		3
+#endif
 #define SIZE		((unsigned long)CHUNKS * CHUNK)
 /* A page in each page table. */
 #define PAGES		(SIZE / PMD_SIZE)
@@ -195,42 +200,70 @@ static void notifier_refuses(struct kunit *test)
 	space_end(space);
 }
 
-static int write_lock_until_stopped(void *mm)
+/**
+ * struct writer - a thread that waits for the mmap_lock
+ * @mm: whose lock
+ * @keeps: it holds the lock until it is stopped
+ */
+struct writer {
+	struct mm_struct *mm;
+	bool keeps;
+};
+
+static int writer_fn(void *data)
 {
-	mmap_write_lock(mm);
+	const struct writer *w = data;
+
+	mmap_write_lock(w->mm);
+	if (!w->keeps)
+		mmap_write_unlock(w->mm);
 	while (!kthread_should_stop())
 		schedule_timeout_idle(1);
-	mmap_write_unlock(mm);
+	if (w->keeps)
+		mmap_write_unlock(w->mm);
 
 	return 0;
 }
 
 /*
- * A reaper that may not sleep does not give its lock to a task that would keep
- * it out: one that cannot run.
+ * A reaper that may sleep gives its lock to a task that waits for it. One that
+ * may not does not: that task could keep it out, as one that cannot run.
  */
 static void writer_waits(struct kunit *test)
 {
 	struct space *space = space_begin(test, SIZE, PMD_SIZE);
+	bool may_sleep = *(const bool *)test->param_value;
 	struct mm_struct *mm = space->mm;
+	struct writer w = { mm, !may_sleep };
 	struct task_struct *writer;
 	bool locked = true;
 
 	mmap_read_lock(mm);
-	writer = kthread_run(write_lock_until_stopped, mm, "writer");
+	writer = kthread_run(writer_fn, &w, "writer");
 	if (!IS_ERR(writer)) {
 		while (!mmap_lock_is_contended(mm))
 			schedule_timeout_idle(1);
-		KUNIT_EXPECT_TRUE(test, memreap_reap_mm(mm, false, &locked,
+		KUNIT_EXPECT_TRUE(test, memreap_reap_mm(mm, may_sleep, &locked,
 							NULL, NULL));
 	}
 	if (locked)
 		mmap_read_unlock(mm);
 	KUNIT_ASSERT_FALSE(test, IS_ERR(writer));
+	KUNIT_EXPECT_EQ(test, space->stat.yields > 0, may_sleep);
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
 	kthread_stop(writer);
 	space_end(space);
 }
+
+static const bool sleeps[] = { false, true };
+
+static void sleeps_desc(const bool *may_sleep, char *desc)
+{
+	strscpy(desc, *may_sleep ? "may sleep" : "may not sleep",
+		KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(sleeps, sleeps, sleeps_desc);
 
 /*
  * A terabyte of address space with a page here and there: what has no page
@@ -239,18 +272,29 @@ static void writer_waits(struct kunit *test)
 static void sparse(struct kunit *test)
 {
 	struct space *space = space_begin(test, SZ_1G * 1024UL, SZ_1G * 256UL);
+	unsigned int chunks;
 
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 4);
-	set_tsk_need_resched(current);
 	KUNIT_EXPECT_TRUE(test, space_reap(test, space));
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
 	KUNIT_EXPECT_EQ(test, space->stat.pages, 4);
+	chunks = space->stat.chunks;
 	/* Not 32,768. */
-	KUNIT_EXPECT_LT(test, space->stat.chunks, 100);
+	KUNIT_EXPECT_LT(test, chunks, 100);
+
+	/*
+	 * Once more, as the page tables are still there. preempt_count() is left
+	 * alone: need_resched() shall stay true for as long as possible. With
+	 * pages left, zap_pte_range() would wait until it is false.
+	 */
+	atomic_long_set(&space->mm->reap_cursor, ULONG_MAX);
+	set_tsk_need_resched(current);
+	KUNIT_EXPECT_TRUE(test, space_reap(test, space));
+	KUNIT_EXPECT_EQ(test, space->stat.chunks, chunks);
 	space_end(space);
 }
 
-#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+#if defined(CONFIG_TRANSPARENT_HUGEPAGE) && PMD_SHIFT <= 25
 /*
  * An exit that others wait for keeps no more than a page table's worth, huge
  * pages included.
@@ -298,14 +342,14 @@ static void huge_pages_are_not_kept(struct kunit *test)
 #endif
 
 static struct kunit_case reap_test_cases[] = {
-#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+#if defined(CONFIG_TRANSPARENT_HUGEPAGE) && PMD_SHIFT <= 25
 	KUNIT_CASE(huge_pages_are_not_kept),
 #endif
 	KUNIT_CASE(skip_is_not_exit),
 	KUNIT_CASE_PARAM(claims_of_others, all_gen_params),
 	KUNIT_CASE(notifier_refuses),
 	KUNIT_CASE(sparse),
-	KUNIT_CASE(writer_waits),
+	KUNIT_CASE_PARAM(writer_waits, sleeps_gen_params),
 	{}
 };
 

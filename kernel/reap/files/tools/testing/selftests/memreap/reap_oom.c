@@ -17,8 +17,11 @@
 /* Limit in ms for the OOM reaper, which starts 2 s after the kill. */
 #define OOM_PATIENCE	60000
 
-/* More than the other task can reap meanwhile. */
-#define VICTIM_SIZE	(96 * MIB)
+/*
+ * More than the other task can reap meanwhile: it has 1 ms a second, until a
+ * tick comes, on however fast a machine.
+ */
+#define VICTIM_SIZE	(384 * MIB)
 /* Error of RSS counters: some pages for each of a few CPUs. */
 #define RSS_ERROR	(1 * MIB)
 

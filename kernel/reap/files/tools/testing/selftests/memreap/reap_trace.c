@@ -21,6 +21,9 @@
 #define MTHP_SIZE	(16 * 1024UL)
 #define MTHP_ALLOCATED	THP "/hugepages-16kB/stats/anon_fault_alloc"
 
+/* Allocations that may fail: more than there are, to count those that did. */
+#define MAX_FAILURES	"1000000"
+
 /* On a busy machine one reaper may finish before the next one starts. */
 #define ROUNDS		20
 #define TRACE_LIMIT	300
@@ -231,7 +234,7 @@ static bool starve(void)
 		{ FAIL_PAGE_ALLOC "/ignore-gfp-wait", "Y" },
 		{ FAIL_PAGE_ALLOC "/min-order", "0" },
 		{ FAIL_PAGE_ALLOC "/verbose", "0" },
-		{ FAIL_PAGE_ALLOC "/times", "-1" },
+		{ FAIL_PAGE_ALLOC "/times", MAX_FAILURES },
 		{ FAIL_PAGE_ALLOC "/probability", "100" },
 		{ "/proc/self/make-it-fail", "1" },
 	};
@@ -279,6 +282,9 @@ TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 	EXPECT_GE(told.chunks, variant->chunks);
 	/* Every page that was mapped, and nothing twice. */
 	EXPECT_EQ(told.bytes, self->rss);
+	if (variant->starved)
+		EXPECT_LT(read_number(FAIL_PAGE_ALLOC "/times", NULL),
+			  atol(MAX_FAILURES));
 }
 
 struct worker {
