@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * By how much limits may be exceeded.
+ * Who may exceed limits, and by how much.
  */
 #include <kunit/test.h>
+#include <linux/memcontrol.h>
 #include <linux/page_counter.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/sizes.h>
 
 #include "memcg_exit.h"
@@ -110,7 +113,30 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 							   5 * RESERVE + 1));
 }
 
+/*
+ * A thread that is exiting, of a process that dies as a whole. Nobody looks at
+ * the flags meanwhile.
+ */
+static void memcg_exit_who(struct kunit *test)
+{
+	for (int i = 0; i < 4; i++) {
+		unsigned int exiting = i & 1 ? PF_EXITING : 0;
+		unsigned int dies = i & 2 ? SIGNAL_GROUP_EXIT : 0;
+		bool may;
+
+		preempt_disable();
+		current->flags |= exiting;
+		current->signal->flags |= dies;
+		may = memcg_exit_may_exceed(root_mem_cgroup, 1);
+		current->signal->flags &= ~dies;
+		current->flags &= ~exiting;
+		preempt_enable();
+		KUNIT_EXPECT_EQ(test, may, exiting && dies);
+	}
+}
+
 static struct kunit_case memcg_exit_cases[] = {
+	KUNIT_CASE(memcg_exit_who),
 	KUNIT_CASE(memcg_exit_one_limit),
 	KUNIT_CASE(memcg_exit_limits_above),
 	KUNIT_CASE(memcg_exit_large_limit),
