@@ -25,6 +25,7 @@
 #define EVENTS		"memreap_expedite"
 #define KMEM		INSTANCE "/events/kmem"
 #define SWITCH		"/sys/module/memreap/parameters/expedite"
+#define REAP_SWITCH	"/sys/module/memreap/parameters/reap"
 #define MIN_KBYTES	"/proc/sys/vm/expedite_min_kbytes"
 #define CPU_PERCENT	"/proc/sys/vm/expedite_cpu_percent"
 
@@ -36,10 +37,16 @@
 #define RETRY_NS	1900000000ULL
 /* ns within which a small victim is freed unless the kernel has to wait. */
 #define AT_ONCE_NS	1000000000ULL
+/* ns after which some attempts are left until RETRY_NS. */
+#define EARLY_NS	500000000ULL
 
 /* Victims with less memory are not expedited. */
 #define MIN_SIZE	(1 * MIB)
 #define SIZE		(4 * MIB)
+/* For expect_hurry(): more than is freed together. */
+#define HURRY_SIZE	(2 * SIZE)
+/* Victims until no worker takes part in freeing one. */
+#define ALONE_TRIES	10
 /* What may remain of a victim that shares some pages with the test. */
 #define SHARED_LEFT	(32 * (long)PAGE)
 
@@ -136,6 +143,23 @@ static inline bool wait_all_done(pid_t pid, struct told *told)
 	return within(PATIENCE, all_done(pid, told));
 }
 
+/*
+ * Returns whether the kernel has been retrying all the time since @began,
+ * before a kill. If the machine stalls for that long, a victim that is held up
+ * does not show what the test is about.
+ */
+static inline bool still_tried(unsigned long long began)
+{
+	unsigned long long ns = now_ns() - began;
+
+	if (ns < RETRY_NS)
+		return true;
+	ksft_print_msg("too late: the machine stalled, for %llu ms in all\n",
+		       ns / 1000000);
+
+	return false;
+}
+
 static inline bool never_queued(pid_t pid)
 {
 	struct told told;
@@ -191,6 +215,30 @@ static inline void exit_told(struct exit_told *told)
 	}
 	if (f)
 		fclose(f);
+}
+
+/*
+ * A process with MMF_MEMREAP_HURRY frees pages while it unmaps them. With a
+ * worker beside it, it would do so anyway.
+ */
+static inline void expect_hurry(struct __test_metadata *_metadata,
+				const struct told *told)
+{
+	struct exit_told exit;
+
+	exit_told(&exit);
+	TH_LOG("%lu pages, %lu of them early", exit.freed, exit.early);
+	EXPECT_EQ(told->bytes, 0);
+	EXPECT_GE(exit.freed, HURRY_SIZE / PAGE);
+	EXPECT_GE(exit.early, SIZE / PAGE / 4);
+}
+
+/* Without that topic, processes do not know that flag. */
+static inline bool reap_is_off(void)
+{
+	char text[16];
+
+	return read_file(REAP_SWITCH, text, sizeof(text)) && text[0] == 'N';
 }
 
 /* --- The kernel while a test runs --- */
