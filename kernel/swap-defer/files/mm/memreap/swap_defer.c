@@ -42,9 +42,6 @@ static DEFINE_STATIC_KEY_TRUE(memreap_swap_defer_key);
 #define RING_SHARE		(SZ_256K / PAGE_SIZE)
 #define RING_MAX_ENTRIES	SZ_64K
 
-/* How often in a row the OOM killer is told that there is memory now. */
-#define OOM_REPORTS_MAX		16
-
 /* The most slots that wait. */
 #define DEFER_MAX_PAGES		(SZ_1G / PAGE_SIZE)
 
@@ -317,9 +314,8 @@ static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 			   void *freed)
 {
 	long queued = atomic_long_read(&defer_queued);
-	static unsigned int reports;
-	static long seen;
-	long released;
+	static struct swap_oom oom;
+	long released, fresh;
 
 	/* Slots that others have taken are released soon, except for RT. */
 	while ((released = atomic_long_read(&defer_released)) < queued) {
@@ -330,14 +326,11 @@ static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
 	}
 	/* What others have freed, and counted, is seen. */
 	smp_rmb();
-	if (released == seen || reports == OOM_REPORTS_MAX) {
-		reports = 0;
-	} else {
+	fresh = swap_oom_fresh(&oom, released);
+	if (fresh) {
 		drain_all_pages(NULL);
-		*(unsigned long *)freed += released - seen;
-		reports++;
+		*(unsigned long *)freed += fresh;
 	}
-	seen = released;
 
 	return NOTIFY_OK;
 }

@@ -202,13 +202,14 @@ TEST_F_TIMEOUT(parked, others_free_it_and_it_pays, LIMIT)
 {
 	long pages = memory.size / PAGE, before, before_system, took, used;
 	const char *cgroup = self->world.victims;
+	unsigned long message;
 	struct swap_stats f;
 	struct told told;
 
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	ASSERT_TRUE(victim_park(&victim));
-	/* What it used up to here is accounted for by then. */
-	usleep(20000);
+	/* Waits until it is off its CPU, and what it used is accounted for. */
+	ASSERT_EQ(ptrace(PTRACE_GETEVENTMSG, victim.pid, NULL, &message), 0);
 	before = cpu_us(cgroup);
 	before_system = cpu_system_us(cgroup);
 	ASSERT_GT(before, 0);

@@ -312,8 +312,11 @@ TEST_F_TIMEOUT(hogs, the_worker_comes_in_the_end, LIMIT)
 	memory.size = 16 * MIB;
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	ASSERT_TRUE(hogs_run_and_kill(&victim, &before));
-	/* It is not only dead, but off its CPU, which counts its time. */
-	usleep(20000);
+	/*
+	 * It is not only dead, but off its CPU, which counts its time: soon,
+	 * unless the host stalls that CPU meanwhile.
+	 */
+	usleep(500000);
 	before = swap_stats();
 	used = cgroup_read(cgroup, "cpu.stat", "usage_usec ");
 	/* Neither memory.swap.max nor memory.swap.high counts what waits. */
@@ -356,7 +359,7 @@ TEST_F_TIMEOUT(hogs, swapoff_releases_what_waits, LIMIT)
 	/* It cannot finish: for that, RCU has to run. */
 	ASSERT_EQ(pthread_create(&thread, NULL, swapoff_fn,
 				 (void *)zram_device(0)), 0);
-	within(5000, !swap_stats().waiting);
+	within(PATIENCE, !swap_stats().waiting);
 	after = swap_stats();
 	ASSERT_TRUE(hogs_stop());
 	ASSERT_EQ(pthread_join(thread, &err), 0);
@@ -383,8 +386,8 @@ FIXTURE(full_ring) {
 #define RING_SHARE	(256 * 1024L)
 #define RING_ENTRIES	65536L
 #define RUN_PAGES	2
-/* What it may take to have them in swap. */
-#define FILL_NS		30000000000ULL
+/* What it may take to have them in swap: half of the test's limit. */
+#define FILL_NS		(LIMIT / 2 * 1000000000ULL)
 
 FIXTURE_SETUP(full_ring)
 {
