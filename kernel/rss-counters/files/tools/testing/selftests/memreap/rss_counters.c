@@ -632,7 +632,7 @@ static bool freeze(pid_t pid)
  */
 static bool exact_soon(pid_t pid, struct rss *rss)
 {
-	return within(2000, rss_read(pid, rss) && rss_exact(rss));
+	return within(PATIENCE, rss_read(pid, rss) && rss_exact(rss));
 }
 
 /* What another process can do to the memory of a process, and how often. */

@@ -289,7 +289,8 @@ TEST_F_TIMEOUT(storm, reclaimed_while_threads_begin, LIMIT)
 			page_out(v.pidfd, b.mem, b.nr * PAGE);
 		ASSERT_EQ(read(v.talk, &byte, 1), 1);
 		ASSERT_EQ(byte, GOOD);
-		ASSERT_TRUE(within(2000, rss_read(v.pid, &rss) && rss_exact(&rss))) {
+		ASSERT_TRUE(within(PATIENCE, rss_read(v.pid, &rss) &&
+				   rss_exact(&rss))) {
 			TH_LOG("round %u: %s", stress.rounds, rss_text(&rss));
 		}
 		victim_end(&v);
