@@ -45,12 +45,6 @@ pub enum Error {
         /// The ID it had.
         pid: Pid,
     },
-    /// The process is there, but has no memory: a zombie or a kernel thread.
-    #[error("process {pid} has no memory")]
-    NoMemory {
-        /// Which process.
-        pid: Pid,
-    },
     /// A system call on a process failed.
     #[error("{call} on process {pid}")]
     Call {
@@ -61,9 +55,6 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
-    /// What the caller asked for cannot be asked for.
-    #[error("{0}")]
-    Argument(Cow<'static, str>),
 }
 
 /// [`std::result::Result`] with this crate's [`enum@Error`].
@@ -95,7 +86,7 @@ impl Error {
     }
 
     /// Whether the process does not exist any more (or cannot be seen, see [`Error::Gone`]). A
-    /// zombie still exists: reading what it no longer has fails with [`Error::NoMemory`].
+    /// zombie still exists: reading what it no longer has fails in other ways.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
     }

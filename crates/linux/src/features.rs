@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which of this project's topics the running kernel has, and sysctls for memory.
+//! Whether the running kernel has those of this project's topics that `doctor` and the kill need, and sysctls for
+//! memory.
 
 use crate::{Result, Root, read, text};
 
-/// A change to the kernel that this project brings.
+/// A change to the kernel that this project brings. There are more, which nothing here asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// Reapers share an address space, so that several threads in process_mrelease(2) help each
@@ -17,20 +18,11 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// All of them.
+    /// Those that `doctor` and the kill need.
     pub const ALL: [Self; 3] = [Self::Reap, Self::Expedite, Self::KsmRmap];
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reap => "reap",
-            Self::Expedite => "expedite",
-            Self::KsmRmap => "ksm-rmap",
-        }
-    }
-
     /// Its parameter, as in `memreap.reap=0` on the kernel's command line.
-    pub fn parameter(self) -> &'static str {
+    fn parameter(self) -> &'static str {
         match self {
             Self::Reap => "reap",
             Self::Expedite => "expedite",

@@ -13,7 +13,6 @@
 mod error;
 mod escape;
 mod pid;
-mod poll;
 mod read;
 mod root;
 mod source;
@@ -31,6 +30,7 @@ pub mod meminfo;
 pub mod mountinfo;
 pub mod own_memory;
 pub mod pidfd;
+pub mod poll;
 pub mod process;
 pub mod psi;
 pub mod release;

@@ -25,12 +25,8 @@ pub struct MemInfo {
     pub swap_total: u64,
     /// What of swap is not used.
     pub swap_free: u64,
-    /// Page cache to be written to disk.
-    pub dirty: u64,
     /// Anonymous memory in page tables.
     pub anon: u64,
-    /// Page cache in page tables.
-    pub mapped: u64,
     /// Shared memory and tmpfs.
     pub shmem: u64,
     /// The kernel's caches that can be reclaimed.
@@ -41,9 +37,6 @@ pub struct MemInfo {
     pub page_tables: u64,
     /// Huge pages of hugetlbfs, used or not.
     pub hugetlb: u64,
-    /// Memory that compressed swap pages take up in front of swap. `None` before Linux 5.19 or
-    /// without zswap.
-    pub zswap: Option<u64>,
 }
 
 impl MemInfo {
@@ -79,15 +72,12 @@ impl MemInfo {
                 b"SwapCached" => info.swap_cached = line.kib(value)?,
                 b"SwapTotal" => swap_total = Some(line.kib(value)?),
                 b"SwapFree" => swap_free = Some(line.kib(value)?),
-                b"Dirty" => info.dirty = line.kib(value)?,
                 b"AnonPages" => info.anon = line.kib(value)?,
-                b"Mapped" => info.mapped = line.kib(value)?,
                 b"Shmem" => info.shmem = line.kib(value)?,
                 b"SReclaimable" => info.slab_reclaimable = line.kib(value)?,
                 b"SUnreclaim" => info.slab_unreclaimable = line.kib(value)?,
                 b"PageTables" => info.page_tables = line.kib(value)?,
                 b"Hugetlb" => info.hugetlb = line.kib(value)?,
-                b"Zswap" => info.zswap = Some(line.kib(value)?),
                 _ => {}
             }
         }
@@ -127,8 +117,8 @@ mod tests {
     #[test]
     fn lines_without_a_unit_and_unknown_lines_are_passed_over() {
         let text: String = REQUIRED.iter().map(|key| format!("{key}:   2 kB\n")).collect();
-        let info = parse(&format!("HugePages_Total:       0\nNew(thing): x\n{text}Zswap: 3 kB\n")).unwrap();
-        assert_eq!((info.total, info.zswap), (2048, Some(3072)));
+        let info = parse(&format!("HugePages_Total:       0\nNew(thing): x\n{text}Hugetlb: 3 kB\n")).unwrap();
+        assert_eq!((info.total, info.hugetlb), (2048, 3072));
     }
 
     #[test]

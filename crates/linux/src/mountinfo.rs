@@ -16,8 +16,6 @@ pub struct Mount {
     pub mount_point: PathBuf,
     /// The file system's type, such as "cgroup2".
     pub fs_type: OsString,
-    /// The device, or what the file system calls itself.
-    pub source: OsString,
 }
 
 /// The mounts that the calling process sees, in the order they were made in.
@@ -46,21 +44,22 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Mount>> {
             }
             let (root, mount_point) = (next()?, next()?);
             while next()? != b"-" {}
-            let (fs_type, source) = (next()?, next()?);
-            // The options.
-            next()?;
+            let fs_type = next()?;
+            // The source, the options.
+            for _ in 0..2 {
+                next()?;
+            }
             Ok(Mount {
                 root: unescape(root).into(),
                 mount_point: unescape(mount_point).into(),
                 fs_type: unescape(fs_type),
-                source: unescape(source),
             })
         })
         .collect()
 }
 
 /// A name in which the kernel has written some bytes as a backslash and three octal digits.
-pub(crate) fn unescape(field: &[u8]) -> OsString {
+fn unescape(field: &[u8]) -> OsString {
     let mut name = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
@@ -100,12 +99,7 @@ mod tests {
         assert_eq!(mounts[1].root, Path::new("/a b"));
         assert_eq!(mounts[1].mount_point, Path::new("/c\\d\n"));
         assert_eq!(mounts[1].fs_type, "fuse.x");
-        assert_eq!(mounts[1].source, "/dev/#");
-        assert_eq!(
-            (mounts[2].fs_type.as_os_str(), mounts[2].source.as_os_str()),
-            ("".as_ref(), "tmpfs".as_ref())
-        );
-        assert_eq!(mounts[3].source, "");
+        assert_eq!((mounts[2].fs_type.to_str(), mounts[3].fs_type.to_str()), (Some(""), Some("tmpfs")));
     }
 
     #[test]

@@ -10,7 +10,10 @@ use rustix::time::Timespec;
 
 /// What is true of the file within `timeout`; empty when the time was up. Signal handlers do not
 /// end the wait.
-pub(crate) fn poll(fd: impl AsFd, events: PollFlags, timeout: Duration) -> Result<PollFlags, Errno> {
+///
+/// # Errors
+/// When the kernel is short of memory.
+pub fn poll(fd: impl AsFd, events: PollFlags, timeout: Duration) -> Result<PollFlags, Errno> {
     // Without a deadline when it is too far away to be told.
     let deadline = Instant::now().checked_add(timeout);
     let mut left = deadline.map(|_| timeout);

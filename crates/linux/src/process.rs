@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID: the files of one process.
 
-pub(crate) mod cgroup;
 mod comm;
 mod smaps_rollup;
 mod stat;
 mod statm;
-mod status;
 
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -21,10 +19,9 @@ pub use comm::Comm;
 pub use smaps_rollup::Rollup;
 pub use stat::{Stat, State};
 pub use statm::Statm;
-pub(crate) use status::unescaped;
-pub use status::{Ids, Status};
 
-use crate::{Error, Pid, Result, Root, read, text};
+use crate::scan::{self, Brief};
+use crate::{Error, Pid, Result, Root, read};
 
 /// How much of a command line is read, in bytes.
 const MAX_CMDLINE_BYTES: usize = 64 << 10;
@@ -64,7 +61,7 @@ pub struct Process {
 impl Process {
     /// The process that has this ID now.
     ///
-    /// The ID of a thread works, too, as it does in /proc: then [`Status::tgid`] is another.
+    /// The ID of a thread works, too, as it does in /proc: then [`Brief::tgid`] is another.
     ///
     /// # Errors
     /// [`Error::Gone`] when there is none. When it is hidden from the caller (hidepid=2), that may
@@ -92,12 +89,14 @@ impl Process {
         self.parse(c"stat", Stat::parse)
     }
 
-    /// /proc/PID/status: names, users, memory, signals.
+    /// /proc/PID/status: name, users, memory.
     ///
     /// # Errors
-    /// [`Error::Gone`], and what is wrong with the file.
-    pub fn status(&self) -> Result<Status> {
-        self.parse(c"status", Status::parse)
+    /// [`Error::Gone`], and when the file does not make sense.
+    pub fn status(&self) -> Result<Brief> {
+        self.parse(c"status", |path, bytes| {
+            Brief::parse(bytes).ok_or_else(|| Error::parse(path, 1, "not the status of a process", bytes))
+        })
     }
 
     /// /proc/PID/statm: memory, from counters that may each lag behind by some pages.
@@ -112,17 +111,11 @@ impl Process {
     /// some 100 ms per GiB, with the lock of its memory map held for reading.
     ///
     /// # Errors
-    /// [`Error::Gone`]; [`Error::NoMemory`] for a zombie or kernel thread; EACCES or EPERM
+    /// [`Error::Gone`]; ESRCH for a zombie or kernel thread, which has no memory; EACCES or EPERM
     /// ([`Error::is_denied`]) when the caller may not trace the process; what is wrong with
     /// the file.
     pub fn smaps_rollup(&self) -> Result<Rollup> {
-        match self.parse(c"smaps_rollup", Rollup::parse) {
-            // ESRCH is about the memory when the process is still there.
-            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
-                Err(Error::NoMemory { pid: self.pid })
-            }
-            other => other,
-        }
+        self.parse(c"smaps_rollup", Rollup::parse)
     }
 
     /// /proc/PID/cmdline: the arguments, as the process has them now: it may have changed them
@@ -151,30 +144,17 @@ impl Process {
         self.parse(c"comm", Comm::parse)
     }
 
-    /// /proc/PID/oom_score_adj: -1000 (never choose it) to 1000.
-    ///
-    /// # Errors
-    /// [`Error::Gone`], and what is wrong with the file.
-    pub fn oom_score_adj(&self) -> Result<i16> {
-        self.parse(c"oom_score_adj", text::single_number)
-    }
-
-    /// /proc/PID/oom_score: how the kernel's OOM killer ranks it, the highest first.
-    ///
-    /// # Errors
-    /// [`Error::Gone`], and what is wrong with the file.
-    pub fn oom_score(&self) -> Result<u32> {
-        self.parse(c"oom_score", text::single_number)
-    }
-
     /// Its cgroup in the v2 hierarchy, from the root of the caller's cgroup namespace: "/a/b",
     /// or "/../a" when it is not below that root. A removed cgroup's ends in " (deleted)".
     /// `None` without a v2 hierarchy.
     ///
     /// # Errors
-    /// [`Error::Gone`], and what is wrong with the file.
+    /// [`Error::Gone`], and what the kernel says.
     pub fn cgroup(&self) -> Result<Option<PathBuf>> {
-        self.parse(c"cgroup", cgroup::parse)
+        self.parse(c"cgroup", |_, bytes| {
+            let path = scan::cgroup(bytes);
+            Ok((!path.is_empty()).then(|| OsStr::from_bytes(path).into()))
+        })
     }
 
     /// The program it runs, or `None` when it has none: a kernel thread or a zombie. A removed
@@ -225,12 +205,5 @@ impl Process {
 
     fn path_of(&self, name: &CStr) -> PathBuf {
         self.path.join(name.to_str().unwrap_or_default())
-    }
-}
-
-impl AsFd for Process {
-    /// The directory, opened with O_PATH.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
     }
 }

@@ -2,16 +2,13 @@
 //! Pressure stall information (PSI): the share of time in which tasks waited for memory; and triggers that report
 //! when it rises.
 
-use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::poll::poll;
 use crate::text::{Line as TextLine, missing};
 use crate::{Error, Result, Root, read, text};
 
@@ -27,15 +24,11 @@ pub struct Pressure {
     pub full: Option<Line>,
 }
 
-/// Shares of time in percent, and the time itself.
+/// The share of time in percent, and the time itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     /// In the last 10 s.
     pub avg10: f64,
-    /// In the last 60 s.
-    pub avg60: f64,
-    /// In the last 300 s.
-    pub avg300: f64,
     /// Since boot, or since the cgroup was made.
     pub total: Duration,
 }
@@ -72,7 +65,7 @@ impl Pressure {
 
 impl Line {
     fn parse<'a>(line: TextLine<'a>, fields: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
-        let (mut avg10, mut avg60, mut avg300, mut total) = (None, None, None, None);
+        let (mut avg10, mut total) = (None, None);
         for field in fields {
             let Some(equals) = field.iter().position(|&b| b == b'=') else {
                 return Err(line.error("not a name and a value"));
@@ -80,16 +73,12 @@ impl Line {
             let value = &field[equals + 1..];
             match &field[..equals] {
                 b"avg10" => avg10 = Some(percent(line, value)?),
-                b"avg60" => avg60 = Some(percent(line, value)?),
-                b"avg300" => avg300 = Some(percent(line, value)?),
                 b"total" => total = Some(Duration::from_micros(line.number(value)?)),
                 _ => {}
             }
         }
         Ok(Self {
             avg10: avg10.ok_or_else(|| line.error("avg10= is missing"))?,
-            avg60: avg60.ok_or_else(|| line.error("avg60= is missing"))?,
-            avg300: avg300.ok_or_else(|| line.error("avg300= is missing"))?,
             total: total.ok_or_else(|| line.error("total= is missing"))?,
         })
     }
@@ -109,25 +98,16 @@ fn percent(line: TextLine<'_>, value: &[u8]) -> Result<f64> {
 /// A file that becomes ready (POLLPRI, EPOLLPRI) when for longer than a threshold within a window of time at least
 /// one task waited; at most once per window.
 #[derive(Debug)]
-pub struct Trigger {
-    fd: OwnedFd,
-    path: PathBuf,
-}
+pub struct Trigger(OwnedFd);
 
 impl Trigger {
-    /// The shortest window that all kernels take.
-    pub const WINDOW_MIN: Duration = Duration::from_millis(500);
-    /// The longest window.
-    pub const WINDOW_MAX: Duration = Duration::from_secs(10);
-
-    /// A trigger on the whole system. Without `CAP_SYS_RESOURCE` a window must be a multiple of
-    /// 2 s (since Linux 6.5; before, that capability or root was needed).
+    /// A trigger on the whole system. The window is 0.5 s to 10 s, and without `CAP_SYS_RESOURCE` a multiple
+    /// of 2 s (since Linux 6.5; before, that capability or root was needed); the threshold is at most the
+    /// window.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the window is not within [`Trigger::WINDOW_MIN`] and
-    /// [`Trigger::WINDOW_MAX`] or the threshold is not within 1 µs and the window; EACCES and EPERM
-    /// ([`Error::is_denied`]); EINVAL for a window the caller may not have;
-    /// [`Error::is_unsupported`] if the kernel does without PSI.
+    /// EINVAL for a window or threshold that the caller may not have; EACCES and EPERM
+    /// ([`Error::is_denied`]); [`Error::is_unsupported`] if the kernel does without PSI.
     pub fn new(root: &Root, threshold: Duration, window: Duration) -> Result<Self> {
         Self::on_file(root.proc().join(SYSTEM_FILE), threshold, window)
     }
@@ -141,63 +121,26 @@ impl Trigger {
     }
 
     fn on_file(path: PathBuf, threshold: Duration, window: Duration) -> Result<Self> {
-        let (request, len) = request(threshold, window)?;
+        // The kernel replaces the last byte by a NUL, so there is one more.
+        let request = format!("some {} {}\n", threshold.as_micros(), window.as_micros());
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|e| Error::io(&path, e))?;
-        let wrote = rustix::io::write(&fd, &request[..len]).map_err(|e| Error::io(&path, e))?;
+        let wrote = rustix::io::write(&fd, request.as_bytes()).map_err(|e| Error::io(&path, e))?;
         // The kernel takes all or nothing.
-        if wrote == len { Ok(Self { fd, path }) } else { Err(Error::io(&path, Errno::IO)) }
-    }
-
-    /// Waits until it fires, and says whether it has. Signal handlers do not end the wait.
-    ///
-    /// # Errors
-    /// ENODEV when the cgroup is gone; when the kernel is short of memory.
-    pub fn wait(&self, timeout: Duration) -> Result<bool> {
-        let events = poll(&self.fd, PollFlags::PRI, timeout).map_err(|e| Error::io(&self.path, e))?;
-        // With POLLPRI, too.
-        if events.contains(PollFlags::ERR) {
-            return Err(Error::io(&self.path, Errno::NODEV));
-        }
-        Ok(events.contains(PollFlags::PRI))
+        if wrote == request.len() { Ok(Self(fd)) } else { Err(Error::io(&path, Errno::IO)) }
     }
 }
 
 impl AsFd for Trigger {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
-}
-
-/// What is written to the file. The kernel replaces the last byte by a NUL, so there is one more.
-fn request(threshold: Duration, window: Duration) -> Result<([u8; 64], usize)> {
-    if !(Trigger::WINDOW_MIN..=Trigger::WINDOW_MAX).contains(&window) {
-        return Err(Error::Argument(
-            format!(
-                "a PSI trigger's window is {:?} to {:?}, not {window:?}",
-                Trigger::WINDOW_MIN,
-                Trigger::WINDOW_MAX
-            )
-            .into(),
-        ));
-    }
-    if !(Duration::from_micros(1)..=window).contains(&threshold) {
-        return Err(Error::Argument(
-            format!("a PSI trigger's threshold is 1µs to its window of {window:?}, not {threshold:?}").into(),
-        ));
-    }
-    let mut text = [0; 64];
-    let mut room = &mut text[..];
-    // Two numbers of at most 8 digits fit.
-    writeln!(room, "some {} {}", threshold.as_micros(), window.as_micros())
-        .map_err(|e| Error::Argument(e.to_string().into()))?;
-    let left = room.len();
-    Ok((text, text.len() - left))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rustix::event::PollFlags;
 
     use super::*;
 
@@ -209,10 +152,7 @@ mod tests {
     fn some_without_full() {
         let pressure = parse("some avg10=1.50 avg60=0.00 avg300=100.00 total=1234567\n").unwrap();
         assert_eq!(pressure.full, None);
-        assert_eq!(
-            pressure.some,
-            Line { avg10: 1.5, avg60: 0.0, avg300: 100.0, total: Duration::from_micros(1_234_567) }
-        );
+        assert_eq!(pressure.some, Line { avg10: 1.5, total: Duration::from_micros(1_234_567) });
     }
 
     #[test]
@@ -236,51 +176,49 @@ mod tests {
 
     #[test]
     fn requests_are_in_microseconds() {
-        let (text, len) = request(Duration::from_millis(150), Duration::from_secs(1)).unwrap();
-        assert_eq!(&text[..len], b"some 150000 1000000\n");
-        let (text, len) = request(Trigger::WINDOW_MAX, Trigger::WINDOW_MAX).unwrap();
-        assert_eq!(&text[..len], b"some 10000000 10000000\n");
-    }
-
-    #[test]
-    fn requests_the_kernel_would_refuse_are_not_made() {
-        let us = Duration::from_micros;
-        for (threshold, window) in
-            [(1, 499_999), (1, 10_000_001), (0, 500_000), (500_001, 500_000), (u64::MAX, u64::MAX)]
-        {
-            let error = request(us(threshold), us(window)).unwrap_err();
-            assert!(matches!(error, Error::Argument(_)), "{error:?}");
-        }
-        assert!(request(Duration::from_nanos(999), Duration::from_secs(1)).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("memory.pressure");
+        std::fs::write(&file, "").unwrap();
+        Trigger::on_cgroup(dir.path(), Duration::from_millis(150), Duration::from_secs(1)).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "some 150000 1000000\n");
     }
 
     #[test]
     fn triggers() {
+        const WINDOW_MIN: Duration = Duration::from_millis(500);
+        const WINDOW_MAX: Duration = Duration::from_secs(10);
+        // Whether it fires in time.
+        let fires = |trigger: &Trigger, timeout| {
+            let events = crate::poll::poll(trigger, PollFlags::PRI, timeout).unwrap();
+            assert!(!events.contains(PollFlags::ERR));
+            events.contains(PollFlags::PRI)
+        };
         // Unlike memory, a CPU is easy to wait for.
         let trigger = |threshold, window| Trigger::on_file("/proc/pressure/cpu".into(), threshold, window);
-        // Bit 24 is CAP_SYS_RESOURCE: without it, windows are multiples of 2 s.
-        let own = crate::Process::open(&Root::system(), crate::Pid::own()).unwrap().status().unwrap();
-        let shortest =
-            if own.cap_effective & 1 << 24 != 0 { Trigger::WINDOW_MIN } else { Duration::from_secs(2) };
+        // Without it, windows are multiples of 2 s.
+        let own = rustix::thread::capabilities(None).unwrap().effective;
+        let shortest = if own.contains(rustix::thread::CapabilitySet::SYS_RESOURCE) {
+            WINDOW_MIN
+        } else {
+            Duration::from_secs(2)
+        };
         // The kernel takes what is within the limits, at their ends, too.
-        for (threshold, window) in [
-            (Duration::from_micros(1), shortest),
-            (shortest, shortest),
-            (Trigger::WINDOW_MAX, Trigger::WINDOW_MAX),
-        ] {
+        for (threshold, window) in
+            [(Duration::from_micros(1), shortest), (shortest, shortest), (WINDOW_MAX, WINDOW_MAX)]
+        {
             match trigger(threshold, window) {
                 Err(e) if e.is_unsupported() || e.is_denied() => {
-                    println!("skipped: no PSI triggers here: {e:?}");
+                    testing::skipped(format_args!("no PSI triggers here: {e:?}"));
                     return;
                 }
                 trigger => drop(trigger.unwrap()),
             }
         }
-        let never = trigger(Trigger::WINDOW_MAX, Trigger::WINDOW_MAX).unwrap();
+        let never = trigger(WINDOW_MAX, WINDOW_MAX).unwrap();
         // What the kernel did not count while it had no trigger may be added to the first window, and is one event.
-        never.wait(Duration::from_millis(20)).unwrap();
+        fires(&never, Duration::from_millis(20));
         let start = std::time::Instant::now();
-        assert!(!never.wait(Duration::from_millis(20)).unwrap());
+        assert!(!fires(&never, Duration::from_millis(20)));
         assert!(start.elapsed() >= Duration::from_millis(20));
 
         // Two threads that want one CPU make somebody wait for it.
@@ -299,24 +237,23 @@ mod tests {
                 });
             }
             let busy = trigger(Duration::from_millis(5), shortest).unwrap();
-            let fired = busy.wait(Duration::from_secs(10));
+            let fired = fires(&busy, Duration::from_secs(10));
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
             fired
         });
-        assert!(fired.unwrap());
+        assert!(fired);
     }
 
     proptest! {
         #[test]
-        fn any_pressure_in_any_order(avg in prop::array::uniform3(0u32..=10_000), total: u64, swapped: bool) {
-            let [a, b, c] = avg.map(|a| format!("{}.{:02}", a / 100, a % 100));
-            let some = format!("some avg10={a} avg60={b} avg300={c} total={total}\n");
+        fn any_pressure_in_any_order(avg in 0u32..=10_000, total: u64, swapped: bool) {
+            let some =
+                format!("some avg10={}.{:02} avg60=1.00 avg300=2.00 total={total}\n", avg / 100, avg % 100);
             let full = "full avg10=1.00 avg60=2.00 avg300=3.00 total=4\n";
             let text = if swapped { format!("{full}{some}") } else { format!("{some}{full}") };
             let pressure = parse(&text).unwrap();
             prop_assert_eq!(pressure.some.total, Duration::from_micros(total));
-            let got = [pressure.some.avg10, pressure.some.avg60, pressure.some.avg300];
-            prop_assert_eq!(got, avg.map(|a| f64::from(a) / 100.0));
+            prop_assert_eq!(pressure.some.avg10, f64::from(avg) / 100.0);
             prop_assert_eq!(pressure.full.unwrap().total, Duration::from_micros(4));
         }
     }

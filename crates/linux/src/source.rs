@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Files of the kernel that stay open and are read again and again.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -42,11 +42,6 @@ impl Source {
         }
     }
 
-    /// What the file is called.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Parses what the file says now. Allocates nothing unless there is an error or `parse` does.
     ///
     /// # Errors
@@ -63,12 +58,6 @@ impl Source {
                 Err(errno) => return Err(Error::io(&self.path, errno)),
             }
         }
-    }
-}
-
-impl AsFd for Source {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

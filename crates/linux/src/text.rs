@@ -25,15 +25,6 @@ impl<'a> Line<'a> {
         number(field).ok_or_else(|| self.error("not a number in the range expected here"))
     }
 
-    /// As [`Line::number`], in hexadecimal digits without a prefix.
-    pub(crate) fn hex(self, field: &[u8]) -> Result<u64> {
-        std::str::from_utf8(field)
-            .ok()
-            .filter(|s| s.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|s| u64::from_str_radix(s, 16).ok())
-            .ok_or_else(|| self.error("not a hexadecimal number"))
-    }
-
     /// A size as in "   12 kB", in bytes.
     pub(crate) fn kib(self, value: &[u8]) -> Result<u64> {
         let number = value.strip_suffix(b" kB").ok_or_else(|| self.error("not a size in kB"))?;
@@ -111,10 +102,6 @@ mod tests {
         for wrong in [&b"256"[..], b"-1", b"+1", b" 1", b"1 ", b"", b"1\0", b"\xff"] {
             assert!(l.number::<u8>(wrong).is_err(), "{wrong:?}");
         }
-        assert_eq!(l.hex(b"00ff").unwrap(), 255);
-        for wrong in [&b"+1"[..], b"", b"0x1", b"10000000000000000"] {
-            assert!(l.hex(wrong).is_err(), "{wrong:?}");
-        }
     }
 
     #[test]
@@ -153,7 +140,6 @@ mod tests {
             let l = line(b"");
             prop_assert_eq!(l.number::<u64>(n.to_string().as_bytes()).unwrap(), n);
             prop_assert_eq!(l.number::<i64>(i.to_string().as_bytes()).unwrap(), i);
-            prop_assert_eq!(l.hex(format!("{n:016x}").as_bytes()).unwrap(), n);
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! /sys/block/zram*: compressed block devices in memory, mostly used for swap.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, io};
 
 use crate::{Error, Result, Root, read, text};
@@ -9,19 +9,10 @@ use crate::{Error, Result, Root, read, text};
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name, "zram0".
-    pub name: String,
     /// Its size in bytes, before compression; 0 when it is not set up.
     pub disk_size: u64,
     /// What is in it.
     pub usage: Usage,
-}
-
-impl Device {
-    /// Its node, as /proc/swaps names it.
-    pub fn path(&self) -> PathBuf {
-        Path::new("/dev").join(&self.name)
-    }
 }
 
 /// What /sys/block/zram*/mm_stat says, in bytes.
@@ -29,12 +20,8 @@ impl Device {
 pub struct Usage {
     /// What was written, before compression, without pages that are all one value.
     pub original: u64,
-    /// The same after compression.
-    pub compressed: u64,
     /// Memory used in all.
     pub used: u64,
-    /// The most memory it may use; 0 for no limit.
-    pub limit: u64,
 }
 
 /// The devices there are, in no order; none when the kernel has no zram.
@@ -52,7 +39,7 @@ pub fn devices(root: &Root) -> Result<Vec<Device>> {
     for entry in entries {
         let name = entry.map_err(|e| Error::io(&block, e))?.file_name();
         if let Some(name) = name.to_str().filter(|name| is_zram(name)) {
-            devices.extend(device(&block.join(name), name)?);
+            devices.extend(device(&block.join(name))?);
         }
     }
     Ok(devices)
@@ -62,7 +49,7 @@ fn is_zram(name: &str) -> bool {
     name.strip_prefix("zram").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn device(dir: &Path, name: &str) -> Result<Option<Device>> {
+fn device(dir: &Path) -> Result<Option<Device>> {
     let (size_path, usage_path) = (dir.join("disksize"), dir.join("mm_stat"));
     let size = read::file_if_there(&size_path, read::SMALL_FILE_BYTES)?;
     let usage = read::file_if_there(&usage_path, read::SMALL_FILE_BYTES)?;
@@ -70,7 +57,6 @@ fn device(dir: &Path, name: &str) -> Result<Option<Device>> {
         return Ok(None);
     };
     Ok(Some(Device {
-        name: name.to_owned(),
         disk_size: text::single_number(&size_path, &size)?,
         usage: Usage::parse(&usage_path, &usage)?,
     }))
@@ -85,7 +71,8 @@ impl Usage {
         let line = text::single(path, bytes)?;
         let mut fields = line.fields();
         let mut next = || line.number(fields.next().ok_or_else(|| line.error("fields are missing"))?);
-        Ok(Self { original: next()?, compressed: next()?, used: next()?, limit: next()? })
+        let (original, _compressed, used) = (next()?, next()?, next()?);
+        Ok(Self { original, used })
     }
 }
 
@@ -111,12 +98,9 @@ mod tests {
         .unwrap();
         let found = devices(&root).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].name.as_str(), found[0].disk_size), ("zram0", 1 << 30));
-        let usage = Usage { original: 1, compressed: 2, used: 3, limit: 0 };
-        assert_eq!(found[0].usage, usage);
-        assert_eq!(found[0].path(), Path::new("/dev/zram0"));
+        assert_eq!(found[0], Device { disk_size: 1 << 30, usage: Usage { original: 1, used: 3 } });
 
-        fs::write(zram0.join("mm_stat"), "1 2 3\n").unwrap();
+        fs::write(zram0.join("mm_stat"), "1 2\n").unwrap();
         let error = devices(&root).unwrap_err().to_string();
         assert!(error.contains("zram0/mm_stat:1: fields are missing"), "{error}");
     }

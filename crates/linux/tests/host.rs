@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 use linux::process::{State, pids};
 use linux::psi::Pressure;
-use linux::{Pid, Process, Root, cgroup, features, meminfo, mountinfo, release, swaps, vmstat, zram};
+use linux::{Pid, Process, Root, cgroup, features, meminfo, mountinfo, release, vmstat, zram};
 use procfs::Current as _;
 
 /// What both say of the same moment: read between two readings of the judge's that agree.
@@ -35,17 +35,12 @@ fn processes() -> impl Iterator<Item = (procfs::process::Process, Process)> {
 fn stat() {
     for (judge, process) in processes() {
         let (theirs, ours) = at_one_moment(|| judge.stat().unwrap(), || process.stat().unwrap());
-        assert_eq!(ours.pid.get(), theirs.pid);
         assert_eq!(ours.comm.as_bytes(), theirs.comm.as_bytes());
-        assert_eq!(ours.state == State::Sleeping, theirs.state == 'S');
-        assert_eq!(ours.state == State::Running, theirs.state == 'R');
+        assert_eq!(ours.state, State::Other(theirs.state.try_into().unwrap()));
         assert_eq!(ours.ppid.map_or(0, Pid::get), theirs.ppid);
-        assert_eq!((ours.pgrp, ours.session), (theirs.pgrp, theirs.session));
         assert_eq!((ours.flags, ours.majflt), (theirs.flags, theirs.majflt));
         assert_eq!(i64::from(ours.nice), theirs.nice);
         assert_eq!(ours.start_time, theirs.starttime);
-        assert_eq!(ours.rss, theirs.rss * procfs::page_size());
-        assert_eq!(Some(ours.processor), theirs.processor);
         assert_eq!(Some(ours.policy), theirs.policy);
         assert!(!ours.is_kernel_thread());
     }
@@ -56,28 +51,17 @@ fn status() {
     for (judge, process) in processes() {
         let (theirs, ours) = at_one_moment(|| judge.status().unwrap(), || process.status().unwrap());
         let kib = |size: Option<u64>| size.map(|kib| kib << 10);
-        assert_eq!(ours.name.to_string(), theirs.name);
-        assert_eq!((ours.tgid.get(), ours.pid.get()), (theirs.tgid, theirs.pid));
+        assert_eq!(ours.comm.to_string(), theirs.name);
+        assert_eq!(ours.tgid.get(), theirs.tgid);
         assert_eq!(ours.ppid.map_or(0, Pid::get), theirs.ppid);
-        assert_eq!(
-            (ours.uid.real, ours.uid.effective, ours.uid.saved, ours.uid.fs),
-            (theirs.ruid, theirs.euid, theirs.suid, theirs.fuid)
-        );
+        assert_eq!((ours.uid, ours.effective_uid), (theirs.ruid, theirs.euid));
         assert!(ours.has_memory);
         assert_eq!(Some(ours.vm_size), kib(theirs.vmsize));
-        assert_eq!(Some(ours.rss), kib(theirs.vmrss));
         assert_eq!(Some(ours.rss_anon), kib(theirs.rssanon));
-        assert_eq!(Some(ours.rss_file), kib(theirs.rssfile));
         assert_eq!(Some(ours.rss_shmem), kib(theirs.rssshmem));
         assert_eq!(Some(ours.swap), kib(theirs.vmswap));
         assert_eq!(Some(ours.core_dumping), theirs.core_dumping);
         assert_eq!(u64::from(ours.threads), theirs.threads);
-        assert_eq!((ours.sig_pending, ours.shared_pending), (theirs.sigpnd, theirs.shdpnd));
-        assert_eq!(
-            (ours.sig_blocked, ours.sig_ignored, ours.sig_caught),
-            (theirs.sigblk, theirs.sigign, theirs.sigcgt)
-        );
-        assert_eq!(ours.cap_effective, theirs.capeff);
     }
 }
 
@@ -85,11 +69,7 @@ fn status() {
 fn statm() {
     for (judge, process) in processes() {
         let (theirs, ours) = at_one_moment(|| judge.statm().unwrap(), || process.statm().unwrap());
-        let pages = [theirs.size, theirs.resident, theirs.shared, theirs.text, theirs.data];
-        assert_eq!(
-            [ours.size, ours.resident, ours.shared, ours.text, ours.data],
-            pages.map(|p| p * procfs::page_size())
-        );
+        assert_eq!(ours.resident, theirs.resident * procfs::page_size());
     }
 }
 
@@ -101,7 +81,9 @@ fn smaps_rollup() {
             ours => Some(ours.unwrap()),
         };
         if ours().is_none() {
-            println!("skipped for process {}: it may not be traced", process.pid());
+            // Process 1 may be traced by hardly anyone. The judge cannot read it, either.
+            assert_ne!(process.pid(), Pid::own());
+            judge.smaps_rollup().unwrap_err();
             continue;
         }
         let rollup = || judge.smaps_rollup().unwrap().memory_map_rollup.0.remove(0).extension.map;
@@ -112,16 +94,13 @@ fn smaps_rollup() {
         );
         for (key, value) in [
             ("Rss", ours.rss),
-            ("Pss", ours.pss),
             ("Pss_Anon", ours.pss_anon),
             ("Pss_File", ours.pss_file),
             ("Pss_Shmem", ours.pss_shmem),
             ("Private_Clean", ours.private_clean),
             ("Private_Dirty", ours.private_dirty),
             ("Anonymous", ours.anonymous),
-            ("Swap", ours.swap),
             ("SwapPss", ours.swap_pss),
-            ("Locked", ours.locked),
         ] {
             assert_eq!(theirs.get(key), Some(&value), "{key}");
         }
@@ -134,14 +113,11 @@ fn the_other_files_of_a_process() {
         let cmdline: Vec<_> =
             process.cmdline().unwrap().into_iter().map(|arg| arg.into_string().unwrap()).collect();
         assert_eq!(cmdline, judge.cmdline().unwrap());
-        assert_eq!(process.oom_score_adj().unwrap(), judge.oom_score_adj().unwrap());
-        let (theirs, ours) = at_one_moment(|| judge.oom_score().unwrap(), || process.oom_score().unwrap());
-        assert_eq!(ours, u32::from(theirs));
         let theirs =
             judge.cgroups().unwrap().0.into_iter().find(|c| c.hierarchy == 0).map(|c| c.pathname.into());
         assert_eq!(process.cgroup().unwrap(), theirs);
         match process.exe() {
-            Err(e) if e.is_denied() => println!("skipped: {e} is not for us"),
+            Err(e) if e.is_denied() && process.pid() != Pid::own() => drop(judge.exe().unwrap_err()),
             exe => assert_eq!(exe.unwrap(), judge.exe().ok()),
         }
     }
@@ -164,9 +140,8 @@ fn the_list_of_processes() {
 #[test]
 fn every_process_can_be_read_or_says_why_not() {
     let fine = |error: Option<linux::Error>| match error {
-        Some(e) if !e.is_gone() && !e.is_denied() && !matches!(e, linux::Error::NoMemory { .. }) => {
-            panic!("{e:?}")
-        }
+        // ESRCH: without memory.
+        Some(e) if !e.is_gone() && !e.is_denied() && e.raw_os_error() != Some(libc::ESRCH) => panic!("{e:?}"),
         _ => (),
     };
     for pid in pids(&Root::system()).unwrap() {
@@ -199,23 +174,22 @@ fn memory() {
         (theirs.buffers, theirs.cached, theirs.swap_cached)
     );
     assert_eq!((ours.swap_total, ours.swap_free), (theirs.swap_total, theirs.swap_free));
-    assert_eq!(ours.dirty, theirs.dirty);
-    assert_eq!((Some(ours.anon), ours.mapped), (theirs.anon_pages, theirs.mapped));
+    assert_eq!(Some(ours.anon), theirs.anon_pages);
     assert_eq!(Some(ours.shmem), theirs.shmem);
     assert_eq!(Some(ours.slab_reclaimable), theirs.s_reclaimable);
     assert_eq!(Some(ours.slab_unreclaimable), theirs.s_unreclaim);
     assert_eq!(Some(ours.page_tables), theirs.page_tables);
-    assert_eq!(ours.zswap, theirs.z_swap);
 }
 
 #[test]
 fn counters() {
-    let root = Root::system();
-    let all = vmstat::all(&root).unwrap();
-    let theirs = procfs::vmstat().unwrap();
-    assert_eq!(all.keys().collect::<std::collections::BTreeSet<_>>(), theirs.keys().collect());
-    let [oom_kill, none] = vmstat::counters(&root, ["oom_kill", "no_such_counter"]).unwrap();
-    assert!(oom_kill >= all.get("oom_kill").copied() && oom_kill.is_some());
+    let path = std::path::Path::new("/proc/vmstat");
+    let read = || {
+        let names = ["oom_kill", "no_such_counter"];
+        vmstat::parse(path, &std::fs::read(path).unwrap(), names).unwrap()
+    };
+    let (theirs, [oom_kill, none]) = at_one_moment(|| procfs::vmstat().unwrap()["oom_kill"], read);
+    assert_eq!(oom_kill.map(u64::cast_signed), Some(theirs));
     assert_eq!(none, None);
 }
 
@@ -228,8 +202,6 @@ fn mounts() {
         assert_eq!(ours.mount_point, theirs.mount_point);
         assert_eq!(ours.root, std::path::Path::new(&theirs.root));
         assert_eq!(ours.fs_type.to_str(), Some(theirs.fs_type.as_str()));
-        // No source is "none" for the kernel and None for the judge.
-        assert_eq!(ours.source.to_str(), theirs.mount_source.as_deref().or(Some("none")));
     }
     if let Some(v2) = cgroup::Hierarchy::find(&Root::system()).unwrap() {
         assert!(v2.path.join("cgroup.procs").exists());
@@ -243,11 +215,7 @@ fn the_rest_of_what_doctor_asks() {
     let uname = rustix::system::uname();
     assert_eq!(release.text, uname.release().to_str().unwrap());
     let version = procfs::KernelVersion::current().unwrap();
-    assert_eq!(
-        (release.major, release.minor, release.patch),
-        (u32::from(version.major), u32::from(version.minor), u32::from(version.patch))
-    );
-    swaps::read(&root).unwrap();
+    assert_eq!((release.major, release.minor), (u32::from(version.major), u32::from(version.minor)));
     zram::devices(&root).unwrap();
     for topic in features::Topic::ALL {
         topic.is_on(&root).unwrap();
@@ -260,7 +228,7 @@ fn the_rest_of_what_doctor_asks() {
 fn pressure() {
     let root = Root::system();
     match Pressure::read(&root) {
-        Err(e) if e.is_unsupported() => println!("skipped: no PSI here"),
+        Err(e) if e.is_unsupported() => testing::skipped("no PSI here"),
         pressure => {
             let pressure = pressure.unwrap();
             assert!((0.0..=100.0).contains(&pressure.some.avg10));

@@ -48,7 +48,7 @@ fn a_handle_on_a_reused_id_does_not_reach_the_stranger() {
         assert!(!stranger.pidfd().wait_exit(Duration::from_millis(50)).unwrap());
         return;
     }
-    println!("skipped: cannot choose the ID of a process here");
+    testing::skipped("cannot choose the ID of a process here");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn memory_is_released_only_by_the_dying() {
 #[test]
 fn memory_of_a_stopped_victim_is_released_by_the_caller() {
     if !mrelease_supported() {
-        println!("skipped: no process_mrelease");
+        testing::skipped("no process_mrelease");
         return;
     }
     // A victim that is held at its exit by a tracer stays dying for as long as the test likes.
@@ -119,7 +119,7 @@ fn memory_of_a_stopped_victim_is_released_by_the_caller() {
     // SAFETY: takes numbers only.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.pid.get(), 0, libc::PTRACE_O_TRACEEXIT) };
     if seized != 0 {
-        println!("skipped: cannot trace here: {}", std::io::Error::last_os_error());
+        testing::skipped(format_args!("cannot trace here: {}", std::io::Error::last_os_error()));
         return;
     }
     fd.send_signal(Signal::KILL).unwrap();

@@ -30,8 +30,7 @@ fn all_processes_are_listed_in_order_and_threads_are_not() {
     let tid = tid.1.recv().unwrap();
     assert!(!pids(&Root::system()).unwrap().any(|pid| pid == tid));
     // It can be opened all the same, and tells whose it is.
-    let status = open(tid).unwrap().status().unwrap();
-    assert_eq!((status.pid, status.tgid), (tid, Pid::own()));
+    assert_eq!(open(tid).unwrap().status().unwrap().tgid, Pid::own());
     drop(done.0);
     thread.join().unwrap();
 }
@@ -53,9 +52,9 @@ fn a_name_is_the_same_everywhere() {
         let process = child.process();
         let (stat, status) = (process.stat().unwrap(), process.status().unwrap());
         assert_eq!(stat.comm.as_bytes(), name);
-        assert_eq!(status.name.as_bytes(), name);
+        assert_eq!(status.comm.as_bytes(), name);
         assert_eq!(process.comm().unwrap().as_bytes(), name);
-        assert_eq!((stat.pid, status.pid, status.tgid), (child.pid, child.pid, child.pid));
+        assert_eq!(status.tgid, child.pid);
         assert_eq!((stat.ppid, status.ppid), (Some(Pid::own()), Some(Pid::own())));
         assert!(!stat.is_kernel_thread());
         assert_eq!(process.exe().unwrap().unwrap(), std::env::current_exe().unwrap());
@@ -74,12 +73,10 @@ fn private_memory_is_seen_by_all_counters() {
     let status = process.status().unwrap();
     assert!(status.has_memory);
     near("RssAnon + VmSwap", status.rss_anon + status.swap);
-    assert_eq!(status.rss, status.rss_anon + status.rss_file + status.rss_shmem);
     near("statm", process.statm().unwrap().resident + status.swap);
-    near("stat", process.stat().unwrap().rss + status.swap);
     let rollup = process.smaps_rollup().unwrap();
     near("what comes back", rollup.comes_back());
-    assert!(rollup.anonymous >= rollup.private_dirty && rollup.rss >= rollup.pss);
+    assert!(rollup.anonymous >= rollup.private_dirty && rollup.rss >= rollup.pss_anon);
 }
 
 #[test]
@@ -88,32 +85,36 @@ fn a_zombie_is_there_and_has_no_memory() {
     let process = child.process();
     assert_eq!(process.stat().unwrap().state, State::Zombie);
     let status = process.status().unwrap();
-    assert_eq!((status.state, status.has_memory, status.rss), (State::Zombie, false, 0));
+    assert_eq!((status.state, status.has_memory, status.rss_anon), (State::Zombie, false, 0));
     assert_eq!(process.statm().unwrap().resident, 0);
     assert_eq!(process.cmdline().unwrap(), [""; 0]);
     assert_eq!(process.exe().unwrap(), None);
     let error = process.smaps_rollup().unwrap_err();
-    assert!(matches!(error, Error::NoMemory { pid } if pid == child.pid), "{error:?}");
+    assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{error:?}");
     assert!(!error.is_gone());
 }
 
 #[test]
 fn a_kernel_thread_has_no_memory() {
     let Some(process) = Pid::new(2).and_then(|pid| open(pid).ok()) else {
-        println!("skipped: kernel threads are not visible here");
+        testing::skipped("kernel threads are not visible here");
         return;
     };
     let stat = process.stat().unwrap();
     if stat.comm.as_bytes() != b"kthreadd" {
-        println!("skipped: process 2 is {}", stat.comm);
+        testing::skipped(format_args!("process 2 is {}", stat.comm));
         return;
     }
     assert!(stat.is_kernel_thread());
-    assert_eq!((stat.ppid, stat.rss), (None, 0));
+    assert_eq!(stat.ppid, None);
     assert!(!process.status().unwrap().has_memory);
     assert_eq!(process.cmdline().unwrap(), [""; 0]);
+    if !rustix::process::geteuid().is_root() {
+        testing::skipped("only root may read the rest of a kernel thread");
+        return;
+    }
     assert_eq!(process.exe().unwrap(), None);
-    assert!(matches!(process.smaps_rollup(), Err(Error::NoMemory { .. })));
+    assert_eq!(process.smaps_rollup().unwrap_err().raw_os_error(), Some(libc::ESRCH));
 }
 
 /// Checks that everything that can be asked of a process says that it is gone.
@@ -125,8 +126,6 @@ fn assert_gone(process: &Process) {
         process.smaps_rollup().err(),
         process.cmdline().err(),
         process.comm().err(),
-        process.oom_score_adj().err(),
-        process.oom_score().err(),
         process.cgroup().err(),
         process.exe().err(),
     ];
@@ -155,10 +154,10 @@ fn a_reused_id_is_not_the_process_it_was() {
             continue;
         };
         assert_gone(&process);
-        assert_eq!(stranger.process().stat().unwrap().pid, pid);
+        assert_eq!(stranger.process().status().unwrap().tgid, pid);
         return;
     }
-    println!("skipped: cannot choose the ID of a process here");
+    testing::skipped("cannot choose the ID of a process here");
 }
 
 #[test]
@@ -166,7 +165,7 @@ fn what_is_forbidden_is_not_taken_for_gone() {
     let child = Child::sleeping();
     as_nobody(|| {
         let process = child.process();
-        assert_eq!(process.stat().unwrap().pid, child.pid);
+        assert_eq!(process.stat().unwrap().ppid, Some(Pid::own()));
         for error in [process.smaps_rollup().unwrap_err(), process.exe().unwrap_err()] {
             assert!(error.is_denied() && !error.is_gone(), "{error:?}");
         }
@@ -176,7 +175,7 @@ fn what_is_forbidden_is_not_taken_for_gone() {
 #[test]
 fn hidden_processes() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can mount another /proc");
+        testing::skipped("only root can mount another /proc");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +197,7 @@ fn hidden_processes() {
                     || rustix::mount::mount_change("/", private).is_err()
                     || rustix::mount::mount("proc", root.proc(), "proc", no_flags, hidepid).is_err()
                 {
-                    println!("skipped: cannot mount another /proc here");
+                    testing::skipped("cannot mount another /proc here");
                     return;
                 }
                 drop_rights();
@@ -260,14 +259,9 @@ fn a_file_the_kernel_does_not_have_is_not_a_process_that_is_gone() {
 fn errors_name_the_file() {
     let (_dir, root, path) = tree();
     fs::write(path.join("stat"), "7 (a) S 1\n").unwrap();
-    fs::write(path.join("oom_score_adj"), "40000\n").unwrap();
     let process = seven(&root);
     let error = process.stat().unwrap_err().to_string();
     assert_eq!(error, format!("{}:1: fields are missing: \"7 (a) S 1\"", path.join("stat").display()));
-    let error = process.oom_score_adj().unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{}:1: ", path.join("oom_score_adj").display())), "{error}");
-    fs::write(path.join("oom_score_adj"), "-1000\n").unwrap();
-    assert_eq!(process.oom_score_adj().unwrap(), -1000);
 }
 
 #[test]

@@ -406,7 +406,7 @@ impl Parked {
 
     fn is_stopped(&self) -> bool {
         let process = linux::Process::open(&linux::Root::system(), self.0.pid).unwrap();
-        process.stat().unwrap().state == State::Traced
+        process.stat().unwrap().state == State::Other(b't')
     }
 
     /// Lets it go; `then` is run before it is waited for.

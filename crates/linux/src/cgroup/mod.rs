@@ -20,9 +20,8 @@ pub use preference::{OomPreference, oom_preference};
 pub struct Hierarchy {
     /// The directory, as found under the [`Root`].
     pub path: PathBuf,
-    /// The controllers it can have, such as "memory". One that a v1 hierarchy has is not among
-    /// them.
-    pub controllers: Vec<String>,
+    /// Whether it can control memory; not if a v1 hierarchy does.
+    pub controls_memory: bool,
     /// Where the paths of processes' cgroups begin.
     pub namespace: Namespace,
 }
@@ -46,14 +45,9 @@ impl Hierarchy {
         };
         let path = root.resolve(&mount.mount_point);
         let bytes = read::file(&path.join("cgroup.controllers"), read::SMALL_FILE_BYTES)?;
-        let controllers = String::from_utf8_lossy(&bytes).split_ascii_whitespace().map(Into::into).collect();
+        let controls_memory = bytes.split(u8::is_ascii_whitespace).any(|controller| controller == b"memory");
         let namespace = Namespace::find(root, &mount.root, &path);
-        Ok(Some(Self { path, controllers, namespace }))
-    }
-
-    /// Whether it can control this, such as "memory".
-    pub fn controls(&self, controller: &str) -> bool {
-        self.controllers.iter().any(|c| c == controller)
+        Ok(Some(Self { path, controls_memory, namespace }))
     }
 
     /// The directory of a cgroup, by its path in the hierarchy.
@@ -103,10 +97,9 @@ impl Namespace {
     /// at a known depth.
     fn search(root: &Root, mounted: &Path, path: &Path) -> Option<Vec<u8>> {
         let above = levels_above(mounted)?;
-        let file = root.proc().join("self/cgroup");
-        let told =
-            crate::process::cgroup::parse(&file, &read::file(&file, read::LARGE_FILE_BYTES).ok()?).ok()??;
-        let below = told.strip_prefix("/").ok()?;
+        let file = read::file(&root.proc().join("self/cgroup"), read::LARGE_FILE_BYTES).ok()?;
+        let told = scan::cgroup(&file);
+        let below = Path::new(OsStr::from_bytes(told)).strip_prefix("/").ok()?;
         let named = |c: Component<'_>| matches!(c, Component::Normal(_));
         if !below.components().all(named) {
             return None;
@@ -114,7 +107,6 @@ impl Namespace {
         let own = with_own(path, above + below.components().count())?;
         let own = own.strip_prefix(path).ok()?.as_os_str().as_bytes();
         let own = [b"/", own].concat();
-        let told = told.as_os_str().as_bytes();
         own.strip_suffix(told.strip_suffix(b"/").unwrap_or(told)).map(<[u8]>::to_vec)
     }
 
@@ -155,8 +147,6 @@ fn with_own(dir: &Path, levels: usize) -> Option<PathBuf> {
 /// What memory.stat says of a cgroup and those below it, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStat {
-    /// Anonymous memory.
-    pub anon: u64,
     /// Page cache on the lists of what can be reclaimed, so without shared memory.
     pub file: u64,
     /// Reclaimable memory of the kernel.
@@ -174,7 +164,6 @@ impl MemoryStat {
             let line = line?;
             let mut fields = line.fields();
             let slot = match fields.next() {
-                Some(b"anon") => &mut stat.anon,
                 Some(b"inactive_file" | b"active_file") => &mut stat.file,
                 Some(b"slab_reclaimable") => &mut stat.slab_reclaimable,
                 _ => continue,
@@ -215,8 +204,8 @@ mod tests {
         let path = Path::new("memory.stat");
         let text = b"anon 8\nfile 99\ninactive_file 3\nactive_file 4\nslab_reclaimable 5\nanon_thp x\n";
         let stat = MemoryStat::parse(path, text).unwrap();
-        assert_eq!(stat, MemoryStat { anon: 8, file: 7, slab_reclaimable: 5 });
-        for wrong in [&b"anon\n"[..], b"anon x\n", b"anon 1"] {
+        assert_eq!(stat, MemoryStat { file: 7, slab_reclaimable: 5 });
+        for wrong in [&b"active_file\n"[..], b"active_file x\n", b"active_file 1"] {
             assert!(MemoryStat::parse(path, wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(limit(path, b"max\n").unwrap(), None);
@@ -237,10 +226,12 @@ mod tests {
         fs::write(&mountinfo, "1 2 0:1 / /my\\040cgroups rw - cgroup2 cgroup2 rw\n").unwrap();
         let path = dir.path().join("my cgroups");
         fs::create_dir(&path).unwrap();
+        fs::write(path.join("cgroup.controllers"), "cpu mem\n").unwrap();
+        assert!(!Hierarchy::find(&root).unwrap().unwrap().controls_memory);
         fs::write(path.join("cgroup.controllers"), "cpu memory\n").unwrap();
         let found = Hierarchy::find(&root).unwrap().unwrap();
         assert_eq!(found.path, path);
-        assert!(found.controls("memory") && !found.controls("mem"));
+        assert!(found.controls_memory);
         assert_eq!(found.dir(Path::new("/a/b")), path.join("a/b"));
     }
 

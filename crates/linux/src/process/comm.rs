@@ -25,6 +25,27 @@ impl Comm {
         Some(Self { len: u8::try_from(name.len()).ok()?, bytes })
     }
 
+    /// The name in /proc/PID/status, where the kernel has written a line end as "\n" and a backslash as "\\".
+    pub(crate) fn unescaped(shown: &[u8]) -> Option<Self> {
+        // Escaped, each byte may take two.
+        let mut name = [0; Self::MAX];
+        let mut len = 0;
+        let mut bytes = shown.iter();
+        while let Some(&byte) = bytes.next() {
+            let byte = match byte {
+                b'\\' => match bytes.next() {
+                    Some(b'n') => b'\n',
+                    Some(b'\\') => b'\\',
+                    _ => return None,
+                },
+                byte => byte,
+            };
+            *name.get_mut(len)? = byte;
+            len += 1;
+        }
+        Self::new(&name[..len])
+    }
+
     /// The name as it is.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -75,6 +96,14 @@ mod tests {
     }
 
     #[test]
+    fn an_escape_is_whole_and_a_name_not_too_long() {
+        assert!(Comm::unescaped(&[b'x'; Comm::MAX]).is_some());
+        for wrong in [&b"a\\"[..], b"a\\t", &[b'x'; Comm::MAX + 1]] {
+            assert_eq!(Comm::unescaped(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_cannot_move_the_cursor_or_turn_the_text() {
         let comm = Comm::new("\x1b]0;x\x07\r\u{202e}\u{9b}ä".as_bytes()).unwrap();
         assert_eq!(comm.to_string(), r"\u{1b}]0;x\u{7}\r\u{202e}\u{9b}ä");
@@ -87,6 +116,20 @@ mod tests {
             let comm = parse(&[&name[..], b"\n"].concat()).unwrap();
             prop_assert_eq!(comm.as_bytes(), &name[..]);
             prop_assert!(!comm.to_string().contains(char::is_control));
+        }
+
+        #[test]
+        fn any_name_survives_its_escapes(name in prop::collection::vec(1u8.., 0..=15)) {
+            let mut shown = Vec::new();
+            for &byte in &name {
+                match byte {
+                    b'\n' => shown.extend(b"\\n"),
+                    b'\\' => shown.extend(b"\\\\"),
+                    byte => shown.push(byte),
+                }
+            }
+            let comm = Comm::unescaped(&shown).unwrap();
+            prop_assert_eq!(comm.as_bytes(), &name[..]);
         }
     }
 }

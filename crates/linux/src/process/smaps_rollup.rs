@@ -11,13 +11,11 @@ use crate::{Result, text};
 pub struct Rollup {
     /// Pages that are there.
     pub rss: u64,
-    /// The same, each divided by the number of processes that map it.
-    pub pss: u64,
-    /// Of `pss`, anonymous memory.
+    /// Anonymous memory, each page divided by the number of processes that map it.
     pub pss_anon: u64,
-    /// Of `pss`, pages of files.
+    /// Pages of files, likewise.
     pub pss_file: u64,
-    /// Of `pss`, shared memory: tmpfs, memfd, MAP_SHARED | MAP_ANONYMOUS.
+    /// Shared memory, likewise: tmpfs, memfd, MAP_SHARED | MAP_ANONYMOUS.
     pub pss_shmem: u64,
     /// Mapped by this process only, not written to.
     pub private_clean: u64,
@@ -25,24 +23,19 @@ pub struct Rollup {
     pub private_dirty: u64,
     /// Anonymous.
     pub anonymous: u64,
-    /// Anonymous memory in swap.
-    pub swap: u64,
-    /// The same, each divided by the number of processes that share it.
+    /// Anonymous memory in swap, each page divided by the number of processes that share it.
     pub swap_pss: u64,
-    /// Locked in memory, as far as in `pss`.
-    pub locked: u64,
 }
 
 impl Rollup {
     /// Parses /proc/PID/smaps_rollup.
     ///
     /// # Errors
-    /// When `Rss`, `Pss` or its parts, `Private_Clean`, `Private_Dirty`, `Swap` or `SwapPss` is missing,
-    /// or a size does not fit into 64 bits.
+    /// When `Rss`, a part of `Pss`, `Private_Clean`, `Private_Dirty` or `SwapPss` is missing, or a size does
+    /// not fit into 64 bits.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let (mut rss, mut pss, mut private_clean, mut private_dirty) = (None, None, None, None);
+        let (mut rss, mut private_clean, mut private_dirty, mut swap_pss) = (None, None, None, None);
         let (mut pss_anon, mut pss_file, mut pss_shmem) = (None, None, None);
-        let (mut swap, mut swap_pss) = (None, None);
         let mut rollup = Self::default();
         // The first line is the address range.
         for line in text::lines(path, bytes).skip(1) {
@@ -52,28 +45,23 @@ impl Rollup {
             };
             match key {
                 b"Rss" => rss = Some(line.kib(value)?),
-                b"Pss" => pss = Some(line.kib(value)?),
                 b"Pss_Anon" => pss_anon = Some(line.kib(value)?),
                 b"Pss_File" => pss_file = Some(line.kib(value)?),
                 b"Pss_Shmem" => pss_shmem = Some(line.kib(value)?),
                 b"Private_Clean" => private_clean = Some(line.kib(value)?),
                 b"Private_Dirty" => private_dirty = Some(line.kib(value)?),
                 b"Anonymous" => rollup.anonymous = line.kib(value)?,
-                b"Swap" => swap = Some(line.kib(value)?),
                 b"SwapPss" => swap_pss = Some(line.kib(value)?),
-                b"Locked" => rollup.locked = line.kib(value)?,
                 _ => {}
             }
         }
         Ok(Self {
             rss: rss.ok_or_else(|| missing(path, bytes, "Rss: is missing"))?,
-            pss: pss.ok_or_else(|| missing(path, bytes, "Pss: is missing"))?,
             pss_anon: pss_anon.ok_or_else(|| missing(path, bytes, "Pss_Anon: is missing"))?,
             pss_file: pss_file.ok_or_else(|| missing(path, bytes, "Pss_File: is missing"))?,
             pss_shmem: pss_shmem.ok_or_else(|| missing(path, bytes, "Pss_Shmem: is missing"))?,
             private_clean: private_clean.ok_or_else(|| missing(path, bytes, "Private_Clean: is missing"))?,
             private_dirty: private_dirty.ok_or_else(|| missing(path, bytes, "Private_Dirty: is missing"))?,
-            swap: swap.ok_or_else(|| missing(path, bytes, "Swap: is missing"))?,
             swap_pss: swap_pss.ok_or_else(|| missing(path, bytes, "SwapPss: is missing"))?,
             ..rollup
         })
@@ -102,17 +90,8 @@ mod tests {
     use super::*;
 
     const HEADING: &str = "55740f66b000-7ffc68773000 ---p 00000000 00:00 0    [rollup]\n";
-    const REQUIRED: [&str; 9] = [
-        "Rss",
-        "Pss",
-        "Pss_Anon",
-        "Pss_File",
-        "Pss_Shmem",
-        "Private_Clean",
-        "Private_Dirty",
-        "Swap",
-        "SwapPss",
-    ];
+    const REQUIRED: [&str; 7] =
+        ["Rss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Private_Clean", "Private_Dirty", "SwapPss"];
 
     fn parse(text: &str) -> Result<Rollup> {
         Rollup::parse(Path::new("/proc/1/smaps_rollup"), text.as_bytes())
@@ -137,16 +116,13 @@ mod tests {
         let rollup = parse(&(HEADING.to_owned() + text)).unwrap();
         let expected = Rollup {
             rss: kib(1),
-            pss: kib(2),
             pss_anon: kib(13),
             pss_file: kib(14),
             pss_shmem: kib(15),
             private_clean: kib(5),
             private_dirty: kib(6),
             anonymous: kib(7),
-            swap: kib(10),
             swap_pss: kib(11),
-            locked: kib(12),
         };
         assert_eq!(rollup, expected);
     }
@@ -196,21 +172,21 @@ mod tests {
         assert_eq!(mib(&[(Anon, MIB, 1), (Anon, 900 * MIB, 9), (File, 200 * MIB, 9)]), 1);
         assert_eq!(mib(&[(Anon, MIB, 1), (Shmem, 900 * MIB, 9), (File, 200 * MIB, 9)]), 1);
         // Swap is apart.
-        let swapped = Rollup { swap: 7 << 20, swap_pss: 5 << 20, ..rollup_of(&[(File, MIB, 1)]) };
+        let swapped = Rollup { swap_pss: 5 << 20, ..rollup_of(&[(File, MIB, 1)]) };
         assert_eq!(swapped.comes_back(), 5 << 20);
     }
 
     proptest! {
         #[test]
         fn any_sizes_in_any_order(
-            sizes in prop::array::uniform9(0..=u64::MAX / 1024),
-            order in Just((0..9).collect::<Vec<_>>()).prop_shuffle(),
+            sizes in prop::array::uniform7(0..=u64::MAX / 1024),
+            order in Just((0..7).collect::<Vec<_>>()).prop_shuffle(),
         ) {
             let lines = order.iter().map(|&i: &usize| format!("{}: {:>15} kB\n", REQUIRED[i], sizes[i]));
             let text = HEADING.to_owned() + &lines.collect::<String>();
             let r = parse(&text).unwrap();
-            let pss = [r.pss, r.pss_anon, r.pss_file, r.pss_shmem];
-            let got = [&[r.rss], &pss[..], &[r.private_clean, r.private_dirty, r.swap, r.swap_pss]].concat();
+            let pss = [r.pss_anon, r.pss_file, r.pss_shmem];
+            let got = [&[r.rss], &pss[..], &[r.private_clean, r.private_dirty, r.swap_pss]].concat();
             prop_assert_eq!(got, sizes.map(|kib| kib * 1024));
             prop_assert!(r.comes_back() >= r.swap_pss);
             for cut in 0..text.len() {

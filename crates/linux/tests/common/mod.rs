@@ -155,11 +155,12 @@ fn sleep_forever() -> ! {
     }
 }
 
-/// Runs `test` in a thread that has no rights but those of nobody, and says whether it could.
-pub fn as_nobody(test: impl FnOnce() + Send) -> bool {
+/// Runs `test` in a thread that has no rights but those of nobody.
+#[track_caller]
+pub fn as_nobody(test: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can give up its rights");
-        return false;
+        testing::skipped("only root can give up its rights");
+        return;
     }
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -169,7 +170,6 @@ pub fn as_nobody(test: impl FnOnce() + Send) -> bool {
         // The panic's message was printed already.
         assert!(thread.join().is_ok(), "failed as nobody");
     });
-    true
 }
 
 /// Gives up the calling thread's rights, not the process's as the C library's wrapper would.

@@ -59,7 +59,7 @@ impl Chooser {
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
         let readers = Readers::new(&scan)?;
         let hierarchy = Hierarchy::find(root).ok().flatten();
-        let controlled = hierarchy.as_ref().filter(|h| h.controls("memory"));
+        let controlled = hierarchy.as_ref().filter(|h| h.controls_memory);
         let groups = controlled.and_then(|h| Groups::open(&h.path));
         Ok(Self {
             population: Population::new(max_processes),

@@ -12,7 +12,7 @@ use linux::features::{self, Topic};
 use linux::meminfo::MemInfo;
 use linux::psi::Pressure;
 use linux::release::Release;
-use linux::{Pid, Process, Root, pidfd, process, swaps, zram};
+use linux::{Process, Root, pidfd, process, zram};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ use crate::exit::Exit;
 use crate::units;
 
 /// The version of the JSON. Fields and findings may be added without a new one.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The oldest kernel that has all that memreap cannot do without.
 const MIN_KERNEL: (u32, u32) = (5, 15);
 /// How much memory the program and its threads want to lock, at most.
@@ -37,8 +37,10 @@ const SYSCTLS: usize = 2;
 const OTHER_KILLERS: [&str; 7] =
     ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
-/// Capabilities that help, by their numbers in capabilities(7).
-const CAPABILITIES: [(&str, u32, &str); 4] = [
+/// Lets memreap lock its memory, whatever RLIMIT_MEMLOCK is. By its number in capabilities(7).
+const CAP_IPC_LOCK: u32 = 14;
+/// Others that help, by their numbers.
+const CAPABILITIES: [(&str, u32, &str); 3] = [
     ("CAP_KILL", 5, "kills other users' processes"),
     ("CAP_SYS_PTRACE", 19, "exact sizes (--exact, --dry-run) of other users' processes"),
     (
@@ -46,7 +48,6 @@ const CAPABILITIES: [(&str, u32, &str); 4] = [
         23,
         "the kill comes before other work: without it the race is lost more often on a busy machine",
     ),
-    ("CAP_IPC_LOCK", 14, "memreap stays in memory when there is none left"),
 ];
 
 /// The state of one thing.
@@ -97,12 +98,11 @@ pub struct Probes {
 impl Probes {
     /// Probes the running system and this process.
     pub fn system() -> Self {
-        let status = Process::open(&Root::system(), Pid::own()).and_then(|own| own.status());
         Self {
             pidfd: pidfd::supported(),
             mrelease: pidfd::mrelease_supported(),
             expedite: pidfd::expedite_supported(),
-            capabilities: status.map_or(0, |status| status.cap_effective),
+            capabilities: rustix::thread::capabilities(None).map_or(0, |sets| sets.effective.bits()),
             memlock: getrlimit(Resource::Memlock).current,
         }
     }
@@ -159,7 +159,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings.push(expedite_cpu(root));
     findings.push(other_killers(root));
     findings.push(pressure(root));
-    findings.extend(cgroups(root));
+    findings.push(cgroups(root));
     findings.push(swap(root));
     findings.push(zram_finding(root));
     findings.push(watermarks(root));
@@ -323,56 +323,36 @@ fn pressure(root: &Root) -> Finding {
     }
 }
 
-fn cgroups(root: &Root) -> [Finding; 2] {
-    let v2 = Check::new("cgroup v2", "limits and pressure of groups of processes");
-    let kill = Check::new("cgroup.kill", "kills a whole group at once");
+fn cgroups(root: &Root) -> Finding {
+    let check = Check::new("cgroup v2", "limits and pressure of groups of processes");
     match Hierarchy::find(root) {
         Ok(Some(hierarchy)) => {
             let place = linux::escape(&hierarchy.path).to_string();
-            let v2 = match hierarchy.processes_outside(root) {
-                Err(e) => v2.unknown(e),
-                Ok(outside @ 1..) => v2
+            match hierarchy.processes_outside(root) {
+                Err(e) => check.unknown(e),
+                Ok(outside @ 1..) => check
                     .is(State::Off, format!("{place}, where the cgroups of {outside} processes are not"))
                     .remedy("run in the host's cgroup namespace, or mount its /sys/fs/cgroup there"),
-                Ok(0) if hierarchy.controls("memory") => v2.is(State::Ok, place),
-                Ok(0) => v2
+                Ok(0) if hierarchy.controls_memory => check.is(State::Ok, place),
+                Ok(0) => check
                     .is(State::Off, format!("{place}, without the memory controller"))
                     .remedy("boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all"),
-            };
-            [v2, cgroup_kill(root, &hierarchy, kill)]
+            }
         }
-        Ok(None) => {
-            let remedy = "mount -t cgroup2 none /sys/fs/cgroup";
-            [v2.is(State::Missing, "not mounted").remedy(remedy), kill.is(State::Missing, "no cgroup v2")]
-        }
-        Err(e) => [v2.unknown(e), kill.is(State::Unknown, "no cgroup v2 found")],
-    }
-}
-
-fn cgroup_kill(root: &Root, hierarchy: &Hierarchy, check: Check) -> Finding {
-    // Every group but the root has the file.
-    let own = Process::open(root, Pid::own()).and_then(|own| hierarchy.cgroup_of(&own)).ok().flatten();
-    if own.is_some_and(|group| hierarchy.dir(&group).join("cgroup.kill").exists()) {
-        return check.is(State::Ok, "there");
-    }
-    match Release::read(root) {
-        Ok(release) if release.is_at_least(5, 14) => check.is(State::Ok, "since Linux 5.14"),
-        Ok(_) => check.is(State::Missing, "not in this kernel").remedy("a kernel since 5.14"),
+        Ok(None) => check.is(State::Missing, "not mounted").remedy("mount -t cgroup2 none /sys/fs/cgroup"),
         Err(e) => check.unknown(e),
     }
 }
 
 fn swap(root: &Root) -> Finding {
     let check = Check::new("swap", "idle memory can be moved out, and there is more time to choose a victim");
-    match (swaps::read(root), MemInfo::read(root)) {
-        (Ok(list), Ok(info)) if !list.is_empty() => {
+    match MemInfo::read(root) {
+        Ok(info) if info.swap_total > 0 => {
             let (total, free) = (units::bytes(info.swap_total), units::bytes(info.swap_free));
-            check.is(State::Ok, format!("{total} in {}, {free} free", list.len()))
+            check.is(State::Ok, format!("{total}, {free} free"))
         }
-        (Ok(_), Ok(_)) => {
-            check.is(State::Off, "none in use").remedy("zram: zramctl --find --size 4G; mkswap; swapon")
-        }
-        (Err(e), _) | (_, Err(e)) => check.unknown(e),
+        Ok(_) => check.is(State::Off, "none in use").remedy("zram: zramctl --find --size 4G; mkswap; swapon"),
+        Err(e) => check.unknown(e),
     }
 }
 
@@ -421,7 +401,7 @@ fn watermarks(root: &Root) -> Finding {
 fn memlock(probes: &Probes) -> Finding {
     let check = Check::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
     match probes.memlock {
-        _ if probes.has(14) => check.is(State::Ok, "does not apply with CAP_IPC_LOCK"),
+        _ if probes.has(CAP_IPC_LOCK) => check.is(State::Ok, "does not apply with CAP_IPC_LOCK"),
         None => check.is(State::Ok, "no limit"),
         Some(limit) if limit >= WANTED_LOCKED_BYTES => check.is(State::Ok, units::bytes(limit)),
         Some(limit) => check
@@ -521,7 +501,6 @@ mod tests {
                 ("proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
                 ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
                 (&format!("proc/{own}/cgroup"), "0::/a\n"),
-                ("sys/fs/cgroup/a/cgroup.kill", ""),
             ],
         );
         let findings = examine(&Root::at(dir.path()), &ALL);
@@ -535,7 +514,6 @@ mod tests {
             "vm.expedite_cpu_percent",
             "PSI",
             "cgroup v2",
-            "cgroup.kill",
             "watermarks",
             "CAP_KILL",
             "RLIMIT_MEMLOCK",
@@ -565,12 +543,7 @@ mod tests {
         ] {
             assert_eq!(state(&findings, thing), State::Missing, "{thing}: {findings:?}");
         }
-        assert!(
-            findings
-                .iter()
-                .filter(|f| f.state == State::Missing && f.thing != "cgroup.kill")
-                .all(|f| f.remedy.is_some())
-        );
+        assert!(findings.iter().filter(|f| f.state == State::Missing).all(|f| f.remedy.is_some()));
         let text = render(&findings, &NONE);
         assert!(text.contains("MISSING pidfd") && text.ends_with("memreap cannot work here\n"), "{text}");
         assert!(text.contains("off     topics") && !text.contains("topic reap"), "{text}");

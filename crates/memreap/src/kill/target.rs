@@ -12,7 +12,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::process::{Comm, State, Status};
+use linux::process::{Comm, State};
+use linux::scan::Brief;
 use linux::{Pid, PidFd, Process, Root, escape, process};
 
 use crate::exit::Exit;
@@ -264,14 +265,10 @@ impl Facts {
         // When a process's first thread exits before the others, the process looks like a zombie without
         // memory; the other threads have it.
         let leader_exited = stat.state == State::Zombie && status.threads > 1;
-        let memory = if leader_exited {
-            other_thread(root, process.pid()).unwrap_or(status.clone())
-        } else {
-            status.clone()
-        };
+        let memory = if leader_exited { other_thread(root, process.pid()).unwrap_or(status) } else { status };
         Ok(Self {
             comm: stat.comm,
-            uid: status.uid.effective,
+            uid: status.effective_uid,
             ppid: stat.ppid,
             start_time: stat.start_time,
             kernel_thread: stat.is_kernel_thread(),
@@ -298,7 +295,7 @@ impl Facts {
 }
 
 /// The status of a thread that still has the process's memory.
-fn other_thread(root: &Root, pid: Pid) -> Option<Status> {
+fn other_thread(root: &Root, pid: Pid) -> Option<Brief> {
     let tasks = fs::read_dir(root.proc().join(pid.to_string()).join("task")).ok()?;
     tasks
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

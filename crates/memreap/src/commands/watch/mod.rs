@@ -5,13 +5,12 @@ mod show;
 mod trend;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
-use linux::Root;
 use linux::psi::Pressure;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use linux::{Root, poll};
+use rustix::event::PollFlags;
 
 use super::args::WatchArgs;
 use super::interrupt::Interrupt;
@@ -20,14 +19,13 @@ use crate::config::Config;
 use crate::daemon::decide::sample::Sample;
 use crate::daemon::report::history::{self, Entry};
 use crate::daemon::run::sampler::{self, Machine, Memory};
+use crate::daemon::run::system::MAX_PROCESSES;
 use crate::exit::Exit;
 use show::Picture;
 use trend::{Forecast, Trend};
 
 /// The shortest time between two views: each of them reads all processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// The most processes among which a victim is chosen.
-const MAX_PROCESSES: usize = 32_768;
 /// How long processes are read before each choice.
 const REFRESH_BUDGET: Duration = Duration::from_millis(50);
 /// How many kills are shown.
@@ -91,18 +89,9 @@ pub fn run(args: &WatchArgs) -> Result<Exit> {
 
 /// Waits until `end` or Ctrl-C, and returns whether it was Ctrl-C.
 fn interrupted(interrupt: &Interrupt, end: Instant) -> io::Result<bool> {
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let fd = interrupt.as_fd();
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(interrupt.take()),
-            // Stopped and continued.
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
+    let left = end.saturating_duration_since(Instant::now());
+    let events = poll::poll(interrupt, PollFlags::IN, left)?;
+    Ok(!events.is_empty() && interrupt.take())
 }
 
 struct Watcher {
@@ -121,7 +110,7 @@ impl Watcher {
         Ok(Self {
             memory: Memory::Machine(Machine::open(&root)?),
             buffer: sampler::buffer(),
-            chooser: Chooser::new(&root, MAX_PROCESSES).context("cannot read processes")?,
+            chooser: Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?,
             trend: Trend::default(),
             began: Instant::now(),
             config,

@@ -223,13 +223,13 @@ mod tests {
             "unix_ms": unix_ms, "pid": 42, "comm": r"h\u{1b}og", "uid": 4_000_000_000u32, "cgroup": "/a",
             "processes": 1, "bytes": 300 * MIB, "exact": true, "reason": "stall", "because": "",
             "rule": "", "method": "mrelease", "ending": "back", "available": [1, 2], "took_us": 41_000,
-            "choice_us": 900, "exact_reads": 2,
+            "choice_us": 900,
         }))
         .unwrap()
     }
 
     fn view() -> View {
-        let line = |avg10| Line { avg10, avg60: 0.0, avg300: 0.0, total: Duration::ZERO };
+        let line = |avg10| Line { avg10, total: Duration::ZERO };
         let pid = Pid::own();
         let choice = Choice {
             pidfd: PidFd::open(pid).unwrap(),

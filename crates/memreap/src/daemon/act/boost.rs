@@ -5,7 +5,7 @@
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
-use arrayvec::{ArrayString, ArrayVec};
+use arrayvec::ArrayString;
 use linux::scan::Scan;
 use linux::sched::Threads;
 use linux::{Dir, PidFd};
@@ -14,9 +14,6 @@ use crate::choice::MAX_CGROUP_PATH_BYTES;
 
 /// Policies with which a thread hardly runs on a busy machine.
 const BACKGROUND_POLICIES: [i32; 2] = [libc::SCHED_BATCH, libc::SCHED_IDLE];
-
-/// The levels of cgroups whose quotas are read, at most.
-const MAX_CGROUP_LEVELS: usize = 32;
 
 /// The path of a file in a cgroup.
 type FilePath = ArrayString<{ MAX_CGROUP_PATH_BYTES + 32 }>;
@@ -46,13 +43,11 @@ pub fn boost(scan: &Scan, cgroups: Option<&Dir>, victim: &PidFd, cgroup: &[u8]) 
 /// Whether the cgroup "/a/b" or one above it has a limit on CPU time.
 fn has_quota(root: &Dir, cgroup: &[u8]) -> bool {
     let Ok(cgroup) = std::str::from_utf8(cgroup) else { return false };
-    let slashes = cgroup.match_indices('/').map(|(i, _)| i).skip(1);
-    let mut ends: ArrayVec<usize, MAX_CGROUP_LEVELS> = slashes.take(MAX_CGROUP_LEVELS - 1).collect();
-    ends.push(cgroup.len());
-    ends.iter().any(|end| {
+    let mut ends = cgroup.match_indices('/').map(|(i, _)| i).skip(1).chain([cgroup.len()]);
+    ends.any(|end| {
         let mut path = FilePath::new();
         let mut buffer = [0; 64];
-        write!(path, ".{}/cpu.max\0", &cgroup[..*end]).is_ok()
+        write!(path, ".{}/cpu.max\0", &cgroup[..end]).is_ok()
             && CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(|path| {
                 root.read_start(path, &mut buffer).is_ok_and(|text| !text.starts_with(b"max"))
             })
@@ -122,10 +117,8 @@ mod tests {
     }
 
     fn may_be_real_time() -> bool {
-        let root = Root::system();
-        let own = linux::Process::open(&root, Pid::own()).unwrap().status().unwrap();
-        // CAP_SYS_NICE.
-        own.cap_effective & (1 << 23) != 0
+        let own = rustix::thread::capabilities(None).unwrap().effective;
+        own.contains(rustix::thread::CapabilitySet::SYS_NICE)
     }
 
     #[test]

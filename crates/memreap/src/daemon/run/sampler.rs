@@ -257,8 +257,7 @@ mod tests {
         write("memory.current", format!("{}\n", 700 * MIB));
         write("memory.stat", "anon 1\n".to_owned());
         let path = dir.path().to_owned();
-        let hierarchy =
-            Hierarchy { path, controllers: vec!["memory".to_owned()], namespace: Namespace::default() };
+        let hierarchy = Hierarchy { path, controls_memory: true, namespace: Namespace::default() };
         fs::create_dir(dir.path().join("proc")).unwrap();
         let has = |total_kib: u64, swap_kib: u64| {
             let lines =

@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: GPL-2.0-only
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    linux::fuzzing::status(bytes);
-});
