@@ -78,15 +78,17 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::process::Command;
     use std::time::Duration;
+    use std::{env, fs};
 
     use linux::Pid;
     use linux::cgroup::OomPreference;
     use proptest::prelude::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
 
     use super::*;
-    use crate::policy::{Subject, Verdict};
+    use crate::policy::{Policy, Subject, Verdict};
 
     fn parse(text: &str) -> Config {
         Config::parse("c", text).unwrap()
@@ -285,6 +287,44 @@ oom_score_adj = "< x"
         assert_eq!(errors(&"=\n".repeat(10_000)).len(), 51);
         assert!(Config::parse("c", &"[".repeat(100_000)).is_err());
         assert!(Config::parse("c", &format!("x = {}", "[".repeat(100_000))).is_err());
+    }
+
+    #[test]
+    fn no_file_takes_the_memory_that_a_daemon_may_have() {
+        /// Set for the process in which this test limits its memory.
+        const LIMITED: &str = "MEMREAP_TEST_LIMITED";
+        if env::var_os(LIMITED).is_none() {
+            let test = "config::tests::no_file_takes_the_memory_that_a_daemon_may_have";
+            let mut command = Command::new(env::current_exe().unwrap());
+            let output = command.args(["--exact", test]).env(LIMITED, "1").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        // The daemon may have 64 MiB, and has 11 without this.
+        let most = Some(48 << 20);
+        setrlimit(Resource::Data, Rlimit { current: most, maximum: most }).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        for (start, repeated) in
+            [("", "=\n"), ("", "[[a]]\n"), ("", "[[rule]]\n"), ("a = [", "}}"), ("[kill]\nx = [", "[],")]
+        {
+            for bytes in [64 << 10, 256 << 10, 1 << 20] {
+                let text = start.to_owned() + &repeated.repeat((bytes - start.len()) / repeated.len());
+                fs::write(&path, text).unwrap();
+                Config::load(Some(&path)).unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn rules_of_a_file_take_no_built_in_rule_away() {
+        let rule = "[[rule]]\nuser = 7\nnever = true\n";
+        let config = parse(&rule.repeat(Policy::MAX_RULES));
+        assert!(judge(&config, "x", 7, "/").0.never);
+        assert!(judge(&config, "sshd", 0, "/").0.never);
+        let found = errors(&rule.repeat(Policy::MAX_RULES + 1));
+        assert_eq!(found, ["c:3001: rule: more than 1000 rules; a rule can have lists"]);
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Verdict {
     pub up_to: u64,
     /// Bytes on top, as the kernel's OOM killer adds them for oom_score_adj; may be negative.
     pub offset: i64,
-    /// The rule that decided, an index for [`Policy::rule`]; `None` when none fitted.
+    /// The rule that fitted, an index for [`Policy::rule`]; `None` when none did.
     pub rule: Option<u16>,
 }
 
@@ -143,12 +143,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// So many rules are used at most: each process is compared with all of them.
+    /// So many rules a file can have at most: each process is compared with all of them.
     pub const MAX_RULES: usize = 1000;
 
-    /// A policy of rules, in their order. Those after the first [`Policy::MAX_RULES`] do not count.
-    pub fn new(mut rules: Vec<Rule>) -> Self {
-        rules.truncate(Self::MAX_RULES);
+    /// A policy of rules, in their order.
+    pub fn new(rules: Vec<Rule>) -> Self {
         Self { rules, ..Self::default() }
     }
 
@@ -188,7 +187,7 @@ impl Policy {
             None => (1.0, false, None),
         };
         let (factor, by_name, rule) = match subject.preference {
-            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, false, Some(AVOID_RULE)),
+            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, false, rule.or(Some(AVOID_RULE))),
             _ => (factor, by_name, rule),
         };
         let is_bounded = by_name && factor < 1.0 && self.total > 0;
@@ -336,8 +335,9 @@ mod tests {
         };
         let avoid = Some("ManagedOOMPreference=avoid");
         assert_eq!(judged("big", OomPreference::Omit), (0, Some("ManagedOOMPreference=omit")));
-        assert_eq!(judged("big", OomPreference::Avoid), (100, avoid));
         assert_eq!(judged("other", OomPreference::Avoid), (100, avoid));
+        // The rule still says which signal comes first.
+        assert_eq!(judged("big", OomPreference::Avoid), (100, Some("Weight(2.0)")));
         // A rule that protects more stays.
         assert_eq!(judged("shell", OomPreference::Avoid), (10, Some("Weight(0.01)")));
     }
