@@ -15,9 +15,9 @@ pub(super) fn is_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Joins a path in two parts, as much of it as is stored.
-pub(super) fn join(parts: [&[u8]; 2]) -> CgroupPath {
-    parts.iter().copied().flatten().copied().take(MAX_CGROUP_PATH_BYTES).collect()
+/// As much of a path as is stored.
+pub(super) fn cut(path: &[u8]) -> CgroupPath {
+    path.iter().copied().take(MAX_CGROUP_PATH_BYTES).collect()
 }
 
 #[cfg(test)]

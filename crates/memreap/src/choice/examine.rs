@@ -12,7 +12,6 @@ use linux::scan::{self, Brief, Failure, File, Scan};
 use linux::{Dir, Pid, Root};
 use rustix::io::Errno;
 
-use super::cgroup_path::{self, CgroupPath};
 use super::groups;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
@@ -24,6 +23,8 @@ const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Room for cgroup.procs with a line per process, and for status with as many groups as a process can have: 65,536,
 /// of 11 bytes each.
 const FILE_BUFFER_BYTES: usize = 1 << 20;
+/// Room for all of a cgroup's path: the kernel tells 4 KiB of it at most, below our namespace's, which has as much.
+const CGROUP_PATH_BYTES: usize = 12 << 10;
 /// How many cgroups' preferences are kept at most.
 const MAX_PREFERENCES: usize = 256;
 const NO_PREFERENCES: [(u64, OomPreference); MAX_PREFERENCES] = [(0, OomPreference::None); MAX_PREFERENCES];
@@ -37,6 +38,9 @@ pub(super) enum Detail {
     Memory,
     /// All; the command line, if the policy asks for it and it is not known.
     All,
+    /// All of a process that is about to be killed; the command line, if the policy asks for it: a process can rewrite
+    /// its own in place, as setproctitle(3) does.
+    Victim,
 }
 
 /// Reads processes. All memory that it needs is allocated when it is made.
@@ -48,7 +52,7 @@ pub(super) struct Examiner {
     pub(super) names: Vec<MaybeUninit<u8>>,
     command_line: Box<[u8; MAX_COMMAND_LINE_BYTES]>,
     /// The cgroup of the process that was read last with more than [`Detail::Memory`].
-    pub(super) cgroup: CgroupPath,
+    pub(super) cgroup: Vec<u8>,
     /// Where the paths of cgroups begin, with a v2 hierarchy, and its root.
     namespace: Option<Namespace>,
     cgroups: Option<Dir>,
@@ -70,7 +74,7 @@ impl Examiner {
             buffer: vec![0; FILE_BUFFER_BYTES],
             names: vec![MaybeUninit::uninit(); NAMES_BUFFER_BYTES],
             command_line: Box::new([0; MAX_COMMAND_LINE_BYTES]),
-            cgroup: CgroupPath::new(),
+            cgroup: Vec::with_capacity(CGROUP_PATH_BYTES),
             cgroups: hierarchy.as_ref().and_then(|hierarchy| Dir::open(&hierarchy.path).ok()),
             namespace: hierarchy.map(|hierarchy| hierarchy.namespace),
             preferences: NO_PREFERENCES,
@@ -129,10 +133,13 @@ impl Examiner {
             cgroup_hash: 0,
         };
         let old = old.filter(|old| (old.comm, old.uid, old.leader) == (brief.comm, brief.uid, leader));
-        if brief.killed || memory.killed {
-            let known = old.and_then(|old| old.dying_until);
-            reading.dying_until = Some(known.unwrap_or_else(|| Instant::now() + DYING_TIME));
-        }
+        let known = old.and_then(|old| old.dying_until);
+        reading.dying_until = if brief.killed || memory.killed {
+            Some(known.unwrap_or_else(|| Instant::now() + DYING_TIME))
+        } else {
+            // The kernel refused the signal, and would again.
+            known.filter(|until| Instant::now() < *until)
+        };
         if !reading.has_memory {
             return Ok(reading);
         }
@@ -172,11 +179,11 @@ impl Examiner {
             };
             let relative = scan::cgroup(file);
             let path = namespace.resolve(relative).unwrap_or([b"", relative]);
-            self.cgroup = cgroup_path::join(path);
-            // A path that was cut off is no group's.
-            let whole = self.cgroup.len() == path[0].len() + path[1].len();
+            // Whole, whatever a choice says of it: what a rule is for may be at its end. Never more than there is room
+            // for: nothing may be allocated.
+            self.cgroup.extend(path.iter().copied().flatten().take(CGROUP_PATH_BYTES));
             let hash = groups::hash(&self.cgroup);
-            reading.cgroup_hash = if whole { hash } else { groups::hash(b"") };
+            reading.cgroup_hash = hash;
             let kept = &mut self.preferences[hash as usize % MAX_PREFERENCES];
             if kept.0 != hash
                 && let Some(root) = &self.cgroups
@@ -195,23 +202,24 @@ impl Examiner {
         (brief.comm, brief.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
         (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
-        let with_command_line = policy.needs_command_line() && detail == Detail::All;
-        let same = |old: &&Reading| {
+        let with_command_line = policy.needs_command_line() && detail != Detail::Memory;
+        let same = old.filter(|old| {
             old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line)
-        };
-        if let Some(old) = old.filter(same) {
+        });
+        let mut command_line = Some(&[][..]);
+        if with_command_line && (same.is_none() || detail == Detail::Victim) {
+            let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
+            command_line = self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
+            reading.command_line_known = command_line.is_some();
+            // What a rule asks for may be in the part that was cut off.
+            command_line = command_line.filter(|text| text.len() < MAX_COMMAND_LINE_BYTES);
+        }
+        // When it cannot be read in time, what was known has to do: a few processes that keep their memory maps locked
+        // would protect all others.
+        if let Some(old) = same.filter(|_| !reading.command_line_known) {
             reading.verdict = old.verdict;
             reading.command_line_known = old.command_line_known;
         } else {
-            let mut command_line = Some(&[][..]);
-            if with_command_line {
-                let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
-                command_line =
-                    self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
-                reading.command_line_known = command_line.is_some();
-                // What a rule asks for may be in the part that was cut off.
-                command_line = command_line.filter(|text| text.len() < MAX_COMMAND_LINE_BYTES);
-            }
             reading.verdict = policy.judge(&Subject {
                 pid,
                 comm: brief.comm.as_bytes(),

@@ -7,7 +7,7 @@ use linux::cgroup::Cgroup;
 use linux::scan::{Failure, File};
 use linux::{Pid, PidFd};
 
-use super::cgroup_path::{CgroupPath, is_below};
+use super::cgroup_path::{self, CgroupPath, is_below};
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
@@ -17,9 +17,11 @@ use super::search::{Candidate, Scores, best};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
 
-/// How long a choice may read processes at all: 65,536 supplementary groups make that take some 30 ms for each.
+/// How long a choice may read processes: a user can give each of them 65,536 supplementary groups, with which that
+/// takes some 30 ms. From then on candidates are compared by [`Reading::estimate`] of what was read before.
 pub(super) const READING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an exact reading may take, and all of a choice's together.
+/// How long an exact reading may take, and all of a choice's together: it may have to wait for a lock, and walks all
+/// of a process's page tables. In place of a late one there is [`Reading::estimate`], and the choice is not exact.
 const EXACT_TIMEOUT: Duration = Duration::from_millis(50);
 const ALL_EXACT_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -86,10 +88,10 @@ impl Chooser {
             let Some(pidfd) = PidFd::open(pid).ok().filter(|pidfd| pidfd.check_permission().is_ok()) else {
                 continue;
             };
-            // The verdict is that of the last reading; its memory is read again, after the pidfd was opened.
+            // Its memory and its command line are read again, after the pidfd was opened.
             let table = &self.population.table;
             let known = table.find(pid).and_then(|index| table.entries()[index].reading);
-            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, Detail::All);
+            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, Detail::Victim);
             let Some(reading) = read.ok().filter(Reading::eligible) else { continue };
             if self.examiner.cgroup[..] != *cgroup || !pidfd.is_alive().unwrap_or(false) {
                 continue;
@@ -100,7 +102,7 @@ impl Chooser {
                 pid,
                 comm: reading.comm,
                 uid: reading.uid,
-                cgroup: self.examiner.cgroup.clone(),
+                cgroup: cgroup_path::cut(&self.examiner.cgroup),
                 bytes: reading.estimate(),
                 exact: false,
                 vm_size: reading.vm_size,
@@ -304,9 +306,10 @@ impl<'a> Selection<'a> {
                 return None;
             }
             let old = table.find(*pid).and_then(|index| table.entries()[index].reading);
-            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, Detail::All) {
+            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, Detail::Victim) {
                 Ok(reading) => tally.count(&reading),
-                Err(Failure::Gone) => {}
+                // Not one that /proc hides (hidepid=2).
+                Err(Failure::Gone) if PidFd::open(*pid).is_err() => {}
                 Err(_) => return None,
             }
         }
@@ -352,7 +355,7 @@ impl<'a> Selection<'a> {
         if pidfd.check_permission().is_err() {
             return None;
         }
-        self.read(index, Detail::All);
+        self.read(index, Detail::Victim);
         let chooser = &mut *self.chooser;
         let reading = chooser.population.table.get(index).reading.filter(Reading::eligible)?;
         let inside = match (self.within, &chooser.membership.groups) {
@@ -378,7 +381,7 @@ impl<'a> Selection<'a> {
             return None;
         }
         let score = reading.verdict.score(bytes);
-        let cgroup = self.chooser.examiner.cgroup.clone();
+        let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
         self.add_considered(index, score, Some(bytes), exact);
         let pid = pidfd.opened_as();
         Some((score, Found { pidfd, pid, reading, cgroup, bytes, exact }))

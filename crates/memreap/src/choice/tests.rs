@@ -6,14 +6,14 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
 use super::table::DYING_TIME;
-use super::{Choice, Chooser, Group, Scope};
+use super::{Choice, Chooser, Group, MAX_CGROUP_PATH_BYTES, Scope};
 use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
 
@@ -28,10 +28,11 @@ struct Hog {
 
 impl Hog {
     fn start(mib: usize) -> Self {
-        // Told so, it has a child that shares its memory and ends after it.
+        // Told so, it has a child that shares its memory and ends after it, or rewrites its arguments in place.
         let program = format!(
             "$| = 1; my $x = \"x\" x ({mib} << 20); my $pid = $$;
             $SIG{{USR1}} = sub {{ if (!fork) {{ sleep 1 while getppid == $pid; exit }} }};
+            $SIG{{USR2}} = sub {{ $0 = \"renamed\"; open F, \">/proc/$$/comm\"; print F \"perl\"; close F }};
             print \"$$\\n\"; sleep 60; sleep 60"
         );
         Self::run(&program).0
@@ -52,6 +53,15 @@ impl Hog {
     fn signal(&self, signal: Signal) {
         if let Ok(pidfd) = PidFd::open(self.pid) {
             let _ = pidfd.send_signal(signal);
+        }
+    }
+
+    /// Has it rewrite its arguments, but not its name, as setproctitle(3) does.
+    fn rename(&self) {
+        self.signal(Signal::USR2);
+        let read = |file| fs::read(format!("/proc/{}/{file}", self.pid)).unwrap();
+        while !read("cmdline").starts_with(b"renamed") || read("comm") != b"perl\n" {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -193,9 +203,56 @@ fn another_program_of_the_same_name_is_judged_anew() {
 }
 
 #[test]
+fn who_is_about_to_die_is_judged_by_the_present_command_line() {
+    let hog = Hog::start(8);
+    let policy = policy(
+        "{ command_line = 'renamed*', never = true }, { name = 'perl', weight = 1 },
+         { name = '*', never = true }",
+    );
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    // On a busy machine a reading may be late.
+    let choice = (0..100).find_map(|_| {
+        chooser.forget();
+        choose_by(&policy, &mut chooser, ALL, &[hog.pid])
+    });
+    let (choice, considered) = (choice.unwrap(), chooser.considered.clone());
+    hog.rename();
+    let is_another = |chooser: &mut Chooser| {
+        chooser.considered.clone_from(&considered);
+        std::iter::from_fn(|| chooser.another(&policy, &choice.cgroup)).any(|other| other.pid == hog.pid)
+    };
+    assert!((0..100).any(|_| !is_another(&mut chooser)));
+    assert!((0..100).any(|_| choose_by(&policy, &mut chooser, ALL, &[hog.pid]).is_none()));
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_again_is_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let hog = Hog::start(8);
+    let copied = dir.path().join("proc").join(hog.pid.to_string());
+    fs::create_dir_all(&copied).unwrap();
+    for file in ["status", "smaps_rollup", "oom_score_adj", "cmdline"] {
+        fs::write(copied.join(file), fs::read(format!("/proc/{}/{file}", hog.pid)).unwrap()).unwrap();
+    }
+    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n")
+        .unwrap();
+    let policy = policy("{ command_line = 'x', never = true }");
+    let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
+    // On a busy machine a reading may be late.
+    assert!((0..100).any(|_| {
+        chooser.forget();
+        chooser.choose(&policy, ALL).is_some()
+    }));
+    fs::remove_file(copied.join("cmdline")).unwrap();
+    assert!(chooser.choose(&policy, ALL).is_some());
+    fs::write(copied.join("cmdline"), "x").unwrap();
+    assert!((0..100).any(|_| chooser.choose(&policy, ALL).is_none()));
+}
+
+#[test]
 fn as_many_groups_as_there_can_be_protect_nobody() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root may set its groups");
+        testing::skipped("only root may set its groups");
         return;
     }
     let (hog, _) = Hog::run(
@@ -319,11 +376,28 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
-    // It has company: too many to say whether all may be killed.
+    // It has company: one that is gone, and one that /proc hides (hidepid=2).
+    for (other, group) in [(Pid::new(i32::MAX).unwrap(), (1, true)), (own, (2, false))] {
+        write("cg/kube/other/cgroup.procs", &format!("{pid}\n{other}\n"));
+        let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+        assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some(group));
+    }
+    // Too many to say whether all may be killed.
     write("cg/kube/other/cgroup.procs", &format!("{pid}\n").repeat(600));
     let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((600, false)));
-    // The path of its cgroup is longer than a page: reading it fails as this link does.
+    // Its path is longer than what a choice says of it.
+    write(&format!("proc/{pid}/cgroup"), &format!("0::/../{}/end\n", "x/".repeat(150)));
+    for (rule, chosen) in
+        [("/kube/**", false), ("/kube/**/end", false), ("/kube/**/x", true), ("/init.scope", true)]
+    {
+        chooser.forget();
+        let rule = policy(&format!("{{ cgroup = '{rule}', never = true }}"));
+        let choice = chooser.choose(&rule, Scope::All { by_cgroup: true });
+        let expected = chosen.then_some((MAX_CGROUP_PATH_BYTES, None));
+        assert_eq!(choice.map(|choice| (choice.cgroup.len(), choice.group)), expected, "{rule:?}");
+    }
+    // It is longer than a page: reading it fails as this link does.
     let cgroup = dir.path().join(format!("proc/{pid}/cgroup"));
     fs::remove_file(&cgroup).unwrap();
     symlink("x".repeat(256), &cgroup).unwrap();
@@ -351,7 +425,7 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
 #[test]
 fn what_a_unit_asks_for_counts_at_once() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root's cgroups count");
+        testing::skipped("only root's cgroups count");
         return;
     }
     // Not in /tmp, which may be a tmpfs without extended attributes.
@@ -378,6 +452,14 @@ fn what_a_unit_asks_for_counts_at_once() {
     rustix::fs::removexattr(&unit, omit).unwrap();
     chooser.refresh(&Policy::default(), Duration::from_secs(10));
     assert_eq!(chooser.choose(&Policy::default(), ALL).map(|choice| choice.pid), Some(hog.pid));
+    // However long the unit's path is.
+    let path = format!("a.service{}", "/x".repeat(MAX_CGROUP_PATH_BYTES));
+    let deep = dir.path().join("cg").join(&path);
+    fs::create_dir_all(&deep).unwrap();
+    rustix::fs::setxattr(&deep, omit, b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    fs::write(copied.join("cgroup"), format!("0::/{path}\n")).unwrap();
+    chooser.forget();
+    assert!(chooser.choose(&Policy::default(), ALL).is_none());
 }
 
 #[test]
@@ -391,7 +473,7 @@ fn a_proc_of_another_pid_namespace_is_refused() {
     }
     let run = |args: &[&str]| Command::new("unshare").arg("-pf").args(args).env(INSIDE, "1").output();
     if !run(&["true"]).is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: namespaces cannot be made here");
+        testing::skipped("namespaces cannot be made here");
         return;
     }
     let own = std::env::current_exe().unwrap();
@@ -440,7 +522,7 @@ impl Drop for RealGroup {
 fn a_group_is_killed_where_its_memory_is_counted() {
     let name = format!("memreap-test-whole-{}", Pid::own());
     let (Some(_above), Some(real)) = (RealGroup::new(&name), RealGroup::new(&format!("{name}/inner"))) else {
-        eprintln!("skipped: cgroups cannot be made here");
+        testing::skipped("cgroups cannot be made here");
         return;
     };
     let hogs = [Hog::start(HUGE), Hog::start(HUGE)];
@@ -472,7 +554,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
 fn a_group_counts_when_all_of_it_may_be_killed() {
     let name = format!("memreap-test-{}", Pid::own());
     let Some(real) = RealGroup::new(&name) else {
-        eprintln!("skipped: cgroups cannot be made here");
+        testing::skipped("cgroups cannot be made here");
         return;
     };
     let hogs = [Hog::start(HUGE + 150), Hog::start(HUGE + 140), Hog::start(HUGE + 200)];
@@ -522,6 +604,15 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     // Not the others, should reading theirs be late.
     let protected = policy(&format!("{{ {command_line}, oom_score_adj = 7, never = true }}"));
     assert_eq!(choose_by(&protected, &mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    // One that has come to be protected by its command line since that was read.
+    let protected = policy("{ command_line = 'renamed*', oom_score_adj = 7, never = true }");
+    chooser.forget();
+    chooser.refresh(&protected, Duration::from_secs(60));
+    let mut chosen = || choose_by(&protected, &mut chooser, by_cgroup, &pids).unwrap().pid;
+    assert!((0..100).any(|_| chosen() == hogs[0].pid));
+    hogs[1].rename();
+    assert!((0..100).any(|_| chosen() == hogs[2].pid));
+    chooser.forget();
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
 
     // At its own limit, no other process.
@@ -576,9 +667,24 @@ fn a_process_that_keeps_its_memory_after_sigkill_is_a_victim_once() {
     assert!(is_chosen(&mut chooser));
     hog.signal(Signal::KILL);
     debugger.wait();
-    assert!(!is_chosen(&mut chooser), "its memory comes back as a rule");
+    let began = Instant::now();
+    // A choice takes time, as all others are spared one by one: by then it may be a victim again.
+    let at_once = is_chosen(&mut chooser);
+    assert!(!at_once || began.elapsed() >= DYING_TIME, "its memory comes back as a rule");
     std::thread::sleep(DYING_TIME);
     assert!(is_chosen(&mut chooser), "it does not");
     chooser.note_kill(hog.pid);
     assert!(!is_chosen(&mut chooser));
+}
+
+#[test]
+fn a_victim_whose_signal_was_refused_is_no_victim_for_a_while() {
+    let hog = Hog::start(HUGE);
+    let policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    assert!(choose_by(&policy, &mut chooser, ALL, &[hog.pid]).is_some());
+    chooser.note_kill(hog.pid);
+    // Reads all, and sees no signal.
+    chooser.refresh(&policy, Duration::from_secs(10));
+    assert!(choose_by(&policy, &mut chooser, ALL, &[hog.pid]).is_none());
 }
