@@ -12,9 +12,8 @@ use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{WITHOUT_PSI, in_a_namespace, unique};
+use common::{in_a_shortage, unique};
 use linux::cgroup::Hierarchy;
-use linux::meminfo::MemInfo;
 use linux::scan::Scan;
 use linux::{Dir, Root};
 use memreap::choice::Chooser;
@@ -61,18 +60,13 @@ impl Drop for Victim {
 
 #[test]
 fn killing_allocates_nothing() {
-    in_a_namespace("kill", WITHOUT_PSI);
+    in_a_shortage("kill");
 }
 
 #[test]
 #[ignore = "runs in a namespace"]
 fn kill() {
     let root = Root::system();
-    let info = MemInfo::read(&root).unwrap();
-    if (info.available + info.swap_free) as f64 / info.total as f64 >= 0.998 {
-        eprintln!("skipped: hardly any memory of this machine is in use");
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let (name, past) = (unique(), dir.path().join("history"));
     let config = format!(
@@ -116,7 +110,8 @@ fn kill() {
     assert_eq!(entries.len(), 1, "{entries:?}");
     let entry = &entries[0];
     assert_eq!((entry.comm.as_str(), entry.ending.as_str()), (name.as_str(), "back"), "{entry:?}");
-    assert!(entry.bytes >= 32 << 20 && entry.exact, "{entry:?}");
+    // Exact or, on a busy machine, estimated.
+    assert!(entry.bytes >= 32 << 20, "{entry:?}");
     let until = Instant::now() + LONG;
     while !victim.is_dead() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));

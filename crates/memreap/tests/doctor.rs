@@ -14,7 +14,7 @@ fn doctor_tells_what_is_here() {
     assert!(ran.out.contains("process_mrelease") && ran.out.contains("RLIMIT_MEMLOCK"), "{ran:?}");
     let ran = Ran::from(memreap().args(["doctor", "--json"]).output().unwrap());
     let json = ran.json();
-    assert_eq!((&json["version"], &json["command"]), (&1.into(), &"doctor".into()));
+    assert_eq!((&json["version"], &json["command"]), (&2.into(), &"doctor".into()));
     assert_eq!(json["exit_code"], ran.code.unwrap());
     let findings = json["findings"].as_array().unwrap();
     assert!(findings.len() >= 15, "{findings:?}");
@@ -30,7 +30,7 @@ fn doctor_tells_what_is_here() {
 
 #[test]
 fn doctor_tells_when_cgroups_cannot_be_seen() {
-    let Some(node) = Node::new("doctor_tells_when_cgroups_cannot_be_seen") else { return };
+    let Some(node) = Node::new() else { return };
     for mounted in [Mounted::Host, Mounted::Own] {
         let mut command = memreap();
         let command = node.contain(command.args(["doctor", "--json"]), mounted);

@@ -122,7 +122,7 @@ fn mapped() {
 
 #[test]
 fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
-    let Some(node) = Node::new("pick") else { return };
+    let Some(node) = Node::new() else { return };
     let victim = Victim::of(8);
     node.put_beside(&victim);
     let dir = tempfile::tempdir().unwrap();

@@ -103,10 +103,11 @@ fn victims(targets: Vec<Target>) -> Vec<Victim> {
 }
 
 /// On the host this would take IDs that may be others'.
+#[track_caller]
 fn inside() -> bool {
     let inside = Pid::own().get() == 1;
     if !inside {
-        eprintln!("skipped: only for a PID namespace of its own");
+        testing::skipped("only for a PID namespace of its own");
     }
     inside
 }
@@ -132,12 +133,11 @@ fn replaced() {
         let (first, second) = (chosen(by_pid), chosen(by_name));
         assert_eq!((first.len(), second.len()), (1, 1));
         // One is armed while its victim lives, the other one when it is a stranger already.
-        let armed = Armed::new(victims(first), method, KernelFeatures::default()).unwrap();
+        let armed = Armed::new(victims(first), method, KernelFeatures::default());
         assert_eq!(game.stop(), Some(libc::SIGTERM));
         let stranger = Child::new(CONTESTED, &name, LONG).expect("the ID is free again");
         let mut outcomes = kill_all(armed, DEATH);
-        outcomes
-            .extend(kill_all(Armed::new(victims(second), method, KernelFeatures::default()).unwrap(), DEATH));
+        outcomes.extend(kill_all(Armed::new(victims(second), method, KernelFeatures::default()), DEATH));
         assert!(outcomes.iter().all(|outcome| outcome.fate == Fate::Gone), "{outcomes:?}");
         assert_eq!(stranger.stop(), Some(libc::SIGTERM), "{method:?}: the stranger was hit");
     }
@@ -180,7 +180,7 @@ fn hunted() {
                     let method =
                         if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
-                    kill_all(Armed::new(victims(targets), method, KernelFeatures::default()).unwrap(), DEATH);
+                    kill_all(Armed::new(victims(targets), method, KernelFeatures::default()), DEATH);
                 }
             });
         }

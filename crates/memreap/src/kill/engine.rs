@@ -22,9 +22,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linux::Root;
 use linux::features::{self, Topic};
 use linux::pidfd::Signal;
+use linux::{Pid, PidFd, Root};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
@@ -85,6 +85,8 @@ pub struct Armed {
     shared: Arc<Shared>,
     /// Threads that free memory.
     threads: usize,
+    /// How many of them are spinners.
+    spinners: usize,
 }
 
 struct Shared {
@@ -115,11 +117,9 @@ impl Armed {
     /// Prepares to kill `victims`.
     ///
     /// Raises the calling thread's priority and locks this program's memory, as far as the caller's
-    /// privileges allow. `method` is how the memory is to come back.
-    ///
-    /// # Errors
-    /// When threads cannot be started.
-    pub fn new(victims: Vec<Victim>, method: Method, kernel: KernelFeatures) -> io::Result<Self> {
+    /// privileges allow. `method` is how the memory is to come back. Where threads cannot be started
+    /// (RLIMIT_NPROC), there are fewer.
+    pub fn new(victims: Vec<Victim>, method: Method, kernel: KernelFeatures) -> Self {
         let mut order: Vec<_> = victims.into_iter().enumerate().collect();
         order.sort_by_key(|(_, victim)| std::cmp::Reverse(victim.bytes));
         let threaded = order.iter().filter(|(_, victim)| victim.bytes >= MIN_THREADED_VICTIM_BYTES).count();
@@ -147,7 +147,7 @@ impl Armed {
             running: AtomicUsize::new(0),
         });
         let _ = raise_priority();
-        let mut armed = Self { shared, threads: 0 };
+        let mut armed = Self { shared, threads: 0, spinners: 0 };
         let uses_threads = method == Method::Mrelease || method == Method::Expedite && kernel.paced_workers;
         if uses_threads && threaded > 0 {
             let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -157,12 +157,8 @@ impl Armed {
                 2
             };
             let spinners = threads_on_largest.min(cpus).saturating_sub(1);
-            for _ in 0..spinners {
-                armed.start(Shared::spinner)?;
-            }
-            for _ in 0..threaded.min(MAX_KILLERS) {
-                armed.start(Shared::killer)?;
-            }
+            armed.spinners = (0..spinners).take_while(|_| armed.start(Shared::spinner).is_ok()).count();
+            let _ = (0..threaded.min(MAX_KILLERS)).try_for_each(|_| armed.start(Shared::killer));
             while armed.shared.running.load(Ordering::Acquire) != armed.threads {
                 thread::sleep(MIN_RETRY_PAUSE);
             }
@@ -170,7 +166,7 @@ impl Armed {
         // May fail (RLIMIT_MEMLOCK); it is of use only when memory is short. Without MCL_FUTURE: where there
         // is a limit, later mappings would fail at it.
         let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT);
-        Ok(armed)
+        armed
     }
 
     fn start(&mut self, work: fn(&Shared)) -> io::Result<()> {
@@ -208,8 +204,7 @@ impl Armed {
         if self.threads > 0 {
             shared.enter(Phase::Spin);
             let began = Instant::now();
-            let spinners = self.threads - shared.threaded.min(MAX_KILLERS);
-            while shared.spinning.load(Ordering::Acquire) < spinners
+            while shared.spinning.load(Ordering::Acquire) < self.spinners
                 && began.elapsed() < SPINNER_START_TIMEOUT
             {
                 thread::yield_now();
@@ -326,17 +321,15 @@ impl Shared {
         *current
     }
 
-    /// Makes the system call once, so that its code is mapped and in the cache.
-    fn warm_up(&self, victim: &TrackedVictim) {
-        // Without effect: the victim has not been killed. If another process has killed it just now, this
-        // helps already.
-        let _ = victim.pidfd.release_memory();
+    /// Makes the system call once without effect, so that its code is mapped and in the cache.
+    fn warm_up(&self) {
+        let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
         self.running.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Sends signals and frees memory, victim by victim.
     fn killer(&self) {
-        self.warm_up(&self.victims[0]);
+        self.warm_up();
         if self.await_phase(Phase::Kill) != Phase::Kill {
             return;
         }
@@ -353,7 +346,7 @@ impl Shared {
     /// Tries to free the memory of the largest victim, beginning before it is killed.
     fn spinner(&self) {
         let victim = &self.victims[0];
-        self.warm_up(victim);
+        self.warm_up();
         if self.await_phase(Phase::Spin) == Phase::Abandoned {
             return;
         }

@@ -165,7 +165,7 @@ impl TrackedVictim {
         // The last call, made after the kill, found that a process that lives uses this memory.
         let mut in_use = false;
         loop {
-            let killed = recorded(&self.sigkill_ns).is_some();
+            let killed = self.was_killed();
             // Before the call: a process that is killed during it may still have been alive for it.
             let sharer_dies_too = sharer_dies_too();
             let answer = self.pidfd.release_memory();
@@ -212,7 +212,12 @@ impl TrackedVictim {
     /// It has not exited, and the kernel has not refused the signal.
     pub(crate) fn is_pending(&self) -> bool {
         recorded(&self.exited_ns).is_none()
-            && (recorded(&self.sigkill_ns).is_some() || self.refused_errno.load(Ordering::Acquire) == 0)
+            && (self.was_killed() || self.refused_errno.load(Ordering::Acquire) == 0)
+    }
+
+    /// It was sent SIGKILL.
+    pub(crate) fn was_killed(&self) -> bool {
+        recorded(&self.sigkill_ns).is_some()
     }
 
     /// The time since it was sent SIGKILL; none before.
@@ -236,7 +241,7 @@ impl TrackedVictim {
 
     /// It is pending and has not been sent SIGKILL.
     pub(crate) fn awaits_sigkill(&self) -> bool {
-        self.is_pending() && recorded(&self.sigkill_ns).is_none()
+        self.is_pending() && !self.was_killed()
     }
 
     /// When it was sent the signal from which its times count, in nanoseconds after the epoch.

@@ -292,21 +292,9 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether this test runs as root; if not, says so.
-pub fn is_root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        let _ = writeln!(std::io::stderr(), "{test}: skipped, needs root");
-    }
-    root
-}
-
-/// What hides from a namespace that the kernel tells of pressure: then a shortage is acted on at whatever
-/// rate memory goes.
-pub const WITHOUT_PSI: &str = "test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure";
-
 /// Runs an ignored test of this program in a PID namespace of its own, so that it sees no process but its
-/// own; `prepare` is what a shell does there before. Where that is not to be had, says so.
+/// own; `prepare` is what a shell does there before. Skips it where that is not to be had.
+#[track_caller]
 pub fn in_a_namespace(test: &str, prepare: &str) {
     let enter = || {
         let mut unshare = Command::new("unshare");
@@ -320,7 +308,7 @@ pub fn in_a_namespace(test: &str, prepare: &str) {
     match enter().arg("true").output() {
         Ok(output) if output.status.success() => {}
         other => {
-            let _ = writeln!(std::io::stderr(), "{test}: skipped, no such namespace to be had: {other:?}");
+            testing::skipped(format_args!("no such namespace to be had: {other:?}"));
             return;
         }
     }
@@ -332,6 +320,23 @@ pub fn in_a_namespace(test: &str, prepare: &str) {
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let _ = writeln!(std::io::stderr(), "{text}");
     assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
+}
+
+/// As [`in_a_namespace`], where less than 99.9 % of memory and swap is left and no pressure is reported: then
+/// that is acted on at whatever rate memory goes.
+#[track_caller]
+pub fn in_a_shortage(test: &str) {
+    let mut prepare = "{ test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure; }".to_owned();
+    let mut meminfo = tempfile::NamedTempFile::new().unwrap();
+    let info = linux::meminfo::MemInfo::read(&linux::Root::system()).unwrap();
+    if (info.available + info.swap_free) as f64 / info.total as f64 >= 0.998 {
+        // As on most machines with swap. What is read there instead never changes, a kill or not.
+        let text = "MemTotal: 4194304 kB\nMemFree: 2097152 kB\nMemAvailable: 2097152 kB\n\
+                    SwapTotal: 0 kB\nSwapFree: 0 kB\n";
+        meminfo.write_all(text.as_bytes()).unwrap();
+        prepare += &format!(" && mount --bind '{}' /proc/meminfo", meminfo.path().display());
+    }
+    in_a_namespace(test, &prepare);
 }
 
 /// What a container sees of the cgroups.
@@ -351,13 +356,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// `None`, and says so, where that is not allowed.
-    pub fn new(test: &str) -> Option<Self> {
+    /// `None`, and the test is skipped, where that is not allowed.
+    #[track_caller]
+    pub fn new() -> Option<Self> {
         let hierarchy = linux::cgroup::Hierarchy::find(&linux::Root::system()).unwrap();
         let node = hierarchy.map(|h| Self { name: format!("/memreap-{}", unique()), mounted: h.path });
         let node = node.filter(|n| ["", "ctr", "other"].iter().all(|g| fs::create_dir(n.dir(g)).is_ok()));
         if node.is_none() {
-            let _ = writeln!(std::io::stderr(), "{test}: skipped, cgroups cannot be made here");
+            testing::skipped("cgroups cannot be made here");
         }
         node
     }
@@ -398,6 +404,22 @@ impl Drop for Node {
             ["ctr", "other", ""].iter().all(|g| !self.dir(g).exists() || fs::remove_dir(self.dir(g)).is_ok())
         });
     }
+}
+
+/// How often the threads of a process have waited, the first thread's count first.
+pub fn waits(pid: u32) -> Vec<u64> {
+    let mut tasks: Vec<u32> = fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    tasks.sort_by_key(|task| (*task != pid, *task));
+    let count = |task| {
+        // It may have ended since.
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        Some(line.unwrap().trim().parse().unwrap())
+    };
+    tasks.into_iter().filter_map(count).collect()
 }
 
 /// Starts the command with its output piped, to send it signals.

@@ -29,8 +29,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Kills, and prints the result.
 ///
 /// # Errors
-/// When /proc cannot be read, threads cannot be started, or the output cannot be written. Problems with
-/// single targets are in the output.
+/// When /proc cannot be read, or the output cannot be written. Problems with single targets are in the output.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
     for fault in &report.errors {
@@ -127,7 +126,7 @@ fn kill_all(
     // A user who asks for the kernel's workers gets these alone.
     let paced_workers = plan.method.is_none() && kernel.paced_workers;
     let kernel = KernelFeatures { paced_workers, ..kernel };
-    let armed = Armed::new(victims, method, kernel).context("cannot start threads")?;
+    let armed = Armed::new(victims, method, kernel);
     report.threads = armed.threads();
     let before = memory(root)?;
 

@@ -237,7 +237,7 @@ mod tests {
             core_dumping: false,
         };
         let kernel = KernelFeatures { parallel_reap: true, paced_workers: false };
-        let armed = Armed::new(vec![sleeping], Method::best(), kernel).unwrap();
+        let armed = Armed::new(vec![sleeping], Method::best(), kernel);
         armed.kill();
         let deadline = Instant::now() + Duration::from_secs(10);
         armed.wait(deadline, interrupt.as_fd(), Duration::from_millis(100), || {}).unwrap();
