@@ -12,7 +12,6 @@ use std::time::Duration;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Comm;
-use memreap::choice::Cost;
 use memreap::daemon::decide::reason::{Ending, Reason};
 use memreap::daemon::report::history::{self, History};
 use memreap::daemon::report::journal::{Journal, Kind, Priority};
@@ -75,7 +74,7 @@ fn kill() -> KillRecord {
         ending: Ending::Back,
         available: [80 << 20, 1300 << 20],
         took: Duration::from_millis(41),
-        cost: Cost::default(),
+        choice_took: Duration::from_millis(3),
     }
 }
 

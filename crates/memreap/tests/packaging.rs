@@ -10,4 +10,7 @@ fn the_unit_is_valid_and_exposes_little() {
     let output = Command::new("sh").arg(&script).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
+    if text.contains("systemd-analyze is not installed") {
+        testing::skipped("systemd-analyze is not installed");
+    }
 }

@@ -19,8 +19,9 @@ use super::result::{Choice, CommandLine, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
-/// How long a caller waits, and as long before that for a refresh to end. A choice among a thousand processes
-/// takes a tenth of that.
+/// How long a caller waits for its answer. If the thread is busy with what nobody waits for, a refresh as a rule, the
+/// caller first waits for the end of that, until it has taken as long. A choice among a thousand processes takes
+/// a tenth of it.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How long it may take when nothing is short.
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,7 +123,7 @@ enum Request {
     Another {
         cgroup: CgroupPath,
     },
-    Again {
+    Recheck {
         pid: Pid,
     },
     Rehearse {
@@ -217,8 +218,8 @@ impl ChooserThread {
 
     /// Returns what is to be said now about a process that was chosen some time ago, if it may still be killed,
     /// and that is known in time.
-    pub fn again(&self, pid: Pid) -> Option<Choice> {
-        self.shared.ask(Request::Again { pid }, self.timeout).flatten()
+    pub fn recheck(&self, pid: Pid) -> Option<Choice> {
+        self.shared.ask(Request::Recheck { pid }, self.timeout).flatten()
     }
 
     /// Notes that a process was killed for its memory, as [`Chooser::note_kill`].
@@ -376,7 +377,7 @@ impl Worker {
                 chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below(path)))
             }
             Request::Another { cgroup } => chooser.another(policy, &cgroup),
-            Request::Again { pid } => {
+            Request::Recheck { pid } => {
                 chooser.set_min_bytes(0);
                 chooser.choose(policy, Scope::One(pid))
             }

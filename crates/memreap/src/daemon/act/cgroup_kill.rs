@@ -41,29 +41,39 @@ fn kill_one_by_one(cgroup: &Cgroup, method: Method, levels: usize) -> bool {
 #[inline(never)]
 fn kill_members(cgroup: &Cgroup, method: Method) -> Result<bool, Failure> {
     let mut open = ArrayVec::<PidFd, MAX_OPEN>::new();
-    let listed = cgroup.for_each_process(|pid| {
-        if !open.is_full()
-            && let Ok(pidfd) = PidFd::open(pid)
-        {
+    let mut killed = false;
+    cgroup.for_each_process(|pid| {
+        // Those that were killed are listed until they have exited, so the others come in the same pass.
+        if open.is_full() {
+            killed |= kill_listed(cgroup, method, &open);
+            open.clear();
+        }
+        if let Ok(pidfd) = PidFd::open(pid) {
             open.push(pidfd);
         }
-    });
+    })?;
+    Ok(kill_listed(cgroup, method, &open) || killed)
+}
+
+/// Kills those of the processes that are listed in a cgroup.
+fn kill_listed(cgroup: &Cgroup, method: Method, open: &[PidFd]) -> bool {
     // A process that is still listed now is the one behind the pidfd: its ID was not reused.
-    let mut listed_again = [false; MAX_OPEN];
-    let again = cgroup.for_each_process(|pid| {
+    let mut listed = [false; MAX_OPEN];
+    // What cannot be read is left out.
+    let _ = cgroup.for_each_process(|pid| {
         if let Some(index) = open.iter().position(|pidfd| pidfd.opened_as() == pid) {
-            listed_again[index] = true;
+            listed[index] = true;
         }
     });
-    listed.and(again)?;
-    let victims = open.iter().zip(listed_again).filter(|(_, again)| *again);
-    Ok(victims.fold(false, |killed, (pidfd, _)| send_sigkill(pidfd, method).is_ok() || killed))
+    let victims = open.iter().zip(listed).filter(|(_, listed)| *listed);
+    victims.fold(false, |killed, (pidfd, _)| send_sigkill(pidfd, method).is_ok() || killed)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::process::Command;
+    use std::time::Duration;
 
     use linux::{Dir, Pid};
 
@@ -87,6 +97,25 @@ mod tests {
         left.wait().unwrap();
         fs::remove_file(dir.path().join("cgroup.procs")).unwrap();
         assert!(!kill(&open(), Method::Plain));
+    }
+
+    #[test]
+    fn those_beyond_what_is_opened_at_a_time_are_killed_while_the_first_are_still_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut children: Vec<_> =
+            (0..=MAX_OPEN).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
+        let text: String = children.iter().map(|child| format!("{}\n", child.id())).collect();
+        fs::write(dir.path().join("cgroup.procs"), text).unwrap();
+        let cgroup = Cgroup::open(&Dir::open(dir.path()).unwrap(), b"").unwrap();
+        let killed = kill(&cgroup, Method::Plain);
+        let last = PidFd::open(Pid::new(children[MAX_OPEN].id().cast_signed()).unwrap()).unwrap();
+        let died = last.wait_exit(Duration::from_secs(10)).unwrap();
+        for child in &mut children {
+            // Without effect on one that is dead.
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!((killed, died), (true, true));
     }
 
     #[test]

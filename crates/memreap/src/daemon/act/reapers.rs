@@ -3,7 +3,7 @@
 //! no memory to start one with.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +50,8 @@ struct Shared {
     spinner_slot: AtomicUsize,
     /// Several threads can free one address space at the same time (topic `reap`).
     parallel_reap: bool,
+    /// A thread has got real time, and so can get it again.
+    real_time: AtomicBool,
     ready: AtomicUsize,
 }
 
@@ -78,6 +80,7 @@ impl Reapers {
             spinning: AtomicUsize::new(0),
             spinner_slot: AtomicUsize::new(MAX_VICTIMS),
             parallel_reap,
+            real_time: AtomicBool::new(false),
             ready: AtomicUsize::new(0),
         });
         let threads = if method == Method::Mrelease { THREADS } else { 0 };
@@ -162,6 +165,10 @@ impl Reapers {
     /// takes most of a second on a slow machine, during which other threads on that CPU would not run; real
     /// time was needed only to call process_mrelease(2) before the victim passes exit_mm().
     pub fn lower_priority(&self, nice: i32) {
+        if !self.shared.real_time.load(Ordering::Acquire) {
+            // Without CAP_SYS_NICE a niceness can be given up, and never taken back.
+            return;
+        }
         for busy in &self.shared.busy_tids {
             let tid = busy.load(Ordering::Acquire);
             if tid != 0 {
@@ -187,9 +194,9 @@ impl Slot {
         victim.as_ref().map(f)
     }
 
-    /// Calls `f` with the victim's pidfd.
-    pub fn with_pidfd(&self, f: impl FnOnce(&PidFd)) {
-        self.with(|victim| f(&victim.pidfd));
+    /// Calls `f` with the victim's pidfd, if it was sent SIGKILL.
+    pub fn if_killed(&self, f: impl FnOnce(&PidFd)) {
+        self.with(|victim| victim.was_killed().then(|| f(&victim.pidfd)));
     }
 }
 
@@ -235,7 +242,7 @@ impl Shared {
 
     /// What a thread does: one job after the other.
     fn work(&self) {
-        let _ = raise_priority();
+        self.real_time.fetch_or(raise_priority().is_ok(), Ordering::AcqRel);
         let tid = rustix::thread::gettid();
         // Without effect, so that the code is in memory when it is needed.
         let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
@@ -298,6 +305,9 @@ impl Shared {
 mod tests {
     use std::process::{Child, Command};
 
+    use rustix::process::getpriority_process;
+    use rustix::thread::CapabilitySet;
+
     use super::*;
     use crate::kill::Fate;
 
@@ -339,15 +349,16 @@ mod tests {
         assert_eq!(reapers.outcome(&second).unwrap().fate, Fate::Gone);
     }
 
-    #[test]
-    fn a_thread_is_real_time_again_before_the_next_kill() {
-        let wait_until = |done: &dyn Fn() -> bool| {
-            let began = Instant::now();
-            while !done() {
-                assert!(began.elapsed() < Duration::from_secs(60));
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
+    fn wait_until(done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Calls `test` with the ID of a thread while that is busy with a victim.
+    fn with_busy_thread<T>(test: impl FnOnce(&Reapers, i32) -> T) -> (Reapers, T) {
         let reapers = Reapers::new(Method::Mrelease, false).unwrap();
         let (mut child, victim) = sleeper();
         let slot = reapers.shared.take_slot(victim).unwrap();
@@ -355,15 +366,45 @@ mod tests {
         let locked = reapers.shared.slots[slot].0.write().unwrap();
         reapers.shared.post(Job::Kill(slot));
         let tid = || reapers.shared.busy_tids[0].load(Ordering::Acquire);
-        wait_until(&|| tid() != 0);
-        let tid = tid();
-        let policy = || sched::policy(tid).unwrap();
-        let before = policy();
-        reapers.lower_priority(10);
-        assert_eq!(policy(), libc::SCHED_OTHER);
+        wait_until(|| tid() != 0);
+        let result = test(&reapers, tid());
         drop(locked);
-        wait_until(&|| policy() == before);
         child.wait().unwrap();
+        (reapers, result)
+    }
+
+    #[test]
+    fn a_thread_is_real_time_again_before_the_next_kill() {
+        let policy = |tid| sched::policy(tid).unwrap();
+        // They live on until the test is over.
+        let (_reapers, (tid, before)) = with_busy_thread(|reapers, tid| {
+            let before = policy(tid);
+            reapers.lower_priority(10);
+            assert_eq!(policy(tid), libc::SCHED_OTHER);
+            (tid, before)
+        });
+        wait_until(|| policy(tid) == before);
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_real_time_is_not_made_nice() {
+        let test = || {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_NICE);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            if raise_priority().is_ok() {
+                testing::skipped("RLIMIT_RTPRIO permits real time");
+                return;
+            }
+            with_busy_thread(|reapers, tid| {
+                let nice = || getpriority_process(rustix::process::Pid::from_raw(tid)).unwrap();
+                let before = nice();
+                reapers.lower_priority(10);
+                assert_eq!(nice(), before);
+            });
+        };
+        // In a thread that ends: the capability does not come back to it.
+        thread::spawn(test).join().unwrap();
     }
 
     #[test]
@@ -374,5 +415,6 @@ mod tests {
         child.wait().unwrap();
         let slot = reapers.kill(victim).unwrap();
         assert_eq!(reapers.outcome(&slot).unwrap().fate, Fate::Gone);
+        slot.if_killed(|_| panic!("the signal was refused"));
     }
 }

@@ -23,6 +23,8 @@ const SAME_SHORTAGE_WINDOW: Duration = Duration::from_secs(3);
 const VICTIM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The time until the next search when there is no victim.
 const NO_VICTIM_RETRY: Duration = Duration::from_millis(250);
+/// When the choice has been late for so long, that is reported.
+const LATE_REPORT_TIME: Duration = Duration::from_secs(2);
 /// A kill has helped when this part of what was expected was seen to be free (the rest may have been
 /// allocated at once), ...
 const FREED_DIVISOR: u64 = 4;
@@ -102,6 +104,8 @@ struct MemoryState<V> {
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
+    /// Since when the choice has been late.
+    late_since: Option<Duration>,
     /// When the last victim was killed.
     killed: Option<Duration>,
     warned: Option<Duration>,
@@ -156,11 +160,10 @@ impl<V> ControlLoop<V> {
         })
     }
 
-    /// Stops watching a memory, because its cgroup was removed or has enough; the last one takes its index.
-    pub fn swap_remove(&mut self, memory: usize, world: &mut dyn World<Victim = V>) {
-        // A cgroup can be removed only when no process is left in it.
+    /// Stops watching a memory; the last one takes its index. `dying` is the ending of a victim that is dying for it.
+    pub fn swap_remove(&mut self, memory: usize, dying: Ending, world: &mut dyn World<Victim = V>) {
         let removed = self.memories.swap_remove(memory);
-        removed.finish_pending(memory, Ending::Back, world);
+        removed.finish_pending(memory, dying, world);
         self.memories[0].killed = self.memories[0].killed.max(removed.killed);
     }
 
@@ -226,6 +229,7 @@ impl<V> MemoryState<V> {
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
+            late_since: None,
             killed: None,
             warned: None,
         }
@@ -276,6 +280,7 @@ impl<V> MemoryState<V> {
                         }
                     }
                     advice => {
+                        self.late_since = None;
                         self.state = State::Watching { from };
                         return self.watch(memory, now, advice, world);
                     }
@@ -295,7 +300,7 @@ impl<V> MemoryState<V> {
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
                     // It may be exempt by now, or one that is may have joined its cgroup.
-                    let Some(victim) = world.again(victim) else { continue };
+                    let Some(victim) = world.recheck(victim) else { continue };
                     self.kill(memory, victim, reason, kill, world);
                 }
                 State::Killed { deadline } => match world.progress(memory) {
@@ -340,11 +345,19 @@ impl<V> MemoryState<V> {
         now: &Sample,
         world: &mut dyn World<Victim = V>,
     ) -> Result<V, Duration> {
-        let victim = match world.choose(memory) {
+        let chosen = world.choose(memory);
+        let late_since = self.late_since.take().unwrap_or(now.at);
+        let victim = match chosen {
             Ok(victim) => victim,
-            Err(NoVictim::Late) => return Err(VICTIM_CHECK_INTERVAL),
+            Err(NoVictim::Late) => {
+                self.late_since = Some(late_since);
+                if now.at.saturating_sub(late_since) >= LATE_REPORT_TIME {
+                    self.report_no_kill_helps(memory, reason, Some(NoVictim::Late), world);
+                }
+                return Err(VICTIM_CHECK_INTERVAL);
+            }
             Err(NoVictim::None) => {
-                self.report_no_kill_helps(memory, reason, false, world);
+                self.report_no_kill_helps(memory, reason, Some(NoVictim::None), world);
                 return Err(NO_VICTIM_RETRY);
             }
         };
@@ -358,7 +371,7 @@ impl<V> MemoryState<V> {
         if now.at < self.failed.until && !larger && !group_shrinks {
             // A single kill may have failed only because another process allocated at the same time.
             if self.failed.count > 1 {
-                self.report_no_kill_helps(memory, reason, true, world);
+                self.report_no_kill_helps(memory, reason, None, world);
             }
             return Err(NO_VICTIM_RETRY.min(self.failed.until - now.at));
         }
@@ -396,11 +409,11 @@ impl<V> MemoryState<V> {
         &mut self,
         memory: usize,
         reason: Reason,
-        killed: bool,
+        why: Option<NoVictim>,
         world: &mut dyn World<Victim = V>,
     ) {
         if !std::mem::replace(&mut self.failed.reported, true) {
-            world.no_kill_helps(memory, reason, killed, &self.governor);
+            world.no_kill_helps(memory, reason, why, &self.governor);
         }
     }
 

@@ -400,7 +400,13 @@ impl World for Sim {
         true
     }
 
-    fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
+    fn no_kill_helps(
+        &mut self,
+        _memory: usize,
+        _reason: Reason,
+        _why: Option<NoVictim>,
+        _governor: &Governor,
+    ) {
         self.complaints += 1;
     }
 
@@ -415,7 +421,7 @@ impl World for Sim {
         }
     }
 
-    fn again(&mut self, victim: Target) -> Option<Target> {
+    fn recheck(&mut self, victim: Target) -> Option<Target> {
         Some(victim).filter(|victim| Some(victim.id) != self.spared)
     }
 
@@ -508,10 +514,20 @@ impl Run {
         let has_just_killed = self.sim.kills.last().is_some_and(|kill| self.sim.now - kill.at < S);
         assert!(!has_just_killed || !self.control_loop.may_wait(self.sim.now));
         while let Some(memory) = self.sim.vanished.pop() {
-            self.control_loop.swap_remove(memory, &mut self.sim);
-            self.sim.groups.swap_remove(memory - 1);
-            self.sim.killed_for.swap(memory, self.sim.groups.len() + 1);
+            self.stop_watching(memory, Ending::Back);
         }
+    }
+
+    fn pass_until_a_kill(&mut self) {
+        while self.sim.kills.is_empty() {
+            self.pass(MOMENT);
+        }
+    }
+
+    fn stop_watching(&mut self, memory: usize, dying: Ending) {
+        self.control_loop.swap_remove(memory, dying, &mut self.sim);
+        self.sim.groups.swap_remove(memory - 1);
+        self.sim.killed_for.swap(memory, self.sim.groups.len() + 1);
     }
 
     /// The daemon is stopped and continued: the world goes on alone.
@@ -1033,6 +1049,20 @@ fn a_late_choice_is_asked_for_again_at_once() {
 }
 
 #[test]
+fn a_choice_that_stays_late_is_told_once() {
+    let mut run = crowded(true, 20, MIB);
+    let hog = run.sim.spawn(100 * MIB, 0, 0);
+    run.sim.late = u32::MAX;
+    run.pass(S);
+    assert_eq!(run.sim.complaints, 0);
+    run.pass(20 * S);
+    assert_eq!(run.sim.complaints, 1);
+    run.sim.late = 0;
+    run.pass(S);
+    assert_eq!(run.killed(), [hog]);
+}
+
+#[test]
 fn kills_that_do_not_help_become_rare() {
     // Each comes back as soon as it is dead, in a cgroup with the others or not, or does not have enough for
     // all who die to matter.
@@ -1126,9 +1156,7 @@ fn a_victim_is_chosen_in_advance_for_the_machine_only() {
 fn a_kill_whose_cgroup_is_removed_is_told() {
     let mut run = Run::new(0.5, &Config::default());
     let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
-    while run.sim.kills.is_empty() {
-        run.pass(MOMENT);
-    }
+    run.pass_until_a_kill();
     assert!(run.sim.endings.is_empty());
     run.sim.remove_groups();
     run.pass(60 * S);
@@ -1136,12 +1164,19 @@ fn a_kill_whose_cgroup_is_removed_is_told() {
 }
 
 #[test]
+fn a_kill_for_a_cgroup_that_is_no_longer_watched_is_told() {
+    let mut run = Run::new(0.5, &Config::default());
+    let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+    run.pass_until_a_kill();
+    run.stop_watching(1, Ending::Late);
+    assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Late][..]));
+}
+
+#[test]
 fn a_kill_at_the_end_of_the_daemon_is_told() {
     let mut run = Run::new(0.5, &Config::default());
     let hog = run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
-    while run.sim.kills.is_empty() {
-        run.pass(MOMENT);
-    }
+    run.pass_until_a_kill();
     run.control_loop.stop(&mut run.sim);
     assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Late][..]));
 }

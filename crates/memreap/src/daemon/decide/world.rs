@@ -52,8 +52,8 @@ pub trait World {
     /// Warns that a kill may come soon, and returns true; false when it is not known yet whom it would hit.
     fn warn(&mut self, memory: usize, governor: &Governor) -> bool;
 
-    /// Reports that there is no victim, or, with `killed`, that kills did not help. Called once per shortage.
-    fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor);
+    /// Reports why there is no victim, or, with `None`, that kills did not help. Called once per shortage.
+    fn no_kill_helps(&mut self, memory: usize, reason: Reason, why: Option<NoVictim>, governor: &Governor);
 
     /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
     fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
@@ -62,7 +62,7 @@ pub trait World {
     fn send_first_signal(&mut self, memory: usize, victim: &Self::Victim, signal: Signal);
 
     /// Returns what is known now of a victim that was sent the first signal; `None` if it may not be killed any more.
-    fn again(&mut self, victim: Self::Victim) -> Option<Self::Victim>;
+    fn recheck(&mut self, victim: Self::Victim) -> Option<Self::Victim>;
 
     /// Kills the victim and begins to get its memory back.
     fn kill(&mut self, memory: usize, victim: Self::Victim, reason: Reason, governor: &Governor);

@@ -161,8 +161,6 @@ pub struct Entry {
     pub took_us: u64,
     /// How long the choice took, in microseconds.
     pub choice_us: u64,
-    /// Exact readings that the choice took.
-    pub exact_reads: u32,
 }
 
 /// The last `last_n` kills in the file at `path` and the one that was rotated, oldest first. A line that
@@ -230,7 +228,6 @@ struct Record<'a> {
     available: [u64; 2],
     took_us: u64,
     choice_us: u64,
-    exact_reads: u32,
 }
 
 impl<'a> Record<'a> {
@@ -256,8 +253,7 @@ impl<'a> Record<'a> {
             ending: kill.ending.name(),
             available: kill.available,
             took_us: micros(kill.took),
-            choice_us: micros(kill.cost.took),
-            exact_reads: kill.cost.exact,
+            choice_us: micros(kill.choice_took),
         }
     }
 }

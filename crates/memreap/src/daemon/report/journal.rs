@@ -152,8 +152,7 @@ impl Journal {
             entry.field("MEMREAP_AVAILABLE_BEFORE", kill.available[0]);
             entry.field("MEMREAP_AVAILABLE_AFTER", kill.available[1]);
             entry.field("MEMREAP_TOOK_US", kill.took.as_micros());
-            entry.field("MEMREAP_CHOICE_US", kill.cost.took.as_micros());
-            entry.field("MEMREAP_EXACT_READS", kill.cost.exact);
+            entry.field("MEMREAP_CHOICE_US", kill.choice_took.as_micros());
         });
     }
 

@@ -55,10 +55,6 @@ pub struct Metrics {
     last_kill: Option<Duration>,
     /// When the last victim died, in milliseconds since 1970, and its cgroup.
     last_victim: Option<(u64, CgroupPath)>,
-    /// Choices that led to a kill, or would have in a dry run.
-    choices: u64,
-    /// Exact readings in these choices.
-    exact_reads: u64,
     /// Times that the daemon woke up.
     pub wake_ups: u64,
     /// MemAvailable in bytes, or what is left of the limit.
@@ -82,8 +78,6 @@ pub struct Metrics {
 impl Metrics {
     /// Counts a kill.
     pub fn count(&mut self, kill: &KillRecord) {
-        self.choices += 1;
-        self.exact_reads += u64::from(kill.cost.exact);
         match kill.ending {
             Ending::Back => {
                 self.bytes_back += kill.expected;
@@ -118,8 +112,6 @@ impl fmt::Display for Metrics {
             ("kills_late", "Kills whose memory was not back in time.", self.kills_late),
             ("kills_refused", "Kills that the kernel refused.", self.kills_refused),
             ("back_bytes", "Bytes that kills gave back.", self.bytes_back),
-            ("choices", "Choices that led to a kill.", self.choices),
-            ("exact_reads", "Readings of smaps_rollup in choices.", self.exact_reads),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),
             (
@@ -378,7 +370,6 @@ mod tests {
             "memreap_back_bytes_total 1288490188",
             "memreap_last_kill_seconds 0.041",
             "memreap_last_kill_timestamp_seconds{unit=\"a.scope\",pod=\"\",container=\"\"} 1700000000.123",
-            "memreap_exact_reads_total 4",
             "memreap_available_bytes 12345",
             "memreap_forecast_seconds +Inf",
         ] {

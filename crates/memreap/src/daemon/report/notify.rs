@@ -19,7 +19,7 @@ use super::record::KillRecord;
 use super::service::Service;
 use super::warn::Warner;
 use super::warning::Warning;
-use crate::choice::Choice;
+use crate::choice::{Choice, NoVictim};
 use crate::config::Config;
 use crate::daemon::decide::governor::Outlook;
 use crate::daemon::decide::reason::Reason;
@@ -166,11 +166,11 @@ impl Notifier {
                 match &self.warner {
                     Some(warner) => {
                         if let Err(e) = warner.configure(&config.warn) {
-                            self.error(format_args!("the process that warns is gone: {e}"));
+                            self.warning(format_args!("the process that warns is gone: {e}"));
                         }
                     }
                     None if config.warn.desktop || config.warn.command.is_some() => {
-                        self.error(format_args!("warnings can be turned on only by a restart"));
+                        self.warning(format_args!("warnings can be turned on only by a restart"));
                     }
                     None => {}
                 }
@@ -187,7 +187,7 @@ impl Notifier {
         let _ = self.service.ready();
     }
 
-    /// An error. Reported once a minute at most.
+    /// An error. Reported once a minute at most, so not for what is said only once.
     pub fn error(&mut self, what: impl fmt::Display) {
         if self.last_error.is_none_or(|when| when.elapsed() >= REPEAT_INTERVAL) {
             self.last_error = Some(Instant::now());
@@ -227,13 +227,19 @@ impl Notifier {
         }
     }
 
-    /// There is no victim, or, with `killed`, kills did not help. `machine` is for what of the machine's
+    /// `why` there is no victim, or, with `None`, kills did not help. `machine` is for what of the machine's
     /// memory no kill gives back.
-    pub fn no_kill_helps(&mut self, reason: Reason, killed: bool, because: &str, machine: Option<&MemInfo>) {
-        let what = if killed {
-            "kills do not help, and the next ones will wait"
-        } else {
-            "no process may be killed whose memory would help"
+    pub fn no_kill_helps(
+        &mut self,
+        reason: Reason,
+        why: Option<NoVictim>,
+        because: &str,
+        machine: Option<&MemInfo>,
+    ) {
+        let what = match why {
+            None => "kills do not help, and the next ones will wait",
+            Some(NoVictim::None) => "no process may be killed whose memory would help",
+            Some(NoVictim::Late) => "no process can be chosen, because the kernel does not answer",
         };
         let (reason, rest) = (reason.name(), NotFreedByKills(machine));
         let text = format_args!("{what} ({reason}): {because}{rest}");
@@ -357,6 +363,16 @@ mod tests {
         notifier.killed(&kill("too many"));
         notifier.stopping();
         assert_eq!((kills(), notifier.last_error.is_some()), (1 + MAX_UNWRITTEN, true));
+    }
+
+    #[test]
+    fn what_is_said_once_does_not_depend_on_other_errors() {
+        let mut config = Config::default();
+        config.warn.desktop = true;
+        let mut notifier = Notifier::silent().unwrap();
+        notifier.reloaded(Ok(&config));
+        // Not an error, of which there is one a minute.
+        assert_eq!(notifier.last_error, None);
     }
 
     #[test]

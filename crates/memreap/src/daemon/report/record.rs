@@ -9,7 +9,7 @@ use linux::Pid;
 use linux::process::Comm;
 
 use super::workload::Workload;
-use crate::choice::{CgroupPath, CommandLine, Cost};
+use crate::choice::{CgroupPath, CommandLine};
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 use crate::units::{Size, Time};
@@ -51,8 +51,8 @@ pub struct KillRecord {
     pub available: [u64; 2],
     /// From the signal until the memory was back.
     pub took: Duration,
-    /// What the choice cost.
-    pub cost: Cost,
+    /// How long the choice took.
+    pub choice_took: Duration,
 }
 
 impl KillRecord {
@@ -140,7 +140,7 @@ pub(crate) mod tests {
             ending: Ending::Back,
             available: [80 << 20, 1300 << 20],
             took: Duration::from_millis(41),
-            cost: Cost { processes: 300, cheap: 300, exact: 2, late: 0, took: Duration::from_millis(3) },
+            choice_took: Duration::from_millis(3),
         }
     }
 

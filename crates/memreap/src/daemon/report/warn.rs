@@ -12,12 +12,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fmt};
 
 use linux::process::Comm;
-use linux::{Pid, child, escape, sched, signal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use linux::{Pid, PidFd, child, escape, sched, signal};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -313,29 +312,15 @@ fn run(mut command: Command, limit: Duration) {
 
 /// Whether the child ended within `limit`.
 fn wait(child: &Child, limit: Duration) -> bool {
-    let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) else {
-        return false;
-    };
-    let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
-        return false;
-    };
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
+    let pidfd = Pid::new(child.id().cast_signed()).and_then(|pid| PidFd::open(pid).ok());
+    pidfd.is_some_and(|pidfd| pidfd.wait_exit(limit).unwrap_or(false))
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::thread;
+    use std::time::Instant;
 
     use super::super::record::tests::kill;
     use super::*;

@@ -16,6 +16,7 @@ use super::system::System;
 use crate::choice::Choice;
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
+use crate::daemon::decide::reason::Ending;
 use crate::daemon::decide::world::World as _;
 use crate::exit::Exit;
 
@@ -106,7 +107,8 @@ impl Daemon {
             if let Some(governor) = self.control_loop.governor(0) {
                 self.system.notifier.set_outlook(governor.outlook());
             }
-            // A rest may begin a moment before the last kill counts as long ago, and has no end.
+            // To write the history may wait for memory, so it has to wait until the last kill is long ago. But a rest
+            // can begin a moment before that, and last until the next pressure: then it is written now.
             let may_wait = next == Next::Rest || self.control_loop.may_wait(self.system.now());
             if may_wait {
                 self.system.notifier.write_history();
@@ -114,10 +116,12 @@ impl Daemon {
             if metrics_requested {
                 self.system.notifier.serve_metrics();
             }
-            while let Some(memory) = self.system.vanished.pop() {
-                self.stop_watching(memory);
+            while let Some((memory, dying)) = self.system.vanished.pop() {
+                self.stop_watching(memory, dying);
             }
-            if pressure && may_wait {
+            // Without a trigger at any time, if stalls can be read: where they cannot, nobody is killed for a limit.
+            let reads_stalls = || self.control_loop.governor(0)?.last()?.stalled;
+            if may_wait && (pressure || self.trigger.is_none() && reads_stalls().is_some()) {
                 self.find_limits();
             }
         }
@@ -131,7 +135,7 @@ impl Daemon {
         }
         for memory in (1..self.system.memories.len()).rev() {
             if self.control_loop.has_enough(memory) {
-                self.stop_watching(memory);
+                self.stop_watching(memory, Ending::Late);
             }
         }
         if let Some(hierarchy) = &self.hierarchy {
@@ -140,8 +144,9 @@ impl Daemon {
         self.control_loop.resize(self.system.memories.len());
     }
 
-    fn stop_watching(&mut self, memory: usize) {
-        self.control_loop.swap_remove(memory, &mut self.system);
+    /// `dying` is the ending of a victim that is dying for this memory.
+    fn stop_watching(&mut self, memory: usize, dying: Ending) {
+        self.control_loop.swap_remove(memory, dying, &mut self.system);
         self.system.swap_remove(memory);
     }
 
@@ -154,7 +159,7 @@ impl Daemon {
                 fit_to_machine(&mut config, &self.system.memories[0]);
                 self.control_loop.reconfigure(&config);
                 while !config.act.cgroups && self.system.memories.len() > 1 {
-                    self.stop_watching(self.system.memories.len() - 1);
+                    self.stop_watching(self.system.memories.len() - 1, Ending::Late);
                 }
                 self.system.notifier.reloaded(Ok(&config));
                 self.system.reconfigure(config);

@@ -188,7 +188,13 @@ impl World for Stage<'_> {
         self.world.warn(memory, governor)
     }
 
-    fn no_kill_helps(&mut self, _memory: usize, _reason: Reason, _killed: bool, _governor: &Governor) {
+    fn no_kill_helps(
+        &mut self,
+        _memory: usize,
+        _reason: Reason,
+        _why: Option<NoVictim>,
+        _governor: &Governor,
+    ) {
         self.is_over = true;
     }
 
@@ -198,7 +204,7 @@ impl World for Stage<'_> {
 
     fn send_first_signal(&mut self, _memory: usize, _victim: &Choice, _signal: Signal) {}
 
-    fn again(&mut self, victim: Choice) -> Option<Choice> {
+    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
         Some(victim)
     }
 

@@ -147,9 +147,10 @@ mod tests {
         let output = Command::new(env::current_exe().unwrap())
             .args(["--exact", &name, "--include-ignored", "--nocapture", "--test-threads=1"])
             .env(INSIDE, "1")
+            .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
@@ -172,6 +173,7 @@ mod tests {
     #[ignore = "enters the sandbox; run by another test in a process of its own"]
     fn inside() {
         if env::var_os(INSIDE).is_none() {
+            testing::skipped("only in a process of its own");
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -301,6 +303,8 @@ mod tests {
             fs::read(&config).unwrap();
             fs::read(&precious).unwrap_err();
             fs::write(cgroup.join("new"), "").unwrap_err();
+        } else {
+            testing::skipped(missing.join("; "));
         }
         alive.send_signal(linux::pidfd::Signal::KILL).unwrap();
         other.wait().unwrap();
@@ -322,6 +326,7 @@ mod tests {
     #[ignore = "limits the process; run by another test in a process of its own"]
     fn limited() {
         if env::var_os(INSIDE).is_none() {
+            testing::skipped("only in a process of its own");
             return;
         }
         limit_memory(256 << 20).unwrap();
@@ -329,6 +334,7 @@ mod tests {
         if let Err(e) = lock_memory() {
             // Without privileges there is a limit, and no more can be said.
             assert!(!rustix::process::geteuid().is_root(), "{e}");
+            testing::skipped(format_args!("memory cannot be locked here: {e}"));
             return;
         }
         let status = fs::read_to_string("/proc/self/status").unwrap();

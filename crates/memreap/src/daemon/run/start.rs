@@ -12,6 +12,7 @@ use linux::cgroup::Hierarchy;
 use linux::psi::Trigger;
 use linux::scan::Scan;
 use linux::{Dir, Root, own_memory};
+use rustix::thread::CapabilitySet;
 
 use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
 use super::rehearsal::{Dummy, rehearse};
@@ -55,9 +56,15 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let dummy = Dummy::fork().context("cannot start the process that the start kills")?;
     let silent = Notifier::silent().context("/dev/null")?;
     let mut notifier = Notifier::open(&config)?;
-    // Fails without CAP_SYS_RESOURCE; the unit sets it, too.
-    let _ = sandbox::exempt_from_oom();
-    let hierarchy = Hierarchy::find(&root)?;
+    // The unit does so, too.
+    if let Err(e) = sandbox::exempt_from_oom() {
+        notifier.note(format_args!("not exempt from the kernel's OOM killer: {e} (CAP_SYS_RESOURCE)"));
+    }
+    // Something else may be mounted over it.
+    let hierarchy = Hierarchy::find(&root).unwrap_or_else(|e| {
+        notifier.warning(format_args!("works without cgroups: {:#}", anyhow::Error::new(e)));
+        None
+    });
     if let Some(hierarchy) = &hierarchy {
         let outside = hierarchy.processes_outside(&root)?;
         notifier.metrics.outside = outside;
@@ -78,12 +85,14 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
     let reapers = Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap)
         .context("cannot start threads")?;
-    if trigger.is_none() {
-        notifier.note(format_args!(
-            "this kernel does not report pressure (PSI): sampling memory every {} ms instead",
-            NO_PSI_SAMPLE_INTERVAL.as_millis()
-        ));
-    }
+    let trigger = trigger
+        .inspect_err(|e| {
+            notifier.note(format_args!(
+                "sampling memory every {} ms, because the kernel does not report pressure (PSI): {e:#}",
+                NO_PSI_SAMPLE_INTERVAL.as_millis()
+            ));
+        })
+        .ok();
     let control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let access = Access::new(
         config.path.as_deref().unwrap_or(Path::new(DEFAULT_PATH)),
@@ -96,6 +105,18 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         system.notifier.note(format_args!(
             "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
         ));
+    }
+    let capabilities = rustix::thread::capabilities(None)?.effective;
+    for (capability, lack) in [
+        (CapabilitySet::KILL, "other users' processes cannot be killed (CAP_KILL)"),
+        (
+            CapabilitySet::SYS_PTRACE,
+            "what other users' processes would give back is a guess (CAP_SYS_PTRACE)",
+        ),
+    ] {
+        if !capabilities.contains(capability) {
+            system.notifier.note(format_args!("{lack}"));
+        }
     }
     if let Err(e) = sandbox::limit_memory(MAX_OWN_BYTES) {
         system.notifier.error(format_args!("cannot limit own memory: {e}"));
@@ -135,13 +156,11 @@ fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
     Ok(machine)
 }
 
-/// Has the kernel report pressure; `None` when it does not have PSI.
-fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Option<Trigger> {
-    [STALL_WINDOW, UNPRIVILEGED_STALL_WINDOW].into_iter().find_map(|window| {
-        match (memory, hierarchy) {
-            (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, STALL_THRESHOLD, window),
-            _ => Trigger::new(root, STALL_THRESHOLD, window),
-        }
-        .ok()
-    })
+/// Has the kernel report pressure.
+fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Result<Trigger> {
+    let trigger = |window| match (memory, hierarchy) {
+        (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, STALL_THRESHOLD, window),
+        _ => Trigger::new(root, STALL_THRESHOLD, window),
+    };
+    Ok(trigger(STALL_WINDOW).or_else(|_| trigger(UNPRIVILEGED_STALL_WINDOW))?)
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,8 +82,8 @@ pub struct System {
     limits_left_out: bool,
     /// The journal, the metrics and so on.
     pub notifier: Notifier,
-    /// Memories whose cgroups were found to be removed.
-    pub vanished: ArrayVec<usize, MAX_MEMORIES>,
+    /// Memories that cannot be read any more, and the endings of victims that are dying for them.
+    pub vanished: ArrayVec<(usize, Ending), MAX_MEMORIES>,
 }
 
 /// A victim that was killed, until its memory is back.
@@ -104,6 +105,8 @@ struct KilledVictim {
     critical_level: u64,
     /// When its process was seen to have exited, or its memory to be freed.
     over: Option<Instant>,
+    /// Whether hardly any was back when the kernel had freed what it can.
+    left_to_exit: bool,
 }
 
 impl System {
@@ -159,7 +162,8 @@ impl System {
         &self.config
     }
 
-    /// Has the threads of the chooser work once, and not even `dummy` be too small for the next choice.
+    /// Has the threads of the chooser work once. Also clears the machine's last sample: a victim must give back a part
+    /// of all memory, and with a total of 0 the next choice takes even `dummy`, which has hardly any.
     pub fn rehearse(&mut self, dummy: Pid) {
         self.samples[0] = Sample::default();
         if let Ok(dummy) = PidFd::open(dummy) {
@@ -298,8 +302,9 @@ impl World for System {
             }
             Err(e) => {
                 if memory > 0 {
-                    // A cgroup that was removed.
-                    let _ = self.vanished.try_push(memory);
+                    // A cgroup can be removed only when no process is left in it.
+                    let dying = if e.is_unsupported() { Ending::Back } else { Ending::Late };
+                    let _ = self.vanished.try_push((memory, dying));
                 } else {
                     self.notifier.read_failed(&e);
                 }
@@ -327,7 +332,7 @@ impl World for System {
         // Processes that are dying already are never chosen.
         let choice = self.chooser.choose(below, self.samples[memory].min_victim_bytes());
         if self.chooser.processes() > MAX_PROCESSES && !std::mem::replace(&mut self.told_of_too_many, true) {
-            self.notifier.error(format_args!(
+            self.notifier.warning(format_args!(
                 "there are more than {MAX_PROCESSES} processes; the newest are not considered as victims"
             ));
         }
@@ -358,12 +363,12 @@ impl World for System {
         true
     }
 
-    fn no_kill_helps(&mut self, memory: usize, reason: Reason, killed: bool, governor: &Governor) {
+    fn no_kill_helps(&mut self, memory: usize, reason: Reason, why: Option<NoVictim>, governor: &Governor) {
         let info = match &self.memories[memory] {
-            Memory::Machine(machine) => machine.info(&mut self.buffer[..]),
-            Memory::Limited(_) => None,
+            Memory::Machine(machine) if why != Some(NoVictim::Late) => machine.info(&mut self.buffer[..]),
+            _ => None,
         };
-        self.notifier.no_kill_helps(reason, killed, &governor.explanation(), info.as_ref());
+        self.notifier.no_kill_helps(reason, why, &governor.explanation(), info.as_ref());
     }
 
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
@@ -378,11 +383,11 @@ impl World for System {
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
-    fn again(&mut self, victim: Choice) -> Option<Choice> {
-        let now = self.chooser.again(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
+    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
+        let now = self.chooser.recheck(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
         // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when its
         // memory is back.
-        now.or_else(|| Some(victim).filter(|v| self.scan.statm(v.pid).is_ok_and(|m| m.resident == 0)))
+        now.or_else(|| Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)))
     }
 
     fn kill(&mut self, memory: usize, mut victim: Choice, reason: Reason, governor: &Governor) {
@@ -408,7 +413,7 @@ impl World for System {
             ending: Ending::DryRun,
             available: [last.map_or(0, |s| s.available); 2],
             took: Duration::ZERO,
-            cost: victim.cost,
+            choice_took: victim.cost.took,
         };
         if let Some(rule) = victim.rule {
             // What does not fit is cut off.
@@ -430,6 +435,7 @@ impl World for System {
             free_last: free,
             critical_level: governor.critical_level(),
             over: None,
+            left_to_exit: false,
         };
         if !self.dry_run {
             let group = self.whole_group(&victim, governor).zip(victim.leaf.take());
@@ -448,7 +454,7 @@ impl World for System {
                 killed.record.exact = false;
             }
             if let Some(slot) = &killed.slot {
-                slot.with_pidfd(|pidfd| self.boost(pidfd, &killed.record.cgroup));
+                slot.if_killed(|pidfd| self.boost(pidfd, &killed.record.cgroup));
             }
         }
         if let Some(entry) = self.killed.get_mut(memory) {
@@ -468,7 +474,7 @@ impl World for System {
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
         if let Some(slot) = self.kill_process(victim, Reapers::kill_additional).ok()? {
-            slot.with_pidfd(|pidfd| self.boost(pidfd, cgroup));
+            slot.if_killed(|pidfd| self.boost(pidfd, cgroup));
         }
         let record = &mut self.killed[memory].as_mut()?.record;
         record.processes += 1;
@@ -503,13 +509,17 @@ impl World for System {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
             Fate::Gone | Fate::Spared if killed.cgroup.is_none() => return Progress::Ended(Ending::Gone),
             _ if !cgroup_is_empty => return Progress::Dying,
-            Fate::Dying if outcome.back.is_none() => {
+            Fate::Dying => {
                 // Memory that the kernel frees is back long before a process has exited that waits for a CPU.
                 // A process that does not wait has exited by then, and its swap is free, too.
                 let waits_for_cpu =
                     outcome.method == Method::Expedite && killed.at.elapsed() >= MEMORY_TIMEOUT;
                 let left = || self.scan.statm(killed.record.pid).map_or(0, |memory| memory.resident);
-                if !waits_for_cpu || left() > killed.bytes / MAX_REMAINDER_DIVISOR {
+                let freed_by_kernel = outcome.back.is_some()
+                    || (waits_for_cpu && left() <= killed.bytes / MAX_REMAINDER_DIVISOR);
+                // The kernel frees private memory only. If hardly any is back, its own exit has to free the rest.
+                killed.left_to_exit |= freed_by_kernel && freed < expected / MIN_FREED_DIVISOR;
+                if !freed_by_kernel || killed.left_to_exit {
                     return Progress::Dying;
                 }
             }
@@ -522,7 +532,8 @@ impl World for System {
         if more_comes_back(expected, freed, step) && over.elapsed() < timeout {
             return Progress::Dying;
         }
-        killed.record.took = match (&killed.cgroup, outcome.back) {
+        let back = if killed.left_to_exit { outcome.exited } else { outcome.back };
+        killed.record.took = match (&killed.cgroup, back) {
             (None, Some(back)) if over.elapsed() < AT_EXIT_TOLERANCE => back,
             _ => killed.at.elapsed(),
         };
@@ -549,10 +560,63 @@ impl World for System {
     }
 }
 
+/// Whether a process that is still there has left its memory, with all of its threads: the first can exit before the
+/// others.
+fn has_left_memory(scan: &Scan, pid: Pid) -> bool {
+    let mut left = scan.statm(pid).is_ok_and(|memory| memory.resident == 0);
+    let listed = scan.threads(pid, &mut [MaybeUninit::uninit(); 2048], |thread| {
+        // One that cannot be read has exited meanwhile.
+        left &= !scan.statm(thread).is_ok_and(|memory| memory.resident > 0);
+        left
+    });
+    left && listed.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::{c_int, c_void};
+    use std::thread;
+
+    use linux::scan::{Brief, File};
+
     use super::*;
     use crate::config::Kill;
+
+    extern "C" fn second_thread(_: *mut c_void) -> c_int {
+        // SAFETY: takes a number.
+        unsafe { libc::sleep(60) };
+        0
+    }
+
+    #[test]
+    fn memory_is_left_by_the_last_thread() {
+        let mut stack = [0_u128; 1 << 10];
+        let work = || {
+            let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+            // SAFETY: the thread has a stack of its own, which stays, and makes one system call. So does this one.
+            unsafe {
+                libc::clone(second_thread, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut());
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            1
+        };
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { linux::child::fork(work) }.unwrap();
+        let scan = Scan::open(&Root::system()).unwrap();
+        let brief = || Brief::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+        while brief().has_memory {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((scan.statm(pid).unwrap().resident, brief().threads), (0, 2));
+        assert!(!has_left_memory(&scan, pid));
+        PidFd::open(pid).unwrap().send_signal(Signal::KILL).unwrap();
+        while brief().threads > 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(has_left_memory(&scan, pid));
+        rustix::process::waitpid(Some(pid.into()), rustix::process::WaitOptions::empty()).unwrap();
+        assert!(!has_left_memory(&scan, pid));
+    }
 
     #[test]
     fn memory_is_back_when_no_more_of_it_comes() {
