@@ -30,10 +30,6 @@ pub enum Who {
     Foreground,
     /// A process that the machine itself needs.
     System,
-    /// An app in the background, which may be killed.
-    Background,
-    /// An app that needs memory and should get it.
-    Camera,
 }
 
 impl fmt::Display for Who {
@@ -43,8 +39,6 @@ impl fmt::Display for Who {
             Self::Innocent => "innocent",
             Self::Foreground => "foreground",
             Self::System => "system",
-            Self::Background => "background",
-            Self::Camera => "camera",
         })
     }
 }
@@ -120,12 +114,6 @@ pub struct Sample {
     pub some_us: u64,
     /// The time since boot during which all tasks were stalled on memory, in microseconds.
     pub full_us: u64,
-    /// The time during which some tasks of the user's session were.
-    #[serde(default)]
-    pub session_some_us: u64,
-    /// The time during which all of them were.
-    #[serde(default)]
-    pub session_full_us: u64,
     /// The longest frame delay of the foreground since the previous sample.
     pub fg_gap_ms: f64,
 }
@@ -198,13 +186,10 @@ pub struct Outcome {
     pub first_signal_ms: Option<f64>,
     /// The number of kills that were necessary; `None` if it is not defined for the load.
     pub needed_kills: Option<u64>,
-    /// Whether the load ended as it should: the hog was killed, the camera got its memory, or, where nobody had
-    /// to die, nobody did.
+    /// Whether the load ended as it should: the hog was killed, or, where nobody had to die, nobody did.
     pub served: bool,
     /// Whether the time limit was exceeded.
     pub timed_out: bool,
-    /// How long the camera waited for its memory; `None` if it did not get it or there is no camera.
-    pub camera_ms: Option<f64>,
 }
 
 /// The cost of the contestant while the machine is idle.
@@ -235,13 +220,12 @@ mod tests {
             usable_kib: Some(5),
             lost_kib: Some(900),
             signal_to_back_ms: Some(2.0),
-            kills: BTreeMap::from([(Who::Hog, 2), (Who::Camera, 1)]),
+            kills: BTreeMap::from([(Who::Hog, 2), (Who::System, 1)]),
             kernel_oom_kills: 1,
             first_signal_ms: Some(3.0),
             needed_kills: Some(1),
             served: true,
             timed_out: false,
-            camera_ms: Some(4.0),
         }
     }
 
@@ -290,7 +274,7 @@ mod tests {
         assert!(line.starts_with(r#"{"result":{"longest_stall_ms":1.5,"#), "{line}");
         // Older results have the number, too.
         assert!(line.contains(r#""lost_kib":900,"#), "{line}");
-        assert!(line.contains(r#""kills":{"hog":2,"camera":1}"#), "{line}");
+        assert!(line.contains(r#""kills":{"hog":2,"system":1}"#), "{line}");
         let line = json(&Event::Death(death()));
         assert!(line.contains(r#""who":"hog","name":"hog","pid":7,"by":"SIGKILL","#), "{line}");
         for bad in ["", "hello", r#""what""#, r#"{"result":{}}"#] {

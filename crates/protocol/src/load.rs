@@ -23,8 +23,8 @@ pub struct Load {
     pub order: u32,
     /// The machines that it runs on.
     pub machines: Vec<String>,
-    /// How many hogs and background apps have to die, so that every further one is a needless kill; absent
-    /// where that is not defined.
+    /// How many hogs have to die, so that every further one is a needless kill; absent where that is not
+    /// defined.
     #[serde(default)]
     pub needed_kills: Option<u64>,
     /// The time limit in seconds; absent for that of the command line.
@@ -100,9 +100,6 @@ pub struct Process {
     /// What it does before the load begins. Only the last step may be without end.
     #[serde(default)]
     pub prepare: Vec<Step>,
-    /// Whether its memory is reclaimed then, as far as the kernel does that.
-    #[serde(default)]
-    pub swapped_out: bool,
     /// What it does once the load has begun. The load is over when all such processes have ended or have done
     /// that, and so have all children.
     #[serde(default)]
@@ -433,7 +430,6 @@ mod tests {
             oom_group: false,
             root: false,
             prepare,
-            swapped_out: false,
             run,
         }
     }

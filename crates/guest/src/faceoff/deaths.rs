@@ -229,7 +229,7 @@ mod tests {
         let deaths = vec![
             (ending(1, Some(130), true, Some(180)), Who::Hog),
             (ending(2, Some(120), false, Some(150)), Who::System),
-            (ending(3, None, false, Some(140)), Who::Background),
+            (ending(3, None, false, Some(140)), Who::Foreground),
             (ending(4, Some(160), true, None), Who::Innocent),
         ];
         let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Usage { at: at * 1_000_000, kib });

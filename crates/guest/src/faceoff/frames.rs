@@ -7,7 +7,7 @@ use crate::system::clock::ms;
 /// A frame that is later than this is a stall.
 const STALL_MS: f64 = 50.0;
 
-/// A frame of an app that draws, or a wait that counts as one.
+/// A frame of an app that draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// When it should have ended.

@@ -13,7 +13,6 @@ use super::process::{OOM_SCORE_ADJ, Process, Spec, has_ended, open_pidfd};
 use super::recorder::LimitedCgroup;
 use super::workload::Workload;
 use crate::system::cgroup::Cgroup;
-use crate::system::counters;
 
 /// The processes of a load, ready to begin.
 pub struct Load<'a> {
@@ -63,7 +62,7 @@ impl<'a> Load<'a> {
         if one.oom_group {
             cgroup.set("memory.oom.group", "1")?;
         }
-        let process = Process::start(&Spec {
+        Process::start(&Spec {
             who: one.who,
             name: &name,
             cgroup: &cgroup,
@@ -71,11 +70,7 @@ impl<'a> Load<'a> {
             root: one.root,
             seed,
             workload: Workload { prepare: one.prepare.clone(), run: one.run.clone() },
-        })?;
-        if one.swapped_out {
-            swap_out(&cgroup)?;
-        }
-        Ok(process)
+        })
     }
 
     fn limit(&mut self, cgroup: &Cgroup, group: Option<&Group>) -> Result<()> {
@@ -105,7 +100,7 @@ impl<'a> Load<'a> {
         self.beginners().all(|(process, children)| {
             let child_is_over = |(i, child)| process.shared.is_grown(i) || has_ended(child);
             match children {
-                [] => process.shared.done().is_some() || has_ended(&process.pidfd),
+                [] => process.shared.is_done() || has_ended(&process.pidfd),
                 _ => children.iter().enumerate().all(child_is_over),
             }
         })
@@ -122,11 +117,6 @@ impl<'a> Load<'a> {
         self.processes.iter().find(|process| process.who == Who::Foreground)
     }
 
-    /// The app that waits for its memory, if there is one.
-    pub fn camera(&self) -> Option<&Process> {
-        self.processes.iter().find(|process| process.who == Who::Camera)
-    }
-
     /// Kills all processes that are left, so that there is memory for what follows.
     ///
     /// # Errors
@@ -134,14 +124,4 @@ impl<'a> Load<'a> {
     pub fn clean_up(&self) -> Result<()> {
         self.processes.iter().try_for_each(|process| process.cgroup.set("cgroup.kill", "1"))
     }
-}
-
-/// Has the kernel reclaim what it can of an app's memory.
-fn swap_out(cgroup: &Cgroup) -> Result<()> {
-    const TRIES: usize = 5;
-    // Without swap there is nothing to try.
-    if counters::meminfo("SwapTotal:")? == 0 {
-        return Ok(());
-    }
-    cgroup.reclaim_all(TRIES)
 }

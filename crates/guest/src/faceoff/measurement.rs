@@ -48,19 +48,13 @@ impl Measurement {
         let (recording, text) = trace.record_outermost(|| {
             recorder::record(&watched, load.limited.as_ref(), || load.start_all(), &end_condition)
         })?;
-        let in_time = |at: &u64| *at <= recording.end;
-        let camera = load.camera().map(|process| process.shared.done().filter(in_time));
         let foreground = load.foreground().unwrap_or(&desktop.processes[0]);
         let frames = foreground.shared.frames(recording.end);
         let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
         let start = recording.start;
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
-        let mut counted = frames::between(&frames, start, recording.end);
-        // The camera waits for its memory from the moment that it asks for it.
-        if let Some(allocated) = camera {
-            counted.push(Frame { due: start, ended: allocated.unwrap_or(recording.end) });
-        }
-        let (longest_stall_ms, total_stall_ms) = frames::stalls(&counted);
+        let (longest_stall_ms, total_stall_ms) =
+            frames::stalls(&frames::between(&frames, start, recording.end));
         let (levels, total) = recording.levels(load.limited.as_ref());
         let (longest_login_ms, late_logins) = login::summary(&recording.logins);
         // In a cgroup that several processes share, the usage of one of them is not known.
@@ -85,9 +79,8 @@ impl Measurement {
             kernel_oom_kills: recording.oom_kills,
             first_signal_ms: summary.first_signal.map(|(at, _)| since_start(at)),
             needed_kills: job.load.needed_kills,
-            served: camera.map_or(over.is_some(), |allocated| allocated.is_some()),
+            served: over.is_some(),
             timed_out: recording.timed_out,
-            camera_ms: camera.flatten().map(since_start),
         };
         Ok(Self { recording, deaths: summary.deaths, outcome, frames })
     }
@@ -108,8 +101,6 @@ impl Measurement {
                 swap_free: sample.swap_free,
                 some_us: sample.some_us,
                 full_us: sample.full_us,
-                session_some_us: sample.session_some_us,
-                session_full_us: sample.session_full_us,
                 fg_gap_ms: frames::longest_visible_delay(&self.frames, before, sample.at),
             });
             channel.send(&event)?;

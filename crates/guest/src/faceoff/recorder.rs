@@ -41,9 +41,6 @@ pub struct Sample {
     /// Microseconds since boot in which some tasks, and all tasks, were stalled on memory (PSI).
     pub some_us: u64,
     pub full_us: u64,
-    /// The same two of the user's session alone.
-    pub session_some_us: u64,
-    pub session_full_us: u64,
     /// What the limited cgroup has left, in KiB; 0 if there is none.
     pub left_in_limit: u64,
 }
@@ -183,7 +180,6 @@ struct Recorder<'a> {
     end_condition: &'a EndCondition<'a>,
     meminfo: File,
     pressure: Option<File>,
-    session_pressure: Option<File>,
     vmstat: File,
     buffer: [u8; BUFFER_BYTES],
     recording: Recording,
@@ -197,7 +193,6 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self> {
         const MEMINFO: &str = "/proc/meminfo";
         const PRESSURE: &str = "/proc/pressure/memory";
-        const SESSION_PRESSURE: &str = "/sys/fs/cgroup/user.slice/memory.pressure";
         const VMSTAT: &str = "/proc/vmstat";
         let meminfo = File::open(MEMINFO).context(MEMINFO)?;
         let mut buffer = [0; BUFFER_BYTES];
@@ -215,7 +210,6 @@ impl<'a> Recorder<'a> {
             meminfo,
             // Some machines have none (psi=0).
             pressure: File::open(PRESSURE).ok(),
-            session_pressure: File::open(SESSION_PRESSURE).ok(),
             vmstat: File::open(VMSTAT).context(VMSTAT)?,
             buffer,
             recording: Recording {
@@ -296,10 +290,9 @@ impl<'a> Recorder<'a> {
             ..Sample::default()
         };
         if let Some(pressure) = &self.pressure {
-            (sample.some_us, sample.full_us) = stalled(pressure, &mut self.buffer)?;
-        }
-        if let Some(pressure) = &self.session_pressure {
-            (sample.session_some_us, sample.session_full_us) = stalled(pressure, &mut self.buffer)?;
+            let text = read(pressure, &mut self.buffer)?;
+            let stalled = |kind| total(text, kind).context("memory pressure");
+            (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
         }
         let (available, all) = match self.limited {
             None => (sample.available, self.recording.total_kib),
@@ -354,13 +347,6 @@ fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
 /// Returns the page cache in memory.stat, in bytes: files in memory, which cannot be dropped, are on other lists.
 fn cache(stat: &str) -> Option<u64> {
     Some(value(stat, "active_file ")? + value(stat, "inactive_file ")?)
-}
-
-/// Reads for how long some tasks, and all tasks, were stalled, in microseconds.
-fn stalled(pressure: &File, buffer: &mut [u8]) -> Result<(u64, u64)> {
-    let text = read(pressure, buffer)?;
-    let stalled = |kind| total(text, kind).context("memory pressure");
-    Ok((stalled("some ")?, stalled("full ")?))
 }
 
 /// Returns the total of a line of /proc/pressure/memory, in microseconds.

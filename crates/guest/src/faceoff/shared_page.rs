@@ -22,8 +22,8 @@ struct Header {
     started: AtomicU32,
     /// 1 when the workload is prepared.
     ready: AtomicU32,
-    /// When the workload had done all it had to, in nanoseconds on the monotonic clock.
-    done: AtomicU64,
+    /// 1 when the workload has done all it has to.
+    done: AtomicU32,
     /// Frames that have ended.
     ended: AtomicU64,
     /// When the current frame should end.
@@ -123,14 +123,14 @@ impl SharedPage {
         }
     }
 
-    /// Notes when the workload had done all it had to.
-    pub fn set_done(&self, at: u64) {
-        self.header.done.store(at, Ordering::Release);
+    /// Marks the workload as having done all it has to.
+    pub fn set_done(&self) {
+        self.header.done.store(1, Ordering::Release);
     }
 
-    /// When the workload had done all it had to.
-    pub fn done(&self) -> Option<u64> {
-        Some(self.header.done.load(Ordering::Acquire)).filter(|&at| at > 0)
+    /// Whether the workload has done all it has to.
+    pub fn is_done(&self) -> bool {
+        self.header.done.load(Ordering::Acquire) == 1
     }
 
     /// Notes a process that the workload started.
@@ -200,16 +200,16 @@ mod tests {
     fn both_sides_share_all_values() {
         let (ours, fd) = SharedPage::create(4).unwrap();
         let theirs = SharedPage::open(&File::from(fd)).unwrap();
-        assert!(!ours.is_ready() && ours.done().is_none() && ours.children().next().is_none());
+        assert!(!ours.is_ready() && !ours.is_done() && ours.children().next().is_none());
         theirs.set_ready();
-        theirs.set_done(9);
+        theirs.set_done();
         theirs.set_child(0, 77);
         theirs.set_child(1, 78);
         theirs.set_grown(1);
         ours.start();
         theirs.wait_for_start();
         assert!(ours.is_ready() && !ours.is_grown(0) && ours.is_grown(1));
-        assert_eq!((ours.done(), ours.children().collect::<Vec<_>>()), (Some(9), vec![77, 78]));
+        assert_eq!((ours.is_done(), ours.children().collect::<Vec<_>>()), (true, vec![77, 78]));
     }
 
     #[test]

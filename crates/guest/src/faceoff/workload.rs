@@ -23,7 +23,7 @@ use super::login;
 use super::shared_page::SharedPage;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
-use crate::process::child::set_name;
+use crate::process::child::{set_name, sleep_for_ever};
 use crate::rng::Rng;
 use crate::system::{clock, counters};
 
@@ -80,18 +80,12 @@ pub fn run(args: &[String]) -> Result<()> {
     if !workload.run.is_empty() {
         shared.wait_for_start();
         worker.perform_all(&workload.run)?;
-        shared.set_done(clock::now());
+        shared.set_done();
     } else if worker.children > 0 {
         while rustix::process::wait(WaitOptions::empty()).is_ok() {}
         return Ok(());
     }
-    sleep_forever()
-}
-
-fn sleep_forever() -> ! {
-    loop {
-        thread::park();
-    }
+    sleep_for_ever()
 }
 
 /// Page contents that compress equally well and are all different.
@@ -314,7 +308,7 @@ impl<'a> Worker<'a> {
         }
         let Some(memory) = touched.filter(|memory| !memory.is_empty()) else {
             if seconds.is_none() {
-                sleep_forever()
+                sleep_for_ever()
             }
             return clock::sleep_until(end);
         };
@@ -408,7 +402,7 @@ impl<'a> Worker<'a> {
                     eprintln!("guest: child {child}: {e:#}");
                 }
                 self.shared.set_grown(child);
-                sleep_forever()
+                sleep_for_ever()
             }
             pid => self.shared.set_child(child, pid),
         }

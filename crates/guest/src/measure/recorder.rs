@@ -95,9 +95,10 @@ mod tests {
                 Ok(())
             },
         );
-        // Not every user may have a real-time thread.
-        if let Ok(((), all)) = recorded {
-            assert!(all.len() > 2 && all.windows(2).all(|w| w[0] < w[1]), "{all:?}");
+        match recorded {
+            Ok(((), all)) => assert!(all.len() > 2 && all.windows(2).all(|w| w[0] < w[1]), "{all:?}"),
+            // Not every user may have a real-time thread.
+            Err(e) => testing::skipped(format_args!("{e:#}")),
         }
     }
 }

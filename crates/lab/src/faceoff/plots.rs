@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use protocol::faceoff::{Death, Sample};
+use protocol::faceoff::{Death, Sample, Who};
 
 use super::cell::CellName;
-use super::record::{Run, is_right_victim};
+use super::record::Run;
 use super::summary::{Participant, Summary, typical};
 use crate::host::write_atomically;
 use crate::html::{Scale, escape, grid};
@@ -254,7 +254,7 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
 struct Kills {
     /// The time of the first signal.
     at_ms: f64,
-    /// Who was killed: `hog`, or `3 bgapp, editor`.
+    /// Who was killed: `hog`, or `editor, 3 tab`.
     text: String,
     /// Whether one of them was a wrong victim.
     wrong: bool,
@@ -278,7 +278,7 @@ fn kills(curve: &Curve<'_>) -> Vec<Kills> {
         Kills {
             at_ms: group[0].0,
             text: named.collect::<Vec<_>>().join(", "),
-            wrong: group.iter().any(|(_, death)| !is_right_victim(death.who)),
+            wrong: group.iter().any(|(_, death)| death.who != Who::Hog),
         }
     };
     killed.chunk_by(|(a, _), (b, _)| b - a < TOGETHER_MS).map(group).collect()
@@ -311,7 +311,7 @@ fn names_at_the_ends(
 
 #[cfg(test)]
 mod tests {
-    use protocol::faceoff::{EndedBy, Who};
+    use protocol::faceoff::EndedBy;
 
     use super::super::page::tests::two;
     use super::*;
@@ -331,8 +331,8 @@ mod tests {
             back_ms: None,
         };
         runs[0].deaths = vec![
-            death(Who::Background, "bgapp2", Some(70.0)),
-            death(Who::Background, "bgapp1", Some(60.0)),
+            death(Who::Innocent, "tab2", Some(70.0)),
+            death(Who::Innocent, "tab1", Some(60.0)),
             death(Who::Innocent, "editor", Some(50.0)),
             death(Who::Hog, "hog", None),
         ];
@@ -340,7 +340,7 @@ mod tests {
         for style in ["c0", "c1"] {
             assert_eq!(svg.matches(&format!("class=\"line {style}\"")).count(), 2, "one in each chart");
         }
-        assert!(svg.contains("<text class=\"bad\"") && svg.contains(">2 bgapp, editor<"), "{svg}");
+        assert!(svg.contains("<text class=\"bad\"") && svg.contains(">editor, 2 tab<"), "{svg}");
         assert_eq!(svg.matches("class=\"kill\"").count(), 3, "on both curves and in the list");
         assert!(!svg.contains("NaN"));
         assert!(cell(&summary, &runs, &CellName("leak".into())).is_none());

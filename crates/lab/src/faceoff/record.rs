@@ -93,17 +93,12 @@ impl Run {
     }
 }
 
-/// Whether a process of this kind may be killed if somebody has to be.
-pub(super) fn is_right_victim(who: Who) -> bool {
-    matches!(who, Who::Hog | Who::Background)
-}
-
-/// Returns the number of victims that should not have been killed: all but hogs and background apps, and more
-/// of these than were necessary ("one too many").
+/// Returns the number of victims that should not have been killed: all but hogs, and more of these than were
+/// necessary ("one too many").
 fn wrong(result: &Outcome) -> BTreeMap<String, u64> {
-    let bad = result.kills.iter().filter(|(who, n)| !is_right_victim(**who) && **n > 0);
+    let bad = result.kills.iter().filter(|(who, n)| **who != Who::Hog && **n > 0);
     let mut wrong: BTreeMap<String, u64> = bad.map(|(who, n)| (who.to_string(), *n)).collect();
-    let kills: u64 = result.kills.iter().filter(|(who, _)| is_right_victim(**who)).map(|(_, n)| n).sum();
+    let kills = result.kills.get(&Who::Hog).copied().unwrap_or(0);
     if let Some(needed) = result.needed_kills.filter(|needed| kills > *needed) {
         wrong.insert("one too many".to_owned(), kills - needed);
     }
@@ -143,7 +138,6 @@ pub(super) mod tests {
             needed_kills: Some(1),
             served: true,
             timed_out: false,
-            camera_ms: None,
         }
     }
 
@@ -159,7 +153,7 @@ pub(super) mod tests {
         assert_eq!(judged(&[(Who::Hog, 1)], Some(0)), [("one too many".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Hog, 1), (Who::Innocent, 1)], Some(1)), [("innocent".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Foreground, 1), (Who::System, 2)], None).len(), 2);
-        assert_eq!(judged(&[(Who::Camera, 1), (Who::Background, 9)], None), [("camera".to_owned(), 1)]);
+        assert_eq!(judged(&[(Who::System, 1), (Who::Hog, 9)], None), [("system".to_owned(), 1)]);
         assert_eq!(judged(&[(Who::Hog, 200)], None), [], "a group dies as a whole");
         assert_eq!(judged(&[(Who::Hog, 3)], Some(1)), [("one too many".to_owned(), 2)]);
     }

@@ -173,8 +173,6 @@ pub struct Entry {
     pub signal_to_back_ms: Spread,
     /// The time from the start of the load to the first signal, in ms.
     pub first_signal_ms: Spread,
-    /// How long the camera waited for its memory, in ms. Only in loads with a camera.
-    pub camera_ms: Spread,
     /// The number of processes killed by a signal in all runs, by their kind.
     pub kills: BTreeMap<Who, u64>,
     /// How many of them the kernel's OOM killer chose.
@@ -453,10 +451,6 @@ fn entry(contestant: &str, cell: &Cell, runs: &[&Run]) -> Entry {
         lost_kib: Spread::of_those(each(|r| r.lost_kib.map(|kib| kib as f64))),
         signal_to_back_ms: Spread::of_those(each(|r| r.signal_to_back_ms)),
         first_signal_ms: Spread::of_those(each(|r| r.first_signal_ms)),
-        camera_ms: match cell.load.process.iter().any(|process| process.who == Who::Camera) {
-            true => Spread::until(each(|r| r.camera_ms)),
-            false => Spread::default(),
-        },
         kills: sum(results.iter().map(|r| &r.kills)),
         kernel_oom_kills: results.iter().map(|r| r.kernel_oom_kills).sum(),
         wrong_runs: wrong.iter().filter(|wrong| !wrong.is_empty()).count(),
@@ -611,24 +605,6 @@ pub(super) mod tests {
         let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
         assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
-    }
-
-    #[test]
-    fn a_camera_that_is_never_served_is_shown() {
-        let mut apps = cells().remove(0);
-        apps.load.process[0].who = Who::Camera;
-        let runs = [run("peer", "hog", 0, 300.0, None)];
-        let camera = |cell: &Cell| {
-            let summary = Summary::of(
-                Meta::default(),
-                &[contestant("peer", "peer")],
-                std::slice::from_ref(cell),
-                &runs,
-            );
-            summary.entries[0].camera_ms.values.clone()
-        };
-        assert_eq!(camera(&apps), [None]);
-        assert_eq!(camera(&cells()[0]), []);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Cell {
 
 /// Returns the table of all contestants in a cell.
 pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
-    let mut head = vec![
+    let head = vec![
         "contestant",
         "runs",
         "longest stall, ms",
@@ -49,10 +49,6 @@ pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
         "ended well",
         "needless or wrong kills",
     ];
-    let has_camera = summary.of_cell(cell).any(|(_, entry)| !entry.camera_ms.values.is_empty());
-    if has_camera {
-        head.insert(3, "camera served, ms");
-    }
     let rows = summary.of_cell(cell).map(|(who, entry)| {
         let late = entry.timed_out + entry.not_served;
         let ended_well = match late {
@@ -62,7 +58,7 @@ pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
         };
         let wrong = wrong(entry);
         let login = spread(&entry.longest_login_ms, "");
-        let mut row = vec![
+        vec![
             Cell::new(&who.title),
             Cell::alarm_if(!entry.failures.is_empty(), runs(entry)),
             Cell::new(spread(&entry.longest_stall_ms, "")),
@@ -77,11 +73,7 @@ pub(super) fn load<'a>(summary: &'a Summary, cell: &CellName) -> Table<'a> {
             Cell::new(spread(&entry.lost_kib.in_units_of(1024.0), "")),
             Cell::alarm_if(late > 0, ended_well),
             Cell::alarm_if(wrong.is_some(), wrong.unwrap_or_else(|| "none".to_owned())),
-        ];
-        if has_camera {
-            row.insert(3, Cell::new(spread(&entry.camera_ms, "never")));
-        }
-        row
+        ]
     });
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
