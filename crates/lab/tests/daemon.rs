@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `memreap daemon` in guests whose memory runs out, on both kernels: it kills the right process, and only
 //! that one, before the kernel's OOM killer does, and frees its memory by the best method that the kernel
-//! has.
+//! has. A victim that hardly gets CPU time exits soon nevertheless.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
@@ -13,21 +13,28 @@ use lab::progress::Progress;
 use lab::vm::accel::Accel;
 use lab::vm::boot;
 use lab::vm::channel::Outcome;
-use lab::vm::job::{Arm, GuestCommand, Job};
+use lab::vm::job::{Arm, GuestCommand, Job, Mode};
 
 /// Boots a kernel, and has the daemon defend the guest against a hog of one or many processes.
 fn defend(tree: Tree, hog: &str, method: &str) {
+    let args = [hog, method].map(str::to_owned).to_vec();
+    run(tree, hog, Job::new(GuestCommand::Scenario { name: "daemon".into(), args }));
+}
+
+/// Has the daemon kill a process that hardly gets CPU time, in a guest where only its own work takes time.
+fn boost(tree: Tree, case: &str) {
+    let command = GuestCommand::Scenario { name: "daemon".into(), args: vec![case.to_owned()] };
+    run(tree, case, Job { cpus: 1, mode: Mode::Icount, ..Job::new(command) });
+}
+
+fn run(tree: Tree, case: &str, job: Job) {
     let ctx = Context::discover(Progress::quiet()).unwrap();
     let bzimage = kernel::build(&ctx, tree, Variant::Slim).unwrap().bzimage;
     let arm = Arm { name: tree.to_string(), bzimage, cmdline: String::new() };
-    let args = [hog, method].map(str::to_owned).to_vec();
-    let job = Job {
-        mem_mib: 512,
-        timeout: Duration::from_secs(240),
-        ..Job::new(GuestCommand::Scenario { name: "daemon".into(), args })
-    };
-    let logs = ctx.out.join("logs/daemon").join(format!("{}-{hog}", arm.name));
+    let job = Job { mem_mib: 512, timeout: Duration::from_secs(600), ..job };
+    let logs = ctx.out.join("logs/daemon").join(format!("{}-{case}", arm.name));
     let boot = boot::boot(&ctx, Accel::Tcg, &arm, &job, &logs).unwrap();
+    println!("{}-{case}: {:?}", arm.name, boot.notes);
     assert_eq!(boot.outcome, Outcome::Exit(0), "{}\n{:?}", boot.tail(40), boot.notes);
 }
 
@@ -49,4 +56,19 @@ fn a_hog_of_many_processes_dies_as_one_on_the_stock_kernel() {
 #[test]
 fn a_hog_of_many_processes_dies_as_one_on_our_kernel() {
     defend(Tree::Memreap, "many", "expedite");
+}
+
+#[test]
+fn shared_memory_is_back_soon_where_the_victim_has_1_percent_of_a_cpu() {
+    boost(Tree::Stock, "cpu-1");
+}
+
+#[test]
+fn shared_memory_is_not_said_to_be_back_before_the_victim_has_exited() {
+    boost(Tree::Stock, "cpu-10-alone");
+}
+
+#[test]
+fn shared_memory_is_back_soon_where_the_victim_is_nice() {
+    boost(Tree::Stock, "nice-19");
 }

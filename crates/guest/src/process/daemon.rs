@@ -29,10 +29,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The part of an entry in the daemon's history that scenarios read.
 #[derive(Deserialize)]
 pub struct Kill {
+    pub unix_ms: u64,
     pub pid: i32,
     pub processes: u32,
     pub bytes: u64,
     pub method: String,
+    pub took_us: u64,
     pub ending: String,
     /// Bytes, before and after.
     pub available: [u64; 2],
@@ -46,14 +48,16 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon, which never kills processes of these names. The caller must be single-threaded.
+    /// Starts the daemon, which never kills processes of these names; `act` is that table of its configuration. The
+    /// caller must be single-threaded.
     ///
     /// # Errors
     /// When it does not get ready; [`LOG`] says why.
-    pub fn start(spared: &[&str]) -> Result<Self> {
+    pub fn start(spared: &[&str], act: &str) -> Result<Self> {
         let rule = |name| format!("[[rule]]\nname = \"{name}\"\nnever = true\n");
         let rules: String = spared.iter().map(rule).collect();
-        fs::write(CONFIG, format!("record = {{ history = \"{HISTORY}\" }}\n{rules}")).context(CONFIG)?;
+        let record = format!("record = {{ history = \"{HISTORY}\" }}");
+        fs::write(CONFIG, format!("{record}\nact = {{ {act} }}\n{rules}")).context(CONFIG)?;
         // A daemon before this one may have left them.
         for path in [HISTORY, NOTIFY_SOCKET] {
             match fs::remove_file(path) {

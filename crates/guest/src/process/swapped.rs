@@ -10,7 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use crate::memory::PAGE_BYTES;
-use crate::process::child::{Board, Child};
+use crate::process::child::{Board, Child, sleep_for_ever};
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::{meminfo, value};
@@ -87,9 +87,7 @@ impl Victims {
             let life = || {
                 memory.fill(i as u64)?;
                 ready.set(i, 1);
-                loop {
-                    thread::park();
-                }
+                sleep_for_ever()
             };
             let child = group.within(|| Child::fork(life))?;
             let pidfd = pidfd_open(child.pid(), PidfdFlags::empty()).context("pidfd_open")?;

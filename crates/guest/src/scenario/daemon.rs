@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `daemon`: `memreap daemon` defends a whole guest. Memory runs out, and the daemon must kill the
-//! right process, once, and before the kernel's OOM killer does. Measures nothing;
-//! `crates/lab/tests/daemon.rs` runs it on both kernels.
+//! right process, once, and before the kernel's OOM killer does. And it kills a victim that hardly gets CPU time
+//! but has to free shared memory itself. `crates/lab/tests/daemon.rs` runs it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, hint, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use linux::Root;
 use linux::meminfo::MemInfo;
 use rustix::process::Pid;
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::interface::Scenario;
-use crate::memory::swap;
-use crate::process::child::{Board, Child, set_name};
+use crate::memory::region::Region;
+use crate::memory::{PAGE_BYTES, swap};
+use crate::process::child::{Board, Child, set_name, sleep_for_ever};
 use crate::process::daemon::{Daemon, HISTORY, LOG};
+use crate::process::hogs::Hogs;
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters;
@@ -45,8 +48,25 @@ const MANY_PROCESSES: u32 = 16;
 /// 44 pages are not. One or two belong to what it does when the kernel is late.
 const MAX_FETCHED_PAGES: u64 = 3;
 
+/// What a victim holds that hardly gets CPU time, in shared memory; with hogs, of which each second takes the emulator
+/// many, less.
+const SHARED_BYTES: usize = 256 << 20;
+const SHARED_BYTES_WITH_HOGS: usize = 64 << 20;
+/// The daemon's configuration there, in percent: it kills while there is enough memory for all others to go on, ...
+const EARLY: &str = "critical = 8, low = 12";
+/// ... and what is left for them. Hogs begin to work before it kills.
+const SPARE_BYTES: u64 = 20 << 20;
+const HOGS_WORK_BYTES: u64 = 44 << 20;
+/// What makes tasks stall, which wakes the daemon up: a process that grows above its `memory.high`.
+const STALLING_HIGH: &str = "4M";
+/// The period of `cpu.max`.
+const PERIOD_MS: u64 = 100;
+/// So many periods may the victim take to exit. Without the boost it takes 49 and 138.
+const MAX_PERIODS: u64 = 4;
+
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
-/// come back.
+/// come back. `daemon cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy
+/// processes. `daemon cpu-10-alone`: it has 10 %, and the daemon may not change that.
 pub struct DaemonKills;
 
 impl Scenario for DaemonKills {
@@ -56,14 +76,15 @@ impl Scenario for DaemonKills {
 
     fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let (innocent_bytes, hogs, method) = match args[..] {
-            ["one", method] => (240 << 20, 1, method),
+        let ran = match args[..] {
+            ["cpu-1"] => exit_in_time(Slow { cpu_max: "1000 100000", nice: 0, boosted: true }, out),
+            ["cpu-10-alone"] => exit_in_time(Slow { cpu_max: "10000 100000", nice: 0, boosted: false }, out),
+            ["nice-19"] => exit_in_time(Slow { cpu_max: "max", nice: 19, boosted: true }, out),
+            ["one", method] => defend(240 << 20, 1, method, out),
             // Larger than each process of the hog.
-            ["many", method] => (96 << 20, MANY_PROCESSES, method),
-            _ => bail!("daemon: one|many expedite|mrelease, not {args:?}"),
+            ["many", method] => defend(96 << 20, MANY_PROCESSES, method, out),
+            _ => bail!("daemon: one|many expedite|mrelease, or cpu-1|cpu-10-alone|nice-19, not {args:?}"),
         };
-        swap::on(SWAP_BYTES)?;
-        let ran = defend(innocent_bytes, hogs, method, out);
         // They explain what the daemon did.
         for path in [LOG, HISTORY] {
             out.out(&fs::read_to_string(path).unwrap_or_default());
@@ -73,20 +94,19 @@ impl Scenario for DaemonKills {
 }
 
 fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) -> Result<()> {
+    swap::on(SWAP_BYTES)?;
     let killed_by_kernel = counters::oom_kills()?;
     let board = Board::new(1)?;
     let spared = Child::fork(|| {
         grow(INNOCENT, 1, innocent_bytes, || Ok(()))?;
         board.set(0, 1);
-        loop {
-            thread::park();
-        }
+        sleep_for_ever()
     })?;
     spared.wait_until(|| board.get(0) == 1)?;
     let group = TemporaryCgroup::new("app", "memory")?;
     // Many processes are to be killed as one.
     group.set("memory.oom.group", if hogs > 1 { "1" } else { "0" })?;
-    let daemon = Daemon::start(&[INNOCENT])?;
+    let daemon = Daemon::start(&[INNOCENT], "")?;
     let fetched = daemon.major_faults()?;
 
     out.progress("memory runs out");
@@ -139,6 +159,89 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     ensure!(after > before, "{before} bytes were available and then {after}");
     // What it had in swap may come back a moment after the rest.
     ensure!(left > before + kill.bytes / 2, "{before} bytes were available and {left} in the end");
+    Ok(())
+}
+
+/// A victim that hardly gets CPU time.
+struct Slow {
+    cpu_max: &'static str,
+    nice: i32,
+    /// Whether the daemon may have it run before others.
+    boosted: bool,
+}
+
+/// Has the daemon kill a process that holds shared memory and wants more CPU time than it gets, and looks how long it
+/// takes to exit: only then is the memory free.
+fn exit_in_time(Slow { cpu_max, nice, boosted }: Slow, out: &mut Reporter) -> Result<()> {
+    let board = Board::new(2)?;
+    let hogs = Hogs::start(if nice > 0 { 2 } else { 0 })?;
+    let group = TemporaryCgroup::new("app", "cpu")?;
+    group.set("cpu.max", cpu_max)?;
+    let victim = Child::fork(|| {
+        set_name("victim")?;
+        let bytes = if nice > 0 { SHARED_BYTES_WITH_HOGS } else { SHARED_BYTES };
+        let pages = bytes / PAGE_BYTES;
+        let shared = Region::shared(pages)?;
+        shared.touch(0..pages);
+        if nice > 0 {
+            // Not in a cgroup of its own, which would have a third of the time.
+            linux::sched::set_nice(0, nice)?;
+            board.set(0, 1);
+            sleep_for_ever();
+        }
+        group.join()?;
+        board.set(0, 1);
+        // Uses up its time.
+        loop {
+            hint::spin_loop();
+        }
+    })?;
+    victim.wait_until(|| board.get(0) == 1)?;
+    let high = TemporaryCgroup::new("high", "memory")?;
+    high.set("memory.high", STALLING_HIGH)?;
+    if !boosted {
+        // Of programs that are executed from now on.
+        remove_capability_from_bounding_set(CapabilitySet::SYS_NICE)?;
+    }
+    let daemon = Daemon::start(&[INNOCENT], EARLY)?;
+    let _stalling = Child::fork(|| {
+        high.join()?;
+        grow(INNOCENT, 1, SPARE_BYTES as usize / 2, || Ok(()))?;
+        sleep_for_ever()
+    })?;
+    let _growing = Child::fork(|| {
+        // Above the hogs.
+        linux::sched::set_nice(0, -10)?;
+        grow(INNOCENT, 2, usize::MAX, || {
+            let left = || Ok::<_, anyhow::Error>(MemInfo::read(&Root::system())?.available);
+            let now = left()?;
+            board.set(1, u64::from(now < HOGS_WORK_BYTES));
+            // At the end long enough for the daemon to see it coming.
+            thread::sleep(if now > 2 * HOGS_WORK_BYTES { STEP_INTERVAL / 5 } else { STEP_INTERVAL * 5 });
+            while left()? < SPARE_BYTES {
+                thread::sleep(STEP_INTERVAL);
+            }
+            Ok(())
+        })
+    })?;
+    let began = Instant::now();
+    while !victim.has_ended()? {
+        ensure!(began.elapsed() < TIMEOUT, "the victim was not killed, or does not exit");
+        hogs.work(board.get(1) == 1);
+        thread::sleep(CHECK_INTERVAL / 5);
+    }
+    let ended = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    hogs.work(false);
+    thread::sleep(QUIET_TIME);
+    let kills = daemon.end()?;
+    let [kill] = &kills[..] else { bail!("one kill was enough, but there were {}", kills.len()) };
+    ensure!(kill.pid == victim.pid().as_raw_pid(), "{} is not the victim", kill.pid);
+    let took = u64::try_from(ended)?.saturating_sub(kill.unix_ms);
+    let back = kill.took_us / 1000;
+    out.note(&format!("exited {took} ms after the decision, memory said to be back after {back} ms"));
+    let in_time = took <= MAX_PERIODS * PERIOD_MS;
+    ensure!(in_time == boosted, "the victim took {took} ms to exit");
+    ensure!(back + PERIOD_MS >= took, "nothing was back after {back} ms: the victim had not exited");
     Ok(())
 }
 

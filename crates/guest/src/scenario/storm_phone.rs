@@ -23,7 +23,7 @@ use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
 use crate::memory::swap::Area;
-use crate::process::child::{Board, Child};
+use crate::process::child::{Board, Child, sleep_for_ever};
 use crate::process::daemon::{Daemon, LOG};
 use crate::process::swapped::{Layout, Victims};
 use crate::process::victim::mrelease;
@@ -302,9 +302,7 @@ impl Camera {
                 }
                 board.set(ARRIVALS + mib, clock::now());
             }
-            loop {
-                thread::park();
-            }
+            sleep_for_ever()
         })?;
         Ok(Self { child, board })
     }
@@ -360,7 +358,7 @@ impl Killer {
     fn start(kind: Killers, apps: &Victims) -> Result<Self> {
         Ok(match kind {
             Killers::Lmkd => Self::Lmkd(Lmkd::start(apps)?),
-            Killers::Memreap => Self::Memreap(Daemon::start(&[])?),
+            Killers::Memreap => Self::Memreap(Daemon::start(&[], "")?),
         })
     }
 
@@ -417,9 +415,7 @@ impl Lmkd {
                 mrelease(app).context("process_mrelease")?;
                 poll(&mut [PollFd::new(&app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
             }
-            loop {
-                thread::park();
-            }
+            sleep_for_ever()
         })?;
         Ok(Self { child, board })
     }
