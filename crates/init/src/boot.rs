@@ -2,7 +2,7 @@
 //! PID 1: sets the guest up, does its one job, reports, and ends the machine.
 
 use std::path::Path;
-use std::{fs, thread, time::Duration};
+use std::{env, fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
 use rustix::mount::{MountFlags, mount};
@@ -68,6 +68,10 @@ fn work(out: &mut Reporter) -> Result<i32> {
     let job: Job = serde_json::from_str(&text).context(job::PATH)?;
     if job.has_root {
         root::enter()?;
+    }
+    if let Ok(delay_us) = env::var(job::DELAY_PARAMETER) {
+        let delay_us = delay_us.parse().with_context(|| format!("{}={delay_us}", job::DELAY_PARAMETER))?;
+        thread::sleep(Duration::from_micros(delay_us));
     }
     match job.command {
         Command::Scenario { name, args } => exec::scenario(&name, &args, out),

@@ -11,6 +11,10 @@ pub const PATH: &str = "/job.json";
 /// The folder whose content is copied to the disk, for a job that runs there.
 pub const OVERLAY: &str = "/overlay";
 
+/// The kernel parameter with the time for which PID 1 sleeps before the job, in microseconds. It gets it in its
+/// environment, as it does each parameter that the kernel does not know.
+pub const DELAY_PARAMETER: &str = "lab_delay_us";
+
 /// The job of one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

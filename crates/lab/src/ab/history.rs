@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The history of comparisons, one per commit for example: how a metric developed, and where it changed.
 //!
-//! Comparisons with the same base kernel and workload are one series. What is compared between its entries is the ratio to the
-//! base, which was booted beside each of them: hosts and days may differ. An entry is a change when its 95 % interval
-//! and that of the last change before it (at first, of the first entry) are apart, and its ratio differs by the smallest
-//! effect that the comparison claims. So a drift in steps that are too small to be seen one by one is found, too.
+//! Comparisons with the same base kernel and workload are one series. What is compared between its entries is the
+//! ratio to the base, which was booted beside each of them: hosts and days may differ. An entry is a change when its
+//! 95 % interval and that of the last change before it (at first, of the first entry) are apart, and its ratio
+//! differs by the smallest effect that the comparison claims. So a drift in steps that are too small to be seen one
+//! by one is found, too.
 
 use std::fs::{self, File};
 use std::io::Write as _;

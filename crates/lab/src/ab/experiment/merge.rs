@@ -63,7 +63,8 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
         };
         ensure!(
             of(other) == of(&meta),
-            "{}: of another comparison: other arms, kernels, guests, workload, accelerator, --alpha, --min-effect or --seed",
+            "{}: of another comparison: other arms, kernels, guests, workload, accelerator, --alpha, --min-effect or \
+             --seed",
             path.display()
         );
         let more = Group::of_results(results);

@@ -3,6 +3,10 @@
 
 use crate::content::Content;
 
+/// How much later than another the work in a guest may begin, in microseconds: the kernel's periodic work in the
+/// background comes once in a second, or more often.
+const MAX_DELAY_US: u64 = 1_000_000;
+
 /// Which boot of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -50,9 +54,35 @@ fn place(pair: usize, couples: usize, seed: u64) -> usize {
     2 * couple + (within + usize::from(is_reversed)) % 2
 }
 
+/// Draws after how long a guest begins its work, in microseconds.
+///
+/// Under icount, with one CPU, all boots of a kernel repeat to the instruction. What the kernel does in the background
+/// then is within what is measured in all of them or in none, and neither the interval nor the A/A control could tell
+/// that from an effect.
+pub(super) fn delay_us(pair: usize, role: Role, seed: u64) -> u64 {
+    let mut content = Content::default();
+    content.add(format!("{seed} {pair} {role:?} delay"));
+    let key = content.key();
+    u64::from_str_radix(&key[..15], 16).map_or(0, |drawn| drawn % MAX_DELAY_US)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_boots_begin_their_work_at_the_same_time() {
+        let roles = [Role::Base, Role::Changed, Role::BaseAgain, Role::ControlKernel(0)];
+        let drawn = |seed| (0..8).flat_map(move |pair| roles.map(|role| delay_us(pair, role, seed)));
+        let mut delays: Vec<u64> = drawn(1).chain(drawn(2)).collect();
+        assert!(drawn(1).eq(drawn(1)));
+        delays.sort_unstable();
+        delays.dedup();
+        assert_eq!(delays.len(), 64);
+        assert!(
+            delays[0] < MAX_DELAY_US / 8 && delays[63] > MAX_DELAY_US / 8 * 7 && delays[63] < MAX_DELAY_US
+        );
+    }
 
     #[test]
     fn orders_are_balanced() {

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use protocol::job::DELAY_PARAMETER;
 
 use crate::ab::catalog::{Run, Scenario};
 use crate::ab::experiment::failure::{Cause, Failure};
-use crate::ab::experiment::order::Role;
+use crate::ab::experiment::order::{Role, delay_us};
 use crate::ab::experiment::record::{self, BootRecord};
 use crate::ab::experiment::samples::Group;
 use crate::ab::experiment::{Booter, Plan};
@@ -67,6 +68,7 @@ impl Session<'_> {
         };
         let run_name = scenario.run_name(run);
         let scenario = scenario.name;
+        let delay_us = delay_us(pair, role, self.plan.seed);
         let pair = pair + 1;
         let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
         let left = self.counter.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
@@ -89,7 +91,10 @@ impl Session<'_> {
             self.counter.count_taken();
             return Ok(Booted { boot: boot_of(record, &logs), name, logs, repeated });
         }
-        let attempt = |name| self.attempt(arm, &job, name, &logs);
+        // Not part of the key: it is another sample of the same.
+        let cmdline = format!("{} {DELAY_PARAMETER}={delay_us}", job.cmdline);
+        let delayed = Job { cmdline: cmdline.trim_start().to_owned(), ..job };
+        let attempt = |name| self.attempt(arm, &delayed, name, &logs);
         let booted = match attempt(name.clone())? {
             Ok(booted) => Booted { repeated, ..booted },
             Err(failure) => {

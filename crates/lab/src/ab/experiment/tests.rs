@@ -123,8 +123,9 @@ fn whole_run_yields_verdicts_and_files() {
     })
     .unwrap();
     assert_eq!(boots.len(), 2 * 6 * 3);
-    // Kernel parameters are the run's, whatever the arm.
-    assert!(boots.iter().all(|(_, cpus, cmdline)| (*cpus == 2) == cmdline.is_empty()), "{boots:?}");
+    // Kernel parameters are the run's, whatever the arm, and the time after which the job begins.
+    let parameters = |cpus| if cpus == 2 { "lab_delay_us=" } else { "numa=fake=2 lab_delay_us=" };
+    assert!(boots.iter().all(|(_, cpus, cmdline)| cmdline.starts_with(parameters(*cpus))), "{boots:?}");
     let got: Vec<_> = results
         .metrics
         .iter()
