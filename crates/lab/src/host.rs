@@ -351,11 +351,11 @@ pub fn tail(log: &Path, lines: usize) -> String {
     all[from..].iter().map(|l| format!("  {l}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the command line for messages. It is not quoted.
+/// Returns the command line, quoted for a shell.
 pub fn command_text(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
+        .map(|word| shell_quoted(&word.to_string_lossy()))
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -651,7 +651,8 @@ mod tests {
     fn output_returns_stdout_and_quotes_stderr_on_failure() {
         assert_eq!(output(Command::new("echo").arg("hello")).unwrap(), "hello\n");
         let error = output(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
-        assert!(error.to_string().contains("why"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("`sh -c 'echo why >&2; exit 3'` failed") && text.contains("why"), "{text}");
         let error = output(&mut Command::new("no-such-program-here")).unwrap_err();
         assert!(error.to_string().starts_with("no-such-program-here: not found"), "{error}");
     }

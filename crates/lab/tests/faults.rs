@@ -199,11 +199,12 @@ fn a_panic_is_a_panic() {
 #[test]
 fn a_hang_is_killed_in_time() {
     let mut job = fault(&["hang"]);
-    job.timeout = Duration::from_secs(4);
+    // Several times what a guest that boots beside others needs to say that.
+    job.timeout = Duration::from_secs(20);
     let (boot, _) = run("hang", &arm(&context()), &job);
     assert!(matches!(boot.outcome, Outcome::Hang { .. }), "{:?}", boot.outcome);
     assert_eq!(boot.outcome.exit_code(), 122);
-    assert!(boot.elapsed < Duration::from_secs(8), "{:?}", boot.elapsed);
+    assert!(boot.elapsed < 2 * job.timeout, "{:?}", boot.elapsed);
     // The last progress that it reported.
     assert!(boot.tail(20).contains("about to break: hang"), "{}", boot.tail(20));
 }

@@ -7,6 +7,7 @@
 //! Each program runs in its own guest, so that one that crashes the guest is identified and does not affect
 //! others.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -137,10 +138,14 @@ fn run_all(
     } else {
         None
     };
-    let mut built = Vec::new();
+    let (mut built, mut named) = (Vec::new(), BTreeSet::new());
     for (i, name) in names.iter().enumerate() {
         let base = stock.as_ref().filter(|_| !name.is_ours());
-        built.push((base, build(ctx, base.unwrap_or(&memreap), name, i)?));
+        let mut tests = build(ctx, base.unwrap_or(&memreap), name, i)?;
+        // Named twice, a program would write to the same logs twice at once.
+        let folder = tests.folder.clone();
+        tests.programs.retain(|program| named.insert((folder.clone(), program.clone())));
+        built.push((base, tests));
     }
     let mut runs = Vec::new();
     for (base, tests) in &built {

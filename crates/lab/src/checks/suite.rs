@@ -78,6 +78,9 @@ const TEST_AND_FULL: &[Tier] = &[Tier::Test, Tier::Full];
 const GUEST_TEST_PACKAGES: &[&[Pkg]] =
     &[host::KERNEL_BUILD_PACKAGES, host::GUEST_PACKAGES, host::SERIES_PACKAGES];
 
+/// In what a Rust test says of a part that it skips, between its place and the reason: see `testing::skipped`.
+const SKIPPED: &str = ": skipped: ";
+
 /// The default values of a check.
 const DEFAULT_CHECK: Check = Check {
     name: "",
@@ -370,6 +373,8 @@ struct CheckResult {
     failure: Option<String>,
     /// Which part was skipped because it passed in an earlier run, for example `3 of 4`.
     remembered: Option<String>,
+    /// What tests said that were skipped because the host lacks something.
+    skipped: Vec<String>,
     took: Duration,
     /// How long it took last time, if known.
     last: Option<Duration>,
@@ -406,11 +411,12 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let name = format!("test {}", check.name);
     let last = times::last(ctx, &name);
     let began = Instant::now();
-    let done = |failure, remembered| CheckResult {
+    let done = |failure, remembered, skipped| CheckResult {
         name: check.name,
         about: check.about,
         failure,
         remembered,
+        skipped,
         took: began.elapsed(),
         last,
     };
@@ -425,7 +431,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
         Err(e) => {
             let failure = format!("{}: {e:#}", check.name);
             ctx.progress.note(&failure);
-            return Ok(done(Some(failure), None));
+            return Ok(done(Some(failure), None, Vec::new()));
         }
     };
     if let Some(key) = &key
@@ -433,14 +439,18 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
         && passes::recall::<()>(ctx, key).is_some()
     {
         step.done("passed earlier");
-        return Ok(done(None, Some("all".into())));
+        return Ok(done(None, Some("all".into()), Vec::new()));
     }
 
     let log = ctx.out.join(format!("logs/test-{}.log", check.name));
     let mut remembered = None;
+    let mut skipped = Vec::new();
     let result = host::run_logged(&mut command(ctx, check, fresh)?, &log, |line| {
         if let Some(what) = line.strip_prefix(passes::SUMMARY_PREFIX) {
             remembered = Some(what.to_owned());
+        }
+        if line.contains(SKIPPED) {
+            skipped.push(line.to_owned());
         }
         step.detail(line);
     });
@@ -471,7 +481,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
             times::keep(ctx, &name, began.elapsed())?;
         }
     }
-    Ok(done(failure, remembered))
+    Ok(done(failure, remembered, skipped))
 }
 
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
@@ -548,14 +558,21 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
         "last time",
     ]);
     for d in done {
-        let result = if d.failure.is_none() { "passed" } else { "FAILED" };
+        let result = match (&d.failure, d.skipped.len()) {
+            (Some(_), _) => "FAILED".to_owned(),
+            (None, 0) => "passed".to_owned(),
+            (None, n) => format!("passed, {n} skipped"),
+        };
         let last = d.last.map(elapsed).unwrap_or_default();
         let remembered = d.remembered.as_deref().unwrap_or_default();
-        table.add_row([d.name, d.about, result, remembered, &elapsed(d.took), &last]);
+        table.add_row([d.name, d.about, &result, remembered, &elapsed(d.took), &last]);
     }
     table.add_row(["", "", "", "", &elapsed(took), ""]);
     let failures: Vec<&str> = done.iter().filter_map(|d| d.failure.as_deref()).collect();
     let mut text = format!("{table}\n");
+    for line in done.iter().flat_map(|d| &d.skipped) {
+        text += &format!("{line}\n");
+    }
     for failure in &failures {
         text += &format!("\n{}\n\n", failure.trim_end());
     }
@@ -575,13 +592,27 @@ mod tests {
             about: "a",
             failure: failure.map(String::from),
             remembered: remembered.map(String::from),
+            skipped: Vec::new(),
             took: Duration::from_secs(61),
             last: Some(Duration::from_secs(125)),
         };
-        let all = [done(None, None), done(Some("n: it broke\n"), None), done(None, Some("3 of 4"))];
+        let skipped = vec!["psi.rs:7:9: skipped: no PSI here".to_owned()];
+        let all = [
+            CheckResult { skipped, ..done(None, None) },
+            done(Some("n: it broke\n"), None),
+            done(None, Some("3 of 4")),
+        ];
         let text = summary(&all, Duration::from_secs(200));
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
-        for what in ["FAILED", "1m01s", "2m05s", "3m20s", "3 of 4"] {
+        for what in [
+            "FAILED",
+            "1m01s",
+            "2m05s",
+            "3m20s",
+            "3 of 4",
+            "passed, 1 skipped",
+            "\npsi.rs:7:9: skipped: no PSI here\n",
+        ] {
             assert!(text.contains(what), "{text}");
         }
         assert!(text.ends_with("\nn: it broke\n\n2 passed, 1 failed\n"), "{text}");

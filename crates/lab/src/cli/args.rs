@@ -471,8 +471,9 @@ pub(super) struct DoctorArgs {
     pub(super) json: bool,
 }
 
-/// The form of `--arm` in the help.
+/// The form of `--root` in the help.
 const ROOT_VALUE_NAME: &str = "debian[:PACKAGE,...]|FOLDER|IMAGE";
+/// The form of `--arm` in the help.
 const ARM_VALUE_NAME: &str = "stock|memreap|CONTROL|NAME=KERNEL[,PARAMETERS]";
 
 /// The value of `--arm`.

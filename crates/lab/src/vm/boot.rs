@@ -28,7 +28,7 @@ use crate::vm::console;
 use crate::vm::image;
 use crate::vm::job::{Arm, Job};
 use crate::vm::logs::{Logs, Output, append_excerpt, claim};
-use crate::vm::qemu::{self, host_tsc_khz, option_path, quoted};
+use crate::vm::qemu::{self, host_tsc_khz, option_path};
 use crate::vm::terminal::Terminal;
 
 /// How often the console, the channel and QEMU are checked.
@@ -209,7 +209,7 @@ pub fn content_key(ctx: &Context, accel: Accel, arm: &Arm, job: &Job) -> Result<
     let command = command(ctx.arch, accel, &named, &unnamed, Path::new("initrd"), &logs, 0)?;
     let mut content = Content::default();
     content.add(version);
-    content.add(quoted(&command));
+    content.add(host::command_text(&command));
     for (kind, pattern) in console::DENYLIST {
         content.add(kind);
         content.add(pattern);
@@ -411,7 +411,9 @@ mod tests {
     fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
         let job = Job { mode, ..Job::default() };
         let logs = Logs::in_folder(Path::new(dir));
-        quoted(&command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
+        host::command_text(
+            &command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
+        )
     }
 
     #[test]
@@ -432,7 +434,7 @@ mod tests {
         let logs = Logs::in_folder(Path::new("/l"));
         let icount = |cpus| {
             let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
-            quoted(
+            host::command_text(
                 &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000)
                     .unwrap(),
             )
@@ -447,7 +449,7 @@ mod tests {
     fn the_arms_parameters_come_last_and_win() {
         let job = Job { cmdline: "a=job numa=fake=2".into(), ..Job::default() };
         let logs = Logs::in_folder(Path::new("/l"));
-        let text = quoted(
+        let text = host::command_text(
             &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
         );
         assert!(text.contains(" a=job numa=fake=2 a=b'"), "{text}");

@@ -346,7 +346,7 @@ mod tests {
         let archive = dir.path().join("x.cpio");
         fs::write(&archive, newc.finish().unwrap()).unwrap();
         if host::find_tool("cpio").is_none() {
-            eprintln!("skipped: no cpio here");
+            testing::skipped("no cpio here");
             return;
         }
         let listing =

@@ -11,9 +11,9 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::host;
 use crate::progress::unpoisoned;
 use crate::vm::console::ConsoleWatch;
-use crate::vm::qemu;
 
 /// The files of one boot.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Logs {
     pub(crate) fn begin(&self, qemu: &mut Command) -> Result<()> {
         let cannot = |path: &Path| format!("cannot write {}", path.display());
         let folder = qemu.get_current_dir().map_or(String::new(), |dir| format!("cd {}; ", dir.display()));
-        fs::write(&self.command, format!("{folder}{}\n", qemu::quoted(qemu)))
+        fs::write(&self.command, format!("{folder}{}\n", host::command_text(qemu)))
             .with_context(|| cannot(&self.command))?;
         for log in [&self.console, &self.channel] {
             File::create(log).with_context(|| cannot(log))?;

@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn the_stub_runs_under_tcg() {
         if host::find_tool(Arch::X86_64.qemu()).is_none() {
-            eprintln!("skipped: no QEMU here");
+            testing::skipped("no QEMU here");
             return;
         }
         let dir = tempfile::tempdir().unwrap();

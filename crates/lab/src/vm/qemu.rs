@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::arch::Arch;
-use crate::host;
 use crate::vm::accel::Accel;
 use crate::vm::job::Mode;
 
@@ -119,15 +118,6 @@ fn tsc() -> u64 {
 fn tsc() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     u64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or_default()
-}
-
-/// Returns the command line, quoted for a shell.
-pub(crate) fn quoted(command: &Command) -> String {
-    std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| host::shell_quoted(&word.to_string_lossy()))
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 #[cfg(test)]
