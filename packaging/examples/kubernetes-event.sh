@@ -15,13 +15,14 @@ case ${MEMREAP_ENDING:-} in back | late) ;; *) exit 0 ;; esac
 export KUBECONFIG="${KUBECONFIG:-/etc/kubernetes/kubelet.conf}"
 node=${NODE:-$(hostname)}
 
-# The kill knows the pod's UID only.
+# The kill knows only what is in the cgroup's path: the pod's UID, or of a static pod its manifest's hash.
 pod=$(kubectl get pods --all-namespaces --field-selector "spec.nodeName=$node" \
-    --output 'jsonpath={range .items[*]}{.metadata.uid} {.metadata.namespace} {.metadata.name}{"\n"}{end}' |
-    awk -v uid="$MEMREAP_POD" '$1 == uid { print $2, $3 }')
-namespace=${pod% *}
-name=${pod#* }
-[ -n "$name" ] || exit 0
+    --output 'jsonpath={range .items[*]}{.metadata.uid} {.metadata.namespace} {.metadata.name} {.metadata.annotations.kubernetes\.io/config\.hash}{"\n"}{end}' |
+    awk -v id="$MEMREAP_POD" '$1 == id || $4 == id { print $1, $2, $3; exit }')
+[ -n "$pod" ] || exit 0
+read -r uid namespace name <<EOF
+$pod
+EOF
 now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 # A JSON string: what could end it is left out.
 message=$(printf %s "$MEMREAP_MESSAGE" | tr -d '"\\\000-\037' | cut -c 1-1000)
@@ -30,7 +31,7 @@ kubectl create --filename - <<EOF
 {
   "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": "MemoryReaped",
   "metadata": {"generateName": "memreap-", "namespace": "$namespace"},
-  "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "$namespace", "name": "$name", "uid": "$MEMREAP_POD"},
+  "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "$namespace", "name": "$name", "uid": "$uid"},
   "message": "$message", "count": 1, "firstTimestamp": "$now", "lastTimestamp": "$now",
   "source": {"component": "memreap", "host": "$node"}
 }
