@@ -16,7 +16,8 @@ trap 'rm -rf "$work"' EXIT
 tree=$work/tree
 version=$("$binary" --version | cut -d ' ' -f 2)
 arch=$(dpkg --print-architecture)
-maintainer=${DEB_MAINTAINER:-memreap developers <memreap@packages.debian.org>}
+# Who builds it.
+maintainer=${DEB_MAINTAINER:-memreap developers <root@localhost>}
 
 UNIT_DIR=/lib/systemd/system ZSH_DIR=/usr/share/zsh/vendor-completions "$here/stage.sh" "$binary" "$tree"
 cat >"$tree/usr/share/doc/memreap/copyright" <<'EOF'
@@ -70,8 +71,11 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     if ! systemd-detect-virt --quiet --container; then
         /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor --prefix=/vm/expedite_cpu_percent || true
     fi
-    # Only if it runs. That the configuration does not suit the new version must not leave the package half installed.
-    deb-systemd-invoke restart memreap.service || true
+    # Only if it runs: deb-systemd-invoke would also start one that is enabled and was stopped. That the configuration
+    # does not suit the new version must not leave the package half installed.
+    if systemctl --quiet is-active memreap.service; then
+        deb-systemd-invoke restart memreap.service || true
+    fi
 fi
 if [ "$1" = configure ]; then
     # So that the links of `systemctl enable` are removed with the package.

@@ -16,10 +16,10 @@ if [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null; then
 else
     echo "$package was not installed in a clean Debian: packaging/deb-test.sh needs root and debootstrap" >&2
 fi
-if [ "$(id -u)" -eq 0 ] && command -v prometheus >/dev/null; then
+if [ "$(id -u)" -eq 0 ] && command -v prometheus >/dev/null && command -v jq >/dev/null; then
     packaging/prometheus-test.sh target/dist/memreap
 else
-    echo "the metrics were not scraped: packaging/prometheus-test.sh needs root and prometheus" >&2
+    echo "the metrics were not scraped: packaging/prometheus-test.sh needs root, prometheus and jq" >&2
 fi
 
 # Runs here, and so makes the man pages and completions for all of them.
@@ -32,7 +32,8 @@ for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
     name=memreap-$("$generate" --version | cut -d ' ' -f 2)-${target%%-*}
     tree=$(mktemp -d)
     trap 'rm -rf "$tree"' EXIT
-    mkdir -p "$tree/$name/man" "$tree/$name/completions"
+    mkdir -p "$tree/$name/man" "$tree/$name/completions" "$tree/$name/examples"
+    cp packaging/examples/* "$tree/$name/examples/"
     cp "target/$target/dist/memreap" packaging/install.sh packaging/etc/memreap.toml packaging/memreap-sysctl.conf LICENSE \
         docs/memreap.md "$tree/$name/"
     sed 's,/usr/bin/memreap,/usr/local/bin/memreap,' packaging/memreap.service >"$tree/$name/memreap.service"

@@ -49,11 +49,16 @@ files() {
     cat <<EOF
 755 memreap /usr/local/bin/memreap
 644 memreap.service /etc/systemd/system/memreap.service
-644 memreap-sysctl.conf /etc/sysctl.d/60-memreap.conf
+644 memreap-sysctl.conf /usr/local/lib/sysctl.d/60-memreap.conf
 644 completions/memreap.bash /usr/local/share/bash-completion/completions/memreap
 644 completions/_memreap /usr/local/share/zsh/site-functions/_memreap
 644 completions/memreap.fish /usr/local/share/fish/vendor_completions.d/memreap.fish
 EOF
+    for example in examples/*; do
+        mode=644
+        [ ! -x "$example" ] || mode=755
+        echo "$mode $example /usr/local/share/doc/memreap/$example"
+    done
     for page in man/*; do
         echo "644 $page /usr/local/share/man/man1/$(basename "$page")"
     done
@@ -78,11 +83,13 @@ if [ "$action" = install ]; then
     fi
     if [ -n "$systemd" ]; then
         run systemctl daemon-reload
+        echo "for memreap-sysctl.conf before the next boot: systemctl restart systemd-sysctl"
         echo "to start it, now and at boot: systemctl enable --now memreap"
     fi
 else
     if [ -n "$systemd" ]; then
-        run systemctl disable --now memreap.service
+        # It may be gone, or never have been there.
+        run systemctl disable --now memreap.service || true
     fi
     files | while read -r _ _ to; do
         run rm -f "$destdir$to"
