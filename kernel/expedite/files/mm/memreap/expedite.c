@@ -432,13 +432,15 @@ void memreap_expedite_killed(struct task_struct *p)
  *
  * A kill of the process from now on finds @mm in its signal_struct, for as long
  * as one of its threads may be the one to free it, which is most of an exit.
+ * Not if the process was not dying yet, and another thread was left, that
+ * overtakes this one: to note each exit of a thread would take siglock for it.
  *
  * Return: true if memreap_expedite_unlist() has to be called afterwards.
  */
 bool memreap_expedite_exit(struct mm_struct *mm)
 {
 	struct signal_struct *signal = current->signal;
-	bool group = signal->flags & SIGNAL_GROUP_EXIT;
+	bool group = READ_ONCE(signal->flags) & SIGNAL_GROUP_EXIT;
 	struct memreap_expedite *e = &signal->expedite;
 	unsigned long flags;
 
@@ -447,7 +449,7 @@ bool memreap_expedite_exit(struct mm_struct *mm)
 		return false;
 
 	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&
-	    signal->group_exit_code == SIGKILL && large_enough(mm))
+	    READ_ONCE(signal->group_exit_code) == SIGKILL && large_enough(mm))
 		expedite_request(mm, current, EXPEDITE_BY_SIZE);
 
 	/* Never fails for a thread that is still in do_exit(). */

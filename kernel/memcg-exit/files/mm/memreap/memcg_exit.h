@@ -28,7 +28,7 @@ static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg,
 {
 	return static_branch_likely(&memreap_memcg_exit_key) &&
 	       current->flags & PF_EXITING &&
-	       current->signal->flags & SIGNAL_GROUP_EXIT &&
+	       READ_ONCE(current->signal->flags) & SIGNAL_GROUP_EXIT &&
 	       memreap_memcg_exit(memcg, nr_pages);
 }
 

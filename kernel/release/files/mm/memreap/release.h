@@ -28,16 +28,18 @@ void memreap_release_pages(struct encoded_page **pages, int nr, bool killed);
 /*
  * Is this the memory of a process that was killed, or is being reaped? If
  * another task is the last one to drop the mm, it counts as not killed.
+ *
+ * While a signal is being sent, the flag may be set before the code: then the
+ * pages that are freed just now take the other way, which is right, too.
  */
 static inline bool memreap_release_killed(const struct mmu_gather *tlb)
 {
-	/* With that flag set, the code does not change any more. */
 	const struct signal_struct *signal = current->signal;
 
 	return test_bit(MMF_UNSTABLE, &tlb->mm->flags) ||
 	       (tlb->fullmm &&
 		READ_ONCE(signal->flags) & SIGNAL_GROUP_EXIT &&
-		signal->group_exit_code & 0x7f);
+		READ_ONCE(signal->group_exit_code) & 0x7f);
 }
 
 /* In mm/memcontrol.c and mm/page_alloc.c. */
