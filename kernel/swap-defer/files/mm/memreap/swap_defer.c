@@ -389,9 +389,8 @@ static int __init swap_defer_init(void)
 	ring.entries = kvcalloc(size, sizeof(*ring.entries), GFP_KERNEL);
 	defer_wq = alloc_workqueue("memreap_swap",
 				   WQ_UNBOUND | WQ_MEM_RECLAIM | WQ_SYSFS, 1);
-	/* Without room, nothing waits. */
 	if (!shrinker || !ring.entries || !defer_wq)
-		return -ENOMEM;
+		goto no_memory;
 	shrinker->count_objects = defer_count;
 	shrinker->scan_objects = defer_scan;
 	/* What waits is of no use to anybody. */
@@ -400,5 +399,15 @@ static int __init swap_defer_init(void)
 	ring.size = size;
 
 	return register_oom_notifier(&defer_oom_nb);
+
+no_memory:
+	static_branch_disable(&memreap_swap_defer_key);
+	if (defer_wq)
+		destroy_workqueue(defer_wq);
+	defer_wq = NULL;
+	kvfree(ring.entries);
+	shrinker_free(shrinker);
+
+	return -ENOMEM;
 }
 subsys_initcall(swap_defer_init);
