@@ -6,6 +6,7 @@
  */
 #include <kunit/test.h>
 
+#include <linux/completion.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
@@ -13,7 +14,9 @@
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sizes.h>
+#include <linux/swap.h>
 #include <linux/uaccess.h>
 
 #include <trace/events/memreap_reap.h>
@@ -341,12 +344,91 @@ static void huge_pages_are_not_kept(struct kunit *test)
 }
 #endif
 
+/**
+ * struct leaver - a thread whose exit has to wait for the mmap_lock
+ * @mm: its address space
+ * @page: the only one in it, with a reference of the test's
+ * @ready: @page is there, or @page is NULL and will not be
+ * @leave: it shall exit
+ */
+struct leaver {
+	struct mm_struct *mm;
+	struct page *page;
+	struct completion ready;
+	struct completion leave;
+};
+
+static struct page *touch_a_page(void)
+{
+	unsigned long addr = vm_mmap(NULL, 0, PAGE_SIZE, PROT_READ | PROT_WRITE,
+				     MAP_ANONYMOUS | MAP_PRIVATE, 0);
+	struct page *page;
+
+	if (IS_ERR_VALUE(addr) || put_user(1, (int __user *)addr) ||
+	    get_user_pages_fast(addr, 1, 0, &page) != 1)
+		return NULL;
+
+	return page;
+}
+
+static int leaver_fn(void *data)
+{
+	struct leaver *l = data;
+
+	arch_pick_mmap_layout(l->mm, &current->signal->rlim[RLIMIT_STACK]);
+	kthread_use_mm(l->mm);
+	l->page = touch_a_page();
+	kthread_unuse_mm(l->mm);
+	complete(&l->ready);
+	wait_for_completion(&l->leave);
+	mmput(l->mm);
+	while (!kthread_should_stop())
+		schedule_timeout_idle(1);
+
+	return 0;
+}
+
+/* An exit that others wait for keeps no pages while it waits for the mmap_lock. */
+static void none_kept_for_the_lock(struct kunit *test)
+{
+	struct leaver l = { .mm = mm_alloc() };
+	struct task_struct *leaver;
+
+	KUNIT_ASSERT_NOT_NULL(test, l.mm);
+	mmgrab(l.mm);
+	init_completion(&l.ready);
+	init_completion(&l.leave);
+	leaver = kthread_run(leaver_fn, &l, "leaver");
+	if (IS_ERR(leaver)) {
+		mmput(l.mm);
+		mmdrop(l.mm);
+		KUNIT_FAIL_AND_ABORT(test, "no thread");
+	}
+	wait_for_completion(&l.ready);
+	KUNIT_EXPECT_NOT_NULL(test, l.page);
+	/* Batches on their way to the LRU lists have references, too. */
+	lru_add_drain_all();
+	set_bit(MMF_MEMREAP_HURRY, &l.mm->flags);
+	mmap_read_lock(l.mm);
+	complete(&l.leave);
+	while (!mmap_lock_is_contended(l.mm))
+		schedule_timeout_idle(1);
+	if (l.page) {
+		KUNIT_EXPECT_EQ(test, page_count(l.page), 1);
+		put_page(l.page);
+	}
+	mmap_read_unlock(l.mm);
+	kthread_stop(leaver);
+	mmdrop(l.mm);
+}
+
 static struct kunit_case reap_test_cases[] = {
 #if defined(CONFIG_TRANSPARENT_HUGEPAGE) && PMD_SHIFT <= 25
 	KUNIT_CASE(huge_pages_are_not_kept),
 #endif
 	KUNIT_CASE(skip_is_not_exit),
 	KUNIT_CASE_PARAM(claims_of_others, all_gen_params),
+	KUNIT_CASE(none_kept_for_the_lock),
 	KUNIT_CASE(notifier_refuses),
 	KUNIT_CASE(sparse),
 	KUNIT_CASE_PARAM(writer_waits, sleeps_gen_params),
