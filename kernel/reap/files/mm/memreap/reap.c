@@ -17,9 +17,7 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
-#include <linux/oom.h>
 #include <linux/sched/coredump.h>
-#include <linux/sched/signal.h>
 #include <linux/sched/stat.h>
 #include <linux/timekeeping.h>
 

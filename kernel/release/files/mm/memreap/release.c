@@ -25,7 +25,6 @@
 #include <trace/events/kmem.h>
 
 #include "../internal.h"
-#include "../swap.h"
 #include "release.h"
 #include "release_run.h"
 #include "switch.h"
@@ -34,8 +33,8 @@ DEFINE_STATIC_KEY_TRUE(memreap_release_key);
 
 /*
  * Pages per pass: their struct pages (8 KiB) fit into the first-level cache,
- * and the LRU lock, with interrupts disabled, is not held for longer than four
- * of stock's batches.
+ * and the LRU lock, with interrupts disabled, is held for about four of
+ * stock's batches.
  */
 #define RELEASE_PAGES	128
 

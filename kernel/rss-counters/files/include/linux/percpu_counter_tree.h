@@ -52,7 +52,7 @@ struct percpu_counter_tree_level {
  * @nr_cpus: that number
  * @nr_levels: entries used in @level
  * @nr_nodes: on all levels
- * @bound: the maximum that all cells of a counter can hold back
+ * @bound: the maximum that all cells of a counter can hold back, for tests
  * @level: the levels, beginning at the CPUs
  */
 struct percpu_counter_tree_shape {

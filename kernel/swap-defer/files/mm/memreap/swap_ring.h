@@ -6,9 +6,6 @@
 #ifndef _MM_MEMREAP_SWAP_RING_H
 #define _MM_MEMREAP_SWAP_RING_H
 
-#include <linux/minmax.h>
-#include <linux/string.h>
-
 #include "swap_batch.h"
 
 struct cgroup;
