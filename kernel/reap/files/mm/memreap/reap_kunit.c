@@ -6,7 +6,6 @@
  */
 #include <kunit/test.h>
 
-#include <linux/completion.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
@@ -344,20 +343,6 @@ static void huge_pages_are_not_kept(struct kunit *test)
 }
 #endif
 
-/**
- * struct leaver - a thread whose exit has to wait for the mmap_lock
- * @mm: its address space
- * @page: the only one in it, with a reference of the test's
- * @ready: @page is there, or @page is NULL and will not be
- * @leave: it shall exit
- */
-struct leaver {
-	struct mm_struct *mm;
-	struct page *page;
-	struct completion ready;
-	struct completion leave;
-};
-
 static struct page *touch_a_page(void)
 {
 	unsigned long addr = vm_mmap(NULL, 0, PAGE_SIZE, PROT_READ | PROT_WRITE,
@@ -371,17 +356,9 @@ static struct page *touch_a_page(void)
 	return page;
 }
 
-static int leaver_fn(void *data)
+static int leaver_fn(void *mm)
 {
-	struct leaver *l = data;
-
-	arch_pick_mmap_layout(l->mm, &current->signal->rlim[RLIMIT_STACK]);
-	kthread_use_mm(l->mm);
-	l->page = touch_a_page();
-	kthread_unuse_mm(l->mm);
-	complete(&l->ready);
-	wait_for_completion(&l->leave);
-	mmput(l->mm);
+	mmput(mm);
 	while (!kthread_should_stop())
 		schedule_timeout_idle(1);
 
@@ -391,35 +368,36 @@ static int leaver_fn(void *data)
 /* An exit that others wait for keeps no pages while it waits for the mmap_lock. */
 static void none_kept_for_the_lock(struct kunit *test)
 {
-	struct leaver l = { .mm = mm_alloc() };
+	struct mm_struct *mm = mm_alloc();
 	struct task_struct *leaver;
+	struct page *page;
 
-	KUNIT_ASSERT_NOT_NULL(test, l.mm);
-	mmgrab(l.mm);
-	init_completion(&l.ready);
-	init_completion(&l.leave);
-	leaver = kthread_run(leaver_fn, &l, "leaver");
-	if (IS_ERR(leaver)) {
-		mmput(l.mm);
-		mmdrop(l.mm);
-		KUNIT_FAIL_AND_ABORT(test, "no thread");
-	}
-	wait_for_completion(&l.ready);
-	KUNIT_EXPECT_NOT_NULL(test, l.page);
+	KUNIT_ASSERT_NOT_NULL(test, mm);
+	arch_pick_mmap_layout(mm, &current->signal->rlim[RLIMIT_STACK]);
+	kthread_use_mm(mm);
+	page = touch_a_page();
+	kthread_unuse_mm(mm);
 	/* Batches on their way to the LRU lists have references, too. */
 	lru_add_drain_all();
-	set_bit(MMF_MEMREAP_HURRY, &l.mm->flags);
-	mmap_read_lock(l.mm);
-	complete(&l.leave);
-	while (!mmap_lock_is_contended(l.mm))
+	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+
+	mmgrab(mm);
+	mmap_read_lock(mm);
+	leaver = kthread_run(leaver_fn, mm, "leaver");
+	while (!IS_ERR(leaver) && !mmap_lock_is_contended(mm))
 		schedule_timeout_idle(1);
-	if (l.page) {
-		KUNIT_EXPECT_EQ(test, page_count(l.page), 1);
-		put_page(l.page);
+	KUNIT_EXPECT_NOT_NULL(test, page);
+	if (page) {
+		KUNIT_EXPECT_EQ(test, page_count(page), 1);
+		put_page(page);
 	}
-	mmap_read_unlock(l.mm);
-	kthread_stop(leaver);
-	mmdrop(l.mm);
+	mmap_read_unlock(mm);
+	if (IS_ERR(leaver))
+		mmput(mm);
+	else
+		kthread_stop(leaver);
+	mmdrop(mm);
+	KUNIT_EXPECT_FALSE(test, IS_ERR(leaver));
 }
 
 static struct kunit_case reap_test_cases[] = {
