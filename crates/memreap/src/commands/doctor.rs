@@ -14,6 +14,7 @@ use linux::psi::Pressure;
 use linux::release::Release;
 use linux::{Process, Root, pidfd, process, zram};
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
 use crate::config::EARLY_WATERMARK_SCALE_FACTOR;
@@ -37,15 +38,17 @@ const SYSCTLS: usize = 2;
 const OTHER_KILLERS: [&str; 7] =
     ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
-/// Lets memreap lock its memory, whatever RLIMIT_MEMLOCK is. By its number in capabilities(7).
-const CAP_IPC_LOCK: u32 = 14;
-/// Others that help, by their numbers.
-const CAPABILITIES: [(&str, u32, &str); 3] = [
-    ("CAP_KILL", 5, "kills other users' processes"),
-    ("CAP_SYS_PTRACE", 19, "exact sizes (--exact, --dry-run) of other users' processes"),
+/// Capabilities that help.
+const CAPABILITIES: [(&str, CapabilitySet, &str); 3] = [
+    ("CAP_KILL", CapabilitySet::KILL, "kills other users' processes"),
+    (
+        "CAP_SYS_PTRACE",
+        CapabilitySet::SYS_PTRACE,
+        "exact sizes (--exact, --dry-run) of other users' processes",
+    ),
     (
         "CAP_SYS_NICE",
-        23,
+        CapabilitySet::SYS_NICE,
         "the kill comes before other work: without it the race is lost more often on a busy machine",
     ),
 ];
@@ -90,7 +93,7 @@ pub struct Probes {
     /// The flag of the topic `expedite`.
     pub expedite: bool,
     /// The effective capabilities.
-    pub capabilities: u64,
+    pub capabilities: CapabilitySet,
     /// RLIMIT_MEMLOCK in bytes; `None` is no limit.
     pub memlock: Option<u64>,
 }
@@ -102,13 +105,9 @@ impl Probes {
             pidfd: pidfd::supported(),
             mrelease: pidfd::mrelease_supported(),
             expedite: pidfd::expedite_supported(),
-            capabilities: rustix::thread::capabilities(None).map_or(0, |sets| sets.effective.bits()),
+            capabilities: capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective),
             memlock: getrlimit(Resource::Memlock).current,
         }
-    }
-
-    fn has(&self, capability: u32) -> bool {
-        self.capabilities & (1 << capability) != 0
     }
 }
 
@@ -163,10 +162,10 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     findings.push(swap(root));
     findings.push(zram_finding(root));
     findings.push(watermarks(root));
-    for (name, bit, purpose) in CAPABILITIES {
+    for (name, capability, purpose) in CAPABILITIES {
         findings.push(
             Check::new(name, purpose)
-                .either(probes.has(bit), "effective", "not effective")
+                .either(probes.capabilities.contains(capability), "effective", "not effective")
                 .remedy("run as root, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
         );
     }
@@ -401,7 +400,9 @@ fn watermarks(root: &Root) -> Finding {
 fn memlock(probes: &Probes) -> Finding {
     let check = Check::new("RLIMIT_MEMLOCK", "memreap stays in memory when there is none left");
     match probes.memlock {
-        _ if probes.has(CAP_IPC_LOCK) => check.is(State::Ok, "does not apply with CAP_IPC_LOCK"),
+        _ if probes.capabilities.contains(CapabilitySet::IPC_LOCK) => {
+            check.is(State::Ok, "does not apply with CAP_IPC_LOCK")
+        }
         None => check.is(State::Ok, "no limit"),
         Some(limit) if limit >= WANTED_LOCKED_BYTES => check.is(State::Ok, units::bytes(limit)),
         Some(limit) => check
@@ -464,10 +465,20 @@ mod tests {
 
     use super::*;
 
-    const ALL: Probes =
-        Probes { pidfd: true, mrelease: true, expedite: true, capabilities: !0, memlock: None };
-    const NONE: Probes =
-        Probes { pidfd: false, mrelease: false, expedite: false, capabilities: 0, memlock: Some(8 << 20) };
+    const ALL: Probes = Probes {
+        pidfd: true,
+        mrelease: true,
+        expedite: true,
+        capabilities: CapabilitySet::all(),
+        memlock: None,
+    };
+    const NONE: Probes = Probes {
+        pidfd: false,
+        mrelease: false,
+        expedite: false,
+        capabilities: CapabilitySet::empty(),
+        memlock: Some(8 << 20),
+    };
 
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (path, text) in files {
