@@ -22,15 +22,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linux::Root;
 use linux::features::{self, Topic};
 use linux::pidfd::Signal;
-use linux::{Pid, PidFd, Root};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
 
 use super::method::Method;
-use super::prestarted::{STACK_BYTES, raise_priority};
+use super::prestarted::{STACK_BYTES, raise_priority, warm_up};
 use super::victim::{Epoch, MIN_RETRY_PAUSE, Outcome, TrackedVictim, Victim};
 
 /// A victim with less memory than this is gone before a thread could help.
@@ -321,15 +321,15 @@ impl Shared {
         *current
     }
 
-    /// Makes the system call once without effect, so that its code is mapped and in the cache.
-    fn warm_up(&self) {
-        let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
+    /// What a thread does first.
+    fn get_ready(&self) {
+        warm_up();
         self.running.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Sends signals and frees memory, victim by victim.
     fn killer(&self) {
-        self.warm_up();
+        self.get_ready();
         if self.await_phase(Phase::Kill) != Phase::Kill {
             return;
         }
@@ -346,7 +346,7 @@ impl Shared {
     /// Tries to free the memory of the largest victim, beginning before it is killed.
     fn spinner(&self) {
         let victim = &self.victims[0];
-        self.warm_up();
+        self.get_ready();
         if self.await_phase(Phase::Spin) == Phase::Abandoned {
             return;
         }

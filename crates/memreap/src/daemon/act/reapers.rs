@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use linux::{Pid, PidFd, sched};
+use linux::{PidFd, sched};
 
 use crate::kill::engine::{MAX_SIGNAL_DELAY, MIN_THREADED_VICTIM_BYTES, SPINNER_START_TIMEOUT};
-use crate::kill::prestarted::{STACK_BYTES, raise_priority};
+use crate::kill::prestarted::{STACK_BYTES, raise_priority, warm_up};
 use crate::kill::victim::{Epoch, MIN_RETRY_PAUSE, TrackedVictim};
 use crate::kill::{Method, Outcome, Victim};
 
@@ -244,8 +244,7 @@ impl Shared {
     fn work(&self) {
         self.real_time.fetch_or(raise_priority().is_ok(), Ordering::AcqRel);
         let tid = rustix::thread::gettid();
-        // Without effect, so that the code is in memory when it is needed.
-        let _ = PidFd::open(Pid::own()).and_then(|own| own.release_memory());
+        warm_up();
         self.ready.fetch_add(1, Ordering::AcqRel);
         loop {
             let mut jobs = self.lock();
@@ -305,6 +304,7 @@ impl Shared {
 mod tests {
     use std::process::{Child, Command};
 
+    use linux::Pid;
     use rustix::process::getpriority_process;
     use rustix::thread::CapabilitySet;
 
