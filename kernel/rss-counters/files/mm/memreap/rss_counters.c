@@ -29,6 +29,9 @@
  */
 int mm_rss_init(struct mm_struct *mm)
 {
+	/* They share a word of each CPU. */
+	BUILD_BUG_ON(NR_MM_COUNTERS > PERCPU_COUNTER_TREE_MAX_COUNTERS);
+
 	percpu_counter_tree_init_many(mm->rss_stat, NR_MM_COUNTERS);
 	memset(mm->rss_own, 0, sizeof(mm->rss_own));
 	mm->rss_shared = false;
