@@ -29,13 +29,13 @@
 
 DEFINE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
-static bool has_reserve(struct page_counter *counter, unsigned long nr_pages)
+static bool has_reserve(struct page_counter *counter)
 {
 	for (; counter; counter = counter->parent) {
 		unsigned long max = READ_ONCE(counter->max);
 
 		/* PAGE_COUNTER_MAX is far from an overflow. */
-		if (page_counter_read(counter) + nr_pages >
+		if (page_counter_read(counter) >=
 		    max + min(max / RESERVE_DIVISOR, RESERVE_MAX_PAGES))
 			return false;
 	}
@@ -44,33 +44,30 @@ static bool has_reserve(struct page_counter *counter, unsigned long nr_pages)
 }
 
 /**
- * memreap_memcg_has_reserve - whether limits are not exceeded by too much
+ * memreap_memcg_has_reserve - whether limits may be exceeded by another page
  * @memory: counts the memory of a cgroup
  * @memsw: counts its memory and swap together in cgroup v1, else NULL
- * @nr_pages: how much is to be charged to them and to all above them
  *
- * Nothing is reserved: each task between this and its charge, which may be
- * preempted there, may exceed it by what it charges.
+ * Those of all above them, too. Nothing is reserved: each task between this and
+ * its charge, which may be preempted there, may exceed them by its page.
  */
 bool memreap_memcg_has_reserve(struct page_counter *memory,
-			       struct page_counter *memsw,
-			       unsigned long nr_pages)
+			       struct page_counter *memsw)
 {
 	/* An eighth of the limit of both is no bound for memory. */
-	return has_reserve(memory, nr_pages) && has_reserve(memsw, nr_pages);
+	return has_reserve(memory) && has_reserve(memsw);
 }
 
 /**
- * memreap_memcg_exit - whether a dying process may exceed a limit
+ * memreap_memcg_exit - whether a dying process may exceed a limit by a page
  * @memcg: it or one above it has no room
- * @nr_pages: how much is to be charged
  */
-bool memreap_memcg_exit(struct mem_cgroup *memcg, unsigned long nr_pages)
+bool memreap_memcg_exit(struct mem_cgroup *memcg)
 {
 	struct page_counter *memsw = do_memsw_account() ? &memcg->memsw : NULL;
-	bool may = memreap_memcg_has_reserve(&memcg->memory, memsw, nr_pages);
+	bool may = memreap_memcg_has_reserve(&memcg->memory, memsw);
 
-	trace_memreap_memcg_exit(memcg, nr_pages, may);
+	trace_memreap_memcg_exit(memcg, may);
 
 	return may;
 }

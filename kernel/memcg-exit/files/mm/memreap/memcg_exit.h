@@ -2,6 +2,7 @@
 #ifndef _MM_MEMREAP_MEMCG_EXIT_H
 #define _MM_MEMREAP_MEMCG_EXIT_H
 
+#include <linux/gfp_types.h>
 #include <linux/jump_label.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -14,28 +15,30 @@ struct page_counter;
 DECLARE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 
 bool memreap_memcg_has_reserve(struct page_counter *memory,
-			       struct page_counter *memsw,
-			       unsigned long nr_pages);
-bool memreap_memcg_exit(struct mem_cgroup *memcg, unsigned long nr_pages);
+			       struct page_counter *memsw);
+bool memreap_memcg_exit(struct mem_cgroup *memcg);
 
 /*
  * In try_charge_memcg(), if @memcg or one above it does not have room for
  * @nr_pages. For processes that die as a whole: what one thread of many reads
- * back stays.
+ * back stays. And for pages without which it cannot exit: who asks for several, or
+ * for readahead, goes on with fewer.
  */
-static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg,
-					 unsigned long nr_pages)
+static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg, gfp_t gfp,
+					 unsigned int nr_pages)
 {
 	return static_branch_likely(&memreap_memcg_exit_key) &&
 	       current->flags & PF_EXITING &&
 	       READ_ONCE(current->signal->flags) & SIGNAL_GROUP_EXIT &&
-	       memreap_memcg_exit(memcg, nr_pages);
+	       nr_pages == 1 &&
+	       !(gfp & (__GFP_NORETRY | __GFP_RETRY_MAYFAIL)) &&
+	       memreap_memcg_exit(memcg);
 }
 
 #else
 
-static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg,
-					 unsigned long nr_pages)
+static inline bool memcg_exit_may_exceed(struct mem_cgroup *memcg, gfp_t gfp,
+					 unsigned int nr_pages)
 {
 	return false;
 }

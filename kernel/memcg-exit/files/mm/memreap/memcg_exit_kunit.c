@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Who may exceed limits, and by how much.
+ * Who may exceed limits, for what, and by how much.
  */
 #include <kunit/test.h>
+#include <linux/gfp.h>
 #include <linux/memcontrol.h>
 #include <linux/page_counter.h>
 #include <linux/sched.h>
@@ -32,9 +33,9 @@ static struct counters *counters(struct kunit *test)
 	return c;
 }
 
-static bool has_reserve(struct page_counter *memory, unsigned long nr_pages)
+static bool has_reserve(struct page_counter *memory)
 {
-	return memreap_memcg_has_reserve(memory, NULL, nr_pages);
+	return memreap_memcg_has_reserve(memory, NULL);
 }
 
 static void memcg_exit_one_limit(struct kunit *test)
@@ -42,12 +43,11 @@ static void memcg_exit_one_limit(struct kunit *test)
 	struct counters *c = counters(test);
 
 	c->leaf.max = LIMIT;
-	page_counter_charge(&c->leaf, LIMIT);
-	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, RESERVE));
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, RESERVE + 1));
+	page_counter_charge(&c->leaf, LIMIT + RESERVE - 1);
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf));
 
-	page_counter_charge(&c->leaf, RESERVE);
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 1));
+	page_counter_charge(&c->leaf, 1);
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf));
 }
 
 static void memcg_exit_limits_above(struct kunit *test)
@@ -58,9 +58,10 @@ static void memcg_exit_limits_above(struct kunit *test)
 	c->top.max = 2 * LIMIT;
 	page_counter_charge(&c->leaf, LIMIT);
 	page_counter_charge(&c->middle, LIMIT + 2 * RESERVE - 1);
-	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, 1));
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 2));
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->middle, 2));
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf));
+	page_counter_charge(&c->middle, 1);
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->middle));
 }
 
 /* However large a limit is, it is exceeded by 64 MiB at most. */
@@ -70,9 +71,10 @@ static void memcg_exit_large_limit(struct kunit *test)
 	struct counters *c = counters(test);
 
 	c->leaf.max = 32 * reserve;
-	page_counter_charge(&c->leaf, 32 * reserve);
-	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, reserve));
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, reserve + 1));
+	page_counter_charge(&c->leaf, 33 * reserve - 1);
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf));
+	page_counter_charge(&c->leaf, 1);
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf));
 }
 
 static void memcg_exit_no_limit(struct kunit *test)
@@ -80,7 +82,7 @@ static void memcg_exit_no_limit(struct kunit *test)
 	struct counters *c = counters(test);
 
 	page_counter_charge(&c->leaf, LIMIT);
-	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf, LIMIT));
+	KUNIT_EXPECT_TRUE(test, has_reserve(&c->leaf));
 }
 
 /* Nothing may be exceeded by a part of nothing. */
@@ -89,7 +91,7 @@ static void memcg_exit_limit_zero(struct kunit *test)
 	struct counters *c = counters(test);
 
 	c->leaf.max = 0;
-	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf, 1));
+	KUNIT_EXPECT_FALSE(test, has_reserve(&c->leaf));
 }
 
 /* In cgroup v1, the limit of both is larger, and may be the one without room. */
@@ -99,44 +101,79 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 
 	c->leaf.max = LIMIT;
 	c->memsw.max = 5 * LIMIT;
-	page_counter_charge(&c->leaf, LIMIT);
-	page_counter_charge(&c->memsw, 5 * LIMIT);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							  RESERVE));
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							   RESERVE + 1));
+	page_counter_charge(&c->leaf, LIMIT + RESERVE - 1);
+	page_counter_charge(&c->memsw, 5 * (LIMIT + RESERVE) - 1);
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw));
+
+	page_counter_charge(&c->leaf, 1);
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw));
 
 	page_counter_uncharge(&c->leaf, LIMIT);
-	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							  5 * RESERVE));
-	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw,
-							   5 * RESERVE + 1));
+	KUNIT_EXPECT_TRUE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw));
+	page_counter_charge(&c->memsw, 1);
+	KUNIT_EXPECT_FALSE(test, memreap_memcg_has_reserve(&c->leaf, &c->memsw));
 }
 
-/*
- * A thread that is exiting, of a process that dies as a whole. Nobody looks at
- * the flags meanwhile.
- */
+/* Asks as a thread with these flags. Nobody looks at them meanwhile. */
+static bool may_exceed(unsigned int exiting, unsigned int dies, gfp_t gfp,
+		       unsigned int nr_pages)
+{
+	bool may;
+
+	preempt_disable();
+	current->flags |= exiting;
+	current->signal->flags |= dies;
+	may = memcg_exit_may_exceed(root_mem_cgroup, gfp, nr_pages);
+	current->signal->flags &= ~dies;
+	current->flags &= ~exiting;
+	preempt_enable();
+
+	return may;
+}
+
+/* A thread that is exiting, of a process that dies as a whole. */
 static void memcg_exit_who(struct kunit *test)
 {
+	if (mem_cgroup_disabled())
+		kunit_skip(test, "cgroup_disable=memory");
 	for (int i = 0; i < 4; i++) {
 		unsigned int exiting = i & 1 ? PF_EXITING : 0;
 		unsigned int dies = i & 2 ? SIGNAL_GROUP_EXIT : 0;
-		bool may;
 
-		preempt_disable();
-		current->flags |= exiting;
-		current->signal->flags |= dies;
-		may = memcg_exit_may_exceed(root_mem_cgroup, 1);
-		current->signal->flags &= ~dies;
-		current->flags &= ~exiting;
-		preempt_enable();
-		KUNIT_EXPECT_EQ(test, may, exiting && dies);
+		KUNIT_EXPECT_EQ(test, may_exceed(exiting, dies, GFP_KERNEL, 1),
+				exiting && dies);
 	}
+}
+
+/* A page that is needed: not several, and none that it can do without. */
+static void memcg_exit_what(struct kunit *test)
+{
+	static const struct {
+		gfp_t gfp;
+		unsigned int nr_pages;
+		bool may;
+	} charges[] = {
+		{ GFP_KERNEL, 1, true },
+		{ GFP_HIGHUSER_MOVABLE, 1, true },
+		{ GFP_KERNEL, 2, false },
+		{ GFP_TRANSHUGE, 512, false },
+		{ GFP_KERNEL | __GFP_NORETRY, 1, false },
+		{ GFP_KERNEL | __GFP_RETRY_MAYFAIL, 1, false },
+	};
+
+	if (mem_cgroup_disabled())
+		kunit_skip(test, "cgroup_disable=memory");
+	for (int i = 0; i < ARRAY_SIZE(charges); i++)
+		KUNIT_EXPECT_EQ_MSG(test, may_exceed(PF_EXITING, SIGNAL_GROUP_EXIT,
+						     charges[i].gfp,
+						     charges[i].nr_pages),
+				    charges[i].may, "%pGg, %u pages",
+				    &charges[i].gfp, charges[i].nr_pages);
 }
 
 static struct kunit_case memcg_exit_cases[] = {
 	KUNIT_CASE(memcg_exit_who),
+	KUNIT_CASE(memcg_exit_what),
 	KUNIT_CASE(memcg_exit_one_limit),
 	KUNIT_CASE(memcg_exit_limits_above),
 	KUNIT_CASE(memcg_exit_large_limit),

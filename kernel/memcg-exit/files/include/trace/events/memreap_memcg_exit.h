@@ -11,15 +11,14 @@
 
 TRACE_EVENT(memreap_memcg_exit,
 
-	TP_PROTO(struct mem_cgroup *memcg, unsigned long nr_pages, bool may),
+	TP_PROTO(struct mem_cgroup *memcg, bool may),
 
-	TP_ARGS(memcg, nr_pages, may),
+	TP_ARGS(memcg, may),
 
 	TP_STRUCT__entry(
 		__field(u64, memcg)
 		__field(unsigned long, usage)
 		__field(unsigned long, max)
-		__field(unsigned long, nr_pages)
 		__field(bool, may)
 	),
 
@@ -27,13 +26,11 @@ TRACE_EVENT(memreap_memcg_exit,
 		__entry->memcg = cgroup_ino(memcg->css.cgroup);
 		__entry->usage = page_counter_read(&memcg->memory);
 		__entry->max = READ_ONCE(memcg->memory.max);
-		__entry->nr_pages = nr_pages;
 		__entry->may = may;
 	),
 
-	TP_printk("memcg=%llu usage=%lu max=%lu nr_pages=%lu may=%d",
-		  __entry->memcg, __entry->usage, __entry->max,
-		  __entry->nr_pages, __entry->may)
+	TP_printk("memcg=%llu usage=%lu max=%lu may=%d", __entry->memcg,
+		  __entry->usage, __entry->max, __entry->may)
 );
 
 #endif /* _TRACE_MEMREAP_MEMCG_EXIT_H */

@@ -2,10 +2,11 @@
 /*
  * Threads that exit in a cgroup at its limit: each has its control block in
  * swap, and has to read it back, as the head of its list of robust futexes is
- * there.
+ * there. And a thread whose list is in a file.
  */
 #define _GNU_SOURCE
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 
 #include "../kselftest_harness.h"
@@ -17,13 +18,13 @@
 #define LIMIT		600
 
 #define NR_THREADS	512
-/* Of the limit, a sixteenth is more than a page for each thread. */
+/* Of the limit, an eighth is more than a page for each thread. */
 #define RESIDENT	(32 * MIB)
 #define ZRAM_SIZE	(256 * MIB)
 /* Attempts to have threads at the limit with the switch off. */
 #define MAX_TRIES	5
 /* By this part of it a limit may be exceeded. */
-#define RESERVE_DIVISOR	16
+#define RESERVE_DIVISOR	8
 
 #define SWITCH		"/sys/module/memreap/parameters/memcg_exit"
 
@@ -144,6 +145,179 @@ TEST_F_TIMEOUT(exit, does_not_wait_for_the_oom_killer, LIMIT)
 	/* Otherwise nobody was at the limit. */
 	EXPECT_GE(without, NR_THREADS / 4);
 	EXPECT_LE(with, NR_THREADS / 64);
+}
+
+/* --- Lists of robust futexes in a file --- */
+
+/* The device that is the file, and its part that is mapped. */
+#define FILE_DEVICE	0
+#define FILE_SIZE	(8 * MIB)
+/* The kernel follows so many entries of a list, and no more. */
+#define MAX_ENTRIES	2000
+
+struct entry {
+	struct robust_list list;
+	unsigned int futex;
+};
+
+/**
+ * struct list - a list in a file, none of whose pages is in memory
+ * @cgroup: that its owner enters
+ * @distance: pages from an entry to the next one
+ * @advice: to madvise(2) about the file
+ */
+struct list {
+	const char *cgroup;
+	unsigned int distance;
+	int advice;
+};
+
+static unsigned int nr_entries(const struct list *l)
+{
+	unsigned int nr = FILE_SIZE / PAGE / l->distance;
+
+	return nr < MAX_ENTRIES ? nr : MAX_ENTRIES;
+}
+
+static off_t place(const struct list *l, unsigned int entry)
+{
+	return entry * (off_t)l->distance * PAGE;
+}
+
+/* Makes the caller the owner of the last futex of a list. */
+static enum verdict own_list(void *arg)
+{
+	static struct robust_list_head head = {
+		.futex_offset = offsetof(struct entry, futex),
+	};
+	const struct list *l = arg;
+	unsigned int nr = nr_entries(l);
+	int fd = open(zram_device(FILE_DEVICE), O_RDWR | O_CLOEXEC);
+	char *mem = mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			 0);
+
+	if (mem == MAP_FAILED || madvise(mem, FILE_SIZE, l->advice))
+		return BAD;
+	head.list.next = (void *)mem;
+	for (unsigned int i = 0; i < nr; i++) {
+		struct entry entry = { { (void *)(mem + place(l, i + 1)) } };
+
+		if (i == nr - 1) {
+			entry.list.next = &head.list;
+			entry.futex = getpid();
+		}
+		if (pwrite(fd, &entry, sizeof(entry), place(l, i)) !=
+		    sizeof(entry))
+			return BAD;
+	}
+	if (fsync(fd) || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) ||
+	    syscall(__NR_set_robust_list, &head, sizeof(head)) ||
+	    !cgroup_enter(l->cgroup))
+		return BAD;
+	close(fd);
+	resident = map(RESIDENT, MAP_PRIVATE);
+	if (!resident)
+		return BAD;
+	touch(resident, RESIDENT / PAGE);
+
+	return GOOD;
+}
+
+/* What the kernel leaves in the last futex of a list. */
+static unsigned int last_futex(const struct list *l)
+{
+	int fd = open(zram_device(FILE_DEVICE), O_RDONLY | O_CLOEXEC);
+	struct entry entry = {};
+
+	if (pread(fd, &entry, sizeof(entry), place(l, nr_entries(l) - 1)) !=
+	    sizeof(entry))
+		entry.futex = 0;
+	close(fd);
+
+	return entry.futex;
+}
+
+FIXTURE(list) {
+	struct cgroups cgroups;
+	struct victim victim;
+	struct list list;
+	long limit;
+	bool file;
+};
+
+FIXTURE_SETUP(list)
+{
+	char size[32];
+	const char *missing;
+
+	if (access(SWITCH, W_OK))
+		SKIP(return, "no " SWITCH);
+	missing = cgroups_begin(&self->cgroups, "+memory");
+	if (missing)
+		SKIP(return, "%s", missing);
+	snprintf(size, sizeof(size), "%lu", 2 * FILE_SIZE);
+	self->file = zram_write(FILE_DEVICE, "disksize", size);
+	if (!self->file)
+		SKIP(return, "no zram%d", FILE_DEVICE);
+	self->list.cgroup = self->cgroups.top;
+	/* Nothing but the file's pages can be reclaimed. */
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "memory.swap.max", "0"), 0);
+}
+
+FIXTURE_TEARDOWN(list)
+{
+	victim_end(&self->victim);
+	cgroups_end(&self->cgroups);
+	if (self->file)
+		EXPECT_TRUE(within(PATIENCE, zram_reset(FILE_DEVICE)));
+}
+
+/* Kills the owner of a list at its limit. Returns by how much it exceeded that. */
+static long kill_owner(struct __test_metadata *_metadata,
+		       struct _test_data_list *self)
+{
+	struct victim_ops ops = { &self->list, own_list };
+	const char *cgroup = self->cgroups.top;
+	long peak;
+
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	self->limit = cgroup_memory(cgroup);
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", self->limit), 0);
+	ASSERT_EQ(kill_plain(&self->victim), 0);
+	EXPECT_TRUE(pidfd_exits(self->victim.pidfd, PATIENCE));
+	peak = cgroup_read(cgroup, "memory.peak", NULL);
+	TH_LOG("%u entries, %ld KiB above a limit of %ld KiB",
+	       nr_entries(&self->list), (peak - self->limit) / 1024,
+	       self->limit / 1024);
+	victim_end(&self->victim);
+
+	return peak - self->limit;
+}
+
+/* Pages are read one by one, more of them than the limit may be exceeded by. */
+TEST_F_TIMEOUT(list, exceeds_the_limit_by_an_eighth, LIMIT)
+{
+	long most, excess;
+
+	self->list.distance = 1;
+	self->list.advice = MADV_RANDOM;
+	excess = kill_owner(_metadata, self);
+	most = self->limit / RESERVE_DIVISOR;
+	ASSERT_GT(nr_entries(&self->list) * (long)PAGE, most + most / 2);
+	/* Their buffer heads, which cannot be refused, are charged, too. */
+	EXPECT_LE(excess, most + most / 8);
+	EXPECT_GE(excess, most - most / 8);
+}
+
+/* With each page the kernel would like to read those around it. */
+TEST_F_TIMEOUT(list, reads_nothing_ahead, LIMIT)
+{
+	self->list.distance = 32;
+	self->list.advice = MADV_NORMAL;
+	EXPECT_LE(kill_owner(_metadata, self),
+		  2 * nr_entries(&self->list) * (long)PAGE);
+	/* It got all pages that it needed. */
+	EXPECT_EQ(last_futex(&self->list), FUTEX_OWNER_DIED);
 }
 
 TEST_HARNESS_MAIN
