@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KUnit tests for the OOM killer's choice: among real address spaces it is the
- * same as by an exact comparison, and takes few exact sums.
+ * KUnit tests for what the OOM killer compares: the sizes of real address spaces,
+ * exact where they decide, with few exact sums. That it chooses by them is tested
+ * by the selftest oom_select.
  */
 #include <kunit/test.h>
 
@@ -15,7 +16,7 @@
 #define NR_TASKS	40
 
 /**
- * struct contest - address spaces of which one is to be chosen
+ * struct contest - address spaces of tasks that are compared
  * @mm: their counters are set; they have no pages
  * @points: for other things
  * @rnd: random numbers
@@ -77,60 +78,32 @@ static void stir(struct contest *c, unsigned int cpu, long base, u32 spread)
 	}
 }
 
-/* As select_bad_process(). */
-static int choose(struct contest *c, struct oom_control *oc)
+/* The exact points of task @i. */
+static long points_of(struct contest *c, int i)
 {
-	int chosen = -1;
+	long points = c->points[i];
 
-	oc->chosen_points = LONG_MIN;
-	oc->nr_compared = 0;
-	oc->nr_summed = 0;
+	for (int k = 0; k < NR_MM_COUNTERS; k++)
+		points += mm_counter_sum(c->mm[i], k);
+
+	return points;
+}
+
+/* Those that task @i is compared by, where the best one so far has @best. */
+static long compared_by(struct contest *c, struct oom_control *oc, int i,
+			long best)
+{
+	long points;
+
+	oc->chosen_points = best;
 	mutex_lock(&oom_lock);
-	for (int i = 0; i < NR_TASKS; i++) {
-		long points = c->points[i];
-
-		points += memreap_oom_pages(c->mm[i], points, oc);
-		if (points < oc->chosen_points)
-			continue;
-		oc->chosen_points = points;
-		chosen = i;
-	}
+	points = c->points[i] + memreap_oom_pages(c->mm[i], c->points[i], oc);
 	mutex_unlock(&oom_lock);
 
-	return chosen;
+	return points;
 }
 
-/* Of several with the most points, the last one. */
-static int choose_exactly(struct contest *c, long *most)
-{
-	int chosen = -1;
-
-	for (int i = 0; i < NR_TASKS; i++) {
-		long points = c->points[i];
-
-		for (int k = 0; k < NR_MM_COUNTERS; k++)
-			points += mm_counter_sum(c->mm[i], k);
-		if (chosen >= 0 && points < *most)
-			continue;
-		*most = points;
-		chosen = i;
-	}
-
-	return chosen;
-}
-
-static void expect_the_same(struct kunit *test, struct oom_control *oc)
-{
-	struct contest *c = test->priv;
-	long points;
-	int chosen;
-
-	chosen = choose_exactly(c, &points);
-	KUNIT_EXPECT_EQ(test, choose(c, oc), chosen);
-	KUNIT_EXPECT_EQ(test, oc->chosen_points, points);
-	KUNIT_EXPECT_EQ(test, oc->nr_compared, NR_TASKS);
-}
-
+/* Who can win is compared by exact points, whoever cannot does not win. */
 static void oom_select_is_exact(struct kunit *test)
 {
 	struct contest *c = test->priv;
@@ -143,14 +116,26 @@ static void oom_select_is_exact(struct kunit *test)
 
 		for_each_online_cpu(cpu)
 			stir(c, cpu, 100, spread);
-		expect_the_same(test, &oc);
-		/* Others are known exactly. */
-		KUNIT_EXPECT_LE(test, oc.nr_summed, NR_TASKS / 2);
-		KUNIT_EXPECT_GT(test, oc.nr_summed, 0);
+		for (int i = 0; i < NR_TASKS; i++) {
+			long exact = points_of(c, i), less;
+			struct mm_struct *mm = c->mm[i];
+
+			less = exact - prandom_u32_state(&c->rnd) % 500;
+			KUNIT_EXPECT_EQ(test, compared_by(c, &oc, i, exact), exact);
+			KUNIT_EXPECT_EQ(test, compared_by(c, &oc, i, less), exact);
+			KUNIT_EXPECT_LE(test, compared_by(c, &oc, i, exact + 1),
+					exact);
+			less = prandom_u32_state(&c->rnd) % 500;
+			KUNIT_EXPECT_LE(test, compared_by(c, &oc, i, exact + less + 1),
+					exact + less);
+			/* For /proc/PID/oom_score. */
+			KUNIT_EXPECT_EQ(test, memreap_oom_pages(mm, 0, NULL),
+					exact - c->points[i]);
+		}
 	}
 }
 
-/* Sizes that are far apart, ascending and descending. */
+/* Nobody without threads, and of the others those that may win. */
 static void oom_select_sums_up_few(struct kunit *test)
 {
 	struct contest *c = test->priv;
@@ -159,13 +144,13 @@ static void oom_select_sums_up_few(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, c->mm[NR_TASKS - 1]);
 	stir(c, 0, 1, 30);
 	for (int i = 0; i < NR_TASKS; i++)
-		set_pages(c->mm[i], MM_ANONPAGES, 100000L * (NR_TASKS - i));
-	expect_the_same(test, &oc);
+		compared_by(c, &oc, i, points_of(c, i) + 100000);
 	KUNIT_EXPECT_EQ(test, oc.nr_summed, 0);
+	KUNIT_EXPECT_EQ(test, oc.nr_compared, NR_TASKS);
 	for (int i = 0; i < NR_TASKS; i++)
-		set_pages(c->mm[i], MM_ANONPAGES, 100000L * i);
-	expect_the_same(test, &oc);
+		compared_by(c, &oc, i, points_of(c, i) - 100000);
 	KUNIT_EXPECT_EQ(test, oc.nr_summed, NR_TASKS / 2);
+	KUNIT_EXPECT_EQ(test, oc.nr_compared, 2 * NR_TASKS);
 }
 
 static struct kunit_case oom_select_cases[] = {
