@@ -10,6 +10,7 @@
 #include <linux/memreap_oom.h>
 #include <linux/mm_rss.h>
 #include <linux/moduleparam.h>
+#include <linux/nmi.h>
 #include <linux/oom.h>
 
 #define CREATE_TRACE_POINTS
@@ -42,7 +43,9 @@ long memreap_oom_pages(struct mm_struct *mm, long points,
 	near = mm_rss_near(mm, &slack);
 	if (oc) {
 		lockdep_assert_held(&oom_lock);
-		oc->nr_compared++;
+		/* Avoid potential softlockup warning */
+		if (!(++oc->nr_compared & 1023))
+			touch_softlockup_watchdog();
 		if (points + near + slack < oc->chosen_points)
 			return near;
 		oc->nr_summed += !!slack;

@@ -6,6 +6,7 @@
  */
 #include <kunit/test.h>
 
+#include <linux/kprobes.h>
 #include <linux/memreap_oom.h>
 #include <linux/mm.h>
 #include <linux/mm_rss.h>
@@ -153,9 +154,43 @@ static void oom_select_sums_up_few(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, oc.nr_compared, 2 * NR_TASKS);
 }
 
+static struct task_struct *touching;
+static unsigned int nr_touched;
+
+static int touched(struct kprobe *p, struct pt_regs *regs)
+{
+	if (current == touching)
+		nr_touched++;
+
+	return 0;
+}
+
+/* So that a choice among very many tasks is not taken for a soft lockup. */
+static void oom_select_touches_the_watchdog(struct kunit *test)
+{
+	struct kprobe probe = {
+		.symbol_name = "touch_softlockup_watchdog",
+		.pre_handler = touched,
+	};
+	struct contest *c = test->priv;
+	struct oom_control oc = {};
+
+	if (!IS_ENABLED(CONFIG_KPROBES) || !IS_ENABLED(CONFIG_SOFTLOCKUP_DETECTOR))
+		kunit_skip(test, "needs KPROBES and SOFTLOCKUP_DETECTOR");
+	KUNIT_ASSERT_NOT_NULL(test, c->mm[0]);
+	touching = current;
+	nr_touched = 0;
+	KUNIT_ASSERT_EQ(test, register_kprobe(&probe), 0);
+	for (int i = 0; i < 4096; i++)
+		compared_by(c, &oc, 0, 0);
+	unregister_kprobe(&probe);
+	KUNIT_EXPECT_EQ(test, nr_touched, 4);
+}
+
 static struct kunit_case oom_select_cases[] = {
 	KUNIT_CASE_SLOW(oom_select_is_exact),
 	KUNIT_CASE(oom_select_sums_up_few),
+	KUNIT_CASE(oom_select_touches_the_watchdog),
 	{}
 };
 
