@@ -2,7 +2,8 @@
 /*
  * The OOM killer's choice: processes of nearly the same size, each with some
  * pages on every CPU that are missing in the approximate counter, hit the limit
- * of their memory cgroup. The largest one must be killed.
+ * of their memory cgroup, or the system is out of memory. The largest one must be
+ * killed, of those that may be.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include "cgroup.h"
 #include "trace.h"
 #include "victim.h"
+#include "zram.h"
 
 #define EVENTS		"memreap_oom"
 #define SWITCH		"/sys/module/memreap/parameters/oom_select"
@@ -19,6 +21,7 @@
 #define LIMIT		600
 #define NR_CONTENDERS	8
 #define NR_ROUNDS	12
+#define NR_GLOBAL_ROUNDS	4
 /* Rounds of a storm: at least, and before the kernel's log gets too long. */
 #define STORM_MIN_ROUNDS	4
 #define STORM_MAX_ROUNDS	100
@@ -133,6 +136,9 @@ static bool contender_start(struct contender *c, const char *cgroup,
 
 static void contender_stop(struct contender *c)
 {
+	/* It may be stopped before its exit. */
+	if (c->pid > 0)
+		ptrace(PTRACE_CONT, c->pid, NULL, NULL);
 	kill_and_wait(c->pid);
 	c->pid = 0;
 }
@@ -189,6 +195,7 @@ FIXTURE(oom) {
 	const char *cgroup;
 	unsigned long long seed;
 	struct choice choice;
+	bool swap;
 };
 
 FIXTURE_SETUP(oom)
@@ -215,52 +222,91 @@ FIXTURE_TEARDOWN(oom)
 	for (int i = 0; i < NR_CONTENDERS; i++)
 		contender_stop(&self->contender[i]);
 	cgroups_end(&self->cgroups);
+	if (self->swap)
+		EXPECT_TRUE(zram_off(0));
 	EXPECT_NO_COMPLAINT(kmsg);
 }
 
-/*
- * Runs the cgroup into its limit until a process is killed: one, unless its
- * memory is freed too late. Returns the contender that was chosen first and
- * died, or -1.
- */
-static int run_out(struct _test_data_oom *self)
+/* Only when all are asleep: those that just went to sleep have grown. */
+static void measure(struct _test_data_oom *self)
 {
-	struct contender *contender = self->contender;
-	struct choice *choice = &self->choice;
-	const char *cgroup = self->cgroup;
-	long before = kills(cgroup), current;
-	int victim = -1;
-	pid_t pid;
-
-	current = cgroup_memory(cgroup);
-	trace_clear();
-	if (before < 0 || current < 0 ||
-	    cgroup_write_number(cgroup, "memory.max", current + 2 * (long)MIB))
-		return -1;
-	/* Only now: those that just went to sleep have grown. */
 	for (int i = 0; i < NR_CONTENDERS; i++) {
-		contender[i].size = contender[i].pid > 0 ?
-					    size_of(contender[i].pid) : 0;
+		struct contender *c = &self->contender[i];
+
+		c->size = c->pid > 0 ? size_of(c->pid) : 0;
 	}
-	pid = fork();
+}
+
+/*
+ * Starts a process in @cgroup that must not be killed, and uses up memory until
+ * another one below the top is. Returns whether one was.
+ */
+static bool use_up(struct _test_data_oom *self, const char *cgroup, size_t size)
+{
+	/* To look costs as much as many pages. */
+	const unsigned int often = size > 64 * MIB ? 64 : 1;
+	const char *top = self->cgroup;
+	long before = kills(top);
+	pid_t pid = fork();
+
 	if (!pid) {
-		/* Uses up what is left and must not be killed for it. */
-		size_t size = 64 * MIB;
 		char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+				 -1, 0);
 
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (mem == MAP_FAILED || !set_oom_score_adj(0, -1000) ||
 		    !cgroup_enter(cgroup))
 			_exit(1);
-		for (size_t at = 0; at < size && kills(cgroup) == before;
-		     at += PAGE)
+		for (size_t at = 0; at < size; at += PAGE) {
 			mem[at] = 1;
-		_exit(kills(cgroup) == before);
+			if (!(at / PAGE % often) && kills(top) != before)
+				_exit(0);
+		}
+		_exit(1);
 	}
-	if (!exits_cleanly(pid) || !first_choice(choice))
-		return -1;
+
+	return exits_cleanly(pid);
+}
+
+/*
+ * Runs the cgroup into its limit until a process is killed: one, unless its
+ * memory is freed too late. Returns whether one was.
+ */
+static bool run_into_limit(struct _test_data_oom *self)
+{
+	const char *cgroup = self->cgroup;
+	long current = cgroup_memory(cgroup);
+	bool done;
+
+	trace_clear();
+	if (current < 0 ||
+	    cgroup_write_number(cgroup, "memory.max", current + 2 * (long)MIB))
+		return false;
+	measure(self);
+	done = use_up(self, cgroup, 64 * MIB) && first_choice(&self->choice);
 	cgroup_write(cgroup, "memory.max", "max");
+
+	return done;
+}
+
+/* Has the OOM killer choose among all processes, as if memory had run out. */
+static bool run_globally(struct _test_data_oom *self)
+{
+	trace_clear();
+	measure(self);
+
+	return write_file("/proc/sysrq-trigger", "f") &&
+	       within(PATIENCE, first_choice(&self->choice));
+}
+
+/* Returns the contender that was chosen first and died, or -1. */
+static int victim_of(struct _test_data_oom *self)
+{
+	struct contender *contender = self->contender;
+	struct choice *choice = &self->choice;
+	int victim = -1;
+
 	for (int i = 0; i < NR_CONTENDERS; i++) {
 		siginfo_t info = {};
 
@@ -277,6 +323,11 @@ static int run_out(struct _test_data_oom *self)
 	}
 
 	return victim;
+}
+
+static int run_out(struct _test_data_oom *self)
+{
+	return run_into_limit(self) ? victim_of(self) : -1;
 }
 
 /* Replaces contenders that died. */
@@ -375,6 +426,129 @@ TEST_F_TIMEOUT(oom, adjustments_count, LIMIT)
 	victim = run_out(self);
 	ASSERT_GE(victim, 0);
 	EXPECT_EQ(self->contender[victim].size, largest(self));
+}
+
+/* Without a cgroup's limit, it chooses among all processes. */
+TEST_F_TIMEOUT(oom, the_largest_of_all_is_killed, LIMIT)
+{
+	for (int round = 0; round < NR_GLOBAL_ROUNDS; round++) {
+		int victim;
+
+		ASSERT_TRUE(fill_up(self));
+		/* More than the other processes of the system. */
+		for (int i = 0; i < NR_CONTENDERS; i++)
+			ASSERT_TRUE(set_oom_score_adj(self->contender[i].pid, 500));
+		ASSERT_TRUE(run_globally(self));
+		EXPECT_EQ(self->choice.memcg, 0);
+		/* And some more, at least init and this one. */
+		EXPECT_GT(self->choice.tasks, NR_CONTENDERS);
+		victim = victim_of(self);
+		ASSERT_GE(victim, 0);
+		EXPECT_EQ(self->contender[victim].size, largest(self));
+	}
+}
+
+static long score_of(pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/oom_score", pid);
+
+	return read_number(path, NULL);
+}
+
+/* One that has been reaped, and does not exit, is not chosen again. */
+TEST_F_TIMEOUT(oom, the_reaped_is_not_chosen_again, LIMIT)
+{
+	struct contender *c = self->contender;
+	pid_t reaped;
+
+	for (int i = 0; i < 3; i++) {
+		ASSERT_TRUE(contender_start(&c[i], self->cgroup, false, 0, 0));
+		ASSERT_TRUE(set_oom_score_adj(c[i].pid, 1000 - 100 * i));
+	}
+	reaped = c[0].pid;
+	ASSERT_EQ(ptrace(PTRACE_SEIZE, reaped, NULL,
+			 PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL), 0);
+	ASSERT_TRUE(run_into_limit(self));
+	ASSERT_EQ(self->choice.pid, reaped);
+	ASSERT_TRUE(wait_parked(reaped));
+	/* It has the most points until the OOM reaper is done. */
+	ASSERT_TRUE(within(PATIENCE, !score_of(reaped)));
+
+	ASSERT_TRUE(run_globally(self));
+	EXPECT_EQ(victim_of(self), 1);
+	ASSERT_TRUE(run_into_limit(self));
+	EXPECT_EQ(victim_of(self), 2);
+}
+
+/* One that reads back what others have in swap is to blame, whatever its size. */
+TEST_F_TIMEOUT(oom, swapoff_is_chosen, LIMIT)
+{
+	const size_t swapped = 8 * MIB;
+	const char *cgroup = self->cgroup;
+	pid_t pid;
+	int status;
+
+	if (!zram_on(0, 64 * MIB, 0))
+		SKIP(return, "no zram0");
+	self->swap = true;
+	ASSERT_EQ(cgroup_write(cgroup, "memory.swap.max", "max"), 0);
+	ASSERT_TRUE(contender_start(&self->contender[0], cgroup, false, 0,
+				    2 * swapped / PAGE));
+	ASSERT_TRUE(within(PATIENCE,
+			   (cgroup_write_number(cgroup, "memory.reclaim", swapped),
+			    cgroup_read(cgroup, "memory.swap.current", NULL) >=
+			    (long)swapped)));
+	ASSERT_EQ(cgroup_write(cgroup, "memory.swap.max", "0"), 0);
+	trace_clear();
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max",
+				      cgroup_memory(cgroup) + 2 * (long)MIB), 0);
+	pid = fork();
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(cgroup_enter(cgroup) ? swapoff(zram_device(0)) : 1);
+	}
+	ASSERT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_TRUE(WIFSIGNALED(status));
+	ASSERT_TRUE(first_choice(&self->choice));
+	EXPECT_EQ(self->choice.pid, pid);
+	EXPECT_EQ(self->choice.points, LONG_MAX);
+	EXPECT_EQ(waitpid(self->contender[0].pid, NULL, WNOHANG), 0);
+	cgroup_write(cgroup, "memory.max", "max");
+}
+
+/*
+ * Where the memory of a cpuset is used up, none is chosen that has nothing there:
+ * of two nodes, the smaller process is on the one without memory.
+ */
+TEST_F_TIMEOUT(oom, only_the_cpuset_counts, LIMIT)
+{
+	struct contender *c = self->contender;
+	const char *path[2];
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		SKIP(return, "one memory node: boot with numa=fake=2");
+	ASSERT_EQ(cgroup_write(self->cgroups.root, "cgroup.subtree_control",
+			       "+cpuset"), 0);
+	ASSERT_EQ(cgroup_write(self->cgroup, "cgroup.subtree_control",
+			       "+cpuset +memory"), 0);
+	for (int node = 0; node < 2; node++) {
+		path[node] = cgroup_path(&self->cgroups, node ? "one" : "zero");
+		ASSERT_EQ(mkdir(path[node], 0700), 0);
+		ASSERT_EQ(cgroup_write_number(path[node], "cpuset.mems", node), 0);
+		ASSERT_TRUE(contender_start(&c[node], path[node], false, 0,
+					    (2 - node) * COMMON));
+		ASSERT_TRUE(set_oom_score_adj(c[node].pid, 500));
+	}
+	trace_clear();
+	measure(self);
+	ASSERT_GT(c[0].size, c[1].size);
+	ASSERT_TRUE(use_up(self, path[1], 4096 * MIB));
+	ASSERT_TRUE(first_choice(&self->choice));
+	EXPECT_EQ(self->choice.memcg, 0);
+	EXPECT_EQ(victim_of(self), 1);
+	EXPECT_EQ(waitpid(c[0].pid, NULL, WNOHANG), 0);
 }
 
 TEST_F_TIMEOUT(oom, event_tells, LIMIT)
