@@ -40,7 +40,10 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  */
 #define REAP_FLUSH_PAGES	(PTRS_PER_PTE - PTRS_PER_PTE / 8)
 
-/* How often the OOM reaper tries to take a lock again that it released. */
+/*
+ * How often a worker of expedite tries to take the lock again after a pause. The
+ * OOM reaper has no pace, and keeps the lock.
+ */
 #define REAP_RELOCK_TRIES	5
 
 /*
@@ -125,24 +128,29 @@ static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
 static bool has_no_table(struct mm_struct *mm, unsigned long addr,
 			 unsigned long *size)
 {
-	pgd_t *pgd = pgd_offset(mm, addr);
-	p4d_t *p4d;
-	pud_t *pud;
+	pgd_t *pgdp = pgd_offset(mm, addr), pgd = pgdp_get(pgdp);
+	p4d_t *p4dp, p4d;
+	pud_t *pudp, pud;
+	pmd_t *pmdp;
 
 	*size = PGDIR_SIZE;
-	if (pgd_none(*pgd))
+	if (pgd_none(pgd))
 		return true;
-	p4d = p4d_offset(pgd, addr);
+	p4dp = p4d_offset_lockless(pgdp, pgd, addr);
+	p4d = p4dp_get(p4dp);
 	*size = P4D_SIZE;
-	if (p4d_none(*p4d))
+	if (p4d_none(p4d))
 		return true;
-	pud = pud_offset(p4d, addr);
+	pudp = pud_offset_lockless(p4dp, p4d, addr);
+	/* Others may zap what is mapped here by a single entry. */
+	pud = pudp_get(pudp);
 	*size = PUD_SIZE;
-	if (pud_none(*pud) || pud_leaf(*pud))
-		return pud_none(*pud);
+	if (pud_none(pud) || pud_leaf(pud))
+		return pud_none(pud);
+	pmdp = pmd_offset_lockless(pudp, pud, addr);
 	*size = PMD_SIZE;
 
-	return pmd_none(pmdp_get_lockless(pmd_offset(pud, addr)));
+	return pmd_none(pmdp_get_lockless(pmdp));
 }
 
 /*
