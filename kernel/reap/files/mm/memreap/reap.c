@@ -387,6 +387,20 @@ static bool reap_all(struct reaper *r)
 	return (alone || reap_span(r, all)) && !r->failed;
 }
 
+/*
+ * Records the peak of the RSS before it falls, for wait4(2) and the like. This is
+ * update_hiwater_rss(), but several reapers may do it at a time.
+ */
+static void record_peak(struct mm_struct *mm)
+{
+	unsigned long rss = get_mm_rss(mm);
+
+	/* Whoever else writes it has seen a peak, too. */
+	if (data_race(mm->hiwater_rss) < rss)
+		/* For those who read it now, either value will do. */
+		data_race(mm->hiwater_rss = rss);
+}
+
 /**
  * memreap_reap_mm - free the private memory of a dying address space
  * @mm: the address space, pinned by the caller, its mmap_lock held for read
@@ -422,6 +436,7 @@ bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 	 * __oom_reap_task_mm() for why there is no barrier.
 	 */
 	set_bit(MMF_UNSTABLE, &mm->flags);
+	record_peak(mm);
 	complete = reap_all(&r);
 
 	r.stat.ns = ktime_get_ns() - start;

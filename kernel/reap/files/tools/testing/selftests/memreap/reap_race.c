@@ -365,6 +365,34 @@ TEST_F_TIMEOUT(memory, is_freed_by_many, RACE_LIMIT)
 	}
 }
 
+/* The peak of a process that was reaped is what it was, for whoever asks. */
+TEST_F_TIMEOUT(reap, peak_is_kept, RACE_LIMIT)
+{
+	struct region region = { .size = 8 * MIB, .seed = 1 };
+	struct victim_ops ops = { &region, region_fill };
+	struct rusage usage;
+	char path[64];
+	long least;
+	int status;
+
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_TRUE(victim_park(&self->victim));
+	ASSERT_GE(rss(self->victim.pid), region.size);
+	/* Stock's counters of a process that runs are approximate. */
+	least = (region.size - MIB) / 1024;
+	ASSERT_EQ(mrelease(self->victim.pidfd), 0);
+	ASSERT_EQ(rss(self->victim.pid), 0);
+	snprintf(path, sizeof(path), "/proc/%d/status", self->victim.pid);
+	EXPECT_GE(read_number(path, "VmHWM:"), least);
+
+	ASSERT_EQ(ptrace(PTRACE_CONT, self->victim.pid, NULL, NULL), 0);
+	ASSERT_EQ(wait4(self->victim.pid, &status, __WALL, &usage),
+		  self->victim.pid);
+	victim_close(&self->victim);
+	EXPECT_TRUE(WIFSIGNALED(status));
+	EXPECT_GE(usage.ru_maxrss, least);
+}
+
 /* --- What must stay --- */
 
 TEST_F_TIMEOUT(reap, live_process_is_left_alone, RACE_LIMIT)
