@@ -264,8 +264,15 @@ static int mrelease_in_child(struct victim *v, bool starved)
 	return WEXITSTATUS(status);
 }
 
+/* Huge pages whose page table entry was split, in all processes. */
+static long huge_pages_split(void)
+{
+	return read_number("/proc/vmstat", "thp_split_pmd ");
+}
+
 TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 {
+	long split = huge_pages_split();
 	struct told told;
 
 	if (variant->starved) {
@@ -282,6 +289,10 @@ TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 	EXPECT_GE(told.chunks, variant->chunks);
 	/* Every page that was mapped, and nothing twice. */
 	EXPECT_EQ(told.bytes, self->rss);
+	if (variant->thp) {
+		ASSERT_GE(split, 0);
+		EXPECT_EQ(huge_pages_split(), split);
+	}
 	if (variant->starved)
 		EXPECT_LT(read_number(FAIL_PAGE_ALLOC "/times", NULL),
 			  atol(MAX_FAILURES));
