@@ -7,8 +7,8 @@
 
 #include <linux/gfp.h>
 #include <linux/mm.h>
+#include <linux/page-isolation.h>
 #include <linux/prandom.h>
-#include <linux/vmstat.h>
 
 #include "release.h"
 #include "release_run.h"
@@ -17,7 +17,6 @@
 #define NR_FAKE_PAGES	64
 #define CHUNK_ORDER	6
 #define CHUNK_PAGES	BIT(CHUNK_ORDER)
-#define NR_CHUNKS	64
 
 /**
  * struct find_case - folios that die, and the runs that they are in
@@ -226,32 +225,179 @@ static unsigned int place(unsigned int way, unsigned int i)
 	}
 }
 
+/* Sets the migratetype of a pageblock, all of which is ours. */
+static void set_block_type(struct page *pages, int type)
+{
+	struct zone *zone = page_zone(pages);
+	unsigned long flags;
+
+	spin_lock_irqsave(&zone->lock, flags);
+	set_pageblock_migratetype(pages, type);
+	if (is_migrate_isolate(type))
+		zone->nr_isolate_pageblock++;
+	spin_unlock_irqrestore(&zone->lock, flags);
+}
+
+/* A pageblock of @type, of which each page has a reference of its own. */
+static struct page *alloc_block(struct kunit *test, int type)
+{
+	struct page *pages = alloc_pages(GFP_KERNEL | __GFP_NOWARN,
+					 pageblock_order);
+
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	split_page(pages, pageblock_order);
+	set_block_type(pages, type);
+
+	return pages;
+}
+
+/* Gives a pageblock, all of which is free, to everybody. */
+static void end_block(struct page *pages, int type)
+{
+	struct zone *zone = page_zone(pages);
+	unsigned long flags;
+
+	spin_lock_irqsave(&zone->lock, flags);
+	move_freepages_block_isolate(zone, pages, MIGRATE_MOVABLE);
+	if (is_migrate_isolate(type))
+		zone->nr_isolate_pageblock--;
+	spin_unlock_irqrestore(&zone->lock, flags);
+}
+
+/* Returns how many pages of an isolated block did not come back. */
+static unsigned int lost(struct page *pages)
+{
+	unsigned int nr = 0;
+
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++)
+		nr += !is_free_buddy_page(pages + i);
+
+	return nr;
+}
+
+static const bool both[] = { false, true };
+
+static void killed_desc(const bool *killed, char *desc)
+{
+	strscpy(desc, *killed ? "killed" : "not killed", KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(killed, both, killed_desc);
+
+/* Of an isolated block nobody gets a page: each one must be there. */
 static void release_test_all_come_back(struct kunit *test)
 {
+	const bool killed = *(const bool *)test->param_value;
 	struct encoded_page **entries = alloc_entries(test);
-	unsigned long before, after;
-	struct page **chunks;
+	struct page *pages = alloc_block(test, MIGRATE_ISOLATE);
 
-	chunks = kunit_kcalloc(test, NR_CHUNKS, sizeof(*chunks), GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, chunks);
-	for (unsigned int c = 0; c < NR_CHUNKS; c++)
-		chunks[c] = alloc_chunk(test);
-	drain_all_pages(NULL);
-	before = global_zone_page_state(NR_FREE_PAGES);
-
-	for (unsigned int c = 0; c < NR_CHUNKS; c++) {
+	for (unsigned int at = 0; at < pageblock_nr_pages; at += CHUNK_PAGES) {
 		for (unsigned int i = 0; i < CHUNK_PAGES; i++)
 			/* Not aligned, so that a run has several blocks. */
-			entries[i] = encode_page(chunks[c] +
-				place(c, (i + 1) % CHUNK_PAGES), 0);
-		memreap_release_pages(entries, CHUNK_PAGES, true);
+			entries[i] = encode_page(pages + at +
+				place(at / CHUNK_PAGES, (i + 1) % CHUNK_PAGES),
+				0);
+		memreap_release_pages(entries, CHUNK_PAGES, killed);
 	}
+	KUNIT_EXPECT_EQ(test, lost(pages), 0);
+	end_block(pages, MIGRATE_ISOLATE);
+}
 
-	/* Others allocate and free meanwhile. */
-	drain_all_pages(NULL);
-	after = global_zone_page_state(NR_FREE_PAGES);
-	KUNIT_EXPECT_GE(test, after, before + NR_CHUNKS * CHUNK_PAGES * 7 / 8);
-	KUNIT_EXPECT_LE(test, after, before + NR_CHUNKS * CHUNK_PAGES * 9 / 8);
+/*
+ * Several passes, with a folio and its count on either side of the border
+ * between two, and more runs than are kept until the zone lock is taken.
+ */
+static void release_test_many(struct kunit *test)
+{
+	const unsigned int pieces = pageblock_nr_pages / RELEASE_MIN_RUN;
+	struct page *pages = alloc_block(test, MIGRATE_ISOLATE);
+	struct folio *folio = folio_alloc(GFP_KERNEL, 2);
+	struct encoded_page **entries;
+	unsigned int nr = 0;
+
+	entries = kunit_kcalloc(test, pageblock_nr_pages + 2, sizeof(*entries),
+				GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, entries);
+	KUNIT_ASSERT_NOT_NULL(test, folio);
+	KUNIT_ASSERT_GT(test, pieces, 2 * RELEASE_MAX_RUNS);
+	folio_ref_add(folio, 2);
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++) {
+		/* No two pieces are neighbours. */
+		unsigned int piece = i / RELEASE_MIN_RUN * 5 % pieces;
+
+		if (nr == 127) {
+			entries[nr++] = encode_page(&folio->page,
+						    ENCODED_PAGE_BIT_NR_PAGES_NEXT);
+			entries[nr++] = encode_nr_pages(2);
+		}
+		entries[nr++] = encode_page(pages + piece * RELEASE_MIN_RUN +
+					    i % RELEASE_MIN_RUN, 0);
+	}
+	memreap_release_pages(entries, nr, true);
+
+	KUNIT_EXPECT_EQ(test, lost(pages), 0);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
+	folio_put(folio);
+	end_block(pages, MIGRATE_ISOLATE);
+}
+
+/**
+ * struct type_case - a migratetype that a pageblock can have
+ * @name: of the case
+ * @type: the migratetype
+ */
+struct type_case {
+	const char *name;
+	int type;
+};
+
+static const struct type_case type_cases[] = {
+	{ "isolate", MIGRATE_ISOLATE },
+	{ "highatomic", MIGRATE_HIGHATOMIC },
+#ifdef CONFIG_CMA
+	{ "cma", MIGRATE_CMA },
+#endif
+};
+
+static void type_case_desc(const struct type_case *c, char *desc)
+{
+	strscpy(desc, c->name, KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(type, type_cases, type_case_desc);
+
+static bool on_list(struct page *pages, unsigned int order, int type)
+{
+	struct zone *zone = page_zone(pages);
+	unsigned long flags;
+	struct page *page;
+	bool found = false;
+
+	spin_lock_irqsave(&zone->lock, flags);
+	list_for_each_entry(page, &zone->free_area[order].free_list[type],
+			    buddy_list)
+		found |= page == pages;
+	spin_unlock_irqrestore(&zone->lock, flags);
+
+	return found;
+}
+
+/* A run goes to the list of its pageblock, and is merged with no other's. */
+static void release_test_type(struct kunit *test)
+{
+	const struct type_case *c = test->param_value;
+	struct page *pages = alloc_block(test, c->type);
+	struct encoded_page **entries;
+
+	entries = kunit_kcalloc(test, pageblock_nr_pages, sizeof(*entries),
+				GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, entries);
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++)
+		entries[i] = encode_page(pages + i, 0);
+	memreap_release_pages(entries, pageblock_nr_pages, true);
+
+	KUNIT_EXPECT_TRUE(test, on_list(pages, pageblock_order, c->type));
+	end_block(pages, c->type);
 }
 
 /*
@@ -282,15 +428,6 @@ static void release_test_list_share(struct kunit *test)
 	else
 		KUNIT_EXPECT_GE(test, after - before, CHUNK_PAGES * 3 / 4);
 }
-
-static const bool both[] = { false, true };
-
-static void killed_desc(const bool *killed, char *desc)
-{
-	strscpy(desc, *killed ? "killed" : "not killed", KUNIT_PARAM_DESC_SIZE);
-}
-
-KUNIT_ARRAY_PARAM(killed, both, killed_desc);
 
 /* Pages that others use, or that must not be used again, interrupt a run. */
 static void release_test_kept(struct kunit *test)
@@ -354,7 +491,9 @@ static struct kunit_case release_test_cases[] = {
 	KUNIT_CASE_PARAM(release_test_find, find_gen_params),
 	KUNIT_CASE(release_test_blocks),
 	KUNIT_CASE(release_test_add),
-	KUNIT_CASE(release_test_all_come_back),
+	KUNIT_CASE_PARAM(release_test_all_come_back, killed_gen_params),
+	KUNIT_CASE(release_test_many),
+	KUNIT_CASE_PARAM(release_test_type, type_gen_params),
 	KUNIT_CASE_PARAM(release_test_list_share, killed_gen_params),
 	KUNIT_CASE(release_test_kept),
 	KUNIT_CASE(release_test_large),

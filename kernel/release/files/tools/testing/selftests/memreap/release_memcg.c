@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A cgroup that was removed is gone when the pages of its processes are: each
- * of them has a reference to it.
+ * What a cgroup is charged for, and the sizes of its LRU lists, are right once
+ * the pages of its processes are gone. One that was removed is gone then, too:
+ * each page has a reference to it.
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
@@ -67,6 +68,41 @@ TEST_F_TIMEOUT(cgroup, goes_with_its_pages, LIMIT)
 	victim_end(&self->victim);
 	ASSERT_TRUE(within(PATIENCE, !rmdir(cgroup)));
 	EXPECT_TRUE(within(PATIENCE, dying_cgroups(&self->cgroups) <= dying));
+}
+
+/* All but the kernel's, which is not freed with the process. */
+static long charged(const char *cgroup)
+{
+	/* Has what CPUs keep of the charges returned. */
+	cgroup_write(cgroup, "memory.max", "0");
+
+	return cgroup_memory(cgroup) -
+	       cgroup_read(cgroup, "memory.stat", "\nkernel ");
+}
+
+TEST_F_TIMEOUT(cgroup, counters_are_exact, LIMIT)
+{
+	static const char * const lists[] = {
+		"\ninactive_anon ", "\nactive_anon ", "\nunevictable ",
+	};
+	const char *cgroup = cgroup_path(&self->cgroups, "victim");
+	struct victim_ops ops = { (void *)cgroup, enter_and_fill };
+	long listed = 0;
+
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
+			       "+memory"), 0);
+	ASSERT_EQ(mkdir(cgroup, 0700), 0);
+	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
+	ASSERT_GE(cgroup_memory(cgroup), (long)SIZE);
+	for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+		listed += cgroup_read(cgroup, "memory.stat", lists[i]);
+	EXPECT_GE(listed, (long)SIZE / 2);
+
+	victim_end(&self->victim);
+	for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+		EXPECT_TRUE(within(PATIENCE, !cgroup_read(cgroup, "memory.stat",
+							  lists[i])));
+	EXPECT_TRUE(within(PATIENCE, !charged(cgroup)));
 }
 
 TEST_HARNESS_MAIN
