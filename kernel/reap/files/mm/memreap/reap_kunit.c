@@ -202,6 +202,45 @@ static void notifier_refuses(struct kunit *test)
 	space_end(space);
 }
 
+/* What is flushed from the TLBs. */
+struct flushes {
+	struct mmu_notifier notifier;
+	unsigned int nr;
+	unsigned long smallest;
+};
+
+static void note_flush(struct mmu_notifier *notifier, struct mm_struct *mm,
+		       unsigned long start, unsigned long end)
+{
+	struct flushes *f = container_of(notifier, struct flushes, notifier);
+
+	f->nr++;
+	f->smallest = min(f->smallest, end - start);
+}
+
+static const struct mmu_notifier_ops flushes_ops = {
+	.arch_invalidate_secondary_tlbs = note_flush,
+};
+
+/* A whole page table is flushed, also for a single page in it. */
+static void whole_table_is_flushed(struct kunit *test)
+{
+	struct space *space = space_begin(test, SIZE, SIZE);
+	struct flushes flushes = {
+		.notifier.ops = &flushes_ops,
+		.smallest = ULONG_MAX,
+	};
+
+	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&flushes.notifier,
+						    space->mm), 0);
+	KUNIT_EXPECT_TRUE(test, space_reap(test, space));
+	KUNIT_EXPECT_EQ(test, space->stat.pages, 1);
+	mmu_notifier_unregister(&flushes.notifier, space->mm);
+	KUNIT_EXPECT_GT(test, flushes.nr, 0);
+	KUNIT_EXPECT_GE(test, flushes.smallest, PMD_SIZE);
+	space_end(space);
+}
+
 /**
  * struct writer - a thread that waits for the mmap_lock
  * @mm: whose lock
@@ -409,6 +448,7 @@ static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE(none_kept_for_the_lock),
 	KUNIT_CASE(notifier_refuses),
 	KUNIT_CASE(sparse),
+	KUNIT_CASE(whole_table_is_flushed),
 	KUNIT_CASE_PARAM(writer_waits, sleeps_gen_params),
 	{}
 };
