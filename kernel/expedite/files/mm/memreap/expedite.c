@@ -116,8 +116,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	bool respect_futexes, exiting, shared;
 
 	/* If a reaper is already active, there is no point in waiting. */
-	respect_futexes = e->tries < EXPEDITE_RETRIES &&
-			  !test_bit(MMF_UNSTABLE, &mm->flags);
+	respect_futexes = !test_bit(MMF_UNSTABLE, &mm->flags);
 	shared = test_bit(MMF_MEMREAP_SHARED, &mm->flags);
 	rcu_read_lock();
 	for_each_thread(e->victim, t) {

@@ -33,7 +33,7 @@ enum memreap_expedite_by {
  * @EXPEDITE_LOCK: the trylock of the mmap_lock failed
  * @EXPEDITE_FAILED: a part was left out, for an MMU notifier
  *
- * All but the first two are retried, futexes until they are respected no more.
+ * All but the first two are retried.
  */
 enum expedite_outcome {
 	EXPEDITE_EXITED,
@@ -51,6 +51,7 @@ TRACE_DEFINE_ENUM(EXPEDITE_BY_SIZE);
 TRACE_DEFINE_ENUM(EXPEDITE_FREED);
 TRACE_DEFINE_ENUM(EXPEDITE_EXITED);
 TRACE_DEFINE_ENUM(EXPEDITE_SHARED);
+TRACE_DEFINE_ENUM(EXPEDITE_FUTEX);
 TRACE_DEFINE_ENUM(EXPEDITE_LOCK);
 TRACE_DEFINE_ENUM(EXPEDITE_FAILED);
 
@@ -112,6 +113,7 @@ TRACE_EVENT(memreap_expedite_done,
 				   { EXPEDITE_FREED, "freed" },
 				   { EXPEDITE_EXITED, "exited" },
 				   { EXPEDITE_SHARED, "shared" },
+				   { EXPEDITE_FUTEX, "futex" },
 				   { EXPEDITE_LOCK, "lock" },
 				   { EXPEDITE_FAILED, "failed" }))
 );
