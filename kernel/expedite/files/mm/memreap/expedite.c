@@ -53,6 +53,12 @@ DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 /* The pause between attempts doubles from 1 ms; 2 s in total. */
 #define EXPEDITE_RETRIES		11
 
+/*
+ * All threads are looked at in one go, by a worker that leaves others nothing
+ * of its CPU. A process with more is left to itself until enough have exited.
+ */
+#define EXPEDITE_MAX_THREADS		2048
+
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_SHARED) == 0);
 static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_SHARED)) == 0);
 
@@ -112,18 +118,25 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	int users = atomic_read_acquire(&e->mm->mm_users), own = 0;
 	enum expedite_outcome obstacle = EXPEDITE_FREED;
 	struct task_struct *t, *user = NULL;
+	bool check_futexes, exiting, shared;
 	struct mm_struct *mm = e->mm;
-	bool respect_futexes, exiting, shared;
+	bool futexes = false;
+
+	/* Approximate: threads leave at any time. */
+	if (data_race(get_nr_threads(e->victim)) > EXPEDITE_MAX_THREADS)
+		return EXPEDITE_THREADS;
 
 	/* If a reaper is already active, there is no point in waiting. */
-	respect_futexes = !test_bit(MMF_UNSTABLE, &mm->flags);
+	check_futexes = !test_bit(MMF_UNSTABLE, &mm->flags);
 	shared = test_bit(MMF_MEMREAP_SHARED, &mm->flags);
 	rcu_read_lock();
 	for_each_thread(e->victim, t) {
-		if (READ_ONCE(t->mm) == mm) {
-			user = t;
-			own++;
-		}
+		if (READ_ONCE(t->mm) != mm)
+			continue;
+		user = t;
+		own++;
+		if (check_futexes && !futexes)
+			futexes = memreap_owns_futexes(t, mm);
 	}
 	/*
 	 * A thread is exiting from before it gives up its mm until it has
@@ -137,14 +150,8 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	} else if (!users && !exiting) {
 		/* Of several that shared it, a worker helps the last one. */
 		obstacle = EXPEDITE_EXITED;
-	} else if (respect_futexes) {
-		for_each_thread(e->victim, t) {
-			if (READ_ONCE(t->mm) == mm &&
-			    memreap_owns_futexes(t, mm)) {
-				obstacle = EXPEDITE_FUTEX;
-				break;
-			}
-		}
+	} else if (futexes) {
+		obstacle = EXPEDITE_FUTEX;
 	}
 	rcu_read_unlock();
 	/* The victim is gone, and others have the memory: final. */

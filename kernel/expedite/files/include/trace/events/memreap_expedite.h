@@ -30,6 +30,7 @@ enum memreap_expedite_by {
  * @EXPEDITE_FREED: everything that can be reaped has been
  * @EXPEDITE_SHARED: another process may use the address space, or a core dump
  * @EXPEDITE_FUTEX: a thread may still own robust futexes
+ * @EXPEDITE_THREADS: there are too many threads to look for those
  * @EXPEDITE_LOCK: the trylock of the mmap_lock failed
  * @EXPEDITE_FAILED: a part was left out, for an MMU notifier
  *
@@ -40,6 +41,7 @@ enum expedite_outcome {
 	EXPEDITE_FREED,
 	EXPEDITE_SHARED,
 	EXPEDITE_FUTEX,
+	EXPEDITE_THREADS,
 	EXPEDITE_LOCK,
 	EXPEDITE_FAILED,
 };
@@ -52,6 +54,7 @@ TRACE_DEFINE_ENUM(EXPEDITE_FREED);
 TRACE_DEFINE_ENUM(EXPEDITE_EXITED);
 TRACE_DEFINE_ENUM(EXPEDITE_SHARED);
 TRACE_DEFINE_ENUM(EXPEDITE_FUTEX);
+TRACE_DEFINE_ENUM(EXPEDITE_THREADS);
 TRACE_DEFINE_ENUM(EXPEDITE_LOCK);
 TRACE_DEFINE_ENUM(EXPEDITE_FAILED);
 
@@ -114,6 +117,7 @@ TRACE_EVENT(memreap_expedite_done,
 				   { EXPEDITE_EXITED, "exited" },
 				   { EXPEDITE_SHARED, "shared" },
 				   { EXPEDITE_FUTEX, "futex" },
+				   { EXPEDITE_THREADS, "threads" },
 				   { EXPEDITE_LOCK, "lock" },
 				   { EXPEDITE_FAILED, "failed" }))
 );

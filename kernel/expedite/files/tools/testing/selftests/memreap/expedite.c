@@ -584,6 +584,46 @@ TEST_F_TIMEOUT(kill, small_ones_just_die, LIMIT)
 	EXPECT_EQ(counter("expedite_kill"), kills);
 }
 
+static void park_with_threads(struct __test_metadata *_metadata,
+			      unsigned int threads, struct told *told)
+{
+	struct region region = {
+		.size = SIZE, .seed = 10, .threads = threads - 1
+	};
+	struct victim_ops ops = { &region, region_fill };
+	pid_t pid;
+
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	pid = victim.pid;
+	ASSERT_EQ(park_threads(&parking, &victim, kill_plain), 0);
+	ASSERT_EQ(parking.nr, threads);
+	EXPECT_EQ(kill_expedited(&victim), 0);
+	ASSERT_TRUE(wait_all_done(pid, told));
+	TH_LOG("%u threads: after %llu us", threads, told->ns / 1000);
+	unpark(&parking, &victim);
+}
+
+TEST_F_TIMEOUT(kill, many_threads, LIMIT)
+{
+	struct told told;
+
+	park_with_threads(_metadata, 1, &told);
+	park_with_threads(_metadata, MAX_SEEN, &told);
+	EXPECT_STREQ(told.outcome, "freed");
+	EXPECT_GE(told.bytes, SIZE);
+}
+
+/* To look at all of them would keep others off a CPU for too long. */
+TEST_F_TIMEOUT(kill, too_many_threads, LIMIT)
+{
+	struct told told;
+
+	park_with_threads(_metadata, MAX_SEEN + 1, &told);
+	EXPECT_STREQ(told.outcome, "threads");
+	EXPECT_EQ(told.bytes, 0);
+	EXPECT_EQ(told.early, 0);
+}
+
 TEST_F_TIMEOUT(kill, memory_of_others_stays, LIMIT)
 {
 	struct region shared = { .size = 3 * MIB, .seed = 11 };

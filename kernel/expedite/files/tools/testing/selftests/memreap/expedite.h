@@ -50,8 +50,9 @@
 /* What may remain of a victim that shares some pages with the test. */
 #define SHARED_LEFT	(32 * (long)PAGE)
 
-/* Threads of a victim that can be parked. */
-#define MAX_THREADS	16
+/* Threads that a victim may have, and those of a victim that can be parked. */
+#define MAX_SEEN	2048
+#define MAX_THREADS	(MAX_SEEN + 1)
 
 /* --- What the kernel reports --- */
 
