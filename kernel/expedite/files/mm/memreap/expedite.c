@@ -286,13 +286,14 @@ static struct mm_struct *grab_exiting_mm(struct task_struct *task)
 }
 
 /*
- * Returns the address space of a process that is going to be killed, with a
- * reference, or NULL if it is too small. Taken before the signal is sent:
- * afterwards the process may be gone at any time. Whether the caller may kill
- * it is checked only then: until then, nothing is done to it. If the process
- * execs in between, its new address space is still small.
+ * Requests that the memory of a process be freed that has been sent SIGKILL, if
+ * it is worth it. Not before the signal: only then is it known that the caller
+ * may kill it, and until then it may exec, which makes another address space of
+ * what it fills. It does not matter that the process may be exiting already:
+ * what it gives up is found until it is torn down.
  */
-static struct mm_struct *grab_victim_mm(struct task_struct *task)
+static void expedite_task(struct task_struct *task,
+			  enum memreap_expedite_by by)
 {
 	struct mm_struct *mm = NULL;
 	struct task_struct *p;
@@ -310,12 +311,11 @@ static struct mm_struct *grab_victim_mm(struct task_struct *task)
 		}
 		task_unlock(p);
 	}
-	if (mm && private_pages(mm) < EXPEDITE_MIN_PAGES) {
-		mmdrop(mm);
-		mm = NULL;
-	}
-
-	return mm;
+	if (!mm)
+		return;
+	if (private_pages(mm) >= EXPEDITE_MIN_PAGES)
+		expedite_request(mm, task, by);
+	mmdrop(mm);
 }
 
 /**
@@ -343,16 +343,13 @@ bool memreap_expedite_flag(unsigned int *flags)
 int memreap_expedite_kill(struct kernel_siginfo *info, struct pid *pid)
 {
 	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
-	struct mm_struct *mm = task ? grab_victim_mm(task) : NULL;
 	int ret = kill_pid_info(SIGKILL, info, pid);
 
-	if (mm) {
+	if (task) {
 		if (!ret)
-			expedite_request(mm, task, EXPEDITE_BY_FLAG);
-		mmdrop(mm);
-	}
-	if (task)
+			expedite_task(task, EXPEDITE_BY_FLAG);
 		put_task_struct(task);
+	}
 
 	return ret;
 }
@@ -381,20 +378,12 @@ bool memreap_expedite_suffix(char *buf)
  */
 void memreap_expedite_cgroup_kill(struct task_struct *task)
 {
-	struct mm_struct *mm = NULL;
-	int ret = 0;
-
+	/* For each thread: one that dumps core may have been left out. */
+	if (!__fatal_signal_pending(task) && send_sig(SIGKILL, task, 0))
+		return;
 	/* Once for a process, which may have very many threads. */
 	if (!test_bit(EXPEDITE_REQUESTED, &task->signal->expedite.flags))
-		mm = grab_victim_mm(task);
-	/* But for each thread: one that dumps core may have been left out. */
-	if (!__fatal_signal_pending(task))
-		ret = send_sig(SIGKILL, task, 0);
-	if (mm) {
-		if (!ret)
-			expedite_request(mm, task, EXPEDITE_BY_CGROUP);
-		mmdrop(mm);
-	}
+		expedite_task(task, EXPEDITE_BY_CGROUP);
 }
 
 /* Returns whether @mm is large enough for vm.expedite_min_kbytes. */
