@@ -69,7 +69,7 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload
     # By what the administrator says elsewhere, if he does. Not in a container, where the kernel is another's.
     if ! systemd-detect-virt --quiet --container; then
-        /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor --prefix=/vm/expedite_cpu_percent || true
+        /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor || true
     fi
     # Only if it runs: deb-systemd-invoke would also start one that is enabled and was stopped. That the configuration
     # does not suit the new version must not leave the package half installed.

@@ -275,7 +275,7 @@ mod tests {
         let ours: Vec<&Contestant> = all.iter().filter(|c| c.is_ours()).collect();
         assert!(ours.len() == 4 && ours.iter().all(|c| c.name.starts_with("memreap")));
         // The setup of `memreap` is also that of all contestants that are like it.
-        assert!(!ours[0].setup.is_empty() && ours[0].setup == ours[2].setup);
+        assert_eq!(ours[0].setup, ours[2].setup);
         assert_eq!((ours[2].kernel, ours[0].kernel), (Tree::Memreap, Tree::Stock));
         assert!(ours[1].has_watermark() && ours[1].setup.len() == ours[0].setup.len() + 1);
         assert_eq!(select(&all, &["nohang+watermark".into(), "none".into()]).unwrap().len(), 2);

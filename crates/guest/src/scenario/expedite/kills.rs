@@ -128,9 +128,8 @@ const QUOTA: Duration = Duration::from_millis(10);
 /// The sysctl of the method `size`, and a size that all victims have.
 const MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
 const SMALL_KBYTES: &str = "1024";
-/// The sysctl of the method `paced`, its value for that, and otherwise.
+/// The sysctl of the method `unpaced`, and its value for that.
 const CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
-const PACED_PERCENT: &str = "50";
 const ALL_PERCENT: &str = "100";
 
 impl Case {
@@ -142,7 +141,7 @@ impl Case {
     /// The methods that are measured. process_mrelease is measured with `icount` only, for comparison.
     pub(super) fn methods(&self, icount: bool) -> Vec<Method> {
         if self.waits {
-            return vec![Method::Kill, Method::Paced];
+            return vec![Method::Kill, Method::Unpaced];
         }
         let mut methods = vec![Method::Kill, Method::Plain, Method::Memreap];
         if icount {
@@ -170,8 +169,8 @@ pub(super) enum Method {
     Cgroup,
     /// kill(2), where the kernel expedites all large victims if it can.
     Size,
-    /// As [`Self::Kill`], where the kernel's workers leave half of a CPU to others.
-    Paced,
+    /// As [`Self::Kill`], where the kernel's workers leave nothing of a CPU to others.
+    Unpaced,
 }
 
 impl Method {
@@ -183,7 +182,7 @@ impl Method {
             Self::Memreap => "memreap",
             Self::Cgroup => "cgroup",
             Self::Size => "size",
-            Self::Paced => "paced",
+            Self::Unpaced => "unpaced",
         }
     }
 
@@ -199,12 +198,12 @@ impl Method {
         metric_name(case, &format!("{}-longest-wait", self.name()))
     }
 
-    /// The sysctl that has to be set for it in a kernel that can expedite, and its values for this method and
-    /// for all others.
-    fn sysctl(self) -> Option<(&'static str, [&'static str; 2])> {
+    /// The sysctl that has to be set for it in a kernel that can expedite, and its value. All others have the
+    /// default.
+    fn sysctl(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Size => Some((MIN_KBYTES, [SMALL_KBYTES, "0"])),
-            Self::Paced => Some((CPU_PERCENT, [PACED_PERCENT, ALL_PERCENT])),
+            Self::Size => Some((MIN_KBYTES, SMALL_KBYTES)),
+            Self::Unpaced => Some((CPU_PERCENT, ALL_PERCENT)),
             _ => None,
         }
     }
@@ -412,8 +411,9 @@ impl<'a> Run<'a> {
 
     /// Kills all victims, and waits until they are dead.
     fn kill(&self, victims: &[Victim], method: Method, out: &mut Reporter) -> Result<Kill> {
-        let sysctl = method.sysctl().filter(|_| self.expedites);
-        if let Some((path, [value, _])) = sysctl {
+        let mut before = None;
+        if let Some((path, value)) = method.sysctl().filter(|_| self.expedites) {
+            before = Some((path, fs::read(path).context(path)?));
             fs::write(path, value).context(path)?;
         }
         if method == Method::Mrelease {
@@ -427,10 +427,10 @@ impl<'a> Run<'a> {
         let work = self.hogs.done();
         let start = clock::now();
         match method {
-            Method::Kill | Method::Paced if self.expedites => {
+            Method::Kill | Method::Unpaced if self.expedites => {
                 victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
             }
-            Method::Kill | Method::Paced => victims.iter().try_for_each(Victim::kill).context("kill")?,
+            Method::Kill | Method::Unpaced => victims.iter().try_for_each(Victim::kill).context("kill")?,
             Method::Cgroup => {
                 let limit = self.limit.as_ref().context("victims without a cgroup")?;
                 limit.group.set("cgroup.kill", if self.expedites { "1 expedite" } else { "1" })?;
@@ -456,7 +456,7 @@ impl<'a> Run<'a> {
             self.check(command, out)?;
         }
         victims.iter().try_for_each(Victim::wait_until_dead).context("wait for the victims")?;
-        if let Some((path, [_, default])) = sysctl {
+        if let Some((path, default)) = before {
             fs::write(path, default).context(path)?;
         }
         Ok(Kill { start, foreground, wait, too_late })

@@ -8,8 +8,9 @@
 //! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
 //! measured from its start: what is possible on any kernel. Of the kernel's other two ways to ask for the
 //! same, `cgroup` writes to cgroup.kill, and `size` is kill(2) with a sysctl by which large victims are freed
-//! at once; they are measured where it matters most. `paced` is `kill` with a sysctl by which the kernel's
-//! workers leave half of a CPU to others; it is measured by how long a process that never sleeps has to wait.
+//! at once; they are measured where it matters most. `unpaced` is `kill` with a sysctl by which the
+//! kernel's workers leave nothing of a CPU to others; it is measured by how long a process that never sleeps
+//! has to wait.
 //!
 //! Then kills race with exits: how often does a kill come too late to have another process free the memory,
 //! although the memory is still there?
