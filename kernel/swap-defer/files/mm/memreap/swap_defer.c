@@ -8,14 +8,14 @@
  *
  * What waits is nobody's: no page table refers to it, and it is charged to no
  * cgroup. It counts as free swap, and any task may release it: one that needs
- * swap, reclaim, and the OOM killer do. So nobody waits for the worker.
+ * swap, and reclaim, which comes before any OOM kill, do. So nobody waits for the
+ * worker.
  */
 #include <linux/blkdev.h>
 #include <linux/cgroup.h>
 #include <linux/kernel_stat.h>
 #include <linux/memreap_swap_defer.h>
 #include <linux/mm.h>
-#include <linux/oom.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/cputime.h>
 #include <linux/sched/stat.h>
@@ -98,8 +98,6 @@ static unsigned int release_batch(enum memreap_swap_by by)
 		if (by == SWAP_BY_WORKER)
 			memreap_charge_cpu(owner, took);
 		trace_memreap_swap_release(&batch, by, took);
-		/* Pairs with smp_rmb() in defer_oom_event(). */
-		smp_mb__before_atomic();
 		atomic_long_add(batch.pages, &defer_released);
 		atomic_long_sub(batch.pages, &nr_swap_pages_waiting);
 	}
@@ -303,42 +301,6 @@ static unsigned long defer_scan(struct shrinker *shrinker,
 	return freed ?: SHRINK_STOP;
 }
 
-/*
- * No process is killed for memory that waiting slots hold, or held: what others
- * have released since the last call may be in lists of their CPUs. If that is
- * long ago, reclaim is tried once more for nothing. But who ends processes one
- * by one does not put off a kill for ever. Called with oom_lock held, so this
- * does not wait for what is queued meanwhile.
- */
-static int defer_oom_event(struct notifier_block *nb, unsigned long unused,
-			   void *freed)
-{
-	long queued = atomic_long_read(&defer_queued);
-	static struct swap_oom oom;
-	long released, fresh;
-
-	/* Slots that others have taken are released soon, except for RT. */
-	while ((released = atomic_long_read(&defer_released)) < queued) {
-		if (!release_batch(SWAP_BY_MEMORY) &&
-		    IS_ENABLED(CONFIG_PREEMPT_RT))
-			break;
-		cond_resched();
-	}
-	/* What others have freed, and counted, is seen. */
-	smp_rmb();
-	fresh = swap_oom_fresh(&oom, released);
-	if (fresh) {
-		drain_all_pages(NULL);
-		*(unsigned long *)freed += fresh;
-	}
-
-	return NOTIFY_OK;
-}
-
-static struct notifier_block defer_oom_nb = {
-	.notifier_call = defer_oom_event,
-};
-
 /* --- Settings and counters --- */
 
 /**
@@ -398,7 +360,7 @@ static int __init swap_defer_init(void)
 	shrinker_register(shrinker);
 	ring.size = size;
 
-	return register_oom_notifier(&defer_oom_nb);
+	return 0;
 
 no_memory:
 	static_branch_disable(&memreap_swap_defer_key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* KUnit tests for the ring of swap slots that wait, and what is told of it. */
+/* KUnit tests for the ring of swap slots that wait. */
 #include <kunit/test.h>
 
 #include <linux/prandom.h>
@@ -139,37 +139,11 @@ static void swap_defer_test_random(struct kunit *test)
 	KUNIT_EXPECT_GT(test, wraps, 0);
 }
 
-/* A kill is put off for what has been released, but not for ever. */
-static void swap_defer_test_oom(struct kunit *test)
-{
-	struct swap_oom oom = {};
-	long released = 0;
-
-	KUNIT_EXPECT_EQ(test, swap_oom_fresh(&oom, released), 0);
-	for (unsigned int i = 0; i < 3 * (OOM_REPORTS_MAX + 1); i++) {
-		bool told = i % (OOM_REPORTS_MAX + 1) < OOM_REPORTS_MAX;
-		long more = 1 + i;
-
-		released += more;
-		KUNIT_EXPECT_EQ(test, swap_oom_fresh(&oom, released),
-				told ? more : 0);
-	}
-
-	/* Once nothing is new, that row is over. */
-	for (unsigned int i = 0; i < 2 * OOM_REPORTS_MAX; i++) {
-		if (i == OOM_REPORTS_MAX)
-			KUNIT_EXPECT_EQ(test, swap_oom_fresh(&oom, released),
-					0);
-		KUNIT_EXPECT_EQ(test, swap_oom_fresh(&oom, ++released), 1);
-	}
-}
-
 static struct kunit_case swap_defer_test_cases[] = {
 	KUNIT_CASE(swap_defer_test_order),
 	KUNIT_CASE(swap_defer_test_size),
 	KUNIT_CASE(swap_defer_test_full),
 	KUNIT_CASE(swap_defer_test_random),
-	KUNIT_CASE(swap_defer_test_oom),
 	{}
 };
 

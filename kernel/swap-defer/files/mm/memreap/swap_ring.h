@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Swap slots that wait to be released, in a ring of fixed size, and what the
- * OOM killer is told of those that were.
- */
+/* Swap slots that wait to be released, in a ring of fixed size. */
 #ifndef _MM_MEMREAP_SWAP_RING_H
 #define _MM_MEMREAP_SWAP_RING_H
 
@@ -85,41 +82,6 @@ static inline void swap_ring_take(struct swap_ring *ring,
 		ring->first = (ring->first + 1) % ring->size;
 		ring->nr--;
 	}
-}
-
-/* How often in a row the OOM killer is told that there is memory now. */
-#define OOM_REPORTS_MAX		16
-
-/**
- * struct swap_oom - what the OOM killer has been told
- * @seen: slots that had been released, ever, when it last asked
- * @reports: how often in a row it was told that there is memory now
- */
-struct swap_oom {
-	long seen;
-	unsigned int reports;
-};
-
-/**
- * swap_oom_fresh - the OOM killer asks for memory
- * @oom: what it has been told
- * @released: slots that have been released, ever
- *
- * Return: how many of them are new to it; 0 if it shall not be put off, as
- * there are none, or it has been too often in a row.
- */
-static inline long swap_oom_fresh(struct swap_oom *oom, long released)
-{
-	long fresh = released - oom->seen;
-
-	oom->seen = released;
-	if (!fresh || oom->reports == OOM_REPORTS_MAX) {
-		oom->reports = 0;
-		return 0;
-	}
-	oom->reports++;
-
-	return fresh;
 }
 
 #endif /* _MM_MEMREAP_SWAP_RING_H */
