@@ -24,7 +24,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_swap_batch_key);
  * memreap_swap_batch_add - record swap entries of a page table
  * @batch: which is not full; preemption is disabled until it is released
  * @entry: the first entry
- * @nr: entries, contiguous, of one memcg, as many as there is room for
+ * @nr: entries, contiguous, as many as there is room for
  *
  * Instead of free_swap_and_cache_nr(), with the page table locked.
  */

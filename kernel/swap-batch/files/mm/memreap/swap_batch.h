@@ -16,7 +16,7 @@
 /**
  * struct swap_run - neighbouring slots of a swap device
  * @offset: of the first slot
- * @nr: slots, of one memcg
+ * @nr: slots
  * @type: of the device
  */
 struct swap_run {

@@ -87,6 +87,25 @@ static unsigned int swap_put_slots(struct swap_info_struct *si,
 	return i;
 }
 
+/*
+ * With cgroups of version 1, a fault may have uncharged some of the slots since
+ * they were recorded: so each memcg is read now that they are ours.
+ */
+static void swap_uncharge_ours(const struct swap_run *run)
+{
+	for (unsigned int i = 0, n; i < run->nr; i += n) {
+		swp_entry_t entry = swp_entry(run->type, run->offset + i);
+		unsigned short id = lookup_swap_cgroup_id(entry);
+
+		for (n = 1; i + n < run->nr; n++) {
+			if (lookup_swap_cgroup_id(swp_entry(run->type,
+							    run->offset + i + n)) != id)
+				break;
+		}
+		mem_cgroup_uncharge_swap(entry, n);
+	}
+}
+
 /**
  * swap_free_ours() - free slots that only the caller can access
  * @ours: the slots, of one device, which are not charged to any memcg
@@ -154,8 +173,7 @@ unsigned int swap_free_batch(const struct swap_batch *batch)
 		if (!si)
 			continue;
 		for (unsigned int i = 0; i < nr_ours; i++) {
-			mem_cgroup_uncharge_swap(swp_entry(type, ours[i].offset),
-						 ours[i].nr);
+			swap_uncharge_ours(&ours[i]);
 			freed += ours[i].nr;
 		}
 		if (nr_ours)
