@@ -8,10 +8,13 @@
  * the device, which frees what it stored. Here the entries are only recorded
  * under the page table lock.
  */
+#include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
+#include <linux/xarray.h>
 
+#include "../swap.h"
 #include "swap_batch.h"
 #include "switch.h"
 
@@ -57,6 +60,28 @@ void memreap_swap_batch_free(struct swap_batch *batch)
 
 	trace_memreap_swap_batch(batch, freed);
 	swap_preempt_enable();
+}
+
+/**
+ * swap_clear_nodes - remove the shadows of free slots, by nodes or parts of them
+ * @xas: at the first of them, locked; it will be behind the last one
+ * @last: their last index, or any behind it that ends the tree
+ *
+ * There are no folios among them.
+ */
+void swap_clear_nodes(struct xa_state *xas, unsigned long last)
+{
+	unsigned long index = xas->xa_index;
+	unsigned int order;
+
+	last = min(last, SWAP_ADDRESS_SPACE_PAGES - 1UL);
+	for (; index <= last; index += 1UL << order) {
+		order = min_t(unsigned int, __ffs(index | XA_CHUNK_SIZE),
+			      ilog2(last - index + 1));
+		xas_set_order(xas, index, order);
+		xas_store(xas, NULL);
+	}
+	xas_set(xas, index);
 }
 
 static const struct memreap_switch swap_batch_switch = {

@@ -7,6 +7,8 @@
 #include <linux/preempt.h>
 #include <linux/swap.h>
 
+struct xa_state;
+
 #ifdef CONFIG_MEMREAP_SWAP_BATCH
 
 /* Capacity of a batch. */
@@ -61,6 +63,7 @@ DECLARE_STATIC_KEY_TRUE(memreap_swap_batch_key);
 void memreap_swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 			    int nr);
 void memreap_swap_batch_free(struct swap_batch *batch);
+void swap_clear_nodes(struct xa_state *xas, unsigned long last);
 
 /* swap_free_batch.c, in mm/swapfile.c */
 unsigned int swap_free_batch(const struct swap_batch *batch);
@@ -131,6 +134,10 @@ static inline bool swap_batch_full(const struct swap_batch *batch)
 }
 
 static inline void swap_batch_free(struct swap_batch *batch)
+{
+}
+
+static inline void swap_clear_nodes(struct xa_state *xas, unsigned long last)
 {
 }
 

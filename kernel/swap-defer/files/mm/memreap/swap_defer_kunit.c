@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* KUnit tests for the ring of swap slots that wait. */
+/* KUnit tests for the ring of swap slots that wait, and how shadows are removed. */
 #include <kunit/test.h>
 
 #include <linux/prandom.h>
+#include <linux/xarray.h>
 
 #include "swap_ring.h"
 
@@ -139,11 +140,43 @@ static void swap_defer_test_random(struct kunit *test)
 	KUNIT_EXPECT_GT(test, wraps, 0);
 }
 
+#define NR_SHADOWS	300
+
+/* Whatever part of the nodes a range is, its shadows go, and no others. */
+static void swap_defer_test_shadows(struct kunit *test)
+{
+	struct rnd_state rnd;
+	struct xarray xa;
+
+	xa_init(&xa);
+	prandom_seed_state(&rnd, 2);
+	for (unsigned int i = 0; i < 50; i++) {
+		unsigned long first = prandom_u32_state(&rnd) % NR_SHADOWS;
+		unsigned long last = first + prandom_u32_state(&rnd) %
+					     (NR_SHADOWS - first);
+		XA_STATE(xas, &xa, first);
+
+		for (unsigned long k = 0; k < NR_SHADOWS; k++)
+			KUNIT_ASSERT_FALSE(test, xa_is_err(xa_store(&xa, k,
+								    xa_mk_value(k), GFP_KERNEL)));
+		xas_lock(&xas);
+		swap_clear_nodes(&xas, last);
+		xas_unlock(&xas);
+		for (unsigned long k = 0; k < NR_SHADOWS; k++)
+			KUNIT_ASSERT_EQ(test, !xa_load(&xa, k),
+					k >= first && k <= last);
+		/* The stock code goes on behind it, and finds nothing. */
+		KUNIT_EXPECT_EQ(test, xas.xa_index, last + 1);
+	}
+	xa_destroy(&xa);
+}
+
 static struct kunit_case swap_defer_test_cases[] = {
 	KUNIT_CASE(swap_defer_test_order),
 	KUNIT_CASE(swap_defer_test_size),
 	KUNIT_CASE(swap_defer_test_full),
 	KUNIT_CASE(swap_defer_test_random),
+	KUNIT_CASE(swap_defer_test_shadows),
 	{}
 };
 
