@@ -4,7 +4,9 @@
 
 #include <linux/jump_label.h>
 #include <linux/minmax.h>
+#include <linux/mm_types.h>
 #include <linux/preempt.h>
+#include <linux/sched/coredump.h>
 #include <linux/swap.h>
 
 struct xa_state;
@@ -29,7 +31,7 @@ struct swap_run {
 
 /**
  * struct swap_batch - swap entries of a page table, to be released together
- * @mm: of the page table
+ * @mm: of the page table; NULL if they are released one by one
  * @nr: entries in @runs
  * @pages: slots in @runs
  * @runs: the entries
@@ -69,10 +71,23 @@ void swap_clear_nodes(struct xa_state *xas, unsigned long last);
 unsigned int swap_free_batch(const struct swap_batch *batch);
 void swap_free_ours(const struct swap_run *ours, unsigned int nr);
 
+/*
+ * Returns whether @mm is torn down as a whole: it has no users, or has been
+ * reaped and those do not use it. What is alive keeps the stock code: munmap()
+ * and madvise() gain nothing.
+ */
+static inline bool swap_mm_dies(struct mm_struct *mm)
+{
+	return !atomic_read(&mm->mm_users) ||
+	       test_bit(MMF_UNSTABLE, &mm->flags);
+}
+
 static inline void swap_batch_init(struct swap_batch *batch,
 				   struct mm_struct *mm)
 {
-	batch->mm = mm;
+	batch->mm = NULL;
+	if (static_branch_likely(&memreap_swap_batch_key) && swap_mm_dies(mm))
+		batch->mm = mm;
 	batch->nr = 0;
 	batch->pages = 0;
 }
@@ -80,7 +95,7 @@ static inline void swap_batch_init(struct swap_batch *batch,
 static inline void swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 				  int nr)
 {
-	if (static_branch_likely(&memreap_swap_batch_key))
+	if (batch->mm)
 		memreap_swap_batch_add(batch, entry, nr);
 	else
 		free_swap_and_cache_nr(entry, nr);
@@ -89,7 +104,7 @@ static inline void swap_batch_add(struct swap_batch *batch, swp_entry_t entry,
 /* Returns for how many of @nr entries in a row there is room, at least one. */
 static inline int swap_batch_room(const struct swap_batch *batch, int nr)
 {
-	if (!static_branch_likely(&memreap_swap_batch_key))
+	if (!batch->mm)
 		return nr;
 
 	return min_t(int, nr, SWAP_BATCH_PAGES - batch->pages);

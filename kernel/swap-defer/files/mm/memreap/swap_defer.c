@@ -16,7 +16,6 @@
 #include <linux/kernel_stat.h>
 #include <linux/memreap_swap_defer.h>
 #include <linux/mm.h>
-#include <linux/sched/coredump.h>
 #include <linux/sched/cputime.h>
 #include <linux/sched/stat.h>
 #include <linux/seq_file.h>
@@ -161,17 +160,6 @@ void memreap_swap_flush(void)
 /* --- Deferral --- */
 
 /*
- * Returns whether @mm is torn down as a whole: it has no users, or has been
- * reaped and those do not use it. munmap() and madvise() must have released
- * slots when they return.
- */
-static bool mm_dies(struct mm_struct *mm)
-{
-	return !atomic_read(&mm->mm_users) ||
-	       test_bit(MMF_UNSTABLE, &mm->flags);
-}
-
-/*
  * Returns whether it pays to release slots later. Not if the device has nothing
  * to free for each of them, or if no two of them are neighbours: then they cost
  * little, or as much as in the stock code. What zswap stores is charged to a
@@ -236,7 +224,7 @@ static void note_peak(long waiting)
  * memreap_swap_defer - release slots later, if that pays and they may wait
  * @ours: the slots, as for swap_free_ours()
  * @nr: entries in @ours, at least one
- * @mm: that they belonged to
+ * @mm: that they belonged to, which dies
  *
  * Return: false if the caller has to release them.
  */
@@ -248,8 +236,7 @@ bool memreap_swap_defer(const struct swap_run *ours, unsigned int nr,
 	bool added = false;
 	long waiting;
 
-	if (!static_branch_likely(&memreap_swap_defer_key) || !ring.size ||
-	    !mm_dies(mm))
+	if (!static_branch_likely(&memreap_swap_defer_key) || !ring.size)
 		return false;
 	for (unsigned int i = 0; i < nr; i++)
 		pages += ours[i].nr;

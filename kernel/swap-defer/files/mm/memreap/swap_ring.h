@@ -67,7 +67,9 @@ static inline void swap_ring_take(struct swap_ring *ring,
 				  struct swap_batch *batch,
 				  struct cgroup **owner)
 {
-	swap_batch_init(batch, NULL);
+	batch->mm = NULL;
+	batch->nr = 0;
+	batch->pages = 0;
 	*owner = NULL;
 	while (ring->nr && !swap_batch_full(batch)) {
 		struct swap_ring_entry *entry = &ring->entries[ring->first];

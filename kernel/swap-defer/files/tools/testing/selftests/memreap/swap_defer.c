@@ -466,8 +466,6 @@ FIXTURE(alive) {
 FIXTURE_VARIANT(alive) {
 	void (*how)(char *mem);
 	unsigned int stripes;
-	/* As in stock: CPUs keep slots to themselves. */
-	bool cached;
 };
 
 FIXTURE_VARIANT_ADD(alive, munmap) { unmap };
@@ -475,7 +473,7 @@ FIXTURE_VARIANT_ADD(alive, munmap_scattered) { unmap, 1 };
 FIXTURE_VARIANT_ADD(alive, dontneed) { dont_need };
 FIXTURE_VARIANT_ADD(alive, mremap) { shrink };
 FIXTURE_VARIANT_ADD(alive, mmap_fixed) { map_over };
-FIXTURE_VARIANT_ADD(alive, free) { let_go, .cached = true };
+FIXTURE_VARIANT_ADD(alive, free) { let_go };
 
 FIXTURE_SETUP(alive)
 {
@@ -503,12 +501,48 @@ TEST_F_TIMEOUT(alive, slots_are_free_on_return, LIMIT)
 	ASSERT_EQ(region_swap_out(&rest), GOOD);
 	before = swap_free();
 	variant->how(mine.mem);
-	EXPECT_GE(swap_free() - before,
-		  PAGES - (variant->cached ? SLOTS_OF_CPUS : 0));
+	/* As in stock: CPUs keep slots to themselves. */
+	EXPECT_GE(swap_free() - before, PAGES - SLOTS_OF_CPUS);
 	EXPECT_EQ(swap_stats().queued, BEGIN.queued);
 	EXPECT_EQ(swap_stats().waiting, 0);
 	EXPECT_EQ(swap_used_exactly(), PAGES);
 	EXPECT_EQ(region_check(&rest), GOOD);
+}
+
+#define BATCH_EVENTS	"memreap_swap_batch"
+
+static long batches(void)
+{
+	char line[512];
+	FILE *f = fopen(INSTANCE "/trace", "re");
+	long nr = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		nr += !!strstr(line, BATCH_EVENTS ": ");
+	if (f)
+		fclose(f);
+
+	return nr;
+}
+
+/* What is alive has nothing of it, not even a longer time without preemption. */
+TEST_F_TIMEOUT(swap, batches_of_the_dying_only, LIMIT)
+{
+	struct region mine = {
+		.size = SIZE, .seed = 3, .cgroup = self->world.others
+	};
+	long alive, dying;
+
+	ASSERT_TRUE(trace_enable(BATCH_EVENTS, true));
+	ASSERT_EQ(region_swap_out(&mine), GOOD);
+	unmap(mine.mem);
+	alive = batches();
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	EXPECT_TRUE(victim_dies(&victim));
+	dying = batches() - alive;
+	trace_enable(BATCH_EVENTS, false);
+	EXPECT_EQ(alive, 0);
+	EXPECT_GT(dying, 0);
 }
 
 /* page_out() finds pages that another CPU has not put on the LRU lists yet. */
