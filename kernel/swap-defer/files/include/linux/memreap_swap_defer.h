@@ -11,6 +11,7 @@ struct seq_file;
 extern atomic_long_t nr_swap_pages;
 extern atomic_long_t nr_swap_pages_waiting;
 
+bool swap_first_is_full(void);
 void memreap_swap_help_out(void);
 void memreap_swap_flush(void);
 void memreap_swap_start(void);
@@ -27,7 +28,8 @@ static inline void memreap_swap_help(void)
 {
 	long waiting = memreap_swap_waiting();
 
-	if (waiting && atomic_long_read(&nr_swap_pages) < waiting)
+	if (waiting && (atomic_long_read(&nr_swap_pages) < waiting ||
+			swap_first_is_full()))
 		memreap_swap_help_out();
 }
 

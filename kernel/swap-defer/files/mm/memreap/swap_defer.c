@@ -138,9 +138,7 @@ void memreap_swap_start(void)
 }
 
 /**
- * memreap_swap_help_out - release a few slots: more of them wait than are free
- *
- * By a task that is going to allocate one.
+ * memreap_swap_help_out - release a few slots, by a task that will allocate one
  */
 void memreap_swap_help_out(void)
 {

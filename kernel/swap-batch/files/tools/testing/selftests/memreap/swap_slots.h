@@ -102,22 +102,31 @@ static inline long swap_cached(void)
 #define SLOTS_OF_A_CPU	64
 #define SLOTS_OF_CPUS	(2 * SLOTS_OF_A_CPU * sysconf(_SC_NPROCESSORS_ONLN))
 
-/* Slots in use, those that wait among them: what waits counts as free. */
-static inline long swap_used(void)
+/*
+ * Slots in use, those that wait among them: what waits counts as free. Of all
+ * devices, or of @device.
+ */
+static inline long swap_used_of(const char *device)
 {
 	FILE *f = fopen("/proc/swaps", "re");
-	char line[512];
+	char line[512], name[256];
 	long used, sum = 0;
 
 	/* Filename Type Size Used Priority, in KiB */
 	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%*s %*s %*d %ld", &used) == 1)
+		if (sscanf(line, "%255s %*s %*d %ld", name, &used) == 2 &&
+		    (!device || !strcmp(name, device)))
 			sum += used * 1024 / (long)PAGE;
 	}
 	if (f)
 		fclose(f);
 
 	return sum;
+}
+
+static inline long swap_used(void)
+{
+	return swap_used_of(NULL);
 }
 
 /*

@@ -165,6 +165,67 @@ TEST_F_TIMEOUT(full, others_find_room_at_once, LIMIT)
 	}
 }
 
+/* --- Two devices --- */
+
+/* All of the first one is in use, and there is a second one, which is slower. */
+static bool add_second(char *rest, size_t size)
+{
+	return fill_swap(rest, size) && zram_on(1, SWAP_SIZE, 1);
+}
+
+static long used_of_second(void)
+{
+	return swap_used_of(zram_device(1));
+}
+
+/*
+ * What waits is what fills the first device: no page goes to the second one, of
+ * which enough is free.
+ */
+TEST_F_TIMEOUT(full, second_device_is_not_used_while_slots_wait, LIMIT)
+{
+	char *mine, *rest;
+	struct swap_stats f;
+
+	mine = mine_begin(&self->world);
+	rest = map_own(8 * MIB, 10);
+	ASSERT_NE(mine, NULL);
+	ASSERT_NE(rest, NULL);
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	ASSERT_TRUE(add_second(rest, 8 * MIB));
+	ASSERT_EQ(used_of_second(), 0);
+
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
+	page_out_once(mine, MINE);
+	ASSERT_TRUE(hogs_stop());
+
+	EXPECT_GE(f.waiting, most(PAGES));
+	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
+	EXPECT_EQ(used_of_second(), 0);
+	victim_end(&victim);
+	EXPECT_TRUE(filled(mine, MINE, 9));
+	EXPECT_TRUE(filled(rest, MINE, 10));
+}
+
+/* Nothing waits: pages go to the second one, and what is there waits as well. */
+TEST_F_TIMEOUT(full, second_device_is_used_if_the_first_is_full, LIMIT)
+{
+	char *rest;
+
+	rest = map_own(8 * MIB, 10);
+	ASSERT_NE(rest, NULL);
+	ASSERT_TRUE(add_second(rest, 8 * MIB));
+	memory.fifo = 0;
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	EXPECT_GE(used_of_second(), most(PAGES));
+	BEGIN = swap_stats();
+	ASSERT_TRUE(victim_dies(&victim));
+	EXPECT_TRUE(within(PATIENCE, all_released()));
+	EXPECT_GE(swap_stats().queued - BEGIN.queued, most(PAGES));
+	EXPECT_TRUE(zram_off(1));
+	EXPECT_TRUE(filled(rest, MINE, 10));
+}
+
 FIXTURE(hogs) {
 	struct world world;
 	struct limits limits;
