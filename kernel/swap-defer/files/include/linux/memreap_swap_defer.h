@@ -13,6 +13,7 @@ extern atomic_long_t nr_swap_pages_waiting;
 
 bool swap_first_is_full(void);
 void memreap_swap_help_out(void);
+bool memreap_swap_make_room(void);
 void memreap_swap_flush(void);
 void memreap_swap_start(void);
 void memreap_swap_vmstat(struct seq_file *m);
@@ -42,6 +43,11 @@ static inline long memreap_swap_waiting(void)
 
 static inline void memreap_swap_help(void)
 {
+}
+
+static inline bool memreap_swap_make_room(void)
+{
+	return false;
 }
 
 static inline void memreap_swap_flush(void)

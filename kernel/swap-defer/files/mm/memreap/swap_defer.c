@@ -146,6 +146,17 @@ void memreap_swap_help_out(void)
 }
 
 /**
+ * memreap_swap_make_room - release all that waits: a device may store no more
+ *
+ * Return: whether anything was released.
+ */
+bool memreap_swap_make_room(void)
+{
+	return drain(ULONG_MAX, SWAP_BY_MEMORY);
+}
+EXPORT_SYMBOL_GPL(memreap_swap_make_room);
+
+/**
  * memreap_swap_flush - release all that waits
  *
  * For swapoff, which would not find slots to which no page table refers.

@@ -15,7 +15,7 @@
  * @SWAP_BY_WORKER: by the worker, the normal case
  * @SWAP_BY_SWAPOFF: swapoff needs all slots of a device
  * @SWAP_BY_SWAP: a task needs a slot
- * @SWAP_BY_MEMORY: reclaim needs what they hold
+ * @SWAP_BY_MEMORY: reclaim, or a device at its limit, needs what they hold
  */
 enum memreap_swap_by {
 	SWAP_BY_WORKER,

@@ -342,6 +342,60 @@ TEST_F_TIMEOUT(hogs, what_waits_counts_as_free, LIMIT)
 	victim_end(&victim);
 }
 
+static long failed_writes(void)
+{
+	char text[128];
+	long nr;
+
+	if (!read_file("/sys/block/zram0/io_stat", text, sizeof(text)) ||
+	    sscanf(text, "%*d %ld", &nr) != 1)
+		return -1;
+
+	return nr;
+}
+
+static long zram_pages(void)
+{
+	char text[256];
+	long bytes;
+
+	if (!read_file("/sys/block/zram0/mm_stat", text, sizeof(text)) ||
+	    sscanf(text, "%*d %*d %ld", &bytes) != 1)
+		return -1;
+
+	return bytes / PAGE;
+}
+
+/* What waits holds all that zram may use: there is room for others at once. */
+TEST_F_TIMEOUT(hogs, at_the_mem_limit, LIMIT)
+{
+	struct swap_stats f;
+	char text[32], *mine;
+	long before;
+
+	mine = mine_begin(&self->world);
+	ASSERT_NE(mine, NULL);
+	/* So that it takes memory. */
+	add_noise(mine, MINE, 9);
+	memory.noise = true;
+	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
+	snprintf(text, sizeof(text), "%ld", zram_pages() * (long)PAGE);
+	ASSERT_TRUE(zram_write(0, "mem_limit", text));
+	before = failed_writes();
+	ASSERT_GE(before, 0);
+
+	ASSERT_TRUE(hogs_run_and_kill(&victim, &f));
+	page_out_once(mine, MINE);
+	ASSERT_TRUE(hogs_stop());
+
+	EXPECT_GE(f.waiting, most(PAGES));
+	EXPECT_EQ(failed_writes(), before);
+	EXPECT_EQ(swapped(mine, MINE), MINE_PAGES);
+	EXPECT_TRUE(zram_write(0, "mem_limit", "0"));
+	victim_end(&victim);
+	EXPECT_TRUE(filled(mine, MINE, 9));
+}
+
 /* Reclaim takes the memory that waiting slots hold. */
 TEST_F_TIMEOUT(hogs, reclaim_releases_what_waits, LIMIT)
 {
