@@ -17,6 +17,7 @@
 #include <linux/memreap_swap_defer.h>
 #include <linux/mm.h>
 #include <linux/sched/cputime.h>
+#include <linux/sched/signal.h>
 #include <linux/sched/stat.h>
 #include <linux/seq_file.h>
 #include <linux/shrinker.h>
@@ -289,10 +290,14 @@ static unsigned long defer_count(struct shrinker *shrinker,
 	return memreap_swap_waiting();
 }
 
+/* In pieces, between which a task that has been killed stops. */
 static unsigned long defer_scan(struct shrinker *shrinker,
 				struct shrink_control *sc)
 {
-	unsigned long freed = drain(sc->nr_to_scan, SWAP_BY_MEMORY);
+	unsigned long freed = 0;
+
+	if (!fatal_signal_pending(current))
+		freed = drain(sc->nr_to_scan, SWAP_BY_MEMORY);
 
 	return freed ?: SHRINK_STOP;
 }
