@@ -1255,11 +1255,14 @@ FIXTURE_VARIANT(loop) {
 	enum mode mode;
 	/* Swap to a file of a file system on the device. */
 	bool file;
+	/* A disk that turns: there are no clusters, and no locks of them. */
+	bool rotational;
 };
 
 FIXTURE_VARIANT_ADD(loop, deferred) { DEFERRED };
 FIXTURE_VARIANT_ADD(loop, batched) { BATCHED };
 FIXTURE_VARIANT_ADD(loop, swap_file) { DEFERRED, .file = true };
+FIXTURE_VARIANT_ADD(loop, rotational) { DEFERRED, .rotational = true };
 
 #define FAT_SECTOR	4096
 #define FAT_SECTORS	(SWAP_SIZE / FAT_SECTOR)
@@ -1345,6 +1348,9 @@ FIXTURE_SETUP(loop)
 	self->number = ioctl(control, LOOP_CTL_GET_FREE);
 	ASSERT_GE(self->number, 0);
 	ASSERT_TRUE(loop_do(self->number, loop_bind, file));
+	snprintf(path, sizeof(self->path), "/sys/block/loop%d/queue/rotational",
+		 self->number);
+	ASSERT_TRUE(write_file(path, variant->rotational ? "1" : "0"));
 	snprintf(path, sizeof(self->path), "/dev/loop%d", self->number);
 	if (variant->file) {
 		char dir[] = "/tmp/swap_defer_XXXXXX";
