@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Usage: mutants.sh CODE SOURCE HEADER...   (called by the Makefile, which sets MAKE, CC and O)
+# Usage: mutants.sh CODE SOURCE [HEADER]...   (called by the Makefile, which sets MAKE, CC and O, and
+# PROGRAMS, if there are not all three)
 #
 # Introduces one bug at a time into a copy of SOURCE, the file of CODE, from CODE.mutants. Each time
 # one of the tests has to fail; a mutant that survives shows what they do not check.
@@ -14,6 +15,7 @@ code=$1
 source=$2
 shift 2
 headers=("$@")
+file=${source##*/}
 here=$(cd "$(dirname "$0")" && pwd)
 
 work=$O/mutants/$code
@@ -32,8 +34,8 @@ killed_by() {
     local build=("$MAKE" -s --no-print-directory -C "$here" CODES="$code" CC="$CC" O="$dir")
 
     # The tests themselves do not change, but for what they include.
-    if [ -e "$dir/$code.c" ]; then
-        build+=(OBJECTS="$O" MUTANT="$dir/$code.c")
+    if [ -e "$dir/$file" ]; then
+        build+=(OBJECTS="$O" MUTANT="$dir/$file")
     else
         build+=(MUTANT_INCLUDE="$dir")
     fi
@@ -41,6 +43,7 @@ killed_by() {
     # The compiler may notice what no longer makes sense.
     "${build[@]}" "$dir/$code-asan" >"$dir/log" 2>&1 || { echo compiler; return; }
     timeout 20 "$dir/$code-asan" >"$dir/log" 2>&1 || { found_by asan $?; return; }
+    if [ "${PROGRAMS-}" = asan ]; then return; fi
     "${build[@]}" "$dir/$code-fuzz" >"$dir/log" 2>&1 || { echo "no fuzzer" >&2; exit 1; }
     # It ends by itself: a busy machine must not pass for a failed test.
     timeout 60 "$dir/$code-fuzz" -seed=1 -runs=20000 -max_total_time=20 -max_len=512 -len_control=0 \
@@ -69,8 +72,8 @@ mutate() {
 make_mutant() {
     local dir=$1 header mutant
     shift
-    if mutate "$source" "$@" >"$dir/$code.c"; then return; fi
-    rm "$dir/$code.c"
+    if mutate "$source" "$@" >"$dir/$file"; then return; fi
+    rm "$dir/$file"
     for header in "${headers[@]}"; do
         mutant=$dir/linux/${header##*/}
         if mutate "$header" "$@" >"$mutant"; then

@@ -10,4 +10,6 @@
 	min_a_ < min_b_ ? min_a_ : min_b_;				\
 })
 
+#define min_t(type, a, b)	min((type)(a), (type)(b))
+
 #endif /* _HOSTED_LINUX_MINMAX_H */
