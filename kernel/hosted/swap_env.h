@@ -3,6 +3,8 @@
 #ifndef _HOSTED_SWAP_ENV_H
 #define _HOSTED_SWAP_ENV_H
 
+#include "linux/atomic.h"
+#include "linux/bitmap.h"
 #include "linux/minmax.h"
 #include "linux/types.h"
 
@@ -11,6 +13,14 @@
 #define IS_ENABLED(option)		0
 #define DECLARE_STATIC_KEY_TRUE(key)	extern const bool key
 #define static_branch_likely(key)	(*(key))
+
+/* One that has no users dies. */
+struct mm_struct {
+	atomic_t mm_users;
+	unsigned long flags;
+};
+
+#define MMF_UNSTABLE			22
 
 typedef struct {
 	unsigned int type;

@@ -10,6 +10,14 @@
 	min_a_ < min_b_ ? min_a_ : min_b_;				\
 })
 
+#define max(a, b)							\
+({									\
+	__auto_type max_a_ = (a);					\
+	__auto_type max_b_ = (b);					\
+									\
+	max_a_ > max_b_ ? max_a_ : max_b_;				\
+})
+
 #define min_t(type, a, b)	min((type)(a), (type)(b))
 
 #endif /* _HOSTED_LINUX_MINMAX_H */
