@@ -636,6 +636,114 @@ TEST_F_TIMEOUT(ksm, unmerged_by_prctl, LIMIT)
 	}
 }
 
+/* --- Huge pages --- */
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
+
+#define HPAGE_PMD_SIZE	"/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+
+/* Order: replace the pages by a huge one, as khugepaged does it, but now. */
+static long do_collapse(char *addr, unsigned long size)
+{
+	int error = -1;
+
+	madvise(addr, size, MADV_HUGEPAGE);
+	/* Fails while somebody else holds one of them. */
+	for (int tries = 0; tries < 100 && error; tries++) {
+		error = madvise(addr, size, MADV_COLLAPSE);
+		if (error && errno != EAGAIN && errno != EBUSY)
+			break;
+	}
+	/* So that khugepaged does not do it again later. */
+	madvise(addr, size, MADV_NOHUGEPAGE);
+
+	return !error;
+}
+
+/* Has every page the content that fill_region() gave it? */
+static long do_check_region(char *mem, unsigned long pages)
+{
+	for (size_t i = 1; i < pages; i++) {
+		if (i != pages / 2 && !do_check(mem + i * PAGE,
+						(unsigned long)mem + i))
+			return 0;
+	}
+
+	return do_check(mem + pages / 2 * PAGE, 1);
+}
+
+static bool is_huge(int mate, char *mem, size_t pages)
+{
+	unsigned long first = pfn_at(pid_of(mate), mem);
+
+	for (size_t i = 0; i < pages; i++) {
+		if (pfn_at(pid_of(mate), mem + i * PAGE) != first + i)
+			return false;
+	}
+
+	return first && first % pages == 0;
+}
+
+/*
+ * A collapse copies the page, and takes away one of its mappings, without KSM,
+ * which still lists it. The others are found, also those that a child has by what
+ * is listed for the place. Then ksmd splits the huge page and merges again.
+ */
+TEST_F_TIMEOUT(ksm, collapsed, LIMIT)
+{
+	size_t size = read_number(HPAGE_PMD_SIZE, NULL);
+	size_t pages = size / PAGE;
+	char *area, *mem, *keep = map_region(1);
+	struct place places[4];
+
+	if (madvise(NULL, 0, MADV_COLLAPSE) || size > 4 * MIB)
+		SKIP(return, "no huge pages of a fitting size");
+	area = reserve(2 * pages);
+	ASSERT_NE(area, NULL);
+	ASSERT_NE(keep, NULL);
+	mem = (char *)(((unsigned long)area + size - 1) & -size);
+	ASSERT_EQ(map_fixed(mem, pages, -1, 0), mem);
+	fill_region(mem, pages, pages / 2, 1);
+	do_fill(keep, 1);
+	places[0] = (struct place){ SELF, mem + pages / 2 * PAGE };
+	places[1] = (struct place){ SELF, keep };
+	places[2] = (struct place){ 0, places[0].addr };
+	places[3] = (struct place){ 0, keep };
+	ASSERT_OK(merge(places, 2));
+	ASSERT_TRUE(start_mate(0));
+	ASSERT_MIGRATES(places, 1);
+
+	/* First where it is listed, then in the child, then there again. */
+	for (int i = 0; i < 3; i++) {
+		int mate = i == 1 ? 0 : SELF;
+		struct place own[] = { places[mate == SELF ? 0 : 2] };
+		struct place others[] = {
+			places[1], places[3], places[mate == SELF ? 2 : 0],
+		};
+
+		/* At least one page must be writable. */
+		ASSERT_EQ(ask(mate, do_fill, mem, 10 + i), 1);
+		ASSERT_EQ(ask(mate, do_collapse, mem, size), 1);
+		ASSERT_TRUE(is_huge(mate, mem, pages));
+		ASSERT_EQ(ask(mate, do_check_region, mem, pages), 1);
+		ASSERT_MIGRATES(others, 1);
+		ASSERT_TRUE(is_huge(mate, mem, pages));
+
+		/* Written to, it is no longer the same, nor are the others. */
+		ASSERT_EQ(ask(mate, do_fill, own[0].addr, 2), 1);
+		ASSERT_MIGRATES(others, 1);
+		ASSERT_OK(content_is(own, 1, 2));
+		ASSERT_EQ(ask(mate, do_fill, own[0].addr, 1), 1);
+
+		ASSERT_MERGES(places);
+		ASSERT_FALSE(is_huge(mate, mem, pages));
+		ASSERT_MIGRATES(places, 1);
+		ASSERT_EQ(ask(mate, do_check_region, mem, pages), 1);
+	}
+}
+
 /* --- More than one page of a content --- */
 
 #define NR_SHARERS	24
