@@ -313,17 +313,26 @@ impl Metric {
     /// Returns the median on a control kernel; `None` if the metric was not measured there.
     #[must_use]
     pub fn control_median(&self, arm: &str) -> Option<f64> {
-        self.beside.iter().find(|b| b.arm == arm).map(|b| median(&b.values))
+        self.median_on(ArmRole::Control(arm))
+    }
+
+    /// Returns the values on an arm; none if the metric was not measured there.
+    #[must_use]
+    pub fn values_on(&self, arm: ArmRole<'_>) -> &[f64] {
+        match arm {
+            ArmRole::Base => &self.stock,
+            ArmRole::Changed => &self.memreap,
+            ArmRole::Control(name) => {
+                self.beside.iter().find(|b| b.arm == name).map_or(&[], |b| b.values.as_slice())
+            }
+        }
     }
 
     /// Returns the median on an arm; `None` if the metric was not measured there.
     #[must_use]
     pub fn median_on(&self, arm: ArmRole<'_>) -> Option<f64> {
-        match arm {
-            ArmRole::Base => Some(self.base_median()),
-            ArmRole::Changed => Some(self.changed_median()),
-            ArmRole::Control(name) => self.control_median(name),
-        }
+        let values = self.values_on(arm);
+        (!values.is_empty()).then(|| median(values))
     }
 
     /// Returns the name without its case.

@@ -73,7 +73,10 @@ fn one() -> f64 {
 pub(super) struct Bound {
     pub(super) arm: Spanned<String>,
     pub(super) metric: String,
-    pub(super) at_most: f64,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    #[serde(default)]
+    pub(super) each_boot: bool,
     pub(super) scenario: Option<String>,
     pub(super) mode: Option<String>,
     pub(super) cpus: Option<u32>,

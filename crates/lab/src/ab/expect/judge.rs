@@ -207,8 +207,8 @@ impl<'a> Scope<'a> {
         &self,
         results: &Results,
         compare: &Compare,
-        arm: ArmRole<'_>,
-        other_arm: ArmRole<'_>,
+        [arm, other_arm]: [ArmRole<'_>; 2],
+        kind: RunKind,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let name = compare.arm.get_ref();
@@ -228,6 +228,9 @@ impl<'a> Scope<'a> {
             let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
                 return self.missing(results, wanted.clone(), not_worse_than);
             };
+            if kind.smoke && m.mode.as_deref() != Some("icount") {
+                return needs_pairs(wanted.clone());
+            }
             let (value, limit) = (median_on(m, arm), median_on(other, other_arm));
             let comparable = (&m.unit, m.better) == (&other.unit, other.better);
             let met = comparable
@@ -241,17 +244,40 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>) -> Vec<Checked> {
-        let wanted =
-            |metric: &str| format!("on {}: {metric} at most {}", bound.arm.get_ref(), number(bound.at_most));
+    pub(super) fn bound(
+        &self,
+        results: &Results,
+        bound: &Bound,
+        arm: ArmRole<'_>,
+        kind: RunKind,
+    ) -> Vec<Checked> {
+        let ends = [("least", bound.at_least), ("most", bound.at_most)];
+        let ends = ends.iter().filter_map(|(which, end)| Some(format!("at {which} {}", number((*end)?))));
+        let ends = ends.collect::<Vec<_>>().join(" and ");
+        let each = if bound.each_boot { ", in each boot" } else { "" };
+        let wanted = |metric: &str| format!("on {}: {metric} {ends}{each}", bound.arm.get_ref());
         let found = self.find(results, &bound.metric);
         if found.is_empty() {
             return vec![self.missing(results, wanted(&bound.metric), &bound.metric)];
         }
         let checked = found.into_iter().map(|m| {
-            let value = median_on(m, arm);
+            // The value of one boot is no median.
+            if kind.smoke && !bound.each_boot {
+                return needs_pairs(wanted(&place(m)));
+            }
+            let holds = |value: f64| {
+                bound.at_most.is_none_or(|most| value <= most)
+                    && bound.at_least.is_none_or(|least| value >= least)
+            };
+            let median = median_on(m, arm);
+            let outside = m.values_on(arm).iter().find(|v| bound.each_boot && !holds(**v));
+            let value = outside.copied().unwrap_or(median);
             let measured = format!("{} {}", number(value), m.unit);
-            Checked { expected: wanted(&place(m)), measured, state: State::of(value <= bound.at_most) }
+            Checked {
+                expected: wanted(&place(m)),
+                measured,
+                state: State::of(!value.is_nan() && holds(value)),
+            }
         });
         checked.collect()
     }
@@ -271,7 +297,7 @@ impl<'a> Scope<'a> {
             .flat_map(|scenario| scenario.runs.iter().map(|r| (scenario.name, mode_name(r.mode), r.cpus)))
             .filter(may_have_it)
             .all(|guest| booted.contains(&guest));
-        let state = if certain { State::Missed } else { State::LeftOut };
+        let state = if certain { State::Missed } else { State::NotRun };
         Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
     }
 }

@@ -6,17 +6,17 @@ use comfy_table::{Attribute, Cell, Color};
 use crate::ab::expect::{Checked, State};
 use crate::ab::table;
 
-/// Renders the outcomes as a table for the terminal. `width` is in columns, `None` for no limit; `colour`
+/// Renders the outcomes as a table for the terminal; those of guests that were not booted are only counted. `width` is in columns, `None` for no limit; `colour`
 /// allows colours.
 #[must_use]
 pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let mut table = table::new_table(width, colour);
     table.set_header(["expected", "measured", ""]);
-    for check in checked {
+    for check in checked.iter().filter(|c| c.state != State::NotRun) {
         let (word, shade) = match check.state {
             State::Met => ("ok", Color::Green),
             State::Missed => ("MISSED", Color::Red),
-            State::LeftOut => ("-", Color::Grey),
+            State::LeftOut | State::NotRun => ("-", Color::Grey),
         };
         table.add_row([
             Cell::new(&check.expected),
@@ -25,8 +25,13 @@ pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
         ]);
     }
     let count = |state| checked.iter().filter(|c| c.state == state).count();
-    let [met, missed, left_out] = [State::Met, State::Missed, State::LeftOut].map(count);
-    let left_out = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
-    table::lines(&table)
-        + &format!("\n{} expectations: {met} met, {missed} missed{left_out}\n", checked.len())
+    let [met, missed] = [State::Met, State::Missed].map(count);
+    let mut text = format!("\n{} expectations: {met} met, {missed} missed", checked.len());
+    for (state, what) in [(State::LeftOut, "left out"), (State::NotRun, "of guests that were not booted")] {
+        match count(state) {
+            0 => {}
+            some => text += &format!(", {some} {what}"),
+        }
+    }
+    table::lines(&table) + &text + "\n"
 }

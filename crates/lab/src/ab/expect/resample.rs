@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! No promise of an `expect.toml` may be missed by chance: the published results are drawn again, to as many pairs as
+//! `make demo`, a smoke run and a full run have, and each promise is judged in each of these runs.
+//!
+//! Each boot is drawn from what the published boots of its arm predict of the next one: Student's t around the mean of
+//! their logarithms. A boot like one in 24 may be in none of eight, but is in the tail of their distribution.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use super::file::File;
+use super::tests::{all_of, own};
+use super::*;
+use crate::ab::catalog::{self, Scenario, mode_name, run_name};
+use crate::ab::results::{ArmRole, ControlValues, Metric, RunMeta};
+use crate::ab::stats::{self, Pairs, Rules};
+use crate::vm::parallel;
+use protocol::results::Better;
+
+/// How many runs are drawn for a promise, which may be missed in one of them.
+const RUNS: usize = 1000;
+/// The pairs of `lab ab` without `--pairs`.
+const PAIRS_OF_A_FULL_RUN: usize = 8;
+
+/// What promises are about and no published results have. These promises are not judged here.
+const WITHOUT_RESULTS: &[&str] = &[
+    "oom-select: guest icount-16",
+    "oom-select: kernel memreap-plain-sums",
+    "oom-select: kernel stock-precise",
+    "rss-counters: kernel memreap-rss-counters",
+    "rss-counters: metric error-all/threaded-stat-read in guest icount-16",
+    "rss-counters: metric error-all/threaded-stat-read in guest multi",
+    "swap-batch: kernel memreap-off",
+    "swap-defer: kernel memreap-batch",
+    "swap-defer: kernel memreap-off",
+];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Identifies a metric among all scenarios and guests.
+type Key = (String, Option<String>, Option<u32>, String);
+
+fn key(metric: &Metric) -> Key {
+    (metric.scenario.clone(), metric.mode.clone(), metric.cpus, metric.metric.clone())
+}
+
+/// Returns the latest published boots of each metric, those of stock against the changed kernel as it is by default.
+fn published() -> BTreeMap<Key, Metric> {
+    let folder = repository().join("docs/results");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<Results> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .map(|path| Results::read(&path).unwrap())
+        .collect();
+    all.sort_by(|a, b| a.meta.date.cmp(&b.meta.date));
+    let mut latest = BTreeMap::new();
+    for results in all {
+        for mut metric in results.metrics {
+            // In swap-defer, what is measured by swap-batch is an arm.
+            match (results.meta.base(), results.meta.changed(), metric.scenario.as_str()) {
+                ("stock", "memreap", _) => {}
+                ("stock", "memreap-batch", "swap-defer") => metric.scenario = "swap-batch".into(),
+                other => panic!("published results of {other:?}"),
+            }
+            if let Some(aa) = metric.aa.take() {
+                metric.stock.extend(aa.stock2);
+            }
+            latest.insert(key(&metric), metric);
+        }
+    }
+    latest
+}
+
+/// Returns the results that a scenario has in its guests, or in that of a name, as far as they are published.
+fn published_of(scenario: &Scenario, guest: Option<&str>, published: &BTreeMap<Key, Metric>) -> Results {
+    let mut results = all_of(scenario);
+    let of_guest = |m: &Metric| {
+        guest.is_none_or(|guest| m.mode.as_ref().is_some_and(|mode| run_name(mode, m.cpus) == guest))
+    };
+    results.metrics.retain(of_guest);
+    results.meta.runs = (scenario.runs.iter())
+        .filter(|run| guest.is_none_or(|guest| scenario.run_name(run) == guest))
+        .map(|run| RunMeta {
+            scenario: scenario.name.into(),
+            mode: mode_name(run.mode).into(),
+            cpus: run.cpus,
+            memory_mib: run.mem_mib,
+            accelerator: "tcg".into(),
+            stolen: None,
+        })
+        .collect();
+    results.metrics = results.metrics.iter().filter_map(|m| published.get(&key(m)).cloned()).collect();
+    results
+}
+
+/// The distribution of the next boot's value.
+struct Next {
+    /// The mean of the logarithms.
+    mean: f64,
+    /// The scale of the deviation from it.
+    scale: f64,
+    degrees: f64,
+    /// What is added to values before the logarithm is taken, because some are 0.
+    offset: f64,
+    /// Whether all values are whole numbers.
+    whole: bool,
+}
+
+impl Next {
+    fn of(values: &[f64]) -> Self {
+        let offset = if values.contains(&0.0) { 0.5 } else { 0.0 };
+        let logs: Vec<f64> = values.iter().map(|v| (v + offset).ln()).collect();
+        let n = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / n;
+        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        Self {
+            mean,
+            scale: (variance * (1.0 + 1.0 / n)).sqrt(),
+            degrees: n - 1.0,
+            offset,
+            whole: values.iter().all(|v| v.fract() == 0.0),
+        }
+    }
+
+    fn at(&self, t: f64) -> f64 {
+        let value = ((self.mean + self.scale * t).exp() - self.offset).max(0.0);
+        if self.whole { value.round() } else { value }
+    }
+
+    /// Draws a value, by Bailey's polar method.
+    fn draw(&self, random: &mut Random) -> f64 {
+        self.at(self.radius(random.uniform()) * (std::f64::consts::TAU * random.uniform()).cos())
+    }
+
+    /// Returns a distance from the mean that is exceeded at most with that probability.
+    fn radius(&self, probability: f64) -> f64 {
+        (self.degrees * (probability.powf(-2.0 / self.degrees) - 1.0)).sqrt()
+    }
+}
+
+/// SplitMix64 with a fixed seed, so that all runs of the test are alike.
+struct Random(u64);
+
+impl Random {
+    /// A number above 0 and below 1.
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+}
+
+/// Makes results of `pairs` pairs: `value` gives that of a boot, from the distribution of its arm and whether a large
+/// value there is bad for a promise. Without `by_pairs` there are no ratios, only values.
+fn run_of(
+    published: &Results,
+    pairs: usize,
+    by_pairs: bool,
+    mut value: impl FnMut(&Next, bool) -> f64,
+) -> Results {
+    let mut results = published.clone();
+    results.meta.pairs = pairs;
+    for metric in &mut results.metrics {
+        let lower = metric.better == Better::Lower;
+        let mut boots = |values: &[f64], large: bool| {
+            let next = Next::of(values);
+            (0..pairs).map(|_| value(&next, large)).collect::<Vec<_>>()
+        };
+        metric.stock = boots(&metric.stock, !lower);
+        metric.memreap = boots(&metric.memreap, lower);
+        for ControlValues { values, .. } in &mut metric.beside {
+            *values = boots(values, lower);
+        }
+    }
+    if !by_pairs {
+        return results;
+    }
+    let all: Vec<Pairs<'_>> = (results.metrics.iter())
+        .map(|m| Pairs { base: &m.stock, changed: &m.memreap, better: m.better })
+        .collect();
+    let compared = stats::compare(&all, Rules::default()).unwrap();
+    for (metric, compared) in results.metrics.iter_mut().zip(compared) {
+        (metric.ratio, metric.ci95, metric.p) = (compared.ratio, compared.ci95, compared.p);
+        metric.verdict = compared.verdict;
+    }
+    results
+}
+
+/// A kind of run, and its pairs.
+#[derive(Clone, Copy)]
+struct Drawn {
+    what: &'static str,
+    kind: RunKind,
+    pairs: usize,
+}
+
+const DEMO: RunKind = RunKind { smoke: false, aa: false };
+const SMOKE: Drawn = Drawn { what: "smoke run", kind: RunKind { smoke: true, aa: false }, pairs: 1 };
+/// Without the A/A control, whose alarms are not about the promises.
+const FULL: Drawn = Drawn { what: "full run", kind: DEMO, pairs: PAIRS_OF_A_FULL_RUN };
+
+fn read(scenario: &Scenario) -> (PathBuf, String) {
+    let path = PathBuf::from("kernel").join(scenario.name).join("expect.toml");
+    let text = fs::read_to_string(repository().join(&path)).unwrap();
+    (path, text)
+}
+
+/// Returns a file for each promise in the file, and the metrics that it is about.
+fn promises(text: &str) -> Vec<(File, Vec<String>)> {
+    let File { scenario, known_worse, expect, compare, bound, .. } = toml::from_str(text).unwrap();
+    let empty = || File {
+        scenario: scenario.clone(),
+        aa_clean: false,
+        known_worse: Vec::new(),
+        expect: Vec::new(),
+        compare: Vec::new(),
+        bound: Vec::new(),
+    };
+    let mut all = Vec::new();
+    for known in known_worse {
+        let metric = known.metric.clone();
+        all.push((File { known_worse: vec![known], ..empty() }, vec![metric]));
+    }
+    for expect in expect {
+        let metric = expect.metric.get_ref().clone();
+        all.push((File { expect: vec![expect], ..empty() }, vec![metric]));
+    }
+    for compare in compare {
+        let metrics = vec![compare.metric.clone(), compare.not_worse_than.clone()];
+        all.push((File { compare: vec![compare], ..empty() }, metrics));
+    }
+    for bound in bound {
+        let metric = bound.metric.clone();
+        all.push((File { bound: vec![bound], ..empty() }, vec![metric]));
+    }
+    all
+}
+
+/// Returns what a promise needs that is not published: kernels, guests, and metrics of other guests. `all` are the
+/// metrics that the scenario reports.
+fn without_results(promise: &File, names: &[String], all: &Results, results: &Results) -> Vec<String> {
+    let of_compare = promise.compare.iter().flat_map(|c| [Some(&c.arm), c.than_arm.as_ref()]).flatten();
+    let arms = of_compare.chain(promise.bound.iter().map(|b| &b.arm)).map(|arm| arm.get_ref());
+    let kernels = arms.filter(|arm| !["stock", "memreap"].contains(&arm.as_str())).filter(|arm| {
+        let is_promised = |m: &&Metric| names.contains(&m.metric);
+        results.metrics.iter().filter(is_promised).all(|m| m.values_on(ArmRole::Control(arm)).is_empty())
+    });
+    let guest = |m: &Metric| run_name(m.mode.as_deref().unwrap_or_default(), m.cpus);
+    let modes = (promise.expect.iter().map(|e| &e.mode))
+        .chain(promise.known_worse.iter().map(|k| &k.mode))
+        .chain(promise.compare.iter().map(|c| &c.mode))
+        .chain(promise.bound.iter().map(|b| &b.mode));
+    let mode = modes.flatten().next();
+    let of_mode = |m: &Metric| mode.is_none() || m.mode.as_ref() == mode;
+    let is_missing = |m: &&Metric| {
+        of_mode(m) && names.contains(&m.metric) && results.metrics.iter().all(|r| key(r) != key(m))
+    };
+    let metrics = all.metrics.iter().filter(is_missing).map(|m| {
+        match results.metrics.iter().any(|r| guest(r) == guest(m)) {
+            true => format!("metric {} in guest {}", m.metric, guest(m)),
+            false => format!("guest {}", guest(m)),
+        }
+    });
+    kernels.map(|kernel| format!("kernel {kernel}")).chain(metrics).collect()
+}
+
+/// Returns how many of the drawn runs miss each promise, for those that may be missed at all.
+fn misses(results: &Results, promise: &File, drawn: Drawn) -> BTreeMap<String, usize> {
+    let missed = |results: &Results| {
+        let checked = own(check_file(results, promise, drawn.kind, |_, what| anyhow!(what)).unwrap());
+        checked.into_iter().filter(|c| c.state == State::Missed).map(|c| c.expected)
+    };
+    // If even the boots are good enough that are further off than all of a run in all but one of so many runs,
+    // it need not be drawn.
+    let far = 1.0 / (2 * drawn.pairs * RUNS) as f64;
+    let by_pairs = promise.compare.is_empty() && promise.bound.is_empty();
+    let worst = run_of(results, drawn.pairs, by_pairs, |next, large| {
+        next.at(next.radius(far) * if large { 1.0 } else { -1.0 })
+    });
+    if promise.compare.is_empty() && missed(&worst).next().is_none() {
+        return BTreeMap::new();
+    }
+    let mut random = Random(1);
+    let mut misses = BTreeMap::new();
+    for _ in 0..RUNS {
+        let run = run_of(results, drawn.pairs, by_pairs, |next, _| next.draw(&mut random));
+        missed(&run).for_each(|what| *misses.entry(what).or_default() += 1);
+    }
+    misses
+}
+
+/// Says of each promise that is missed too often where it is and what to do.
+fn too_often(path: &Path, what: &str, pairs: usize, misses: BTreeMap<String, usize>) -> Vec<String> {
+    let often = misses.into_iter().filter(|(_, missed)| *missed > 1);
+    let text = |(promise, missed)| {
+        format!(
+            "{}: {promise}: missed in {missed} of {RUNS} runs drawn from docs/results, {what} ({pairs} pairs)",
+            path.display()
+        )
+    };
+    often.map(text).collect()
+}
+
+#[test]
+fn no_promise_is_missed_by_chance() {
+    let published = published();
+    let of_scenario = |scenario: &Scenario| {
+        let (path, text) = read(scenario);
+        let results = published_of(scenario, None, &published);
+        let (mut without, mut often) = (Vec::new(), Vec::new());
+        for (promise, names) in promises(&text) {
+            let missing = without_results(&promise, &names, &all_of(scenario), &results);
+            let has_kernels = missing.iter().all(|what| !what.starts_with("kernel "));
+            without.extend(missing.into_iter().map(|what| format!("{}: {what}", scenario.name)));
+            let mut results = results.clone();
+            results.metrics.retain(|m| names.contains(&m.metric));
+            if results.metrics.is_empty() || !has_kernels {
+                continue;
+            }
+            for drawn in [SMOKE, FULL] {
+                let misses = misses(&results, &promise, drawn);
+                often.extend(too_often(&path, drawn.what, drawn.pairs, misses));
+            }
+        }
+        Ok((without, often))
+    };
+    let scenarios: Vec<&Scenario> = catalog::all().iter().collect();
+    let found = parallel::map(crate::host::cpus(), &scenarios, |scenario| of_scenario(scenario));
+    let (without, often): (Vec<_>, Vec<_>) = found.into_iter().map(Result::unwrap).unzip();
+    let without: BTreeSet<String> = without.into_iter().flatten().collect();
+    let known: BTreeSet<String> = WITHOUT_RESULTS.iter().map(|&what| what.to_owned()).collect();
+    let unknown = without.difference(&known).map(|what| format!("{what}: no published results have it"));
+    let stale =
+        known.difference(&without).map(|what| format!("{what}: published; remove it from WITHOUT_RESULTS"));
+    assert_none(&often.into_iter().flatten().chain(unknown).chain(stale).collect::<Vec<_>>());
+}
+
+/// Reads the default of a variable of the Makefile.
+fn variable(makefile: &str, name: &str) -> String {
+    let lines = makefile.lines();
+    let value = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(" ?= ")).next();
+    value.unwrap().to_owned()
+}
+
+#[test]
+fn make_demo_does_not_fail_by_chance() {
+    let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
+    let pairs: usize = variable(&makefile, "PAIRS").parse().unwrap();
+    let guest = variable(&makefile, "GUEST");
+    let names: Vec<String> = variable(&makefile, "SCENARIOS").split(' ').map(str::to_owned).collect();
+    let (published, scenarios) = (published(), catalog::select(&names).unwrap());
+    let parts = scenarios.iter().map(|scenario| published_of(scenario, Some(&guest), &published));
+    let all = parts.reduce(|mut all, more| {
+        all.metrics.extend(more.metrics);
+        all.meta.runs.extend(more.meta.runs);
+        all
+    });
+    let all = all.unwrap();
+    let read = |scenario: &&Scenario| {
+        let (path, text) = read(scenario);
+        (path, toml::from_str::<File>(&text).unwrap())
+    };
+    let files: Vec<(PathBuf, File)> = scenarios.iter().map(read).collect();
+    // As many on any host, so that the runs are the same.
+    let seeds = [1, 2, 3, 4];
+    let counted = parallel::map(crate::host::cpus(), &seeds, |&seed| {
+        let (mut random, mut misses) = (Random(seed), vec![BTreeMap::<String, usize>::new(); files.len()]);
+        for _ in 0..RUNS / seeds.len() {
+            let run = run_of(&all, pairs, true, |next, _| next.draw(&mut random));
+            for ((_, file), misses) in files.iter().zip(&mut misses) {
+                let checked = check_file(&run, file, DEMO, |_, what| anyhow!(what))?;
+                for missed in checked.into_iter().filter(|c| c.state == State::Missed) {
+                    *misses.entry(missed.expected).or_default() += 1;
+                }
+            }
+        }
+        Ok(misses)
+    });
+    let mut all_misses = vec![BTreeMap::<String, usize>::new(); files.len()];
+    for misses in counted.into_iter().map(Result::unwrap) {
+        for (all, misses) in all_misses.iter_mut().zip(misses) {
+            misses.into_iter().for_each(|(what, missed)| *all.entry(what).or_default() += missed);
+        }
+    }
+    let often = files.iter().zip(all_misses);
+    let often = often.flat_map(|((path, _), misses)| too_often(path, "make demo", pairs, misses));
+    assert_none(&often.collect::<Vec<_>>());
+}
+
+fn assert_none(problems: &[String]) {
+    assert!(
+        problems.is_empty(),
+        "{}\nPromise a ratio only where stock is steady; where it varies, a [[bound]] on the changed kernel's time or \
+         count.",
+        problems.join("\n")
+    );
+}
