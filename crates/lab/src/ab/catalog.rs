@@ -18,11 +18,23 @@ pub struct Scenario {
     pub name: &'static str,
     /// A one-line description.
     pub about: &'static str,
+    /// What a comparison says first. Of those that its guests can say, the first one is said.
+    pub sentences: &'static [Sentence],
     /// The guests. Each is booted once per arm and pair. No two have the same mode and number of CPUs.
     pub runs: &'static [Run],
     /// Control kernels, which are measured in every pair in addition to the two arms. They do not affect
     /// the verdicts.
     pub controls: &'static [ControlKernel],
+}
+
+/// What a comparison says of a scenario to a reader who knows neither its metrics nor the lab.
+#[derive(Clone, Copy, Debug)]
+pub struct Sentence {
+    /// The guest that reports its metrics, by its name in tables.
+    pub guest: &'static str,
+    /// The sentence, without the full stop. `{ours METRIC}` and `{stock METRIC}` stand for the medians of the changed
+    /// and the base arm. The first metric is the main one, whose verdict follows the sentence.
+    pub text: &'static str,
 }
 
 /// A kernel that is measured for comparison, besides stock and the changed one.
@@ -95,6 +107,19 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "reap",
         about: "512 MiB of a killed process come back: time, lock contention, CPU time",
+        sentences: &[
+            Sentence {
+                guest: "multi",
+                text: "A killed process of 512 MiB gives 90 % of them back after {ours 100-vmas/mrelease-90} ms \
+                       instead of {stock 100-vmas/mrelease-90}, and two CPUs wait for each other at its page tables \
+                       {ours 100-vmas/pte-lock-contended} times instead of {stock 100-vmas/pte-lock-contended}",
+            },
+            Sentence {
+                guest: "icount",
+                text: "A killed process of 128 MiB is gone after {ours 100-vmas/kill-instructions} instructions \
+                       instead of {stock 100-vmas/kill-instructions}",
+            },
+        ],
         controls: &[],
         runs: &[
             Run {
@@ -120,6 +145,19 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "release",
         about: "what it costs to free the pages of a process: contiguous, fragmented, soon used again",
+        sentences: &[
+            Sentence {
+                guest: "icount",
+                text: "A killed process of 64 MiB frees them in {ours contiguous/exit-instructions} instructions \
+                       instead of {stock contiguous/exit-instructions} where its pages are neighbours, and in {ours \
+                       single/exit-instructions} instead of {stock single/exit-instructions} where no two are",
+            },
+            Sentence {
+                guest: "multi",
+                text: "CPUs that take 8 MiB and give them back wait for each other {ours \
+                       munmap-8-mib/zone-lock-contended} times instead of {stock munmap-8-mib/zone-lock-contended}",
+            },
+        ],
         controls: &[],
         // norandmaps: as in `rss-counters`.
         runs: &[
@@ -144,6 +182,19 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "ksm-rmap",
         about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
+        sentences: &[
+            Sentence {
+                guest: "icount",
+                text: "To find the 200 places where a page is mapped that KSM has merged takes {ours \
+                       20000-vmas-200-maps/walk} ns instead of {stock 20000-vmas-200-maps/walk}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "While the kernel moves pages that KSM has merged, the first touch of memory beside them takes \
+                       at most {ours 20000-vmas-200-maps/fault-anon-max} ms instead of \
+                       {stock 20000-vmas-200-maps/fault-anon-max}",
+            },
+        ],
         controls: &[],
         // Pages migrate between two nodes.
         runs: &[
@@ -168,6 +219,18 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "expedite",
         about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
+        sentences: &[
+            Sentence {
+                guest: "icount",
+                text: "A killed process that may use 10 % of a CPU gives back {ours cpu-10/kill-rate} MB/s instead \
+                       of {stock cpu-10/kill-rate}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "A killed process that may use 10 % of a CPU gives back {ours cpu-10/kill-rate} MB/s instead \
+                       of {stock cpu-10/kill-rate}",
+            },
+        ],
         controls: &[],
         runs: &[
             Run {
@@ -192,6 +255,28 @@ const SCENARIOS: &[Scenario] = &[
         name: "rss-counters",
         about: "what it costs to count a process's pages, and how far off others see them",
         // The other topics make page faults and exits cheaper, too.
+        sentences: &[
+            Sentence {
+                guest: "icount-64",
+                text: "With 64 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
+                       instead of {stock error-all/stat}",
+            },
+            Sentence {
+                guest: "icount-16",
+                text: "With 16 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
+                       instead of {stock error-all/stat}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "With two CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
+                       instead of {stock error-all/stat}",
+            },
+            Sentence {
+                guest: "icount-1",
+                text: "A page fault costs {ours fault/instructions} instructions instead of {stock \
+                       fault/instructions}",
+            },
+        ],
         controls: &[ControlKernel::patch("memreap-rss-counters")],
         // The error grows with the number of CPUs, so there are guests with few and with many. The CPUs
         // work one after the other anyway, and an arm64 guest locks up with 64 at once. norandmaps: the addresses
@@ -235,6 +320,18 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "oom-select",
         about: "the OOM killer chooses among many processes: how fast, and the right one?",
+        sentences: &[
+            Sentence {
+                guest: "icount-64",
+                text: "With 64 CPUs, the OOM killer kills a smaller process than the largest in {ours \
+                       victim/misses} of 13 cases made to mislead it, instead of {stock victim/misses}",
+            },
+            Sentence {
+                guest: "icount-16",
+                text: "With 16 CPUs, the OOM killer kills a smaller process than the largest in {ours \
+                       victim/misses} of 13 cases made to mislead it, instead of {stock victim/misses}",
+            },
+        ],
         controls: &[ControlKernel::patch("stock-precise"), ControlKernel::patch("memreap-plain-sums")],
         // The cost of a precise sum and the error of an approximate one depend on the number of CPUs.
         runs: &[
@@ -259,6 +356,11 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "swap-batch",
         about: "the same as swap-defer, and nothing is deferred",
+        sentences: &[Sentence {
+            guest: "icount",
+            text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
+                       instead of {stock 8x64-65/gone-ms}, though no slot is released later",
+        }],
         controls: &[ControlKernel::changed("memreap-off", "memreap.swap_batch=0 memreap.swap_defer=0")],
         // With two CPUs, it is an arm of swap-defer.
         runs: &[Run {
@@ -274,6 +376,18 @@ const SCENARIOS: &[Scenario] = &[
         name: "swap-defer",
         about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
         // The other topics alone, and slots that are released together, but at once.
+        sentences: &[
+            Sentence {
+                guest: "icount",
+                text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
+                       instead of {stock 8x64-65/gone-ms}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
+                       instead of {stock 8x64-65/gone-ms}",
+            },
+        ],
         controls: &[
             ControlKernel::changed("memreap-off", "memreap.swap_batch=0 memreap.swap_defer=0"),
             ControlKernel::changed("memreap-batch", "memreap.swap_defer=0"),
@@ -295,6 +409,12 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "storm-phone",
         about: "a camera needs memory on a phone whose apps are in zram, and a killer like lmkd ends some of them",
+        sentences: &[Sentence {
+            guest: "icount",
+            text: "A camera on a full phone has its 256 MiB after {ours camera-ms} ms instead of {stock \
+                       camera-ms}, and {ours late-frames} frames of the application in the foreground are late \
+                       instead of {stock late-frames}",
+        }],
         controls: &[],
         // `make demo` begins with it. Two CPUs at once are among the cases: times vary too much there.
         runs: &[Run {
@@ -309,6 +429,23 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "storm-phone-cases",
         about: "the same with a driver's buffers, slow CPUs, memreap as the killer, and each topic alone",
+        sentences: &[
+            Sentence {
+                guest: "icount-2",
+                text: "A camera on a full phone has 256 buffers of its driver after {ours driver/camera-ms} ms \
+                       instead of {stock driver/camera-ms}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "While a camera takes its memory on a full phone, {ours memory/late-frames} frames of the \
+                       application in the foreground are late instead of {stock memory/late-frames}",
+            },
+            Sentence {
+                guest: "icount-8",
+                text: "A camera on a phone whose background has slow CPUs waits for its memory for {ours \
+                       slow/camera-wait-ms} ms instead of {stock slow/camera-wait-ms}",
+            },
+        ],
         controls: &[
             ControlKernel::changed(
                 "memreap-none",
@@ -350,6 +487,19 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "memcg-exit",
         about: "a job of 1,000 threads, swapped out, dies in a cgroup at its limit: how long, and who waits",
+        sentences: &[
+            Sentence {
+                guest: "icount",
+                text: "A job of 1,000 threads, half of it in zswap, dies at its memory limit, and its memory is \
+                       back after {ours oom-zswap/memory-95-ms} ms instead of {stock oom-zswap/memory-95-ms}",
+            },
+            Sentence {
+                guest: "multi",
+                text: "While a job of 1,000 threads dies at its memory limit, a neighbour gets {ours \
+                       oom-zswap/neighbour-percent} % of its work done instead of {stock \
+                       oom-zswap/neighbour-percent}",
+            },
+        ],
         controls: &[ControlKernel::changed("memreap-others", "memreap.memcg_exit=0")],
         runs: &[
             Run {

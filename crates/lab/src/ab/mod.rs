@@ -2,8 +2,9 @@
 //! `lab ab`: compares two arms.
 //!
 //! [`catalog`] lists the scenarios and their guests, [`experiment`] boots the pairs, [`stats`] computes the
-//! verdicts, [`results`] is the file format, [`table`], [`report`], [`picture`] and [`junit`] show the results,
-//! [`history`] those of several runs, and [`expect`] checks them against the expectations of a topic.
+//! verdicts, [`results`] is the file format, [`screen`], [`table`], [`report`], [`picture`] and [`junit`] show the
+//! results, [`history`] those of several runs, and [`expect`] checks them against the expectations of a topic.
+//! [`sentence`] says of each scenario what matters most.
 //! [`workload`] is a program of the user's in place of a scenario.
 
 pub mod catalog;
@@ -15,6 +16,8 @@ pub mod picture;
 pub mod ranks;
 pub mod report;
 pub mod results;
+pub mod screen;
+pub mod sentence;
 pub mod stats;
 pub mod table;
 pub mod verdict;

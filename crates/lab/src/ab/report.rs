@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `report.html`: a single file, without scripts, fonts or external links, that shows every boot.
 //!
-//! The page has the number of metrics per verdict, a table of all metrics, a plot per metric grouped by
+//! The page has a sentence per scenario, what is worse, the number of metrics per verdict, a table of all metrics, a plot per metric grouped by
 //! scenario and case, and the conditions and method of the measurement. No meaning depends on colour alone:
 //! arms differ in shape, verdicts in words.
 
@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use crate::ab::picture;
 use crate::ab::results::{AaControl, Metric, Results, RunMeta};
+use crate::ab::sentence::{self, sentences};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::{explanation, group_name};
 use crate::ab::verdict::Verdict;
@@ -62,11 +63,20 @@ fn headline(results: &Results) -> String {
     for repeated in &results.meta.repeated {
         out += &format!("<p class=\"alarm\">Failed: {}</p>\n", escape(&repeated.to_string()));
     }
-    if let Some(best) = extreme(results, Verdict::Better, f64::total_cmp) {
-        out += &format!("<p class=\"lead\">Largest improvement: {}.</p>\n", mention(results, best));
+    for said in sentences(results) {
+        out += &format!(
+            "<p class=\"lead\">{}: <a href=\"#m{}\">{}</a>.</p>\n",
+            escape(&said.text),
+            index_of(results, said.main),
+            escape(&sentence::verdict(said.main).replace('x', "×"))
+        );
     }
-    if let Some(worst) = extreme(results, Verdict::Worse, |a, b| b.total_cmp(a)) {
-        out += &format!("<p class=\"lead alarm\">Largest regression: {}.</p>\n", mention(results, worst));
+    let worse: Vec<String> = (results.metrics.iter())
+        .filter(|m| m.verdict == Verdict::Worse)
+        .map(|m| mention(results, m))
+        .collect();
+    if !worse.is_empty() {
+        out += &format!("<p class=\"lead alarm\">Worse: {}.</p>\n", worse.join("; "));
     }
     let controls: Vec<&AaControl> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
     let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
@@ -90,18 +100,13 @@ fn headline(results: &Results) -> String {
     out + "</ul>\n"
 }
 
-fn extreme(
-    results: &Results,
-    verdict: Verdict,
-    order: impl Fn(&f64, &f64) -> std::cmp::Ordering,
-) -> Option<&Metric> {
-    let claimed = results.metrics.iter().filter(|m| m.verdict == verdict);
-    claimed.max_by(|a, b| order(&a.ratio, &b.ratio))
+fn index_of(results: &Results, metric: &Metric) -> usize {
+    results.metrics.iter().position(|m| std::ptr::eq(m, metric)).unwrap_or_default()
 }
 
 /// Renders a metric as part of a sentence, with a link to its plot.
 fn mention(results: &Results, metric: &Metric) -> String {
-    let index = results.metrics.iter().position(|m| std::ptr::eq(m, metric)).unwrap_or_default();
+    let index = index_of(results, metric);
     format!(
         "<a href=\"#m{index}\"><code>{}</code></a>, {} to {} {}, <strong>{}</strong>",
         escape(&metric.metric),
@@ -663,6 +668,14 @@ mod tests {
         let marks = page.matches("<title>pair ").count();
         assert_eq!(marks, results.metrics.len() * 3 * 8);
         assert_eq!(page.matches("class=\"median").count(), results.metrics.len() * 3);
+    }
+
+    #[test]
+    fn the_page_begins_with_sentences_and_what_is_worse() {
+        let page = html(&fixture::results());
+        let (sentence, worse) = ("A killed process of 512 MiB gives", "Worse: <a href=\"#m2\">");
+        let places = [sentence, worse, "class=\"tiles\""].map(|what| page.find(what).unwrap());
+        assert!(places.is_sorted(), "{places:?}");
     }
 
     #[test]

@@ -270,7 +270,7 @@ pub(crate) fn lines(table: &Table) -> String {
 }
 
 /// Wraps `text` to `width` columns and indents every line; with a final newline.
-fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
+pub(crate) fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
     let width = width.map_or(usize::MAX, usize::from);
     let margin = " ".repeat(indent);
     let mut out = margin.clone();

@@ -67,6 +67,7 @@ impl Workload {
         let scenario = Box::leak(Box::new(Scenario {
             name: name.to_owned().leak(),
             about: "",
+            sentences: &[],
             runs: vec![run].leak(),
             controls: &[],
         }));

@@ -90,6 +90,10 @@ pub(super) struct AbArgs {
     /// Print results.json on stdout instead of the table
     #[arg(long)]
     pub(super) json: bool,
+    /// Print the tables of all metrics and expectations instead of a sentence per scenario; always so with --workload,
+    /// and with --case where it leaves out what the sentence says
+    #[arg(long, conflicts_with = "json")]
+    pub(super) verbose: bool,
     /// Leave out the A/A control (a second boot of the base arm in each pair)
     #[arg(long)]
     pub(super) no_aa: bool,

@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result};
 use clap::Parser as _;
 
 use lab::ab::catalog::{self, ControlKernel};
-use lab::ab::expect::{self, RunKind};
+use lab::ab::expect::{self, Checked, RunKind};
 use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::history;
-use lab::ab::results::{Metric, Results};
+use lab::ab::results::Results;
+use lab::ab::screen;
 use lab::ab::stats::MIN_PAIRS;
 use lab::ab::table;
-use lab::ab::verdict::Verdict;
 use lab::ab::workload::{self, Guest, Workload};
 use lab::arch::Arch;
 use lab::checks::kunit::{self, KunitOptions};
@@ -267,6 +267,11 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     if args.config.is_some() && !specs.iter().any(|spec| matches!(spec, ArmSpec::Sources(..))) {
         return Err(WrongUsage("--config: no arm is built from sources of yours".into()).into());
     }
+    if args.expect
+        && let Some(missing) = scenarios.iter().map(|s| expect_file(ctx, s.name)).find(|path| !path.is_file())
+    {
+        return Err(WrongUsage(format!("--expect: {} does not exist", missing.display())).into());
+    }
     host::ensure_packages(ctx, ctx.arch.guest_packages())?;
     // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();
@@ -317,18 +322,33 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         command: Some(command_line()),
     };
     let results = experiment::run(ctx, accel, &plan)?;
-    show(&results, args.json)?;
     let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
-    let good = if let Some(path) = &args.expectations {
-        meets(&results, path, kind, args.json)?
+    let checked = if let Some(path) = &args.expectations {
+        Some(vec![expect::check(&results, path, kind)?])
     } else if args.expect {
-        expectations(ctx, &results, &plan.scenarios, kind, args.json)?
+        Some(expectations(ctx, &results, &plan.scenarios, kind)?)
     } else {
-        !results.anything_worse()
+        None
     };
-    if !args.smoke {
-        ctx.progress.note(&format!("report: {}", ctx.out.join("report.html").display()));
+    let report = ctx.out.join(if args.smoke { "smoke/report.html" } else { "report.html" });
+    let screen = if args.verbose || args.json {
+        None
+    } else {
+        let checked = checked.as_ref().map(|files| files.concat());
+        screen::render(&results, checked.as_deref(), &report, table::stdout_style().0)
+    };
+    match screen {
+        Some(text) => print!("{text}"),
+        None => {
+            show(&results, args.json)?;
+            checked.iter().flatten().for_each(|checked| show_checked(checked, args.json));
+            ctx.progress.note(&format!("report: {}", report.display()));
+        }
     }
+    let good = match &checked {
+        Some(files) => files.iter().all(|checked| expect::passed(checked)),
+        None => !results.anything_worse(),
+    };
     for repeated in &results.meta.repeated {
         eprintln!("lab: failed: {repeated}");
     }
@@ -393,41 +413,27 @@ fn ab_code(results: &Results, good: bool) -> u8 {
     results.exit_code().unwrap_or(if good { 0 } else { EXIT_FINDING })
 }
 
-/// Checks `kernel/<scenario>/expect.toml` of all scenarios and returns whether all expectations are met. A
-/// scenario without that file must not have metrics that got worse.
+fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
+    ctx.in_repo(format!("kernel/{scenario}/expect.toml"))
+}
+
+/// Checks `kernel/<scenario>/expect.toml` of all scenarios.
 fn expectations(
     ctx: &Context,
     results: &Results,
     scenarios: &[String],
     kind: RunKind,
-    quiet: bool,
-) -> Result<bool> {
-    let mut all_passed = true;
-    for scenario in scenarios {
-        let path = ctx.in_repo(format!("kernel/{scenario}/expect.toml"));
-        if !path.is_file() {
-            ctx.progress.note(&format!("{scenario}: no expectations ({} does not exist)", path.display()));
-            let worse = |m: &&Metric| m.scenario == *scenario && m.verdict == Verdict::Worse;
-            all_passed &= results.metrics.iter().find(worse).is_none();
-            continue;
-        }
-        all_passed &= meets(results, &path, kind, quiet)?;
-    }
-    Ok(all_passed)
+) -> Result<Vec<Vec<Checked>>> {
+    let check = |scenario: &String| expect::check(results, &expect_file(ctx, scenario), kind);
+    scenarios.iter().map(check).collect()
 }
 
-/// Checks the expectations in a file, shows them and returns whether all are met.
-fn meets(results: &Results, path: &Path, kind: RunKind, quiet: bool) -> Result<bool> {
-    let checked = expect::check(results, path, kind)?;
+/// Shows the outcomes of the expectations in a file as a table.
+fn show_checked(checked: &[Checked], quiet: bool) {
     let (width, colour) = table::stdout_style();
-    let text = expect::render(&checked, width, colour);
+    let text = expect::render(checked, width, colour);
     // With --json, stdout is only for the results.
-    if quiet {
-        eprint!("{text}")
-    } else {
-        print!("\n{text}")
-    }
-    Ok(expect::passed(&checked))
+    if quiet { eprint!("{text}") } else { print!("\n{text}") }
 }
 
 /// Returns the command line that repeats this run.

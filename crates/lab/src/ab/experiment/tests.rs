@@ -19,7 +19,8 @@ const RUNS: [Run; 2] = [
     Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, args: &[], cmdline: "" },
     Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, args: &[], cmdline: "numa=fake=2" },
 ];
-const SCENARIO: Scenario = Scenario { name: "synthetic", about: "", runs: &RUNS, controls: &[] };
+const SCENARIO: Scenario =
+    Scenario { name: "synthetic", about: "", sentences: &[], runs: &RUNS, controls: &[] };
 
 struct Fixture {
     _dir: tempfile::TempDir,
