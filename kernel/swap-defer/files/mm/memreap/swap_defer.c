@@ -48,6 +48,9 @@ static DEFINE_STATIC_KEY_TRUE(memreap_swap_defer_key);
 /* While no CPU is idle, the worker starts after this time at the latest. */
 #define DEFER_MS		50
 
+/* Slots that a full device releases before it tries again to store a page. */
+#define ROOM_PAGES		(8 * SWAP_BATCH_PAGES)
+
 static struct swap_ring ring;
 static DEFINE_SPINLOCK(ring_lock);	/* never taken with interrupts disabled */
 static struct workqueue_struct *defer_wq;
@@ -147,13 +150,15 @@ void memreap_swap_help_out(void)
 }
 
 /**
- * memreap_swap_make_room - release all that waits: a device may store no more
+ * memreap_swap_make_room - release slots: a device may store no more
  *
- * Return: whether anything was released.
+ * Not all: whoever stores a page does not wait for what others need.
+ *
+ * Return: whether any were released.
  */
 bool memreap_swap_make_room(void)
 {
-	return drain(ULONG_MAX, SWAP_BY_MEMORY);
+	return drain(ROOM_PAGES, SWAP_BY_MEMORY);
 }
 EXPORT_SYMBOL_GPL(memreap_swap_make_room);
 
