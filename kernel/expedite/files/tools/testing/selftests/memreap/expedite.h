@@ -252,10 +252,12 @@ static void __attribute__((constructor)) expedite_trace_begin(void)
 /**
  * struct watch - settings before the test
  * @min_kbytes: the sysctl
+ * @percent: vm.expedite_cpu_percent
  * @on: the switch, if the test changes it
  */
 struct watch {
 	char min_kbytes[32];
+	char percent[8];
 	char on[8];
 };
 
@@ -265,6 +267,8 @@ static inline void watch_restore(struct watch *w)
 		write_file(SWITCH, w->on);
 	if (w->min_kbytes[0])
 		write_file(MIN_KBYTES, w->min_kbytes);
+	if (w->percent[0])
+		write_file(CPU_PERCENT, w->percent);
 	write_file(INSTANCE "/events/enable", "0");
 }
 
@@ -288,6 +292,8 @@ static inline const char *watch_begin(struct watch *w)
 		return "no memreap_expedite events";
 	if (!read_file(MIN_KBYTES, w->min_kbytes, sizeof(w->min_kbytes)))
 		return "no vm.expedite_min_kbytes";
+	if (!read_file(CPU_PERCENT, w->percent, sizeof(w->percent)))
+		return "no vm.expedite_cpu_percent";
 	write_file(MIN_KBYTES, "0");
 	/* To wait for orphaned children of victims. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);

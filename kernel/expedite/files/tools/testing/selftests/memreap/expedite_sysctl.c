@@ -413,7 +413,6 @@ TEST_F_TIMEOUT(value, threads_killed_by_exec, LIMIT)
 
 FIXTURE(percent) {
 	struct watch watch;
-	char percent[8];
 	char cpus[64];
 	char nice[8];
 };
@@ -424,10 +423,9 @@ FIXTURE_SETUP(percent)
 
 	if (missing)
 		SKIP(return, "%s", missing);
-	if (!read_file(CPU_PERCENT, self->percent, sizeof(self->percent)) ||
-	    !read_file(WORKQUEUE "/cpumask", self->cpus, sizeof(self->cpus)) ||
+	if (!read_file(WORKQUEUE "/cpumask", self->cpus, sizeof(self->cpus)) ||
 	    !read_file(WORKQUEUE "/nice", self->nice, sizeof(self->nice)))
-		SKIP(return, "no vm.expedite_cpu_percent, or no workqueue");
+		SKIP(return, "no workqueue");
 }
 
 FIXTURE_TEARDOWN_PARENT(percent)
@@ -436,7 +434,6 @@ FIXTURE_TEARDOWN_PARENT(percent)
 	if (self->nice[0]) {
 		write_file(WORKQUEUE "/nice", self->nice);
 		write_file(WORKQUEUE "/cpumask", self->cpus);
-		write_file(CPU_PERCENT, self->percent);
 	}
 	watch_end(_metadata, &self->watch);
 }
