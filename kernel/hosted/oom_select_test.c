@@ -83,6 +83,13 @@ static ktime_t ktime_get(void)
 	return now;
 }
 
+static unsigned int touches;
+
+static void touch_softlockup_watchdog(void)
+{
+	touches++;
+}
+
 #define ktime_sub(a, b)				((a) - (b))
 #define ktime_to_ns(t)				(t)
 #define trace_memreap_oom_select(oc, ns)	(traced = (ns))
@@ -201,6 +208,22 @@ static void test_switched_off(void)
 	CHECK(!oc.nr_summed);
 }
 
+/* Once in 1,024 tasks, and by the OOM killer only. */
+static void test_watchdog(void)
+{
+	struct oom_control oc = { .chosen_points = LONG_MAX };
+	uint64_t seed = 4;
+
+	memreap_oom_select = true;
+	make_tasks(1, &seed);
+	touches = 0;
+	for (unsigned int i = 0; i < 4096; i++) {
+		memreap_oom_pages(mms, other_points[0], &oc);
+		memreap_oom_pages(mms, other_points[0], NULL);
+	}
+	CHECK(touches == 4);
+}
+
 static void test_time(void)
 {
 	const struct oom_control oc = {};
@@ -216,6 +239,7 @@ int main(int argc, char **argv)
 		{ "exact", test_exact },
 		{ "score", test_score },
 		{ "switched_off", test_switched_off },
+		{ "watchdog", test_watchdog },
 		{ "time", test_time },
 	};
 
