@@ -217,10 +217,12 @@ static void test_watchdog(void)
 	memreap_oom_select = true;
 	make_tasks(1, &seed);
 	touches = 0;
+	oom_lock = true;
 	for (unsigned int i = 0; i < 4096; i++) {
 		memreap_oom_pages(mms, other_points[0], &oc);
 		memreap_oom_pages(mms, other_points[0], NULL);
 	}
+	oom_lock = false;
 	CHECK(touches == 4);
 }
 
