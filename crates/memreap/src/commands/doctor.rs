@@ -28,7 +28,7 @@ const MIN_KERNEL: (u32, u32) = (5, 15);
 /// How much memory the program and its threads want to lock, at most.
 const WANTED_LOCKED_BYTES: u64 = 64 << 20;
 /// The kernel's default of vm.expedite_cpu_percent: with more, other processes wait longer than for the victim.
-const MAX_EXPEDITE_CPU_PERCENT: u64 = 25;
+const MAX_EXPEDITE_CPU_PERCENT: u64 = 75;
 
 const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 /// How many sysctls of the topics are checked.
@@ -506,7 +506,7 @@ mod tests {
                 ("sys/module/memreap/parameters/expedite", "Y\n"),
                 ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
                 ("proc/sys/vm/expedite_min_kbytes", "65536\n"),
-                ("proc/sys/vm/expedite_cpu_percent", "25\n"),
+                ("proc/sys/vm/expedite_cpu_percent", "75\n"),
                 ("proc/sys/vm/watermark_scale_factor", "100\n"),
                 ("proc/pressure/memory", pressure),
                 ("proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),

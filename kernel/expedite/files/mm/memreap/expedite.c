@@ -68,7 +68,7 @@ static struct workqueue_struct *expedite_wq;
 static unsigned long expedite_min_kbytes;
 
 /* vm.expedite_cpu_percent, and its minimum: an exit may wait for a pause. */
-static int expedite_cpu_percent = 25;
+static int expedite_cpu_percent = 75;
 static const int expedite_min_percent = 10;
 
 static atomic_long_t expedite_kills;

@@ -50,7 +50,7 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  * How long a reaper with a pace works until it checks whether other tasks want
  * the CPU, and the longest pause, as it may have been preempted meanwhile.
  */
-#define REAP_SLICE_NS		NSEC_PER_MSEC
+#define REAP_SLICE_NS		(NSEC_PER_MSEC / 2)
 #define REAP_MAX_PAUSE_NS		(50 * NSEC_PER_MSEC)
 
 /*
