@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `report.html`: a single file, without scripts, fonts or external links, that shows every boot.
 //!
-//! The page has a sentence per scenario, what is worse, the number of metrics per verdict, a table of all metrics, a plot per metric grouped by
-//! scenario and case, and the conditions and method of the measurement. No meaning depends on colour alone:
+//! The page has a sentence per scenario, what is worse, the number of metrics per verdict, a table of all
+//! metrics, a plot per metric grouped by scenario and case, and the conditions and method of the measurement. No meaning depends on colour alone:
 //! arms differ in shape, verdicts in words.
 
 use std::fmt::Write as _;

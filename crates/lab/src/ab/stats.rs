@@ -387,7 +387,7 @@ fn variance(values: &[f64]) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
@@ -547,11 +547,12 @@ mod tests {
         assert!(matches!(refused(&[pairs(&[f64::NAN], &[1.0])]), Invalid::Value { .. }));
     }
 
-    /// SplitMix64 with a fixed seed, so that the simulations below are reproducible.
-    struct Noise(u64);
+    /// SplitMix64 with a fixed seed, so that simulations are reproducible.
+    pub(in crate::ab) struct Noise(pub(in crate::ab) u64);
 
     impl Noise {
-        fn uniform(&mut self) -> f64 {
+        /// A number above 0 and below 1.
+        pub(in crate::ab) fn uniform(&mut self) -> f64 {
             self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mut z = self.0;
             z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -6,8 +6,8 @@ use comfy_table::{Attribute, Cell, Color};
 use crate::ab::expect::{Checked, State};
 use crate::ab::table;
 
-/// Renders the outcomes as a table for the terminal; those of guests that were not booted are only counted. `width` is in columns, `None` for no limit; `colour`
-/// allows colours.
+/// Renders the outcomes as a table for the terminal; those of guests that were not booted are only counted.
+/// `width` is in columns, `None` for no limit; `colour` allows colours.
 #[must_use]
 pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let mut table = table::new_table(width, colour);

@@ -15,6 +15,7 @@ use super::tests::{all_of, own};
 use super::*;
 use crate::ab::catalog::{self, Scenario, mode_name, run_name};
 use crate::ab::results::{ArmRole, ControlValues, Metric, RunMeta};
+use crate::ab::stats::tests::Noise;
 use crate::ab::stats::{self, Pairs, Rules};
 use crate::vm::parallel;
 use protocol::results::Better;
@@ -132,27 +133,13 @@ impl Next {
     }
 
     /// Draws a value, by Bailey's polar method.
-    fn draw(&self, random: &mut Random) -> f64 {
+    fn draw(&self, random: &mut Noise) -> f64 {
         self.at(self.radius(random.uniform()) * (std::f64::consts::TAU * random.uniform()).cos())
     }
 
     /// Returns a distance from the mean that is exceeded at most with that probability.
     fn radius(&self, probability: f64) -> f64 {
         (self.degrees * (probability.powf(-2.0 / self.degrees) - 1.0)).sqrt()
-    }
-}
-
-/// SplitMix64 with a fixed seed, so that all runs of the test are alike.
-struct Random(u64);
-
-impl Random {
-    /// A number above 0 and below 1.
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 }
 
@@ -286,7 +273,7 @@ fn misses(results: &Results, promise: &File, drawn: Drawn) -> BTreeMap<String, u
     if promise.compare.is_empty() && missed(&worst).next().is_none() {
         return BTreeMap::new();
     }
-    let mut random = Random(1);
+    let mut random = Noise(1);
     let mut misses = BTreeMap::new();
     for _ in 0..RUNS {
         let run = run_of(results, drawn.pairs, by_pairs, |next, _| next.draw(&mut random));
@@ -370,7 +357,7 @@ fn make_demo_does_not_fail_by_chance() {
     // As many on any host, so that the runs are the same.
     let seeds = [1, 2, 3, 4];
     let counted = parallel::map(crate::host::cpus(), &seeds, |&seed| {
-        let (mut random, mut misses) = (Random(seed), vec![BTreeMap::<String, usize>::new(); files.len()]);
+        let (mut random, mut misses) = (Noise(seed), vec![BTreeMap::<String, usize>::new(); files.len()]);
         for _ in 0..RUNS / seeds.len() {
             let run = run_of(&all, pairs, true, |next, _| next.draw(&mut random));
             for ((_, file), misses) in files.iter().zip(&mut misses) {
