@@ -190,11 +190,15 @@ TEST_F_TIMEOUT(storm, many_at_once, STORM_LIMIT)
 			   cgroup_memory(self->cgroups.top) < 16 * MIB));
 	TH_LOG("memory is back after %llu us", (now_ns() - begin) / 1000);
 
-	/* Each of them was worth it, and none was forgotten. */
+	/*
+	 * Each of them was worth it, but for those that had exited before the
+	 * killer looked, and none was forgotten.
+	 */
 	EXPECT_TRUE(wait_all_done(0, &told));
-	EXPECT_EQ(told.taken, NR_STORM);
-	EXPECT_EQ(told.done, NR_STORM);
-	EXPECT_EQ(counter("expedite_kill") - kills, NR_STORM);
+	EXPECT_LE(told.taken, NR_STORM);
+	EXPECT_GE(told.taken, NR_STORM / 2);
+	EXPECT_EQ(told.done, told.taken);
+	EXPECT_EQ(counter("expedite_kill") - kills, told.taken);
 	/* After two seconds there is no further attempt. */
 	EXPECT_EQ(counter("expedite_fail") - fails, told.gave_up);
 	EXPECT_EQ(told.early, 0);
