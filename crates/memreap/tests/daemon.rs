@@ -457,3 +457,33 @@ fn kill_one() {
     let line = format!("<4>memreap: killed {pid} ({name}), user ");
     assert_eq!((said.matches(&line).count(), said.matches(no_victim).count()), (1, 1), "{said}");
 }
+
+#[test]
+fn every_victim_of_a_shortage_has_a_command_line_and_a_parent() {
+    in_a_shortage("kill_several");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn kill_several() {
+    let name = unique();
+    let named = |mib| Victim::new(&Setup { name: name.clone().into(), mib, ..Setup::default() });
+    let victims = [32, 48, 64].map(named);
+    let daemon = Daemon::start_as(&only(&name), PATIENT, |command| command);
+    for victim in victims {
+        assert_eq!(victim.died_of(), Some(libc::SIGKILL));
+    }
+    let history = daemon.files.path("state/history");
+    wait_until("all are noted", || history::read(&history, 9).unwrap().len() == 3);
+    let (own, comm) = (std::process::id().cast_signed(), fs::read_to_string("/proc/self/comm").unwrap());
+    for entry in history::read(&history, 9).unwrap() {
+        assert!(entry.command_line.contains("kill_several"), "{entry:?}");
+        assert_eq!((entry.parent, entry.parent_comm.as_str()), (Some(own), comm.trim()), "{entry:?}");
+    }
+    let said = daemon.end();
+    assert_eq!(
+        said.matches(&format!("; parent {own} ({}); command line ", comm.trim())).count(),
+        3,
+        "{said}"
+    );
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Comm;
+use memreap::choice::Parent;
 use memreap::daemon::decide::reason::{Ending, Reason};
 use memreap::daemon::report::history::{self, History};
 use memreap::daemon::report::journal::{Journal, Kind, Priority};
@@ -62,6 +63,7 @@ fn kill() -> KillRecord {
         comm: Comm::new(b"a\nb").unwrap(),
         uid: 1000,
         cgroup,
+        parent: Some(Parent { pid: Pid::new(17).unwrap(), comm: Comm::new(b"a\nb").unwrap() }),
         command_line: b"hog".iter().copied().collect(),
         processes: 2,
         whole: false,

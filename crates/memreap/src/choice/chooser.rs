@@ -16,7 +16,7 @@ use super::groups::{Groups, MAX_NODES};
 use super::membership::Membership;
 use super::population::Population;
 use super::readers::Readers;
-use super::result::{Choice, CommandLine, Considered, Cost};
+use super::result::{Choice, CommandLine, Considered, Cost, Parent};
 use super::search::Candidate;
 use super::selection::READING_TIMEOUT;
 use crate::policy::{Policy, Subject};
@@ -99,11 +99,15 @@ impl Chooser {
         }));
     }
 
-    /// Returns the command line of a process that was chosen, empty when the process is gone or keeps its
-    /// memory map locked.
-    pub fn command_line(&mut self, choice: &Choice) -> CommandLine {
+    /// Returns the parent of a process that was chosen, and its command line: empty when the process is gone, or keeps
+    /// its memory map locked for longer than 20 ms.
+    pub fn describe(&mut self, choice: &Choice) -> (Option<Parent>, CommandLine) {
+        let scan = &self.examiner.scan;
+        let parent = scan.stat(choice.pid).ok().and_then(|stat| stat.ppid);
+        let parent = parent.and_then(|pid| Some(Parent { pid, comm: scan.stat(pid).ok()?.comm }));
         let text = self.examiner.command_line(choice.pid);
-        if choice.pidfd.is_alive().unwrap_or(false) { text } else { CommandLine::new() }
+        // If it is gone, that was another process's.
+        if choice.pidfd.is_alive().unwrap_or(false) { (parent, text) } else { (None, CommandLine::new()) }
     }
 
     /// Forgets what was read of the processes. To be called when the policy has changed.

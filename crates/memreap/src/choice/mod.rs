@@ -35,5 +35,5 @@ mod thread;
 
 pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
 pub use chooser::Chooser;
-pub use result::{Choice, CommandLine, Considered, Cost, Group, Scope};
+pub use result::{Choice, CommandLine, Considered, Cost, Group, Parent, Scope};
 pub use thread::{ChooserThread, Danger, NoVictim};

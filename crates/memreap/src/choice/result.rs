@@ -69,12 +69,23 @@ pub struct Choice {
     pub group: Option<Group>,
     /// That cgroup, if there are others in it that may be killed with it.
     pub leaf: Option<Cgroup>,
-    /// Its command line, if that was read in advance.
+    /// Its parent, if that is known.
+    pub parent: Option<Parent>,
+    /// Its command line; empty if that is not known.
     pub command_line: CommandLine,
     /// The rule that decided about it.
     pub rule: Option<u16>,
     /// What the choice cost.
     pub cost: Cost,
+}
+
+/// The parent of a process, if that is in the PID namespace of /proc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Its ID.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: Comm,
 }
 
 /// A leaf cgroup.

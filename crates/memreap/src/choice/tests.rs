@@ -250,6 +250,35 @@ fn a_command_line_that_cannot_be_read_again_is_as_it_was() {
 }
 
 #[test]
+fn a_command_line_that_is_held_back_holds_up_no_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let hog = Hog::start(8);
+    let copy = |pid: Pid, files: &[&str]| {
+        let copied = dir.path().join("proc").join(pid.to_string());
+        fs::create_dir_all(&copied).unwrap();
+        for file in files {
+            fs::write(copied.join(file), fs::read(format!("/proc/{pid}/{file}")).unwrap()).unwrap();
+        }
+        copied
+    };
+    let copied = copy(hog.pid, &["status", "stat", "smaps_rollup", "oom_score_adj"]);
+    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n")
+        .unwrap();
+    // Without a writer, who opens it waits.
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, copied.join("cmdline"), fifo, mode, 0).unwrap();
+    let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
+    let choice = chooser.choose(&policy(""), ALL).unwrap();
+    // Not before: the folders are not listed in the order of their numbers, as processes are.
+    let shell = Pid::new(hog.shell.id().cast_signed()).unwrap();
+    copy(shell, &["stat"]);
+    let began = Instant::now();
+    let (parent, command_line) = chooser.describe(&choice);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!((parent.map(|parent| parent.pid), command_line.as_slice()), (Some(shell), &b""[..]));
+}
+
+#[test]
 fn as_many_groups_as_there_can_be_protect_nobody() {
     if !rustix::process::geteuid().is_root() {
         testing::skipped("only root may set its groups");

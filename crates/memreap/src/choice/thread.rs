@@ -15,7 +15,7 @@ use linux::{Pid, PidFd, scan};
 
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
-use super::result::{Choice, CommandLine, Scope};
+use super::result::{Choice, CommandLine, Parent, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
@@ -32,7 +32,7 @@ const IMMINENT_INTERVAL: Duration = Duration::from_millis(250);
 /// Between these two it is so many times as long as the choice took: that reads page tables exactly, and in a large
 /// process it takes a CPU from all others, also where nobody has to die in the end.
 const INTERVAL_FACTOR: u32 = 20;
-/// The time between two readings of a command line, at least.
+/// The time between two readings of the same process's command line, at least: it may wait for the process.
 const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// A choice that is not older is as good as a new one.
 const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
@@ -144,8 +144,7 @@ impl ChooserThread {
         prestarted::start("chooser", STACK_BYTES, move || {
             // The caller waits for it.
             let _ = prestarted::raise_priority();
-            let mut worker =
-                Worker { chooser, version: 0, chosen_ahead: None, known: None, command_line_read: None };
+            let mut worker = Worker { chooser, version: 0, chosen_ahead: None, known: None };
             own.work(|settings, killed, request| worker.run(settings, killed, request));
         })?;
         Ok(Self { shared, timeout: TIMEOUT })
@@ -330,10 +329,17 @@ struct Worker {
     version: u32,
     /// When it last began to choose in advance, and how long that took.
     chosen_ahead: Option<(Instant, Duration)>,
-    /// The process that it chose then, and its command line: when the kernel may be late, it is not read.
-    known: Option<(PidFd, CommandLine)>,
-    /// When a command line was last read.
-    command_line_read: Option<Instant>,
+    /// The process that was chosen last.
+    known: Option<Known>,
+}
+
+/// What a kill's record says of a process that the choice does not need.
+struct Known {
+    pidfd: PidFd,
+    /// When it was read.
+    at: Instant,
+    parent: Option<Parent>,
+    command_line: CommandLine,
 }
 
 impl Worker {
@@ -348,7 +354,6 @@ impl Worker {
         let all = Scope::All { by_cgroup: settings.by_cgroup };
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
-                let is_imminent = danger == Danger::Imminent;
                 chooser.refresh(policy, budget);
                 let is_due =
                     self.chosen_ahead.is_none_or(|(when, took)| when.elapsed() >= interval(danger, took));
@@ -357,16 +362,6 @@ impl Worker {
                     let began = Instant::now();
                     let choice = chooser.choose(policy, all);
                     self.chosen_ahead = Some((began, began.elapsed()));
-                    // Once per shortage as a rule: it may wait for the process.
-                    if is_imminent
-                        && self.command_line_read.is_none_or(|when| when.elapsed() >= COMMAND_LINE_INTERVAL)
-                    {
-                        self.command_line_read = Some(Instant::now());
-                        self.known = choice.as_ref().and_then(|choice| {
-                            let text = chooser.command_line(choice);
-                            Some((PidFd::open(choice.pid).ok().filter(|_| !text.is_empty())?, text))
-                        });
-                    }
                     choice
                 } else {
                     None
@@ -376,7 +371,10 @@ impl Worker {
                 chooser.set_min_bytes(min_bytes);
                 chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below(path)))
             }
-            Request::Another { cgroup } => chooser.another(policy, &cgroup),
+            // It is in the record of another one.
+            Request::Another { cgroup } => {
+                return (chooser.another(policy, &cgroup), chooser.cost().processes);
+            }
             Request::Recheck { pid } => {
                 chooser.set_min_bytes(0);
                 chooser.choose(policy, Scope::One(pid))
@@ -386,13 +384,39 @@ impl Worker {
                 None
             }
         };
-        if let (Some(choice), Some((pidfd, text))) = (&mut choice, &self.known)
-            && pidfd.opened_as() == choice.pid
-            && pidfd.is_alive().unwrap_or(false)
-        {
-            choice.command_line = text.clone();
+        if let Some(choice) = &mut choice {
+            self.describe(choice);
         }
-        (choice, chooser.cost().processes)
+        (choice, self.chooser.cost().processes)
+    }
+
+    /// Adds to a choice what the record of its kill says besides: after the kill it cannot be read any more.
+    fn describe(&mut self, choice: &mut Choice) {
+        let is_same =
+            |known: &Known| known.pidfd.opened_as() == choice.pid && known.pidfd.is_alive().unwrap_or(false);
+        let known = self.known.take().filter(is_same);
+        let known = match known {
+            Some(known) if known.at.elapsed() < COMMAND_LINE_INTERVAL => Some(known),
+            older => {
+                let (parent, mut command_line) = self.chooser.describe(choice);
+                // What cannot be read in time is what it was.
+                if command_line.is_empty()
+                    && let Some(older) = older
+                {
+                    command_line = older.command_line;
+                }
+                PidFd::open(choice.pid).ok().map(|pidfd| Known {
+                    pidfd,
+                    at: Instant::now(),
+                    parent,
+                    command_line,
+                })
+            }
+        };
+        if let Some(known) = &known {
+            (choice.parent, choice.command_line) = (known.parent, known.command_line.clone());
+        }
+        self.known = known;
     }
 }
 
@@ -457,6 +481,7 @@ mod tests {
                 vm_size: 0,
                 group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true }),
                 leaf: None,
+                parent: None,
                 command_line: CommandLine::new(),
                 rule: None,
                 cost: Cost::default(),

@@ -243,6 +243,7 @@ mod tests {
             vm_size: 0,
             group: None,
             leaf: None,
+            parent: None,
             command_line: crate::choice::CommandLine::new(),
             rule: Some(3),
             cost: Cost { processes: 312, cheap: 20, exact: 3, late: 0, took: Duration::from_millis(4) },

@@ -136,6 +136,12 @@ pub struct Entry {
     /// The ID of its container; empty without one.
     #[serde(default)]
     pub container: String,
+    /// The ID of its parent, if that is known.
+    #[serde(default)]
+    pub parent: Option<i32>,
+    /// The name of its parent, with what is not printable escaped; empty if it is not known.
+    #[serde(default)]
+    pub parent_comm: String,
     /// The beginning of its command line, with what is not printable escaped; empty if it is not known.
     #[serde(default)]
     pub command_line: String,
@@ -215,6 +221,9 @@ struct Record<'a> {
     pod: &'a [u8],
     #[serde(serialize_with = "escaped")]
     container: &'a [u8],
+    parent: Option<i32>,
+    #[serde(serialize_with = "escaped")]
+    parent_comm: &'a [u8],
     #[serde(serialize_with = "escaped")]
     command_line: &'a [u8],
     processes: u32,
@@ -242,6 +251,8 @@ impl<'a> Record<'a> {
             unit: workload.unit,
             pod: workload.pod.as_bytes(),
             container: workload.container,
+            parent: kill.parent.map(|parent| parent.pid.get()),
+            parent_comm: kill.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes()),
             command_line: &kill.command_line,
             processes: kill.processes,
             bytes: kill.expected,
@@ -282,6 +293,7 @@ mod tests {
 
     use super::super::record::tests::kill;
     use super::*;
+    use crate::choice::Parent;
 
     #[test]
     fn kills_survive_a_restart() {
@@ -305,6 +317,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h");
         let mut kill = kill(&"\x1b".repeat(64));
+        kill.parent = kill.parent.map(|parent| Parent { comm: kill.comm, ..parent });
+        kill.command_line = std::iter::repeat_n(b'\n', 200).collect();
         kill.cgroup = std::iter::repeat_n(b'\n', crate::choice::MAX_CGROUP_PATH_BYTES).collect();
         kill.because = "\x01".repeat(160).as_str().try_into().unwrap();
         kill.rule = "\x01".repeat(64).as_str().try_into().unwrap();

@@ -136,10 +136,14 @@ impl Journal {
                 ("MEMREAP_UNIT", unit),
                 ("MEMREAP_POD", pod.as_bytes()),
                 ("MEMREAP_CONTAINER", container),
+                ("MEMREAP_PARENT_COMM", kill.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes())),
                 ("MEMREAP_COMMAND_LINE", &kill.command_line),
             ];
             for (name, value) in parts.into_iter().filter(|(_, value)| !value.is_empty()) {
                 entry.bytes(name, value);
+            }
+            if let Some(parent) = kill.parent {
+                entry.field("MEMREAP_PARENT", parent.pid);
             }
             entry.field("MEMREAP_PROCESSES", kill.processes);
             entry.field("MEMREAP_BYTES", kill.expected);
@@ -330,6 +334,8 @@ mod tests {
         assert_eq!(value(&entry, "PRIORITY"), b"4");
         assert_eq!(value(&entry, "MEMREAP_PID"), b"4711");
         assert_eq!(value(&entry, "MEMREAP_UNIT"), b"a.scope");
+        assert_eq!(value(&entry, "MEMREAP_PARENT"), b"17");
+        assert_eq!(value(&entry, "MEMREAP_PARENT_COMM"), b"make");
         assert_eq!(value(&entry, "MEMREAP_BYTES"), b"1288490188");
         assert_eq!(value(&entry, "MEMREAP_REASON"), b"stall");
         assert_eq!(value(&entry, "MEMREAP_METHOD"), b"mrelease");

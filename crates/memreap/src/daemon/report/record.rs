@@ -9,7 +9,7 @@ use linux::Pid;
 use linux::process::Comm;
 
 use super::workload::Workload;
-use crate::choice::{CgroupPath, CommandLine};
+use crate::choice::{CgroupPath, CommandLine, Parent};
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 use crate::units::{Size, Time};
@@ -27,6 +27,8 @@ pub struct KillRecord {
     pub uid: u32,
     /// Its cgroup; empty without one.
     pub cgroup: CgroupPath,
+    /// Its parent, if that is known.
+    pub parent: Option<Parent>,
     /// The beginning of its command line; empty if that is not known.
     pub command_line: CommandLine,
     /// How many processes of the cgroup were killed together.
@@ -87,6 +89,9 @@ impl fmt::Display for KillRecord {
         if !kill.because.is_empty() {
             write!(f, "; {}", linux::escape(kill.because.as_bytes()))?;
         }
+        if let Some(Parent { pid, comm }) = kill.parent {
+            write!(f, "; parent {pid} ({comm})")?;
+        }
         if !kill.command_line.is_empty() {
             write!(f, "; command line \"{}\"", linux::escape(&kill.command_line[..]))?;
         }
@@ -127,6 +132,7 @@ pub(crate) mod tests {
             comm: Comm::new(comm.as_bytes()).unwrap(),
             uid: 1000,
             cgroup,
+            parent: Some(Parent { pid: Pid::new(17).unwrap(), comm: Comm::new(b"make").unwrap() }),
             command_line: b"hog --size 1.2".iter().copied().collect(),
             processes: 1,
             whole: false,
@@ -150,9 +156,10 @@ pub(crate) mod tests {
         assert_eq!(
             kill.to_string(),
             "killed 4711 (hog), user 1000: 1.2 GiB back in 41 ms by mrelease; 80 MiB of 2.0 GiB were available, \
-             gone in 0.3 s at 400 MiB/s; command line \"hog --size 1.2\""
+             gone in 0.3 s at 400 MiB/s; parent 17 (make); command line \"hog --size 1.2\""
         );
         kill.because.clear();
+        kill.parent = None;
         kill.command_line.clear();
         kill.rule.push_str("browser");
         kill.exact = false;

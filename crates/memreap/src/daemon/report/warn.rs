@@ -102,10 +102,19 @@ impl Warner {
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
         let Workload { unit, pod, container } = kill.workload();
-        let command_line = ("COMMAND_LINE", &kill.command_line[..]);
-        for (name, value) in [("UNIT", unit), ("POD", pod.as_bytes()), ("CONTAINER", container), command_line]
-        {
+        let parent_comm = kill.parent.as_ref().map_or(&b""[..], |parent| parent.comm.as_bytes());
+        let parts = [
+            ("UNIT", unit),
+            ("POD", pod.as_bytes()),
+            ("CONTAINER", container),
+            ("PARENT_COMM", parent_comm),
+            ("COMMAND_LINE", &kill.command_line[..]),
+        ];
+        for (name, value) in parts {
             event.add(name, escape(value));
+        }
+        if let Some(parent) = kill.parent {
+            event.add("PARENT", parent.pid);
         }
         event.add("PROCESSES", kill.processes);
         event.add("METHOD", kill.method.name());
@@ -388,6 +397,8 @@ mod tests {
             "MEMREAP_CGROUP=/user.slice/a.scope",
             "MEMREAP_UNIT=a.scope",
             "MEMREAP_POD=",
+            "MEMREAP_PARENT=17",
+            "MEMREAP_PARENT_COMM=make",
         ] {
             assert!(read("killed").lines().any(|l| l == line), "no {line} in {}", read("killed"));
         }

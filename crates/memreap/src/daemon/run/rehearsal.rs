@@ -95,6 +95,7 @@ impl Dummy {
             }),
             // A directory without the files of a cgroup.
             leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
+            parent: None,
             command_line: CommandLine::new(),
             rule: None,
             cost: Cost::default(),

@@ -401,6 +401,7 @@ impl World for System {
             comm: victim.comm,
             uid: victim.uid,
             cgroup: victim.cgroup.clone(),
+            parent: victim.parent,
             command_line: victim.command_line.clone(),
             processes: 1,
             whole: false,
