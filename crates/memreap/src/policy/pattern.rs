@@ -54,18 +54,31 @@ impl Pattern {
     }
 
     /// For a cgroup's path: `*` and `?` stay within a component, the component `**` stands for any
-    /// number of them, also none.
+    /// number of them, also none. Without any of these, what is below the cgroup fits, too: services and users'
+    /// managers keep their processes there. But "/" is the root alone.
     ///
     /// # Errors
-    /// As [`Pattern::name`]; when it does not start with `/`; when `**` is only a part of a component.
+    /// As [`Pattern::name`]; when it does not start with `/`, or is a path of the file system; when `**` is only a
+    /// part of a component.
     pub fn cgroup(text: &str) -> Result<Self, String> {
+        if let Some(path) = below(text, "/sys/fs/cgroup") {
+            // Where v1 and v2 are mounted together.
+            let path = below(path, "/unified").unwrap_or(path).trim_end_matches('/');
+            let path = if path.is_empty() { "/**" } else { path };
+            return Err(format!("begins with the folder in which cgroups are mounted; write '{path}'"));
+        }
         let Some(components) = text.strip_prefix('/') else {
             return Err(format!("starts with a /, as '/{text}' or '/**/{text}' do"));
         };
         if components.split('/').any(|c| c != "**" && c.contains("**")) {
             return Err("'**' stands for whole components: write it between slashes".to_owned());
         }
-        Self::new(text.as_bytes(), Kind::Cgroup)
+        let path = match text.trim_end_matches('/') {
+            "" => "/".to_owned(),
+            path if path.contains(['*', '?']) => path.to_owned(),
+            path => path.to_owned() + "/**",
+        };
+        Self::new(path.as_bytes(), Kind::Cgroup)
     }
 
     fn new(text: &[u8], kind: Kind) -> Result<Self, String> {
@@ -99,6 +112,11 @@ impl Pattern {
             Kind::Cgroup => fits_path(&self.text, bytes),
         }
     }
+}
+
+/// The rest of a path after `folder`, if it is that or below it.
+fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+    path.strip_prefix(folder).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn fits_path(pattern: &[u8], path: &[u8]) -> bool {
@@ -233,6 +251,35 @@ mod tests {
         ] {
             assert!(!fits(pattern, path), "{pattern} {path}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_without_wildcards_is_all_of_it() {
+        let fits = |pattern: &str, path: &str| Pattern::cgroup(pattern).unwrap().fits(path.as_bytes());
+        for pattern in ["/a.slice", "/a.slice/", "/a.slice/**/"] {
+            assert!(fits(pattern, "/a.slice") && fits(pattern, "/a.slice/b/c"), "{pattern}");
+            assert!(!fits(pattern, "/a.slice.b") && !fits(pattern, "/b/a.slice"), "{pattern}");
+        }
+        for pattern in ["/a.slic?", "/a.slic*/"] {
+            assert!(fits(pattern, "/a.slice") && !fits(pattern, "/a.slice/b"), "{pattern}");
+        }
+        // Nor does this protect everything.
+        assert!(fits("/", "/") && !fits("/", "/a"));
+    }
+
+    #[test]
+    fn a_path_of_the_file_system_is_no_cgroup() {
+        for (wrong, right) in [
+            ("/sys/fs/cgroup/a.slice/b", "'/a.slice/b'"),
+            ("/sys/fs/cgroup/unified/a.slice/**", "'/a.slice/**'"),
+            ("/sys/fs/cgroup/", "'/**'"),
+            ("/sys/fs/cgroup", "'/**'"),
+            ("/sys/fs/cgroup/unified", "'/**'"),
+        ] {
+            let error = Pattern::cgroup(wrong).unwrap_err();
+            assert!(error.ends_with(&format!("write {right}")), "{wrong}: {error}");
+        }
+        assert!(Pattern::cgroup("/sys/fs/cgroups").is_ok());
     }
 
     #[test]
