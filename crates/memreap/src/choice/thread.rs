@@ -205,6 +205,12 @@ impl ChooserThread {
         self.shared.lock().ahead.take()
     }
 
+    /// Returns the rule that decided about what was last chosen in advance; `None` for no rule, or no choice. Does not
+    /// wait.
+    pub fn rule_ahead(&self) -> Option<u16> {
+        self.shared.lock().ahead.as_ref().and_then(|(_, choice)| choice.rule)
+    }
+
     /// Gives it back, unless there is a later one.
     pub fn keep_ahead(&self, when: Instant, choice: Choice) {
         self.shared.lock().ahead.get_or_insert((when, choice));

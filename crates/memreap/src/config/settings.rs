@@ -125,13 +125,6 @@ pub struct Kill {
     pub whole_cgroup: WholeCgroup,
 }
 
-impl Kill {
-    /// Returns how long a victim has before it is killed.
-    pub fn grace(&self) -> Duration {
-        self.signal_first.as_ref().map_or(Duration::ZERO, |first| first.grace)
-    }
-}
-
 impl Default for Kill {
     fn default() -> Self {
         Self {

@@ -130,7 +130,7 @@ impl<V> ControlLoop<V> {
     /// A control loop for at most `max_memories` memories.
     pub fn new(config: &Config, max_memories: usize) -> Self {
         let mut memories = Vec::with_capacity(max_memories);
-        memories.push(MemoryState::new(Governor::new(config.act.clone(), config.kill.grace())));
+        memories.push(MemoryState::new(Governor::new(config.act.clone())));
         Self { memories, kill: config.kill.clone() }
     }
 
@@ -138,7 +138,7 @@ impl<V> ControlLoop<V> {
     pub fn reconfigure(&mut self, config: &Config) {
         self.kill = config.kill.clone();
         for memory in &mut self.memories {
-            memory.governor.reconfigure(config.act.clone(), config.kill.grace());
+            memory.governor.reconfigure(config.act.clone());
             memory.failed = FailedKills::default();
         }
     }
@@ -244,6 +244,7 @@ impl<V> MemoryState<V> {
         world: &mut dyn World<Victim = V>,
     ) -> Option<Duration> {
         let now = sample.at;
+        self.governor.set_grace(world.grace_ahead(memory, kill.signal_first));
         let advice = self.governor.observe(sample);
         if let Some(attempt) = &mut self.attempt {
             attempt.max_headroom = attempt.max_headroom.max(self.governor.outlook().headroom);

@@ -97,7 +97,7 @@ pub struct Outlook {
 #[derive(Clone, Debug)]
 pub struct Governor {
     act: Act,
-    /// How long a victim has before it is killed, so much earlier a kill is due.
+    /// How long the next victim has before it is killed, so much earlier a kill is due.
     grace: Duration,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
     outlook: Outlook,
@@ -108,11 +108,11 @@ pub struct Governor {
 }
 
 impl Governor {
-    /// A governor for the machine's memory, without samples. A victim has the time `grace` before it is killed.
-    pub fn new(act: Act, grace: Duration) -> Self {
+    /// A governor for the machine's memory, without samples.
+    pub fn new(act: Act) -> Self {
         Self {
             act,
-            grace,
+            grace: Duration::ZERO,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
             average_stall_percent: 0.0,
@@ -122,12 +122,17 @@ impl Governor {
 
     /// A governor for another memory, with the thresholds of this one.
     pub fn for_another(&self) -> Self {
-        Self::new(self.act.clone(), self.grace)
+        Self::new(self.act.clone())
     }
 
     /// Takes other thresholds.
-    pub fn reconfigure(&mut self, act: Act, grace: Duration) {
-        (self.act, self.grace) = (act, grace);
+    pub fn reconfigure(&mut self, act: Act) {
+        self.act = act;
+    }
+
+    /// Sets how long the next victim will have from the first signal to SIGKILL.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Returns what follows from the last samples.

@@ -352,6 +352,10 @@ impl World for Sim {
         self.danger = self.danger.max(danger);
     }
 
+    fn grace_ahead(&self, _memory: usize, all: Option<SignalFirst>) -> Duration {
+        self.signal_first.or(all).map_or(Duration::ZERO, |first| first.grace)
+    }
+
     fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
         self.searches += 1;
         self.read();
@@ -695,7 +699,7 @@ fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64)) -> Optio
 
 /// Returns when the governor advises a kill first.
 fn first_kill_in(samples: impl Iterator<Item = Sample>, act: &Act) -> Option<(Duration, Reason)> {
-    first_kill_by(Governor::new(act.clone(), Duration::ZERO), samples)
+    first_kill_by(Governor::new(act.clone()), samples)
 }
 
 fn first_kill_by(
@@ -758,7 +762,7 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     // In the face-off's peak-zram as much was free when the kernel began to reclaim.
     assert_eq!(first(7, 18, 90.0, 45.0), None);
     // Samples are far apart when nothing happens: a stall just before the last of them is no long one.
-    let mut governor = Governor::new(Act::default(), Duration::ZERO);
+    let mut governor = Governor::new(Act::default());
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
         let (at, stalled) = (Duration::from_millis(at), Some([Duration::from_millis(stalled); 2]));
         let (total, available, free, swap) = (2 * GIB, 8 * MIB, 24 * MIB, GIB);
@@ -820,7 +824,7 @@ fn stalling(every: Duration, available: u64) -> impl Iterator<Item = Sample> {
 
 #[test]
 fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
-    let governor = Governor::new(Act { early_reclaim: true, ..Act::default() }, Duration::ZERO);
+    let governor = Governor::new(Act { early_reclaim: true, ..Act::default() });
     assert!(first_kill_by(governor.clone(), stalling(S / 10, 41)).is_some());
     let at_limit = |available| stalling(S / 10, available).map(|sample| Sample { is_limit: true, ..sample });
     assert_eq!(first_kill_by(governor.clone(), at_limit(41)), None);
@@ -832,7 +836,7 @@ fn stalls_are_not_seen_where_only_the_reading_was_late() {
     // Tasks stall for 90 % of the time. After one sample in ten, the hypervisor took the CPU away for 60 ms before PSI
     // was read: that is from later than it seems, and the next sample from sooner after it.
     let first = |percent: f64| {
-        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        let mut governor = Governor::new(Act::default());
         governor.pressure_reported(Duration::ZERO);
         let late = |tick| Duration::from_millis(if tick % 10 == 5 { 60 } else { 0 });
         let samples = stalling(S / 10, 8).zip(0..).map(|(sample, tick)| {
@@ -849,7 +853,7 @@ fn stalls_are_not_seen_where_only_the_reading_was_late() {
 fn stalls_are_seen_however_often_memory_is_sampled() {
     // Each request for metrics is a reason to sample.
     for every in [100, 10, 2, 1].map(Duration::from_millis) {
-        let mut governor = Governor::new(Act::default(), Duration::ZERO);
+        let mut governor = Governor::new(Act::default());
         governor.pressure_reported(Duration::ZERO);
         let first = first_kill_by(governor, stalling(every, 8));
         assert!(matches!(first, Some((at, Reason::Stall)) if at <= S * 6 / 10), "{every:?}: {first:?}");
@@ -950,14 +954,23 @@ fn who_is_asked_first_has_the_time_that_there_is() {
     let first = |name: &str| SignalFirst { signal: name.parse().unwrap(), grace: 2 * S };
     let (all, of_rule) = (first("SIGTERM"), first("SIGHUP"));
     let mut config = Config::default();
-    config.kill.signal_first = Some(all);
-    for (deaf, rule) in [(false, None), (true, None), (true, Some(of_rule))] {
-        let mut run = Run::new(0.5, &config);
-        (run.sim.deaf, run.sim.signal_first) = (deaf, rule);
-        let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
-        run.pass(120 * S);
-        assert_eq!(run.sim.asked, [(hog, rule.unwrap_or(all).signal.signal())]);
-        assert_eq!(run.killed().len(), usize::from(deaf));
+    // Without PSI only the level of memory is a reason to kill.
+    for psi in [true, false] {
+        for (all, deaf, rule) in [
+            (Some(all), false, None),
+            (Some(all), true, None),
+            (Some(all), true, Some(of_rule)),
+            (None, true, Some(of_rule)),
+        ] {
+            config.kill.signal_first = all;
+            let mut run = Run::new(0.5, &config);
+            (run.sim.psi, run.sim.deaf, run.sim.signal_first) = (psi, deaf, rule);
+            run.step();
+            let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
+            run.pass(120 * S);
+            assert_eq!(run.sim.asked, [(hog, rule.or(all).unwrap().signal.signal())], "{psi} {all:?}");
+            assert_eq!(run.killed().len(), usize::from(deaf));
+        }
     }
 }
 

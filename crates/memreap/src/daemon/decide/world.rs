@@ -36,6 +36,10 @@ pub trait World {
     /// advance: how often depends on `danger`.
     fn prepare(&mut self, budget: Duration, danger: Danger);
 
+    /// Returns how long the victim that was chosen in advance would have from the first signal to SIGKILL, by its rule;
+    /// without one, what `all` have. Does not wait.
+    fn grace_ahead(&self, memory: usize, all: Option<SignalFirst>) -> Duration;
+
     /// Chooses the victim whose death gives most of this memory back: a process, or the best one of a cgroup that
     /// holds more. That process, or that cgroup, gives back [`Sample::min_victim_bytes`] at least.
     ///

@@ -171,6 +171,10 @@ impl World for Stage<'_> {
         self.world.prepare(budget, danger);
     }
 
+    fn grace_ahead(&self, memory: usize, all: Option<SignalFirst>) -> Duration {
+        self.world.grace_ahead(memory, all)
+    }
+
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
         // The real one is let go.
         let _ = self.world.choose(memory);

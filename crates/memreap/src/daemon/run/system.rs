@@ -317,6 +317,11 @@ impl World for System {
         self.chooser.refresh(budget, danger, self.samples[0].min_victim_bytes());
     }
 
+    fn grace_ahead(&self, memory: usize, all: Option<SignalFirst>) -> Duration {
+        let rule = if memory == 0 { self.chooser.rule_ahead() } else { None };
+        self.policy.signal_first(rule, all).map_or(Duration::ZERO, |first| first.grace)
+    }
+
     fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
         // Not anywhere, when the memory is no longer watched.
         let watched = self.memories.get(memory).ok_or(NoVictim::None)?;
