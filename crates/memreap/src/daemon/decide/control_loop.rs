@@ -292,7 +292,7 @@ impl<V> MemoryState<V> {
                         self.state = State::Watching { from: now + SETTLE_TIME };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
-                    if !self.governor.is_low() {
+                    if !self.governor.is_low() && !matches!(advice, Advice::Kill(_)) {
                         // It did what it was asked for, or another process exited: it may live.
                         continue;
                     }

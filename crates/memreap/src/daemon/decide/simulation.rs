@@ -974,6 +974,19 @@ fn who_is_asked_first_has_the_time_that_there_is() {
     }
 }
 
+#[test]
+fn who_is_asked_is_asked_once() {
+    let mut config = Config::default();
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
+    let mut run = Run::new(0.5, &config);
+    (run.sim.psi, run.sim.deaf, run.sim.swap_bytes) = (false, true, 0);
+    run.step();
+    // What it takes within two seconds is more than is left when memory is not yet low.
+    let hog = run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
+    run.pass(10 * S);
+    assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![hog]));
+}
+
 /// A machine, and a process that takes so much per second and was asked in vain, with the time `grace` left.
 fn asked_in_vain(rate: u64, grace: Duration) -> (Run, u64) {
     let mut config = Config::default();
