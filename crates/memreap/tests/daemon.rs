@@ -9,7 +9,7 @@
 mod common;
 
 use std::fs::{self, File, Permissions};
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
@@ -185,6 +185,24 @@ fn it_starts_works_and_ends_without_another_word() {
     assert!(first.starts_with("<6>memreap: watching "), "{said}");
     assert!(first.ends_with(", without sending signals (--dry-run)"), "{said}");
     assert_eq!((*second, lines.len()), ("<6>memreap: stopping", 2), "{said}");
+}
+
+#[test]
+fn what_others_write_to_its_standard_error_stays() {
+    // As with `{ echo begin; memreap daemon; echo end; } 2>log`: all of them share the offset.
+    let mut log = tempfile::tempfile().unwrap();
+    writeln!(log, "begin").unwrap();
+    let daemon = Daemon::start_as(NO_VICTIM, PATIENT, |command| {
+        command.arg("--dry-run").stderr(log.try_clone().unwrap())
+    });
+    daemon.end();
+    writeln!(log, "end").unwrap();
+    log.rewind().unwrap();
+    let text = std::io::read_to_string(log).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!((lines[0], lines[lines.len() - 1]), ("begin", "end"), "{text}");
+    assert!(lines[1..lines.len() - 1].iter().all(|line| line.contains("memreap: ")), "{text}");
+    assert!(text.contains("memreap: stopping\n"), "{text}");
 }
 
 #[test]

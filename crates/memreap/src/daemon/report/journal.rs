@@ -253,16 +253,18 @@ fn stderr_is_journal(stream: Option<&str>) -> bool {
 
 fn lines() -> io::Result<Output> {
     let stat = rustix::fs::fstat(stderr())?;
-    let socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+    let kind = FileType::from_raw_mode(stat.st_mode);
     // O_NONBLOCK is shared by all processes that have this standard error, so it is opened again. That fails
-    // for sockets, and for a terminal of another user.
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = match rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
-        Ok(fd) => fd,
-        Err(_) => stderr().try_clone_to_owned()?,
+    // for sockets, and for a terminal of another user. A file makes nobody wait, and is not opened again: at
+    // an offset of its own one overwrites what others write there.
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let reopened = match kind {
+        FileType::RegularFile => None,
+        _ => rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()).ok(),
     };
+    let fd = reopened.map_or_else(|| stderr().try_clone_to_owned(), Ok)?;
     let prefix = !rustix::termios::isatty(&fd);
-    Ok(Output::Lines { fd, socket, prefix })
+    Ok(Output::Lines { fd, socket: kind == FileType::Socket, prefix })
 }
 
 /// Writes without waiting. Returns false when that is not possible.
