@@ -628,6 +628,26 @@ fn what_nobody_reads_changes_no_exit_code() {
 }
 
 #[test]
+fn what_cannot_be_written_changes_no_exit_code() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    // PID 1 is protected.
+    let kill = |victim: &Victim, how: fn(&mut Command, fs::File) -> &mut Command| {
+        let mut command = memreap();
+        command.args(["kill", "--keep-going", "1", &victim.pid()]).stdout(full());
+        Ran::from(how(&mut command, full()).output().unwrap())
+    };
+    let victim = Victim::of(1);
+    let ran = kill(&victim, |command, _| command);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let told = "memreap: the result cannot be written: No space left on device (os error 28)\n";
+    assert!(ran.err.ends_with(told), "{ran:?}");
+    assert_eq!(victim.died_of(), KILLED);
+    let victim = Victim::of(1);
+    assert_eq!(kill(&victim, |command, full| command.stderr(full)).code, Some(4));
+    assert_eq!(victim.died_of(), KILLED);
+}
+
+#[test]
 fn a_hostile_name_does_not_reach_the_terminal() {
     let hostile = format!("\x1b[2J) (\n{}", std::process::id() % 10_000);
     let victim = Victim::new(&Setup { name: hostile.clone().into_bytes(), ..Setup::default() });

@@ -40,7 +40,8 @@ Exit codes:
   6    dead, but the memory is held by another process that shares it
   70   internal error
   130  interrupted by Ctrl-C; what was killed stays killed
-  If several apply, the first of this list: 130, 5, 6, 3, 4, 1.
+  If several apply, the first of this list: 130, 5, 6, 3, 4, 1. A result that cannot be written
+  changes no exit code; stderr says so.
 
 Examples:
   memreap kill 4711

@@ -26,25 +26,29 @@ use report::{Fault, Memory, Report, VictimFacts, VictimReport, VictimResult};
 /// How often the progress line is updated.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Kills, and prints the result.
+/// Kills, and prints the result. The exit code is about the kill: where the result cannot be written, that is said on
+/// stderr.
 ///
 /// # Errors
-/// When /proc cannot be read, or the output cannot be written. Problems with single targets are in the output.
+/// When /proc cannot be read, before anything is killed. Problems with single targets are in the output.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
+    let mut stderr = std::io::stderr();
     for fault in &report.errors {
-        eprintln!("memreap: {}", fault.message);
+        let _ = writeln!(stderr, "memreap: {}", fault.message);
     }
     let text = match plan.show {
         Show::Text => report.text(),
         Show::Json => serde_json::to_string(&report)? + "\n",
         Show::Nothing => String::new(),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Who does not read it may want to know what the exit code says.
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(report.exit),
+    // Who does not read it may want to know what the exit code says.
+    if let Err(e) = std::io::stdout().write_all(text.as_bytes())
+        && e.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = writeln!(stderr, "memreap: the result cannot be written: {e}");
     }
+    Ok(report.exit)
 }
 
 /// A target and the memory that is expected of it.
@@ -160,7 +164,7 @@ fn kill_all(
     report.interrupted = wait == WaitEnd::Interrupted && interrupt.take();
     let outcomes = armed.outcomes();
     report.before = before;
-    report.after = Some(memory(root)?);
+    report.after = memory(root).ok();
     for (mut victim, outcome) in reports.into_iter().zip(outcomes) {
         if let Fate::Refused(errno) = outcome.fate {
             let (fault, exit) = refusal(&victim, errno);
