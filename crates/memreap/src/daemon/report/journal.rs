@@ -82,7 +82,7 @@ pub struct Journal {
 enum Output {
     /// Native protocol.
     Journald(UnixDatagram),
-    /// Lines. With `prefix` each begins with its priority, as service managers parse it.
+    /// Lines. With `prefix` each begins with its priority, as journald parses it (sd-daemon(3)).
     Lines { fd: OwnedFd, socket: bool, prefix: bool },
 }
 
@@ -92,12 +92,11 @@ impl Journal {
     /// # Errors
     /// When there is no standard error.
     pub fn open() -> io::Result<Self> {
-        if stderr_is_journal(env::var("JOURNAL_STREAM").ok().as_deref())
-            && let Ok(socket) = connect(Path::new(JOURNALD_SOCKET))
-        {
+        let is_journal = stderr_is_journal(env::var("JOURNAL_STREAM").ok().as_deref());
+        if is_journal && let Ok(socket) = connect(Path::new(JOURNALD_SOCKET)) {
             return Ok(Self { output: Output::Journald(socket), lost: 0 });
         }
-        Ok(Self { output: lines()?, lost: 0 })
+        Ok(Self { output: lines(is_journal)?, lost: 0 })
     }
 
     /// Opens a journal that nobody reads.
@@ -106,7 +105,7 @@ impl Journal {
     /// When there is no /dev/null.
     pub fn null() -> io::Result<Self> {
         let fd = File::options().write(true).open("/dev/null")?.into();
-        Ok(Self { output: Output::Lines { fd, socket: false, prefix: true }, lost: 0 })
+        Ok(Self { output: Output::Lines { fd, socket: false, prefix: false }, lost: 0 })
     }
 
     /// Returns how many entries were dropped.
@@ -251,7 +250,7 @@ fn stderr_is_journal(stream: Option<&str>) -> bool {
         .is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
-fn lines() -> io::Result<Output> {
+fn lines(prefix: bool) -> io::Result<Output> {
     let stat = rustix::fs::fstat(stderr())?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     // O_NONBLOCK is shared by all processes that have this standard error, so it is opened again. That fails
@@ -263,7 +262,6 @@ fn lines() -> io::Result<Output> {
         _ => rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()).ok(),
     };
     let fd = reopened.map_or_else(|| stderr().try_clone_to_owned(), Ok)?;
-    let prefix = !rustix::termios::isatty(&fd);
     Ok(Output::Lines { fd, socket: kind == FileType::Socket, prefix })
 }
 
