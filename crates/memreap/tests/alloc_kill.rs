@@ -79,7 +79,7 @@ fn kill() {
     );
     fs::write(dir.path().join("config"), config).unwrap();
     let config = Config::load(Some(&dir.path().join("config"))).unwrap();
-    let notifier = Notifier::open(&config).unwrap();
+    let notifier = Notifier::open(&config, false).unwrap();
     let hierarchy = Hierarchy::find(&root).unwrap();
     let cgroups = hierarchy.as_ref().map(|h| Dir::open(&h.path).unwrap());
     let memory = Memory::Machine(Machine::open(&root).unwrap());

@@ -19,8 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, memreap, unique, wait_until,
-    waits,
+    Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique,
+    wait_until, waits,
 };
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
@@ -48,8 +48,11 @@ struct Files(TempDir);
 impl Files {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // For a daemon of another user.
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir(dir.path().join("state")).unwrap();
+        for folder in [dir.path(), &dir.path().join("state")] {
+            // For a daemon of another user.
+            fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+        }
         Self(dir)
     }
 
@@ -296,6 +299,44 @@ fn metrics_that_cannot_be_served_are_told() {
     let told = format!("memreap: metrics are not served: {}: ", daemon.files.path("metrics").display());
     let said = daemon.end();
     assert!(said.contains(&told), "{said}");
+}
+
+#[test]
+fn a_history_in_a_folder_that_is_not_there_is_told() {
+    let daemon = Daemon::start_as(NO_VICTIM, PATIENT, |command| {
+        let config = PathBuf::from(command.get_args().last().unwrap());
+        fs::remove_dir(config.with_file_name("state")).unwrap();
+        command.arg("--dry-run")
+    });
+    let folder = daemon.files.path("state");
+    assert!(!folder.exists());
+    let said = daemon.end();
+    let told = format!(
+        "memreap: kills are not recorded: {0}/history: there is no folder {0}: make it\n",
+        folder.display()
+    );
+    assert!(said.contains(&told), "{said}");
+}
+
+#[test]
+fn a_dry_run_makes_no_folder() {
+    in_a_namespace("state_folder", "mount -t tmpfs none /var/lib");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn state_folder() {
+    let files = Files::new();
+    fs::write(files.path("config"), NO_VICTIM).unwrap();
+    for (args, made) in [(&["--dry-run"][..], false), (&[], true)] {
+        let mut command = memreap();
+        command.arg("daemon").args(args).arg("--config").arg(files.path("config"));
+        let mut daemon = command.stderr(File::create(files.path("said")).unwrap()).spawn().unwrap();
+        wait_until("it has started", || files.said().contains("memreap: watching "));
+        interrupt(&daemon);
+        assert_eq!(daemon.wait().unwrap().code(), Some(0), "{}", files.said());
+        assert_eq!(Path::new("/var/lib/memreap").exists(), made, "{}", files.said());
+    }
 }
 
 /// Has it run as a user without rights.

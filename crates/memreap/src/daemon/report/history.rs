@@ -2,7 +2,7 @@
 //! The history of kills, in a file: one JSON object per line.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the file at `path`, or makes it, and its directory, too.
+    /// Opens the file at `path`, or makes it, but not its folder: the path may be mistyped.
     ///
     /// # Errors
     /// When that is not possible, or it is not a regular file.
@@ -40,8 +40,12 @@ impl History {
             return Err(io::Error::other("not the path of a file"));
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        fs::create_dir_all(parent)?;
-        let dir = File::open(parent)?;
+        let dir = File::open(parent).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::other(format!("there is no folder {}: make it", linux::escape(parent)))
+            }
+            _ => e,
+        })?;
         let mut rotated = name.to_owned();
         rotated.push(".1");
         let file = open(&dir, Path::new(name))?;
@@ -289,6 +293,7 @@ impl io::Write for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::super::record::tests::kill;
@@ -300,6 +305,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/history.jsonl");
         assert_eq!(read(&path, 10).unwrap(), []);
+        assert!(History::open(&path).unwrap_err().to_string().ends_with("/state: make it"));
+        fs::create_dir(dir.path().join("state")).unwrap();
         History::open(&path).unwrap().append(&kill("one")).unwrap();
         let mut history = History::open(&path).unwrap();
         history.append(&kill("two")).unwrap();

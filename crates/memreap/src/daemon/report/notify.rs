@@ -3,6 +3,7 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
@@ -20,7 +21,7 @@ use super::service::Service;
 use super::warn::Warner;
 use super::warning::Warning;
 use crate::choice::{Choice, NoVictim};
-use crate::config::Config;
+use crate::config::{Config, Record};
 use crate::daemon::decide::governor::Outlook;
 use crate::daemon::decide::reason::Reason;
 use crate::units::Size;
@@ -47,11 +48,11 @@ pub struct Notifier {
 impl Notifier {
     /// Opens all that the configuration asks for. Allocates, and forks: to be called before threads are
     /// started. A history that cannot be opened, and an address for metrics that cannot be listened on, are
-    /// reported, and the daemon works without them.
+    /// reported, and the daemon works without them. Only the default history's folder is made, and not in a dry run.
     ///
     /// # Errors
     /// When the helper process, the service manager or the journal cannot be reached.
-    pub fn open(config: &Config) -> Result<Self> {
+    pub fn open(config: &Config, dry_run: bool) -> Result<Self> {
         let wanted = config.warn.desktop || config.warn.command.is_some();
         let warner = if wanted {
             let warner = Warner::start().context("cannot start the process that warns")?;
@@ -62,6 +63,12 @@ impl Notifier {
         };
         let service = Service::from_env().context("cannot reach the service manager")?;
         let mut journal = Journal::open().context("cannot open the journal")?;
+        if let (false, Some(path)) = (dry_run, &config.record.history)
+            && config.record.history == Record::default().history
+        {
+            // If it fails, neither can the history be opened.
+            let _ = path.parent().map(fs::create_dir_all);
+        }
         let history = config.record.history.as_deref().and_then(|path| match History::open(path) {
             Ok(history) => Some(history),
             Err(e) => {

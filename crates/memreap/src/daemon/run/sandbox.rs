@@ -178,6 +178,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state/history.jsonl");
+        fs::create_dir(dir.path().join("state")).unwrap();
         let socket = dir.path().join("metrics");
         let precious = dir.path().join("precious");
         fs::write(&precious, "x").unwrap();

@@ -55,7 +55,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let signals = Signals::catch().context("cannot catch signals")?;
     let dummy = Dummy::fork().context("cannot start the process that the start kills")?;
     let silent = Notifier::silent().context("/dev/null")?;
-    let mut notifier = Notifier::open(&config)?;
+    let mut notifier = Notifier::open(&config, dry_run)?;
     // The unit does so, too.
     if let Err(e) = sandbox::exempt_from_oom() {
         notifier.note(format_args!("not exempt from the kernel's OOM killer: {e} (CAP_SYS_RESOURCE)"));
