@@ -287,6 +287,20 @@ fn what_it_cannot_start_with_is_told() {
     let ran = run(&["--check-config"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert_eq!(ran.out, format!("{}: ok\n", files.path("config").display()));
+    // Neither keeps the daemon from its work.
+    files.configure("warn.desktop = true\n");
+    fs::remove_dir(files.path("state")).unwrap();
+    let ran = run(&["--check-config"]);
+    let name = files.path("config").display().to_string();
+    assert_eq!((ran.code, ran.out), (Some(0), format!("{name}: ok\n")));
+    let folder = files.path("state");
+    let no_folder =
+        format!("{name}: warning: record.history: there is no folder {}: make it\n", folder.display());
+    assert!(ran.err.contains(&no_folder), "{}", ran.err);
+    let installed =
+        ["/usr/local/bin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).join("notify-send").exists());
+    let told = format!("{name}: warning: warn.desktop: notify-send cannot be found: install libnotify-bin\n");
+    assert_eq!(ran.err.contains(&told), installed == [false; 3], "{}", ran.err);
 }
 
 #[test]

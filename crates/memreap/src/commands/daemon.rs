@@ -9,8 +9,9 @@ use linux::escape;
 use rustix::fs::{Access, access};
 
 use super::args::DaemonArgs;
-use crate::config::{BUILT_IN_NAME, Config};
+use crate::config::{BUILT_IN_NAME, Config, Record};
 use crate::daemon;
+use crate::daemon::report::warn::finds_notifier;
 use crate::exit::Exit;
 
 /// Runs the daemon until it is told to stop, or checks its configuration.
@@ -35,7 +36,7 @@ pub fn run(args: &DaemonArgs) -> Result<Exit> {
 fn check_config(path: Option<&Path>) -> Result<Exit> {
     match Config::load(path) {
         Ok(config) => {
-            let name = config.path.map_or(BUILT_IN_NAME.to_owned(), |path| escape(&path).to_string());
+            let name = config.path.as_ref().map_or(BUILT_IN_NAME.to_owned(), |path| escape(path).to_string());
             // The daemon starts without it: a hook that is missing must not leave a machine without a killer.
             if let Some(program) = config.warn.command.as_ref().and_then(|command| command.first())
                 && let Err(e) = access(program.as_str(), Access::EXEC_OK)
@@ -43,6 +44,9 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
                 let program = escape(program.as_bytes());
                 writeln!(std::io::stderr(), "{name}: warn.command: {program} cannot be run: {e}")?;
                 return Ok(Exit::Usage);
+            }
+            for warning in warnings(&config) {
+                writeln!(std::io::stderr(), "{name}: warning: {warning}")?;
             }
             writeln!(std::io::stdout(), "{name}: ok")?;
             Ok(Exit::Done)
@@ -52,6 +56,22 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
             Ok(Exit::Usage)
         }
     }
+}
+
+/// What the configuration asks for and this system lacks, though the daemon kills without.
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.warn.desktop && !finds_notifier() {
+        warnings.push("warn.desktop: notify-send cannot be found: install libnotify-bin".to_owned());
+    }
+    let history = config.record.history.as_deref();
+    if let Some(folder) = history.and_then(Path::parent).filter(|folder| !folder.is_dir())
+        // Its folder is made at the start.
+        && config.record.history != Record::default().history
+    {
+        warnings.push(format!("record.history: there is no folder {}: make it", escape(folder)));
+    }
+    warnings
 }
 
 #[cfg(test)]

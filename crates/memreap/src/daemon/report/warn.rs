@@ -11,12 +11,14 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{env, fmt};
 
 use linux::process::Comm;
 use linux::{Pid, PidFd, child, escape, sched, signal};
+use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -37,6 +39,9 @@ const CONFIGURE_TAG: u8 = b'C';
 const EVENT_TAG: u8 = b'E';
 /// The directory with a directory per user, by number, in which the session bus is.
 const USER_RUNTIME_DIRS: &str = "/run/user";
+/// Where programs are searched for, and the one for desktop notifications.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const NOTIFIER: &str = "notify-send";
 
 /// The daemon's end of the connection to the helper process.
 #[derive(Debug)]
@@ -247,10 +252,15 @@ fn pass_on(config: &config::Warn, message: &[u8]) {
     }
 }
 
+/// Whether there is a program for desktop notifications.
+pub fn finds_notifier() -> bool {
+    PATH.split(':').any(|folder| access(Path::new(folder).join(NOTIFIER), Access::EXEC_OK).is_ok())
+}
+
 /// A program without the daemon's environment (NOTIFY_SOCKET and the like).
 fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.env_clear().env("PATH", PATH);
     if let Some(language) = env::var_os("LANG") {
         command.env("LANG", language);
     }
@@ -277,7 +287,7 @@ fn users() -> Vec<User> {
 }
 
 fn notification(user: User, title: &str, text: &str) -> Command {
-    let mut command = clean("notify-send");
+    let mut command = clean(NOTIFIER);
     command
         .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={USER_RUNTIME_DIRS}/{}/bus", user.uid))
         .args(["--app-name=memreap", "--urgency=critical", "--icon=dialog-warning", "--"])
@@ -327,7 +337,6 @@ fn wait(child: &Child, limit: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::thread;
     use std::time::Instant;
 
