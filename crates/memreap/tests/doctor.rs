@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Mounted, Node, Ran, memreap};
+use std::process::Command;
+
+use common::{Mounted, Node, Ran, in_a_namespace, memreap};
 
 #[test]
 fn doctor_tells_what_is_here() {
@@ -41,4 +43,42 @@ fn doctor_tells_when_cgroups_cannot_be_seen() {
         assert_eq!(outside, mounted == Mounted::Own, "{finding}");
         assert!(!outside || finding["state"] == "off" && finding["remedy"].is_string(), "{finding}");
     }
+}
+
+#[test]
+fn where_proc_is_of_no_use_doctor_and_kill_say_so() {
+    in_a_namespace("useless_proc", "true");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn useless_proc() {
+    let ran = |prepare: &str, args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "sh", "-c"]);
+        // It is PID 1, and has a child with the ID 2 or more.
+        command
+            .arg(format!("{prepare} && {{ sleep 100 & }} && \"$@\""))
+            .args(["sh", env!("CARGO_BIN_EXE_memreap")]);
+        Ran::from(command.args(args).output().unwrap())
+    };
+    let other = "/proc is missing or another PID namespace's: ";
+    for (prepare, told) in [
+        ("true", other),
+        ("mount -t tmpfs none /proc", other),
+        ("mount -t proc -o subset=pid none /proc", "/proc/meminfo: No such file or directory"),
+    ] {
+        if ran(prepare, &["--version"]).code != Some(0) {
+            testing::skipped(format_args!("not permitted: {prepare}"));
+            continue;
+        }
+        let doctor = ran(prepare, &["doctor"]);
+        assert!(doctor.out.contains("MISSING /proc "), "{prepare}: {doctor:?}");
+        assert!(doctor.out.ends_with("memreap cannot work here\n"), "{prepare}: {doctor:?}");
+        assert_eq!(doctor.code, Some(1), "{prepare}");
+        let kill = ran(prepare, &["kill", "2"]);
+        assert!(kill.err.starts_with(&format!("memreap: {told}")), "{prepare}: {kill:?}");
+        assert_eq!(kill.code, Some(70), "{prepare}");
+    }
+    assert_eq!(ran("mount -t proc none /proc", &["doctor"]).code, Some(0));
 }

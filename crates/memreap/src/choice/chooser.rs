@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use linux::cgroup::{Hierarchy, OomPreference};
 use linux::scan::Scan;
-use linux::{Pid, PidFd, Root};
+use linux::{Pid, Root};
 
 use super::examine::Examiner;
 use super::groups::{Groups, MAX_NODES};
@@ -19,6 +19,7 @@ use super::readers::Readers;
 use super::result::{Choice, CommandLine, Considered, Cost, Parent};
 use super::search::Candidate;
 use super::selection::READING_TIMEOUT;
+use crate::kill::target;
 use crate::policy::{Policy, Subject};
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
@@ -46,16 +47,9 @@ impl Chooser {
     /// [`Cost::processes`] says how many there are.
     ///
     /// # Errors
-    /// When /proc cannot be opened or is another PID namespace's, or threads cannot be started.
+    /// When /proc cannot be opened or is not this PID namespace's, or threads cannot be started.
     pub fn new(root: &Root, max_processes: usize) -> io::Result<Self> {
-        // A pidfd is opened by an ID in our namespace, and read is what has that ID in /proc.
-        let own = PidFd::open(Pid::own()).map_err(io::Error::other)?;
-        if own.pid().ok().flatten() != Some(Pid::own()) {
-            return Err(io::Error::other(
-                "/proc is another PID namespace's: mount that of this one (mount -t proc proc /proc, or \
-                 unshare --mount-proc)",
-            ));
-        }
+        target::check_proc()?;
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
         let readers = Readers::new(&scan)?;
         let hierarchy = Hierarchy::find(root).ok().flatten();

@@ -38,7 +38,7 @@ Exit codes:
   4    refused: the name fits several processes (--all), or the process is protected (--force)
   5    still dying when the time was up
   6    dead, but the memory is held by another process that shares it
-  70   internal error
+  70   internal error, or /proc cannot be read
   130  interrupted by Ctrl-C; what was killed stays killed
   If several apply, the first of this list: 130, 5, 6, 3, 4, 1. A result that cannot be written
   changes no exit code; stderr says so.

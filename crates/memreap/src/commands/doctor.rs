@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::config::EARLY_WATERMARK_SCALE_FACTOR;
 use crate::exit::Exit;
+use crate::kill::target;
 use crate::units;
 
 /// The version of the JSON. Fields and findings may be added without a new one.
@@ -30,6 +31,8 @@ const WANTED_LOCKED_BYTES: u64 = 64 << 20;
 /// The kernel's default of vm.expedite_cpu_percent: with more, other processes wait longer than for the victim.
 const MAX_EXPEDITE_CPU_PERCENT: u64 = 75;
 
+/// The name of the finding without which memreap does not work.
+const PROC: &str = "/proc";
 const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 /// How many sysctls of the topics are checked.
 const SYSCTLS: usize = 2;
@@ -88,6 +91,8 @@ pub struct Finding {
 pub struct Probes {
     /// pidfd_open(2) and pidfd_send_signal(2).
     pub pidfd: bool,
+    /// /proc is this PID namespace's.
+    pub proc: bool,
     /// process_mrelease(2).
     pub mrelease: bool,
     /// The flag of the topic `expedite`.
@@ -103,6 +108,7 @@ impl Probes {
     pub fn system() -> Self {
         Self {
             pidfd: pidfd::supported(),
+            proc: target::check_proc().is_ok(),
             mrelease: pidfd::mrelease_supported(),
             expedite: pidfd::expedite_supported(),
             capabilities: capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective),
@@ -126,7 +132,7 @@ pub fn run(json: bool) -> Result<Exit> {
 
     let probes = Probes::system();
     let findings = examine(&Root::system(), &probes);
-    let exit = if probes.pidfd { Exit::Done } else { Exit::Unfit };
+    let exit = if works(&findings, &probes) { Exit::Done } else { Exit::Unfit };
     let text = if json {
         let all = Json { version: VERSION, command: "doctor", exit_code: exit.code(), findings: &findings };
         serde_json::to_string(&all)? + "\n"
@@ -153,6 +159,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
         .either(probes.mrelease, "works", "does not work")
         .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
     );
+    findings.push(proc(root, probes));
     findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
     findings.push(expedite_min(root));
     findings.push(expedite_cpu(root));
@@ -171,6 +178,12 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
     }
     findings.push(memlock(probes));
     findings
+}
+
+/// Whether memreap works here, perhaps with less than it could have.
+fn works(findings: &[Finding], probes: &Probes) -> bool {
+    let lacks_proc = findings.iter().any(|finding| finding.thing == PROC && finding.state == State::Missing);
+    probes.pidfd && !lacks_proc
 }
 
 /// A check that has no result yet.
@@ -215,6 +228,24 @@ fn release(root: &Root) -> Finding {
             .is(State::Missing, format!("{}, older than {}.{}", release.text, MIN_KERNEL.0, MIN_KERNEL.1))
             .remedy("a kernel since 5.15"),
         Err(e) => check.unknown(e),
+    }
+}
+
+fn proc(root: &Root, probes: &Probes) -> Finding {
+    let check = Check::new(PROC, "memreap finds processes in it, and reads what they and the system have");
+    if !probes.proc {
+        return check
+            .is(State::Missing, "missing, or another PID namespace's")
+            .remedy("mount -t proc proc /proc");
+    }
+    match MemInfo::read(root) {
+        Err(e) => check
+            .is(State::Missing, format!("{:#}", anyhow::Error::from(e)))
+            .remedy("mount it without subset=pid"),
+        Ok(_) if target::hides_processes(root) => check
+            .is(State::Off, "hides processes of other users (hidepid)")
+            .remedy("run as root, or mount it without hidepid"),
+        Ok(_) => check.is(State::Ok, "shows all processes"),
     }
 }
 
@@ -445,7 +476,7 @@ fn render(findings: &[Finding], probes: &Probes) -> String {
             let _ = writeln!(text, "{:8}  -> {remedy}", "");
         }
     }
-    let verdict = if !probes.pidfd {
+    let verdict = if !works(findings, probes) {
         "memreap cannot work here"
     } else if probes.expedite {
         "memreap kill works here, by expedite"
@@ -467,6 +498,7 @@ mod tests {
 
     const ALL: Probes = Probes {
         pidfd: true,
+        proc: true,
         mrelease: true,
         expedite: true,
         capabilities: CapabilitySet::all(),
@@ -474,11 +506,15 @@ mod tests {
     };
     const NONE: Probes = Probes {
         pidfd: false,
+        proc: false,
         mrelease: false,
         expedite: false,
         capabilities: CapabilitySet::empty(),
         memlock: Some(8 << 20),
     };
+
+    const MEMINFO: &str =
+        "MemTotal: 4096 kB\nMemFree: 0 kB\nMemAvailable: 0 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
 
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (path, text) in files {
@@ -502,6 +538,8 @@ mod tests {
             dir.path(),
             &[
                 ("proc/sys/kernel/osrelease", "6.12.107-memreap\n"),
+                ("proc/meminfo", MEMINFO),
+                ("proc/1/stat", &fs::read_to_string("/proc/self/stat").unwrap()),
                 ("sys/module/memreap/parameters/reap", "Y\n"),
                 ("sys/module/memreap/parameters/expedite", "Y\n"),
                 ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
@@ -519,6 +557,7 @@ mod tests {
             "kernel",
             "pidfd",
             "process_mrelease",
+            "/proc",
             "topic reap",
             "topic expedite",
             "vm.expedite_min_kbytes",
@@ -545,6 +584,7 @@ mod tests {
             "kernel",
             "pidfd",
             "process_mrelease",
+            "/proc",
             "topic expedite",
             "PSI",
             "cgroup v2",
@@ -558,6 +598,14 @@ mod tests {
         let text = render(&findings, &NONE);
         assert!(text.contains("MISSING pidfd") && text.ends_with("memreap cannot work here\n"), "{text}");
         assert!(text.contains("off     topics") && !text.contains("topic reap"), "{text}");
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("proc/meminfo", MEMINFO)]);
+        let findings = examine(&Root::at(dir.path()), &ALL);
+        assert_eq!((state(&findings, "/proc"), works(&findings, &ALL)), (State::Off, true), "{findings:?}");
     }
 
     #[test]

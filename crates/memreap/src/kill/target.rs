@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -144,6 +145,22 @@ pub struct Selection {
     pub targets: Vec<Target>,
     /// Not to be killed.
     pub problems: Vec<Problem>,
+}
+
+/// Checks that /proc is this PID namespace's: a pidfd is opened by an ID in this one, and read is what has that ID in
+/// /proc.
+///
+/// # Errors
+/// Text for the user when it is not, or the kernel has no pidfds.
+pub fn check_proc() -> io::Result<()> {
+    let own = PidFd::open(Pid::own()).map_err(io::Error::other)?;
+    if own.pid().ok().flatten() == Some(Pid::own()) {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "/proc is missing or another PID namespace's: mount that of this one (mount -t proc proc /proc, or \
+         unshare --mount-proc)",
+    ))
 }
 
 /// Finds processes and opens pidfds on them.
@@ -366,7 +383,7 @@ fn not_found_text(name: &OsStr, hidden: bool) -> String {
 }
 
 /// Whether /proc shows only some processes: PID 1 is always there.
-fn hides_processes(root: &Root) -> bool {
+pub(crate) fn hides_processes(root: &Root) -> bool {
     Pid::new(1).is_some_and(|init| Process::open(root, init).and_then(|p| p.stat()).is_err())
 }
 

@@ -30,7 +30,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// stderr.
 ///
 /// # Errors
-/// When /proc cannot be read, before anything is killed. Problems with single targets are in the output.
+/// When /proc cannot be read or is not this PID namespace's, before anything is killed. Problems with single targets are in the output.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
     let mut stderr = std::io::stderr();
@@ -67,6 +67,7 @@ fn execute(plan: &Plan) -> Result<Report> {
     // Each process takes two, and a name can fit thousands.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    target::check_proc()?;
     let root = Root::system();
     let method = plan.method.unwrap_or_else(Method::best);
     let mut report = Report::new(plan, method, memory(&root)?);
