@@ -316,14 +316,15 @@ impl VictimReport {
                     let memory = match outcome.back {
                         Some(time) => {
                             format!(
-                                "its {bytes} came back in {} by {}",
+                                "; its {bytes} came back in {} by {}",
                                 units::time(time),
                                 outcome.method.name()
                             )
                         }
-                        None => format!("it may hold {bytes} still"),
+                        None if self.facts.bytes == 0 => String::new(),
+                        None => format!("; it may hold {bytes} still"),
                     };
-                    format!("{who} is still dying{waited}; {memory}")
+                    format!("{who} is still dying{waited}{memory}")
                 }
             },
         }
@@ -482,6 +483,14 @@ mod tests {
             line(VictimResult::WouldKill { method: Method::Expedite }),
             "would kill 1234 (firefox): at most 2.0 GiB would come back, by expedite"
         );
+    }
+
+    #[test]
+    fn what_is_still_dying_holds_what_it_had() {
+        let dying = Outcome { back: None, ..outcome(Fate::Dying) };
+        let line = |bytes| victim(1, bytes, VictimResult::Attempted(dying)).line(&report());
+        assert_eq!(line(1 << 30), "1 (firefox) is still dying after 10.0 s; it may hold 1.0 GiB still");
+        assert_eq!(line(0), "1 (firefox) is still dying after 10.0 s");
     }
 
     #[test]
