@@ -19,7 +19,8 @@ use memreap::kill::{Armed, Fate, KernelFeatures, Method};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use common::{
-    OnTerm, Ran, Setup, Victim, copy_of, interrupt, kill, kill_all, memreap, start, unique, wait_until, waits,
+    Mapping, OnTerm, Ran, Setup, Victim, copy_of, interrupt, kill, kill_all, memreap, start, unique,
+    wait_until, waits,
 };
 
 const KILLED: Option<i32> = Some(libc::SIGKILL);
@@ -562,6 +563,24 @@ fn memory_that_another_process_shares_does_not_come_back() {
         assert!(sharer.is_alive().unwrap());
     });
     assert_eq!(released, KILLED);
+}
+
+#[test]
+fn shared_memory_comes_back_when_its_process_exits() {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let maps = Some(Mapping { mib: 100, protection, flags, fd: -1 });
+    let victim = Victim::new(&Setup { maps, ..Setup::default() });
+    for how in ["--dry-run", "--exact"] {
+        let ran = kill(&["--method", "mrelease", "--json", how, &victim.pid()]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let told = &ran.json()["victims"][0];
+        assert!((100 << 20..200 << 20).contains(&told["bytes"].as_u64().unwrap()), "{ran:?}");
+        assert_eq!(told["method"], "plain", "{ran:?}");
+        assert_eq!(told["seconds"], told["exited_seconds"], "{ran:?}");
+    }
+    let victim = Victim::new(&Setup { maps, ..Setup::default() });
+    let ran = kill(&["--exact", &victim.pid()]);
+    assert!(!ran.out.contains("note: "), "{ran:?}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interrupt::Interrupt;
 use crate::exit::Exit;
+use crate::kill::engine::MIN_THREADED_VICTIM_BYTES;
 use crate::kill::target::{self, Kind, Rules, Target};
 use crate::kill::{Armed, Fate, KernelFeatures, Method, Outcome, Victim, WaitEnd, raise_priority};
 use crate::units;
@@ -100,7 +101,8 @@ fn execute(plan: &Plan) -> Result<Report> {
     report.exit = problem_exit.unwrap_or(Exit::Done);
 
     if plan.dry_run {
-        report.victims.extend(chosen.iter().map(|c| c.report(VictimResult::WouldKill { method })));
+        let would_kill = |c: &Chosen| c.report(VictimResult::WouldKill { method: c.expected_method(method) });
+        report.victims.extend(chosen.iter().map(would_kill));
     } else if !chosen.is_empty() {
         kill_all(plan, &root, method, chosen, &mut report)?;
     }
@@ -122,9 +124,9 @@ fn kill_all(
     let mut reports = Vec::with_capacity(chosen.len());
     for c in chosen {
         reports.push(c.report(VictimResult::Spared));
-        let facts = &c.target.facts;
+        let (facts, bytes) = (&c.target.facts, c.bytes_for_threads());
         let (vm_size, core_dumping) = (facts.vm_size, facts.core_dumping);
-        victims.push(Victim { pidfd: c.target.pidfd, bytes: c.bytes, vm_size, core_dumping });
+        victims.push(Victim { pidfd: c.target.pidfd, bytes, vm_size, core_dumping });
     }
     let count = victims.len();
     let kernel = KernelFeatures::read(root);
@@ -209,6 +211,18 @@ impl Chosen {
             Some(rollup) => Self { target, bytes: rollup.comes_back(), exact: true },
             None => Self { target, bytes: at_most, exact: false },
         }
+    }
+
+    /// How many bytes others can free for it: none if most is shared memory, which only its exit gives back.
+    fn bytes_for_threads(&self) -> u64 {
+        let private = self.target.facts.bytes();
+        if private < self.bytes / 2 { 0 } else { private }
+    }
+
+    /// Returns by which method its memory will come back, if `method` is tried and is in time.
+    fn expected_method(&self, method: Method) -> Method {
+        let has_thread = self.bytes_for_threads() >= MIN_THREADED_VICTIM_BYTES;
+        if method == Method::Mrelease && !has_thread { Method::Plain } else { method }
     }
 
     fn report(&self, result: VictimResult) -> VictimReport {

@@ -239,7 +239,10 @@ impl Report {
 
     /// A note for when the system has got much less memory back than its processes had.
     fn shortfall(&self) -> Option<String> {
-        let (sum, _) = self.back();
+        // Shared memory, which an exact figure counts, is not anonymous.
+        let anonymous = |facts: &VictimFacts| facts.bytes.min(facts.rss_anon.saturating_add(facts.swap));
+        let back = self.outcomes().filter(|(_, o)| o.back.is_some());
+        let sum: u64 = back.map(|(facts, _)| anonymous(facts)).sum();
         let gain = self.after?.gain_since(&self.before);
         (sum >= MIN_SHORTFALL_BYTES && gain < sum / 5 * 4).then(|| {
             format!(
