@@ -7,9 +7,11 @@ mod common;
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
 
 use common::{Mapping, Mounted, Node, Ran, Setup, Victim, in_a_namespace, memreap};
 use linux::{Pid, Process, Root};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
 
 fn pick(args: &[&str]) -> Ran {
@@ -141,5 +143,29 @@ fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
     for found in [&json["victim"], &json["candidates"][0]] {
         assert_eq!((&found["pid"], &found["rule"]), (&victim.pid.get().into(), &"here".into()), "{json}");
         assert_eq!(found["cgroup"], group, "{json}");
+    }
+}
+
+#[test]
+fn too_little_memory_for_itself_is_told() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), "record.history = false\n").unwrap();
+    for args in [&["pick"][..], &["watch", "-n", "1"], &["daemon", "--dry-run"]] {
+        // As `ulimit -d` says it; the least that a Rust program of this size starts with is less.
+        for kib in [1000, 2000, 4000, 8000] {
+            let mut command = memreap();
+            command.args(args).arg("--config").arg(config.path());
+            let limit = move || {
+                let most = Some(kib << 10);
+                Ok(setrlimit(Resource::Data, Rlimit { current: most, maximum: most })?)
+            };
+            // SAFETY: this is a system call, and nothing allocates.
+            let ran = Ran::from(unsafe { command.pre_exec(limit) }.output().unwrap());
+            // `pick` needs less where there are few processes.
+            let works = args[0] == "pick" && kib > 1000 && ran.code == Some(0);
+            let told =
+                ran.err.contains(" of memory cannot be had: raise RLIMIT_DATA (ulimit -d, LimitDATA=)");
+            assert!(works || ran.code == Some(70) && told, "{args:?} {kib}: {ran:?}");
+        }
     }
 }

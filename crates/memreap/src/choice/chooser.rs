@@ -21,12 +21,28 @@ use super::search::Candidate;
 use super::selection::READING_TIMEOUT;
 use crate::kill::target;
 use crate::policy::{Policy, Subject};
+use crate::units::Size;
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
 pub(super) const MAX_CONSIDERED: usize = 32;
 
 /// What the threads may take to read this process's own memory.
 const REHEARSAL_TIME: Duration = Duration::from_secs(1);
+
+/// What a chooser and its caller need at most, in bytes: for each process, and besides.
+const BYTES_PER_PROCESS: usize = 320;
+const OTHER_BYTES: usize = 4 << 20;
+
+/// Checks that there is room for what is allocated at the start; what fails later ends the program.
+fn check_memory(max_processes: usize) -> io::Result<()> {
+    let bytes = max_processes.saturating_mul(BYTES_PER_PROCESS).saturating_add(OTHER_BYTES);
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
+        let needed = Size(bytes as u64);
+        io::Error::other(format!(
+            "{needed} of memory cannot be had: raise RLIMIT_DATA (ulimit -d, LimitDATA=) or RLIMIT_AS (ulimit -v)"
+        ))
+    })
+}
 
 /// Chooses victims. All memory that it needs is allocated when it is made.
 pub struct Chooser {
@@ -47,9 +63,10 @@ impl Chooser {
     /// [`Cost::processes`] says how many there are.
     ///
     /// # Errors
-    /// When /proc cannot be opened or is not this PID namespace's, or threads cannot be started.
+    /// When /proc cannot be opened or is not this PID namespace's, when memory is too little, or threads cannot be started.
     pub fn new(root: &Root, max_processes: usize) -> io::Result<Self> {
         target::check_proc()?;
+        check_memory(max_processes)?;
         let scan = Arc::new(Scan::open(root).map_err(io::Error::other)?);
         let readers = Readers::new(&scan)?;
         let hierarchy = Hierarchy::find(root).ok().flatten();
