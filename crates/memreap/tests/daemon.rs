@@ -316,6 +316,28 @@ fn metrics_that_cannot_be_served_are_told() {
 }
 
 #[test]
+fn a_second_daemon_is_told_of_the_first() {
+    in_a_namespace("two_daemons", "true");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn two_daemons() {
+    let told = "another daemon runs, ";
+    let rehearsing = Daemon::start(NO_VICTIM);
+    let first = Daemon::start_as(NO_VICTIM, PATIENT, |command| command);
+    let beside = Daemon::start(NO_VICTIM);
+    let second = Daemon::start_as(NO_VICTIM, PATIENT, |command| command);
+    let pid = first.child.id();
+    for daemon in [rehearsing, first, beside] {
+        let said = daemon.end();
+        assert!(!said.contains(told), "{said}");
+    }
+    let said = second.end();
+    assert!(said.contains(&format!("memreap: {told}process {pid}: ")), "{said}");
+}
+
+#[test]
 fn a_history_in_a_folder_that_is_not_there_is_told() {
     let daemon = Daemon::start_as(NO_VICTIM, PATIENT, |command| {
         let config = PathBuf::from(command.get_args().last().unwrap());

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
 use linux::psi::Trigger;
 use linux::scan::Scan;
-use linux::{Dir, Root, own_memory};
+use linux::{Dir, Pid, Process, Root, own_memory, process};
 use rustix::thread::CapabilitySet;
 
 use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
@@ -56,6 +56,11 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let dummy = Dummy::fork().context("cannot start the process that the start kills")?;
     let silent = Notifier::silent().context("/dev/null")?;
     let mut notifier = Notifier::open(&config, dry_run)?;
+    if !dry_run && let Some(other) = another_daemon(&root) {
+        notifier.warning(format_args!(
+            "another daemon runs, process {other}: both kill for the same shortage, so stop one of them"
+        ));
+    }
     // The unit does so, too.
     if let Err(e) = sandbox::exempt_from_oom() {
         notifier.note(format_args!("not exempt from the kernel's OOM killer: {e} (CAP_SYS_RESOURCE)"));
@@ -140,6 +145,28 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     };
     system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
     Ok(daemon)
+}
+
+/// Finds another daemon that kills. Only root's and the caller's own count: those of others kill nothing that is not
+/// theirs, and may keep who reads their command lines waiting.
+fn another_daemon(root: &Root) -> Option<Pid> {
+    let own = Pid::own();
+    let users = [0, rustix::process::geteuid().as_raw()];
+    process::pids(root).ok()?.find(|pid| {
+        let Ok(process) = Process::open(root, *pid) else { return false };
+        let Ok(status) = process.status() else { return false };
+        let is_candidate = *status.comm.as_bytes() == *b"memreap" && users.contains(&status.effective_uid);
+        // Children of this one, such as the process that warns, have its command line.
+        if !is_candidate || *pid == own || status.ppid == Some(own) {
+            return false;
+        }
+        process.cmdline().is_ok_and(|command| {
+            let has = |argument: &str| command.iter().any(|given| given == argument);
+            command.get(1).is_some_and(|command| command == "daemon")
+                && !has("--dry-run")
+                && !has("--check-config")
+        })
+    })
 }
 
 /// Opens the machine's memory, or in a container with a limit, that.
