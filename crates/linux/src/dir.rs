@@ -82,8 +82,8 @@ impl Dir {
         Ok(&buffer[..len])
     }
 
-    /// Calls `each` with the lines of a file, without their ends, up to one that does not fit into `buffer`. A line
-    /// without an end is left out.
+    /// Calls `each` with the lines of a file, without their ends, until it returns false, and up to one that does not
+    /// fit into `buffer`. A line without an end is left out.
     ///
     /// # Errors
     /// When the file cannot be read up to there.
@@ -91,7 +91,7 @@ impl Dir {
         &self,
         name: &CStr,
         buffer: &mut [u8],
-        mut each: impl FnMut(&[u8]),
+        mut each: impl FnMut(&[u8]) -> bool,
     ) -> std::result::Result<(), Failure> {
         let file = read::open_at(&self.0, name)?;
         // A line may be in two pieces.
@@ -100,8 +100,8 @@ impl Dir {
             let got = read::some(&file, &mut buffer[kept..])?;
             let len = kept + got;
             let whole = buffer[..len].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-            buffer[..whole].split(|b| *b == b'\n').for_each(&mut each);
-            if got == 0 {
+            let mut lines = buffer[..whole].split_inclusive(|b| *b == b'\n');
+            if !lines.all(|line| each(&line[..line.len() - 1])) || got == 0 {
                 return Ok(());
             }
             buffer.copy_within(whole..len, 0);
@@ -219,15 +219,21 @@ mod tests {
             let mut lines = Vec::new();
             let mut buffer = vec![0; size];
             dir.for_each_line(c"f", &mut buffer, |line| {
-                if !line.is_empty() {
-                    lines.push(String::from_utf8(line.to_vec()).unwrap());
-                }
+                lines.push(String::from_utf8(line.to_vec()).unwrap());
+                true
             })
             .unwrap();
             assert_eq!(lines, ["one", "two", "three"], "{size}");
+            let mut count = 0;
+            dir.for_each_line(c"f", &mut buffer, |line| {
+                count += 1;
+                line != b"two"
+            })
+            .unwrap();
+            assert_eq!(count, 2);
         }
         let mut buffer = [0; 4];
-        assert_eq!(dir.for_each_line(c"none", &mut buffer, |_| {}), Err(Failure::Gone));
+        assert_eq!(dir.for_each_line(c"none", &mut buffer, |_| true), Err(Failure::Gone));
         assert_eq!(dir.read_start(c"f", &mut buffer), Ok(&b"one\n"[..]));
         assert_eq!(dir.read(c"f", &mut buffer), Err(Failure::Malformed));
         assert_eq!(dir.read(c"f", &mut [0; 64]).unwrap().len(), 18);

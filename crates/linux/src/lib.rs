@@ -29,6 +29,7 @@ pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
 pub mod own_memory;
+pub mod pagemap;
 pub mod pidfd;
 pub mod poll;
 pub mod process;

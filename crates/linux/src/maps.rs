@@ -12,6 +12,8 @@ pub struct Mapping<'a> {
     pub mode: &'a str,
     /// Where in the file it begins, in bytes.
     pub offset: u64,
+    /// The file's device, as in "fe:00".
+    pub device: &'a str,
     /// The file's inode; 0 for anonymous memory.
     pub inode: u64,
     /// The file's path, or a name such as `[stack]`; empty for none. Only up to the first space.
@@ -23,7 +25,7 @@ impl<'a> Mapping<'a> {
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
         let (range, mode) = (fields.next()?, fields.next()?);
-        let (offset, _device, inode) = (fields.next()?, fields.next()?, fields.next()?);
+        let (offset, device, inode) = (fields.next()?, fields.next()?, fields.next()?);
         let (start, end) = range.split_once('-')?;
         let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
         (start < end).then_some(Self {
@@ -31,6 +33,7 @@ impl<'a> Mapping<'a> {
             end,
             mode,
             offset: u64::from_str_radix(offset, 16).ok()?,
+            device,
             inode: inode.parse().ok()?,
             name: fields.next().unwrap_or(""),
         })
@@ -49,6 +52,7 @@ mod tests {
             end: 0x9f00,
             mode: "r-xp",
             offset: 0x2000,
+            device: "fe:00",
             inode: 77,
             name: "/usr/lib/x",
         };

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use crate::dir::Dir;
 pub use crate::dir::Failure;
+use crate::pagemap::Pagemap;
 use crate::process::{Comm, Stat, State, Statm};
 use crate::text::number;
 use crate::{Pid, Root, read};
@@ -43,6 +44,10 @@ pub enum File {
     Stat,
     /// Memory, roughly: [`Statm`].
     Statm,
+    /// Mappings, one per line: [`Mapping`](crate::maps::Mapping). Waits for the lock of its memory map.
+    Maps,
+    /// What is at each page: [`Pagemap`]. Waits for the lock of its memory map.
+    Pagemap,
 }
 
 impl File {
@@ -55,6 +60,8 @@ impl File {
             Self::Cmdline => b"cmdline",
             Self::Stat => b"stat",
             Self::Statm => b"statm",
+            Self::Maps => b"maps",
+            Self::Pagemap => b"pagemap",
         }
     }
 }
@@ -89,6 +96,31 @@ impl Scan {
         let mut path = [0; MAX_PATH_BYTES];
         let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
         Ok(read::open_at(&self.proc, path)?)
+    }
+
+    /// Opens /proc/PID/pagemap of the process or thread that has this ID now.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn pagemap(&self, pid: Pid) -> Result<Pagemap, Failure> {
+        self.open_file(pid, File::Pagemap).map(Pagemap::new)
+    }
+
+    /// Calls `each` with the lines of a file of the process or thread that has this ID now, without their ends, until
+    /// it returns false, and up to one that does not fit into `buffer`.
+    ///
+    /// # Errors
+    /// When the file cannot be read up to there.
+    pub fn for_each_line(
+        &self,
+        pid: Pid,
+        file: File,
+        buffer: &mut [u8],
+        each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
+        self.proc.for_each_line(path, buffer, each)
     }
 
     /// Parses /proc/PID/stat of the process or thread that has this ID now.

@@ -48,6 +48,7 @@ impl Cgroup {
             if let Some(pid) = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
                 each(pid);
             }
+            true
         })
     }
 
