@@ -44,6 +44,8 @@ pub enum File {
     Stat,
     /// Memory, roughly: [`Statm`].
     Statm,
+    /// What the kernel told the program when it was executed, with addresses that are random for each execution.
+    Auxv,
     /// Mappings, one per line: [`Mapping`](crate::maps::Mapping). Waits for the lock of its memory map.
     Maps,
     /// What is at each page: [`Pagemap`]. Waits for the lock of its memory map.
@@ -60,6 +62,7 @@ impl File {
             Self::Cmdline => b"cmdline",
             Self::Stat => b"stat",
             Self::Statm => b"statm",
+            Self::Auxv => b"auxv",
             Self::Maps => b"maps",
             Self::Pagemap => b"pagemap",
         }

@@ -591,3 +591,31 @@ fn kill_several() {
         "{said}"
     );
 }
+
+#[test]
+fn it_kills_together_what_shares_a_memory() {
+    in_a_shortage("kill_pool");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn kill_pool() {
+    let name = unique();
+    let victim = Victim::new(&Setup { name: name.clone().into(), mib: 96, forks: 3, ..Setup::default() });
+    let forks = victim.forks();
+    // It gives back more than each of them.
+    let small = Victim::new(&Setup { name: name.clone().into(), mib: 16, ..Setup::default() });
+    let daemon = Daemon::start_as(&only(&name), PATIENT, |command| command);
+    assert_eq!(victim.died_of(), Some(libc::SIGKILL));
+    for fork in &forks {
+        assert!(fork.wait_exit(Duration::from_secs(20)).unwrap(), "{fork:?} lives");
+    }
+    let history = daemon.files.path("state/history");
+    wait_until("it is noted", || !history::read(&history, 9).unwrap().is_empty());
+    let entry = history::read(&history, 9).unwrap().remove(0);
+    assert_eq!((entry.processes, entry.ending.as_str()), (4, "back"), "{entry:?}");
+    assert!((96 << 20..128 << 20).contains(&entry.bytes), "{entry:?}");
+    drop(small);
+    let said = daemon.end();
+    assert!(said.contains(", and 3 more that share its memory: "), "{said}");
+}

@@ -66,6 +66,7 @@ fn kill() -> KillRecord {
         parent: Some(Parent { pid: Pid::new(17).unwrap(), comm: Comm::new(b"a\nb").unwrap() }),
         command_line: b"hog".iter().copied().collect(),
         processes: 2,
+        sharers: 0,
         whole: false,
         expected: 1 << 30,
         exact: true,

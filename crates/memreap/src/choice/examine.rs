@@ -13,6 +13,7 @@ use linux::{Dir, Pid, Root};
 use rustix::io::Errno;
 
 use super::groups;
+use super::page_sample::Sizes;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
@@ -123,8 +124,7 @@ impl Examiner {
             has_memory: memory.has_memory,
             dying_until: None,
             vm_size: memory.vm_size,
-            anon: memory.rss_anon.saturating_add(memory.swap),
-            mapped: memory.rss_shmem,
+            sizes: Sizes { anon: memory.rss_anon, shared: memory.rss_shmem, swap: memory.swap },
             counter_error: self.constants.counter_error(memory.threads).saturating_mul(2),
             counters: *now,
             verdict: Verdict::PLAIN,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Threads that read files for which one may have to wait.
 //!
-//! smaps_rollup and the command line take the lock of the process's memory map, which may be held for seconds
+//! smaps_rollup, maps, pagemap and the command line take the lock of the process's memory map, which may be held for seconds
 //! just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A
 //! thread that is stuck is not used until it has finished, and another one is asked meanwhile.
 
@@ -14,6 +14,7 @@ use linux::Pid;
 use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
 
+use super::page_sample::{self, Counts, Random, Subject};
 use crate::kill::prestarted;
 
 /// Threads that a caller waits for. One works at a time; the others take over when it is stuck.
@@ -22,14 +23,36 @@ const READER_THREADS: usize = 4;
 pub(super) const MAX_COMMAND_LINE_BYTES: usize = 16 << 10;
 /// Their niceness.
 const NICE: i32 = -20;
-/// Room for a system call and a few frames around it.
+/// Room for a system call, a text, and the mappings of a process. All of it is locked.
 const STACK_BYTES: usize = 64 << 10;
+
+/// What is to be read.
+#[derive(Clone, Copy)]
+enum Question {
+    /// What comes back of this process, exactly.
+    ComesBack(Pid),
+    /// The same by a sample that is ready by the deadline.
+    Sample(Subject, Instant),
+    /// How much of what the first shares the second has, too.
+    CommonPart(Subject, Pid),
+    CommandLine(Pid),
+}
+
+/// What was read.
+#[derive(Clone, Copy)]
+enum Reading {
+    Bytes(u64),
+    Counts(Counts),
+    /// 0 to 1, or too little to say.
+    Part(Option<f64>),
+    /// The length of the text.
+    Text(usize),
+}
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// What comes back, in bytes, or the length of the text.
-    Read(u64),
+pub(super) enum Answer<T> {
+    Read(T),
     /// It could not be read.
     Failed(Failure),
     /// It was not read in time.
@@ -55,13 +78,13 @@ enum State {
     /// Nothing to do.
     Idle,
     /// To be read.
-    Asked(Pid, File),
+    Asked(Question),
     /// Being read.
     Reading,
     /// Being read, but the caller has given up.
     Abandoned,
     /// Read.
-    Done(Result<u64, Failure>),
+    Done(Result<Reading, Failure>),
     /// There will be no more requests.
     End,
 }
@@ -76,8 +99,27 @@ impl Readers {
     }
 
     /// Reads exactly what comes back when a process dies, in bytes.
-    pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer {
-        self.ask(pid, File::SmapsRollup, deadline, &mut [])
+    pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
+        self.ask(Question::ComesBack(pid), deadline, &mut []).map(|reading| match reading {
+            Reading::Bytes(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+
+    /// Looks up pages of a process.
+    pub(super) fn sample(&self, subject: Subject, deadline: Instant) -> Answer<Counts> {
+        self.ask(Question::Sample(subject, deadline), deadline, &mut []).map(|reading| match reading {
+            Reading::Counts(counts) => Some(counts),
+            _ => None,
+        })
+    }
+
+    /// Returns the part of the memory that `subject` shares which `other` has, too; `None` when it shares hardly any.
+    pub(super) fn common_part(&self, subject: Subject, other: Pid, deadline: Instant) -> Answer<Option<f64>> {
+        self.ask(Question::CommonPart(subject, other), deadline, &mut []).map(|reading| match reading {
+            Reading::Part(part) => Some(part),
+            _ => None,
+        })
     }
 
     /// Reads the command line, cut at the length of `buffer`; `None` when it cannot be read in time.
@@ -87,19 +129,19 @@ impl Readers {
         deadline: Instant,
         buffer: &'b mut [u8; MAX_COMMAND_LINE_BYTES],
     ) -> Option<&'b [u8]> {
-        match self.ask(pid, File::Cmdline, deadline, buffer) {
-            Answer::Read(len) => buffer.get(..len as usize),
-            Answer::Failed(_) | Answer::Late => None,
+        match self.ask(Question::CommandLine(pid), deadline, buffer) {
+            Answer::Read(Reading::Text(len)) => buffer.get(..len),
+            _ => None,
         }
     }
 
-    fn ask(&self, pid: Pid, file: File, deadline: Instant, text: &mut [u8]) -> Answer {
+    fn ask(&self, question: Question, deadline: Instant, text: &mut [u8]) -> Answer<Reading> {
         let idle = self.0.iter().find_map(|reader| {
             let request = reader.lock();
             matches!(request.state, State::Idle).then_some((reader, request))
         });
         match idle {
-            Some((reader, request)) => reader.ask(request, pid, file, deadline, text),
+            Some((reader, request)) => reader.ask(request, question, deadline, text),
             // All of them are stuck.
             None => Answer::Late,
         }
@@ -110,7 +152,20 @@ impl Readers {
     pub(super) fn rehearse(&self, deadline: Instant) {
         for reader in &self.0 {
             let request = reader.lock();
-            reader.ask(request, Pid::own(), File::SmapsRollup, deadline, &mut []);
+            reader.ask(request, Question::ComesBack(Pid::own()), deadline, &mut []);
+            let subject = Subject::rehearsal();
+            reader.ask(reader.lock(), Question::Sample(subject, deadline), deadline, &mut []);
+        }
+    }
+}
+
+impl<T> Answer<T> {
+    /// What `f` makes of what was read; `None` if that is not what was asked for.
+    fn map<U>(self, f: impl FnOnce(T) -> Option<U>) -> Answer<U> {
+        match self {
+            Self::Read(reading) => f(reading).map_or(Answer::Failed(Failure::Malformed), Answer::Read),
+            Self::Failed(failure) => Answer::Failed(failure),
+            Self::Late => Answer::Late,
         }
     }
 }
@@ -128,12 +183,11 @@ impl Reader {
     fn ask(
         &self,
         mut request: MutexGuard<'_, Request>,
-        pid: Pid,
-        file: File,
+        question: Question,
         deadline: Instant,
         text: &mut [u8],
-    ) -> Answer {
-        request.state = State::Asked(pid, file);
+    ) -> Answer<Reading> {
+        request.state = State::Asked(question);
         self.changed.notify_all();
         loop {
             match request.state {
@@ -166,14 +220,23 @@ impl Reader {
         let worker = Arc::clone(&reader);
         prestarted::start("reader", STACK_BYTES, move || {
             leave_real_time();
-            worker.work(|pid, file, buffer| {
-                let text = scan.process(pid, file, buffer)?;
-                if file == File::Cmdline {
-                    return Ok(text.len() as u64);
+            let mut random = Random::new();
+            worker.work(|question, buffer| match question {
+                Question::CommandLine(pid) => {
+                    scan.process(pid, File::Cmdline, buffer).map(|text| Reading::Text(text.len()))
                 }
-                // The path is for the text of an error only.
-                let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
-                Ok(rollup.comes_back())
+                Question::Sample(subject, deadline) => {
+                    page_sample::sample(&scan, &subject, &mut random, deadline, buffer).map(Reading::Counts)
+                }
+                Question::CommonPart(subject, other) => {
+                    page_sample::common_part(&scan, &subject, other, &mut random, buffer).map(Reading::Part)
+                }
+                Question::ComesBack(pid) => {
+                    let text = scan.process(pid, File::SmapsRollup, buffer)?;
+                    // The path is for the text of an error only.
+                    let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
+                    Ok(Reading::Bytes(rollup.comes_back()))
+                }
             });
         })?;
         Ok(reader)
@@ -184,16 +247,16 @@ impl Reader {
     }
 
     /// What a thread does: one request after the other.
-    fn work(&self, mut read: impl FnMut(Pid, File, &mut [u8]) -> Result<u64, Failure>) {
+    fn work(&self, mut read: impl FnMut(Question, &mut [u8]) -> Result<Reading, Failure>) {
         let mut buffer = [0; MAX_COMMAND_LINE_BYTES];
         let mut request = self.lock();
         loop {
             match request.state {
                 State::End => return,
-                State::Asked(pid, file) => {
+                State::Asked(question) => {
                     request.state = State::Reading;
                     drop(request);
-                    let result = read(pid, file, &mut buffer);
+                    let result = read(question, &mut buffer);
                     request = self.lock();
                     match request.state {
                         State::Reading => {
@@ -255,12 +318,13 @@ mod tests {
         for reader in &readers.0 {
             let (reader, stuck, entered) = (Arc::clone(reader), Arc::clone(&stuck), Arc::clone(&entered));
             thread::spawn(move || {
-                reader.work(|pid, _, _| {
+                reader.work(|question, _| {
+                    let Question::ComesBack(pid) = question else { unreachable!() };
                     entered.fetch_add(usize::from(pid.get() == 1), Ordering::AcqRel);
                     while pid.get() == 1 && stuck.load(Ordering::Acquire) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    Ok(pid.get().unsigned_abs().into())
+                    Ok(Reading::Bytes(pid.get().unsigned_abs().into()))
                 });
             });
         }

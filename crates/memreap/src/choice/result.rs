@@ -10,6 +10,7 @@ use linux::process::Comm;
 use linux::{Pid, PidFd};
 
 use super::cgroup_path::CgroupPath;
+use crate::kill::Victim;
 use crate::policy::Verdict;
 
 /// The beginning of a command line, arguments separated by spaces.
@@ -24,10 +25,41 @@ pub struct Cost {
     pub cheap: u32,
     /// Exact readings (smaps_rollup).
     pub exact: u32,
-    /// Exact readings that were not done in time.
+    /// Samples (pagemap).
+    pub sampled: u32,
+    /// Exact readings and samples that were not done in time.
     pub late: u32,
     /// How long it took.
     pub took: Duration,
+}
+
+/// How well it is known what comes back when a process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// All of its memory was read.
+    Exact,
+    /// A sample of its memory was read; with this standard error, in bytes.
+    Sampled {
+        /// The standard error.
+        error: u64,
+    },
+    /// It is a guess, which shared memory makes too large or too small.
+    Guess,
+}
+
+impl Precision {
+    /// Whether it is exact.
+    pub fn is_exact(self) -> bool {
+        self == Self::Exact
+    }
+
+    /// The standard error in bytes, if it is a sample's.
+    pub fn error(self) -> Option<u64> {
+        match self {
+            Self::Sampled { error } => Some(error),
+            Self::Exact | Self::Guess => None,
+        }
+    }
 }
 
 /// Where a victim is searched for.
@@ -59,10 +91,12 @@ pub struct Choice {
     pub uid: u32,
     /// Its cgroup in the v2 hierarchy; empty without one.
     pub cgroup: CgroupPath,
-    /// What comes back when it dies, in bytes.
+    /// What comes back when it dies, and `pool` with it, in bytes.
     pub bytes: u64,
-    /// `bytes` is exact; else it is a guess, which shared memory makes too large or too small.
-    pub exact: bool,
+    /// How well `bytes` are known.
+    pub precision: Precision,
+    /// Other processes without whose death hardly any of that comes back, as they share its memory by fork(2).
+    pub pool: Pool,
     /// The size of its address space, in bytes.
     pub vm_size: u64,
     /// Its leaf cgroup; `None` without the memory controller.
@@ -86,6 +120,35 @@ pub struct Parent {
     pub pid: Pid,
     /// Its name.
     pub comm: Comm,
+}
+
+/// Processes that share one memory are killed together if there are no more of them, beside the first.
+pub const MAX_POOL: usize = 31;
+/// The others.
+pub type Pool = ArrayVec<Member, MAX_POOL>;
+
+/// A process that shares the memory of the one that was chosen.
+#[derive(Debug)]
+pub struct Member {
+    /// Signals go through this.
+    pub pidfd: PidFd,
+    /// Its ID.
+    pub pid: Pid,
+    /// The size of its address space, in bytes.
+    pub vm_size: u64,
+}
+
+impl From<Choice> for Victim {
+    fn from(choice: Choice) -> Self {
+        let Choice { pidfd, bytes, vm_size, .. } = choice;
+        Self { pidfd, bytes, vm_size, core_dumping: false }
+    }
+}
+
+impl From<Member> for Victim {
+    fn from(member: Member) -> Self {
+        Self { pidfd: member.pidfd, bytes: 0, vm_size: member.vm_size, core_dumping: false }
+    }
 }
 
 /// A leaf cgroup.
@@ -114,8 +177,8 @@ pub struct Considered {
     pub bound: u64,
     /// What comes back, or the guess that was used for it, if it was read more closely.
     pub bytes: Option<u64>,
-    /// `bytes` is exact.
-    pub exact: bool,
+    /// How well `bytes` are known.
+    pub precision: Precision,
     /// What the policy says.
     pub verdict: Verdict,
     /// What counts: from `bytes` if there are any, else from `bound`.

@@ -44,8 +44,10 @@ pub(super) trait Scores {
     /// Returns a current upper bound.
     fn fresh_bound(&mut self, index: u32) -> Option<u64>;
 
-    /// Returns the exact score.
-    fn exact(&mut self, index: u32) -> Option<(u64, Self::Found)>;
+    /// Returns the exact score. When that of the best one until now is not known well enough to tell which of the
+    /// two is better, it is corrected.
+    fn exact(&mut self, index: u32, best: Option<(&mut u64, &mut Self::Found)>)
+    -> Option<(u64, Self::Found)>;
 }
 
 /// Returns the candidate with the greatest exact score: the same as if all were read exactly, because none is
@@ -66,7 +68,9 @@ pub(super) fn best<R: Scores>(
             if let Some(bound) = scores.fresh_bound(next.index) {
                 candidates.push(Candidate { bound, fresh: true, ..next });
             }
-        } else if let Some((score, found)) = scores.exact(next.index) {
+        } else if let Some((score, found)) =
+            scores.exact(next.index, best.as_mut().map(|(best, found)| (&mut best.bound, found)))
+        {
             let read = Candidate { bound: score, ..next };
             if best.as_ref().is_none_or(|(best, _)| read.rank() > best.rank()) {
                 best = Some((read, found));
@@ -119,7 +123,7 @@ mod tests {
             (!p.gone || p.pid % 2 == 0).then(|| p.verdict.score(p.bound))
         }
 
-        fn exact(&mut self, index: u32) -> Option<(u64, i32)> {
+        fn exact(&mut self, index: u32, _best: Option<(&mut u64, &mut i32)>) -> Option<(u64, i32)> {
             self.exacts += 1;
             let p = self.all[index as usize];
             (!p.gone).then(|| (p.verdict.score(p.exact), p.pid))

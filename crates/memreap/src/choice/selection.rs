@@ -11,8 +11,10 @@ use super::cgroup_path::{self, CgroupPath, is_below};
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
-use super::readers::Answer;
-use super::result::{Choice, CommandLine, Considered, Cost, Group, Scope};
+use super::page_sample::{Counts, FIRST_ERROR, SAMPLED_FROM_BYTES, SECOND_ERROR};
+use super::pool::Sharer;
+use super::readers::{Answer, Readers};
+use super::result::{Choice, CommandLine, Considered, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
@@ -20,10 +22,16 @@ use crate::policy::Policy;
 /// How long a choice may read processes: a user can give each of them 65,536 supplementary groups, with which that
 /// takes some 30 ms. From then on candidates are compared by [`Reading::estimate`] of what was read before.
 pub(super) const READING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an exact reading may take, and all of a choice's together: it may have to wait for a lock, and walks all
-/// of a process's page tables. In place of a late one there is [`Reading::estimate`], and the choice is not exact.
-const EXACT_TIMEOUT: Duration = Duration::from_millis(50);
-const ALL_EXACT_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a close reading may take, and all of a choice's together: it may have to wait for a lock. In place of a
+/// late one there is [`Reading::estimate`], and the choice is a guess.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
+const ALL_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// One of whose memory it gives back less than this part is not killed with others.
+const MIN_OWN_DIVISOR: u64 = 16;
+/// Two processes of which each may be the larger, within so many standard errors, are looked at once more.
+const OVERLAP_ERRORS: u64 = 3;
+/// Up to this size, in bytes, a process of which a sample found hardly anything is read exactly.
+const EXACT_UP_TO_BYTES: u64 = 4 * SAMPLED_FROM_BYTES;
 
 /// Where a victim must be.
 #[derive(Clone, Copy)]
@@ -34,14 +42,45 @@ enum Within<'a> {
     One,
 }
 
+/// What is to be killed.
+struct Selected {
+    found: Found,
+    pool: Pool,
+    group: Option<Group>,
+    leaf: Option<Cgroup>,
+}
+
 /// A candidate that was read closely, with a pidfd on it.
-struct Found {
-    pidfd: PidFd,
-    pid: Pid,
-    reading: Reading,
-    cgroup: CgroupPath,
-    bytes: u64,
-    exact: bool,
+pub(super) struct Found {
+    pub(super) pidfd: PidFd,
+    pub(super) pid: Pid,
+    pub(super) reading: Reading,
+    pub(super) cgroup: CgroupPath,
+    pub(super) back: Back,
+}
+
+/// What comes back when a process dies.
+#[derive(Clone, Copy)]
+pub(super) struct Back {
+    pub(super) bytes: u64,
+    pub(super) precision: Precision,
+    /// The sample it is estimated from, and whether that is as good as it gets.
+    pub(super) sample: Option<(Counts, bool)>,
+}
+
+impl Back {
+    fn guess(reading: &Reading) -> Self {
+        Self { bytes: reading.estimate(), precision: Precision::Guess, sample: None }
+    }
+
+    /// The least and the most that it may be: in 997 of 1,000 cases, if it is a sample's.
+    fn range(&self) -> (u64, u64) {
+        let off = match self.precision {
+            Precision::Sampled { error } => error.saturating_mul(OVERLAP_ERRORS),
+            Precision::Exact | Precision::Guess => 0,
+        };
+        (self.bytes.saturating_sub(off), self.bytes.saturating_add(off))
+    }
 }
 
 impl Chooser {
@@ -60,7 +99,7 @@ impl Chooser {
         let cost = &mut self.examiner.cost;
         cost.processes = u32::try_from(processes).unwrap_or(u32::MAX).saturating_add(table.not_stored);
         cost.took = began.elapsed();
-        let (found, group, leaf) = found?;
+        let Selected { found, pool, group, leaf } = found?;
         Some(Choice {
             pidfd: found.pidfd,
             oom_score_adj: self.examiner.scan.open_file(found.pid, File::OomScoreAdj).ok(),
@@ -68,8 +107,9 @@ impl Chooser {
             comm: found.reading.comm,
             uid: found.reading.uid,
             cgroup: found.cgroup,
-            bytes: found.bytes,
-            exact: found.exact,
+            bytes: found.back.bytes,
+            precision: found.back.precision,
+            pool,
             vm_size: found.reading.vm_size,
             group,
             leaf,
@@ -94,7 +134,13 @@ impl Chooser {
             let known = table.find(pid).and_then(|index| table.entries()[index].reading);
             let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, Detail::Victim);
             let Some(reading) = read.ok().filter(Reading::eligible) else { continue };
-            if self.examiner.cgroup[..] != *cgroup || !pidfd.is_alive().unwrap_or(false) {
+            if self.examiner.cgroup[..] != *cgroup {
+                continue;
+            }
+            // One that shares its memory gives back nothing alone.
+            let mut selection = Selection::new(self, policy, Counters::UNKNOWN, Within::One);
+            let Some(back) = selection.read_back(&reading) else { continue };
+            if back.bytes < reading.estimate() / MIN_OWN_DIVISOR || !pidfd.is_alive().unwrap_or(false) {
                 continue;
             }
             return Some(Choice {
@@ -104,8 +150,9 @@ impl Chooser {
                 comm: reading.comm,
                 uid: reading.uid,
                 cgroup: cgroup_path::cut(&self.examiner.cgroup),
-                bytes: reading.estimate(),
-                exact: false,
+                bytes: back.bytes,
+                precision: back.precision,
+                pool: Pool::new(),
                 vm_size: reading.vm_size,
                 group: None,
                 leaf: None,
@@ -128,17 +175,13 @@ impl Chooser {
         let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
         let groups = selection.chooser.membership.groups.as_ref();
         if let Some(leaf) = reading.and_then(|reading| groups?.leaf(reading.cgroup_hash)) {
-            GroupSelection(&mut selection).exact(u32::try_from(leaf).unwrap_or(u32::MAX));
+            GroupSelection(&mut selection).exact(u32::try_from(leaf).unwrap_or(u32::MAX), None);
             selection.best_member(leaf, true);
             selection.best_member(leaf, false);
         }
     }
 
-    fn select(
-        &mut self,
-        policy: &Policy,
-        scope: Scope<'_>,
-    ) -> Option<(Found, Option<Group>, Option<Cgroup>)> {
+    fn select(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Selected> {
         let now = self.population.begin_round(&mut self.examiner);
         let within = match scope {
             Scope::All { .. } => {
@@ -167,6 +210,13 @@ impl Chooser {
             // A group that has just vanished has no process.
             best = selection.best_member(leaf, oom_group).or_else(|| selection.best_process(0));
         }
+        // In a group that is killed as a whole everybody dies that shares memory there.
+        let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor.unwrap_or(0));
+        if !matches!(within, Within::One)
+            && let Some((found, pool)) = selection.best_pool(best_score)
+        {
+            return Some(Selected { found, pool, group: None, leaf: None });
+        }
         let (_, found) = best?;
         let group = selection.describe_group(&found);
         let leaf = group.filter(|group| group.expendable && group.processes > 1).and_then(|_| {
@@ -176,13 +226,13 @@ impl Chooser {
             // All of what counts its memory, which the process may be below.
             groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
         });
-        Some((found, group, leaf))
+        Some(Selected { found, pool: Pool::new(), group, leaf })
     }
 }
 
 /// A choice that is being made.
-struct Selection<'a> {
-    chooser: &'a mut Chooser,
+pub(super) struct Selection<'a> {
+    pub(super) chooser: &'a mut Chooser,
     policy: &'a Policy,
     now: Counters,
     /// From then on what is known has to do.
@@ -192,12 +242,23 @@ struct Selection<'a> {
     within: Within<'a>,
     /// Processes are read exactly if need be.
     exactly: bool,
+    /// Of the processes that were read closely.
+    pub(super) sharer: Option<Sharer>,
 }
 
 impl<'a> Selection<'a> {
     fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
         let deadline = Instant::now() + chooser.reading_timeout;
-        Self { chooser, policy, now, deadline, time_left: ALL_EXACT_TIMEOUT, within, exactly: true }
+        Self {
+            chooser,
+            policy,
+            now,
+            deadline,
+            time_left: ALL_CLOSE_TIMEOUT,
+            within,
+            exactly: true,
+            sharer: None,
+        }
     }
 
     fn is_late(&self) -> bool {
@@ -245,7 +306,7 @@ impl<'a> Selection<'a> {
         while self.chooser.considered.len() < MAX_CONSIDERED
             && let Some(next) = heap.pop()
         {
-            self.add_considered(next.index as usize, next.bound, None, false);
+            self.add_considered(next.index as usize, next.bound, None);
         }
         self.chooser.heap = heap;
         best
@@ -319,7 +380,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Keeps a process for [`Chooser::explain`].
-    fn add_considered(&mut self, index: usize, score: u64, bytes: Option<u64>, exact: bool) {
+    pub(super) fn add_considered(&mut self, index: usize, score: u64, back: Option<&Back>) {
         let entry = &self.chooser.population.table.entries()[index];
         let Some(reading) = &entry.reading else { return };
         // Not more than there is room for: nothing may be allocated.
@@ -329,8 +390,8 @@ impl<'a> Selection<'a> {
                 comm: reading.comm,
                 uid: reading.uid,
                 bound: reading.upper_bound(&self.now),
-                bytes,
-                exact,
+                bytes: back.map(|back| back.bytes),
+                precision: back.map_or(Precision::Guess, |back| back.precision),
                 verdict: reading.verdict,
                 score,
             });
@@ -349,7 +410,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Opens a pidfd on a process and reads the process.
-    fn open(&mut self, index: usize) -> Option<(PidFd, Reading)> {
+    pub(super) fn open(&mut self, index: usize) -> Option<(PidFd, Reading)> {
         let pid = self.chooser.population.table.get(index).pid;
         // Opened before anything is read that is used, and still alive afterwards: so what was read is about
         // the process behind the pidfd.
@@ -371,22 +432,73 @@ impl<'a> Selection<'a> {
 
     /// Returns the score of the process that was read last, and what was found out about it, if it is still
     /// alive.
-    fn found(
-        &mut self,
-        index: usize,
-        pidfd: PidFd,
-        reading: Reading,
-        bytes: u64,
-        exact: bool,
-    ) -> Option<(u64, Found)> {
-        if bytes < self.min_bytes().max(1) || !pidfd.is_alive().unwrap_or(false) {
+    fn found(&mut self, index: usize, pidfd: PidFd, reading: Reading, back: Back) -> Option<(u64, Found)> {
+        let score = reading.verdict.score(back.bytes);
+        let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
+        self.add_considered(index, score, Some(&back));
+        if back.bytes < self.min_bytes().max(1) || !pidfd.is_alive().unwrap_or(false) {
             return None;
         }
-        let score = reading.verdict.score(bytes);
-        let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
-        self.add_considered(index, score, Some(bytes), exact);
         let pid = pidfd.opened_as();
-        Some((score, Found { pidfd, pid, reading, cgroup, bytes, exact }))
+        Some((score, Found { pidfd, pid, reading, cgroup, back }))
+    }
+
+    /// Has a thread read what takes time, no longer than there is time.
+    pub(super) fn closely<T>(&mut self, read: impl FnOnce(&Readers, Instant) -> Answer<T>) -> Answer<T> {
+        let began = Instant::now();
+        let answer = read(&self.chooser.examiner.readers, began + CLOSE_TIMEOUT.min(self.time_left));
+        self.time_left = self.time_left.saturating_sub(began.elapsed());
+        answer
+    }
+
+    /// Reads what comes back of a process: exactly if that is fast, else by a sample. `None` when it is gone.
+    pub(super) fn read_back(&mut self, reading: &Reading) -> Option<Back> {
+        if reading.sizes.sum() >= SAMPLED_FROM_BYTES {
+            let subject = reading.subject(FIRST_ERROR);
+            match self.closely(|readers, deadline| readers.sample(subject, deadline)) {
+                Answer::Read(counts) if counts.is_enough() || reading.sizes.sum() > EXACT_UP_TO_BYTES => {
+                    self.chooser.examiner.cost.sampled += 1;
+                    return Some(self.estimate(reading, counts, false));
+                }
+                Answer::Late => {
+                    self.chooser.examiner.cost.late += 1;
+                    return Some(Back::guess(reading));
+                }
+                Answer::Read(_) | Answer::Failed(_) => {}
+            }
+        }
+        let answer = self.closely(|readers, deadline| readers.comes_back(reading.memory_tid, deadline));
+        let cost = &mut self.chooser.examiner.cost;
+        match answer {
+            Answer::Read(bytes) => {
+                cost.exact += 1;
+                Some(Back { bytes, precision: Precision::Exact, sample: None })
+            }
+            Answer::Late => {
+                cost.late += 1;
+                Some(Back::guess(reading))
+            }
+            // A process that must not be traced can still be killed, perhaps.
+            Answer::Failed(Failure::Denied) => Some(Back::guess(reading)),
+            Answer::Failed(_) => None,
+        }
+    }
+
+    fn estimate(&self, reading: &Reading, counts: Counts, is_best: bool) -> Back {
+        let estimate = counts.estimate(&reading.sizes, self.chooser.examiner.constants.page_bytes);
+        let precision = Precision::Sampled { error: estimate.error };
+        Back { bytes: estimate.bytes, precision, sample: Some((counts, is_best)) }
+    }
+
+    /// Adds a second sample to a first one.
+    fn look_closer(&mut self, reading: &Reading, back: &mut Back) {
+        let Some((mut counts, false)) = back.sample else { return };
+        let subject = reading.subject(SECOND_ERROR);
+        if let Answer::Read(more) = self.closely(|readers, deadline| readers.sample(subject, deadline)) {
+            self.chooser.examiner.cost.sampled += 1;
+            counts.add(&more);
+            *back = self.estimate(reading, counts, true);
+        }
     }
 }
 
@@ -405,33 +517,31 @@ impl Scores for Selection<'_> {
         (bytes >= min_bytes).then(|| reading.verdict.score(bytes))
     }
 
-    fn exact(&mut self, index: u32) -> Option<(u64, Found)> {
+    fn exact(&mut self, index: u32, best: Option<(&mut u64, &mut Found)>) -> Option<(u64, Found)> {
         let index = index as usize;
         let (pidfd, reading) = self.open(index)?;
         if !self.exactly || self.is_late() {
-            return self.found(index, pidfd, reading, reading.estimate(), false);
+            return self.found(index, pidfd, reading, Back::guess(&reading));
         }
-        let chooser = &mut *self.chooser;
-        let began = Instant::now();
-        let answer = chooser
-            .examiner
-            .readers
-            .comes_back(reading.memory_tid, began + EXACT_TIMEOUT.min(self.time_left));
-        self.time_left = self.time_left.saturating_sub(began.elapsed());
-        let (bytes, exact) = match answer {
-            Answer::Read(bytes) => {
-                chooser.examiner.cost.exact += 1;
-                (bytes, true)
+        let mut back = self.read_back(&reading)?;
+        self.note_shared(index, &reading, &back);
+        if let Some((best_score, best)) = best {
+            let score = |reading: &Reading, (least, most)| {
+                (reading.verdict.score(least), reading.verdict.score(most))
+            };
+            let ours = score(&reading, back.range());
+            let theirs = score(&best.reading, best.back.range());
+            if ours.0 < theirs.1 && theirs.0 < ours.1 {
+                self.look_closer(&reading, &mut back);
+                self.look_closer(&best.reading, &mut best.back);
+                *best_score = best.reading.verdict.score(best.back.bytes);
+                if let Some(considered) = self.chooser.considered.iter_mut().find(|c| c.pid == best.pid) {
+                    (considered.bytes, considered.precision) = (Some(best.back.bytes), best.back.precision);
+                    considered.score = *best_score;
+                }
             }
-            Answer::Late => {
-                chooser.examiner.cost.late += 1;
-                (reading.estimate(), false)
-            }
-            // A process that must not be traced can still be killed, perhaps.
-            Answer::Failed(Failure::Denied) => (reading.estimate(), false),
-            Answer::Failed(_) => return None,
-        };
-        self.found(index, pidfd, reading, bytes, exact)
+        }
+        self.found(index, pidfd, reading, back)
     }
 }
 
@@ -445,7 +555,11 @@ impl Scores for GroupSelection<'_, '_> {
         None
     }
 
-    fn exact(&mut self, index: u32) -> Option<(u64, (usize, bool))> {
+    fn exact(
+        &mut self,
+        index: u32,
+        _best: Option<(&mut u64, &mut (usize, bool))>,
+    ) -> Option<(u64, (usize, bool))> {
         let index = index as usize;
         let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
         let chooser = &mut *self.0.chooser;

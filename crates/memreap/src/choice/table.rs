@@ -10,6 +10,7 @@ use linux::release::Release;
 use linux::scan::{Failure, Scan};
 use linux::{Root, vmstat};
 
+use super::page_sample::{Sizes, Subject};
 use crate::policy::Verdict;
 
 /// Shared memory that a page fault maps, at most: the pages around it, too ("fault-around").
@@ -89,7 +90,7 @@ impl Counters {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SystemConstants {
     /// The size of a page in bytes.
-    page_bytes: u64,
+    pub(super) page_bytes: u64,
     /// How far a counter of a process's memory may be off, in pages.
     process_error_pages: u64,
     /// The counter may be off by so much per thread, too.
@@ -98,6 +99,8 @@ pub(super) struct SystemConstants {
     system_error_pages: u64,
     /// IDs of processes are below this.
     pub(super) pid_max: u64,
+    /// Programs have their memory at addresses of their own (kernel.randomize_va_space).
+    pub(super) random_addresses: bool,
 }
 
 impl SystemConstants {
@@ -119,6 +122,7 @@ impl SystemConstants {
             error_pages_per_thread: if lazy { 0 } else { THREAD_COUNTER_ERROR_PAGES },
             system_error_pages: cpus * nodes * SYSTEM_COUNTER_ERROR_PAGES,
             pid_max: read(&root.proc().join("sys/kernel/pid_max")).trim_end().parse().unwrap_or(32768),
+            random_addresses: read(&root.proc().join("sys/kernel/randomize_va_space")).trim_end() != "0",
         }
     }
 
@@ -160,11 +164,9 @@ pub(super) struct Reading {
     pub(super) dying_until: Option<Instant>,
     /// The size of its address space.
     pub(super) vm_size: u64,
-    /// Anonymous memory, and what is in swap, in bytes.
-    pub(super) anon: u64,
-    /// Shared memory that it maps, in bytes.
-    pub(super) mapped: u64,
-    /// How far each of the two may be off, in bytes.
+    /// Its memory.
+    pub(super) sizes: Sizes,
+    /// How far each of them may be off, in bytes.
     pub(super) counter_error: u64,
     /// The system's counters before this was read.
     pub(super) counters: Counters,
@@ -190,8 +192,7 @@ impl Reading {
             has_memory: true,
             dying_until: None,
             vm_size: 0,
-            anon,
-            mapped,
+            sizes: Sizes { anon, shared: mapped, swap: 0 },
             counter_error: 0,
             counters,
             verdict: Verdict::PLAIN,
@@ -210,8 +211,8 @@ impl Reading {
     pub(super) fn upper_bound(&self, now: &Counters) -> u64 {
         let grown = now.allocated_bytes.saturating_sub(self.counters.allocated_bytes);
         let faults = now.faults.saturating_sub(self.counters.faults);
-        let mapped = faults.saturating_mul(now.mapped_bytes_per_fault).saturating_add(self.mapped);
-        self.anon
+        let mapped = faults.saturating_mul(now.mapped_bytes_per_fault).saturating_add(self.sizes.shared);
+        self.estimate()
             .saturating_add(self.counter_error)
             .saturating_add(grown)
             .saturating_add(mapped.saturating_add(self.counter_error).min(now.mapped_bytes))
@@ -220,7 +221,12 @@ impl Reading {
     /// Returns a guess of what comes back, in bytes: with memory that it shares with other processes, without
     /// what it maps.
     pub(super) fn estimate(&self) -> u64 {
-        self.anon
+        self.sizes.anon.saturating_add(self.sizes.swap)
+    }
+
+    /// How its pages are looked up, for an estimate with this standard error, as a part of its size.
+    pub(super) fn subject(&self, error: f64) -> Subject {
+        Subject { pid: self.memory_tid, sizes: self.sizes, vm_size: self.vm_size, error }
     }
 
     /// Whether it may be killed, and has memory that is not coming back already.
@@ -310,6 +316,7 @@ mod tests {
             error_pages_per_thread: 0,
             system_error_pages: 5,
             pid_max: 32768,
+            random_addresses: true,
         }
     }
 

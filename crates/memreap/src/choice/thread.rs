@@ -190,6 +190,8 @@ impl ChooserThread {
         }
         ahead
             .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes))
+            // Another one that must not be killed may share the memory by now.
+            .filter(|(_, choice)| choice.pool.is_empty())
             .map(|(_, mut choice)| {
                 // One that must not be killed may have joined the group.
                 if let Some(group) = &mut choice.group {
@@ -459,7 +461,7 @@ mod tests {
 
     use linux::process::Comm;
 
-    use super::super::result::{Cost, Group};
+    use super::super::result::{Cost, Group, Pool, Precision};
     use super::*;
 
     /// A process that can be chosen.
@@ -483,7 +485,8 @@ mod tests {
                 uid: 0,
                 cgroup: CgroupPath::new(),
                 bytes: 1 << 20,
-                exact: true,
+                precision: Precision::Exact,
+                pool: Pool::new(),
                 vm_size: 0,
                 group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true }),
                 leaf: None,

@@ -45,7 +45,11 @@ struct Victim {
     /// What comes back.
     bytes: u64,
     exact: bool,
+    /// The standard error of `bytes`, if they are a sample's.
+    error_bytes: Option<u64>,
     vm_bytes: u64,
+    /// Processes that share its memory, and would be killed with it.
+    sharers: Vec<i32>,
     rule: Option<String>,
     group: Option<GroupReport>,
 }
@@ -70,6 +74,7 @@ struct Candidate {
     /// What comes back; `None` when it was not read closely.
     bytes: Option<u64>,
     exact: bool,
+    error_bytes: Option<u64>,
     rule: Option<String>,
     score: u64,
 }
@@ -79,6 +84,7 @@ struct CostReport {
     processes: u32,
     cheap_readings: u32,
     exact_readings: u32,
+    samples: u32,
     late_readings: u32,
     seconds: f64,
 }
@@ -126,6 +132,7 @@ impl Report {
                 processes: cost.processes,
                 cheap_readings: cost.cheap,
                 exact_readings: cost.exact,
+                samples: cost.sampled,
                 late_readings: cost.late,
                 seconds: cost.took.as_secs_f64(),
             },
@@ -167,16 +174,17 @@ impl Report {
     fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
-            "\n{:>7}  {:<15}  {:<10}  {:>8}  {:>8}  {:>8}  {:<16}  cgroup",
+            "\n{:>7}  {:<15}  {:<10}  {:>8}  {:>16}  {:>8}  {:<16}  cgroup",
             "pid", "name", "user", "at most", "back", "score", "rule"
         )?;
         for c in &self.candidates {
             let back = c.bytes.map_or("-".to_owned(), |bytes| {
-                format!("{}{}", if c.exact { "" } else { "~" }, units::bytes(bytes))
+                let about = if c.exact || c.error_bytes.is_some() { "" } else { "~" };
+                format!("{about}{}{}", units::bytes(bytes), error(c.error_bytes, bytes))
             });
             writeln!(
                 out,
-                "{:>7}  {:<15}  {:<10}  {:>8}  {:>8}  {:>8}  {:<16}  {}",
+                "{:>7}  {:<15}  {:<10}  {:>8}  {:>16}  {:>8}  {:<16}  {}",
                 c.pid,
                 c.name,
                 c.user,
@@ -190,13 +198,23 @@ impl Report {
         let cost = &self.cost;
         writeln!(
             out,
-            "\n{} processes: {} cheap readings, {} exact, {} too late, in {}",
+            "\n{} processes: {} cheap readings, {} exact, {} samples, {} too late, in {}",
             cost.processes,
             cost.cheap_readings,
             cost.exact_readings,
+            cost.samples,
             cost.late_readings,
             units::time(Duration::from_secs_f64(cost.seconds))
         )
+    }
+}
+
+/// The standard error of `bytes`, as in " +- 5 %", or in bytes where it is greater than they are.
+fn error(error_bytes: Option<u64>, bytes: u64) -> String {
+    match error_bytes {
+        None => String::new(),
+        Some(error) if error > bytes => format!(" +- {}", units::bytes(error)),
+        Some(error) => format!(" +- {} %", (error * 100).div_ceil(bytes.max(1)).max(1)),
     }
 }
 
@@ -209,8 +227,10 @@ impl Victim {
             user: users::name(choice.uid),
             cgroup: (!choice.cgroup.is_empty()).then(|| escape(&choice.cgroup[..]).to_string()),
             bytes: choice.bytes,
-            exact: choice.exact,
+            exact: choice.precision.is_exact(),
+            error_bytes: choice.precision.error(),
             vm_bytes: choice.vm_size,
+            sharers: choice.pool.iter().map(|member| member.pid.get()).collect(),
             rule: choice.rule.map(|rule| policy.rule(rule).to_owned()),
             group: choice.group.map(|group| GroupReport {
                 bytes: group.bytes,
@@ -222,14 +242,19 @@ impl Victim {
     }
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let about = if self.exact { "" } else { "about " };
+        let about = if self.exact || self.error_bytes.is_some() { "" } else { "about " };
+        let with = match self.sharers.len() {
+            0 => String::new(),
+            sharers => format!(" with {sharers} more that share its memory"),
+        };
         writeln!(
             out,
-            "{} ({}), user {}, would be killed: {about}{} would come back",
+            "{} ({}), user {}, would be killed{with}: {about}{}{} would come back",
             self.pid,
             self.name,
             self.user,
-            units::bytes(self.bytes)
+            units::bytes(self.bytes),
+            error(self.error_bytes, self.bytes)
         )?;
         if let Some(rule) = &self.rule {
             writeln!(out, "rule: {rule}")?;
@@ -264,7 +289,8 @@ impl Candidate {
             cgroup: cgroup.map(|path| escape(path.as_os_str()).to_string()),
             bound_bytes: considered.bound,
             bytes: considered.bytes,
-            exact: considered.exact,
+            exact: considered.precision.is_exact(),
+            error_bytes: considered.precision.error(),
             rule: considered.verdict.rule.map(|rule| policy.rule(rule).to_owned()),
             score: considered.score,
         }

@@ -45,6 +45,8 @@ pub struct Setup {
     pub maps: Option<Mapping>,
     /// A process that shares the victim's memory, and outlives it.
     pub sharer: bool,
+    /// So many processes that it has forked, and that outlive it.
+    pub forks: usize,
     /// The first thread ends, another one goes on.
     pub headless: bool,
     /// Whose process it is, if not ours.
@@ -59,6 +61,7 @@ impl Default for Setup {
             on_term: OnTerm::Die,
             maps: None,
             sharer: false,
+            forks: 0,
             headless: false,
             uid: None,
         }
@@ -144,6 +147,12 @@ impl Victim {
         self.pidfd.is_alive().unwrap()
     }
 
+    /// The processes that it has forked.
+    pub fn forks(&self) -> Vec<PidFd> {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid)).unwrap();
+        children.split_whitespace().map(|pid| PidFd::open(pid.parse().unwrap()).unwrap()).collect()
+    }
+
     pub fn pid(&self) -> String {
         self.pid.to_string()
     }
@@ -212,6 +221,13 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
         let mut said: i32 = 0;
         if setup.sharer {
             said = libc::clone(wait_for_ever, top, libc::CLONE_VM | libc::SIGCHLD, std::ptr::null_mut());
+        }
+        for _ in 0..setup.forks {
+            match libc::fork() {
+                0 => wait_for_ever(std::ptr::null_mut()),
+                -1 => libc::_exit(5),
+                _ => 0,
+            };
         }
         if setup.headless {
             let thread = libc::CLONE_VM

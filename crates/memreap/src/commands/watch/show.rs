@@ -8,6 +8,7 @@ use linux::escape;
 use serde_json::{Value, json};
 
 use super::{Next, View};
+use crate::choice::Precision;
 use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
@@ -128,7 +129,12 @@ fn duration(left: Duration) -> String {
 
 fn victim(next: &Next) -> String {
     let choice = &next.choice;
-    let (about, rule) = (if choice.exact { "" } else { "at most " }, &next.rule);
+    let about = match choice.precision {
+        Precision::Exact => "",
+        Precision::Sampled { .. } => "about ",
+        Precision::Guess => "at most ",
+    };
+    let rule = &next.rule;
     let rule = if rule.is_empty() { String::new() } else { format!(" ({})", escape(rule)) };
     format!(
         "{} ({}), user {}: {about}{} would come back{rule}",
@@ -141,7 +147,12 @@ fn victim(next: &Next) -> String {
 
 fn cost(next: &Next) -> String {
     let cost = &next.choice.cost;
-    format!("of {} processes, by {} exact readings in {}", cost.processes, cost.exact, time(cost.took))
+    let (exact, sampled) = (cost.exact, cost.sampled);
+    format!(
+        "of {} processes, {exact} read exactly and {sampled} by a sample, in {}",
+        cost.processes,
+        time(cost.took)
+    )
 }
 
 fn kill(entry: &Entry, now: SystemTime) -> String {
@@ -180,11 +191,12 @@ pub(super) fn json(view: &View) -> serde_json::Result<Value> {
             "uid": choice.uid,
             "cgroup": escape(&choice.cgroup[..]).to_string(),
             "bytes": choice.bytes,
-            "exact": choice.exact,
+            "exact": choice.precision.is_exact(),
             "rule": (!rule.is_empty()).then_some(rule),
             "processes": choice.cost.processes,
             "cheap_reads": choice.cost.cheap,
             "exact_reads": choice.cost.exact,
+            "samples": choice.cost.sampled,
             "seconds": choice.cost.took.as_secs_f64(),
         })
     });
@@ -213,7 +225,7 @@ mod tests {
 
     use super::super::trend::Forecast;
     use super::*;
-    use crate::choice::{Choice, Cost};
+    use crate::choice::{Choice, Cost, Pool};
     use crate::daemon::decide::sample::Sample;
 
     const MIB: u64 = 1 << 20;
@@ -239,14 +251,22 @@ mod tests {
             uid: 4_000_000_000,
             cgroup: b"/user.slice"[..].try_into().unwrap(),
             bytes: 700 * MIB,
-            exact: false,
+            precision: Precision::Guess,
+            pool: Pool::new(),
             vm_size: 0,
             group: None,
             leaf: None,
             parent: None,
             command_line: crate::choice::CommandLine::new(),
             rule: Some(3),
-            cost: Cost { processes: 312, cheap: 20, exact: 3, late: 0, took: Duration::from_millis(4) },
+            cost: Cost {
+                processes: 312,
+                cheap: 20,
+                exact: 3,
+                sampled: 1,
+                late: 0,
+                took: Duration::from_millis(4),
+            },
         };
         View {
             at: UNIX_EPOCH + Duration::from_secs(1000),
@@ -281,7 +301,7 @@ mod tests {
                 "pressure  some 12.3 %, full 5.0 % of the last 10 s".to_owned(),
                 "forecast  gone in 10.0 s at 33 MiB/s".to_owned(),
                 format!("next      {victim}"),
-                "          of 312 processes, by 3 exact readings in 4.0 ms".to_owned(),
+                "          of 312 processes, 3 read exactly and 1 by a sample, in 4.0 ms".to_owned(),
                 format!("kills     5s ago  {kill}"),
                 format!("          2m ago  {kill}"),
             ]

@@ -31,8 +31,10 @@ pub struct KillRecord {
     pub parent: Option<Parent>,
     /// The beginning of its command line; empty if that is not known.
     pub command_line: CommandLine,
-    /// How many processes of the cgroup were killed together.
+    /// How many processes were killed together.
     pub processes: u32,
+    /// So many of them because they share the victim's memory.
+    pub sharers: u32,
     /// All processes of the cgroup were killed.
     pub whole: bool,
     /// What was expected to come back, in bytes.
@@ -112,6 +114,7 @@ impl fmt::Display for VictimText<'_> {
         let cgroup = linux::escape(&kill.cgroup[..]);
         match kill.processes {
             0 | 1 => Ok(()),
+            _ if kill.sharers > 0 => write!(f, ", and {} more that share its memory", kill.sharers),
             all if kill.whole => write!(f, ", and all of {cgroup}, {all} processes"),
             some => write!(f, ", and {} more of {cgroup}", some - 1),
         }
@@ -135,6 +138,7 @@ pub(crate) mod tests {
             parent: Some(Parent { pid: Pid::new(17).unwrap(), comm: Comm::new(b"make").unwrap() }),
             command_line: b"hog --size 1.2".iter().copied().collect(),
             processes: 1,
+            sharers: 0,
             whole: false,
             expected: 1_288_490_188,
             exact: true,
@@ -183,6 +187,13 @@ pub(crate) mod tests {
         );
         kill.processes = 12;
         kill.ending = Ending::Back;
+        kill.sharers = 11;
+        let text = kill.to_string();
+        assert!(
+            text.starts_with("killed 4711 (hog), user 1000, and 11 more that share its memory: "),
+            "{text}"
+        );
+        kill.sharers = 0;
         for (whole, words) in
             [(false, "11 more of /user.slice/a.scope"), (true, "all of /user.slice/a.scope, 12 processes")]
         {

@@ -23,7 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
 
 use super::system::System;
-use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim};
+use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim, Pool, Precision};
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
@@ -85,7 +85,8 @@ impl Dummy {
             // There is none with that name.
             cgroup: b"/memreap/dummy".iter().copied().collect(),
             bytes: MAX_MIN_VICTIM_BYTES,
-            exact: false,
+            precision: Precision::Guess,
+            pool: Pool::new(),
             vm_size: 0,
             group: Some(Group {
                 bytes: MAX_MIN_VICTIM_BYTES,

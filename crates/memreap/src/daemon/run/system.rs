@@ -238,18 +238,18 @@ impl System {
     /// The errno when the kernel refuses the signal.
     fn kill_process(
         &self,
-        victim: Choice,
+        victim: Victim,
+        cgroup: &CgroupPath,
         kill: fn(&Reapers, Victim) -> Result<Slot, PidFd>,
     ) -> Result<Option<Slot>, i32> {
-        let Choice { pid, pidfd, cgroup, bytes, vm_size, .. } = victim;
-        self.chooser.note_kill(pid);
-        match kill(&self.reapers, Victim { pidfd, bytes, vm_size, core_dumping: false }) {
+        self.chooser.note_kill(victim.pidfd.opened_as());
+        match kill(&self.reapers, victim) {
             Ok(slot) => Ok(Some(slot)),
             // All slots are taken by victims that are dying: then without help.
             Err(pidfd) => {
                 let sent = pidfd.send_signal(Signal::KILL);
                 sent.map_err(|e| e.raw_os_error().unwrap_or(libc::ESRCH))?;
-                self.boost(&pidfd, &cgroup);
+                self.boost(&pidfd, cgroup);
                 Ok(None)
             }
         }
@@ -398,6 +398,7 @@ impl World for System {
     fn kill(&mut self, memory: usize, mut victim: Choice, reason: Reason, governor: &Governor) {
         let last = governor.last();
         let at = Instant::now();
+        let sharers = u32::try_from(victim.pool.len()).unwrap_or(u32::MAX);
         let mut record = KillRecord {
             unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -408,10 +409,11 @@ impl World for System {
             cgroup: victim.cgroup.clone(),
             parent: victim.parent,
             command_line: victim.command_line.clone(),
-            processes: 1,
+            processes: 1 + sharers,
+            sharers,
             whole: false,
             expected: victim.bytes,
-            exact: victim.exact,
+            exact: victim.precision.is_exact(),
             reason,
             because: governor.explanation(),
             rule: ArrayString::new(),
@@ -445,10 +447,17 @@ impl World for System {
         };
         if !self.dry_run {
             let group = self.whole_group(&victim, governor).zip(victim.leaf.take());
-            match self.kill_process(victim, Reapers::kill) {
+            let pool = std::mem::take(&mut victim.pool);
+            match self.kill_process(victim.into(), &killed.record.cgroup, Reapers::kill) {
                 Ok(slot @ Some(_)) => killed.slot = slot,
                 Ok(None) => killed.record.method = Method::Plain,
                 Err(errno) => killed.refused_errno = Some(errno),
+            }
+            // Without them hardly any memory comes back.
+            for member in pool {
+                if killed.refused_errno.is_none() {
+                    let _ = self.kill_process(member.into(), &CgroupPath::new(), Reapers::kill_additional);
+                }
             }
             // After the victim, as this can wait for a lock of the cgroups.
             if let Some((group, cgroup)) = group
@@ -479,7 +488,7 @@ impl World for System {
         let next = || self.chooser.another(cgroup);
         let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
         let bytes = victim.bytes;
-        if let Some(slot) = self.kill_process(victim, Reapers::kill_additional).ok()? {
+        if let Some(slot) = self.kill_process(victim.into(), cgroup, Reapers::kill_additional).ok()? {
             slot.if_killed(|pidfd| self.boost(pidfd, cgroup));
         }
         let record = &mut self.killed[memory].as_mut()?.record;

@@ -1,0 +1,642 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How much of a process's memory comes back, by a sample of its pages.
+//!
+//! To read smaps_rollup takes as long as the process is large: some 10 ms per GiB, with its memory map locked. Here
+//! pages at random places are looked up in /proc/PID/pagemap, which says of each whether others map it, too; what
+//! /proc/PID/status says of the sizes is then multiplied by the exclusive part. That takes a millisecond for a
+//! process of any size, and the error is known.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use linux::Pid;
+use linux::maps::Mapping;
+use linux::pagemap::{Page, Pagemap};
+use linux::scan::{Failure, File, Scan};
+
+/// From this size on, in bytes, to look up pages is faster than to read smaps_rollup.
+pub(super) const SAMPLED_FROM_BYTES: u64 = 256 << 20;
+/// The standard error that the first sample of a process is to have, as a part of the process's size.
+pub(super) const FIRST_ERROR: f64 = 0.02;
+/// The same of a second sample, of two processes of which either may be the larger.
+pub(super) const SECOND_ERROR: f64 = 0.005;
+/// Pages that are looked up at a time, and in all for one sample: some 0.3 and 3 ms.
+const PAGES_PER_ROUND: u32 = 256;
+const MAX_PAGES: u32 = 2048;
+/// So many pages of those looked up must be there to judge by: a share that none of them contradicts has an error of
+/// 3 % then.
+const MIN_PRESENT: u32 = 32;
+/// A process's mappings are listed for no longer than this: there can be 65,530, for which it takes 50 ms.
+const LISTING_TIME: Duration = Duration::from_millis(3);
+/// Stretches of memory that are kept of one process: the largest.
+const MAX_STRETCHES: usize = 160;
+/// Room for an auxiliary vector: two numbers for each of some 25 entries.
+const MAX_AUXV_BYTES: usize = 1024;
+/// Where a counter is above or below an estimate by so many standard errors, that is no chance.
+const SIGNIFICANT_ERRORS: f64 = 4.0;
+/// The standard error of a share of which nothing is known.
+const UNKNOWN_ERROR: f64 = 0.5;
+
+/// The sizes of a process, in bytes, as /proc/PID/status has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Anonymous memory.
+    pub(super) anon: u64,
+    /// Shared memory that it maps.
+    pub(super) shared: u64,
+    /// What is in swap.
+    pub(super) swap: u64,
+}
+
+/// An estimate, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Estimate {
+    /// What comes back when this process dies.
+    pub(super) bytes: u64,
+    /// The standard error of that.
+    pub(super) error: u64,
+}
+
+/// What was found at the pages that were looked up. Those of two samples of a process can be added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counts {
+    /// Pages there are, present or not, in the mappings that were listed.
+    pages: u64,
+    /// The part of all pages that is in other mappings: 0 to 1.
+    unlisted: f64,
+    /// Pages that were looked up.
+    looked_up: u32,
+    anon: Tally,
+    shared: Tally,
+}
+
+/// Pages of one kind that were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    present: u32,
+    /// Those of them that no other process maps.
+    exclusive: u32,
+}
+
+/// Pages one after the other, all of them in mappings of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch {
+    /// The number of the first.
+    start: u64,
+    pages: u64,
+    /// Of a file or of shared memory.
+    is_shared: bool,
+}
+
+/// Where a process may have memory that comes back.
+#[derive(Default)]
+struct Layout {
+    /// By address.
+    stretches: ArrayVec<Stretch, MAX_STRETCHES>,
+    /// Pages of them.
+    pages: u64,
+    /// Pages of mappings that may hold such memory as well, and were left out.
+    left_out: u64,
+}
+
+impl Sizes {
+    /// All of it.
+    pub(super) fn sum(&self) -> u64 {
+        self.anon.saturating_add(self.shared).saturating_add(self.swap)
+    }
+}
+
+impl Tally {
+    fn count(&mut self, page: Page) {
+        self.present += 1;
+        self.exclusive += u32::from(page.is_exclusive());
+    }
+
+    /// Returns the exclusive part, and its standard error.
+    fn share(self) -> (f64, f64) {
+        if self.present == 0 {
+            return (1.0, UNKNOWN_ERROR);
+        }
+        let (present, exclusive) = (f64::from(self.present), f64::from(self.exclusive));
+        (exclusive / present, standard_error(exclusive, present))
+    }
+}
+
+/// The standard error of the part that `hits` are of `all` draws. Not 0 where they are none or all of them (Laplace's
+/// rule of succession).
+fn standard_error(hits: f64, all: f64) -> f64 {
+    let part = (hits + 1.0) / (all + 2.0);
+    (part * (1.0 - part) / all).sqrt()
+}
+
+impl Counts {
+    /// Adds what another sample of the same process has found.
+    pub(super) fn add(&mut self, other: &Self) {
+        for (tally, other) in [(&mut self.anon, other.anon), (&mut self.shared, other.shared)] {
+            tally.present += other.present;
+            tally.exclusive += other.exclusive;
+        }
+        self.looked_up += other.looked_up;
+        (self.pages, self.unlisted) = (other.pages, other.unlisted);
+    }
+
+    /// Whether enough pages were there to judge by.
+    pub(super) fn is_enough(&self) -> bool {
+        self.anon.present + self.shared.present >= MIN_PRESENT
+    }
+
+    /// Estimates what comes back of a process of these sizes. `page_bytes` is the size of a page.
+    ///
+    /// Of what is in swap nothing says whose it is: as much of it is taken to come back as of what is in memory.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rounded, and never negative"
+    )]
+    pub(super) fn estimate(&self, sizes: &Sizes, page_bytes: u64) -> Estimate {
+        let (mut anon, mut anon_error) = self.anon.share();
+        // What was read and never written is mapped to one page of zeroes, which is in no counter, and not
+        // exclusive. Where more is there than the counter says, the exclusive part is one of all pages instead.
+        let counted = sizes.anon as f64 / page_bytes as f64;
+        let (pages, looked_up) = (self.pages as f64, f64::from(self.looked_up).max(1.0));
+        let found = |hits: u32| pages * f64::from(hits) / looked_up;
+        let found_error = |hits: u32| pages * standard_error(f64::from(hits), looked_up);
+        let present = self.anon.present;
+        if counted > 0.0 && found(present) - counted > SIGNIFICANT_ERRORS * found_error(present) {
+            let exclusive = self.anon.exclusive;
+            anon = (found(exclusive) / counted).min(1.0);
+            anon_error = found_error(exclusive) / counted;
+        }
+        // Of shared memory that was not seen nothing is taken to come back.
+        let (shared, shared_error) =
+            if self.shared.present > 0 { self.shared.share() } else { (0.0, UNKNOWN_ERROR) };
+        let own = sizes.anon.saturating_add(sizes.swap) as f64;
+        let unlisted = UNKNOWN_ERROR * self.unlisted;
+        let errors = [(anon_error + unlisted) * own, (shared_error + unlisted) * sizes.shared as f64];
+        // Not by hypot() and round(): they are in a library that nothing else needs.
+        Estimate {
+            bytes: (anon * own + shared * sizes.shared as f64 + 0.5) as u64,
+            error: (errors[0] * errors[0] + errors[1] * errors[1]).sqrt() as u64,
+        }
+    }
+}
+
+/// A process, and how closely it is to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    /// The process, or a thread of it that still has its memory.
+    pub(super) pid: Pid,
+    pub(super) sizes: Sizes,
+    /// The size of the address space in bytes.
+    pub(super) vm_size: u64,
+    /// The standard error to reach, as a part of the size.
+    pub(super) error: f64,
+}
+
+impl Subject {
+    /// This process, for going through all that a sample needs.
+    pub(super) fn rehearsal() -> Self {
+        Self {
+            pid: Pid::own(),
+            sizes: Sizes { anon: SAMPLED_FROM_BYTES, ..Sizes::default() },
+            vm_size: 0,
+            error: 0.5,
+        }
+    }
+}
+
+/// Returns the part of the anonymous memory of `subject` that others map, and `other` has at the same addresses, as
+/// processes have it that come of one by fork(2): 0 to 1; `None` when too little of it was seen.
+///
+/// It is not compared whether that is the same memory: the kernel says so only to programs that may do anything
+/// (CAP_SYS_ADMIN). But both must have the same auxiliary vector, and the addresses in it are random for each program
+/// that is executed, unless the kernel was told to leave that.
+///
+/// # Errors
+/// When the files of one of them cannot be read.
+pub(super) fn common_part(
+    scan: &Scan,
+    subject: &Subject,
+    other: Pid,
+    random: &mut Random,
+    buffer: &mut [u8],
+) -> Result<Option<f64>, Failure> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let (mut our_auxv, mut their_auxv) = ([0; MAX_AUXV_BYTES], [0; MAX_AUXV_BYTES]);
+    if scan.process(subject.pid, File::Auxv, &mut our_auxv)?
+        != scan.process(other, File::Auxv, &mut their_auxv)?
+    {
+        return Ok(Some(0.0));
+    }
+    let (ours, theirs) = (scan.pagemap(subject.pid)?, scan.pagemap(other)?);
+    let mut layout = Layout::default();
+    layout.list(scan, subject, page_bytes, buffer)?;
+    let is_common = |page: Page| page.is_present() && !page.is_file_or_shared() && !page.is_exclusive();
+    let (mut shared, mut common) = (0, 0);
+    for _ in 0..MAX_PAGES / PAGES_PER_ROUND {
+        layout.each_place(random, |number, _| {
+            if is_common(ours.page(number)?) {
+                shared += 1;
+                common += u32::from(is_common(theirs.page(number)?));
+            }
+            Ok(())
+        })?;
+        if shared >= MIN_PRESENT {
+            return Ok(Some(f64::from(common) / f64::from(shared)));
+        }
+    }
+    Ok(None)
+}
+
+/// Looks up pages until the error is small enough, or [`MAX_PAGES`] were, or `deadline` has come. The first
+/// lookups wait for the lock of the memory map. `buffer` has room for the longest line of /proc/PID/maps.
+///
+/// # Errors
+/// When the process's mappings or pages cannot be read.
+pub(super) fn sample(
+    scan: &Scan,
+    subject: &Subject,
+    random: &mut Random,
+    deadline: Instant,
+    buffer: &mut [u8],
+) -> Result<Counts, Failure> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let pagemap = scan.pagemap(subject.pid)?;
+    let mut layout = Layout::default();
+    layout.list(scan, subject, page_bytes, buffer)?;
+    let mut counts = Counts { pages: layout.pages, unlisted: layout.unlisted(), ..Counts::default() };
+    while counts.looked_up < MAX_PAGES {
+        layout.look_up(&pagemap, random, &mut counts)?;
+        let estimate = counts.estimate(&subject.sizes, page_bytes);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let is_close = estimate.error as f64 <= subject.error * subject.sizes.sum() as f64;
+        if is_close && counts.is_enough() || Instant::now() >= deadline {
+            break;
+        }
+    }
+    Ok(counts)
+}
+
+impl Layout {
+    /// Lists the mappings of a process.
+    fn list(
+        &mut self,
+        scan: &Scan,
+        subject: &Subject,
+        page_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Failure> {
+        let until = Instant::now() + LISTING_TIME;
+        let (mut seen, mut is_whole) = (0, true);
+        scan.for_each_line(subject.pid, File::Maps, buffer, |line| {
+            if let Some(mapping) = Mapping::parse(line) {
+                let pages = (mapping.end - mapping.start) as u64 / page_bytes;
+                seen += pages;
+                if let Some(is_shared) = kind(&mapping, &subject.sizes) {
+                    self.add(Stretch { start: mapping.start as u64 / page_bytes, pages, is_shared });
+                }
+            }
+            is_whole = Instant::now() < until;
+            is_whole
+        })?;
+        if !is_whole {
+            self.left_out += (subject.vm_size / page_bytes).saturating_sub(seen);
+        }
+        self.stretches.sort_unstable_by_key(|stretch| stretch.start);
+        self.pages = self.stretches.iter().map(|stretch| stretch.pages).sum();
+        Ok(())
+    }
+
+    /// Adds a stretch that comes after the last one. If there is no room, the smaller half is left out.
+    fn add(&mut self, new: Stretch) {
+        if let Some(last) = self.stretches.last_mut()
+            && last.start + last.pages == new.start
+            && last.is_shared == new.is_shared
+        {
+            last.pages += new.pages;
+            return;
+        }
+        if self.stretches.is_full() {
+            self.stretches.sort_unstable_by_key(|stretch| std::cmp::Reverse(stretch.pages));
+            self.left_out +=
+                self.stretches.drain(MAX_STRETCHES / 2..).map(|stretch| stretch.pages).sum::<u64>();
+        }
+        self.stretches.push(new);
+    }
+
+    /// The part of the pages that was left out.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    fn unlisted(&self) -> f64 {
+        self.left_out as f64 / (self.left_out + self.pages).max(1) as f64
+    }
+
+    /// Looks up [`PAGES_PER_ROUND`] pages.
+    fn look_up(&self, pagemap: &Pagemap, random: &mut Random, counts: &mut Counts) -> Result<(), Failure> {
+        counts.looked_up += PAGES_PER_ROUND;
+        self.each_place(random, |number, is_shared| {
+            let page = pagemap.page(number)?;
+            if page.is_present() && page.is_file_or_shared() == is_shared {
+                if is_shared { &mut counts.shared } else { &mut counts.anon }.count(page);
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `look` with the numbers of [`PAGES_PER_ROUND`] pages, ascending, and whether each is shared memory's: one
+    /// at a random place of each of so many equal parts, so that no large mapping is missed.
+    #[expect(clippy::cast_possible_truncation, reason = "a part of `pages`, which is as long")]
+    fn each_place(
+        &self,
+        random: &mut Random,
+        mut look: impl FnMut(u64, bool) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut stretches = self.stretches.iter();
+        let Some(mut stretch) = stretches.next() else { return Ok(()) };
+        // Pages before the stretch.
+        let mut before = 0;
+        let parts = u64::from(PAGES_PER_ROUND);
+        let at = |part: u64| (u128::from(self.pages) * u128::from(part) / u128::from(parts)) as u64;
+        for part in 0..parts {
+            let place = at(part) + random.below(at(part + 1) - at(part));
+            while place >= before + stretch.pages
+                && let Some(next) = stretches.next()
+            {
+                before += stretch.pages;
+                stretch = next;
+            }
+            look(stretch.start + (place - before), stretch.is_shared)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a mapping may hold shared memory that comes back (`Some(true)`), or anonymous (`Some(false)`), or neither.
+fn kind(mapping: &Mapping<'_>, sizes: &Sizes) -> Option<bool> {
+    let is_shared = mapping.mode.ends_with('s');
+    let is_readable_only = !mapping.mode.contains('w') && mapping.inode != 0;
+    let holds = if is_shared {
+        // Shared memory has no disk: its device has the major number 0. Some file systems' have that, too; `sizes`
+        // says how much of it is shared memory.
+        sizes.shared > 0 && mapping.inode != 0 && mapping.device.starts_with("00:")
+    } else {
+        !is_readable_only && !mapping.mode.starts_with("---") && !mapping.name.starts_with("[v")
+            // Huge pages that are reserved have counters of their own.
+            && !mapping.name.starts_with("/anon_hugepage")
+    };
+    holds.then_some(is_shared)
+}
+
+/// Marsaglia's xorshift64.
+pub(super) struct Random(u64);
+
+impl Random {
+    /// One that nobody can predict: a process that knows what is looked up could hide its memory.
+    pub(super) fn new() -> Self {
+        Self(RandomState::new().build_hasher().finish() | 1)
+    }
+
+    /// A number below `bound`, or 0.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        // The high bits of the product: all of them are random.
+        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use linux::{PidFd, Process, Root};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const PAGE_BYTES: u64 = 4096;
+
+    /// The tests that fork share this process's memory: one at a time.
+    static MEMORY: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Private memory of the caller, with the first `written` bytes of it there.
+    struct Memory(*mut libc::c_void, usize);
+
+    impl Memory {
+        fn new(size: usize, written: usize) -> Self {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping.
+            let at = unsafe {
+                libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            // SAFETY: it is in the mapping.
+            unsafe { at.cast::<u8>().write_bytes(1, written) };
+            Self(at, size)
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: the mapping that was made above.
+            unsafe { libc::munmap(self.0, self.1) };
+        }
+    }
+
+    /// A child of this process that shares its memory until it is dropped.
+    struct Child(Pid);
+
+    impl Child {
+        /// It writes to the first bytes of `memory`, so that it has copies of their pages.
+        fn start(memory: &Memory, copied: usize) -> Self {
+            let mut ready = [0; 2];
+            // SAFETY: room for two descriptors.
+            assert_eq!(unsafe { libc::pipe(ready.as_mut_ptr()) }, 0);
+            let work = || {
+                // SAFETY: only system calls and writes to memory of the child's own.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    memory.0.cast::<u8>().write_bytes(2, copied);
+                    libc::write(ready[1], [0_u8].as_ptr().cast(), 1);
+                    libc::pause()
+                }
+            };
+            // SAFETY: see above.
+            let pid = unsafe { linux::child::fork(work) }.unwrap();
+            let mut byte = [0_u8];
+            // SAFETY: room for the byte; both descriptors were made above.
+            unsafe {
+                assert_eq!(libc::read(ready[0], byte.as_mut_ptr().cast(), 1), 1);
+                libc::close(ready[0]);
+                libc::close(ready[1]);
+            }
+            Self(pid)
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = PidFd::open(self.0).and_then(|pidfd| pidfd.send_signal(linux::pidfd::Signal::KILL));
+            let _ = rustix::process::waitpid(Some(self.0.into()), rustix::process::WaitOptions::empty());
+        }
+    }
+
+    /// What a sample says of a process, how many pages it took, and what smaps_rollup says.
+    fn compare(pid: Pid) -> (Estimate, Counts, u64) {
+        let scan = Scan::open(&Root::system()).unwrap();
+        let brief =
+            linux::scan::Brief::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+        let sizes = Sizes { anon: brief.rss_anon, shared: brief.rss_shmem, swap: brief.swap };
+        let subject = Subject { pid, sizes, vm_size: brief.vm_size, error: FIRST_ERROR };
+        let later = Instant::now() + Duration::from_secs(60);
+        let counts = sample(&scan, &subject, &mut Random::new(), later, &mut [0; 8192]).unwrap();
+        let exact = Process::open(&Root::system(), pid).unwrap().smaps_rollup().unwrap().comes_back();
+        (counts.estimate(&sizes, rustix::param::page_size() as u64), counts, exact)
+    }
+
+    #[track_caller]
+    fn assert_close(pid: Pid) {
+        let (estimate, counts, exact) = compare(pid);
+        // By chance once in 15,000 runs; and this process's other tests have memory, too.
+        let allowed = 4 * estimate.error + 16 * MIB as u64;
+        assert!(estimate.bytes.abs_diff(exact) <= allowed, "{estimate:?} {exact} {counts:?}");
+    }
+
+    #[test]
+    fn what_was_shared_by_fork_does_not_come_back() {
+        let _alone = alone();
+        let memory = Memory::new(256 * MIB, 256 * MIB);
+        let child = Child::start(&memory, 96 * MIB);
+        assert_close(child.0);
+        assert_close(Pid::own());
+        let (estimate, _, exact) = compare(child.0);
+        assert!(exact > 90 * MIB as u64 && estimate.bytes < 160 * MIB as u64, "{estimate:?} {exact}");
+        drop(child);
+        assert_close(Pid::own());
+    }
+
+    #[test]
+    fn memory_is_common_to_what_was_forked() {
+        let _alone = alone();
+        let memory = Memory::new(64 * MIB, 64 * MIB);
+        let child = Child::start(&memory, 0);
+        let copies = Child::start(&memory, 64 * MIB);
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let scan = Scan::open(&Root::system()).unwrap();
+        let subject = Subject { pid: Pid::own(), ..Subject::rehearsal() };
+        let common =
+            |other| common_part(&scan, &subject, other, &mut Random::new(), &mut [0; 8192]).unwrap().unwrap();
+        assert!(common(child.0) > 0.5);
+        // What is at its addresses is its own.
+        assert!(common(copies.0) < 0.5);
+        assert_eq!(common(Pid::new(other.id().cast_signed()).unwrap()), 0.0);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn zeroes_that_were_only_read_are_not_taken_for_shared_memory() {
+        let _alone = alone();
+        let memory = Memory::new(512 * MIB, 128 * MIB);
+        let page = rustix::param::page_size();
+        for at in (128 * MIB..512 * MIB).step_by(page) {
+            // SAFETY: it is in the mapping.
+            unsafe { memory.0.cast::<u8>().add(at).read_volatile() };
+        }
+        let child = Child::start(&memory, 128 * MIB);
+        assert_close(child.0);
+        assert!(compare(child.0).0.bytes > 96 * MIB as u64);
+    }
+
+    #[test]
+    fn an_address_space_of_a_terabyte_takes_no_longer() {
+        let _alone = alone();
+        let memory = Memory::new(1 << 40, 64 * MIB);
+        let child = Child::start(&memory, 64 * MIB);
+        let (_, counts, _) = compare(child.0);
+        assert!(counts.looked_up <= MAX_PAGES && !counts.is_enough(), "{counts:?}");
+    }
+
+    #[test]
+    fn of_more_mappings_than_there_is_room_for_the_smaller_are_left_out() {
+        let mut layout = Layout::default();
+        let large = Stretch { start: 1 << 20, pages: 1 << 20, is_shared: false };
+        for i in 0..3 * MAX_STRETCHES as u64 {
+            layout.add(Stretch { start: 10 * i, pages: 1, is_shared: false });
+            if i == 5 {
+                layout.add(large);
+            }
+        }
+        assert!(layout.stretches.contains(&large));
+        let kept: u64 = layout.stretches.iter().map(|stretch| stretch.pages).sum();
+        assert_eq!(kept + layout.left_out, large.pages + 3 * MAX_STRETCHES as u64);
+        // Neighbours of a kind are one.
+        let mut layout = Layout::default();
+        for (start, is_shared) in [(0, false), (5, false), (10, true), (15, true), (25, true)] {
+            layout.add(Stretch { start, pages: 5, is_shared });
+        }
+        assert_eq!(
+            layout.stretches.iter().map(|s| (s.start, s.pages)).collect::<Vec<_>>(),
+            [(0, 10), (10, 10), (25, 5)]
+        );
+    }
+
+    #[test]
+    fn only_mappings_that_give_memory_back_are_looked_at() {
+        let sizes = Sizes { anon: 1, shared: 1, swap: 0 };
+        for (line, expected) in [
+            ("1000-2000 rw-p 0 00:00 0 [heap]", Some(false)),
+            ("1000-2000 r--p 0 00:00 0", Some(false)),
+            ("1000-2000 ---p 0 00:00 0", None),
+            ("1000-2000 r-xp 0 00:00 0 [vdso]", None),
+            ("1000-2000 r-xp 0 fe:00 7 /bin/x", None),
+            ("1000-2000 rw-p 0 fe:00 7 /bin/x", Some(false)),
+            ("1000-2000 rw-p 0 00:0f 7 /anon_hugepage (deleted)", None),
+            ("1000-2000 rw-s 0 00:01 7 /memfd:x (deleted)", Some(true)),
+            ("1000-2000 rw-s 0 fe:00 7 /var/x", None),
+        ] {
+            let mapping = Mapping::parse(line.as_bytes()).unwrap();
+            assert_eq!(kind(&mapping, &sizes), expected, "{line}");
+        }
+        let mapping = Mapping::parse(b"1000-2000 rw-s 0 00:01 7 /memfd:x (deleted)").unwrap();
+        assert_eq!(kind(&mapping, &Sizes { shared: 0, ..sizes }), None);
+    }
+
+    proptest! {
+        /// Pages that are there, and of these those that are exclusive, drawn with the given probabilities.
+        #[test]
+        fn the_error_is_what_it_says(
+            present in 0.05_f64..1.0,
+            exclusive in 0.0_f64..1.0,
+            zeroes in prop_oneof![Just(0.0), 0.0_f64..0.5],
+            seed in 1_u64..,
+        ) {
+            let mut random = Random(seed);
+            let mut chance = |p: f64| (random.below(1 << 32) as f64) < p * (1_u64 << 32) as f64;
+            let pages = 1 << 20;
+            let mut counts = Counts { pages, ..Counts::default() };
+            for _ in 0..MAX_PAGES {
+                counts.looked_up += 1;
+                if chance(present) {
+                    counts.anon.present += 1;
+                    counts.anon.exclusive += u32::from(!chance(zeroes) && chance(exclusive));
+                }
+            }
+            let anon = (present * (1.0 - zeroes) * pages as f64) as u64 * PAGE_BYTES;
+            let sizes = Sizes { anon, shared: 0, swap: 0 };
+            let estimate = counts.estimate(&sizes, PAGE_BYTES);
+            let truth = (anon as f64 * exclusive) as u64;
+            // Zeroes that are too few to be noticed are taken for shared memory.
+            let unnoticed = SIGNIFICANT_ERRORS * standard_error(f64::from(counts.anon.present), f64::from(MAX_PAGES));
+            let allowed = 5 * estimate.error + if zeroes > 0.0 { (unnoticed / present * anon as f64) as u64 } else { 0 };
+            prop_assert!(estimate.bytes.abs_diff(truth) <= allowed, "{estimate:?} {truth} {counts:?}");
+        }
+    }
+}

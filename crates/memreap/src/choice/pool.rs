@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Processes that share one memory by fork(2): it comes back when all of them die, and not before.
+
+use arrayvec::ArrayVec;
+use linux::Pid;
+use linux::scan::Failure;
+
+use super::cgroup_path;
+use super::page_sample::FIRST_ERROR;
+use super::readers::Answer;
+use super::result::{MAX_POOL, Member, Pool, Precision};
+use super::selection::{Back, Found, Selection};
+use super::table::Reading;
+use crate::policy::Verdict;
+
+/// Processes that die together must give back more than so many times what the best one gives back alone: more is lost
+/// with them, and another kill may follow.
+const MIN_GAIN: u64 = 4;
+/// A process belongs to the pool if it has at least this part of the memory that the first process shares.
+const MIN_COMMON_PART: f64 = 0.5;
+
+/// The process that shares most.
+#[derive(Clone, Copy)]
+pub(super) struct Sharer {
+    pub(super) index: usize,
+    /// What it has and does not give back alone, in bytes.
+    pub(super) shared: u64,
+    pub(super) reading: Reading,
+}
+
+impl Selection<'_> {
+    /// Notes what a process has and does not give back alone.
+    pub(super) fn note_shared(&mut self, index: usize, reading: &Reading, back: &Back) {
+        let shared = reading.estimate().saturating_sub(back.bytes);
+        if back.precision != Precision::Guess && self.sharer.is_none_or(|sharer| sharer.shared < shared) {
+            self.sharer = Some(Sharer { index, shared, reading: *reading });
+        }
+    }
+
+    /// Returns the process that shares most memory and those that share it with it, if all of them may be killed,
+    /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`.
+    pub(super) fn best_pool(&mut self, floor: u64) -> Option<(Found, Pool)> {
+        // Where addresses are not random, they do not tell which processes share memory.
+        let first = self.sharer.filter(|_| self.chooser.examiner.constants.random_addresses)?;
+        let (mut verdicts, mut pool) = (ArrayVec::<Verdict, MAX_POOL>::new(), Pool::new());
+        if first.reading.verdict.score(first.shared) / MIN_GAIN <= floor
+            || first.shared < self.chooser.min_bytes
+        {
+            return None;
+        }
+        let mut own = 0_u64;
+        for index in 0..self.chooser.population.table.len() {
+            let entry = self.chooser.population.table.entries()[index];
+            // One that has less cannot hold back most of it.
+            let known = entry.reading.filter(|known| known.estimate() >= first.shared / 2);
+            let Some(known) = known.filter(|_| !entry.gone && index != first.index) else { continue };
+            if !self.is_related(&first.reading, known.memory_tid)? {
+                continue;
+            }
+            // One that must not be killed holds it back.
+            let (pidfd, reading) = self.open(index)?;
+            own = own.saturating_add(self.read_back(&reading)?.bytes);
+            verdicts.try_push(reading.verdict).ok()?;
+            pool.try_push(Member { pidfd, pid: entry.pid, vm_size: reading.vm_size }).ok()?;
+        }
+        // Who else has it cannot be seen.
+        if pool.is_empty() {
+            return None;
+        }
+        let (pidfd, reading) = self.open(first.index)?;
+        let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
+        let alone = self.read_back(&reading)?;
+        let shared = reading.estimate().saturating_sub(alone.bytes);
+        let bytes = shared.saturating_add(alone.bytes).saturating_add(own);
+        let score = verdicts.iter().chain([&reading.verdict]).map(|verdict| verdict.score(bytes)).min()?;
+        if score / MIN_GAIN <= floor || !pidfd.is_alive().unwrap_or(false) {
+            return None;
+        }
+        let error = alone.precision.error().unwrap_or(0);
+        let back = Back { bytes, precision: Precision::Sampled { error }, sample: None };
+        self.add_considered(first.index, score, Some(&back));
+        let pid = pidfd.opened_as();
+        Some((Found { pidfd, pid, reading, cgroup, back }, pool))
+    }
+
+    /// Whether a process has the memory that another one shares; `None` when that cannot be found out.
+    fn is_related(&mut self, reading: &Reading, other: Pid) -> Option<bool> {
+        let subject = reading.subject(FIRST_ERROR);
+        match self.closely(|readers, deadline| readers.common_part(subject, other, deadline)) {
+            Answer::Read(part) => Some(part.is_some_and(|part| part >= MIN_COMMON_PART)),
+            Answer::Failed(Failure::Gone) => Some(false),
+            Answer::Failed(_) | Answer::Late => None,
+        }
+    }
+}
