@@ -69,6 +69,7 @@ fn kill() -> KillRecord {
         sharers: 0,
         whole: false,
         expected: 1 << 30,
+        freed: Some(1 << 30),
         exact: true,
         reason: Reason::Stall,
         because: ArrayString::from("80 MiB of 2.0 GiB were available").unwrap(),

@@ -153,6 +153,9 @@ pub struct Entry {
     pub processes: u32,
     /// What was expected to come back, in bytes.
     pub bytes: u64,
+    /// By how much what is free has grown meanwhile, memory and swap, in bytes, if that is known.
+    #[serde(default)]
+    pub freed: Option<u64>,
     /// `bytes` is exact.
     pub exact: bool,
     /// Why, in one word.
@@ -232,6 +235,7 @@ struct Record<'a> {
     command_line: &'a [u8],
     processes: u32,
     bytes: u64,
+    freed: Option<u64>,
     exact: bool,
     reason: &'a str,
     because: &'a str,
@@ -260,6 +264,7 @@ impl<'a> Record<'a> {
             command_line: &kill.command_line,
             processes: kill.processes,
             bytes: kill.expected,
+            freed: kill.freed,
             exact: kill.exact,
             reason: kill.reason.name(),
             because: &kill.because,

@@ -146,6 +146,9 @@ impl Journal {
             }
             entry.field("MEMREAP_PROCESSES", kill.processes);
             entry.field("MEMREAP_BYTES", kill.expected);
+            if let Some(freed) = kill.freed {
+                entry.field("MEMREAP_FREED", freed);
+            }
             entry.field("MEMREAP_EXACT", u8::from(kill.exact));
             entry.field("MEMREAP_REASON", kill.reason.name());
             entry.bytes("MEMREAP_BECAUSE", kill.because.as_bytes());

@@ -80,7 +80,7 @@ impl Metrics {
     pub fn count(&mut self, kill: &KillRecord) {
         match kill.ending {
             Ending::Back => {
-                self.bytes_back += kill.expected;
+                self.bytes_back += kill.back();
                 self.last_kill = Some(kill.took);
             }
             Ending::Late => self.kills_late += 1,

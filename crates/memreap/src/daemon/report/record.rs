@@ -39,6 +39,9 @@ pub struct KillRecord {
     pub whole: bool,
     /// What was expected to come back, in bytes.
     pub expected: u64,
+    /// By how much what is free, memory and swap, has grown meanwhile, in bytes; `None` where that cannot be said. Others
+    /// take and give back memory at the same time.
+    pub freed: Option<u64>,
     /// `expected` was exact.
     pub exact: bool,
     /// Why it was killed.
@@ -64,6 +67,11 @@ impl KillRecord {
     pub fn workload(&self) -> Workload<'_> {
         Workload::of(&self.cgroup)
     }
+
+    /// How much came back, in bytes: what was expected, or what was seen if that is less.
+    pub fn back(&self) -> u64 {
+        self.freed.map_or(self.expected, |freed| freed.min(self.expected))
+    }
 }
 
 /// One line: which process, what came back, why.
@@ -75,7 +83,12 @@ impl fmt::Display for KillRecord {
         let (size, took) = (Size(kill.expected), Time(kill.took));
         match kill.ending {
             Ending::Back => {
-                write!(f, "killed {victim}: {about}{size} back in {took} by {}", kill.method.name())?;
+                write!(f, "killed {victim}: ")?;
+                // What was expected is no result.
+                if let Some(freed) = kill.freed.filter(|freed| *freed < kill.expected / 4 * 3) {
+                    write!(f, "{} of ", Size(freed))?;
+                }
+                write!(f, "{about}{size} back in {took} by {}", kill.method.name())?;
             }
             Ending::Late => write!(f, "killed {victim}: {about}{size} not back after {took}")?,
             Ending::Gone => write!(f, "{victim}, was gone before the signal")?,
@@ -141,6 +154,7 @@ pub(crate) mod tests {
             sharers: 0,
             whole: false,
             expected: 1_288_490_188,
+            freed: Some(1_300_000_000),
             exact: true,
             reason: Reason::Stall,
             because: ArrayString::from("80 MiB of 2.0 GiB were available, gone in 0.3 s at 400 MiB/s")
@@ -162,6 +176,10 @@ pub(crate) mod tests {
             "killed 4711 (hog), user 1000: 1.2 GiB back in 41 ms by mrelease; 80 MiB of 2.0 GiB were available, \
              gone in 0.3 s at 400 MiB/s; parent 17 (make); command line \"hog --size 1.2\""
         );
+        kill.freed = Some(6 << 20);
+        let text = kill.to_string();
+        assert!(text.contains(": 6.0 MiB of 1.2 GiB back in 41 ms by mrelease; "), "{text}");
+        kill.freed = None;
         kill.because.clear();
         kill.parent = None;
         kill.command_line.clear();

@@ -103,7 +103,7 @@ impl Warner {
 
     /// Sends the helper a notice of a kill.
     pub fn killed(&mut self, kill: &KillRecord) {
-        let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.expected);
+        let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.back());
         event.add("REASON", kill.reason.name());
         event.add("CGROUP", escape(&kill.cgroup[..]));
         let Workload { unit, pod, container } = kill.workload();

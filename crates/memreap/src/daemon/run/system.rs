@@ -413,6 +413,7 @@ impl World for System {
             sharers,
             whole: false,
             expected: victim.bytes,
+            freed: None,
             exact: victim.precision.is_exact(),
             reason,
             because: governor.explanation(),
@@ -571,6 +572,9 @@ impl World for System {
         let now = self.memories.get(memory).and_then(|m| m.sample(self.began, &mut self.buffer[..]).ok());
         // Of a cgroup that was removed, the last sample.
         record.available[1] = now.unwrap_or(self.samples[memory]).available;
+        if matches!(ending, Ending::Back | Ending::Late) {
+            record.freed = now.map(|sample| sample.headroom().saturating_sub(killed.free_before));
+        }
         self.notifier.killed(record);
     }
 }
