@@ -384,6 +384,7 @@ fn no_weight_makes_up_for_too_little() {
         cgroups: Vec::new(),
         oom_score_adj: Some(987..=987),
         effect: Effect::Weight(1000.0),
+        up_to: None,
         signal_first: None,
     };
     let policy = Policy::new(vec![preferred]);

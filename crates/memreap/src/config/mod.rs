@@ -139,7 +139,7 @@ mod tests {
         for key in ["name", "command_line", "user", "cgroup", "oom_score_adj", "label"] {
             assert!(BUILT_IN.contains(&format!("\n#   {key} ")), "{key}");
         }
-        for key in ["never", "protect", "prefer", "weight"] {
+        for key in ["never", "protect", "prefer", "weight", "up_to"] {
             assert!(BUILT_IN.contains(&format!("\n#   {key} = ")), "{key}");
         }
     }

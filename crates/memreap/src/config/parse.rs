@@ -15,6 +15,7 @@ use super::section::{
 use super::settings::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
 use crate::kill::{FirstSignal, SignalFirst};
 use crate::policy::{Effect, Pattern, Policy, Rule};
+use crate::units::parse_size;
 use crate::users;
 
 const MS: Duration = Duration::from_millis(1);
@@ -182,6 +183,10 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
     let effect = effect(&mut section);
+    let up_to = section.get("up_to", |v| parse_size(string(v)?));
+    if up_to.is_some() && matches!(effect, Some(Effect::Never)) {
+        section.reject("up_to", "is for a factor, and this rule says never");
+    }
     let (_, signal_first) = signal_first(&mut section, first);
     let described = section.describe(&["name", "command_line", "user", "cgroup", "oom_score_adj"]);
     if described.is_empty() {
@@ -200,6 +205,7 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
         cgroups: cgroups.unwrap_or_default(),
         oom_score_adj,
         effect,
+        up_to,
         signal_first,
     })
 }

@@ -113,6 +113,8 @@ pub struct Rule {
     pub oom_score_adj: Option<RangeInclusive<i16>>,
     /// What it does.
     pub effect: Effect,
+    /// What counts by a factor: so many bytes of a process at most, and what is beyond fully; `None` for all.
+    pub up_to: Option<u64>,
     /// What they are sent before SIGKILL; `None` for nothing.
     pub signal_first: Option<SignalFirst>,
 }
@@ -178,20 +180,22 @@ impl Policy {
             return Verdict::never(OMIT_RULE);
         }
         let found = self.rules.iter().zip(0..).find(|(rule, _)| rule.fits(subject));
-        let (factor, by_name, rule) = match found {
+        let (factor, up_to, rule) = match found {
             Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
             Some((rule @ Rule { effect: Effect::Weight(factor), .. }, index)) => {
                 let anywhere = rule.cgroups.is_empty() || subject.cgroup.starts_with(USERS_CGROUP);
-                (*factor, rule.users.is_empty() && anywhere, Some(index))
+                let is_bounded = rule.users.is_empty() && anywhere && *factor < 1.0 && self.total > 0;
+                let most = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
+                (*factor, most.min(rule.up_to.unwrap_or(u64::MAX)), Some(index))
             }
-            None => (1.0, false, None),
+            None => (1.0, u64::MAX, None),
         };
-        let (factor, by_name, rule) = match subject.preference {
-            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, false, rule.or(Some(AVOID_RULE))),
-            _ => (factor, by_name, rule),
+        let (factor, up_to, rule) = match subject.preference {
+            OomPreference::Avoid if factor > AVOID_FACTOR => {
+                (AVOID_FACTOR, u64::MAX, rule.or(Some(AVOID_RULE)))
+            }
+            _ => (factor, up_to, rule),
         };
-        let is_bounded = by_name && factor < 1.0 && self.total > 0;
-        let up_to = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
         let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;
         // Desktops give all programs of a user the same high value; it must not undo a protection.
         let offset = if offset > 0.0 { offset * factor.min(1.0) } else { offset };
@@ -250,6 +254,7 @@ mod tests {
             cgroups: vec![],
             oom_score_adj: None,
             effect,
+            up_to: None,
             signal_first: None,
         }
     }
@@ -365,6 +370,16 @@ mod tests {
         assert!(score("shell", 200, GIB) < score("hog", 0, GIB));
         // What makes a kill less likely still does.
         assert_eq!(score("shell", -100, GIB), 1);
+    }
+
+    #[test]
+    fn what_is_plainly_a_fault_is_not_protected() {
+        let shell = Rule { up_to: Some(GIB), ..names(&["shell"], Effect::Weight(0.01)) };
+        let mut policy = Policy::new(vec![shell]);
+        policy.set_total(24 * GIB);
+        let verdict = policy.judge(&subject("shell"));
+        assert_eq!(verdict.score(GIB), GIB / 100);
+        assert_eq!(verdict.score(3 * GIB), 2 * GIB + GIB / 100);
     }
 
     #[test]
