@@ -5,13 +5,13 @@
 //!
 //! ```text
 //! cargo build --release --example choice-scale
-//! unshare -pf --mount-proc target/release/examples/choice-scale [PROCESSES [POPULATIONS [SEED]]]
+//! unshare -pf --mount-proc target/release/examples/choice-scale [PROCESSES [POPULATIONS [SEED [DECOY_MIB]]]]
 //! ```
 //!
 //! Most processes are small. Some are of any size up to 64 MiB, a few are hogs of up to 1 GiB, and some of those change
 //! in each population: their size, whether they have huge pages, and whether a child shares their memory from before
 //! its fork, of which it has then written to a part. Others look large and are not: they share memory from before a
-//! fork, or map one memfd.
+//! fork, or map one memfd; of 120 MiB each, or as much as is said.
 //!
 //! A victim is right if it gives back as much as the best, to 5 %: one process, or one and those that share its memory.
 
@@ -32,7 +32,6 @@ const HOGS: usize = 4;
 const CHANGES: usize = 8;
 /// Processes that share memory from before a fork, and as many that map one memfd.
 const DECOYS: usize = 6;
-const DECOY: usize = 120 << 20;
 
 /// Marsaglia's xorshift64: the same on every run.
 struct Random(u64);
@@ -71,7 +70,7 @@ fn main() {
     let (processes, populations) = (number(1, 5000), number(2, 100));
     let mut random = Random(number(3, 1) as u64 * 0x9e37_79b9_7f4a_7c15);
     let orders = shared_orders(CHANGING);
-    start(processes, orders, &mut random);
+    start(processes, orders, &mut random, number(4, 120) << 20);
     let root = Root::system();
     let policy = Policy::default();
     let scope = Scope::All { by_cgroup: false };
@@ -277,7 +276,7 @@ fn sleep_for_ever() {
 }
 
 /// Starts all processes from one that is ours.
-fn start(processes: usize, orders: &'static [Order], random: &mut Random) {
+fn start(processes: usize, orders: &'static [Order], random: &mut Random, decoy: usize) {
     let sizes: Vec<usize> = (0..processes).map(|_| (16 + random.below(200)) << 10).collect();
     let first: Vec<usize> = (0..orders.len()).map(|i| random.size(i)).collect();
     fork(|| {
@@ -288,10 +287,10 @@ fn start(processes: usize, orders: &'static [Order], random: &mut Random) {
         // SAFETY: a name that ends with NUL.
         let memfd = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
         // SAFETY: takes numbers.
-        assert_eq!(unsafe { libc::ftruncate(memfd, DECOY as i64) }, 0);
+        assert_eq!(unsafe { libc::ftruncate(memfd, decoy as i64) }, 0);
         for _ in 0..DECOYS {
             fork(|| {
-                map(DECOY, libc::MAP_SHARED, memfd);
+                map(decoy, libc::MAP_SHARED, memfd);
                 sleep_for_ever();
             });
         }
@@ -302,7 +301,7 @@ fn start(processes: usize, orders: &'static [Order], random: &mut Random) {
             });
         }
         fork(|| {
-            private(DECOY);
+            private(decoy);
             for _ in 1..DECOYS {
                 fork(sleep_for_ever);
             }
