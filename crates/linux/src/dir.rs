@@ -162,6 +162,14 @@ impl Dir {
         rustix::fs::fstat(&self.0).is_ok_and(|stat| stat.st_nlink == 2)
     }
 
+    /// Returns what is known of a file. Follows a symbolic link.
+    ///
+    /// # Errors
+    /// When there is none, or it may not be followed.
+    pub fn stat(&self, name: &CStr) -> std::result::Result<rustix::fs::Stat, Failure> {
+        Ok(rustix::fs::statat(&self.0, name, AtFlags::empty())?)
+    }
+
     /// Returns the user who owns it.
     pub fn owner(&self) -> Option<u32> {
         rustix::fs::fstat(&self.0).ok().map(|stat| stat.st_uid)

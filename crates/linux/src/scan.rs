@@ -126,6 +126,23 @@ impl Scan {
         self.proc.for_each_line(path, buffer, each)
     }
 
+    /// Calls `each` with the files that a process has open, until it returns false: what is known of each, as of
+    /// fstat(2). `buffer` is for their numbers.
+    ///
+    /// # Errors
+    /// When they cannot be listed to their end.
+    pub fn for_each_open_file(
+        &self,
+        pid: Pid,
+        buffer: &mut [MaybeUninit<u8>],
+        mut each: impl FnMut(&rustix::fs::Stat) -> bool,
+    ) -> Result<(), Failure> {
+        let mut path = [0; MAX_PATH_BYTES];
+        let dir = self.proc.open_dir(join(&mut path, pid, b"fd").ok_or(Failure::Malformed)?)?;
+        // One that cannot be read has been closed.
+        dir.for_each_entry(buffer, |name, _| dir.stat(name).map_or(true, |stat| each(&stat)))
+    }
+
     /// Parses /proc/PID/stat of the process or thread that has this ID now.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ mod cgroup_path;
 mod chooser;
 mod examine;
 mod groups;
+mod holder;
 mod membership;
 mod page_sample;
 mod pool;
@@ -41,5 +42,6 @@ mod thread;
 
 pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
 pub use chooser::Chooser;
+pub use holder::Holder;
 pub use result::{Choice, CommandLine, Considered, Cost, Group, Member, Parent, Pool, Precision, Scope};
 pub use thread::{ChooserThread, Danger, NoVictim};

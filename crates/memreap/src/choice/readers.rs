@@ -14,6 +14,7 @@ use linux::Pid;
 use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
 
+use super::holder;
 use super::page_sample::{self, Counts, Random, Subject};
 use crate::kill::prestarted;
 
@@ -35,6 +36,8 @@ enum Question {
     Sample(Subject, Instant),
     /// How much of what the first shares the second has, too.
     CommonPart(Subject, Pid),
+    /// How much memory it holds by descriptors, as far as that is known by the deadline.
+    Held(Pid, Instant),
     CommandLine(Pid),
 }
 
@@ -118,6 +121,16 @@ impl Readers {
     pub(super) fn common_part(&self, subject: Subject, other: Pid, deadline: Instant) -> Answer<Option<f64>> {
         self.ask(Question::CommonPart(subject, other), deadline, &mut []).map(|reading| match reading {
             Reading::Part(part) => Some(part),
+            _ => None,
+        })
+    }
+
+    /// Returns how much memory a process holds by descriptors of memfds, in bytes.
+    pub(super) fn held(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
+        // Of too many descriptors a part is better than nothing.
+        let part = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
+        self.ask(Question::Held(pid, part), deadline, &mut []).map(|reading| match reading {
+            Reading::Bytes(bytes) => Some(bytes),
             _ => None,
         })
     }
@@ -221,12 +234,17 @@ impl Reader {
         prestarted::start("reader", STACK_BYTES, move || {
             leave_real_time();
             let mut random = Random::new();
+            // None is 0.
+            let memfd_device = holder::memfd_device().unwrap_or(0);
             worker.work(|question, buffer| match question {
                 Question::CommandLine(pid) => {
                     scan.process(pid, File::Cmdline, buffer).map(|text| Reading::Text(text.len()))
                 }
                 Question::Sample(subject, deadline) => {
                     page_sample::sample(&scan, &subject, &mut random, deadline, buffer).map(Reading::Counts)
+                }
+                Question::Held(pid, deadline) => {
+                    holder::held(&scan, pid, memfd_device, deadline).map(Reading::Bytes)
                 }
                 Question::CommonPart(subject, other) => {
                     page_sample::common_part(&scan, &subject, other, &mut random, buffer).map(Reading::Part)

@@ -15,6 +15,7 @@ use linux::{Pid, PidFd, scan};
 
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
+use super::holder::Holder;
 use super::result::{Choice, CommandLine, Parent, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
@@ -23,6 +24,8 @@ use crate::policy::Policy;
 /// caller first waits for the end of that, until it has taken as long. A choice among a thousand processes takes
 /// a tenth of it.
 const TIMEOUT: Duration = Duration::from_millis(250);
+/// How long it may take to find out who holds memory by descriptors.
+const HOLDER_TIMEOUT: Duration = Duration::from_millis(150);
 /// How long it may take when nothing is short.
 const REHEARSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time from one choice in advance to the next when a kill is possible, and at least when it is imminent. The
@@ -80,8 +83,16 @@ struct State {
     ahead: Option<(Instant, Choice)>,
     /// The process that was killed last, until the thread knows that.
     killed: Option<Pid>,
+    facts: Facts,
+}
+
+/// What the thread has found out besides.
+#[derive(Clone, Copy, Default)]
+struct Facts {
     /// How many processes there were at the last choice.
     processes: u32,
+    /// Who holds most memory by descriptors, if that was asked for.
+    holder: Option<Holder>,
 }
 
 /// How to choose.
@@ -126,6 +137,8 @@ enum Request {
     Recheck {
         pid: Pid,
     },
+    /// Find out who holds most memory by descriptors.
+    Holder,
     Rehearse {
         dummy: Pid,
     },
@@ -138,7 +151,7 @@ impl ChooserThread {
     /// When that fails.
     pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
         let settings = Settings { policy, by_cgroup, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, killed: None, processes: 0 };
+        let state = State { work: Work::None, settings, ahead: None, killed: None, facts: Facts::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
@@ -234,6 +247,12 @@ impl ChooserThread {
         self.shared.lock().killed = Some(pid);
     }
 
+    /// Returns the process that holds most memory by descriptors, if that is known in time.
+    pub fn largest_holder(&self) -> Option<Holder> {
+        self.shared.ask(Request::Holder, self.timeout)?;
+        self.shared.lock().facts.holder
+    }
+
     /// Does what [`Chooser::rehearse`] does.
     pub fn rehearse(&self, dummy: Pid) {
         self.shared.ask(Request::Rehearse { dummy }, REHEARSAL_TIMEOUT);
@@ -241,7 +260,7 @@ impl ChooserThread {
 
     /// Returns how many processes there were at the last choice.
     pub fn processes(&self) -> u32 {
-        self.shared.lock().processes
+        self.shared.lock().facts.processes
     }
 }
 
@@ -290,8 +309,8 @@ impl Shared {
         }
     }
 
-    /// What the thread does: one request after the other. `run` returns also how many processes there are.
-    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, u32)) {
+    /// What the thread does: one request after the other. `run` returns also what it has found out besides.
+    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, Facts)) {
         let mut state = self.lock();
         loop {
             let request = match std::mem::replace(&mut state.work, Work::None) {
@@ -308,9 +327,9 @@ impl Shared {
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
             let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
-            let (choice, processes) = run(&settings, killed, request);
+            let (choice, facts) = run(&settings, killed, request);
             state = self.lock();
-            state.processes = processes;
+            state.facts = facts;
             match &state.work {
                 Work::End => return,
                 Work::Running { awaited: true, .. } => state.work = Work::Done(choice),
@@ -351,7 +370,7 @@ struct Known {
 }
 
 impl Worker {
-    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, u32) {
+    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, Facts) {
         let (chooser, policy) = (&mut self.chooser, &settings.policy);
         if std::mem::replace(&mut self.version, settings.version) != settings.version {
             chooser.forget();
@@ -360,6 +379,7 @@ impl Worker {
             chooser.note_kill(pid);
         }
         let all = Scope::All { by_cgroup: settings.by_cgroup };
+        let mut holder = None;
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
                 chooser.refresh(policy, budget);
@@ -381,11 +401,16 @@ impl Worker {
             }
             // It is in the record of another one.
             Request::Another { cgroup } => {
-                return (chooser.another(policy, &cgroup), chooser.cost().processes);
+                let facts = Facts { processes: chooser.cost().processes, holder };
+                return (chooser.another(policy, &cgroup), facts);
             }
             Request::Recheck { pid } => {
                 chooser.set_min_bytes(0);
                 chooser.choose(policy, Scope::One(pid))
+            }
+            Request::Holder => {
+                holder = chooser.largest_holder(HOLDER_TIMEOUT);
+                None
             }
             Request::Rehearse { dummy } => {
                 chooser.rehearse(policy, dummy);
@@ -395,7 +420,7 @@ impl Worker {
         if let Some(choice) = &mut choice {
             self.describe(choice);
         }
-        (choice, self.chooser.cost().processes)
+        (choice, Facts { processes: self.chooser.cost().processes, holder })
     }
 
     /// Adds to a choice what the record of its kill says besides: after the kill it cannot be read any more.
@@ -508,11 +533,13 @@ mod tests {
     /// A thread that answers what it is sent, and waits for that.
     fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
         let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, killed: None, processes: 0 };
+        let state = State { work: Work::None, settings, ahead: None, killed: None, facts: Facts::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         let (answers, to_give) = channel();
-        thread::spawn(move || worker.work(|_, _, _| (to_give.recv().unwrap_or(None), 1)));
+        thread::spawn(move || {
+            worker.work(|_, _, _| (to_give.recv().unwrap_or(None), Facts { processes: 1, holder: None }))
+        });
         (ChooserThread { shared, timeout }, answers)
     }
 

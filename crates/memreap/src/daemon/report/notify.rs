@@ -20,7 +20,7 @@ use super::record::KillRecord;
 use super::service::Service;
 use super::warn::Warner;
 use super::warning::Warning;
-use crate::choice::{Choice, NoVictim};
+use crate::choice::{Choice, Holder, NoVictim};
 use crate::config::{Config, Record};
 use crate::daemon::decide::governor::Outlook;
 use crate::daemon::decide::reason::Reason;
@@ -242,13 +242,14 @@ impl Notifier {
         why: Option<NoVictim>,
         because: &str,
         machine: Option<&MemInfo>,
+        holder: Option<Holder>,
     ) {
         let what = match why {
             None => "kills do not help, and the next ones will wait",
             Some(NoVictim::None) => "no process may be killed whose memory would help",
             Some(NoVictim::Late) => "no process can be chosen, because the kernel does not answer",
         };
-        let (reason, rest) = (reason.name(), NotFreedByKills(machine));
+        let (reason, rest) = (reason.name(), NotFreedByKills(machine, holder));
         let text = format_args!("{what} ({reason}): {because}{rest}");
         self.journal.log(Kind::Trouble, Priority::Error, text);
     }
@@ -299,8 +300,8 @@ impl Notifier {
     }
 }
 
-/// The machine's memory that no kill gives back, as text.
-struct NotFreedByKills<'a>(Option<&'a MemInfo>);
+/// The machine's memory that no kill gives back, and who holds most of it by descriptors, as text.
+struct NotFreedByKills<'a>(Option<&'a MemInfo>, Option<Holder>);
 
 impl fmt::Display for NotFreedByKills<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -325,7 +326,13 @@ impl fmt::Display for NotFreedByKills<'_> {
             Size(info.hugetlb),
             Size(kernel),
             Size(rest)
-        )
+        )?;
+        match self.1 {
+            Some(Holder { pid, comm, bytes }) => {
+                write!(f, "; {pid} ({comm}) holds {} in memory files (memfd)", Size(bytes))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -397,11 +404,15 @@ mod tests {
             ..MemInfo::default()
         };
         assert_eq!(
-            NotFreedByKills(Some(&info)).to_string(),
+            NotFreedByKills(Some(&info), None).to_string(),
             "; no kill gives back tmpfs and shared memory (690 MiB), huge pages (512 MiB), the kernel's slabs and \
              page tables (48 MiB), drivers' memory and the rest (658 MiB)"
         );
-        assert_eq!(NotFreedByKills(None).to_string(), "");
+        assert_eq!(NotFreedByKills(None, None).to_string(), "");
+        let (pid, comm) = (linux::Pid::own(), linux::process::Comm::new(b"x").unwrap());
+        let holder = Holder { pid, comm, bytes: 500 * MIB };
+        let text = NotFreedByKills(Some(&info), Some(holder)).to_string();
+        assert!(text.ends_with(&format!("; {pid} (x) holds 500 MiB in memory files (memfd)")), "{text}");
     }
 
     #[test]

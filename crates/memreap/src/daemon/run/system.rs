@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
 use linux::cgroup::{Cgroup, Hierarchy};
+use linux::meminfo::MemInfo;
 use linux::pidfd::{PidFd, Signal};
 use linux::scan::Scan;
 use linux::{Dir, Pid, Root};
@@ -48,6 +49,8 @@ const MAX_REMAINDER_DIVISOR: u64 = 8;
 const MIN_FREED_DIVISOR: u64 = 4;
 /// ... and either nearly all, or between two checks not even this part more.
 const FREEING_DIVISOR: u64 = 16;
+/// From this part of memory on it is said who holds shared memory by descriptors.
+const MIN_HELD_DIVISOR: u64 = 64;
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The niceness of threads that free memory as long as it is critical, and afterwards.
@@ -373,7 +376,9 @@ impl World for System {
             Memory::Machine(machine) if why != Some(NoVictim::Late) => machine.info(&mut self.buffer[..]),
             _ => None,
         };
-        self.notifier.no_kill_helps(reason, why, &governor.explanation(), info.as_ref());
+        let is_much = |info: &&MemInfo| info.shmem > info.total / MIN_HELD_DIVISOR;
+        let holder = info.as_ref().filter(is_much).and_then(|_| self.chooser.largest_holder());
+        self.notifier.no_kill_helps(reason, why, &governor.explanation(), info.as_ref(), holder);
     }
 
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
