@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory that a process holds by a descriptor and need not map: memfd_create(2), and files on a tmpfs without a name.
 //!
-//! No counter of a process has it. To find it, all open files of all processes are looked at, which takes some 50 us per
-//! process: too long for a choice, but not for saying why no kill helps.
+//! No counter of a process has it. To find it, all open files of all processes are looked at, which takes some 50 us
+//! per process: too long for a choice, but not for saying why no kill helps.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Threads that read files for which one may have to wait.
 //!
-//! smaps_rollup, maps, pagemap and the command line take the lock of the process's memory map, which may be held for seconds
-//! just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A
-//! thread that is stuck is not used until it has finished, and another one is asked meanwhile.
+//! smaps_rollup, maps, pagemap and the command line take the lock of the process's memory map, which may be held for
+//! seconds just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A thread
+//! that is stuck is not used until it has finished, and another one is asked meanwhile.
 
 use std::io;
 use std::path::Path;

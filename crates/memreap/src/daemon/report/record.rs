@@ -39,8 +39,8 @@ pub struct KillRecord {
     pub whole: bool,
     /// What was expected to come back, in bytes.
     pub expected: u64,
-    /// By how much what is free, memory and swap, has grown meanwhile, in bytes; `None` where that cannot be said. Others
-    /// take and give back memory at the same time.
+    /// By how much what is free, memory and swap, has grown meanwhile, in bytes; `None` where that cannot be said.
+    /// Others take and give back memory at the same time.
     pub freed: Option<u64>,
     /// `expected` was exact.
     pub exact: bool,
