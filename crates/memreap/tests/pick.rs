@@ -53,12 +53,36 @@ fn the_json_has_the_documented_fields() {
     let json = pick(&["--json"]).json();
     assert_eq!(keys(&json), ["candidates", "command", "cost", "version", "victim"]);
     assert_eq!((&json["version"], &json["command"]), (&1.into(), &"pick".into()));
-    let of_victim = ["bytes", "cgroup", "exact", "group", "name", "pid", "rule", "uid", "user", "vm_bytes"];
+    let of_victim = [
+        "bytes",
+        "cgroup",
+        "error_bytes",
+        "exact",
+        "group",
+        "name",
+        "pid",
+        "rule",
+        "sharers",
+        "uid",
+        "user",
+        "vm_bytes",
+    ];
     assert_eq!(keys(&json["victim"]), of_victim);
-    let of_candidate =
-        ["bound_bytes", "bytes", "cgroup", "exact", "name", "pid", "rule", "score", "uid", "user"];
+    let of_candidate = [
+        "bound_bytes",
+        "bytes",
+        "cgroup",
+        "error_bytes",
+        "exact",
+        "name",
+        "pid",
+        "rule",
+        "score",
+        "uid",
+        "user",
+    ];
     assert_eq!(keys(&json["candidates"][0]), of_candidate);
-    let of_cost = ["cheap_readings", "exact_readings", "late_readings", "processes", "seconds"];
+    let of_cost = ["cheap_readings", "exact_readings", "late_readings", "processes", "samples", "seconds"];
     assert_eq!(keys(&json["cost"]), of_cost);
     let docs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/memreap.md")).unwrap();
     for key in of_victim.iter().chain(&of_candidate).chain(&of_cost) {

@@ -125,7 +125,8 @@ impl Chooser {
     pub fn another(&mut self, policy: &Policy, cgroup: &[u8]) -> Option<Choice> {
         let began = Instant::now();
         while !self.considered.is_empty() {
-            let pid = self.considered.remove(0).pid;
+            let considered = self.considered.remove(0);
+            let pid = considered.pid;
             let Some(pidfd) = PidFd::open(pid).ok().filter(|pidfd| pidfd.check_permission().is_ok()) else {
                 continue;
             };
@@ -137,10 +138,12 @@ impl Chooser {
             if self.examiner.cgroup[..] != *cgroup {
                 continue;
             }
-            // One that shares its memory gives back nothing alone.
-            let mut selection = Selection::new(self, policy, Counters::UNKNOWN, Within::One);
-            let Some(back) = selection.read_back(&reading) else { continue };
-            if back.bytes < reading.estimate() / MIN_OWN_DIVISOR || !pidfd.is_alive().unwrap_or(false) {
+            // One that is known to share its memory gives back nothing alone. To find that out takes too long here.
+            let (bytes, precision) = match considered.bytes {
+                Some(bytes) => (bytes.min(reading.estimate()), considered.precision),
+                None => (reading.estimate(), Precision::Guess),
+            };
+            if bytes < reading.estimate() / MIN_OWN_DIVISOR || !pidfd.is_alive().unwrap_or(false) {
                 continue;
             }
             return Some(Choice {
@@ -150,8 +153,8 @@ impl Chooser {
                 comm: reading.comm,
                 uid: reading.uid,
                 cgroup: cgroup_path::cut(&self.examiner.cgroup),
-                bytes: back.bytes,
-                precision: back.precision,
+                bytes,
+                precision,
                 pool: Pool::new(),
                 vm_size: reading.vm_size,
                 group: None,
