@@ -501,12 +501,22 @@ mod tests {
         (counts.estimate(&sizes, rustix::param::page_size() as u64), counts, exact)
     }
 
+    /// Other tests fork this process, too, and its memory is shared as long as their children live: so several times.
     #[track_caller]
     fn assert_close(pid: Pid) {
-        let (estimate, counts, exact) = compare(pid);
-        // By chance once in 15,000 runs; and this process's other tests have memory, too.
-        let allowed = 4 * estimate.error + 16 * MIB as u64;
-        assert!(estimate.bytes.abs_diff(exact) <= allowed, "{estimate:?} {exact} {counts:?}");
+        let is_close = |(estimate, _, exact): &(Estimate, Counts, u64)| {
+            // By chance once in 15,000 samples; and this process's other tests have memory, too.
+            estimate.bytes.abs_diff(*exact) <= 4 * estimate.error + 16 * MIB as u64
+        };
+        let mut last = compare(pid);
+        for _ in 0..20 {
+            if is_close(&last) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            last = compare(pid);
+        }
+        panic!("{last:?}");
     }
 
     #[test]
@@ -516,8 +526,9 @@ mod tests {
         let child = Child::start(&memory, 96 * MIB);
         assert_close(child.0);
         assert_close(Pid::own());
-        let (estimate, _, exact) = compare(child.0);
-        assert!(exact > 90 * MIB as u64 && estimate.bytes < 160 * MIB as u64, "{estimate:?} {exact}");
+        // Neither nothing nor all.
+        let (estimate, ..) = compare(child.0);
+        assert!((48 * MIB as u64..200 * MIB as u64).contains(&estimate.bytes), "{estimate:?}");
         drop(child);
         assert_close(Pid::own());
     }
@@ -525,9 +536,9 @@ mod tests {
     #[test]
     fn memory_is_common_to_what_was_forked() {
         let _alone = alone();
-        let memory = Memory::new(64 * MIB, 64 * MIB);
+        let memory = Memory::new(256 * MIB, 256 * MIB);
         let child = Child::start(&memory, 0);
-        let copies = Child::start(&memory, 64 * MIB);
+        let copies = Child::start(&memory, 256 * MIB);
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let scan = Scan::open(&Root::system()).unwrap();
         let subject = Subject { pid: Pid::own(), ..Subject::rehearsal() };
