@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Chooses among thousands of processes, again and again, and compares with reading all of them exactly.
 //!
-//! In a PID namespace of its own, so that no other process is among them (as root, some 4 GiB of memory):
+//! In a PID namespace of its own, so that no other process is among them (as root, some 8 GiB of memory):
 //!
 //! ```text
 //! cargo build --release --example choice-scale
