@@ -165,7 +165,7 @@ fn kill(entry: &Entry, now: SystemTime) -> String {
         entry.pid,
         printable(&entry.comm),
         users::name(entry.uid),
-        bytes(entry.freed.map_or(entry.bytes, |freed| freed.min(entry.bytes))),
+        bytes(entry.back()),
         printable(&entry.ending),
         time(Duration::from_micros(entry.took_us)),
         printable(&entry.method),

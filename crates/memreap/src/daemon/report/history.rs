@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::record::KillRecord;
+use super::record::{self, KillRecord};
 use super::text::Text;
 use super::workload::Workload;
 
@@ -174,6 +174,13 @@ pub struct Entry {
     pub took_us: u64,
     /// How long the choice took, in microseconds.
     pub choice_us: u64,
+}
+
+impl Entry {
+    /// How much came back, in bytes: what was expected, or what was seen if that is less.
+    pub fn back(&self) -> u64 {
+        record::back(self.bytes, self.freed)
+    }
 }
 
 /// The last `last_n` kills in the file at `path` and the one that was rotated, oldest first. A line that

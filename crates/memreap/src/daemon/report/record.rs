@@ -70,8 +70,13 @@ impl KillRecord {
 
     /// How much came back, in bytes: what was expected, or what was seen if that is less.
     pub fn back(&self) -> u64 {
-        self.freed.map_or(self.expected, |freed| freed.min(self.expected))
+        back(self.expected, self.freed)
     }
+}
+
+/// How much came back, in bytes, when `expected` was and what is free grew by `freed`, if that is known.
+pub fn back(expected: u64, freed: Option<u64>) -> u64 {
+    freed.map_or(expected, |freed| freed.min(expected))
 }
 
 /// One line: which process, what came back, why.
