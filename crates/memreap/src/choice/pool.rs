@@ -61,7 +61,7 @@ impl Selection<'_> {
             let (pidfd, reading) = self.open(index)?;
             own = own.saturating_add(self.read_back(&reading)?.bytes);
             verdicts.try_push(reading.verdict).ok()?;
-            pool.try_push(Member { pidfd, pid: entry.pid, vm_size: reading.vm_size }).ok()?;
+            pool.try_push(Member { pidfd, vm_size: reading.vm_size }).ok()?;
         }
         // Who else has it cannot be seen.
         if pool.is_empty() {

@@ -52,6 +52,15 @@ enum Reading {
     Text(usize),
 }
 
+impl Reading {
+    fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<T> {
@@ -103,10 +112,7 @@ impl Readers {
 
     /// Reads exactly what comes back when a process dies, in bytes.
     pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
-        self.ask(Question::ComesBack(pid), deadline, &mut []).map(|reading| match reading {
-            Reading::Bytes(bytes) => Some(bytes),
-            _ => None,
-        })
+        self.ask(Question::ComesBack(pid), deadline, &mut []).map(Reading::bytes)
     }
 
     /// Looks up pages of a process.
@@ -129,10 +135,7 @@ impl Readers {
     pub(super) fn held(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
         // Of too many descriptors a part is better than nothing.
         let part = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
-        self.ask(Question::Held(pid, part), deadline, &mut []).map(|reading| match reading {
-            Reading::Bytes(bytes) => Some(bytes),
-            _ => None,
-        })
+        self.ask(Question::Held(pid, part), deadline, &mut []).map(Reading::bytes)
     }
 
     /// Reads the command line, cut at the length of `buffer`; `None` when it cannot be read in time.

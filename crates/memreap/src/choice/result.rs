@@ -132,10 +132,15 @@ pub type Pool = ArrayVec<Member, MAX_POOL>;
 pub struct Member {
     /// Signals go through this.
     pub pidfd: PidFd,
-    /// Its ID.
-    pub pid: Pid,
     /// The size of its address space, in bytes.
     pub vm_size: u64,
+}
+
+impl Member {
+    /// Returns its ID.
+    pub fn pid(&self) -> Pid {
+        self.pidfd.opened_as()
+    }
 }
 
 impl From<Choice> for Victim {

@@ -13,7 +13,7 @@ use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
 use super::table::DYING_TIME;
-use super::{Choice, Chooser, Group, MAX_CGROUP_PATH_BYTES, Precision, Scope};
+use super::{Choice, Chooser, Group, MAX_CGROUP_PATH_BYTES, Member, Precision, Scope};
 use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
 
@@ -80,8 +80,17 @@ fn choose(chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choic
 }
 
 fn choose_by(policy: &Policy, chooser: &mut Chooser, scope: Scope<'_>, hogs: &[Pid]) -> Option<Choice> {
+    choose_sparing(target::ancestry(&Root::system()), policy, chooser, scope, hogs)
+}
+
+fn choose_sparing(
+    mut spared: Vec<Pid>,
+    policy: &Policy,
+    chooser: &mut Chooser,
+    scope: Scope<'_>,
+    hogs: &[Pid],
+) -> Option<Choice> {
     let mut policy = policy.clone();
-    let mut spared = target::ancestry(&Root::system());
     loop {
         policy.spare(spared.clone());
         let choice = chooser.choose(&policy, scope)?;
@@ -180,7 +189,7 @@ fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
         choose(&mut chooser, ALL, &all).filter(|choice| choice.pid != innocent.pid && !choice.pool.is_empty())
     });
     let choice = choice.unwrap();
-    let mut victims: Vec<Pid> = choice.pool.iter().map(|member| member.pid).collect();
+    let mut victims: Vec<Pid> = choice.pool.iter().map(Member::pid).collect();
     victims.push(choice.pid);
     victims.sort_unstable();
     pool.sort_unstable();
@@ -190,22 +199,13 @@ fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
     assert!(!choice.precision.is_exact());
 
     // One that must not be killed keeps the memory.
-    let mut policy = policy("");
-    policy.spare(vec![children[1]]);
+    let policy = policy("");
     let mut spared = target::ancestry(&Root::system());
     spared.push(children[1]);
     let chosen = (0..100).find_map(|_| {
         chooser.forget();
-        let mut spared = spared.clone();
-        loop {
-            policy.spare(spared.clone());
-            let choice = chooser.choose(&policy, ALL)?;
-            if all.contains(&choice.pid) {
-                return choice.precision.is_exact().then_some(choice);
-            }
-            spared.push(choice.pid);
-            chooser.forget();
-        }
+        choose_sparing(spared.clone(), &policy, &mut chooser, ALL, &all)
+            .filter(|choice| choice.precision.is_exact())
     });
     assert_eq!(chosen.map(|choice| (choice.pid, choice.pool.len())), Some((innocent.pid, 0)));
 
