@@ -23,7 +23,7 @@ use memreap::daemon::decide::control_loop::{ControlLoop, Next};
 use memreap::daemon::report::history;
 use memreap::daemon::report::notify::Notifier;
 use memreap::daemon::run::sampler::{Machine, Memory};
-use memreap::daemon::run::system::{MAX_MEMORIES, System};
+use memreap::daemon::run::system::{LiveWorld, MAX_LIMITS, System};
 use memreap::kill::Method;
 use strict::without_allocating;
 
@@ -85,9 +85,9 @@ fn kill() {
     let memory = Memory::Machine(Machine::open(&root).unwrap());
     let chooser = Chooser::new(&root, 1000).unwrap();
     let reapers = Reapers::new(Method::best(), false).unwrap();
-    let mut control_loop = ControlLoop::new(&config, MAX_MEMORIES);
+    let mut control_loop = ControlLoop::<LiveWorld<'static>>::new(&config, memory, MAX_LIMITS);
     let scan = Scan::open(&root).unwrap();
-    let mut system = System::new(memory, chooser, reapers, config, false, scan, cgroups, notifier).unwrap();
+    let mut system = System::new(chooser, reapers, config, false, scan, cgroups, notifier).unwrap();
     let noted = File::open(&past).unwrap();
     let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
     let began = Instant::now();

@@ -3,4 +3,5 @@
 
 pub mod boost;
 pub mod cgroup_kill;
+pub mod dying;
 pub mod reapers;

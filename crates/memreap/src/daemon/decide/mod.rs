@@ -7,4 +7,5 @@ pub mod reason;
 pub mod sample;
 #[cfg(test)]
 mod simulation;
+mod watch;
 pub mod world;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why the daemon kills, and how a kill ends.
+//! Why the daemon kills or cannot, and how a kill ends.
+
+use crate::choice::NoVictim;
 
 /// Why a victim is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,15 @@ impl Reason {
             Self::Stall => "stall",
         }
     }
+}
+
+/// Why no kill ends a shortage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is nobody to kill, or nobody is known.
+    NoVictim(NoVictim),
+    /// The kills so far did not help.
+    KillsFail,
 }
 
 /// How a kill ended.

@@ -7,9 +7,9 @@ use linux::pidfd::Signal;
 
 use super::control_loop::{ControlLoop, Next};
 use super::governor::{Advice, Governor};
-use super::reason::{Ending, Reason};
+use super::reason::{Ending, Obstacle, Reason};
 use super::sample::Sample;
-use super::world::{Progress, World};
+use super::world::{Gain, Gone, Kills, Observes, Progress, Reports};
 use crate::choice::{Danger, NoVictim};
 use crate::config::{Act, Config, Level};
 use crate::kill::SignalFirst;
@@ -18,8 +18,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TOTAL_BYTES: u64 = 2048 * MIB;
 const SWAP_BYTES: u64 = 1024 * MIB;
-/// The machine, and limited cgroups.
-const MEMORIES: usize = 5;
+/// Limited cgroups that are watched, at most.
+const MAX_LIMITS: usize = 4;
 /// The time step of the simulation.
 const MOMENT: Duration = Duration::from_millis(5);
 /// How often it steps where the kernel does not tell of pressure.
@@ -108,10 +108,7 @@ struct Sim {
     /// Who must not be killed.
     spared: Option<u64>,
     procs: Vec<Proc>,
-    /// Those that are watched, in the order of the memories from the second on. One that was removed stays
-    /// until that is seen.
-    groups: Vec<(Group, bool)>,
-    vanished: Vec<usize>,
+    groups: Vec<Group>,
     /// How long everything that is read of /proc takes.
     slow: Duration,
     /// How many of the next choices are late.
@@ -126,7 +123,6 @@ struct Sim {
     starved: Duration,
     reclaimed: bool,
     next_id: u64,
-    killed_for: [Option<Target>; MEMORIES],
     kills: Vec<Made>,
     endings: Vec<Ending>,
     warnings: u32,
@@ -155,7 +151,6 @@ impl Sim {
             spared: None,
             procs: Vec::new(),
             groups: Vec::new(),
-            vanished: Vec::new(),
             slow: Duration::ZERO,
             late: 0,
             slips: false,
@@ -166,7 +161,6 @@ impl Sim {
             starved: Duration::ZERO,
             reclaimed: false,
             next_id: 1,
-            killed_for: [None; MEMORIES],
             kills: Vec::new(),
             endings: Vec::new(),
             warnings: 0,
@@ -192,7 +186,7 @@ impl Sim {
     fn spawn_group(&mut self, limit: u64, rate: u64) -> [u64; 2] {
         let group = self.next_id;
         let zero = Duration::ZERO;
-        self.groups.push((Group { id: group, limit, stalled: zero, starved: zero }, true));
+        self.groups.push(Group { id: group, limit, stalled: zero, starved: zero });
         let members = [self.spawn(limit / 8, 0, 0), self.spawn(MIB, rate, u64::MAX)];
         for p in self.procs.iter_mut().filter(|p| members.contains(&p.id)) {
             p.group = Some(group);
@@ -203,9 +197,7 @@ impl Sim {
     /// All cgroups are removed, with all who are in them.
     fn remove_groups(&mut self) {
         self.procs.retain(|p| p.group.is_none());
-        for (_, there) in &mut self.groups {
-            *there = false;
-        }
+        self.groups.clear();
     }
 
     /// What is left of a cgroup's limit.
@@ -281,7 +273,7 @@ impl Sim {
             self.swapped = (self.swapped + out).min(self.swap_bytes).min(self.used());
         }
         let room = self.available();
-        let limits: Vec<(u64, u64)> = self.groups.iter().map(|(g, _)| (g.id, self.room(g))).collect();
+        let limits: Vec<(u64, u64)> = self.groups.iter().map(|g| (g.id, self.room(g))).collect();
         for p in self.procs.iter_mut().filter(|p| p.dying.is_none()) {
             let limit =
                 limits.iter().find(|(id, _)| p.group == Some(*id)).map_or(u64::MAX, |(_, room)| *room);
@@ -298,10 +290,10 @@ impl Sim {
         }
         let hopeless = room < (self.total / 200).min(128 * MIB) && self.procs.iter().any(grows);
         self.starved = if hopeless { self.starved + MOMENT } else { Duration::ZERO };
-        for (group, there) in &mut self.groups {
+        for group in &mut self.groups {
             let room = limits.iter().find(|(id, _)| *id == group.id).map_or(0, |(_, room)| *room);
             let grows = |p: &Proc| p.group == Some(group.id) && grows(p);
-            let short = *there && room < group.limit / 50 && self.procs.iter().any(grows);
+            let short = room < group.limit / 50 && self.procs.iter().any(grows);
             if short {
                 group.stalled += MOMENT;
             }
@@ -312,22 +304,20 @@ impl Sim {
     }
 }
 
-impl World for Sim {
+impl Observes for Sim {
+    /// The cgroup whose limit it is; `None` for the machine's.
+    type Memory = Option<u64>;
     type Victim = Target;
 
     fn now(&self) -> Duration {
         self.now
     }
 
-    fn sample(&mut self, memory: usize) -> Option<Sample> {
+    fn sample(&mut self, memory: &Option<u64>) -> Result<Sample, Gone> {
         self.read();
-        if memory > 0 {
-            let (group, there) = &self.groups[memory - 1];
-            if !there {
-                self.vanished.push(memory);
-                return None;
-            }
-            return Some(Sample {
+        if let Some(id) = *memory {
+            let group = self.groups.iter().find(|group| group.id == id).ok_or(Gone(Ending::Back))?;
+            return Ok(Sample {
                 at: self.now,
                 total: group.limit,
                 is_limit: true,
@@ -336,7 +326,7 @@ impl World for Sim {
                 ..Sample::default()
             });
         }
-        Some(Sample {
+        Ok(Sample {
             at: self.now,
             total: self.total,
             available: self.available(),
@@ -348,29 +338,26 @@ impl World for Sim {
         })
     }
 
-    fn prepare(&mut self, _budget: Duration, danger: Danger) {
+    fn prepare(&mut self, _budget: Duration, danger: Danger, _min_bytes: u64) {
         self.danger = self.danger.max(danger);
     }
 
-    fn grace_ahead(&self, _memory: usize, all: Option<SignalFirst>) -> Duration {
+    fn grace_ahead(&self, _memory: &Option<u64>, all: Option<SignalFirst>) -> Duration {
         self.signal_first.or(all).map_or(Duration::ZERO, |first| first.grace)
     }
 
-    fn choose(&mut self, memory: usize) -> Result<Target, NoVictim> {
+    fn choose(&mut self, group: &Option<u64>, min_bytes: u64) -> Result<Target, NoVictim> {
         self.searches += 1;
         self.read();
         if self.late > 0 {
             self.late -= 1;
             return Err(NoVictim::Late);
         }
-        let group = (memory > 0).then(|| self.groups[memory - 1].0.id);
         let may = |p: &&Proc| {
-            p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == group)
+            p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == *group)
         };
         // As much must come back, of a group all together.
         let all: u64 = if self.together { self.procs.iter().filter(may).map(|p| p.bytes).sum() } else { 0 };
-        let total = group.map_or(self.total, |_| self.groups[memory - 1].0.limit);
-        let min_bytes = Sample { total, ..Sample::default() }.min_victim_bytes();
         let chosen = self
             .procs
             .iter()
@@ -387,67 +374,61 @@ impl World for Sim {
         Ok(target)
     }
 
-    fn bytes_back(&self, victim: &Target, _governor: &Governor) -> u64 {
-        victim.bytes
-    }
-
-    fn group_size(&self, victim: &Target) -> (u32, u64) {
+    fn gain(&self, victim: &Target, _missing: u64) -> Gain {
+        let bytes = victim.bytes;
         if !self.together {
-            return (1, victim.bytes);
+            return Gain { bytes, group_processes: 1, group_bytes: bytes };
         }
         let all = || self.procs.iter().filter(|p| p.dying.is_none());
-        (all().count() as u32, all().map(|p| p.bytes).sum())
-    }
-
-    fn warn(&mut self, _memory: usize, _governor: &Governor) -> bool {
-        self.warnings += 1;
-        true
-    }
-
-    fn no_kill_helps(
-        &mut self,
-        _memory: usize,
-        _reason: Reason,
-        _why: Option<NoVictim>,
-        _governor: &Governor,
-    ) {
-        self.complaints += 1;
+        let group_bytes = all().map(|p| p.bytes).sum();
+        Gain { bytes, group_processes: all().count() as u32, group_bytes }
     }
 
     fn signal_first(&self, _victim: &Target, all: Option<SignalFirst>) -> Option<SignalFirst> {
         self.signal_first.or(all)
     }
 
-    fn send_first_signal(&mut self, _memory: usize, victim: &Target, signal: Signal) {
+    fn recheck(&mut self, victim: Target) -> Option<Target> {
+        Some(victim).filter(|victim| Some(victim.id) != self.spared)
+    }
+
+    fn has_exited(&self, victim: &Target) -> bool {
+        self.find(*victim).is_none()
+    }
+}
+
+impl Kills for Sim {
+    /// `None` if it was gone before.
+    type Dying = Option<Target>;
+
+    fn send_first_signal(&mut self, victim: &Target, signal: Signal) {
         self.asked.push((victim.id, signal));
         if !self.deaf {
             self.end(*victim);
         }
     }
 
-    fn recheck(&mut self, victim: Target) -> Option<Target> {
-        Some(victim).filter(|victim| Some(victim.id) != self.spared)
-    }
-
-    fn kill(&mut self, memory: usize, victim: Target, _reason: Reason, governor: &Governor) {
-        self.killed_for[memory] = self.end(victim).then_some(victim);
+    fn kill(&mut self, victim: Target, _reason: Reason, governor: &Governor) -> Option<Target> {
+        let killed = self.end(victim).then_some(victim);
         if let Some(&Proc { id, rate, .. }) = self.find(victim) {
             self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom });
         }
+        killed
     }
 
-    fn kill_another(&mut self, memory: usize) -> Option<u64> {
-        self.killed_for[memory].filter(|_| self.together)?;
+    fn kill_another(&mut self, dying: &mut Option<Target>) -> Option<u64> {
+        dying.filter(|_| self.together)?;
         let headroom = self.kills.last()?.headroom;
-        let victim = self.choose(memory).ok()?;
+        let total = Sample { total: self.total, ..Sample::default() };
+        let victim = self.choose(&None, total.min_victim_bytes()).ok()?;
         self.end(victim);
         let rate = self.find(victim)?.rate;
         self.kills.push(Made { id: victim.id, at: self.now, rate, headroom });
         Some(victim.bytes)
     }
 
-    fn progress(&mut self, memory: usize) -> Progress {
-        match self.killed_for[memory] {
+    fn progress(&mut self, dying: &mut Option<Target>, _last: &Sample) -> Progress {
+        match *dying {
             None => Progress::Ended(Ending::Gone),
             Some(target) if self.find(target).is_some_and(|p| p.dying.is_none()) => {
                 Progress::Ended(Ending::Late)
@@ -456,21 +437,33 @@ impl World for Sim {
             Some(_) => Progress::Ended(Ending::Back),
         }
     }
+}
 
-    fn has_exited(&mut self, victim: &Target) -> bool {
-        self.find(*victim).is_none()
+impl Reports for Sim {
+    fn warn(&mut self, _memory: &Option<u64>, _governor: &Governor) -> bool {
+        self.warnings += 1;
+        true
     }
 
-    fn finish(&mut self, memory: usize, ending: Ending) {
-        self.killed_for[memory] = None;
+    fn no_kill_helps(
+        &mut self,
+        _memory: &Option<u64>,
+        _reason: Reason,
+        _obstacle: Obstacle,
+        _governor: &Governor,
+    ) {
+        self.complaints += 1;
+    }
+
+    fn killed(&mut self, _memory: &Option<u64>, _dying: Option<Target>, ending: Ending, _last: &Sample) {
         self.endings.push(ending);
     }
 }
 
-/// A world with its control_loop.
+/// A world with its control loop.
 struct Run {
     sim: Sim,
-    control_loop: ControlLoop<Target>,
+    control_loop: ControlLoop<Sim>,
     wake: Option<Duration>,
     /// When the kernel last told of pressure.
     told: Duration,
@@ -479,7 +472,7 @@ struct Run {
 
 impl Run {
     fn new(saves: f64, config: &Config) -> Self {
-        let control_loop = ControlLoop::new(config, MEMORIES);
+        let control_loop = ControlLoop::new(config, None, MAX_LIMITS);
         Self { sim: Sim::new(saves), control_loop, wake: None, told: Duration::ZERO, steps: 0 }
     }
 
@@ -500,7 +493,11 @@ impl Run {
             if pressure {
                 self.told = self.sim.now;
                 self.control_loop.pressure_reported(self.sim.now);
-                self.control_loop.resize(1 + self.sim.groups.len());
+                for limit in self.sim.groups.iter().map(|group| Some(group.id)) {
+                    if !self.control_loop.limits().any(|watched| *watched == limit) {
+                        self.control_loop.watch(limit);
+                    }
+                }
             }
             if pressure || self.wake.is_some_and(|at| at <= self.sim.now) {
                 self.step();
@@ -517,21 +514,12 @@ impl Run {
         // The next kill may come at once.
         let has_just_killed = self.sim.kills.last().is_some_and(|kill| self.sim.now - kill.at < S);
         assert!(!has_just_killed || !self.control_loop.may_wait(self.sim.now));
-        while let Some(memory) = self.sim.vanished.pop() {
-            self.stop_watching(memory, Ending::Back);
-        }
     }
 
     fn pass_until_a_kill(&mut self) {
         while self.sim.kills.is_empty() {
             self.pass(MOMENT);
         }
-    }
-
-    fn stop_watching(&mut self, memory: usize, dying: Ending) {
-        self.control_loop.swap_remove(memory, dying, &mut self.sim);
-        self.sim.groups.swap_remove(memory - 1);
-        self.sim.killed_for.swap(memory, self.sim.groups.len() + 1);
     }
 
     /// The daemon is stopped and continued: the world goes on alone.
@@ -1194,7 +1182,9 @@ fn a_kill_for_a_cgroup_that_is_no_longer_watched_is_told() {
     let mut run = Run::new(0.5, &Config::default());
     let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
     run.pass_until_a_kill();
-    run.stop_watching(1, Ending::Late);
+    let mut config = Config::default();
+    config.act.cgroups = false;
+    run.control_loop.reconfigure(&config, &mut run.sim);
     assert_eq!((run.killed(), &run.sim.endings[..]), (vec![hog], &[Ending::Late][..]));
 }
 
@@ -1301,8 +1291,8 @@ fn a_day_of_hostile_events() {
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     run.pass(S / 2);
                     let low = Level { share: rng.within(6, 15) as f64, most: u64::MAX };
-                    run.control_loop
-                        .reconfigure(&Config { act: Act { low, ..Act::default() }, ..Config::default() });
+                    let config = Config { act: Act { low, ..Act::default() }, ..Config::default() };
+                    run.control_loop.reconfigure(&config, &mut run.sim);
                     1
                 }
                 5 => {
@@ -1336,7 +1326,7 @@ fn a_day_of_hostile_events() {
                 9 => {
                     // The same, and it is removed while it is watched.
                     run.sim.spawn_group(rng.within(64, 512) * MIB, rate);
-                    while run.control_loop.governor(1).is_none() && run.sim.kills.len() == before {
+                    while run.control_loop.limits().next().is_none() && run.sim.kills.len() == before {
                         run.pass(MOMENT);
                     }
                     run.sim.remove_groups();

@@ -23,7 +23,7 @@ use super::warning::Warning;
 use crate::choice::{Choice, Holder, NoVictim};
 use crate::config::{Config, Record};
 use crate::daemon::decide::governor::Outlook;
-use crate::daemon::decide::reason::Reason;
+use crate::daemon::decide::reason::{Obstacle, Reason};
 use crate::units::Size;
 
 /// Errors are not reported more often than this.
@@ -234,20 +234,21 @@ impl Notifier {
         }
     }
 
-    /// `why` there is no victim, or, with `None`, kills did not help. `machine` is for what of the machine's
-    /// memory no kill gives back.
+    /// No kill ends the shortage. `machine` is for what of the machine's memory no kill gives back.
     pub fn no_kill_helps(
         &mut self,
         reason: Reason,
-        why: Option<NoVictim>,
+        obstacle: Obstacle,
         because: &str,
         machine: Option<&MemInfo>,
         holder: Option<Holder>,
     ) {
-        let what = match why {
-            None => "kills do not help, and the next ones will wait",
-            Some(NoVictim::None) => "no process may be killed whose memory would help",
-            Some(NoVictim::Late) => "no process can be chosen, because the kernel does not answer",
+        let what = match obstacle {
+            Obstacle::KillsFail => "kills do not help, and the next ones will wait",
+            Obstacle::NoVictim(NoVictim::None) => "no process may be killed whose memory would help",
+            Obstacle::NoVictim(NoVictim::Late) => {
+                "no process can be chosen, because the kernel does not answer"
+            }
         };
         let (reason, rest) = (reason.name(), NotFreedByKills(machine, holder));
         let text = format_args!("{what} ({reason}): {because}{rest}");

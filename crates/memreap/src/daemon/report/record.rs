@@ -2,14 +2,15 @@
 //! A kill, as it is reported to the journal, the history, the metrics and the hook.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
 use linux::Pid;
 use linux::process::Comm;
 
 use super::workload::Workload;
-use crate::choice::{CgroupPath, CommandLine, Parent};
+use crate::choice::{CgroupPath, Choice, CommandLine, Parent};
+use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::{Ending, Reason};
 use crate::kill::Method;
 use crate::units::{Size, Time};
@@ -63,6 +64,38 @@ pub struct KillRecord {
 }
 
 impl KillRecord {
+    /// A kill that is decided now, of the victim and those that share its memory. `rule` is the label of the rule that
+    /// decided the victim's weight; what of it does not fit is cut off.
+    pub fn new(victim: &Choice, reason: Reason, governor: &Governor, rule: &str, method: Method) -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let sharers = u32::try_from(victim.pool.len()).unwrap_or(u32::MAX);
+        let mut label = ArrayString::new();
+        let _ = rule.chars().try_for_each(|c| label.try_push(c));
+        Self {
+            unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+            pid: victim.pid,
+            comm: victim.comm,
+            uid: victim.uid,
+            cgroup: victim.cgroup.clone(),
+            parent: victim.parent,
+            command_line: victim.command_line.clone(),
+            processes: 1 + sharers,
+            sharers,
+            whole: false,
+            expected: victim.bytes,
+            freed: None,
+            exact: victim.precision.is_exact(),
+            reason,
+            because: governor.explanation(),
+            rule: label,
+            method,
+            ending: Ending::DryRun,
+            available: [governor.last().map_or(0, |sample| sample.available); 2],
+            took: Duration::ZERO,
+            choice_took: victim.cost.took,
+        }
+    }
+
     /// Returns the victim's unit, pod and container.
     pub fn workload(&self) -> Workload<'_> {
         Workload::of(&self.cgroup)

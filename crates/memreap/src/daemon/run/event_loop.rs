@@ -12,12 +12,10 @@ use rustix::io::Errno;
 
 use super::sampler::fit_to_machine;
 use super::signals::{Event as SignalEvent, Signals};
-use super::system::System;
-use crate::choice::Choice;
+use super::system::{LiveWorld, System};
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
-use crate::daemon::decide::reason::Ending;
-use crate::daemon::decide::world::World as _;
+use crate::daemon::decide::world::Observes as _;
 use crate::exit::Exit;
 
 /// How often memory is sampled where there is no PSI.
@@ -33,7 +31,7 @@ pub(super) struct Daemon {
     pub(super) hierarchy: Option<Hierarchy>,
     pub(super) signals: Signals,
     pub(super) trigger: Option<Trigger>,
-    pub(super) control_loop: ControlLoop<Choice>,
+    pub(super) control_loop: ControlLoop<LiveWorld<'static>>,
     pub(super) system: System,
 }
 
@@ -104,9 +102,7 @@ impl Daemon {
                 self.system.notifier.watchdog();
             }
             next = self.control_loop.step(&mut self.system);
-            if let Some(governor) = self.control_loop.governor(0) {
-                self.system.notifier.set_outlook(governor.outlook());
-            }
+            self.system.notifier.set_outlook(self.control_loop.governor().outlook());
             // To write the history may wait for memory, so it has to wait until the last kill is long ago. But a rest
             // can begin a moment before that, and last until the next pressure: then it is written now.
             let may_wait = next == Next::Rest || self.control_loop.may_wait(self.system.now());
@@ -116,11 +112,8 @@ impl Daemon {
             if metrics_requested {
                 self.system.notifier.serve_metrics();
             }
-            while let Some((memory, dying)) = self.system.vanished.pop() {
-                self.stop_watching(memory, dying);
-            }
             // Without a trigger at any time, if stalls can be read: where they cannot, nobody is killed for a limit.
-            let reads_stalls = || self.control_loop.governor(0)?.last()?.stalled;
+            let reads_stalls = || self.control_loop.governor().last()?.stalled;
             if may_wait && (pressure || self.trigger.is_none() && reads_stalls().is_some()) {
                 self.find_limits();
             }
@@ -133,21 +126,10 @@ impl Daemon {
         if !self.system.limit_search_is_due() {
             return;
         }
-        for memory in (1..self.system.memories.len()).rev() {
-            if self.control_loop.has_enough(memory) {
-                self.stop_watching(memory, Ending::Late);
-            }
-        }
+        self.control_loop.forget_relieved();
         if let Some(hierarchy) = &self.hierarchy {
-            self.system.find_limits(hierarchy);
+            self.system.find_limits(hierarchy, &mut self.control_loop);
         }
-        self.control_loop.resize(self.system.memories.len());
-    }
-
-    /// `dying` is the ending of a victim that is dying for this memory.
-    fn stop_watching(&mut self, memory: usize, dying: Ending) {
-        self.control_loop.swap_remove(memory, dying, &mut self.system);
-        self.system.swap_remove(memory);
     }
 
     /// Takes a new configuration, or keeps the old one when the new one is wrong.
@@ -156,11 +138,8 @@ impl Daemon {
         let path = self.system.config().path.clone();
         match Config::load(path.as_deref()) {
             Ok(mut config) => {
-                fit_to_machine(&mut config, &self.system.memories[0]);
-                self.control_loop.reconfigure(&config);
-                while !config.act.cgroups && self.system.memories.len() > 1 {
-                    self.stop_watching(self.system.memories.len() - 1, Ending::Late);
-                }
+                fit_to_machine(&mut config, self.control_loop.whole());
+                self.control_loop.reconfigure(&config, &mut self.system);
                 self.system.notifier.reloaded(Ok(&config));
                 self.system.reconfigure(config);
             }

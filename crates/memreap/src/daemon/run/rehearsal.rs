@@ -22,13 +22,15 @@ use linux::{Dir, Pid, child};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
 
-use super::system::System;
+use super::sampler::Memory;
+use super::system::{LiveWorld, System};
 use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim, Pool, Precision};
+use crate::daemon::act::dying::Dying;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
-use crate::daemon::decide::reason::{Ending, Reason};
+use crate::daemon::decide::reason::{Ending, Obstacle, Reason};
 use crate::daemon::decide::sample::{MAX_MIN_VICTIM_BYTES, Sample};
-use crate::daemon::decide::world::{Progress, World};
+use crate::daemon::decide::world::{Gain, Gone, Kills, Observes, Progress, Reports};
 use crate::daemon::report::notify::Notifier;
 use crate::kill::SignalFirst;
 
@@ -111,24 +113,25 @@ impl Dummy {
     }
 }
 
-/// Goes through a shortage and the kill of the dummy. Nobody is told.
-pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
+/// Goes through a shortage and the kill of the dummy. Nobody is told. Returns the memory, which is all memory that the
+/// daemon can see.
+pub(super) fn rehearse(system: &mut System, memory: Memory, dummy: Dummy, silent: Notifier) -> Memory {
     let notifier = std::mem::replace(&mut system.notifier, silent);
-    let mut control_loop = ControlLoop::new(system.config(), 1);
+    let mut control_loop = ControlLoop::<LiveWorld<'_>>::new(system.config(), memory, 1);
     system.rehearse(dummy.pid);
     // The compiler must not make copies of the system's functions, of which only the copies would be in
     // memory.
-    let world: &mut dyn World<Victim = Choice> = black_box(system);
-    let mut stage = Stage { victim: dummy.choice(), at: Duration::ZERO, is_over: false, world };
+    let world: &mut LiveWorld<'_> = black_box(system);
+    let mut stage =
+        Stage { victim: dummy.choice(), at: Duration::ZERO, is_over: false, real: Sample::default(), world };
     // Parked, not asleep, to go through the end of a wait as it is elsewhere in the daemon. What is begun in
     // advance the first time is taken the second time.
     for _ in 0..2 {
-        stage.prepare(PREPARATION_TIME, Danger::Imminent);
+        // Even the dummy is large enough, which has hardly any memory.
+        stage.prepare(PREPARATION_TIME, Danger::Imminent, 0);
         thread::park_timeout(PREPARATION_TIME);
     }
-    if let Some(governor) = control_loop.governor(0) {
-        stage.warn(0, governor);
-    }
+    stage.warn(control_loop.whole(), control_loop.governor());
     for _ in 0..MAX_STEPS {
         if stage.victim.is_some() {
             control_loop.pressure_reported(stage.at);
@@ -140,98 +143,105 @@ pub(super) fn rehearse(system: &mut System, dummy: Dummy, silent: Notifier) {
         thread::park_timeout(STEP_PAUSE);
     }
     control_loop.stop(&mut stage);
+    let memory = control_loop.into_whole();
     system.notifier.write_history();
     system.notifier = notifier;
     dummy.end();
+    memory
 }
 
 /// The system, but for a shortage that is not there, and for the choice of the victim.
 struct Stage<'a> {
-    world: &'a mut dyn World<Victim = Choice>,
+    world: &'a mut LiveWorld<'a>,
     victim: Option<Choice>,
     at: Duration,
+    /// The last sample of the memory as it is.
+    real: Sample,
     is_over: bool,
 }
 
-impl World for Stage<'_> {
+impl Observes for Stage<'_> {
+    type Memory = Memory;
     type Victim = Choice;
 
     fn now(&self) -> Duration {
         self.at
     }
 
-    fn sample(&mut self, memory: usize) -> Option<Sample> {
-        let real = self.world.sample(memory)?;
+    fn sample(&mut self, memory: &Memory) -> Result<Sample, Gone> {
+        self.real = self.world.sample(memory)?;
         self.at += SAMPLE_INTERVAL;
-        let calm = Sample { at: self.at, stalled: Some([self.at; 2]), ..real };
+        let calm = Sample { at: self.at, stalled: Some([self.at; 2]), ..self.real };
         let short = Sample { available: 0, free: 0, swap_free: 0, ..calm };
-        Some(if self.at > CALM_TIME { short } else { calm })
+        Ok(if self.at > CALM_TIME { short } else { calm })
     }
 
-    fn prepare(&mut self, budget: Duration, danger: Danger) {
-        self.world.prepare(budget, danger);
+    fn prepare(&mut self, budget: Duration, danger: Danger, min_bytes: u64) {
+        self.world.prepare(budget, danger, min_bytes);
     }
 
-    fn grace_ahead(&self, memory: usize, all: Option<SignalFirst>) -> Duration {
+    fn grace_ahead(&self, memory: &Memory, all: Option<SignalFirst>) -> Duration {
         self.world.grace_ahead(memory, all)
     }
 
-    fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
+    fn choose(&mut self, memory: &Memory, min_bytes: u64) -> Result<Choice, NoVictim> {
         // The real one is let go.
-        let _ = self.world.choose(memory);
+        let _ = self.world.choose(memory, min_bytes);
         self.victim.take().ok_or(NoVictim::None)
     }
 
-    fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {
-        self.world.bytes_back(victim, governor)
-    }
-
-    fn group_size(&self, victim: &Choice) -> (u32, u64) {
-        self.world.group_size(victim)
-    }
-
-    fn warn(&mut self, memory: usize, governor: &Governor) -> bool {
-        self.world.warn(memory, governor)
-    }
-
-    fn no_kill_helps(
-        &mut self,
-        _memory: usize,
-        _reason: Reason,
-        _why: Option<NoVictim>,
-        _governor: &Governor,
-    ) {
-        self.is_over = true;
+    fn gain(&self, victim: &Choice, missing: u64) -> Gain {
+        self.world.gain(victim, missing)
     }
 
     fn signal_first(&self, _victim: &Choice, _all: Option<SignalFirst>) -> Option<SignalFirst> {
         None
     }
 
-    fn send_first_signal(&mut self, _memory: usize, _victim: &Choice, _signal: Signal) {}
-
     fn recheck(&mut self, victim: Choice) -> Option<Choice> {
         Some(victim)
     }
 
-    fn kill(&mut self, memory: usize, victim: Choice, reason: Reason, governor: &Governor) {
-        self.world.kill(memory, victim, reason, governor);
+    fn has_exited(&self, victim: &Choice) -> bool {
+        self.world.has_exited(victim)
+    }
+}
+
+impl Kills for Stage<'_> {
+    type Dying = Dying;
+
+    fn send_first_signal(&mut self, _victim: &Choice, _signal: Signal) {}
+
+    fn kill(&mut self, victim: Choice, reason: Reason, governor: &Governor) -> Dying {
+        self.world.kill(victim, reason, governor)
     }
 
-    fn kill_another(&mut self, _memory: usize) -> Option<u64> {
+    fn kill_another(&mut self, _dying: &mut Dying) -> Option<u64> {
         None
     }
 
-    fn progress(&mut self, memory: usize) -> Progress {
-        self.world.progress(memory)
+    fn progress(&mut self, dying: &mut Dying, _last: &Sample) -> Progress {
+        self.world.progress(dying, &self.real)
+    }
+}
+
+impl Reports for Stage<'_> {
+    fn warn(&mut self, memory: &Memory, governor: &Governor) -> bool {
+        self.world.warn(memory, governor)
     }
 
-    fn has_exited(&mut self, victim: &Choice) -> bool {
-        self.world.has_exited(victim)
-    }
-
-    fn finish(&mut self, memory: usize, ending: Ending) {
+    fn no_kill_helps(
+        &mut self,
+        _memory: &Memory,
+        _reason: Reason,
+        _obstacle: Obstacle,
+        _governor: &Governor,
+    ) {
         self.is_over = true;
-        self.world.finish(memory, ending);
+    }
+
+    fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {
+        self.is_over = true;
+        self.world.killed(memory, dying, ending, last);
     }
 }

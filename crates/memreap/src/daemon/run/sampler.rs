@@ -172,11 +172,12 @@ impl Memory {
         }
     }
 
-    /// Returns the cgroup whose limit it is; `None` for the machine.
+    /// Returns the cgroup whose limit it is; `None` for all memory that the caller can see: the machine's, or in a
+    /// container its limit.
     pub fn cgroup(&self) -> Option<&Path> {
         match self {
-            Self::Machine(_) => None,
-            Self::Limited(limited) => Some(&limited.path),
+            Self::Limited(limited) if limited.path != Path::new("/") => Some(&limited.path),
+            _ => None,
         }
     }
 }

@@ -19,7 +19,7 @@ use super::rehearsal::{Dummy, rehearse};
 use super::sampler::{self, Limited, Machine, Memory, fit_to_machine};
 use super::sandbox::{self, Access};
 use super::signals::Signals;
-use super::system::{MAX_MEMORIES, MAX_PROCESSES, System};
+use super::system::{MAX_LIMITS, MAX_PROCESSES, System};
 use crate::choice::Chooser;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::daemon::act::reapers::Reapers;
@@ -82,9 +82,9 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
             ));
         }
     }
-    let first = first_memory(&root, hierarchy.as_ref())?;
-    fit_to_machine(&mut config, &first);
-    let trigger = psi_trigger(&root, hierarchy.as_ref(), &first);
+    let whole = whole_memory(&root, hierarchy.as_ref())?;
+    fit_to_machine(&mut config, &whole);
+    let trigger = psi_trigger(&root, hierarchy.as_ref(), &whole);
     let scan = Scan::open(&root).context("cannot open /proc")?;
     let cgroups = hierarchy.as_ref().and_then(|h| Dir::open(&h.path).ok());
     let chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
@@ -98,13 +98,12 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
             ));
         })
         .ok();
-    let control_loop = ControlLoop::new(&config, MAX_MEMORIES);
     let access = Access::new(
         config.path.as_deref().unwrap_or(Path::new(DEFAULT_PATH)),
         config.record.history.as_deref(),
         hierarchy.as_ref().map(|h| h.path.as_path()),
     );
-    let mut system = System::new(first, chooser, reapers, config, dry_run, scan, cgroups, notifier)
+    let mut system = System::new(chooser, reapers, config, dry_run, scan, cgroups, notifier)
         .context("cannot start threads")?;
     if let Err(e) = raise_priority() {
         system.notifier.note(format_args!(
@@ -133,17 +132,17 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     if let Err(e) = sandbox::lock_memory() {
         system.notifier.note(format_args!("memory is not locked, and may be swapped out: {e}"));
     }
+    let whole = rehearse(&mut system, whole, dummy, silent);
+    let control_loop = ControlLoop::new(system.config(), whole, MAX_LIMITS);
     let mut daemon = Daemon { hierarchy, signals, trigger, control_loop, system };
     daemon.find_limits();
-    let system = &mut daemon.system;
-    rehearse(system, dummy, silent);
     let mode = if dry_run { ", without sending signals (--dry-run)" } else { "" };
-    let method = system.reapers.method().name();
-    let what = match system.memories[0].cgroup() {
-        Some(_) => "this container's memory",
-        None => "the machine's memory",
+    let method = daemon.system.reapers.method().name();
+    let what = match daemon.control_loop.whole() {
+        Memory::Limited(_) => "this container's memory",
+        Memory::Machine(_) => "the machine's memory",
     };
-    system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
+    daemon.system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
     Ok(daemon)
 }
 
@@ -170,7 +169,7 @@ fn another_daemon(root: &Root) -> Option<Pid> {
 }
 
 /// Opens the machine's memory, or in a container with a limit, that.
-fn first_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
+fn whole_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
     let machine = Memory::Machine(Machine::open(root)?);
     let mut buffer = sampler::buffer();
     // That it can be read.

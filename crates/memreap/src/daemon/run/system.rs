@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The [`World`] on the running system: /proc, cgroups, signals.
+//! The [`World`](crate::daemon::decide::world::World) on the running system: /proc, cgroups, signals.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,10 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use arrayvec::{ArrayString, ArrayVec};
-use linux::cgroup::{Cgroup, Hierarchy};
+use linux::cgroup::Hierarchy;
 use linux::meminfo::MemInfo;
 use linux::pidfd::{PidFd, Signal};
 use linux::scan::Scan;
@@ -20,48 +19,34 @@ use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
 use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim};
 use crate::config::{Config, WholeCgroup};
+use crate::daemon::act::dying::Dying;
 use crate::daemon::act::reapers::{Reapers, Slot};
 use crate::daemon::act::{boost, cgroup_kill};
+use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
-use crate::daemon::decide::reason::{Ending, Reason};
+use crate::daemon::decide::reason::{Ending, Obstacle, Reason};
 use crate::daemon::decide::sample::Sample;
-use crate::daemon::decide::world::{Progress, World};
+use crate::daemon::decide::world::{Gain, Gone, Kills, Observes, Progress, Reports, World};
 use crate::daemon::report::notify::Notifier;
 use crate::daemon::report::record::KillRecord;
-use crate::kill::{Fate, Method, SignalFirst, Victim};
+use crate::kill::{Method, SignalFirst, Victim};
 use crate::policy::Policy;
 
 /// Processes that are known, at most; more are not considered.
 pub const MAX_PROCESSES: u32 = 32 << 10;
-/// The machine, and so many limited cgroups.
-pub const MAX_MEMORIES: usize = 16;
-/// How long to wait for the memory of a process that has exited: some of what was expected may never be seen
-/// as free, because other processes allocated it at once.
-const MEMORY_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long to wait when another process uses the memory, and it may be that this exits, too, as long as none is seen
-/// to be freed.
-const SHARED_TIMEOUT: Duration = Duration::from_millis(100);
-/// When the memory is seen to be free within this time after the exit, it was back at the exit.
-const AT_EXIT_TOLERANCE: Duration = Duration::from_millis(5);
-/// A process's memory is back when this part of it at most is left.
-const MAX_REMAINDER_DIVISOR: u64 = 8;
-/// All victims' memory is back when this part of what was expected was seen to be free, ...
-const MIN_FREED_DIVISOR: u64 = 4;
-/// ... and either nearly all, or between two checks not even this part more.
-const FREEING_DIVISOR: u64 = 16;
+/// Cgroups with a limit that are watched, at most.
+pub const MAX_LIMITS: usize = 15;
 /// From this part of memory on it is said who holds shared memory by descriptors.
 const MIN_HELD_DIVISOR: u64 = 64;
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
-/// The niceness of threads that free memory as long as it is critical, and afterwards.
-const CRITICAL_NICE: i32 = -20;
-const RELIEVED_NICE: i32 = 10;
+
+/// The running system, or what stands in for parts of it.
+pub type LiveWorld<'a> = dyn World<Memory = Memory, Victim = Choice, Dying = Dying> + 'a;
 
 /// The running system.
 pub struct System {
     began: Instant,
-    /// The memories that are watched; the first is the machine's, or in a container its limit.
-    pub memories: Vec<Memory>,
     buffer: Buffer,
     chooser: ChooserThread,
     /// The threads that free victims' memory.
@@ -73,43 +58,14 @@ pub struct System {
     scan: Scan,
     /// The root of the cgroup hierarchy, if v2 is mounted.
     cgroups: Option<Dir>,
-    /// The victim that is dying for each memory.
-    killed: Vec<Option<KilledVictim>>,
-    /// The last sample of each memory.
-    samples: [Sample; MAX_MEMORIES],
     /// When limits were last searched for.
     searched: Option<Duration>,
     /// It was reported that there are more processes than are considered.
     told_of_too_many: bool,
-    /// It was reported that there are more than can be watched.
+    /// It was reported that there are more limits than can be watched.
     limits_left_out: bool,
     /// The journal, the metrics and so on.
     pub notifier: Notifier,
-    /// Memories that cannot be read any more, and the endings of victims that are dying for them.
-    pub vanished: ArrayVec<(usize, Ending), MAX_MEMORIES>,
-}
-
-/// A victim that was killed, until its memory is back.
-struct KilledVictim {
-    /// Its slot in the reapers; `None` if none was free.
-    slot: Option<Slot>,
-    /// The cgroup that was killed with it.
-    cgroup: Option<Cgroup>,
-    refused_errno: Option<i32>,
-    record: KillRecord,
-    /// What was to come back of the first victim, in bytes.
-    bytes: u64,
-    at: Instant,
-    /// What was free when it was killed, memory and swap, in bytes.
-    free_before: u64,
-    /// And at the last check.
-    free_last: u64,
-    /// From how many available bytes on memory is no longer critical.
-    critical_level: u64,
-    /// When its process was seen to have exited, or its memory to be freed.
-    over: Option<Instant>,
-    /// Whether hardly any was back when the kernel had freed what it can.
-    left_to_exit: bool,
 }
 
 impl System {
@@ -117,9 +73,7 @@ impl System {
     ///
     /// # Errors
     /// When the thread that chooses cannot be started.
-    #[expect(clippy::too_many_arguments, reason = "each is a part, and named where it is made")]
     pub fn new(
-        first: Memory,
         chooser: Chooser,
         reapers: Reapers,
         mut config: Config,
@@ -130,11 +84,8 @@ impl System {
     ) -> io::Result<Self> {
         let policy = Arc::new(std::mem::take(&mut config.policy));
         let chooser = ChooserThread::start(chooser, Arc::clone(&policy), config.kill.by_cgroup)?;
-        let mut memories = Vec::with_capacity(MAX_MEMORIES);
-        memories.push(first);
         Ok(Self {
             began: Instant::now(),
-            memories,
             buffer: sampler::buffer(),
             chooser,
             reapers,
@@ -143,13 +94,10 @@ impl System {
             dry_run,
             scan,
             cgroups,
-            killed: std::iter::repeat_with(|| None).take(MAX_MEMORIES).collect(),
-            samples: [Sample::default(); MAX_MEMORIES],
             searched: None,
             told_of_too_many: false,
             limits_left_out: false,
             notifier,
-            vanished: ArrayVec::new(),
         })
     }
 
@@ -165,10 +113,8 @@ impl System {
         &self.config
     }
 
-    /// Has the threads of the chooser work once. Also clears the machine's last sample: a victim must give back a part
-    /// of all memory, and with a total of 0 the next choice takes even `dummy`, which has hardly any.
+    /// Has the threads of the chooser work once.
     pub fn rehearse(&mut self, dummy: Pid) {
-        self.samples[0] = Sample::default();
         if let Ok(dummy) = PidFd::open(dummy) {
             boost::boost(&self.scan, self.cgroups.as_ref(), &dummy, b"");
         }
@@ -181,21 +127,21 @@ impl System {
         due && self.config.act.cgroups
     }
 
-    /// Finds cgroups that are close to their limit, and watches them from then on.
-    pub fn find_limits(&mut self, hierarchy: &Hierarchy) {
+    /// Finds cgroups that are close to their limit, and has them watched from then on.
+    pub fn find_limits(&mut self, hierarchy: &Hierarchy, control_loop: &mut ControlLoop<LiveWorld<'static>>) {
         let Some(root) = self.cgroups.as_ref() else { return };
         let began = self.began;
         self.searched = Some(began.elapsed());
-        let (memories, buffer, notifier) = (&mut self.memories, &mut self.buffer, &mut self.notifier);
+        let (buffer, notifier) = (&mut self.buffer, &mut self.notifier);
         let act = &self.config.act;
         let mut left_out = false;
         let relief = |limit| act.relief(limit);
         limits::find(root, 0, relief, |path| {
             let path = Path::new(OsStr::from_bytes(path));
-            if memories.iter().any(|m| m.cgroup() == Some(path)) {
+            if control_loop.limits().any(|memory| memory.cgroup() == Some(path)) {
                 return;
             }
-            if memories.len() == MAX_MEMORIES {
+            if !control_loop.has_room() {
                 left_out = true;
                 return;
             }
@@ -206,7 +152,7 @@ impl System {
                     Ok((sample.available < act.relief(sample.total)).then_some(memory))
                 });
             match short {
-                Ok(Some(memory)) => memories.push(memory),
+                Ok(Some(memory)) => control_loop.watch(memory),
                 Ok(None) => {}
                 // Gone again.
                 Err(e) if e.is_unsupported() => {}
@@ -215,24 +161,14 @@ impl System {
         });
         if left_out && !std::mem::replace(&mut self.limits_left_out, true) {
             self.notifier.note(format_args!(
-                "more than {} cgroups are close to their limits; the others are left to the kernel",
-                MAX_MEMORIES - 1
+                "more than {MAX_LIMITS} cgroups are close to their limits; the others are left to the kernel"
             ));
         }
     }
 
-    /// Stops watching a cgroup; the last one takes its index.
-    pub fn swap_remove(&mut self, memory: usize) {
-        self.memories.swap_remove(memory);
-        self.killed[memory] = None;
-        self.killed.swap(memory, self.memories.len());
-        self.samples.swap(memory, self.memories.len());
-    }
-
-    /// Returns the cgroup of a victim, if it is to be killed as a whole.
-    fn whole_group(&self, choice: &Choice, governor: &Governor) -> Option<Group> {
-        let wanted = governor.missing();
-        choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, wanted))
+    /// Returns the cgroup of a victim, if it is to be killed as a whole when `missing` bytes must come back.
+    fn whole_group(&self, choice: &Choice, missing: u64) -> Option<Group> {
+        choice.group.filter(|group| is_whole(self.config.kill.whole_cgroup, group, choice.bytes, missing))
     }
 
     /// Kills a victim by `kill`, and begins to free its memory. Returns its slot in the reapers, if one was free.
@@ -264,81 +200,37 @@ impl System {
     }
 }
 
-/// Whether a cgroup is to be killed as a whole, when its best process gives back `bytes` and `wanted` are
-/// needed.
-fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
-    let whole = match when {
-        WholeCgroup::Never => false,
-        WholeCgroup::OomGroup => group.oom_group,
-        WholeCgroup::Always => true,
-        // Several kills, each with a wait, where one would do.
-        WholeCgroup::Auto => group.oom_group || (bytes < wanted && group.bytes / 2 > bytes),
-    };
-    whole && group.expendable && group.processes > 1
-}
-
-/// Whether more of `expected` bytes comes back when `freed` were seen to be free, `step` of them since the last
-/// check.
-fn more_comes_back(expected: u64, freed: u64, step: u64) -> bool {
-    freed < expected / MIN_FREED_DIVISOR
-        || (freed < expected - expected / MAX_REMAINDER_DIVISOR && step > expected / FREEING_DIVISOR)
-}
-
-/// How the wait for `expected` bytes has ended when `freed` were seen to be free.
-fn ending(fate: Fate, expected: u64, freed: u64) -> Ending {
-    // One that shares the memory lives on, and no wait gets it back.
-    if fate == Fate::Shared && freed < expected / MIN_FREED_DIVISOR { Ending::Late } else { Ending::Back }
-}
-
-impl World for System {
+impl Observes for System {
+    type Memory = Memory;
     type Victim = Choice;
 
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    fn sample(&mut self, memory: usize) -> Option<Sample> {
-        match self.memories.get(memory)?.sample(self.began, &mut self.buffer[..]) {
-            Ok(sample) => {
-                self.samples[memory] = sample;
-                Some(sample)
+    fn sample(&mut self, memory: &Memory) -> Result<Sample, Gone> {
+        memory.sample(self.began, &mut self.buffer[..]).map_err(|e| {
+            if memory.cgroup().is_none() {
+                self.notifier.read_failed(&e);
             }
-            Err(e) => {
-                if memory > 0 {
-                    // A cgroup can be removed only when no process is left in it.
-                    let dying = if e.is_unsupported() { Ending::Back } else { Ending::Late };
-                    let _ = self.vanished.try_push((memory, dying));
-                } else {
-                    self.notifier.read_failed(&e);
-                }
-                None
-            }
-        }
+            // A cgroup can be removed only when no process is left in it.
+            Gone(if e.is_unsupported() { Ending::Back } else { Ending::Late })
+        })
     }
 
-    fn prepare(&mut self, budget: Duration, danger: Danger) {
-        self.chooser.refresh(budget, danger, self.samples[0].min_victim_bytes());
+    fn prepare(&mut self, budget: Duration, danger: Danger, min_bytes: u64) {
+        self.chooser.refresh(budget, danger, min_bytes);
     }
 
-    fn grace_ahead(&self, memory: usize, all: Option<SignalFirst>) -> Duration {
-        let rule = if memory == 0 { self.chooser.rule_ahead() } else { None };
+    fn grace_ahead(&self, memory: &Memory, all: Option<SignalFirst>) -> Duration {
+        let rule = if memory.cgroup().is_none() { self.chooser.rule_ahead() } else { None };
         self.policy.signal_first(rule, all).map_or(Duration::ZERO, |first| first.grace)
     }
 
-    fn choose(&mut self, memory: usize) -> Result<Choice, NoVictim> {
-        // Not anywhere, when the memory is no longer watched.
-        let watched = self.memories.get(memory).ok_or(NoVictim::None)?;
-        let below = match watched.cgroup() {
-            // The first one is all that this daemon can see.
-            Some(cgroup) if memory > 0 => {
-                let mut path = CgroupPath::new();
-                let whole = path.try_extend_from_slice(cgroup.as_os_str().as_encoded_bytes());
-                Some(whole.map(|()| path).map_err(|_| NoVictim::None)?)
-            }
-            _ => None,
-        };
+    fn choose(&mut self, memory: &Memory, min_bytes: u64) -> Result<Choice, NoVictim> {
+        let below = memory.cgroup().map(|cgroup| CgroupPath::try_from(cgroup.as_os_str().as_encoded_bytes()));
         // Processes that are dying already are never chosen.
-        let choice = self.chooser.choose(below, self.samples[memory].min_victim_bytes());
+        let choice = self.chooser.choose(below.transpose().map_err(|_| NoVictim::None)?, min_bytes);
         if self.chooser.processes() > MAX_PROCESSES && !std::mem::replace(&mut self.told_of_too_many, true) {
             self.notifier.warning(format_args!(
                 "there are more than {MAX_PROCESSES} processes; the newest are not considered as victims"
@@ -347,19 +239,107 @@ impl World for System {
         choice
     }
 
-    fn bytes_back(&self, victim: &Choice, governor: &Governor) -> u64 {
-        self.whole_group(victim, governor).map_or(victim.bytes, |group| group.bytes)
+    fn gain(&self, victim: &Choice, missing: u64) -> Gain {
+        let bytes = self.whole_group(victim, missing).map_or(victim.bytes, |group| group.bytes);
+        let (group_processes, group_bytes) =
+            victim.group.map_or((1, victim.bytes), |group| (group.processes, group.bytes));
+        Gain { bytes, group_processes, group_bytes }
     }
 
-    fn group_size(&self, victim: &Choice) -> (u32, u64) {
-        victim.group.map_or((1, victim.bytes), |group| (group.processes, group.bytes))
+    fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
+        self.policy.signal_first(victim.rule, all)
     }
 
-    fn warn(&mut self, memory: usize, governor: &Governor) -> bool {
+    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
+        let now = self.chooser.recheck(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
+        // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when its
+        // memory is back.
+        now.or_else(|| Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)))
+    }
+
+    fn has_exited(&self, victim: &Choice) -> bool {
+        victim.pidfd.has_exited().unwrap_or(false)
+    }
+}
+
+impl Kills for System {
+    type Dying = Dying;
+
+    fn send_first_signal(&mut self, victim: &Choice, signal: Signal) {
+        if self.dry_run {
+            return;
+        }
+        let sent = victim.pidfd.send_signal(signal);
+        self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
+    }
+
+    fn kill(&mut self, mut victim: Choice, reason: Reason, governor: &Governor) -> Dying {
+        let rule = victim.rule.map_or("", |rule| self.policy.rule(rule));
+        let record = KillRecord::new(&victim, reason, governor, rule, self.reapers.method());
+        let mut dying = Dying::new(record, governor);
+        if self.dry_run {
+            dying.unsent = Some(Ending::DryRun);
+            return dying;
+        }
+        let record = &mut dying.record;
+        let group = self.whole_group(&victim, governor.missing()).zip(victim.leaf.take());
+        let pool = std::mem::take(&mut victim.pool);
+        match self.kill_process(victim.into(), &record.cgroup, Reapers::kill) {
+            Ok(slot @ Some(_)) => dying.slot = slot,
+            Ok(None) => record.method = Method::Plain,
+            Err(errno) => dying.unsent = Some(Ending::Refused(errno)),
+        }
+        // Without them hardly any memory comes back.
+        for member in pool {
+            if dying.unsent.is_none() {
+                let _ = self.kill_process(member.into(), &CgroupPath::new(), Reapers::kill_additional);
+            }
+        }
+        // After the victim, as this can wait for a lock of the cgroups.
+        if let Some((group, cgroup)) = group
+            && cgroup_kill::kill(&cgroup, self.reapers.method())
+        {
+            dying.cgroup = Some(cgroup);
+            (record.processes, record.whole) = (group.processes, true);
+            (record.expected, record.exact) = (group.bytes, false);
+        }
+        if let Some(slot) = &dying.slot {
+            slot.if_killed(|pidfd| self.boost(pidfd, &record.cgroup));
+        }
+        dying
+    }
+
+    fn kill_another(&mut self, dying: &mut Dying) -> Option<u64> {
+        let record = &mut dying.record;
+        // Processes outside of all cgroups do not belong together.
+        if dying.unsent.is_some() || record.cgroup.is_empty() {
+            return None;
+        }
+        // The first victim is the best of them, and may not be seen to be dying yet.
+        let (cgroup, first) = (&record.cgroup, record.pid);
+        let next = || self.chooser.another(cgroup);
+        let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
+        let bytes = victim.bytes;
+        if let Some(slot) = self.kill_process(victim.into(), cgroup, Reapers::kill_additional).ok()? {
+            slot.if_killed(|pidfd| self.boost(pidfd, cgroup));
+        }
+        record.processes += 1;
+        record.expected += bytes;
+        record.exact = false;
+        Some(bytes)
+    }
+
+    fn progress(&mut self, dying: &mut Dying, last: &Sample) -> Progress {
+        dying.progress(last, &self.reapers, &self.scan)
+    }
+}
+
+impl Reports for System {
+    fn warn(&mut self, memory: &Memory, governor: &Governor) -> bool {
         let because = governor.explanation();
-        if memory > 0 {
+        if memory.cgroup().is_some() {
             // Not again soon if there is none: this waits for the choice.
-            if let Ok(victim) = self.choose(memory) {
+            if let Ok(victim) = self.choose(memory, governor.last().map_or(0, Sample::min_victim_bytes)) {
                 self.notifier.warn(&victim, &because);
             }
             return true;
@@ -371,217 +351,35 @@ impl World for System {
         true
     }
 
-    fn no_kill_helps(&mut self, memory: usize, reason: Reason, why: Option<NoVictim>, governor: &Governor) {
-        let info = match &self.memories[memory] {
-            Memory::Machine(machine) if why != Some(NoVictim::Late) => machine.info(&mut self.buffer[..]),
+    fn no_kill_helps(&mut self, memory: &Memory, reason: Reason, obstacle: Obstacle, governor: &Governor) {
+        let info = match memory {
+            Memory::Machine(machine) if obstacle != Obstacle::NoVictim(NoVictim::Late) => {
+                machine.info(&mut self.buffer[..])
+            }
             _ => None,
         };
         let is_much = |info: &&MemInfo| info.shmem > info.total / MIN_HELD_DIVISOR;
         let holder = info.as_ref().filter(is_much).and_then(|_| self.chooser.largest_holder());
-        self.notifier.no_kill_helps(reason, why, &governor.explanation(), info.as_ref(), holder);
+        self.notifier.no_kill_helps(reason, obstacle, &governor.explanation(), info.as_ref(), holder);
     }
 
-    fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
-        self.policy.signal_first(victim.rule, all)
+    fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {
+        let now = memory.sample(self.began, &mut self.buffer[..]).ok();
+        self.notifier.killed(&dying.finish(ending, now, last));
     }
+}
 
-    fn send_first_signal(&mut self, _memory: usize, victim: &Choice, signal: Signal) {
-        if self.dry_run {
-            return;
-        }
-        let sent = victim.pidfd.send_signal(signal);
-        self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
-    }
-
-    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
-        let now = self.chooser.recheck(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
-        // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when its
-        // memory is back.
-        now.or_else(|| Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)))
-    }
-
-    fn kill(&mut self, memory: usize, mut victim: Choice, reason: Reason, governor: &Governor) {
-        let last = governor.last();
-        let at = Instant::now();
-        let sharers = u32::try_from(victim.pool.len()).unwrap_or(u32::MAX);
-        let mut record = KillRecord {
-            unix_ms: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
-            pid: victim.pid,
-            comm: victim.comm,
-            uid: victim.uid,
-            cgroup: victim.cgroup.clone(),
-            parent: victim.parent,
-            command_line: victim.command_line.clone(),
-            processes: 1 + sharers,
-            sharers,
-            whole: false,
-            expected: victim.bytes,
-            freed: None,
-            exact: victim.precision.is_exact(),
-            reason,
-            because: governor.explanation(),
-            rule: ArrayString::new(),
-            method: self.reapers.method(),
-            ending: Ending::DryRun,
-            available: [last.map_or(0, |s| s.available); 2],
-            took: Duration::ZERO,
-            choice_took: victim.cost.took,
-        };
-        if let Some(rule) = victim.rule {
-            // What does not fit is cut off.
-            for c in self.policy.rule(rule).chars() {
-                if record.rule.try_push(c).is_err() {
-                    break;
-                }
-            }
-        }
-        let free = last.map_or(0, Sample::headroom);
-        let mut killed = KilledVictim {
-            slot: None,
-            cgroup: None,
-            refused_errno: None,
-            record,
-            bytes: victim.bytes,
-            at,
-            free_before: free,
-            free_last: free,
-            critical_level: governor.critical_level(),
-            over: None,
-            left_to_exit: false,
-        };
-        if !self.dry_run {
-            let group = self.whole_group(&victim, governor).zip(victim.leaf.take());
-            let pool = std::mem::take(&mut victim.pool);
-            match self.kill_process(victim.into(), &killed.record.cgroup, Reapers::kill) {
-                Ok(slot @ Some(_)) => killed.slot = slot,
-                Ok(None) => killed.record.method = Method::Plain,
-                Err(errno) => killed.refused_errno = Some(errno),
-            }
-            // Without them hardly any memory comes back.
-            for member in pool {
-                if killed.refused_errno.is_none() {
-                    let _ = self.kill_process(member.into(), &CgroupPath::new(), Reapers::kill_additional);
-                }
-            }
-            // After the victim, as this can wait for a lock of the cgroups.
-            if let Some((group, cgroup)) = group
-                && cgroup_kill::kill(&cgroup, self.reapers.method())
-            {
-                killed.cgroup = Some(cgroup);
-                (killed.record.processes, killed.record.whole) = (group.processes, true);
-                killed.record.expected = group.bytes;
-                killed.record.exact = false;
-            }
-            if let Some(slot) = &killed.slot {
-                slot.if_killed(|pidfd| self.boost(pidfd, &killed.record.cgroup));
-            }
-        }
-        if let Some(entry) = self.killed.get_mut(memory) {
-            *entry = Some(killed);
-        }
-    }
-
-    fn kill_another(&mut self, memory: usize) -> Option<u64> {
-        let killed = self.killed.get(memory)?.as_ref()?;
-        // Processes outside of all cgroups do not belong together.
-        if self.dry_run || killed.refused_errno.is_some() || killed.record.cgroup.is_empty() {
-            return None;
-        }
-        // The first victim is the best of them, and may not be seen to be dying yet.
-        let (cgroup, first) = (&killed.record.cgroup, killed.record.pid);
-        let next = || self.chooser.another(cgroup);
-        let victim = std::iter::from_fn(next).find(|victim| victim.pid != first)?;
-        let bytes = victim.bytes;
-        if let Some(slot) = self.kill_process(victim.into(), cgroup, Reapers::kill_additional).ok()? {
-            slot.if_killed(|pidfd| self.boost(pidfd, cgroup));
-        }
-        let record = &mut self.killed[memory].as_mut()?.record;
-        record.processes += 1;
-        record.expected += bytes;
-        record.exact = false;
-        Some(bytes)
-    }
-
-    fn progress(&mut self, memory: usize) -> Progress {
-        let sample = self.samples.get(memory).copied().unwrap_or_default();
-        let Some(Some(killed)) = self.killed.get_mut(memory) else {
-            return Progress::Ended(Ending::Gone);
-        };
-        if self.dry_run {
-            return Progress::Ended(Ending::DryRun);
-        }
-        if let Some(errno) = killed.refused_errno {
-            return Progress::Ended(Ending::Refused(errno));
-        }
-        let Some(outcome) = killed.slot.as_ref().and_then(|slot| self.reapers.outcome(slot)) else {
-            return Progress::Dying;
-        };
-        let (free, expected) = (sample.headroom(), killed.record.expected);
-        let freed = free.saturating_sub(killed.free_before);
-        let step = free.saturating_sub(std::mem::replace(&mut killed.free_last, free));
-        let critical = sample.available < killed.critical_level;
-        self.reapers.lower_priority(if critical { CRITICAL_NICE } else { RELIEVED_NICE });
-        killed.record.method = outcome.method;
-        // A cgroup that cannot be read was removed.
-        let cgroup_is_empty = killed.cgroup.as_ref().is_none_or(|c| !c.is_populated().unwrap_or(false));
-        match outcome.fate {
-            Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
-            Fate::Gone | Fate::Spared if killed.cgroup.is_none() => return Progress::Ended(Ending::Gone),
-            _ if !cgroup_is_empty => return Progress::Dying,
-            Fate::Dying => {
-                // Memory that the kernel frees is back long before a process has exited that waits for a CPU.
-                // A process that does not wait has exited by then, and its swap is free, too.
-                let waits_for_cpu =
-                    outcome.method == Method::Expedite && killed.at.elapsed() >= MEMORY_TIMEOUT;
-                let left = || self.scan.statm(killed.record.pid).map_or(0, |memory| memory.resident);
-                let freed_by_kernel = outcome.back.is_some()
-                    || (waits_for_cpu && left() <= killed.bytes / MAX_REMAINDER_DIVISOR);
-                // The kernel frees private memory only. If hardly any is back, its own exit has to free the rest.
-                killed.left_to_exit |= freed_by_kernel && freed < expected / MIN_FREED_DIVISOR;
-                if !freed_by_kernel || killed.left_to_exit {
-                    return Progress::Dying;
-                }
-            }
-            _ => {}
-        }
-        // A process that was reading the victim's memory just then keeps it until it has read it: the victim
-        // can have exited and its memory not be free.
-        let over = *killed.over.get_or_insert_with(Instant::now);
-        let timeout = if outcome.fate == Fate::Shared && step == 0 { SHARED_TIMEOUT } else { MEMORY_TIMEOUT };
-        if more_comes_back(expected, freed, step) && over.elapsed() < timeout {
-            return Progress::Dying;
-        }
-        let back = if killed.left_to_exit { outcome.exited } else { outcome.back };
-        killed.record.took = match (&killed.cgroup, back) {
-            (None, Some(back)) if over.elapsed() < AT_EXIT_TOLERANCE => back,
-            _ => killed.at.elapsed(),
-        };
-        Progress::Ended(ending(outcome.fate, expected, freed))
-    }
-
-    fn has_exited(&mut self, victim: &Choice) -> bool {
-        victim.pidfd.has_exited().unwrap_or(false)
-    }
-
-    fn finish(&mut self, memory: usize, ending: Ending) {
-        let Some(mut killed) = self.killed.get_mut(memory).and_then(Option::take) else { return };
-        let record = &mut killed.record;
-        record.ending = ending;
-        // Back at an unknown time: its cgroup was removed.
-        let unseen = ending == Ending::Back && record.took.is_zero();
-        if ending == Ending::Late || unseen {
-            record.took = killed.at.elapsed();
-        }
-        let now = self.memories.get(memory).and_then(|m| m.sample(self.began, &mut self.buffer[..]).ok());
-        // Of a cgroup that was removed, the last sample.
-        record.available[1] = now.unwrap_or(self.samples[memory]).available;
-        if matches!(ending, Ending::Back | Ending::Late) {
-            record.freed = now.map(|sample| sample.headroom().saturating_sub(killed.free_before));
-        }
-        self.notifier.killed(record);
-    }
+/// Whether a cgroup is to be killed as a whole, when its best process gives back `bytes` and `wanted` are
+/// needed.
+fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
+    let whole = match when {
+        WholeCgroup::Never => false,
+        WholeCgroup::OomGroup => group.oom_group,
+        WholeCgroup::Always => true,
+        // Several kills, each with a wait, where one would do.
+        WholeCgroup::Auto => group.oom_group || (bytes < wanted && group.bytes / 2 > bytes),
+    };
+    whole && group.expendable && group.processes > 1
 }
 
 /// Whether a process that is still there has left its memory, with all of its threads: the first can exit before the
@@ -640,21 +438,6 @@ mod tests {
         assert!(has_left_memory(&scan, pid));
         rustix::process::waitpid(Some(pid.into()), rustix::process::WaitOptions::empty()).unwrap();
         assert!(!has_left_memory(&scan, pid));
-    }
-
-    #[test]
-    fn memory_is_back_when_no_more_of_it_comes() {
-        // Of a victim of 200 MiB 80 were free when the kill was reported as over.
-        assert!(more_comes_back(200, 80, 80));
-        assert!(more_comes_back(200, 0, 0), "nothing was seen yet");
-        assert!(!more_comes_back(200, 190, 190));
-        assert!(!more_comes_back(200, 80, 0), "the others took the rest at once");
-        // Another process may have it, or have taken it at once.
-        assert_eq!(
-            [ending(Fate::Shared, 200, 8), ending(Fate::Killed, 200, 8)],
-            [Ending::Late, Ending::Back]
-        );
-        assert_eq!(ending(Fate::Shared, 200, 80), Ending::Back, "of a group only one was shared");
     }
 
     #[test]

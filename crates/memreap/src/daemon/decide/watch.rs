@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One memory that is watched: decides, kills, and waits for the memory before it decides again.
+
+use std::time::Duration;
+
+use super::governor::{Advice, Governor};
+use super::reason::{Ending, Obstacle, Reason};
+use super::sample::Sample;
+use super::world::{Gain, Gone, Progress, World};
+use crate::choice::{Danger, NoVictim};
+use crate::config::{Act, Kill};
+
+/// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// The time from one kill to the next, at least: what is used until then must come back as well.
+const KILL_INTERVAL: Duration = Duration::from_millis(200);
+/// A kill that comes later than this after the last one is for another shortage.
+pub(super) const SAME_SHORTAGE_WINDOW: Duration = Duration::from_secs(3);
+/// How often a victim is checked, and memory meanwhile.
+const VICTIM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The time until the next search when there is no victim.
+const NO_VICTIM_RETRY: Duration = Duration::from_millis(250);
+/// When the choice has been late for so long, that is reported.
+const LATE_REPORT_TIME: Duration = Duration::from_secs(2);
+/// A kill has helped when this part of what was expected was seen to be free (the rest may have been
+/// allocated at once), ...
+const FREED_DIVISOR: u64 = 4;
+/// ... and when what was expected was not less than this part of what was missing.
+const MISSING_DIVISOR: u64 = 8;
+/// After kills that did not help, the wait for the next one is so many times as long each time, up to the
+/// maximum.
+const BACKOFF_FACTOR: u32 = 4;
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// A victim that gives back more than those that did not help, by this part, is killed without that wait.
+const LARGER_DIVISOR: u64 = 2;
+/// A victim is one of many when its cgroup holds at least so many times as much. Then as many are killed
+/// together as are missing, and the next ones without that wait if there are fewer each time.
+const MANY_FACTOR: u64 = 8;
+/// The pause after what would have been a kill in a dry run.
+const DRY_RUN_PAUSE: Duration = Duration::from_secs(10);
+/// The time between two warnings, at least.
+const WARNING_INTERVAL: Duration = Duration::from_secs(30);
+
+enum State<V, D> {
+    /// No victim is dying for this memory.
+    Watching {
+        /// No kill before this time.
+        from: Duration,
+    },
+    /// A victim was sent the first signal, and is killed at `until`.
+    FirstSignalSent { victim: V, reason: Reason, until: Duration },
+    /// A victim was sent SIGKILL.
+    Killed { dying: D, deadline: Duration },
+}
+
+/// A kill of which it is not known yet whether it has helped. Sizes in bytes.
+struct Attempt {
+    at: Duration,
+    /// What was to come back of the first victim, and of all together; and what was missing.
+    bytes: u64,
+    expected: u64,
+    missing: u64,
+    /// The headroom at the time, and the largest since.
+    headroom: u64,
+    max_headroom: u64,
+    /// The processes in the victim's cgroup.
+    group_processes: u32,
+}
+
+/// Consecutive kills that did not help.
+#[derive(Clone, Copy, Default)]
+struct FailedKills {
+    count: u32,
+    /// The most that a victim was to give back, in bytes.
+    bytes: u64,
+    /// The processes in the cgroup of the last victim.
+    group_processes: u32,
+    /// Until then only a victim that gives back more is killed.
+    until: Duration,
+    /// It was reported that no kill helps.
+    reported: bool,
+}
+
+/// Processes of one cgroup that were killed together. Sizes in bytes.
+#[derive(Clone, Copy)]
+struct Batch {
+    at: Duration,
+    /// What the victims held, and what the others of their cgroup held.
+    killed: u64,
+    left: u64,
+    /// How often the missing amount had been doubled.
+    doubled: u32,
+}
+
+/// What holds for all memories.
+pub(super) struct Common {
+    pub(super) settings: Kill,
+    /// When the last victim was killed, for whichever memory.
+    pub(super) last_kill: Option<Duration>,
+}
+
+/// One memory, what is known of it, and what is being done for it.
+pub(super) struct Watch<W: World + ?Sized> {
+    pub(super) memory: W::Memory,
+    pub(super) governor: Governor,
+    /// The last sample, also when it means nothing to the governor.
+    pub(super) last: Sample,
+    state: State<W::Victim, W::Dying>,
+    attempt: Option<Attempt>,
+    failed: FailedKills,
+    batch: Option<Batch>,
+    /// Since when the choice has been late.
+    late_since: Option<Duration>,
+    warned: Option<Duration>,
+}
+
+impl<W: World + ?Sized> Watch<W> {
+    pub(super) fn new(memory: W::Memory, governor: Governor) -> Self {
+        Self {
+            memory,
+            governor,
+            last: Sample::default(),
+            state: State::Watching { from: Duration::ZERO },
+            attempt: None,
+            failed: FailedKills::default(),
+            batch: None,
+            late_since: None,
+            warned: None,
+        }
+    }
+
+    /// Takes another configuration.
+    pub(super) fn reconfigure(&mut self, act: &Act) {
+        self.governor.reconfigure(act.clone());
+        self.failed = FailedKills::default();
+    }
+
+    /// Whether memory is not short, and no victim is dying for it.
+    pub(super) fn has_enough(&self) -> bool {
+        matches!(self.state, State::Watching { .. })
+            && self.governor.last().is_some_and(|sample| sample.available >= self.governor.relief_level())
+    }
+
+    /// Takes a sample and acts on it. Returns the time until the next sample; `None` to wait for pressure.
+    ///
+    /// # Errors
+    /// When memory cannot be read.
+    pub(super) fn step(&mut self, common: &mut Common, world: &mut W) -> Result<Option<Duration>, Gone> {
+        let sample = world.sample(&self.memory)?;
+        self.last = sample;
+        Ok(self.act_on(&sample, common, world))
+    }
+
+    fn act_on(&mut self, sample: &Sample, common: &mut Common, world: &mut W) -> Option<Duration> {
+        let now = sample.at;
+        let signal_first = common.settings.signal_first;
+        self.governor.set_grace(world.grace_ahead(&self.memory, signal_first));
+        let advice = self.governor.observe(*sample);
+        if let Some(attempt) = &mut self.attempt {
+            attempt.max_headroom = attempt.max_headroom.max(self.governor.outlook().headroom);
+        }
+        if sample.available >= self.governor.relief_level() {
+            (self.attempt, self.failed) = (None, FailedKills::default());
+        }
+        loop {
+            // An arm that stays in its state puts it back.
+            match std::mem::replace(&mut self.state, State::Watching { from: now }) {
+                State::Watching { from } if now < from => {
+                    self.state = State::Watching { from };
+                    return Some((from - now).min(VICTIM_CHECK_INTERVAL));
+                }
+                State::Watching { from } => match advice {
+                    Advice::Kill(reason) => {
+                        self.judge_last_kill();
+                        let victim = match self.choose(reason, now, world) {
+                            Ok(victim) => victim,
+                            Err(pause) => {
+                                self.state = State::Watching { from: now + pause };
+                                return Some(pause);
+                            }
+                        };
+                        match world.signal_first(&victim, signal_first) {
+                            Some(first) if !self.governor.is_critical() => {
+                                world.send_first_signal(&victim, first.signal.signal());
+                                let until = now + first.grace;
+                                self.state = State::FirstSignalSent { victim, reason, until };
+                                return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
+                            }
+                            // When memory is critical there is no time for a first signal.
+                            _ => self.kill(victim, reason, common, world),
+                        }
+                    }
+                    advice => {
+                        self.late_since = None;
+                        self.state = State::Watching { from };
+                        return self.watch(now, advice, world);
+                    }
+                },
+                State::FirstSignalSent { victim, reason, until } => {
+                    if world.has_exited(&victim) {
+                        self.governor.victim_died();
+                        self.state = State::Watching { from: now + SETTLE_TIME };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
+                    if !self.governor.is_low() && !matches!(advice, Advice::Kill(_)) {
+                        // It did what it was asked for, or another process exited: it may live.
+                        continue;
+                    }
+                    if now < until && !self.governor.is_critical() {
+                        self.state = State::FirstSignalSent { victim, reason, until };
+                        return Some(VICTIM_CHECK_INTERVAL.min(until - now));
+                    }
+                    // It may be exempt by now, or one that is may have joined its cgroup.
+                    let Some(victim) = world.recheck(victim) else { continue };
+                    self.kill(victim, reason, common, world);
+                }
+                State::Killed { mut dying, deadline } => match world.progress(&mut dying, sample) {
+                    Progress::Dying if now < deadline => {
+                        self.state = State::Killed { dying, deadline };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
+                    Progress::Dying => {
+                        world.killed(&self.memory, dying, Ending::Late, sample);
+                        // The next kill at once, if it is still needed: the deadline was the wait.
+                        self.state = State::Watching { from: now };
+                    }
+                    Progress::Ended(ending) => {
+                        world.killed(&self.memory, dying, ending, sample);
+                        self.governor.victim_died();
+                        if matches!(ending, Ending::DryRun | Ending::Gone | Ending::Late) {
+                            // The daemon killed nothing, or another process keeps the memory and is to die next.
+                            self.attempt = None;
+                        }
+                        let pause = match ending {
+                            Ending::DryRun => DRY_RUN_PAUSE,
+                            // Another victim may do.
+                            Ending::Gone | Ending::Late | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
+                            Ending::Back => SETTLE_TIME,
+                        };
+                        self.state = State::Watching { from: now + pause };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Chooses the process to kill now.
+    ///
+    /// # Errors
+    /// The time until the next search, when there is no victim, or when the next kill has to wait.
+    fn choose(&mut self, reason: Reason, now: Duration, world: &mut W) -> Result<W::Victim, Duration> {
+        let chosen = world.choose(&self.memory, self.last.min_victim_bytes());
+        let late_since = self.late_since.take().unwrap_or(now);
+        let victim = match chosen {
+            Ok(victim) => victim,
+            Err(NoVictim::Late) => {
+                self.late_since = Some(late_since);
+                if now.saturating_sub(late_since) >= LATE_REPORT_TIME {
+                    self.report_no_kill_helps(reason, Obstacle::NoVictim(NoVictim::Late), world);
+                }
+                return Err(VICTIM_CHECK_INTERVAL);
+            }
+            Err(NoVictim::None) => {
+                self.report_no_kill_helps(reason, Obstacle::NoVictim(NoVictim::None), world);
+                return Err(NO_VICTIM_RETRY);
+            }
+        };
+        let missing = self.governor.missing();
+        let Gain { bytes: expected, group_processes, group_bytes } = world.gain(&victim, missing);
+        // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
+        // restarted.
+        let group_shrinks =
+            group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
+        let larger = expected >= self.failed.bytes + self.failed.bytes / LARGER_DIVISOR;
+        if now < self.failed.until && !larger && !group_shrinks {
+            // A single kill may have failed only because another process allocated at the same time.
+            if self.failed.count > 1 {
+                self.report_no_kill_helps(reason, Obstacle::KillsFail, world);
+            }
+            return Err(NO_VICTIM_RETRY.min(self.failed.until - now));
+        }
+        let headroom = self.governor.outlook().headroom;
+        self.attempt = Some(Attempt {
+            at: now,
+            bytes: expected,
+            expected,
+            missing,
+            headroom,
+            max_headroom: headroom,
+            group_processes,
+        });
+        Ok(victim)
+    }
+
+    /// Records whether the last kill has helped, now that there is a reason for another one.
+    fn judge_last_kill(&mut self) {
+        let Some(attempt) = self.attempt.take() else { return };
+        if attempt.max_headroom - attempt.headroom >= attempt.expected / FREED_DIVISOR
+            && attempt.expected >= attempt.missing / MISSING_DIVISOR
+        {
+            self.failed = FailedKills::default();
+            return;
+        }
+        let failed = &mut self.failed;
+        failed.count = failed.count.saturating_add(1);
+        failed.bytes = failed.bytes.max(attempt.bytes);
+        failed.group_processes = attempt.group_processes;
+        let wait = SETTLE_TIME.saturating_mul(BACKOFF_FACTOR.saturating_pow(failed.count)).min(MAX_BACKOFF);
+        failed.until = attempt.at + wait;
+    }
+
+    fn report_no_kill_helps(&mut self, reason: Reason, obstacle: Obstacle, world: &mut W) {
+        if !std::mem::replace(&mut self.failed.reported, true) {
+            world.no_kill_helps(&self.memory, reason, obstacle, &self.governor);
+        }
+    }
+
+    fn kill(&mut self, victim: W::Victim, reason: Reason, common: &mut Common, world: &mut W) {
+        let gain = world.gain(&victim, self.governor.missing());
+        let mut dying = world.kill(victim, reason, &self.governor);
+        // Not when the processes of the cgroup are restarted.
+        let first_or_fewer = self.failed.count == 0 || gain.group_processes < self.failed.group_processes;
+        if gain.group_bytes / MANY_FACTOR >= gain.bytes && first_or_fewer {
+            let killed = self.kill_more(&mut dying, gain, world);
+            if let Some(attempt) = &mut self.attempt {
+                attempt.expected = killed;
+            }
+        }
+        let now = world.now();
+        common.last_kill = Some(now);
+        self.state = State::Killed { dying, deadline: now + common.settings.deadline };
+    }
+
+    /// Kills more processes of the victim's cgroup. One of many alone changes nothing, and the next one would
+    /// be killed only after a wait: so as many are killed with it as give back what is missing, and twice as
+    /// much each time the others have taken that at once. `gain` is the victim's; returns how many bytes come back
+    /// of all that were killed.
+    fn kill_more(&mut self, dying: &mut W::Dying, gain: Gain, world: &mut W) -> u64 {
+        let Gain { bytes: mut killed, group_bytes, .. } = gain;
+        let at = world.now();
+        let taken_by_others = |batch: &Batch| {
+            at.saturating_sub(batch.at) < SAME_SHORTAGE_WINDOW
+                && group_bytes >= batch.left.saturating_add(batch.killed / 2)
+        };
+        let doubled = self.batch.filter(taken_by_others).map_or(0, |batch| batch.doubled.saturating_add(1));
+        let missing = self.governor.missing().saturating_add(self.governor.growth(KILL_INTERVAL));
+        let wanted = missing.saturating_mul(2_u64.saturating_pow(doubled));
+        while killed < wanted
+            && world.now().saturating_sub(at) < SETTLE_TIME
+            && let Some(bytes) = world.kill_another(dying)
+        {
+            killed += bytes;
+        }
+        self.batch = Some(Batch { at, killed, left: group_bytes.saturating_sub(killed), doubled });
+        killed
+    }
+
+    /// Ends the wait for a victim, if there is one, so that every kill is reported. `ending` is that of
+    /// a victim that still has its memory.
+    pub(super) fn give_up(&mut self, ending: Ending, world: &mut W) {
+        let nothing = State::Watching { from: Duration::ZERO };
+        if let State::Killed { mut dying, .. } = std::mem::replace(&mut self.state, nothing) {
+            let ending = match world.progress(&mut dying, &self.last) {
+                Progress::Ended(ending) => ending,
+                Progress::Dying => ending,
+            };
+            world.killed(&self.memory, dying, ending, &self.last);
+        }
+    }
+
+    /// Does what is due while there is no reason to kill. Returns the time until the next sample.
+    fn watch(&mut self, now: Duration, advice: Advice, world: &mut W) -> Option<Duration> {
+        let Advice::SampleAfter(pause) = advice else { return None };
+        let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
+        if due && self.governor.danger() == Danger::Imminent && world.warn(&self.memory, &self.governor) {
+            self.warned = Some(now);
+        }
+        Some(pause)
+    }
+}
