@@ -7,7 +7,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::process::{Comm, Rollup, Stat, Statm};
+use crate::process::{self, Comm, Rollup, Stat, Statm, Status};
 use crate::{Result, escape, meminfo, mountinfo, psi, release, scan, swaps, vmstat, zram};
 
 /// The path that errors name.
@@ -73,7 +73,7 @@ pub fn comm(bytes: &[u8]) -> bool {
 
 /// What a scan parses in place.
 pub fn scan(bytes: &[u8]) -> bool {
-    let cgroup = scan::cgroup(bytes);
+    let cgroup = process::cgroup(bytes);
     assert!(cgroup.is_empty() || (cgroup.starts_with(b"/") && occurs(cgroup, bytes)));
     scan::ids(bytes).flatten().for_each(|pid| assert!(occurs(pid.to_string().as_bytes(), bytes)));
     let found = [
@@ -85,12 +85,12 @@ pub fn scan(bytes: &[u8]) -> bool {
     if let Some(adjustment) = scan::adjustment(bytes) {
         assert!((-1000..=1000).contains(&adjustment));
     }
-    let Some(brief) = scan::Brief::parse(bytes) else {
+    let Some(status) = Status::parse(bytes) else {
         return false;
     };
-    printable(brief.comm);
-    numbers(&[brief.uid.into(), brief.effective_uid.into(), brief.threads.into()], bytes);
-    sizes(&[brief.vm_size, brief.rss_anon, brief.rss_shmem, brief.swap], bytes);
+    printable(status.comm);
+    numbers(&[status.uid.into(), status.effective_uid.into(), status.threads.into()], bytes);
+    sizes(&[status.vm_size, status.rss_anon, status.rss_shmem, status.swap], bytes);
     true
 }
 

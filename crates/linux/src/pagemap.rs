@@ -45,11 +45,6 @@ impl Page {
         self.bit(63)
     }
 
-    /// It is in swap.
-    pub fn is_swapped(self) -> bool {
-        self.bit(62)
-    }
-
     /// It is a file's or shared memory, not anonymous.
     pub fn is_file_or_shared(self) -> bool {
         self.bit(61)
@@ -89,7 +84,7 @@ mod tests {
         let page = |number: usize| pagemap.page(number as u64).unwrap();
         let written = page(private);
         assert!(written.is_present() && written.is_exclusive());
-        assert!(!written.is_file_or_shared() && !written.is_swapped());
+        assert!(!written.is_file_or_shared());
         let untouched = page(private + 1);
         assert!(!untouched.is_present() && !untouched.is_exclusive());
         assert!(page(map(flags | libc::MAP_SHARED)).is_file_or_shared());

@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::dir::Dir;
 pub use crate::dir::Failure;
 use crate::pagemap::Pagemap;
-use crate::process::{Comm, Stat, State, Statm};
+use crate::process::{Stat, Statm};
 use crate::text::number;
 use crate::{Pid, Root, read};
 
@@ -30,9 +30,9 @@ pub struct Scan {
 /// Files of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// Names, users and memory: [`Brief`].
+    /// Names, users and memory: [`Status`](crate::process::Status).
     Status,
-    /// The path in each hierarchy of cgroups: [`cgroup`].
+    /// The path in each hierarchy of cgroups: [`process::cgroup`](crate::process::cgroup).
     Cgroup,
     /// -1000 to 1000: [`adjustment`].
     OomScoreAdj,
@@ -249,104 +249,6 @@ impl Scan {
     }
 }
 
-/// What is needed of /proc/PID/status. Sizes are in bytes; memory counters may lag behind by some pages per CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brief {
-    /// The name.
-    pub comm: Comm,
-    /// What it does.
-    pub state: State,
-    /// The process; for a thread another than the ID that was asked for.
-    pub tgid: Pid,
-    /// Its parent, if that is in the PID namespace of /proc.
-    pub ppid: Option<Pid>,
-    /// Its real user.
-    pub uid: u32,
-    /// Its effective user.
-    pub effective_uid: u32,
-    /// Its session, if the kernel reports it and it is in the PID namespace of /proc.
-    pub session: Option<Pid>,
-    /// It has memory of its own: not so for kernel threads, zombies, and dead first threads.
-    pub has_memory: bool,
-    /// The address space.
-    pub vm_size: u64,
-    /// Anonymous memory.
-    pub rss_anon: u64,
-    /// Shared memory.
-    pub rss_shmem: u64,
-    /// Anonymous memory in swap.
-    pub swap: u64,
-    /// It is writing a core dump, its memory held meanwhile.
-    pub core_dumping: bool,
-    /// Threads; 0 when it is being reaped.
-    pub threads: u32,
-    /// It has been sent SIGKILL, and has not yet got to it.
-    pub killed: bool,
-}
-
-impl Brief {
-    /// Parses /proc/PID/status; `None` when it does not make sense.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        /// SIGKILL in a set of signals.
-        const KILL: u64 = 1 << 8;
-        let (mut comm, mut state, mut tgid, mut ppid, mut uids) = (None, None, None, None, None);
-        let (mut session, mut threads, mut vm_size) = (None, None, None);
-        let (mut killed, mut core_dumping) = (false, false);
-        let (mut rss_anon, mut rss_shmem, mut swap) = (0, 0, 0);
-        for line in bytes.split_inclusive(|&b| b == b'\n') {
-            // What has no end may be cut in a number.
-            let line = line.strip_suffix(b"\n")?;
-            let colon = line.iter().position(|&b| b == b':')?;
-            let value = line[colon + 1..].trim_ascii_start();
-            match &line[..colon] {
-                b"Name" => comm = Some(Comm::unescaped(line.strip_prefix(b"Name:\t")?)?),
-                b"State" => state = Some(State::from_letter(*value.first()?)),
-                b"Tgid" => tgid = Some(Pid::new(number(value)?)?),
-                b"PPid" => ppid = Some(Pid::new(number(value)?)),
-                b"Uid" => {
-                    let mut ids = value.split(u8::is_ascii_whitespace).map(number);
-                    uids = Some((ids.next()??, ids.next()??));
-                }
-                b"NSsid" => session = Pid::new(number(first(value)?)?),
-                b"VmSize" => vm_size = Some(kib(value)?),
-                b"RssAnon" => rss_anon = kib(value)?,
-                b"RssShmem" => rss_shmem = kib(value)?,
-                b"VmSwap" => swap = kib(value)?,
-                b"CoreDumping" => core_dumping = number::<u8>(value)? != 0,
-                b"Threads" => threads = Some(number(value)?),
-                b"SigPnd" | b"ShdPnd" => killed |= hex(value)? & KILL != 0,
-                _ => {}
-            }
-        }
-        let (uid, effective_uid) = uids?;
-        Some(Self {
-            comm: comm?,
-            state: state?,
-            tgid: tgid?,
-            ppid: ppid?,
-            uid,
-            effective_uid,
-            session,
-            has_memory: vm_size.is_some(),
-            vm_size: vm_size.unwrap_or(0),
-            rss_anon,
-            rss_shmem,
-            swap,
-            core_dumping,
-            threads: threads?,
-            killed,
-        })
-    }
-}
-
-/// The path in the v2 hierarchy that /proc/PID/cgroup names; empty when it names none.
-pub fn cgroup(bytes: &[u8]) -> &[u8] {
-    bytes
-        .split_inclusive(|&b| b == b'\n')
-        .find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(b"0::").filter(|path| path.starts_with(b"/")))
-        .unwrap_or_default()
-}
-
 /// A file of one number from -1000 to 1000.
 pub fn adjustment(bytes: &[u8]) -> Option<i16> {
     number(bytes.strip_suffix(b"\n")?).filter(|n| (-1000..=1000).contains(n))
@@ -376,19 +278,6 @@ pub fn last_pid(bytes: &[u8]) -> Option<i32> {
 /// Process IDs, one per line, as in cgroup.procs. Those outside of our PID namespace are 0 there.
 pub fn ids(bytes: &[u8]) -> impl Iterator<Item = Option<Pid>> {
     bytes.split_inclusive(|&b| b == b'\n').map(|line| Pid::new(number(line.strip_suffix(b"\n")?)?))
-}
-
-fn first(value: &[u8]) -> Option<&[u8]> {
-    value.split(u8::is_ascii_whitespace).next()
-}
-
-fn kib(value: &[u8]) -> Option<u64> {
-    number::<u64>(value.strip_suffix(b" kB")?.trim_ascii_start())?.checked_mul(1024)
-}
-
-fn hex(value: &[u8]) -> Option<u64> {
-    let digits = std::str::from_utf8(value).ok().filter(|s| !s.starts_with('+'))?;
-    u64::from_str_radix(digits, 16).ok()
 }
 
 /// "PID/name".
@@ -423,52 +312,7 @@ mod tests {
 
     use super::*;
     use crate::Process;
-
-    const SELF: &str = "Name:\ta\\nb\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nPPid:\t0\nUid:\t1\t2\t3\t4\n\
-        NSsid:\t6\t1\nVmSize:\t  10 kB\nRssAnon:\t 1 kB\nRssFile:\t 2 kB\nRssShmem:\t 3 kB\nVmSwap:\t 4 kB\n\
-        CoreDumping:\t1\nThreads:\t5\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
-
-    #[test]
-    fn a_brief_is_the_status_in_short() {
-        let brief = Brief::parse(SELF.as_bytes()).unwrap();
-        let expected = Brief {
-            comm: Comm::new(b"a\nb").unwrap(),
-            state: State::Other(b'D'),
-            tgid: Pid::new(7).unwrap(),
-            ppid: None,
-            uid: 1,
-            effective_uid: 2,
-            session: Pid::new(6),
-            has_memory: true,
-            vm_size: 10 << 10,
-            rss_anon: 1 << 10,
-            rss_shmem: 3 << 10,
-            swap: 4 << 10,
-            core_dumping: true,
-            threads: 5,
-            killed: true,
-        };
-        assert_eq!(brief, expected);
-        for line in ["Name:", "State:", "Tgid:", "PPid:", "Uid:", "Threads:"] {
-            let without: String = SELF.split_inclusive('\n').filter(|l| !l.starts_with(line)).collect();
-            assert_eq!(Brief::parse(without.as_bytes()), None, "{line}");
-        }
-        for (good, bad) in [
-            ("a\\nb", "a\\tb"),
-            ("Tgid:\t7", "Tgid:\t0"),
-            ("1\t2\t3\t4", "1"),
-            ("1\t2\t3\t4", "1\t4294967296\t3\t4"),
-            (" 4 kB", " -4 kB"),
-            (" 4 kB", " 18446744073709551615 kB"),
-            ("kB", "MB"),
-            (":\t5", ":\t"),
-            ("100\n", "+100\n"),
-        ] {
-            assert_eq!(Brief::parse(SELF.replacen(good, bad, 1).as_bytes()), None, "{bad}");
-        }
-        assert_eq!(Brief::parse(&SELF.as_bytes()[..SELF.len() - 1]), None);
-        assert_eq!(Brief::parse(b""), None);
-    }
+    use crate::process::Status;
 
     #[test]
     fn the_real_proc_is_understood() {
@@ -486,10 +330,10 @@ mod tests {
         .unwrap();
         assert!(own && seen > 1);
         let mut buffer = vec![0; 64 << 10];
-        let brief = Brief::parse(scan.process(Pid::own(), File::Status, &mut buffer).unwrap()).unwrap();
+        let status = Status::parse(scan.process(Pid::own(), File::Status, &mut buffer).unwrap()).unwrap();
         let stat = Process::open(&Root::system(), Pid::own()).unwrap().stat().unwrap();
-        assert_eq!((brief.comm, brief.tgid, brief.ppid), (stat.comm, Pid::own(), stat.ppid));
-        assert!(brief.vm_size > 0 && !brief.killed);
+        assert_eq!((status.comm, status.tgid, status.ppid), (stat.comm, Pid::own(), stat.ppid));
+        assert!(status.vm_size > 0 && !status.killed);
         adjustment(scan.process(Pid::own(), File::OomScoreAdj, &mut buffer).unwrap()).unwrap();
         let mut threads = 0;
         scan.threads(Pid::own(), &mut names, |_| {
@@ -558,9 +402,6 @@ mod tests {
         assert_eq!(keyed(b"anon 22", b"anon"), None);
         assert_eq!(last_pid(b"0.00 0.01 0.05 1/95 4711\n"), Some(4711));
         assert_eq!(last_pid(b"0.00 -1\n"), None);
-        assert_eq!(cgroup(b"4:memory:/x\n0::/a b/c\n"), b"/a b/c");
-        assert_eq!(cgroup(b"1:name=systemd:/0::/b\n0::/x:y \xff\n"), b"/x:y \xff");
-        assert_eq!([&b"0::a\n"[..], b"0::/a", b"0::\n", b"4:memory:/x\n", b""].map(cgroup), [&b""[..]; 5]);
         let pids: Vec<_> = ids(b"1\n0\nx\n22\n3").map(|id| id.map(Pid::get)).collect();
         assert_eq!(pids, [Some(1), None, None, Some(22), None]);
     }
@@ -568,28 +409,6 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            crate::fuzzing::scan(&bytes);
-        }
-
-        #[test]
-        fn the_lines_of_a_status_come_in_any_order(
-            lines in Just(SELF.split_inclusive('\n').collect::<Vec<_>>()).prop_shuffle(),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let text = lines.concat().into_bytes();
-            prop_assert_eq!(Brief::parse(&text), Brief::parse(SELF.as_bytes()));
-            // Cut within a line, it is none and never a smaller number.
-            let cut = cut.index(text.len());
-            if cut > 0 && text[cut - 1] != b'\n' {
-                prop_assert_eq!(Brief::parse(&text[..cut]), None);
-            }
-        }
-
-        #[test]
-        fn a_changed_status_is_no_other_status(at in any::<prop::sample::Index>(), byte: u8) {
-            let mut bytes = SELF.as_bytes().to_vec();
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
             crate::fuzzing::scan(&bytes);
         }
     }

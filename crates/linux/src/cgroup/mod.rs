@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use crate::process;
 use crate::scan::{self, File, Scan};
 use crate::{Pid, Process, Result, Root, mountinfo, read, text};
 
@@ -77,7 +78,7 @@ impl Hierarchy {
         Ok(crate::process::pids(root)?
             .filter(|pid| {
                 let file = scan.process(*pid, File::Cgroup, &mut buffer);
-                file.is_ok_and(|file| self.namespace.resolve(scan::cgroup(file)).is_none())
+                file.is_ok_and(|file| self.namespace.resolve(process::cgroup(file)).is_none())
             })
             .count())
     }
@@ -98,7 +99,7 @@ impl Namespace {
     fn search(root: &Root, mounted: &Path, path: &Path) -> Option<Vec<u8>> {
         let above = levels_above(mounted)?;
         let file = read::file(&root.proc().join("self/cgroup"), read::LARGE_FILE_BYTES).ok()?;
-        let told = scan::cgroup(&file);
+        let told = process::cgroup(&file);
         let below = Path::new(OsStr::from_bytes(told)).strip_prefix("/").ok()?;
         let named = |c: Component<'_>| matches!(c, Component::Normal(_));
         if !below.components().all(named) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux::cgroup::{Hierarchy, Namespace, OomPreference, oom_preference};
-use linux::process::State;
-use linux::scan::{self, Brief, Failure, File, Scan};
+use linux::process::{self, State, Status};
+use linux::scan::{self, Failure, File, Scan};
 use linux::{Dir, Pid, Root};
 use rustix::io::Errno;
 
@@ -105,20 +105,20 @@ impl Examiner {
         detail: Detail,
     ) -> Result<Reading, Failure> {
         self.cost.cheap = self.cost.cheap.saturating_add(1);
-        let brief = self.brief(pid)?;
-        if brief.tgid != pid {
+        let status = self.status(pid)?;
+        if status.tgid != pid {
             // A thread.
             return Err(Failure::Gone);
         }
         // When a process's first thread exits before the others, the process looks like a zombie without
         // memory; the other threads have it.
-        let leader_exited = !brief.has_memory && brief.state == State::Zombie && brief.threads > 1;
+        let leader_exited = !status.has_memory && status.state == State::Zombie && status.threads > 1;
         let (memory_tid, memory) =
-            if leader_exited { self.other_thread(pid).unwrap_or((pid, brief)) } else { (pid, brief) };
-        let leader = brief.session == Some(pid);
+            if leader_exited { self.other_thread(pid).unwrap_or((pid, status)) } else { (pid, status) };
+        let leader = status.session == Some(pid);
         let mut reading = Reading {
-            comm: brief.comm,
-            uid: brief.uid,
+            comm: status.comm,
+            uid: status.uid,
             leader,
             memory_tid,
             has_memory: memory.has_memory,
@@ -132,9 +132,9 @@ impl Examiner {
             command_line_known: false,
             cgroup_hash: 0,
         };
-        let old = old.filter(|old| (old.comm, old.uid, old.leader) == (brief.comm, brief.uid, leader));
+        let old = old.filter(|old| (old.comm, old.uid, old.leader) == (status.comm, status.uid, leader));
         let known = old.and_then(|old| old.dying_until);
-        reading.dying_until = if brief.killed || memory.killed {
+        reading.dying_until = if status.killed || memory.killed {
             Some(known.unwrap_or_else(|| Instant::now() + DYING_TIME))
         } else {
             // The kernel refused the signal, and would again.
@@ -152,7 +152,7 @@ impl Examiner {
             reading.cgroup_hash = old.cgroup_hash;
             return Ok(reading);
         }
-        self.judge(pid, &brief, &mut reading, old, policy, detail)?;
+        self.judge(pid, &status, &mut reading, old, policy, detail)?;
         Ok(reading)
     }
 
@@ -161,7 +161,7 @@ impl Examiner {
     fn judge(
         &mut self,
         pid: Pid,
-        brief: &Brief,
+        status: &Status,
         reading: &mut Reading,
         old: Option<&Reading>,
         policy: &Policy,
@@ -177,7 +177,7 @@ impl Examiner {
                 Err(Failure::Other(Errno::NAMETOOLONG)) => b"",
                 file => file?,
             };
-            let relative = scan::cgroup(file);
+            let relative = process::cgroup(file);
             let path = namespace.resolve(relative).unwrap_or([b"", relative]);
             // Whole, whatever a choice says of it: what a rule is for may be at its end. Never more than there is room
             // for: nothing may be allocated.
@@ -199,7 +199,7 @@ impl Examiner {
             0
         };
         let mut hasher = DefaultHasher::new();
-        (brief.comm, brief.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
+        (status.comm, status.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
         (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
         let with_command_line = policy.needs_command_line() && detail != Detail::Memory;
@@ -222,16 +222,16 @@ impl Examiner {
         } else {
             reading.verdict = policy.judge(&Subject {
                 pid,
-                comm: brief.comm.as_bytes(),
+                comm: status.comm.as_bytes(),
                 command_line,
-                uid: brief.uid,
+                uid: status.uid,
                 cgroup: &self.cgroup,
                 oom_score_adj,
                 preference,
             });
         }
         // Whatever the policy says.
-        reading.verdict.never |= brief.ppid == Some(self.own) && self.dummy != Some(pid);
+        reading.verdict.never |= status.ppid == Some(self.own) && self.dummy != Some(pid);
         Ok(())
     }
 
@@ -244,21 +244,21 @@ impl Examiner {
         text.iter().map(|b| if *b == 0 { b' ' } else { *b }).take(CommandLine::new().capacity()).collect()
     }
 
-    fn brief(&mut self, pid: Pid) -> Result<Brief, Failure> {
-        Brief::parse(self.scan.process(pid, File::Status, &mut self.buffer)?).ok_or(Failure::Malformed)
+    fn status(&mut self, pid: Pid) -> Result<Status, Failure> {
+        Status::parse(self.scan.process(pid, File::Status, &mut self.buffer)?).ok_or(Failure::Malformed)
     }
 
     /// Returns a thread that still has the process's memory.
-    fn other_thread(&mut self, pid: Pid) -> Option<(Pid, Brief)> {
+    fn other_thread(&mut self, pid: Pid) -> Option<(Pid, Status)> {
         let (scan, buffer) = (&self.scan, &mut self.buffer);
         let mut found = None;
         let listed = scan.threads(pid, &mut self.names, |thread| {
             found = scan
                 .process(thread, File::Status, buffer)
                 .ok()
-                .and_then(Brief::parse)
-                .filter(|brief| brief.tgid == pid && brief.has_memory)
-                .map(|brief| (thread, brief));
+                .and_then(Status::parse)
+                .filter(|status| status.tgid == pid && status.has_memory)
+                .map(|status| (thread, status));
             found.is_none()
         });
         listed.ok().and(found)

@@ -491,10 +491,10 @@ mod tests {
     /// What a sample says of a process, how many pages it took, and what smaps_rollup says.
     fn compare(pid: Pid) -> (Estimate, Counts, u64) {
         let scan = Scan::open(&Root::system()).unwrap();
-        let brief =
-            linux::scan::Brief::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
-        let sizes = Sizes { anon: brief.rss_anon, shared: brief.rss_shmem, swap: brief.swap };
-        let subject = Subject { pid, sizes, vm_size: brief.vm_size, error: FIRST_ERROR };
+        let status =
+            linux::process::Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+        let sizes = Sizes { anon: status.rss_anon, shared: status.rss_shmem, swap: status.swap };
+        let subject = Subject { pid, sizes, vm_size: status.vm_size, error: FIRST_ERROR };
         let later = Instant::now() + Duration::from_secs(60);
         let counts = sample(&scan, &subject, &mut Random::new(), later, &mut [0; 8192]).unwrap();
         let exact = Process::open(&Root::system(), pid).unwrap().smaps_rollup().unwrap().comes_back();

@@ -13,8 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::process::{Comm, State};
-use linux::scan::Brief;
+use linux::process::{Comm, State, Status};
 use linux::{Pid, PidFd, Process, Root, escape, process};
 
 use crate::exit::Exit;
@@ -312,7 +311,7 @@ impl Facts {
 }
 
 /// The status of a thread that still has the process's memory.
-fn other_thread(root: &Root, pid: Pid) -> Option<Brief> {
+fn other_thread(root: &Root, pid: Pid) -> Option<Status> {
     let tasks = fs::read_dir(root.proc().join(pid.to_string()).join("task")).ok()?;
     tasks
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

@@ -399,7 +399,8 @@ mod tests {
     use std::ffi::{c_int, c_void};
     use std::thread;
 
-    use linux::scan::{Brief, File};
+    use linux::process::Status;
+    use linux::scan::File;
 
     use super::*;
     use crate::config::Kill;
@@ -425,14 +426,14 @@ mod tests {
         // SAFETY: the child makes system calls only.
         let pid = unsafe { linux::child::fork(work) }.unwrap();
         let scan = Scan::open(&Root::system()).unwrap();
-        let brief = || Brief::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
-        while brief().has_memory {
+        let status = || Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+        while status().has_memory {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!((scan.statm(pid).unwrap().resident, brief().threads), (0, 2));
+        assert_eq!((scan.statm(pid).unwrap().resident, status().threads), (0, 2));
         assert!(!has_left_memory(&scan, pid));
         PidFd::open(pid).unwrap().send_signal(Signal::KILL).unwrap();
-        while brief().threads > 1 {
+        while status().threads > 1 {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(has_left_memory(&scan, pid));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! /proc/PID: the files of one process.
 
+mod cgroup;
 mod comm;
 mod smaps_rollup;
 mod stat;
 mod statm;
+mod status;
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
@@ -15,12 +17,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+pub use cgroup::cgroup;
 pub use comm::Comm;
 pub use smaps_rollup::Rollup;
 pub use stat::{Stat, State};
 pub use statm::Statm;
+pub use status::Status;
 
-use crate::scan::{self, Brief};
 use crate::{Error, Pid, Result, Root, read};
 
 /// How much of a command line is read, in bytes.
@@ -61,7 +64,7 @@ pub struct Process {
 impl Process {
     /// The process that has this ID now.
     ///
-    /// The ID of a thread works, too, as it does in /proc: then [`Brief::tgid`] is another.
+    /// The ID of a thread works, too, as it does in /proc: then [`Status::tgid`] is another.
     ///
     /// # Errors
     /// [`Error::Gone`] when there is none. When it is hidden from the caller (hidepid=2), that may
@@ -93,9 +96,9 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Gone`], and when the file does not make sense.
-    pub fn status(&self) -> Result<Brief> {
+    pub fn status(&self) -> Result<Status> {
         self.parse(c"status", |path, bytes| {
-            Brief::parse(bytes).ok_or_else(|| Error::parse(path, 1, "not the status of a process", bytes))
+            Status::parse(bytes).ok_or_else(|| Error::parse(path, 1, "not the status of a process", bytes))
         })
     }
 
@@ -152,7 +155,7 @@ impl Process {
     /// [`Error::Gone`], and what the kernel says.
     pub fn cgroup(&self) -> Result<Option<PathBuf>> {
         self.parse(c"cgroup", |_, bytes| {
-            let path = scan::cgroup(bytes);
+            let path = cgroup(bytes);
             Ok((!path.is_empty()).then(|| OsStr::from_bytes(path).into()))
         })
     }
