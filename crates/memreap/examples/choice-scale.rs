@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Process, Root, process};
 use memreap::choice::{Choice, Chooser, Cost, Member, Precision, Scope};
@@ -33,26 +34,14 @@ const CHANGES: usize = 8;
 /// Processes that share memory from before a fork, and as many that map one memfd.
 const DECOYS: usize = 6;
 
-/// Marsaglia's xorshift64: the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
+/// Bytes of a process that changes.
+fn size(random: &mut Rng, index: usize) -> usize {
+    if index < HOGS {
+        return random.usize(200..1000) << 20;
     }
-
-    /// Bytes of a process that changes.
-    fn size(&mut self, index: usize) -> usize {
-        if index < HOGS {
-            return (200 + self.below(800)) << 20;
-        }
-        // As often small as large.
-        let scale = self.below(7);
-        (1 << 20 << scale) + (self.below(1024) << 10)
-    }
+    // As often small as large.
+    let scale = random.u8(..7);
+    (1 << 20 << scale) + (random.usize(..1024) << 10)
 }
 
 /// What a process is told, and what it answers.
@@ -68,7 +57,7 @@ fn main() {
     let number =
         |n: usize, default| std::env::args().nth(n).map_or(default, |a| a.parse().expect("a number"));
     let (processes, populations) = (number(1, 5000), number(2, 100));
-    let mut random = Random(number(3, 1) as u64 * 0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(number(3, 1) as u64);
     let orders = shared_orders(CHANGING);
     start(processes, orders, &mut random, number(4, 120) << 20);
     let root = Root::system();
@@ -97,13 +86,13 @@ fn main() {
     assert_eq!(pids.len(), CHANGING);
     for population in 1..=populations {
         for i in 0..=CHANGES {
-            let which = if i == 0 { random.below(HOGS) } else { HOGS + random.below(CHANGING - HOGS) };
+            let which = if i == 0 { random.usize(..HOGS) } else { random.usize(HOGS..CHANGING) };
             let order = &orders[which];
-            let kib = u32::try_from(random.size(which) >> 10).expect("some MiB");
+            let kib = u32::try_from(size(&mut random, which) >> 10).expect("some MiB");
             let before = order.done.load(Ordering::Acquire);
             order.kib.store(kib, Ordering::Release);
-            order.huge_pages.store(random.below(2) as u32, Ordering::Release);
-            let shared = if random.below(2) == 0 { 0 } else { 1 + random.below(100) };
+            order.huge_pages.store(random.u32(..2), Ordering::Release);
+            let shared = if random.bool() { 0 } else { random.usize(1..=100) };
             order.shared.store(shared as u32, Ordering::Release);
             let pidfd = PidFd::open(pids[&which]).expect("it lives");
             pidfd.send_signal(Signal::USR1).expect("it lives");
@@ -276,9 +265,9 @@ fn sleep_for_ever() {
 }
 
 /// Starts all processes from one that is ours.
-fn start(processes: usize, orders: &'static [Order], random: &mut Random, decoy: usize) {
-    let sizes: Vec<usize> = (0..processes).map(|_| (16 + random.below(200)) << 10).collect();
-    let first: Vec<usize> = (0..orders.len()).map(|i| random.size(i)).collect();
+fn start(processes: usize, orders: &'static [Order], random: &mut Rng, decoy: usize) {
+    let sizes: Vec<usize> = (0..processes).map(|_| random.usize(16..216) << 10).collect();
+    let first: Vec<usize> = (0..orders.len()).map(|i| size(random, i)).collect();
     fork(|| {
         for (i, order) in orders.iter().enumerate() {
             let size = first[i];

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::{in_a_namespace, kill_all, memreap, unique, wait_until};
+use fastrand::Rng;
 use linux::{Pid, Root};
 use memreap::kill::target::{Rules, Selector, Target, select};
 use memreap::kill::{Armed, Fate, KernelFeatures, Method, Victim, raise_priority};
@@ -143,14 +144,6 @@ fn replaced() {
     }
 }
 
-/// A small generator of numbers that look random.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 #[test]
 #[ignore = "run in a PID namespace by another test"]
 fn hunted() {
@@ -165,20 +158,19 @@ fn hunted() {
     let (mut killed, mut strangers) = (0, 0);
     thread::scope(|scope| {
         // The library in this process, with a pause in which what was chosen may be replaced.
-        for seed in [0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d] {
+        for seed in 0..2 {
             let selector = [Selector::Name(name.clone().into())];
             let (over, shots) = (&over, &shots);
             scope.spawn(move || {
-                let mut random = seed;
+                let mut random = Rng::with_seed(seed);
                 while !over.load(Ordering::Relaxed) {
                     let targets = select(&Root::system(), &selector, RULES).targets;
                     if targets.is_empty() {
-                        thread::sleep(Duration::from_micros(next(&mut random) % 200));
+                        thread::sleep(Duration::from_micros(random.u64(..200)));
                         continue;
                     }
-                    thread::sleep(Duration::from_micros(next(&mut random) % 2000));
-                    let method =
-                        if next(&mut random).is_multiple_of(4) { Method::best() } else { Method::Plain };
+                    thread::sleep(Duration::from_micros(random.u64(..2000)));
+                    let method = if random.u8(..4) == 0 { Method::best() } else { Method::Plain };
                     shots.fetch_add(1, Ordering::Relaxed);
                     kill_all(Armed::new(victims(targets), method, KernelFeatures::default()), DEATH);
                 }
@@ -193,14 +185,14 @@ fn hunted() {
         });
         // As the threads that kill do: they must not keep this one from having IDs recycled.
         let _ = raise_priority();
-        let mut random = 42;
+        let mut random = Rng::with_seed(42);
         let began = Instant::now();
         while began.elapsed() < HUNT || (killed < ENOUGH.0 || strangers < ENOUGH.1) {
             if began.elapsed() >= TOO_LONG {
                 break;
             }
-            let is_game = next(&mut random).is_multiple_of(2);
-            let life = Duration::from_micros(next(&mut random) % 3000);
+            let is_game = random.bool();
+            let life = Duration::from_micros(random.u64(..3000));
             let Some(child) = Child::new(CONTESTED, if is_game { &game } else { &stranger }, life) else {
                 continue;
             };

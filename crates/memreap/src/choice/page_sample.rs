@@ -6,10 +6,10 @@
 //! /proc/PID/status says of the sizes is then multiplied by the exclusive part. That takes a millisecond for a
 //! process of any size, and the error is known.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use fastrand::Rng;
 use linux::Pid;
 use linux::maps::Mapping;
 use linux::pagemap::{Page, Pagemap};
@@ -185,7 +185,7 @@ impl Counts {
 
 /// A process, and how closely it is to be looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject {
+pub(super) struct SampledProcess {
     /// The process, or a thread of it that still has its memory.
     pub(super) pid: Pid,
     pub(super) sizes: Sizes,
@@ -195,7 +195,7 @@ pub(super) struct Subject {
     pub(super) error: f64,
 }
 
-impl Subject {
+impl SampledProcess {
     /// This process, for going through all that a sample needs.
     pub(super) fn rehearsal() -> Self {
         Self {
@@ -207,7 +207,7 @@ impl Subject {
     }
 }
 
-/// Returns the part of the anonymous memory of `subject` that others map, and `other` has at the same addresses, as
+/// Returns the part of the anonymous memory of `process` that others map, and `other` has at the same addresses, as
 /// processes have it that come of one by fork(2): 0 to 1; `None` when too little of it was seen.
 ///
 /// It is not compared whether that is the same memory: the kernel says so only to programs that may do anything
@@ -218,21 +218,21 @@ impl Subject {
 /// When the files of one of them cannot be read.
 pub(super) fn common_part(
     scan: &Scan,
-    subject: &Subject,
+    process: &SampledProcess,
     other: Pid,
-    random: &mut Random,
+    random: &mut Rng,
     buffer: &mut [u8],
 ) -> Result<Option<f64>, Failure> {
     let page_bytes = rustix::param::page_size() as u64;
     let (mut our_auxv, mut their_auxv) = ([0; MAX_AUXV_BYTES], [0; MAX_AUXV_BYTES]);
-    if scan.process(subject.pid, File::Auxv, &mut our_auxv)?
+    if scan.process(process.pid, File::Auxv, &mut our_auxv)?
         != scan.process(other, File::Auxv, &mut their_auxv)?
     {
         return Ok(Some(0.0));
     }
-    let (ours, theirs) = (scan.pagemap(subject.pid)?, scan.pagemap(other)?);
+    let (ours, theirs) = (scan.pagemap(process.pid)?, scan.pagemap(other)?);
     let mut layout = Layout::default();
-    layout.list(scan, subject, page_bytes, buffer)?;
+    layout.list(scan, process, page_bytes, buffer)?;
     let is_common = |page: Page| page.is_present() && !page.is_file_or_shared() && !page.is_exclusive();
     let (mut shared, mut common) = (0, 0);
     for _ in 0..MAX_PAGES / PAGES_PER_ROUND {
@@ -257,21 +257,21 @@ pub(super) fn common_part(
 /// When the process's mappings or pages cannot be read.
 pub(super) fn sample(
     scan: &Scan,
-    subject: &Subject,
-    random: &mut Random,
+    process: &SampledProcess,
+    random: &mut Rng,
     deadline: Instant,
     buffer: &mut [u8],
 ) -> Result<Counts, Failure> {
     let page_bytes = rustix::param::page_size() as u64;
-    let pagemap = scan.pagemap(subject.pid)?;
+    let pagemap = scan.pagemap(process.pid)?;
     let mut layout = Layout::default();
-    layout.list(scan, subject, page_bytes, buffer)?;
+    layout.list(scan, process, page_bytes, buffer)?;
     let mut counts = Counts { pages: layout.pages, unlisted: layout.unlisted(), ..Counts::default() };
     while counts.looked_up < MAX_PAGES {
         layout.look_up(&pagemap, random, &mut counts)?;
-        let estimate = counts.estimate(&subject.sizes, page_bytes);
+        let estimate = counts.estimate(&process.sizes, page_bytes);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let is_close = estimate.error as f64 <= subject.error * subject.sizes.sum() as f64;
+        let is_close = estimate.error as f64 <= process.error * process.sizes.sum() as f64;
         if is_close && counts.is_enough() || Instant::now() >= deadline {
             break;
         }
@@ -284,17 +284,17 @@ impl Layout {
     fn list(
         &mut self,
         scan: &Scan,
-        subject: &Subject,
+        process: &SampledProcess,
         page_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<(), Failure> {
         let until = Instant::now() + LISTING_TIME;
         let (mut seen, mut is_whole) = (0, true);
-        scan.for_each_line(subject.pid, File::Maps, buffer, |line| {
+        scan.for_each_line(process.pid, File::Maps, buffer, |line| {
             if let Some(mapping) = Mapping::parse(line) {
                 let pages = (mapping.end - mapping.start) as u64 / page_bytes;
                 seen += pages;
-                if let Some(is_shared) = kind(&mapping, &subject.sizes) {
+                if let Some(is_shared) = kind(&mapping, &process.sizes) {
                     self.add(Stretch { start: mapping.start as u64 / page_bytes, pages, is_shared });
                 }
             }
@@ -302,7 +302,7 @@ impl Layout {
             is_whole
         })?;
         if !is_whole {
-            self.left_out += (subject.vm_size / page_bytes).saturating_sub(seen);
+            self.left_out += (process.vm_size / page_bytes).saturating_sub(seen);
         }
         self.stretches.sort_unstable_by_key(|stretch| stretch.start);
         self.pages = self.stretches.iter().map(|stretch| stretch.pages).sum();
@@ -333,7 +333,7 @@ impl Layout {
     }
 
     /// Looks up [`PAGES_PER_ROUND`] pages.
-    fn look_up(&self, pagemap: &Pagemap, random: &mut Random, counts: &mut Counts) -> Result<(), Failure> {
+    fn look_up(&self, pagemap: &Pagemap, random: &mut Rng, counts: &mut Counts) -> Result<(), Failure> {
         counts.looked_up += PAGES_PER_ROUND;
         self.each_place(random, |number, is_shared| {
             let page = pagemap.page(number)?;
@@ -349,7 +349,7 @@ impl Layout {
     #[expect(clippy::cast_possible_truncation, reason = "a part of `pages`, which is as long")]
     fn each_place(
         &self,
-        random: &mut Random,
+        random: &mut Rng,
         mut look: impl FnMut(u64, bool) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut stretches = self.stretches.iter();
@@ -359,7 +359,7 @@ impl Layout {
         let parts = u64::from(PAGES_PER_ROUND);
         let at = |part: u64| (u128::from(self.pages) * u128::from(part) / u128::from(parts)) as u64;
         for part in 0..parts {
-            let place = at(part) + random.below(at(part + 1) - at(part));
+            let place = at(part) + random.u64(..(at(part + 1) - at(part)).max(1));
             while place >= before + stretch.pages
                 && let Some(next) = stretches.next()
             {
@@ -388,29 +388,11 @@ fn kind(mapping: &Mapping<'_>, sizes: &Sizes) -> Option<bool> {
     holds.then_some(is_shared)
 }
 
-/// Marsaglia's xorshift64.
-pub(super) struct Random(u64);
-
-impl Random {
-    /// One that nobody can predict: a process that knows what is looked up could hide its memory.
-    pub(super) fn new() -> Self {
-        Self(RandomState::new().build_hasher().finish() | 1)
-    }
-
-    /// A number below `bound`, or 0.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        // The high bits of the product: all of them are random.
-        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
+    use fastrand::Rng;
     use linux::{PidFd, Process, Root};
     use proptest::prelude::*;
 
@@ -492,11 +474,12 @@ mod tests {
     fn compare(pid: Pid) -> (Estimate, Counts, u64) {
         let scan = Scan::open(&Root::system()).unwrap();
         let status =
-            linux::process::Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+            linux::process::Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap())
+                .unwrap();
         let sizes = Sizes { anon: status.rss_anon, shared: status.rss_shmem, swap: status.swap };
-        let subject = Subject { pid, sizes, vm_size: status.vm_size, error: FIRST_ERROR };
+        let process = SampledProcess { pid, sizes, vm_size: status.vm_size, error: FIRST_ERROR };
         let later = Instant::now() + Duration::from_secs(60);
-        let counts = sample(&scan, &subject, &mut Random::new(), later, &mut [0; 8192]).unwrap();
+        let counts = sample(&scan, &process, &mut Rng::new(), later, &mut [0; 8192]).unwrap();
         let exact = Process::open(&Root::system(), pid).unwrap().smaps_rollup().unwrap().comes_back();
         (counts.estimate(&sizes, rustix::param::page_size() as u64), counts, exact)
     }
@@ -541,9 +524,9 @@ mod tests {
         let copies = Child::start(&memory, 256 * MIB);
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let scan = Scan::open(&Root::system()).unwrap();
-        let subject = Subject { pid: Pid::own(), ..Subject::rehearsal() };
+        let process = SampledProcess { pid: Pid::own(), ..SampledProcess::rehearsal() };
         let common =
-            |other| common_part(&scan, &subject, other, &mut Random::new(), &mut [0; 8192]).unwrap().unwrap();
+            |other| common_part(&scan, &process, other, &mut Rng::new(), &mut [0; 8192]).unwrap().unwrap();
         assert!(common(child.0) > 0.5);
         // What is at its addresses is its own.
         assert!(common(copies.0) < 0.5);
@@ -629,8 +612,8 @@ mod tests {
             zeroes in prop_oneof![Just(0.0), 0.0_f64..0.5],
             seed in 1_u64..,
         ) {
-            let mut random = Random(seed);
-            let mut chance = |p: f64| (random.below(1 << 32) as f64) < p * (1_u64 << 32) as f64;
+            let mut random = Rng::with_seed(seed);
+            let mut chance = |p: f64| random.f64() < p;
             let pages = 1 << 20;
             let mut counts = Counts { pages, ..Counts::default() };
             for _ in 0..MAX_PAGES {

@@ -85,8 +85,8 @@ impl Selection<'_> {
 
     /// Whether a process has the memory that another one shares; `None` when that cannot be found out.
     fn is_related(&mut self, reading: &Reading, other: Pid) -> Option<bool> {
-        let subject = reading.subject(FIRST_ERROR);
-        match self.closely(|readers, deadline| readers.common_part(subject, other, deadline)) {
+        let process = reading.sampled(FIRST_ERROR);
+        match self.closely(|readers, deadline| readers.common_part(process, other, deadline)) {
             Answer::Read(part) => Some(part.is_some_and(|part| part >= MIN_COMMON_PART)),
             Answer::Failed(Failure::Gone) => Some(false),
             Answer::Failed(_) | Answer::Late => None,

@@ -5,17 +5,19 @@
 //! seconds just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A thread
 //! that is stuck is not used until it has finished, and another one is asked meanwhile.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use fastrand::Rng;
 use linux::Pid;
 use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
 
 use super::holder;
-use super::page_sample::{self, Counts, Random, Subject};
+use super::page_sample::{self, Counts, SampledProcess};
 use crate::kill::prestarted;
 
 /// Threads that a caller waits for. One works at a time; the others take over when it is stuck.
@@ -33,9 +35,9 @@ enum Question {
     /// What comes back of this process, exactly.
     ComesBack(Pid),
     /// The same by a sample that is ready by the deadline.
-    Sample(Subject, Instant),
+    Sample(SampledProcess, Instant),
     /// How much of what the first shares the second has, too.
-    CommonPart(Subject, Pid),
+    CommonPart(SampledProcess, Pid),
     /// How much memory it holds by descriptors, as far as that is known by the deadline.
     Held(Pid, Instant),
     CommandLine(Pid),
@@ -116,16 +118,21 @@ impl Readers {
     }
 
     /// Looks up pages of a process.
-    pub(super) fn sample(&self, subject: Subject, deadline: Instant) -> Answer<Counts> {
-        self.ask(Question::Sample(subject, deadline), deadline, &mut []).map(|reading| match reading {
+    pub(super) fn sample(&self, process: SampledProcess, deadline: Instant) -> Answer<Counts> {
+        self.ask(Question::Sample(process, deadline), deadline, &mut []).map(|reading| match reading {
             Reading::Counts(counts) => Some(counts),
             _ => None,
         })
     }
 
-    /// Returns the part of the memory that `subject` shares which `other` has, too; `None` when it shares hardly any.
-    pub(super) fn common_part(&self, subject: Subject, other: Pid, deadline: Instant) -> Answer<Option<f64>> {
-        self.ask(Question::CommonPart(subject, other), deadline, &mut []).map(|reading| match reading {
+    /// Returns the part of the memory that `process` shares which `other` has, too; `None` when it shares hardly any.
+    pub(super) fn common_part(
+        &self,
+        process: SampledProcess,
+        other: Pid,
+        deadline: Instant,
+    ) -> Answer<Option<f64>> {
+        self.ask(Question::CommonPart(process, other), deadline, &mut []).map(|reading| match reading {
             Reading::Part(part) => Some(part),
             _ => None,
         })
@@ -169,8 +176,8 @@ impl Readers {
         for reader in &self.0 {
             let request = reader.lock();
             reader.ask(request, Question::ComesBack(Pid::own()), deadline, &mut []);
-            let subject = Subject::rehearsal();
-            reader.ask(reader.lock(), Question::Sample(subject, deadline), deadline, &mut []);
+            let process = SampledProcess::rehearsal();
+            reader.ask(reader.lock(), Question::Sample(process, deadline), deadline, &mut []);
         }
     }
 }
@@ -236,21 +243,22 @@ impl Reader {
         let worker = Arc::clone(&reader);
         prestarted::start("reader", STACK_BYTES, move || {
             leave_real_time();
-            let mut random = Random::new();
+            // That nobody can predict: a process that knows what is looked up could hide its memory.
+            let mut random = Rng::with_seed(RandomState::new().build_hasher().finish());
             // None is 0.
             let memfd_device = holder::memfd_device().unwrap_or(0);
             worker.work(|question, buffer| match question {
                 Question::CommandLine(pid) => {
                     scan.process(pid, File::Cmdline, buffer).map(|text| Reading::Text(text.len()))
                 }
-                Question::Sample(subject, deadline) => {
-                    page_sample::sample(&scan, &subject, &mut random, deadline, buffer).map(Reading::Counts)
+                Question::Sample(process, deadline) => {
+                    page_sample::sample(&scan, &process, &mut random, deadline, buffer).map(Reading::Counts)
                 }
                 Question::Held(pid, deadline) => {
                     holder::held(&scan, pid, memfd_device, deadline).map(Reading::Bytes)
                 }
-                Question::CommonPart(subject, other) => {
-                    page_sample::common_part(&scan, &subject, other, &mut random, buffer).map(Reading::Part)
+                Question::CommonPart(process, other) => {
+                    page_sample::common_part(&scan, &process, other, &mut random, buffer).map(Reading::Part)
                 }
                 Question::ComesBack(pid) => {
                     let text = scan.process(pid, File::SmapsRollup, buffer)?;

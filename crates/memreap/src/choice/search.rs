@@ -82,20 +82,10 @@ pub(super) fn best<R: Scores>(
 
 #[cfg(test)]
 mod tests {
+    use fastrand::Rng;
+
     use super::*;
     use crate::policy::Verdict;
-
-    /// Marsaglia's xorshift64: fast, and the same on every run.
-    struct Rng(u64);
-
-    impl Rng {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % bound
-        }
-    }
 
     #[derive(Clone, Copy)]
     struct Process {
@@ -131,18 +121,18 @@ mod tests {
     }
 
     fn population(rng: &mut Rng) -> Population {
-        let n = rng.below(200);
+        let n = rng.u64(..200);
         // Small numbers, so that there are many ties.
-        let spread = [4, 1000, 1 << 40][rng.below(3) as usize];
+        let spread = [4, 1000, 1 << 40][rng.usize(..3)];
         // How far bounds are off.
-        let width = [1, spread / 50 + 1, spread][rng.below(3) as usize];
+        let width = [1, spread / 50 + 1, spread][rng.usize(..3)];
         let factors = [1.0, 1.0, 1.0, 0.1, 2.0, 0.0];
         let all = (0..n)
             .map(|i| {
-                let exact = rng.below(spread);
-                let bound = exact + rng.below(width);
-                let offset = if rng.below(4) == 0 {
-                    rng.below(2 * spread).cast_signed() - spread.cast_signed()
+                let exact = rng.u64(..spread);
+                let bound = exact + rng.u64(..width);
+                let offset = if rng.u64(..4) == 0 {
+                    rng.u64(..2 * spread).cast_signed() - spread.cast_signed()
                 } else {
                     0
                 };
@@ -150,11 +140,11 @@ mod tests {
                     pid: i32::try_from(i + 2).unwrap(),
                     exact,
                     bound,
-                    stale: bound + rng.below(width),
-                    gone: rng.below(10) == 0,
+                    stale: bound + rng.u64(..width),
+                    gone: rng.u64(..10) == 0,
                     verdict: Verdict {
-                        never: rng.below(10) == 0,
-                        factor: factors[rng.below(6) as usize],
+                        never: rng.u64(..10) == 0,
+                        factor: factors[rng.usize(..6)],
                         up_to: u64::MAX,
                         offset,
                         rule: None,
@@ -167,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_best_is_that_of_reading_all() {
-        let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+        let mut rng = Rng::with_seed(0);
         for round in 0..7500 {
             let mut population = population(&mut rng);
             let mut heap: BinaryHeap<_> = population
@@ -190,7 +180,7 @@ mod tests {
                 .map(|p| (p.verdict.score(p.exact), p.pid));
             // Just what the best has, just more, or nothing.
             let best_score = expected.map_or(0, |(score, _)| score);
-            let floor = [0, best_score, best_score + 1][rng.below(3) as usize];
+            let floor = [0, best_score, best_score + 1][rng.usize(..3)];
             let expected = expected.filter(|(score, _)| *score >= floor);
             assert_eq!(best(&mut heap, &mut population, floor), expected, "round {round}");
             assert!(population.exacts <= population.fresh_bounds);

@@ -457,8 +457,8 @@ impl<'a> Selection<'a> {
     /// Reads what comes back of a process: exactly if that is fast, else by a sample. `None` when it is gone.
     pub(super) fn read_back(&mut self, reading: &Reading) -> Option<Back> {
         if reading.sizes.sum() >= SAMPLED_FROM_BYTES {
-            let subject = reading.subject(FIRST_ERROR);
-            match self.closely(|readers, deadline| readers.sample(subject, deadline)) {
+            let process = reading.sampled(FIRST_ERROR);
+            match self.closely(|readers, deadline| readers.sample(process, deadline)) {
                 Answer::Read(counts) if counts.is_enough() || reading.sizes.sum() > EXACT_UP_TO_BYTES => {
                     self.chooser.examiner.cost.sampled += 1;
                     return Some(self.estimate(reading, counts, false));
@@ -496,8 +496,8 @@ impl<'a> Selection<'a> {
     /// Adds a second sample to a first one.
     fn look_closer(&mut self, reading: &Reading, back: &mut Back) {
         let Some((mut counts, false)) = back.sample else { return };
-        let subject = reading.subject(SECOND_ERROR);
-        if let Answer::Read(more) = self.closely(|readers, deadline| readers.sample(subject, deadline)) {
+        let process = reading.sampled(SECOND_ERROR);
+        if let Answer::Read(more) = self.closely(|readers, deadline| readers.sample(process, deadline)) {
             self.chooser.examiner.cost.sampled += 1;
             counts.add(&more);
             *back = self.estimate(reading, counts, true);

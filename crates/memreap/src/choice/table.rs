@@ -10,7 +10,7 @@ use linux::release::Release;
 use linux::scan::{Failure, Scan};
 use linux::{Root, vmstat};
 
-use super::page_sample::{Sizes, Subject};
+use super::page_sample::{SampledProcess, Sizes};
 use crate::policy::Verdict;
 
 /// Shared memory that a page fault maps, at most: the pages around it, too ("fault-around").
@@ -225,8 +225,8 @@ impl Reading {
     }
 
     /// How its pages are looked up, for an estimate with this standard error, as a part of its size.
-    pub(super) fn subject(&self, error: f64) -> Subject {
-        Subject { pid: self.memory_tid, sizes: self.sizes, vm_size: self.vm_size, error }
+    pub(super) fn sampled(&self, error: f64) -> SampledProcess {
+        SampledProcess { pid: self.memory_tid, sizes: self.sizes, vm_size: self.vm_size, error }
     }
 
     /// Whether it may be killed, and has memory that is not coming back already.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use linux::pidfd::Signal;
 
 use super::control_loop::{ControlLoop, Next};
@@ -26,24 +27,6 @@ const MOMENT: Duration = Duration::from_millis(5);
 const BLIND: Duration = Duration::from_millis(250);
 /// Time at no memory at all after which the kernel's own OOM killer would have acted.
 const TOO_LATE: Duration = Duration::from_secs(5);
-
-/// A generator of numbers, by its seed (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
-    }
-}
 
 /// A process as by a pidfd: by an ID that is never reused, unlike its PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -611,23 +594,23 @@ const SIZES: [u64; 4] = [512 * MIB, 2 * GIB, 64 * GIB, 1024 * GIB];
 fn benign_days() {
     let days = std::env::var("MEMREAP_SIMULATED_DAYS").map_or(1, |text| text.parse().unwrap());
     for total in SIZES {
-        let mut rng = Rng(total);
-        let psi = !rng.next().is_multiple_of(4);
-        let mut run = sized(total, psi, total / 2 * (rng.next() % 2), 0.5);
+        let mut rng = Rng::with_seed(total);
+        let psi = rng.u8(..4) != 0;
+        let mut run = sized(total, psi, total / 2 * rng.u64(..2), 0.5);
         while run.sim.now < days * 24 * 3600 * S {
             run.step();
             let available = run.sim.available();
-            for _ in 0..rng.within(0, 3) {
-                let cap = rng.within(available / 100, available / 5);
-                run.sim.spawn(cap / 10, cap / rng.within(1, 40), cap);
-                run.pass(Duration::from_millis(rng.within(0, 10_000)));
+            for _ in 0..rng.u64(0..=3) {
+                let cap = rng.u64(available / 100..=available / 5);
+                run.sim.spawn(cap / 10, cap / rng.u64(1..=40), cap);
+                run.pass(Duration::from_millis(rng.u64(0..=10_000)));
             }
             // The last one takes nearly all that the others leave.
             let taken: u64 = run.sim.procs.iter().map(|p| p.cap).sum();
-            let cap = available - available / rng.within(5, 50) - taken;
-            run.sim.spawn(cap / 10, cap / rng.within(1, 40), cap);
+            let cap = available - available / rng.u64(5..=50) - taken;
+            run.sim.spawn(cap / 10, cap / rng.u64(1..=40), cap);
             run.pass(45 * S);
-            if rng.next().is_multiple_of(4) && run.sim.available() > total / 20 {
+            if rng.u8(..4) == 0 && run.sim.available() > total / 20 {
                 // A balloon driver takes part of what is left, and returns it.
                 let taken = run.sim.available() / 3;
                 run.sim.total -= taken;
@@ -637,7 +620,7 @@ fn benign_days() {
             run.sim.procs.clear();
             // Nothing happens, and time is not simulated.
             run.pass(5 * S);
-            run.sim.now += Duration::from_secs(rng.within(0, 3600));
+            run.sim.now += Duration::from_secs(rng.u64(0..=3600));
             assert_eq!(run.killed(), [0; 0], "{total} at {:?}", run.sim.now);
         }
     }
@@ -1251,7 +1234,7 @@ fn little_memory_that_stays_is_not_sampled() {
 fn a_day_of_hostile_events() {
     let day = 24 * 3600 * S;
     for seed in 0..2 {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::with_seed(seed);
         let config = Config::default();
         let mut run = Run::new(0.4, &config);
         run.sim.spawn(300 * MIB, 0, 0);
@@ -1259,9 +1242,9 @@ fn a_day_of_hostile_events() {
             let before = run.sim.kills.len();
             // The watchdog causes a sample.
             run.step();
-            run.sim.saves = rng.within(0, 70) as f64 / 100.0;
-            let rate = [20, 50, 150, 500, 2000][rng.within(0, 4) as usize] * MIB;
-            let event = rng.within(0, 10);
+            run.sim.saves = rng.u64(0..=70) as f64 / 100.0;
+            let rate = [20, 50, 150, 500, 2000][rng.usize(0..=4)] * MIB;
+            let event = rng.u64(0..=10);
             let expected = match event {
                 0 => {
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
@@ -1269,7 +1252,7 @@ fn a_day_of_hostile_events() {
                 }
                 1 => {
                     // Comes, stays and goes by itself.
-                    let id = run.sim.spawn(5 * MIB, rate, rng.within(100, 900) * MIB);
+                    let id = run.sim.spawn(5 * MIB, rate, rng.u64(100..=900) * MIB);
                     run.pass(30 * S);
                     run.sim.procs.retain(|p| p.id != id);
                     0
@@ -1282,7 +1265,7 @@ fn a_day_of_hostile_events() {
                 }
                 3 => {
                     // The daemon does not run for a while, and a hog starts meanwhile.
-                    run.sleep(Duration::from_millis(rng.within(10, 3000)));
+                    run.sleep(Duration::from_millis(rng.u64(10..=3000)));
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     1
                 }
@@ -1290,7 +1273,7 @@ fn a_day_of_hostile_events() {
                     // Other thresholds while it is on its way.
                     run.sim.spawn(5 * MIB, rate, u64::MAX);
                     run.pass(S / 2);
-                    let low = Level { share: rng.within(6, 15) as f64, most: u64::MAX };
+                    let low = Level { share: rng.u64(6..=15) as f64, most: u64::MAX };
                     let config = Config { act: Act { low, ..Act::default() }, ..Config::default() };
                     run.control_loop.reconfigure(&config, &mut run.sim);
                     1
@@ -1312,7 +1295,7 @@ fn a_day_of_hostile_events() {
                 }
                 7 => {
                     // Every file that is read takes its time.
-                    run.sim.slow = Duration::from_millis(rng.within(5, 100));
+                    run.sim.slow = Duration::from_millis(rng.u64(5..=100));
                     run.sim.spawn(5 * MIB, rate.min(150 * MIB), u64::MAX);
                     run.pass(60 * S);
                     run.sim.slow = Duration::ZERO;
@@ -1320,12 +1303,12 @@ fn a_day_of_hostile_events() {
                 }
                 8 => {
                     // In a cgroup with a limit.
-                    run.sim.spawn_group(rng.within(64, 512) * MIB, rate);
+                    run.sim.spawn_group(rng.u64(64..=512) * MIB, rate);
                     1
                 }
                 9 => {
                     // The same, and it is removed while it is watched.
-                    run.sim.spawn_group(rng.within(64, 512) * MIB, rate);
+                    run.sim.spawn_group(rng.u64(64..=512) * MIB, rate);
                     while run.control_loop.limits().next().is_none() && run.sim.kills.len() == before {
                         run.pass(MOMENT);
                     }
@@ -1334,7 +1317,7 @@ fn a_day_of_hostile_events() {
                 }
                 _ => 0,
             };
-            run.pass(Duration::from_secs(rng.within(200, 600)));
+            run.pass(Duration::from_secs(rng.u64(200..=600)));
             // A victim that is stuck does not block the next kill, which may be of an innocent process: that is
             // what the deadline means. None of the harmless ones is ever the greatest here.
             for kill in &run.sim.kills[before..] {
