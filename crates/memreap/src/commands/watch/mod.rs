@@ -14,15 +14,14 @@ use rustix::event::PollFlags;
 
 use super::args::WatchArgs;
 use super::interrupt::Interrupt;
-use crate::choice::{Choice, Chooser, Scope};
+use crate::choice::{Chooser, Scope};
 use crate::config::Config;
-use crate::daemon::decide::sample::Sample;
-use crate::daemon::report::history::{self, Entry};
+use crate::daemon::report::history;
 use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::daemon::run::system::MAX_PROCESSES;
 use crate::exit::Exit;
-use show::Picture;
-use trend::{Forecast, Trend};
+use show::{Next, Picture, View};
+use trend::Trend;
 
 /// The shortest time between two views: each of them reads all processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,25 +29,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const REFRESH_BUDGET: Duration = Duration::from_millis(50);
 /// How many kills are shown.
 const SHOWN_KILLS: usize = 5;
-
-/// What is shown at one time.
-struct View {
-    at: SystemTime,
-    sample: Sample,
-    forecast: Forecast,
-    /// `None` without PSI.
-    pressure: Option<Pressure>,
-    next: Option<Next>,
-    /// Latest last; or why there are none to show.
-    kills: Result<Vec<Entry>, String>,
-}
-
-/// The next victim.
-struct Next {
-    choice: Choice,
-    /// The rule that weighed it; empty for none.
-    rule: String,
-}
 
 /// Shows views until Ctrl-C, or as many as the arguments say.
 ///

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux::escape;
+use linux::psi::Pressure;
 use serde_json::{Value, json};
 
-use super::{Next, View};
-use crate::choice::Precision;
+use super::trend::Forecast;
+use crate::choice::{Choice, Precision};
+use crate::daemon::decide::sample::Sample;
 use crate::daemon::report::history::Entry;
 use crate::units::{age, bytes, rate, time};
 use crate::users;
@@ -18,6 +20,25 @@ use crate::users;
 const VERSION: u32 = 3;
 /// Columns and rows of a terminal that does not say how large it is.
 const DEFAULT_SIZE: [usize; 2] = [80, 24];
+
+/// What is shown at one time.
+pub(super) struct View {
+    pub(super) at: SystemTime,
+    pub(super) sample: Sample,
+    pub(super) forecast: Forecast,
+    /// `None` without PSI.
+    pub(super) pressure: Option<Pressure>,
+    pub(super) next: Option<Next>,
+    /// Latest last; or why there are none to show.
+    pub(super) kills: Result<Vec<Entry>, String>,
+}
+
+/// The next victim.
+pub(super) struct Next {
+    pub(super) choice: Choice,
+    /// The rule that weighed it; empty for none.
+    pub(super) rule: String,
+}
 
 /// Lines that are drawn over and over at the same place.
 #[derive(Default)]
