@@ -2,32 +2,34 @@
 //! The chooser: what it knows, and how that is kept up to date between choices.
 
 use std::collections::BinaryHeap;
-use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linux::cgroup::{Hierarchy, OomPreference};
+use linux::cgroup::Hierarchy;
 use linux::scan::Scan;
 use linux::{Pid, Root};
 
 use super::examine::Examiner;
 use super::groups::{Groups, MAX_NODES};
+use super::holder::Holder;
 use super::membership::Membership;
 use super::population::Population;
-use super::readers::Readers;
+use super::readers::{Answer, Readers};
 use super::result::{Choice, CommandLine, Considered, Cost, Parent};
 use super::search::Candidate;
-use super::selection::READING_TIMEOUT;
 use crate::kill::target;
-use crate::policy::{Policy, Subject};
+use crate::policy::Policy;
 use crate::units::Size;
 
 /// How many considered processes are kept for [`Chooser::explain`] and [`Chooser::another`].
 pub(super) const MAX_CONSIDERED: usize = 32;
 
-/// What the threads may take to read this process's own memory.
-const REHEARSAL_TIME: Duration = Duration::from_secs(1);
+/// How long a choice may read processes: a user can give each of them 65,536 supplementary groups, with which that
+/// takes some 30 ms. From then on candidates are compared by [`Reading::estimate`] of what was read before.
+const READING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it may take to look at what one process holds by descriptors: it can have a million descriptors.
+const HOLDER_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What a chooser and its caller need at most, in bytes: for each process, and besides.
 const BYTES_PER_PROCESS: usize = 320;
@@ -92,24 +94,6 @@ impl Chooser {
         self.population.catch_up(policy, &now, deadline, &mut self.examiner);
     }
 
-    /// Goes through all that a choice may need, so that it is in memory then. From now on the child `dummy` of
-    /// this process may be chosen, and no other one.
-    pub fn rehearse(&mut self, policy: &Policy, dummy: Pid) {
-        self.examiner.dummy = Some(dummy);
-        self.examiner.readers.rehearse(Instant::now() + REHEARSAL_TIME);
-        self.rehearse_group(policy, dummy);
-        // To go through all rules.
-        black_box(policy.judge(&Subject {
-            pid: dummy,
-            comm: b"-",
-            command_line: Some(b"-"),
-            uid: u32::MAX,
-            cgroup: b"/-.slice/-.slice/-.scope/-",
-            oom_score_adj: 0,
-            preference: OomPreference::None,
-        }));
-    }
-
     /// Returns the parent of a process that was chosen, and its command line: empty when the process is gone, or keeps
     /// its memory map locked for longer than 20 ms.
     pub fn describe(&mut self, choice: &Choice) -> (Option<Parent>, CommandLine) {
@@ -119,6 +103,28 @@ impl Chooser {
         let text = self.examiner.command_line(choice.pid);
         // If it is gone, that was another process's.
         if choice.pidfd.is_alive().unwrap_or(false) { (parent, text) } else { (None, CommandLine::new()) }
+    }
+
+    /// Returns the process that holds most memory by descriptors, among those that can be looked at within `timeout`.
+    pub fn largest_holder(&mut self, timeout: Duration) -> Option<Holder> {
+        let until = Instant::now() + timeout;
+        let mut largest: Option<Holder> = None;
+        for entry in self.population.table.entries() {
+            let now = Instant::now();
+            if now >= until {
+                break;
+            }
+            let Some(reading) = entry.reading.filter(|reading| reading.has_memory && !entry.gone) else {
+                continue;
+            };
+            let answer = self.examiner.readers.held(entry.pid, until.min(now + HOLDER_TIMEOUT));
+            if let Answer::Read(bytes) = answer
+                && bytes > largest.map_or(0, |holder| holder.bytes)
+            {
+                largest = Some(Holder { pid: entry.pid, comm: reading.comm, bytes });
+            }
+        }
+        largest
     }
 
     /// Forgets what was read of the processes. To be called when the policy has changed.

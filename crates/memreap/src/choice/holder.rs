@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use linux::Pid;
@@ -14,13 +14,8 @@ use linux::process::Comm;
 use linux::scan::{Failure, Scan};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
-use super::chooser::Chooser;
-use super::readers::Answer;
-
 /// Files of one process that are told apart; descriptors of the others may be counted twice.
 const MAX_FILES: usize = 64;
-/// How long one process may take: it can have a million descriptors.
-const PROCESS_TIMEOUT: Duration = Duration::from_millis(10);
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
@@ -59,35 +54,14 @@ pub(super) fn held(scan: &Scan, pid: Pid, device: u64, deadline: Instant) -> Res
     Ok(bytes)
 }
 
-impl Chooser {
-    /// Returns the process that holds most memory by descriptors, among those that can be looked at within `timeout`.
-    pub fn largest_holder(&mut self, timeout: Duration) -> Option<Holder> {
-        let until = Instant::now() + timeout;
-        let mut largest: Option<Holder> = None;
-        for entry in self.population.table.entries() {
-            let now = Instant::now();
-            if now >= until {
-                break;
-            }
-            let Some(reading) = entry.reading.filter(|reading| reading.has_memory && !entry.gone) else {
-                continue;
-            };
-            let answer = self.examiner.readers.held(entry.pid, until.min(now + PROCESS_TIMEOUT));
-            if let Answer::Read(bytes) = answer
-                && bytes > largest.map_or(0, |holder| holder.bytes)
-            {
-                largest = Some(Holder { pid: entry.pid, comm: reading.comm, bytes });
-            }
-        }
-        largest
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use linux::Root;
     use rustix::fs::{FallocateFlags, fallocate};
 
+    use super::super::Chooser;
     use super::*;
 
     const MIB: u64 = 1 << 20;

@@ -23,6 +23,7 @@
 //! the largest process holds.)
 
 mod cgroup_path;
+mod choose;
 mod chooser;
 mod examine;
 mod groups;

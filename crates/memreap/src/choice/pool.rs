@@ -9,7 +9,7 @@ use super::cgroup_path;
 use super::page_sample::FIRST_ERROR;
 use super::readers::Answer;
 use super::result::{MAX_POOL, Member, Pool, Precision};
-use super::selection::{Back, Found, Selection};
+use super::selection::{Back, Found, Selection, Sharer};
 use super::table::Reading;
 use crate::policy::Verdict;
 
@@ -18,15 +18,6 @@ use crate::policy::Verdict;
 const MIN_GAIN: u64 = 4;
 /// A process belongs to the pool if it has at least this part of the memory that the first process shares.
 const MIN_COMMON_PART: f64 = 0.5;
-
-/// The process that shares most.
-#[derive(Clone, Copy)]
-pub(super) struct Sharer {
-    pub(super) index: usize,
-    /// What it has and does not give back alone, in bytes.
-    pub(super) shared: u64,
-    pub(super) reading: Reading,
-}
 
 impl Selection<'_> {
     /// Notes what a process has and does not give back alone.

@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The choice itself.
+//! A choice that is being made: what it reads of processes, and how closely.
 
 use std::time::{Duration, Instant};
 
-use linux::cgroup::Cgroup;
-use linux::scan::{Failure, File};
+use linux::scan::Failure;
 use linux::{Pid, PidFd};
 
 use super::cgroup_path::{self, CgroupPath, is_below};
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
-use super::groups::Tally;
 use super::page_sample::{Counts, FIRST_ERROR, SAMPLED_FROM_BYTES, SECOND_ERROR};
-use super::pool::Sharer;
 use super::readers::{Answer, Readers};
-use super::result::{Choice, CommandLine, Considered, Cost, Group, Pool, Precision, Scope};
-use super::search::{Candidate, Scores, best};
+use super::result::{Considered, Precision};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
 
-/// How long a choice may read processes: a user can give each of them 65,536 supplementary groups, with which that
-/// takes some 30 ms. From then on candidates are compared by [`Reading::estimate`] of what was read before.
-pub(super) const READING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a close reading may take, and all of a choice's together: it may have to wait for a lock. In place of a
 /// late one there is [`Reading::estimate`], and the choice is a guess.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 const ALL_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
-/// One of whose memory it gives back less than this part is not killed with others.
-const MIN_OWN_DIVISOR: u64 = 16;
 /// Two processes of which each may be the larger, within so many standard errors, are looked at once more.
 const OVERLAP_ERRORS: u64 = 3;
 /// Up to this size, in bytes, a process of which a sample found hardly anything is read exactly.
@@ -35,19 +26,11 @@ const EXACT_UP_TO_BYTES: u64 = 4 * SAMPLED_FROM_BYTES;
 
 /// Where a victim must be.
 #[derive(Clone, Copy)]
-enum Within<'a> {
+pub(super) enum Within<'a> {
     Anywhere,
     Below(&'a [u8]),
     Leaf(usize),
     One,
-}
-
-/// What is to be killed.
-struct Selected {
-    found: Found,
-    pool: Pool,
-    group: Option<Group>,
-    leaf: Option<Cgroup>,
 }
 
 /// A candidate that was read closely, with a pidfd on it.
@@ -69,12 +52,12 @@ pub(super) struct Back {
 }
 
 impl Back {
-    fn guess(reading: &Reading) -> Self {
+    pub(super) fn guess(reading: &Reading) -> Self {
         Self { bytes: reading.estimate(), precision: Precision::Guess, sample: None }
     }
 
     /// The least and the most that it may be: in 997 of 1,000 cases, if it is a sample's.
-    fn range(&self) -> (u64, u64) {
+    pub(super) fn range(&self) -> (u64, u64) {
         let off = match self.precision {
             Precision::Sampled { error } => error.saturating_mul(OVERLAP_ERRORS),
             Precision::Exact | Precision::Guess => 0,
@@ -83,174 +66,38 @@ impl Back {
     }
 }
 
-impl Chooser {
-    /// Returns the process whose death gives back most under this policy, or `None` when none may be killed.
-    ///
-    /// With `by_cgroup`, when a leaf cgroup that may be killed as a whole holds more than that process, the
-    /// best process in it is returned: for a caller that kills the group, or its members one by one.
-    pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
-        let began = Instant::now();
-        self.examiner.cost = Cost::default();
-        self.considered.clear();
-        let found = self.select(policy, scope);
-        self.considered.sort_unstable_by_key(|c| (std::cmp::Reverse(c.score), c.pid));
-        let table = &self.population.table;
-        let processes = table.entries().iter().filter(|entry| !entry.gone).count();
-        let cost = &mut self.examiner.cost;
-        cost.processes = u32::try_from(processes).unwrap_or(u32::MAX).saturating_add(table.not_stored);
-        cost.took = began.elapsed();
-        let Selected { found, pool, group, leaf } = found?;
-        Some(Choice {
-            pidfd: found.pidfd,
-            oom_score_adj: self.examiner.scan.open_file(found.pid, File::OomScoreAdj).ok(),
-            pid: found.pid,
-            comm: found.reading.comm,
-            uid: found.reading.uid,
-            cgroup: found.cgroup,
-            bytes: found.back.bytes,
-            precision: found.back.precision,
-            pool,
-            vm_size: found.reading.vm_size,
-            group,
-            leaf,
-            parent: None,
-            command_line: CommandLine::new(),
-            rule: found.reading.verdict.rule,
-            cost: self.examiner.cost,
-        })
-    }
-
-    /// Returns the next best process of this cgroup among those that were considered in the last choice, by
-    /// what it gives back at most; only that process is read for it. Each is returned once.
-    pub fn another(&mut self, policy: &Policy, cgroup: &[u8]) -> Option<Choice> {
-        let began = Instant::now();
-        while !self.considered.is_empty() {
-            let considered = self.considered.remove(0);
-            let pid = considered.pid;
-            let Some(pidfd) = PidFd::open(pid).ok().filter(|pidfd| pidfd.check_permission().is_ok()) else {
-                continue;
-            };
-            // Its memory and its command line are read again, after the pidfd was opened.
-            let table = &self.population.table;
-            let known = table.find(pid).and_then(|index| table.entries()[index].reading);
-            let read = self.examiner.examine(pid, known.as_ref(), policy, &Counters::UNKNOWN, Detail::Victim);
-            let Some(reading) = read.ok().filter(Reading::eligible) else { continue };
-            if self.examiner.cgroup[..] != *cgroup {
-                continue;
-            }
-            // One that is known to share its memory gives back nothing alone. To find that out takes too long here.
-            let (bytes, precision) = match considered.bytes {
-                Some(bytes) => (bytes.min(reading.estimate()), considered.precision),
-                None => (reading.estimate(), Precision::Guess),
-            };
-            if bytes < reading.estimate() / MIN_OWN_DIVISOR || !pidfd.is_alive().unwrap_or(false) {
-                continue;
-            }
-            return Some(Choice {
-                pidfd,
-                oom_score_adj: None,
-                pid,
-                comm: reading.comm,
-                uid: reading.uid,
-                cgroup: cgroup_path::cut(&self.examiner.cgroup),
-                bytes,
-                precision,
-                pool: Pool::new(),
-                vm_size: reading.vm_size,
-                group: None,
-                leaf: None,
-                parent: None,
-                command_line: CommandLine::new(),
-                rule: reading.verdict.rule,
-                cost: Cost { took: began.elapsed(), ..Cost::default() },
-            });
-        }
-        None
-    }
-
-    /// Goes through the choice of a cgroup, and of a process in it, with the cgroup of `dummy`.
-    pub(super) fn rehearse_group(&mut self, policy: &Policy, dummy: Pid) {
-        let now = self.population.begin_round(&mut self.examiner);
-        self.membership.find_cgroups(&mut self.examiner);
-        let mut selection = Selection::new(self, policy, now, Within::Anywhere);
-        selection.best_group();
-        let table = &selection.chooser.population.table;
-        let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
-        let groups = selection.chooser.membership.groups.as_ref();
-        if let Some(leaf) = reading.and_then(|reading| groups?.leaf(reading.cgroup_hash)) {
-            GroupSelection(&mut selection).exact(u32::try_from(leaf).unwrap_or(u32::MAX), None);
-            selection.best_member(leaf, true);
-            selection.best_member(leaf, false);
-        }
-    }
-
-    fn select(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Selected> {
-        let now = self.population.begin_round(&mut self.examiner);
-        let within = match scope {
-            Scope::All { .. } => {
-                self.membership.find_cgroups(&mut self.examiner);
-                Within::Anywhere
-            }
-            Scope::Below(path) => {
-                self.membership.list_below(path, &mut self.examiner, &mut self.population.table);
-                Within::Below(path)
-            }
-            Scope::One(pid) => {
-                self.membership.find_cgroups(&mut self.examiner);
-                self.membership.members.clear();
-                self.membership.members.push(pid);
-                Within::One
-            }
-        };
-        let mut selection = Selection::new(self, policy, now, within);
-        // First, so that no process is read exactly that a cgroup beats anyway.
-        let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
-        let (floor, leaf) = by_cgroup.then(|| selection.best_group()).flatten().unzip();
-        let mut best = selection.best_process(floor.unwrap_or(0));
-        if best.is_none()
-            && let Some((leaf, oom_group)) = leaf
-        {
-            // A group that has just vanished has no process.
-            best = selection.best_member(leaf, oom_group).or_else(|| selection.best_process(0));
-        }
-        // In a group that is killed as a whole everybody dies that shares memory there.
-        let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor.unwrap_or(0));
-        if !matches!(within, Within::One)
-            && let Some((found, pool)) = selection.best_pool(best_score)
-        {
-            return Some(Selected { found, pool, group: None, leaf: None });
-        }
-        let (_, found) = best?;
-        let group = selection.describe_group(&found);
-        let leaf = group.filter(|group| group.expendable && group.processes > 1).and_then(|_| {
-            let groups = self.membership.groups.as_ref()?;
-            // It may be another one with that path by now.
-            let is_in = groups.cgroup(&found.cgroup)?.contains(found.pid) == Ok(true);
-            // All of what counts its memory, which the process may be below.
-            groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
-        });
-        Some(Selected { found, pool: Pool::new(), group, leaf })
-    }
+/// The process that shares most.
+#[derive(Clone, Copy)]
+pub(super) struct Sharer {
+    pub(super) index: usize,
+    /// What it has and does not give back alone, in bytes.
+    pub(super) shared: u64,
+    pub(super) reading: Reading,
 }
 
 /// A choice that is being made.
 pub(super) struct Selection<'a> {
     pub(super) chooser: &'a mut Chooser,
-    policy: &'a Policy,
-    now: Counters,
+    pub(super) policy: &'a Policy,
+    pub(super) now: Counters,
     /// From then on what is known has to do.
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// How long exact readings may still take.
     time_left: Duration,
-    within: Within<'a>,
+    pub(super) within: Within<'a>,
     /// Processes are read exactly if need be.
-    exactly: bool,
+    pub(super) exactly: bool,
     /// Of the processes that were read closely.
     pub(super) sharer: Option<Sharer>,
 }
 
 impl<'a> Selection<'a> {
-    fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
+    pub(super) fn new(
+        chooser: &'a mut Chooser,
+        policy: &'a Policy,
+        now: Counters,
+        within: Within<'a>,
+    ) -> Self {
         let deadline = Instant::now() + chooser.reading_timeout;
         Self {
             chooser,
@@ -264,122 +111,8 @@ impl<'a> Selection<'a> {
         }
     }
 
-    fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
-    }
-
-    /// Returns the best process of a leaf. If all of it is killed with it, one that may be the best.
-    fn best_member(&mut self, leaf: usize, oom_group: bool) -> Option<(u64, Found)> {
-        if !self.chooser.membership.list_leaf(leaf, &mut self.chooser.examiner) {
-            return None;
-        }
-        let outside = std::mem::replace(&mut self.within, Within::Leaf(leaf));
-        self.exactly = !oom_group;
-        self.chooser.considered.clear();
-        let best = self.best_process(0);
-        (self.within, self.exactly) = (outside, true);
-        best
-    }
-
-    /// Returns the process with the greatest score, if that is at least `floor`, and the score.
-    fn best_process(&mut self, floor: u64) -> Option<(u64, Found)> {
-        let mut heap = std::mem::take(&mut self.chooser.heap);
-        heap.clear();
-        let members = match self.within {
-            Within::Anywhere => None,
-            Within::Below(_) | Within::Leaf(_) | Within::One => Some(&self.chooser.membership.members),
-        };
-        for (index, entry) in self.chooser.population.table.entries().iter().enumerate() {
-            let bound = match &entry.reading {
-                // A process without memory gives nothing back; one that was a kernel thread when it was read
-                // (few programs start as one) is found at the next refresh.
-                Some(reading) if !reading.eligible() || reading.upper_bound(&self.now) < self.min_bytes() => {
-                    continue;
-                }
-                Some(reading) => reading.verdict.score(reading.upper_bound(&self.now)),
-                None => u64::MAX,
-            };
-            if !entry.gone && members.is_none_or(|members| members.binary_search(&entry.pid).is_ok()) {
-                let index = u32::try_from(index).unwrap_or(u32::MAX);
-                heap.push(Candidate { bound, pid: entry.pid.get(), index, fresh: false });
-            }
-        }
-        let best = best(&mut heap, self, floor);
-        // The next ones.
-        while self.chooser.considered.len() < MAX_CONSIDERED
-            && let Some(next) = heap.pop()
-        {
-            self.add_considered(next.index as usize, next.bound, None);
-        }
-        self.chooser.heap = heap;
-        best
-    }
-
-    /// Returns the leaf cgroup with the greatest score that may be killed as a whole, whether it always is
-    /// (memory.oom.group), and the score.
-    fn best_group(&mut self) -> Option<(u64, (usize, bool))> {
-        self.chooser.membership.groups.as_ref()?;
-        // Whether a group may be killed depends on all that are in it.
-        for index in 0..self.chooser.population.table.len() {
-            if self.chooser.population.table.get(index).reading.is_none() && !self.is_late() {
-                self.read(index, Detail::Memory);
-            }
-        }
-        let chooser = &mut *self.chooser;
-        let groups = chooser.membership.groups.as_mut()?;
-        groups.tally(chooser.population.table.entries());
-        let mut heap = std::mem::take(&mut chooser.heap);
-        heap.clear();
-        let min_bytes = chooser.min_bytes;
-        groups.expendable(|index, bytes, verdict| {
-            if bytes < min_bytes {
-                return;
-            }
-            let id = i32::try_from(index).unwrap_or(i32::MAX);
-            let bound = verdict.score(bytes);
-            heap.push(Candidate { bound, pid: id, index: id.unsigned_abs(), fresh: true });
-        });
-        let best = best(&mut heap, &mut GroupSelection(self), 0);
-        self.chooser.heap = heap;
-        best
-    }
-
-    /// Reads the leaf cgroup of a victim.
-    fn describe_group(&mut self, found: &Found) -> Option<Group> {
-        let groups = self.chooser.membership.groups.as_ref()?;
-        let leaf = groups.leaf(found.reading.cgroup_hash)?;
-        let (bytes, oom_group) = groups.bytes(leaf, &mut self.chooser.examiner.buffer)?;
-        let tally = self.tally_leaf(leaf);
-        Some(Group {
-            bytes,
-            processes: tally.map_or(self.chooser.membership.leaf_processes, |tally| tally.processes),
-            expendable: tally.is_some_and(|tally| tally.expendable()),
-            oom_group,
-        })
-    }
-
-    /// Reads all members of a leaf; `None` when they are too many or cannot be read in time.
-    fn tally_leaf(&mut self, leaf: usize) -> Option<Tally> {
-        let deadline = self.deadline;
-        let chooser = &mut *self.chooser;
-        if !chooser.membership.list_leaf(leaf, &mut chooser.examiner) {
-            return None;
-        }
-        let table = &chooser.population.table;
-        let mut tally = Tally::EMPTY;
-        for pid in &chooser.membership.members {
-            if Instant::now() >= deadline {
-                return None;
-            }
-            let old = table.find(*pid).and_then(|index| table.entries()[index].reading);
-            match chooser.examiner.examine(*pid, old.as_ref(), self.policy, &self.now, Detail::Victim) {
-                Ok(reading) => tally.count(&reading),
-                // Not one that /proc hides (hidepid=2).
-                Err(Failure::Gone) if PidFd::open(*pid).is_err() => {}
-                Err(_) => return None,
-            }
-        }
-        Some(tally)
     }
 
     /// Keeps a process for [`Chooser::explain`].
@@ -402,12 +135,12 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns how many bytes a process must give back to be chosen.
-    fn min_bytes(&self) -> u64 {
+    pub(super) fn min_bytes(&self) -> u64 {
         // All of a group gives back more.
         if matches!(self.within, Within::Leaf(_)) { 0 } else { self.chooser.min_bytes }
     }
 
-    fn read(&mut self, index: usize, detail: Detail) {
+    pub(super) fn read(&mut self, index: usize, detail: Detail) {
         let chooser = &mut *self.chooser;
         chooser.population.read(index, self.policy, &self.now, detail, &mut chooser.examiner);
     }
@@ -435,7 +168,13 @@ impl<'a> Selection<'a> {
 
     /// Returns the score of the process that was read last, and what was found out about it, if it is still
     /// alive.
-    fn found(&mut self, index: usize, pidfd: PidFd, reading: Reading, back: Back) -> Option<(u64, Found)> {
+    pub(super) fn found(
+        &mut self,
+        index: usize,
+        pidfd: PidFd,
+        reading: Reading,
+        back: Back,
+    ) -> Option<(u64, Found)> {
         let score = reading.verdict.score(back.bytes);
         let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
         self.add_considered(index, score, Some(&back));
@@ -494,7 +233,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Adds a second sample to a first one.
-    fn look_closer(&mut self, reading: &Reading, back: &mut Back) {
+    pub(super) fn look_closer(&mut self, reading: &Reading, back: &mut Back) {
         let Some((mut counts, false)) = back.sample else { return };
         let process = reading.sampled(SECOND_ERROR);
         if let Answer::Read(more) = self.closely(|readers, deadline| readers.sample(process, deadline)) {
@@ -502,75 +241,5 @@ impl<'a> Selection<'a> {
             counts.add(&more);
             *back = self.estimate(reading, counts, true);
         }
-    }
-}
-
-impl Scores for Selection<'_> {
-    type Found = Found;
-
-    fn fresh_bound(&mut self, index: u32) -> Option<u64> {
-        let index = index as usize;
-        let is_late = self.is_late();
-        if !is_late {
-            self.read(index, Detail::Memory);
-        }
-        let (min_bytes, entry) = (self.min_bytes(), self.chooser.population.table.get(index));
-        let reading = entry.reading.as_ref().filter(|r| r.eligible())?;
-        let bytes = if is_late { reading.estimate() } else { reading.upper_bound(&self.now) };
-        (bytes >= min_bytes).then(|| reading.verdict.score(bytes))
-    }
-
-    fn exact(&mut self, index: u32, best: Option<(&mut u64, &mut Found)>) -> Option<(u64, Found)> {
-        let index = index as usize;
-        let (pidfd, reading) = self.open(index)?;
-        if !self.exactly || self.is_late() {
-            return self.found(index, pidfd, reading, Back::guess(&reading));
-        }
-        let mut back = self.read_back(&reading)?;
-        self.note_shared(index, &reading, &back);
-        if let Some((best_score, best)) = best {
-            let score = |reading: &Reading, (least, most)| {
-                (reading.verdict.score(least), reading.verdict.score(most))
-            };
-            let ours = score(&reading, back.range());
-            let theirs = score(&best.reading, best.back.range());
-            if ours.0 < theirs.1 && theirs.0 < ours.1 {
-                self.look_closer(&reading, &mut back);
-                self.look_closer(&best.reading, &mut best.back);
-                *best_score = best.reading.verdict.score(best.back.bytes);
-                if let Some(considered) = self.chooser.considered.iter_mut().find(|c| c.pid == best.pid) {
-                    (considered.bytes, considered.precision) = (Some(best.back.bytes), best.back.precision);
-                    considered.score = *best_score;
-                }
-            }
-        }
-        self.found(index, pidfd, reading, back)
-    }
-}
-
-/// The choice of the best group. Candidates' bounds are fresh.
-struct GroupSelection<'a, 'b>(&'a mut Selection<'b>);
-
-impl Scores for GroupSelection<'_, '_> {
-    type Found = (usize, bool);
-
-    fn fresh_bound(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-
-    fn exact(
-        &mut self,
-        index: u32,
-        _best: Option<(&mut u64, &mut (usize, bool))>,
-    ) -> Option<(u64, (usize, bool))> {
-        let index = index as usize;
-        let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
-        let chooser = &mut *self.0.chooser;
-        let groups = chooser.membership.groups.as_ref()?;
-        let (bytes, oom_group) = groups.bytes(index, &mut chooser.examiner.buffer)?;
-        if bytes < chooser.min_bytes {
-            return None;
-        }
-        Some((tally.verdict.score(bytes), (index, oom_group)))
     }
 }
