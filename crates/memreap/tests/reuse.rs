@@ -96,7 +96,7 @@ impl Child {
 fn victims(targets: Vec<Target>) -> Vec<Victim> {
     let victim = |t: Target| Victim {
         pidfd: t.pidfd,
-        bytes: t.facts.bytes(),
+        bytes: t.facts.bytes,
         vm_size: t.facts.vm_size,
         core_dumping: t.facts.core_dumping,
     };

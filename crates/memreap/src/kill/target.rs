@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use linux::process::{Comm, State, Status};
 use linux::{Pid, PidFd, Process, Root, escape, process};
+use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::{units, users};
@@ -37,16 +38,18 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What is known of a process behind a pidfd.
+/// What is known of a process behind a pidfd. Sizes in bytes.
 #[derive(Clone, Debug)]
 pub struct Facts {
+    /// Its ID.
+    pub pid: Pid,
     /// Its name.
     pub comm: Comm,
     /// Its effective user.
     pub uid: u32,
     /// Its parent, if that is in our PID namespace.
     pub ppid: Option<Pid>,
-    /// When it started, in clock ticks after boot.
+    /// When it started, in clock ticks after boot: with the ID, this names it uniquely.
     pub start_time: u64,
     /// It is part of the kernel.
     pub kernel_thread: bool,
@@ -54,13 +57,17 @@ pub struct Facts {
     pub zombie: bool,
     /// It is dumping its core: until that is done the kernel does not let others free its memory.
     pub core_dumping: bool,
-    /// The size of its address space in bytes.
+    /// The size of its address space.
     pub vm_size: u64,
-    /// Private anonymous memory in bytes. The counter may lag by some pages per CPU; pages that
+    /// Private anonymous memory. The counter may lag by some pages per CPU; pages that
     /// other processes use too (after fork) are included.
     pub rss_anon: u64,
-    /// Its memory in swap in bytes, likewise.
+    /// Its memory in swap, likewise.
     pub swap: u64,
+    /// What comes back when it dies: exactly, or at most.
+    pub bytes: u64,
+    /// Which of the two `bytes` is.
+    pub exact: bool,
 }
 
 /// A process that was chosen.
@@ -74,22 +81,23 @@ pub struct Target {
     pub facts: Facts,
 }
 
-/// Why a target cannot or must not be killed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a process is not killed, as text and as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// What the user typed.
-    pub target: String,
+    pub target: Option<String>,
     /// Which process, if there is one.
-    pub pid: Option<Pid>,
+    pub pid: Option<i32>,
     /// What kind of problem.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// What to tell the user, with the remedy.
     pub message: String,
 }
 
 /// Kinds of problems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProblemKind {
     /// No such process.
     NotFound,
     /// The caller may not signal it, or not read it.
@@ -100,31 +108,34 @@ pub enum Kind {
     Protected,
     /// A kernel thread.
     KernelThread,
+    /// The kernel does not have the method.
+    Unsupported,
     /// Trouble of the system.
     System,
 }
 
-impl Kind {
-    /// The word for it in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotFound => "not_found",
-            Self::NotPermitted => "not_permitted",
-            Self::Ambiguous => "ambiguous",
-            Self::Protected => "protected",
-            Self::KernelThread => "kernel_thread",
-            Self::System => "system",
-        }
-    }
-
+impl ProblemKind {
     /// The exit code for it.
     pub fn exit(self) -> Exit {
         match self {
             Self::NotFound => Exit::NotFound,
             Self::NotPermitted => Exit::NotPermitted,
             Self::Ambiguous | Self::Protected | Self::KernelThread => Exit::Refused,
+            Self::Unsupported => Exit::Usage,
             Self::System => Exit::Internal,
         }
+    }
+}
+
+impl Problem {
+    /// A problem of nobody yet.
+    pub fn new(kind: ProblemKind, message: String) -> Self {
+        Self { target: None, pid: None, kind, message }
+    }
+
+    /// The text of an error with its causes.
+    fn system(error: linux::Error) -> Self {
+        Self::new(ProblemKind::System, format!("{:#}", anyhow::Error::from(error)))
     }
 }
 
@@ -167,9 +178,14 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
     let mut selection = Selection::default();
     let protected = Protected::find(root);
     for selector in selectors {
-        let found = match selector {
-            Selector::Pid(pid) => open_target(root, *pid, None).map(|target| vec![target]),
-            Selector::Name(name) => find(root, name, rules.all),
+        let about = |problem, pid: Option<Pid>| Problem {
+            target: Some(selector.to_string()),
+            pid: pid.map(Pid::get),
+            ..problem
+        };
+        let (named, found) = match selector {
+            Selector::Pid(pid) => (Some(*pid), open_target(root, *pid, None).map(|target| vec![target])),
+            Selector::Name(name) => (None, find(root, name, rules.all)),
         };
         match found {
             Ok(targets) => {
@@ -177,22 +193,11 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
                     match protected.check(&target, rules.force).and_then(|()| permitted(&target)) {
                         Ok(()) if selection.has(&target) => {}
                         Ok(()) => selection.targets.push(target),
-                        Err((kind, message)) => {
-                            let pid = Some(target.process.pid());
-                            selection.problems.push(Problem {
-                                target: selector.to_string(),
-                                pid,
-                                kind,
-                                message,
-                            });
-                        }
+                        Err(problem) => selection.problems.push(about(problem, Some(target.facts.pid))),
                     }
                 }
             }
-            Err((kind, message)) => {
-                let pid = if let Selector::Pid(pid) = selector { Some(*pid) } else { None };
-                selection.problems.push(Problem { target: selector.to_string(), pid, kind, message });
-            }
+            Err(problem) => selection.problems.push(about(problem, named)),
         }
     }
     selection
@@ -201,27 +206,23 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
 impl Selection {
     fn has(&self, target: &Target) -> bool {
         // A pidfd does not keep the ID. If the first has exited and left it to the second, that is left out and lives.
-        self.targets.iter().any(|t| t.process.pid() == target.process.pid())
+        self.targets.iter().any(|t| t.facts.pid == target.facts.pid)
     }
 }
-
-/// What is wrong, and the text for the user.
-type Trouble = (Kind, String);
 
 impl Target {
-    /// "4711 (name)".
-    pub fn label(&self) -> String {
-        label(self.process.pid(), &self.facts.comm)
+    /// Finds out exactly what comes back, by a walk of its page tables. That is not permitted for all processes; what
+    /// comes back at most is kept then.
+    pub fn measure(&mut self) {
+        if let Ok(rollup) = self.process.smaps_rollup() {
+            (self.facts.bytes, self.facts.exact) = (rollup.comes_back(), true);
+        }
     }
-}
-
-fn label(pid: Pid, comm: &Comm) -> String {
-    format!("{pid} ({})", escape(comm.as_bytes()))
 }
 
 /// Opens the process with this ID; with `name`, only if the name is the process's.
-fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Trouble> {
-    let not_found = || (Kind::NotFound, format!("no process has the ID {pid}"));
+fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Problem> {
+    let not_found = || Problem::new(ProblemKind::NotFound, format!("no process has the ID {pid}"));
     let pidfd = match PidFd::open(pid) {
         Ok(pidfd) => pidfd,
         Err(e) if e.is_gone() => return Err(not_found()),
@@ -230,12 +231,12 @@ fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Tr
             return Err(match thread_of(root, pid) {
                 Some(owner) => {
                     let text = format!("{pid} is a thread of process {owner}; to kill that, give {owner}");
-                    (Kind::NotFound, text)
+                    Problem::new(ProblemKind::NotFound, text)
                 }
                 None => not_found(),
             });
         }
-        Err(e) => return Err(system(e)),
+        Err(e) => return Err(Problem::system(e)),
     };
     let read = Process::open(root, pid).and_then(|process| {
         let facts = Facts::read(root, &process)?;
@@ -248,24 +249,19 @@ fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Tr
     // Only now is what was read known to be about the process behind the pidfd.
     let still_there = match pidfd.pid() {
         Ok(now) => now == Some(pid),
-        Err(e) => return Err(system(e)),
+        Err(e) => return Err(Problem::system(e)),
     };
     match read {
         Ok((process, facts, true)) if still_there => Ok(Target { pidfd, process, facts }),
         _ if !still_there => Err(not_found()),
-        Ok(_) => Err((Kind::NotFound, format!("{pid} has got another name"))),
+        Ok(_) => Err(Problem::new(ProblemKind::NotFound, format!("{pid} has got another name"))),
         // It is there, yet it cannot be seen.
-        Err(e) if e.is_gone() || e.is_denied() => Err((
-            Kind::NotPermitted,
+        Err(e) if e.is_gone() || e.is_denied() => Err(Problem::new(
+            ProblemKind::NotPermitted,
             format!("process {pid} cannot be read: /proc hides it (hidepid); run as root"),
         )),
-        Err(e) => Err(system(e)),
+        Err(e) => Err(Problem::system(e)),
     }
-}
-
-/// The text of an error with its causes.
-fn system(error: linux::Error) -> Trouble {
-    (Kind::System, format!("{:#}", anyhow::Error::from(error)))
 }
 
 /// The process that the thread `tid` belongs to, if it is one.
@@ -283,6 +279,7 @@ impl Facts {
         let leader_exited = stat.state == State::Zombie && status.threads > 1;
         let memory = if leader_exited { other_thread(root, process.pid()).unwrap_or(status) } else { status };
         Ok(Self {
+            pid: process.pid(),
             comm: stat.comm,
             uid: status.effective_uid,
             ppid: stat.ppid,
@@ -293,12 +290,24 @@ impl Facts {
             vm_size: memory.vm_size,
             rss_anon: memory.rss_anon,
             swap: memory.swap,
+            bytes: memory.rss_anon.saturating_add(memory.swap),
+            exact: false,
         })
     }
 
-    /// What comes back at most when the process dies.
-    pub fn bytes(&self) -> u64 {
+    /// "4711 (name)".
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.pid, escape(self.comm.as_bytes()))
+    }
+
+    /// How much of its anonymous memory comes back at most when it dies.
+    pub fn anonymous(&self) -> u64 {
         self.rss_anon.saturating_add(self.swap)
+    }
+
+    /// How much others can free for it: nothing if most is shared memory, which only its exit gives back.
+    pub fn bytes_for_threads(&self) -> u64 {
+        if self.anonymous() < self.bytes / 2 { 0 } else { self.anonymous() }
     }
 
     /// Time since the process was started.
@@ -320,15 +329,15 @@ fn other_thread(root: &Root, pid: Pid) -> Option<Status> {
 }
 
 /// Whether the caller may signal it.
-fn permitted(target: &Target) -> Result<(), Trouble> {
+fn permitted(target: &Target) -> Result<(), Problem> {
     match target.pidfd.check_permission() {
         Err(e) if e.is_denied() => {
             let text = format!(
                 "not permitted to kill {}, which is user {}'s: run as root or with CAP_KILL",
-                target.label(),
+                target.facts.label(),
                 users::name(target.facts.uid)
             );
-            Err((Kind::NotPermitted, text))
+            Err(Problem::new(ProblemKind::NotPermitted, text))
         }
         // One that has gone in the meantime is dealt with when the signal is sent.
         _ => Ok(()),
@@ -336,10 +345,10 @@ fn permitted(target: &Target) -> Result<(), Trouble> {
 }
 
 /// All processes that a name fits; without `all`, the one.
-fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
+fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Problem> {
     let mut targets = Vec::new();
     let mut hidden = false;
-    for pid in process::pids(root).map_err(system)? {
+    for pid in process::pids(root).map_err(Problem::system)? {
         // A name never means memreap itself.
         if pid == Pid::own() {
             continue;
@@ -349,7 +358,9 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
             Ok(true) => {}
             Ok(false) => continue,
             // It and those after it would be left alive.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(system(e)),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(Problem::system(e));
+            }
             Err(e) => {
                 hidden |= e.is_denied();
                 continue;
@@ -358,15 +369,15 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Trouble> {
         match open_target(root, pid, Some(name)) {
             Ok(target) => targets.push(target),
             // Gone, or another by now.
-            Err((Kind::NotFound, _)) => {}
-            Err(trouble) => return Err(trouble),
+            Err(problem) if problem.kind == ProblemKind::NotFound => {}
+            Err(problem) => return Err(problem),
         }
     }
     match targets.len() {
-        0 => Err((Kind::NotFound, not_found_text(name, hidden || hides_processes(root)))),
+        0 => Err(Problem::new(ProblemKind::NotFound, not_found_text(name, hidden || hides_processes(root)))),
         1 => Ok(targets),
         _ if all => Ok(targets),
-        n => Err((Kind::Ambiguous, ambiguous_text(name, n, &targets))),
+        n => Err(Problem::new(ProblemKind::Ambiguous, ambiguous_text(name, n, &targets))),
     }
 }
 
@@ -399,9 +410,9 @@ fn ambiguous_text(name: &OsStr, n: usize, targets: &[Target]) -> String {
         }
         text.push_str(&format!(
             "\n  {:>7}  {:<8}  {:>8}  {:>4}  {}",
-            target.process.pid(),
+            target.facts.pid,
             users::name(target.facts.uid),
-            units::bytes(target.facts.bytes()),
+            units::bytes(target.facts.bytes),
             units::age(target.facts.age()),
             shortened(&command),
         ));
@@ -476,11 +487,11 @@ impl Protected {
         Self { ancestry: ancestry(root) }
     }
 
-    fn check(&self, target: &Target, force: bool) -> Result<(), Trouble> {
-        let pid = target.process.pid();
+    fn check(&self, target: &Target, force: bool) -> Result<(), Problem> {
+        let pid = target.facts.pid;
         let who = if target.facts.kernel_thread {
-            let text = format!("{} is a kernel thread, which cannot be killed", target.label());
-            return Err((Kind::KernelThread, text));
+            let text = format!("{} is a kernel thread, which cannot be killed", target.facts.label());
+            return Err(Problem::new(ProblemKind::KernelThread, text));
         } else if force {
             return Ok(());
         } else if pid.get() == 1 {
@@ -492,8 +503,9 @@ impl Protected {
         } else {
             return Ok(());
         };
-        let text = format!("{} is {who}: --force kills it, --keep-going kills the others", target.label());
-        Err((Kind::Protected, text))
+        let text =
+            format!("{} is {who}: --force kills it, --keep-going kills the others", target.facts.label());
+        Err(Problem::new(ProblemKind::Protected, text))
     }
 }
 
@@ -528,5 +540,42 @@ mod tests {
         let pids = ancestry(&Root::system());
         assert_eq!(pids[0], Pid::own());
         assert!(pids.len() > 1);
+    }
+
+    #[test]
+    fn an_exact_figure_counts_swap_once() {
+        let tree = tempfile::tempdir().unwrap();
+        let dir = tree.path().join(format!("proc/{}", Pid::own()));
+        fs::create_dir_all(&dir).unwrap();
+        let rollup = "0-1 ---p 0 00:00 0 [rollup]\nRss: 7 kB\nPss: 7 kB\nPss_Anon: 7 kB\nPss_File: 0 kB\n\
+                      Pss_Shmem: 0 kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: 7 kB\nAnonymous: 7 kB\nSwap: 100 kB\n\
+                      SwapPss: 100 kB\n";
+        fs::write(dir.join("smaps_rollup"), rollup).unwrap();
+        let facts = Facts {
+            pid: Pid::own(),
+            comm: Comm::new(b"x").unwrap(),
+            uid: 0,
+            ppid: None,
+            start_time: 0,
+            kernel_thread: false,
+            zombie: false,
+            core_dumping: false,
+            vm_size: 0,
+            rss_anon: 7 << 10,
+            swap: 100 << 10,
+            bytes: 107 << 10,
+            exact: false,
+        };
+        for exact in [true, false] {
+            let mut target = Target {
+                pidfd: PidFd::open(Pid::own()).unwrap(),
+                process: Process::open(&Root::at(tree.path()), Pid::own()).unwrap(),
+                facts: facts.clone(),
+            };
+            if exact {
+                target.measure();
+            }
+            assert_eq!((target.facts.bytes, target.facts.exact), (107 << 10, exact));
+        }
     }
 }

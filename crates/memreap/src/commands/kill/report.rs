@@ -4,11 +4,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use linux::{Pid, escape};
 use serde::{Serialize, Serializer};
 
 use super::plan::Plan;
 use crate::exit::Exit;
-use crate::kill::target::Problem;
+use crate::kill::target::{Facts, Problem, Target};
 use crate::kill::{Fate, Method, Outcome};
 use crate::units;
 
@@ -49,7 +50,7 @@ pub struct Report {
     /// The processes.
     pub victims: Vec<VictimReport>,
     /// What went wrong.
-    pub errors: Vec<Fault>,
+    pub errors: Vec<Problem>,
 }
 
 /// A signal before SIGKILL.
@@ -84,32 +85,9 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub struct VictimReport {
     /// What was read of it before the kill.
-    pub facts: VictimFacts,
+    pub facts: Facts,
     /// What became of it.
     pub result: VictimResult,
-}
-
-/// What was read of a process before anything was done to it.
-#[derive(Clone, Debug, Serialize)]
-pub struct VictimFacts {
-    /// Its ID.
-    pub pid: i32,
-    /// Its name, printable.
-    pub comm: String,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its parent.
-    pub ppid: Option<i32>,
-    /// When it started, in clock ticks after boot: with the ID, this names it uniquely.
-    pub start_time: u64,
-    /// Anonymous memory that it had, in bytes.
-    pub rss_anon: u64,
-    /// Its memory in swap, in bytes.
-    pub swap: u64,
-    /// What comes back: exactly, or at most.
-    pub bytes: u64,
-    /// Which of the two `bytes` is.
-    pub exact: bool,
 }
 
 /// What was done to a process.
@@ -126,19 +104,6 @@ pub enum VictimResult {
     Zombie,
     /// It was killed, or the attempt failed; see [`Outcome::fate`].
     Attempted(Outcome),
-}
-
-/// What went wrong with a target.
-#[derive(Clone, Debug, Serialize)]
-pub struct Fault {
-    /// What the user typed.
-    pub target: Option<String>,
-    /// Which process, if there is one.
-    pub pid: Option<i32>,
-    /// The kind, one word.
-    pub kind: &'static str,
-    /// For people, with the remedy.
-    pub message: String,
 }
 
 /// [`VictimResult`] as JSON.
@@ -184,13 +149,11 @@ impl Report {
         }
     }
 
-    /// Adds what is wrong with targets.
-    pub fn add_problems(&mut self, problems: &[Problem]) {
-        self.errors.extend(problems.iter().map(|problem| Fault {
-            target: Some(problem.target.clone()),
-            pid: problem.pid.map(linux::Pid::get),
-            kind: problem.kind.name(),
-            message: problem.message.clone(),
+    /// Adds processes that were not killed.
+    pub fn add(&mut self, targets: Vec<Target>, result: impl Fn(&Facts) -> VictimResult) {
+        self.victims.extend(targets.into_iter().map(|target| {
+            let result = result(&target.facts);
+            VictimReport { facts: target.facts, result }
         }));
     }
 
@@ -212,7 +175,7 @@ impl Report {
         text
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = (&VictimFacts, &Outcome)> {
+    fn outcomes(&self) -> impl Iterator<Item = (&Facts, &Outcome)> {
         self.victims.iter().filter_map(|victim| match &victim.result {
             VictimResult::Attempted(outcome) => Some((&victim.facts, outcome)),
             _ => None,
@@ -240,7 +203,7 @@ impl Report {
     /// A note for when the system has got much less memory back than its processes had.
     fn shortfall(&self) -> Option<String> {
         // Shared memory, which an exact figure counts, is not anonymous.
-        let anonymous = |facts: &VictimFacts| facts.bytes.min(facts.rss_anon.saturating_add(facts.swap));
+        let anonymous = |facts: &Facts| facts.bytes.min(facts.anonymous());
         let back = self.outcomes().filter(|(_, o)| o.back.is_some());
         let sum: u64 = back.map(|(facts, _)| anonymous(facts)).sum();
         let gain = self.after?.gain_since(&self.before);
@@ -270,13 +233,8 @@ fn rate(bytes: u64, time: Duration) -> Option<f64> {
 }
 
 impl VictimReport {
-    /// "4711 (name)".
-    pub fn label(&self) -> String {
-        format!("{} ({})", self.facts.pid, self.facts.comm)
-    }
-
     fn line(&self, report: &Report) -> String {
-        let (who, bytes) = (self.label(), units::bytes(self.facts.bytes));
+        let (who, bytes) = (self.facts.label(), units::bytes(self.facts.bytes));
         match &self.result {
             VictimResult::Spared => format!("not killed: {who}"),
             VictimResult::Zombie => {
@@ -373,13 +331,33 @@ impl VictimReport {
 impl Serialize for VictimReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Flat<'a> {
-            #[serde(flatten)]
-            facts: &'a VictimFacts,
+        struct VictimJson {
+            pid: i32,
+            comm: String,
+            uid: u32,
+            ppid: Option<i32>,
+            start_time: u64,
+            rss_anon: u64,
+            swap: u64,
+            bytes: u64,
+            exact: bool,
             #[serde(flatten)]
             result: ResultJson,
         }
-        Flat { facts: &self.facts, result: self.result_json() }.serialize(serializer)
+        let facts = &self.facts;
+        let victim = VictimJson {
+            pid: facts.pid.get(),
+            comm: escape(facts.comm.as_bytes()).to_string(),
+            uid: facts.uid,
+            ppid: facts.ppid.map(Pid::get),
+            start_time: facts.start_time,
+            rss_anon: facts.rss_anon,
+            swap: facts.swap,
+            bytes: facts.bytes,
+            exact: facts.exact,
+            result: self.result_json(),
+        };
+        victim.serialize(serializer)
     }
 }
 
@@ -393,6 +371,8 @@ fn method_name<S: Serializer>(method: &Method, serializer: S) -> Result<S::Ok, S
 
 #[cfg(test)]
 mod tests {
+    use linux::process::Comm;
+
     use super::*;
     use crate::commands::kill::plan::Show;
 
@@ -431,12 +411,16 @@ mod tests {
     }
 
     fn victim(pid: i32, bytes: u64, result: VictimResult) -> VictimReport {
-        let facts = VictimFacts {
-            pid,
-            comm: "firefox".to_owned(),
+        let facts = Facts {
+            pid: Pid::new(pid).unwrap(),
+            comm: Comm::new(b"firefox").unwrap(),
             uid: 1000,
-            ppid: Some(77),
+            ppid: Pid::new(77),
             start_time: 5,
+            kernel_thread: false,
+            zombie: false,
+            core_dumping: false,
+            vm_size: 0,
             rss_anon: bytes,
             swap: 0,
             bytes,
