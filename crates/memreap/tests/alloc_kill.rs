@@ -31,9 +31,9 @@ use strict::without_allocating;
 const LONG: Duration = Duration::from_secs(20);
 
 /// A grandchild with much memory: children of the process that chooses are never killed.
-struct Victim(Child);
+struct Grandchild(Child);
 
-impl Victim {
+impl Grandchild {
     fn start(name: &str) -> Self {
         let script = format!(
             "perl -e '$0 = \"{name}\"; $| = 1; my $x = \"x\" x (32 << 20); print \"ready\\n\"; sleep 120' & wait"
@@ -51,7 +51,7 @@ impl Victim {
 }
 
 /// What is left ends with the namespace, or its sleep.
-impl Drop for Victim {
+impl Drop for Grandchild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -89,7 +89,7 @@ fn kill() {
     let scan = Scan::open(&root).unwrap();
     let mut system = System::new(chooser, reapers, config, false, scan, cgroups, notifier).unwrap();
     let noted = File::open(&past).unwrap();
-    let [mut innocent, mut victim] = [Victim::start(&unique()), Victim::start(&name)];
+    let [mut innocent, mut victim] = [Grandchild::start(&unique()), Grandchild::start(&name)];
     let began = Instant::now();
 
     without_allocating(|| {

@@ -15,7 +15,7 @@ use linux::process::Comm;
 use memreap::choice::Parent;
 use memreap::daemon::decide::reason::{Ending, Reason};
 use memreap::daemon::report::history::{self, History};
-use memreap::daemon::report::journal::{Journal, Kind, Priority};
+use memreap::daemon::report::journal::{EntryKind, Journal, Priority};
 use memreap::daemon::report::metrics::{Metrics, Server};
 use memreap::daemon::report::record::KillRecord;
 use memreap::daemon::report::service::Service;
@@ -116,7 +116,7 @@ fn telling_of_a_kill_allocates_nothing() {
         };
         journal.warned(&warning);
         warner.warn(&warning);
-        journal.log(Kind::Trouble, Priority::Error, format_args!("{} {:?}", 1.5, kill.took));
+        journal.log(EntryKind::Trouble, Priority::Error, format_args!("{} {:?}", 1.5, kill.took));
         service.watchdog().unwrap();
         service.status(format_args!("calm, {} available", 1)).unwrap();
         for _ in 0..4 {

@@ -45,7 +45,7 @@ enum Question {
 
 /// What was read.
 #[derive(Clone, Copy)]
-enum Reading {
+enum Content {
     Bytes(u64),
     Counts(Counts),
     /// 0 to 1, or too little to say.
@@ -54,7 +54,7 @@ enum Reading {
     Text(usize),
 }
 
-impl Reading {
+impl Content {
     fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -98,7 +98,7 @@ enum State {
     /// Being read, but the caller has given up.
     Abandoned,
     /// Read.
-    Done(Result<Reading, Failure>),
+    Done(Result<Content, Failure>),
     /// There will be no more requests.
     End,
 }
@@ -114,13 +114,13 @@ impl Readers {
 
     /// Reads exactly what comes back when a process dies, in bytes.
     pub(super) fn comes_back(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
-        self.ask(Question::ComesBack(pid), deadline, &mut []).map(Reading::bytes)
+        self.ask(Question::ComesBack(pid), deadline, &mut []).map(Content::bytes)
     }
 
     /// Looks up pages of a process.
     pub(super) fn sample(&self, process: SampledProcess, deadline: Instant) -> Answer<Counts> {
-        self.ask(Question::Sample(process, deadline), deadline, &mut []).map(|reading| match reading {
-            Reading::Counts(counts) => Some(counts),
+        self.ask(Question::Sample(process, deadline), deadline, &mut []).map(|content| match content {
+            Content::Counts(counts) => Some(counts),
             _ => None,
         })
     }
@@ -132,8 +132,8 @@ impl Readers {
         other: Pid,
         deadline: Instant,
     ) -> Answer<Option<f64>> {
-        self.ask(Question::CommonPart(process, other), deadline, &mut []).map(|reading| match reading {
-            Reading::Part(part) => Some(part),
+        self.ask(Question::CommonPart(process, other), deadline, &mut []).map(|content| match content {
+            Content::Part(part) => Some(part),
             _ => None,
         })
     }
@@ -142,7 +142,7 @@ impl Readers {
     pub(super) fn held(&self, pid: Pid, deadline: Instant) -> Answer<u64> {
         // Of too many descriptors a part is better than nothing.
         let part = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
-        self.ask(Question::Held(pid, part), deadline, &mut []).map(Reading::bytes)
+        self.ask(Question::Held(pid, part), deadline, &mut []).map(Content::bytes)
     }
 
     /// Reads the command line, cut at the length of `buffer`; `None` when it cannot be read in time.
@@ -153,12 +153,12 @@ impl Readers {
         buffer: &'b mut [u8; MAX_COMMAND_LINE_BYTES],
     ) -> Option<&'b [u8]> {
         match self.ask(Question::CommandLine(pid), deadline, buffer) {
-            Answer::Read(Reading::Text(len)) => buffer.get(..len),
+            Answer::Read(Content::Text(len)) => buffer.get(..len),
             _ => None,
         }
     }
 
-    fn ask(&self, question: Question, deadline: Instant, text: &mut [u8]) -> Answer<Reading> {
+    fn ask(&self, question: Question, deadline: Instant, text: &mut [u8]) -> Answer<Content> {
         let idle = self.0.iter().find_map(|reader| {
             let request = reader.lock();
             matches!(request.state, State::Idle).then_some((reader, request))
@@ -186,7 +186,7 @@ impl<T> Answer<T> {
     /// What `f` makes of what was read; `None` if that is not what was asked for.
     fn map<U>(self, f: impl FnOnce(T) -> Option<U>) -> Answer<U> {
         match self {
-            Self::Read(reading) => f(reading).map_or(Answer::Failed(Failure::Malformed), Answer::Read),
+            Self::Read(content) => f(content).map_or(Answer::Failed(Failure::Malformed), Answer::Read),
             Self::Failed(failure) => Answer::Failed(failure),
             Self::Late => Answer::Late,
         }
@@ -209,7 +209,7 @@ impl Reader {
         question: Question,
         deadline: Instant,
         text: &mut [u8],
-    ) -> Answer<Reading> {
+    ) -> Answer<Content> {
         request.state = State::Asked(question);
         self.changed.notify_all();
         loop {
@@ -249,22 +249,22 @@ impl Reader {
             let memfd_device = holder::memfd_device().unwrap_or(0);
             worker.work(|question, buffer| match question {
                 Question::CommandLine(pid) => {
-                    scan.process(pid, File::Cmdline, buffer).map(|text| Reading::Text(text.len()))
+                    scan.process(pid, File::Cmdline, buffer).map(|text| Content::Text(text.len()))
                 }
                 Question::Sample(process, deadline) => {
-                    page_sample::sample(&scan, &process, &mut random, deadline, buffer).map(Reading::Counts)
+                    page_sample::sample(&scan, &process, &mut random, deadline, buffer).map(Content::Counts)
                 }
                 Question::Held(pid, deadline) => {
-                    holder::held(&scan, pid, memfd_device, deadline).map(Reading::Bytes)
+                    holder::held(&scan, pid, memfd_device, deadline).map(Content::Bytes)
                 }
                 Question::CommonPart(process, other) => {
-                    page_sample::common_part(&scan, &process, other, &mut random, buffer).map(Reading::Part)
+                    page_sample::common_part(&scan, &process, other, &mut random, buffer).map(Content::Part)
                 }
                 Question::ComesBack(pid) => {
                     let text = scan.process(pid, File::SmapsRollup, buffer)?;
                     // The path is for the text of an error only.
                     let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
-                    Ok(Reading::Bytes(rollup.comes_back()))
+                    Ok(Content::Bytes(rollup.comes_back()))
                 }
             });
         })?;
@@ -276,7 +276,7 @@ impl Reader {
     }
 
     /// What a thread does: one request after the other.
-    fn work(&self, mut read: impl FnMut(Question, &mut [u8]) -> Result<Reading, Failure>) {
+    fn work(&self, mut read: impl FnMut(Question, &mut [u8]) -> Result<Content, Failure>) {
         let mut buffer = [0; MAX_COMMAND_LINE_BYTES];
         let mut request = self.lock();
         loop {
@@ -353,7 +353,7 @@ mod tests {
                     while pid.get() == 1 && stuck.load(Ordering::Acquire) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    Ok(Reading::Bytes(pid.get().unsigned_abs().into()))
+                    Ok(Content::Bytes(pid.get().unsigned_abs().into()))
                 });
             });
         }

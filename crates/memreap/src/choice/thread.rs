@@ -83,12 +83,12 @@ struct State {
     ahead: Option<(Instant, Choice)>,
     /// The process that was killed last, until the thread knows that.
     killed: Option<Pid>,
-    facts: Facts,
+    findings: Findings,
 }
 
 /// What the thread has found out besides.
 #[derive(Clone, Copy, Default)]
-struct Facts {
+struct Findings {
     /// How many processes there were at the last choice.
     processes: u32,
     /// Who holds most memory by descriptors, if that was asked for.
@@ -151,7 +151,8 @@ impl ChooserThread {
     /// When that fails.
     pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
         let settings = Settings { policy, by_cgroup, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, killed: None, facts: Facts::default() };
+        let state =
+            State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
@@ -250,7 +251,7 @@ impl ChooserThread {
     /// Returns the process that holds most memory by descriptors, if that is known in time.
     pub fn largest_holder(&self) -> Option<Holder> {
         self.shared.ask(Request::Holder, self.timeout)?;
-        self.shared.lock().facts.holder
+        self.shared.lock().findings.holder
     }
 
     /// Does what [`Chooser::rehearse`] does.
@@ -260,7 +261,7 @@ impl ChooserThread {
 
     /// Returns how many processes there were at the last choice.
     pub fn processes(&self) -> u32 {
-        self.shared.lock().facts.processes
+        self.shared.lock().findings.processes
     }
 }
 
@@ -310,7 +311,7 @@ impl Shared {
     }
 
     /// What the thread does: one request after the other. `run` returns also what it has found out besides.
-    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, Facts)) {
+    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, Findings)) {
         let mut state = self.lock();
         loop {
             let request = match std::mem::replace(&mut state.work, Work::None) {
@@ -327,9 +328,9 @@ impl Shared {
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
             let anywhere = matches!(request, Request::Refresh { .. } | Request::Choose { below: None, .. });
-            let (choice, facts) = run(&settings, killed, request);
+            let (choice, findings) = run(&settings, killed, request);
             state = self.lock();
-            state.facts = facts;
+            state.findings = findings;
             match &state.work {
                 Work::End => return,
                 Work::Running { awaited: true, .. } => state.work = Work::Done(choice),
@@ -370,7 +371,12 @@ struct Known {
 }
 
 impl Worker {
-    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, Facts) {
+    fn run(
+        &mut self,
+        settings: &Settings,
+        killed: Option<Pid>,
+        request: Request,
+    ) -> (Option<Choice>, Findings) {
         let (chooser, policy) = (&mut self.chooser, &settings.policy);
         if std::mem::replace(&mut self.version, settings.version) != settings.version {
             chooser.forget();
@@ -401,8 +407,8 @@ impl Worker {
             }
             // It is in the record of another one.
             Request::Another { cgroup } => {
-                let facts = Facts { processes: chooser.cost().processes, holder };
-                return (chooser.another(policy, &cgroup), facts);
+                let findings = Findings { processes: chooser.cost().processes, holder };
+                return (chooser.another(policy, &cgroup), findings);
             }
             Request::Recheck { pid } => {
                 chooser.set_min_bytes(0);
@@ -420,7 +426,7 @@ impl Worker {
         if let Some(choice) = &mut choice {
             self.describe(choice);
         }
-        (choice, Facts { processes: self.chooser.cost().processes, holder })
+        (choice, Findings { processes: self.chooser.cost().processes, holder })
     }
 
     /// Adds to a choice what the record of its kill says besides: after the kill it cannot be read any more.
@@ -533,12 +539,13 @@ mod tests {
     /// A thread that answers what it is sent, and waits for that.
     fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
         let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, killed: None, facts: Facts::default() };
+        let state =
+            State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         let (answers, to_give) = channel();
         thread::spawn(move || {
-            worker.work(|_, _, _| (to_give.recv().unwrap_or(None), Facts { processes: 1, holder: None }))
+            worker.work(|_, _, _| (to_give.recv().unwrap_or(None), Findings { processes: 1, holder: None }))
         });
         (ChooserThread { shared, timeout }, answers)
     }

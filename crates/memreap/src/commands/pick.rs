@@ -30,13 +30,13 @@ const COMMAND_LINES_BUDGET: Duration = Duration::from_secs(5);
 struct Report {
     version: u32,
     command: &'static str,
-    victim: Option<Victim>,
+    victim: Option<ChoiceReport>,
     candidates: Vec<Candidate>,
     cost: CostReport,
 }
 
 #[derive(Debug, Serialize)]
-struct Victim {
+struct ChoiceReport {
     pid: i32,
     name: String,
     uid: u32,
@@ -126,7 +126,7 @@ impl Report {
         Self {
             version: VERSION,
             command: "pick",
-            victim: choice.map(|choice| Victim::new(policy, choice)),
+            victim: choice.map(|choice| ChoiceReport::new(policy, choice)),
             candidates: chooser.explain().map(candidate).collect(),
             cost: CostReport {
                 processes: cost.processes,
@@ -218,7 +218,7 @@ fn error(error_bytes: Option<u64>, bytes: u64) -> String {
     }
 }
 
-impl Victim {
+impl ChoiceReport {
     fn new(policy: &Policy, choice: &Choice) -> Self {
         Self {
             pid: choice.pid.get(),

@@ -17,11 +17,11 @@ pub struct Pattern {
     /// How many bytes at its beginning are literal. Most processes are distinguished by these, and there are
     /// many processes and patterns.
     head: usize,
-    kind: Kind,
+    syntax: Syntax,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Syntax {
     Name,
     CommandLine,
     Cgroup,
@@ -42,7 +42,7 @@ impl Pattern {
         }
         let text = text.as_bytes();
         let kept = text.get(..COMM_BYTES).filter(|start| !start.contains(&b'*')).unwrap_or(text);
-        Self::new(kept, Kind::Name)
+        Self::new(kept, Syntax::Name)
     }
 
     /// For a command line: arguments that are separated by NUL, each of which a space fits.
@@ -50,7 +50,7 @@ impl Pattern {
     /// # Errors
     /// As [`Pattern::name`].
     pub fn command_line(text: &str) -> Result<Self, String> {
-        Self::new(text.as_bytes(), Kind::CommandLine)
+        Self::new(text.as_bytes(), Syntax::CommandLine)
     }
 
     /// For a cgroup's path: `*` and `?` stay within a component, the component `**` stands for any
@@ -78,20 +78,21 @@ impl Pattern {
             path if path.contains(['*', '?']) => path.to_owned(),
             path => path.to_owned() + "/**",
         };
-        Self::new(path.as_bytes(), Kind::Cgroup)
+        Self::new(path.as_bytes(), Syntax::Cgroup)
     }
 
-    fn new(text: &[u8], kind: Kind) -> Result<Self, String> {
+    fn new(text: &[u8], syntax: Syntax) -> Result<Self, String> {
         match text.len() {
             0 => Err("is empty; '*' fits everything".to_owned()),
             1..=MAX_PATTERN_BYTES => {
-                let special = |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && kind == Kind::CommandLine);
+                let special =
+                    |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && syntax == Syntax::CommandLine);
                 let mut head = text.iter().position(special).unwrap_or(text.len());
                 // Without any component, "/**" does not fit the slash either.
-                if kind == Kind::Cgroup && text[head..].starts_with(b"**") {
+                if syntax == Syntax::Cgroup && text[head..].starts_with(b"**") {
                     head -= 1;
                 }
-                Ok(Self { text: text.into(), head, kind })
+                Ok(Self { text: text.into(), head, syntax })
             }
             _ => Err(format!("has more than {MAX_PATTERN_BYTES} bytes; '*' can stand for some of them")),
         }
@@ -103,13 +104,13 @@ impl Pattern {
         if !bytes.starts_with(&self.text[..self.head]) {
             return false;
         }
-        match self.kind {
-            Kind::Name => fits_bytes(&self.text, bytes, |p, b| p == b),
-            Kind::CommandLine => {
+        match self.syntax {
+            Syntax::Name => fits_bytes(&self.text, bytes, |p, b| p == b),
+            Syntax::CommandLine => {
                 let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
                 fits_bytes(&self.text, bytes, |p, b| p == b || (p == b' ' && b == 0))
             }
-            Kind::Cgroup => fits_path(&self.text, bytes),
+            Syntax::Cgroup => fits_path(&self.text, bytes),
         }
     }
 }

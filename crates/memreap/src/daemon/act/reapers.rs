@@ -41,8 +41,8 @@ pub struct Slot(Arc<RwLock<Option<TrackedVictim>>>);
 struct Shared {
     epoch: Epoch,
     slots: [Slot; MAX_VICTIMS],
-    jobs: Mutex<ArrayVec<Job, { 2 * MAX_VICTIMS }>>,
-    job_posted: Condvar,
+    orders: Mutex<ArrayVec<Order, { 2 * MAX_VICTIMS }>>,
+    order_posted: Condvar,
     /// The IDs of threads that work on a victim; 0 is none.
     busy_tids: [AtomicI32; THREADS],
     spinning: AtomicUsize,
@@ -57,7 +57,7 @@ struct Shared {
 
 /// What a thread does with the victim in a slot.
 #[derive(Clone, Copy)]
-enum Job {
+enum Order {
     /// Tries to free its memory, beginning before it is killed.
     Spin(usize),
     /// Kills it, then frees its memory.
@@ -74,8 +74,8 @@ impl Reapers {
         let shared = Arc::new(Shared {
             epoch: Epoch::now(),
             slots: Default::default(),
-            jobs: Mutex::new(ArrayVec::new()),
-            job_posted: Condvar::new(),
+            orders: Mutex::new(ArrayVec::new()),
+            order_posted: Condvar::new(),
             busy_tids: Default::default(),
             spinning: AtomicUsize::new(0),
             spinner_slot: AtomicUsize::new(MAX_VICTIMS),
@@ -127,7 +127,7 @@ impl Reapers {
         let slot = self.shared.take_slot(victim)?;
         self.send_sigkill(slot);
         if self.method == Method::Mrelease {
-            self.shared.post(Job::Kill(slot));
+            self.shared.post(Order::Kill(slot));
         }
         Ok(self.shared.slots[slot].clone())
     }
@@ -147,13 +147,13 @@ impl Reapers {
         if self.uses_spinner {
             shared.spinning.store(0, Ordering::Release);
             shared.spinner_slot.store(slot, Ordering::Release);
-            shared.post(Job::Spin(slot));
+            shared.post(Order::Spin(slot));
             let began = Instant::now();
             while shared.spinning.load(Ordering::Acquire) == 0 && began.elapsed() < SPINNER_START_TIMEOUT {
                 thread::yield_now();
             }
         }
-        shared.post(Job::Kill(slot));
+        shared.post(Order::Kill(slot));
         let began = Instant::now();
         let waits = || shared.with(slot, TrackedVictim::awaits_sigkill).unwrap_or(false);
         while waits() && began.elapsed() < MAX_SIGNAL_DELAY {
@@ -201,8 +201,8 @@ impl Slot {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ArrayVec<Job, { 2 * MAX_VICTIMS }>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ArrayVec<Order, { 2 * MAX_VICTIMS }>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(&self, slot: usize, f: impl FnOnce(&TrackedVictim) -> T) -> Option<T> {
@@ -233,36 +233,36 @@ impl Shared {
         })
     }
 
-    fn post(&self, job: Job) {
+    fn post(&self, order: Order) {
         // When there is no room the threads are all stuck; the signal is sent without them.
-        if self.lock().try_push(job).is_ok() {
-            self.job_posted.notify_one();
+        if self.lock().try_push(order).is_ok() {
+            self.order_posted.notify_one();
         }
     }
 
-    /// What a thread does: one job after the other.
+    /// What a thread does: one order after the other.
     fn work(&self) {
         self.real_time.fetch_or(raise_priority().is_ok(), Ordering::AcqRel);
         let tid = rustix::thread::gettid();
         warm_up();
         self.ready.fetch_add(1, Ordering::AcqRel);
         loop {
-            let mut jobs = self.lock();
-            let job = loop {
-                match jobs.pop_at(0) {
-                    Some(job) => break job,
-                    None => jobs = self.job_posted.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+            let mut orders = self.lock();
+            let order = loop {
+                match orders.pop_at(0) {
+                    Some(order) => break order,
+                    None => orders = self.order_posted.wait(orders).unwrap_or_else(PoisonError::into_inner),
                 }
             };
-            drop(jobs);
+            drop(orders);
             let _ = raise_priority();
             let busy = self.busy_tids.iter().find(|busy| {
                 busy.compare_exchange(0, tid.as_raw_pid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
             });
             let began = Instant::now();
             let abandoned = || began.elapsed() > MAX_FREEING_TIME;
-            match job {
-                Job::Spin(slot) => {
+            match order {
+                Order::Spin(slot) => {
                     let done = self.with(slot, |victim| {
                         self.spinning.fetch_add(1, Ordering::AcqRel);
                         victim.free_memory(self.epoch, || false, abandoned);
@@ -275,7 +275,7 @@ impl Shared {
                     );
                     done
                 }
-                Job::Kill(slot) => self.with(slot, |victim| {
+                Order::Kill(slot) => self.with(slot, |victim| {
                     if victim.awaits_sigkill() {
                         victim.send_sigkill(self.epoch, Method::Plain);
                     }
@@ -364,7 +364,7 @@ mod tests {
         let slot = reapers.shared.take_slot(victim).unwrap();
         // The thread waits for this, and is busy meanwhile.
         let locked = reapers.shared.slots[slot].0.write().unwrap();
-        reapers.shared.post(Job::Kill(slot));
+        reapers.shared.post(Order::Kill(slot));
         let tid = || reapers.shared.busy_tids[0].load(Ordering::Acquire);
         wait_until(|| tid() != 0);
         let result = test(&reapers, tid());

@@ -30,7 +30,7 @@ const TOO_LATE: Duration = Duration::from_secs(5);
 
 /// A process as by a pidfd: by an ID that is never reused, unlike its PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target {
+struct Handle {
     pid: usize,
     id: u64,
     /// What it had when it was chosen.
@@ -197,14 +197,14 @@ impl Sim {
         }
     }
 
-    fn find(&self, target: Target) -> Option<&Proc> {
-        self.procs.iter().find(|p| (p.pid, p.id) == (target.pid, target.id))
+    fn find(&self, handle: Handle) -> Option<&Proc> {
+        self.procs.iter().find(|p| (p.pid, p.id) == (handle.pid, handle.id))
     }
 
     /// Kills the process behind a pidfd.
-    fn end(&mut self, target: Target) -> bool {
+    fn end(&mut self, handle: Handle) -> bool {
         let now = self.now;
-        let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (target.pid, target.id)) else {
+        let Some(p) = self.procs.iter_mut().find(|p| (p.pid, p.id) == (handle.pid, handle.id)) else {
             return false;
         };
         if self.sharers > 0 {
@@ -290,7 +290,7 @@ impl Sim {
 impl Observes for Sim {
     /// The cgroup whose limit it is; `None` for the machine's.
     type Memory = Option<u64>;
-    type Victim = Target;
+    type Victim = Handle;
 
     fn now(&self) -> Duration {
         self.now
@@ -329,7 +329,7 @@ impl Observes for Sim {
         self.signal_first.or(all).map_or(Duration::ZERO, |first| first.grace)
     }
 
-    fn choose(&mut self, group: &Option<u64>, min_bytes: u64) -> Result<Target, NoVictim> {
+    fn choose(&mut self, group: &Option<u64>, min_bytes: u64) -> Result<Handle, NoVictim> {
         self.searches += 1;
         self.read();
         if self.late > 0 {
@@ -348,16 +348,16 @@ impl Observes for Sim {
             .max_by_key(|p| (p.bytes, p.id))
             .filter(|p| p.bytes.max(all) >= min_bytes)
             .ok_or(NoVictim::None)?;
-        let target = Target { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
+        let handle = Handle { pid: chosen.pid, id: chosen.id, bytes: chosen.bytes };
         if std::mem::take(&mut self.slips) {
-            self.procs.retain(|p| p.id != target.id);
+            self.procs.retain(|p| p.id != handle.id);
             self.spawn(5 * MIB, 0, 0);
-            assert_eq!(self.procs.last().map(|p| p.pid), Some(target.pid));
+            assert_eq!(self.procs.last().map(|p| p.pid), Some(handle.pid));
         }
-        Ok(target)
+        Ok(handle)
     }
 
-    fn gain(&self, victim: &Target, _missing: u64) -> Gain {
+    fn gain(&self, victim: &Handle, _missing: u64) -> Gain {
         let bytes = victim.bytes;
         if !self.together {
             return Gain { bytes, group_processes: 1, group_bytes: bytes };
@@ -367,31 +367,31 @@ impl Observes for Sim {
         Gain { bytes, group_processes: all().count() as u32, group_bytes }
     }
 
-    fn signal_first(&self, _victim: &Target, all: Option<SignalFirst>) -> Option<SignalFirst> {
+    fn signal_first(&self, _victim: &Handle, all: Option<SignalFirst>) -> Option<SignalFirst> {
         self.signal_first.or(all)
     }
 
-    fn recheck(&mut self, victim: Target) -> Option<Target> {
+    fn recheck(&mut self, victim: Handle) -> Option<Handle> {
         Some(victim).filter(|victim| Some(victim.id) != self.spared)
     }
 
-    fn has_exited(&self, victim: &Target) -> bool {
+    fn has_exited(&self, victim: &Handle) -> bool {
         self.find(*victim).is_none()
     }
 }
 
 impl Kills for Sim {
     /// `None` if it was gone before.
-    type Dying = Option<Target>;
+    type Dying = Option<Handle>;
 
-    fn send_first_signal(&mut self, victim: &Target, signal: Signal) {
+    fn send_first_signal(&mut self, victim: &Handle, signal: Signal) {
         self.asked.push((victim.id, signal));
         if !self.deaf {
             self.end(*victim);
         }
     }
 
-    fn kill(&mut self, victim: Target, _reason: Reason, governor: &Governor) -> Option<Target> {
+    fn kill(&mut self, victim: Handle, _reason: Reason, governor: &Governor) -> Option<Handle> {
         let killed = self.end(victim).then_some(victim);
         if let Some(&Proc { id, rate, .. }) = self.find(victim) {
             self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom });
@@ -399,7 +399,7 @@ impl Kills for Sim {
         killed
     }
 
-    fn kill_another(&mut self, dying: &mut Option<Target>) -> Option<u64> {
+    fn kill_another(&mut self, dying: &mut Option<Handle>) -> Option<u64> {
         dying.filter(|_| self.together)?;
         let headroom = self.kills.last()?.headroom;
         let total = Sample { total: self.total, ..Sample::default() };
@@ -410,13 +410,13 @@ impl Kills for Sim {
         Some(victim.bytes)
     }
 
-    fn progress(&mut self, dying: &mut Option<Target>, _last: &Sample) -> Progress {
+    fn progress(&mut self, dying: &mut Option<Handle>, _last: &Sample) -> Progress {
         match *dying {
             None => Progress::Ended(Ending::Gone),
-            Some(target) if self.find(target).is_some_and(|p| p.dying.is_none()) => {
+            Some(handle) if self.find(handle).is_some_and(|p| p.dying.is_none()) => {
                 Progress::Ended(Ending::Late)
             }
-            Some(target) if self.find(target).is_some() => Progress::Dying,
+            Some(handle) if self.find(handle).is_some() => Progress::Dying,
             Some(_) => Progress::Ended(Ending::Back),
         }
     }
@@ -438,7 +438,7 @@ impl Reports for Sim {
         self.complaints += 1;
     }
 
-    fn killed(&mut self, _memory: &Option<u64>, _dying: Option<Target>, ending: Ending, _last: &Sample) {
+    fn killed(&mut self, _memory: &Option<u64>, _dying: Option<Handle>, ending: Ending, _last: &Sample) {
         self.endings.push(ending);
     }
 }

@@ -33,7 +33,7 @@ const MAX_ENTRY_BYTES: usize = 4096;
 /// What an entry is about. Each kind has a MESSAGE_ID of its own, by which it is found:
 /// `journalctl MESSAGE_ID=f4a5f7d8584640148ff8858503eb3a84` lists all kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// The daemon has started, or is about to end.
     Started,
     /// A victim was killed, or would have been.
@@ -46,7 +46,7 @@ pub enum Kind {
     Trouble,
 }
 
-impl Kind {
+impl EntryKind {
     fn id(self) -> &'static str {
         match self {
             Self::Started => "21e4adfa310a458fb535cd748dd02f1b",
@@ -114,7 +114,7 @@ impl Journal {
     }
 
     /// Writes an entry without fields of its own.
-    pub fn log(&mut self, kind: Kind, priority: Priority, message: fmt::Arguments<'_>) {
+    pub fn log(&mut self, kind: EntryKind, priority: Priority, message: fmt::Arguments<'_>) {
         self.write(kind, priority, &Text::of(message), |_| {});
     }
 
@@ -125,7 +125,7 @@ impl Journal {
             Ending::DryRun => Priority::Notice,
             Ending::Late | Ending::Refused(_) => Priority::Error,
         };
-        self.write(Kind::Killed, priority, &Text::of(kill), |entry| {
+        self.write(EntryKind::Killed, priority, &Text::of(kill), |entry| {
             entry.field("MEMREAP_PID", kill.pid);
             entry.bytes("MEMREAP_COMM", kill.comm.as_bytes());
             entry.field("MEMREAP_UID", kill.uid);
@@ -164,7 +164,7 @@ impl Journal {
 
     /// Writes an entry about a warning.
     pub fn warned(&mut self, warning: &Warning<'_>) {
-        self.write(Kind::Warned, Priority::Notice, &Text::of(warning), |entry| {
+        self.write(EntryKind::Warned, Priority::Notice, &Text::of(warning), |entry| {
             entry.field("MEMREAP_PID", warning.pid);
             entry.bytes("MEMREAP_COMM", warning.comm.as_bytes());
             entry.field("MEMREAP_UID", warning.uid);
@@ -176,7 +176,7 @@ impl Journal {
 
     fn write(
         &mut self,
-        kind: Kind,
+        kind: EntryKind,
         priority: Priority,
         line: &Text<MAX_LINE_BYTES>,
         fields: impl FnOnce(&mut Entry),
@@ -333,7 +333,7 @@ mod tests {
         journal.killed(&kill("hog"));
         let entry = entry(&reader);
         assert!(value(&entry, "MESSAGE").starts_with(b"killed 4711 (hog)"));
-        assert_eq!(value(&entry, "MESSAGE_ID"), Kind::Killed.id().as_bytes());
+        assert_eq!(value(&entry, "MESSAGE_ID"), EntryKind::Killed.id().as_bytes());
         assert_eq!(value(&entry, "PRIORITY"), b"4");
         assert_eq!(value(&entry, "MEMREAP_PID"), b"4711");
         assert_eq!(value(&entry, "MEMREAP_UNIT"), b"a.scope");
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_leaves_the_rest_valid() {
         let (mut journal, reader, _dir) = journald();
-        journal.write(Kind::Trouble, Priority::Error, &Text::of("x"), |entry| {
+        journal.write(EntryKind::Trouble, Priority::Error, &Text::of("x"), |entry| {
             entry.bytes("MEMREAP_BIG", &[b'x'; 2 * MAX_ENTRY_BYTES]);
             entry.field("MEMREAP_PID", 1);
         });
@@ -377,7 +377,7 @@ mod tests {
     fn a_journal_that_does_not_read_is_not_waited_for() {
         let (mut journal, _reader, _dir) = journald();
         for _ in 0..10_000 {
-            journal.log(Kind::Started, Priority::Info, format_args!("x"));
+            journal.log(EntryKind::Started, Priority::Info, format_args!("x"));
         }
         assert!(journal.lost() > 0);
     }
@@ -387,11 +387,11 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut journal =
             Journal { output: Output::Lines { fd: writer.into(), socket: false, prefix: true }, lost: 0 };
-        journal.log(Kind::Reloaded, Priority::Error, format_args!("wrong\n<0>config"));
-        journal.log(Kind::Reloaded, Priority::Error, format_args!("{:2000}", 1));
+        journal.log(EntryKind::Reloaded, Priority::Error, format_args!("wrong\n<0>config"));
+        journal.log(EntryKind::Reloaded, Priority::Error, format_args!("{:2000}", 1));
         // Nothing is read: once the pipe is full, lines are lost.
         for _ in 0..1000 {
-            journal.log(Kind::Started, Priority::Info, format_args!("{:900}", 1));
+            journal.log(EntryKind::Started, Priority::Info, format_args!("{:900}", 1));
         }
         assert!(journal.lost() > 0);
         drop(journal);

@@ -14,7 +14,7 @@ use linux::meminfo::MemInfo;
 use linux::pidfd::Signal;
 
 use super::history::History;
-use super::journal::{Journal, Kind, Priority};
+use super::journal::{EntryKind, Journal, Priority};
 use super::metrics::{Metrics, Server};
 use super::record::KillRecord;
 use super::service::Service;
@@ -74,7 +74,7 @@ impl Notifier {
             Err(e) => {
                 let path = linux::escape(path);
                 journal.log(
-                    Kind::Trouble,
+                    EntryKind::Trouble,
                     Priority::Warning,
                     format_args!("kills are not recorded: {path}: {e}"),
                 );
@@ -86,7 +86,7 @@ impl Notifier {
             Err(e) => {
                 let address = linux::escape(Path::new(address));
                 journal.log(
-                    Kind::Trouble,
+                    EntryKind::Trouble,
                     Priority::Warning,
                     format_args!("metrics are not served: {address}: {e}"),
                 );
@@ -142,7 +142,7 @@ impl Notifier {
 
     /// The daemon has started; `how` says how it works.
     pub fn ready(&mut self, how: fmt::Arguments<'_>) {
-        self.journal.log(Kind::Started, Priority::Info, how);
+        self.journal.log(EntryKind::Started, Priority::Info, how);
         let _ = self.service.status(how);
         let _ = self.service.ready();
     }
@@ -151,7 +151,7 @@ impl Notifier {
     pub fn stopping(&mut self) {
         self.write_history();
         let _ = self.service.stopping();
-        self.journal.log(Kind::Started, Priority::Info, format_args!("stopping"));
+        self.journal.log(EntryKind::Started, Priority::Info, format_args!("stopping"));
     }
 
     /// The configuration is about to be read again.
@@ -166,7 +166,7 @@ impl Notifier {
             Ok(config) => {
                 self.metrics.reloads += 1;
                 self.journal.log(
-                    Kind::Reloaded,
+                    EntryKind::Reloaded,
                     Priority::Info,
                     format_args!("the new configuration is in force"),
                 );
@@ -185,10 +185,10 @@ impl Notifier {
             Err(wrong) => {
                 self.metrics.reloads_failed += 1;
                 for line in wrong.lines() {
-                    self.journal.log(Kind::Reloaded, Priority::Error, format_args!("{line}"));
+                    self.journal.log(EntryKind::Reloaded, Priority::Error, format_args!("{line}"));
                 }
                 let text = format_args!("the old configuration stays in force");
-                self.journal.log(Kind::Reloaded, Priority::Error, text);
+                self.journal.log(EntryKind::Reloaded, Priority::Error, text);
             }
         }
         let _ = self.service.ready();
@@ -198,7 +198,7 @@ impl Notifier {
     pub fn error(&mut self, what: impl fmt::Display) {
         if self.last_error.is_none_or(|when| when.elapsed() >= REPEAT_INTERVAL) {
             self.last_error = Some(Instant::now());
-            self.journal.log(Kind::Trouble, Priority::Error, format_args!("{what}"));
+            self.journal.log(EntryKind::Trouble, Priority::Error, format_args!("{what}"));
         }
     }
 
@@ -209,12 +209,12 @@ impl Notifier {
 
     /// Information about the start.
     pub fn note(&mut self, what: fmt::Arguments<'_>) {
-        self.journal.log(Kind::Started, Priority::Notice, what);
+        self.journal.log(EntryKind::Started, Priority::Notice, what);
     }
 
     /// A problem that the administrator should solve.
     pub fn warning(&mut self, what: fmt::Arguments<'_>) {
-        self.journal.log(Kind::Trouble, Priority::Warning, what);
+        self.journal.log(EntryKind::Trouble, Priority::Warning, what);
     }
 
     /// A kill may come soon.
@@ -252,7 +252,7 @@ impl Notifier {
         };
         let (reason, rest) = (reason.name(), NotFreedByKills(machine, holder));
         let text = format_args!("{what} ({reason}): {because}{rest}");
-        self.journal.log(Kind::Trouble, Priority::Error, text);
+        self.journal.log(EntryKind::Trouble, Priority::Error, text);
     }
 
     /// A victim was sent the first signal, or the kernel refused that.
@@ -260,7 +260,7 @@ impl Notifier {
         let (pid, comm) = (victim.pid, victim.comm);
         match error {
             None => self.journal.log(
-                Kind::Warned,
+                EntryKind::Warned,
                 Priority::Warning,
                 format_args!("asked {pid} ({comm}) to end, by signal {}", signal.as_raw()),
             ),

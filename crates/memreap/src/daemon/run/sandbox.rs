@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::report::history::{self, History};
-    use crate::daemon::report::journal::{Journal, Kind, Priority};
+    use crate::daemon::report::journal::{EntryKind, Journal, Priority};
     use crate::daemon::report::metrics::{Metrics, Server};
     use crate::daemon::report::record::tests::kill;
     use crate::daemon::report::service::Service;
@@ -256,7 +256,7 @@ mod tests {
         let kill = kill("hog");
         history.append(&kill).unwrap();
         journal.killed(&kill);
-        journal.log(Kind::Killed, Priority::Info, format_args!("test"));
+        journal.log(EntryKind::Killed, Priority::Info, format_args!("test"));
         warner.killed(&kill);
         assert_eq!(warner.dropped(), 0);
         service.watchdog().unwrap();
