@@ -83,12 +83,10 @@ impl Scan {
     /// # Errors
     /// When it cannot be read or does not fit into `buffer`; of a command line, as much as fits is returned.
     pub fn process<'b>(&self, pid: Pid, file: File, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
-        match file {
+        with_path(pid, file.name(), |path| match file {
             File::Cmdline => self.proc.read_start(path, buffer),
             _ => self.proc.read(path, buffer),
-        }
+        })
     }
 
     /// Opens a file of the process or thread that has this ID now.
@@ -96,9 +94,7 @@ impl Scan {
     /// # Errors
     /// When that fails.
     pub fn open_file(&self, pid: Pid, file: File) -> Result<OwnedFd, Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
-        Ok(read::open_at(&self.proc, path)?)
+        with_path(pid, file.name(), |path| Ok(read::open_at(&self.proc, path)?))
     }
 
     /// Opens /proc/PID/pagemap of the process or thread that has this ID now.
@@ -121,9 +117,7 @@ impl Scan {
         buffer: &mut [u8],
         each: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        let path = join(&mut path, pid, file.name()).ok_or(Failure::Malformed)?;
-        self.proc.for_each_line(path, buffer, each)
+        with_path(pid, file.name(), |path| self.proc.for_each_line(path, buffer, each))
     }
 
     /// Calls `each` with the files that a process has open, until it returns false: what is known of each, as of
@@ -137,8 +131,7 @@ impl Scan {
         buffer: &mut [MaybeUninit<u8>],
         mut each: impl FnMut(&rustix::fs::Stat) -> bool,
     ) -> Result<(), Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        let dir = self.proc.open_dir(join(&mut path, pid, b"fd").ok_or(Failure::Malformed)?)?;
+        let dir = with_path(pid, b"fd", |path| self.proc.open_dir(path))?;
         // One that cannot be read has been closed.
         dir.for_each_entry(buffer, |name, _| dir.stat(name).map_or(true, |stat| each(&stat)))
     }
@@ -168,8 +161,7 @@ impl Scan {
     /// # Errors
     /// When there is no such process.
     pub fn tasks(&self, pid: Pid) -> Result<Dir, Failure> {
-        let mut path = [0; MAX_PATH_BYTES];
-        self.proc.open_dir(join(&mut path, pid, b"task").ok_or(Failure::Malformed)?)
+        with_path(pid, b"task", |path| self.proc.open_dir(path))
     }
 
     /// Reads all of a file of the system's, such as "vmstat".
@@ -280,14 +272,15 @@ pub fn ids(bytes: &[u8]) -> impl Iterator<Item = Option<Pid>> {
     bytes.split_inclusive(|&b| b == b'\n').map(|line| Pid::new(number(line.strip_suffix(b"\n")?)?))
 }
 
-/// "PID/name".
-fn join<'a>(path: &'a mut [u8; MAX_PATH_BYTES], pid: Pid, name: &[u8]) -> Option<&'a CStr> {
+/// Calls `f` with "PID/name".
+fn with_path<T>(pid: Pid, name: &[u8], f: impl FnOnce(&CStr) -> Result<T, Failure>) -> Result<T, Failure> {
     use io::Write as _;
+    let mut path = [0; MAX_PATH_BYTES];
     let mut rest = &mut path[..];
-    write!(rest, "{pid}/").ok()?;
-    rest.write_all(name).ok()?;
-    rest.write_all(b"\0").ok()?;
-    CStr::from_bytes_until_nul(path).ok()
+    // Zeros follow, unless it fills all.
+    let written = write!(rest, "{pid}/").and_then(|()| rest.write_all(name));
+    let path = written.ok().and_then(|()| CStr::from_bytes_until_nul(&path).ok());
+    f(path.ok_or(Failure::Malformed)?)
 }
 
 /// Calls `found` with each name in a directory that is an ID, until it returns false.
