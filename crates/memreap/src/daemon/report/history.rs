@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize, Serializer};
@@ -68,7 +69,7 @@ impl History {
     pub fn append(&mut self, kill: &KillRecord) -> io::Result<()> {
         self.prepare()?;
         let mut line = Buffer(Text::new());
-        serde_json::to_writer(&mut line, &Record::new(kill, &kill.workload()))?;
+        serde_json::to_writer(&mut line, &Entry::new(kill, &kill.workload()))?;
         line.write_all(b"\n")?;
         // A single write(2), so that two daemons cannot mix their lines.
         let bytes = line.0.as_bytes();
@@ -118,37 +119,38 @@ fn length(file: &File) -> io::Result<u64> {
     if meta.is_file() { Ok(meta.len()) } else { Err(io::Error::other("not a regular file")) }
 }
 
-/// A kill as it is read from the file.
+/// A kill as a line of the file. `E` is text in which what is not printable is escaped, `T` other text: both are owned
+/// when they are read, and borrowed when they are written, as nothing may be allocated then.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Entry {
+pub struct Entry<E = String, T = String> {
     /// When it was decided, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The victim's ID.
     pub pid: i32,
-    /// Its name, with what is not printable escaped.
-    pub comm: String,
+    /// Its name.
+    pub comm: E,
     /// Its user.
     pub uid: u32,
-    /// Its cgroup, with what is not printable escaped; empty without one.
-    pub cgroup: String,
+    /// Its cgroup; empty without one.
+    pub cgroup: E,
     /// Its unit; empty without one.
     #[serde(default)]
-    pub unit: String,
+    pub unit: E,
     /// The UID of its pod; empty without one.
     #[serde(default)]
-    pub pod: String,
+    pub pod: E,
     /// The ID of its container; empty without one.
     #[serde(default)]
-    pub container: String,
+    pub container: E,
     /// The ID of its parent, if that is known.
     #[serde(default)]
     pub parent: Option<i32>,
-    /// The name of its parent, with what is not printable escaped; empty if it is not known.
+    /// The name of its parent; empty if it is not known.
     #[serde(default)]
-    pub parent_comm: String,
-    /// The beginning of its command line, with what is not printable escaped; empty if it is not known.
+    pub parent_comm: E,
+    /// The beginning of its command line; empty if it is not known.
     #[serde(default)]
-    pub command_line: String,
+    pub command_line: E,
     /// How many processes were killed.
     pub processes: u32,
     /// What was expected to come back, in bytes.
@@ -159,15 +161,15 @@ pub struct Entry {
     /// `bytes` is exact.
     pub exact: bool,
     /// Why, in one word.
-    pub reason: String,
+    pub reason: T,
     /// Why, for people.
-    pub because: String,
+    pub because: T,
     /// The rule that weighed the victim; empty for none.
-    pub rule: String,
+    pub rule: T,
     /// How the memory came back.
-    pub method: String,
+    pub method: T,
     /// How it ended: "back", "gone", "late", "dry-run" or "refused".
-    pub ending: String,
+    pub ending: T,
     /// Bytes available before and after.
     pub available: [u64; 2],
     /// From the signal until the memory was back, in microseconds.
@@ -219,56 +221,21 @@ fn read_one(path: &Path, last_n: usize, entries: &mut Vec<Entry>) -> io::Result<
     Ok(())
 }
 
-/// What is written: [`Entry`] with borrowed strings.
-#[derive(Serialize)]
-struct Record<'a> {
-    unix_ms: u64,
-    pid: i32,
-    #[serde(serialize_with = "escaped")]
-    comm: &'a [u8],
-    uid: u32,
-    #[serde(serialize_with = "escaped")]
-    cgroup: &'a [u8],
-    #[serde(serialize_with = "escaped")]
-    unit: &'a [u8],
-    #[serde(serialize_with = "escaped")]
-    pod: &'a [u8],
-    #[serde(serialize_with = "escaped")]
-    container: &'a [u8],
-    parent: Option<i32>,
-    #[serde(serialize_with = "escaped")]
-    parent_comm: &'a [u8],
-    #[serde(serialize_with = "escaped")]
-    command_line: &'a [u8],
-    processes: u32,
-    bytes: u64,
-    freed: Option<u64>,
-    exact: bool,
-    reason: &'a str,
-    because: &'a str,
-    rule: &'a str,
-    method: &'a str,
-    ending: &'a str,
-    available: [u64; 2],
-    took_us: u64,
-    choice_us: u64,
-}
-
-impl<'a> Record<'a> {
+impl<'a> Entry<Escaped<'a>, &'a str> {
     fn new(kill: &'a KillRecord, workload: &'a Workload<'a>) -> Self {
-        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             unix_ms: kill.unix_ms,
             pid: kill.pid.get(),
-            comm: kill.comm.as_bytes(),
+            comm: Escaped(kill.comm.as_bytes()),
             uid: kill.uid,
-            cgroup: &kill.cgroup,
-            unit: workload.unit,
-            pod: workload.pod.as_bytes(),
-            container: workload.container,
+            cgroup: Escaped(&kill.cgroup),
+            unit: Escaped(workload.unit),
+            pod: Escaped(workload.pod.as_bytes()),
+            container: Escaped(workload.container),
             parent: kill.parent.map(|parent| parent.pid.get()),
-            parent_comm: kill.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes()),
-            command_line: &kill.command_line,
+            parent_comm: Escaped(kill.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes())),
+            command_line: Escaped(&kill.command_line),
             processes: kill.processes,
             bytes: kill.expected,
             freed: kill.freed,
@@ -285,8 +252,13 @@ impl<'a> Record<'a> {
     }
 }
 
-fn escaped<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&linux::escape(bytes) as &dyn fmt::Display)
+/// Bytes that are written as text, with what is not printable escaped.
+struct Escaped<'a>(&'a [u8]);
+
+impl Serialize for Escaped<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&linux::escape(self.0) as &dyn fmt::Display)
+    }
 }
 
 /// A fixed buffer to write into.

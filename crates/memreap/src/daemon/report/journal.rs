@@ -20,7 +20,6 @@ use rustix::stdio::stderr;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
-use super::workload::Workload;
 use crate::daemon::decide::reason::Ending;
 
 /// The socket on which journald listens.
@@ -130,15 +129,7 @@ impl Journal {
             entry.bytes("MEMREAP_COMM", kill.comm.as_bytes());
             entry.field("MEMREAP_UID", kill.uid);
             entry.bytes("MEMREAP_CGROUP", &kill.cgroup);
-            let Workload { unit, pod, container } = kill.workload();
-            let parts = [
-                ("MEMREAP_UNIT", unit),
-                ("MEMREAP_POD", pod.as_bytes()),
-                ("MEMREAP_CONTAINER", container),
-                ("MEMREAP_PARENT_COMM", kill.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes())),
-                ("MEMREAP_COMMAND_LINE", &kill.command_line),
-            ];
-            for (name, value) in parts.into_iter().filter(|(_, value)| !value.is_empty()) {
+            for (name, value) in kill.texts(&kill.workload()).iter().filter(|(_, value)| !value.is_empty()) {
                 entry.bytes(name, value);
             }
             if let Some(parent) = kill.parent {

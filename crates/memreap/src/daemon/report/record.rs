@@ -96,6 +96,17 @@ impl KillRecord {
         }
     }
 
+    /// Returns texts about the victim that may be empty, each with its name in the journal and for the command.
+    pub fn texts<'a>(&'a self, workload: &'a Workload<'a>) -> [(&'static str, &'a [u8]); 5] {
+        [
+            ("MEMREAP_UNIT", workload.unit),
+            ("MEMREAP_POD", workload.pod.as_bytes()),
+            ("MEMREAP_CONTAINER", workload.container),
+            ("MEMREAP_PARENT_COMM", self.parent.as_ref().map_or(b"", |parent| parent.comm.as_bytes())),
+            ("MEMREAP_COMMAND_LINE", &self.command_line),
+        ]
+    }
+
     /// Returns the victim's unit, pod and container.
     pub fn workload(&self) -> Workload<'_> {
         Workload::of(&self.cgroup)

@@ -27,7 +27,6 @@ use super::application;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
-use super::workload::Workload;
 use crate::config;
 
 /// The longest message, and so the longest command with its arguments.
@@ -96,36 +95,27 @@ impl Warner {
     /// Sends the helper a warning.
     pub fn warn(&mut self, warning: &Warning<'_>) {
         let mut event = Event::new("warn", warning.pid, &warning.comm, warning.uid, warning.bytes);
-        event.add("CGROUP", escape(warning.cgroup));
-        event.add("MESSAGE", warning);
+        event.add("MEMREAP_CGROUP", escape(warning.cgroup));
+        event.add("MEMREAP_MESSAGE", warning);
         self.send(&event);
     }
 
     /// Sends the helper a notice of a kill.
     pub fn killed(&mut self, kill: &KillRecord) {
         let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.back());
-        event.add("REASON", kill.reason.name());
-        event.add("CGROUP", escape(&kill.cgroup[..]));
-        let Workload { unit, pod, container } = kill.workload();
-        let parent_comm = kill.parent.as_ref().map_or(&b""[..], |parent| parent.comm.as_bytes());
-        let parts = [
-            ("UNIT", unit),
-            ("POD", pod.as_bytes()),
-            ("CONTAINER", container),
-            ("PARENT_COMM", parent_comm),
-            ("COMMAND_LINE", &kill.command_line[..]),
-        ];
-        for (name, value) in parts {
+        event.add("MEMREAP_REASON", kill.reason.name());
+        event.add("MEMREAP_CGROUP", escape(&kill.cgroup[..]));
+        for (name, value) in kill.texts(&kill.workload()) {
             event.add(name, escape(value));
         }
         if let Some(parent) = kill.parent {
-            event.add("PARENT", parent.pid);
+            event.add("MEMREAP_PARENT", parent.pid);
         }
-        event.add("PROCESSES", kill.processes);
-        event.add("METHOD", kill.method.name());
-        event.add("ENDING", kill.ending.name());
-        event.add("TOOK_US", kill.took.as_micros());
-        event.add("MESSAGE", kill);
+        event.add("MEMREAP_PROCESSES", kill.processes);
+        event.add("MEMREAP_METHOD", kill.method.name());
+        event.add("MEMREAP_ENDING", kill.ending.name());
+        event.add("MEMREAP_TOOK_US", kill.took.as_micros());
+        event.add("MEMREAP_MESSAGE", kill);
         self.send(&event);
     }
 
@@ -154,17 +144,17 @@ impl Event {
         let mut message = Text::new();
         message.push(&[EVENT_TAG]);
         let mut new = Self(message);
-        new.add("EVENT", event);
-        new.add("PID", pid);
+        new.add("MEMREAP_EVENT", event);
+        new.add("MEMREAP_PID", pid);
         // Escaped: scripts often do not expect line ends.
-        new.add("COMM", comm);
-        new.add("UID", uid);
-        new.add("BYTES", bytes);
+        new.add("MEMREAP_COMM", comm);
+        new.add("MEMREAP_UID", uid);
+        new.add("MEMREAP_BYTES", bytes);
         new
     }
 
     fn add(&mut self, name: &str, value: impl fmt::Display) {
-        self.0.show(format_args!("MEMREAP_{name}={value}"));
+        self.0.show(format_args!("{name}={value}"));
         self.0.push(b"\0");
     }
 }
