@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Process, Root, process};
-use memreap::choice::{Choice, Chooser, Cost, Member, Precision, Scope};
+use memreap::choice::{Choice, Chooser, Cost, Precision, Scope};
 use memreap::kill::raise_priority;
 use memreap::policy::Policy;
 
@@ -103,7 +103,7 @@ fn main() {
         let best = brute_force(&root);
         let mut judge = |choice: &Choice, how: &str| {
             let mut pids = vec![choice.pid];
-            pids.extend(choice.pool.iter().map(Member::pid));
+            pids.extend(choice.pool.iter().map(|member| member.pidfd.opened_as()));
             let given = given(&root, &pids);
             // On a busy machine a reading may be late; the victim must be right all the same.
             let is_too_much =

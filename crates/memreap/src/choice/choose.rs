@@ -12,7 +12,7 @@ use super::cgroup_path;
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
-use super::result::{Choice, CommandLine, Cost, Group, Pool, Precision, Scope};
+use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
 use super::selection::{Back, Found, Selection, Within};
 use super::table::{Counters, Reading};
@@ -48,24 +48,8 @@ impl Chooser {
         cost.processes = u32::try_from(processes).unwrap_or(u32::MAX).saturating_add(table.not_stored);
         cost.took = began.elapsed();
         let Selected { found, pool, group, leaf } = found?;
-        Some(Choice {
-            pidfd: found.pidfd,
-            oom_score_adj: self.examiner.scan.open_file(found.pid, File::OomScoreAdj).ok(),
-            pid: found.pid,
-            comm: found.reading.comm,
-            uid: found.reading.uid,
-            cgroup: found.cgroup,
-            bytes: found.back.bytes,
-            precision: found.back.precision,
-            pool,
-            vm_size: found.reading.vm_size,
-            group,
-            leaf,
-            parent: None,
-            command_line: CommandLine::new(),
-            rule: found.reading.verdict.rule,
-            cost: self.examiner.cost,
-        })
+        let oom_score_adj = self.examiner.scan.open_file(found.pid, File::OomScoreAdj).ok();
+        Some(Choice { oom_score_adj, pool, group, leaf, ..found.into_choice(self.examiner.cost) })
     }
 
     /// Returns the next best process of this cgroup among those that were considered in the last choice, by
@@ -94,24 +78,9 @@ impl Chooser {
             if bytes < reading.estimate() / MIN_OWN_DIVISOR || !pidfd.is_alive().unwrap_or(false) {
                 continue;
             }
-            return Some(Choice {
-                pidfd,
-                oom_score_adj: None,
-                pid,
-                comm: reading.comm,
-                uid: reading.uid,
-                cgroup: cgroup_path::cut(&self.examiner.cgroup),
-                bytes,
-                precision,
-                pool: Pool::new(),
-                vm_size: reading.vm_size,
-                group: None,
-                leaf: None,
-                parent: None,
-                command_line: CommandLine::new(),
-                rule: reading.verdict.rule,
-                cost: Cost { took: began.elapsed(), ..Cost::default() },
-            });
+            let cgroup = cgroup_path::cut(&self.examiner.cgroup);
+            let found = Found { pidfd, pid, reading, cgroup, back: Back { bytes, precision, sample: None } };
+            return Some(found.into_choice(Cost { took: began.elapsed(), ..Cost::default() }));
         }
         None
     }

@@ -44,5 +44,5 @@ mod thread;
 pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
 pub use chooser::Chooser;
 pub use holder::Holder;
-pub use result::{Choice, CommandLine, Considered, Cost, Group, Member, Parent, Pool, Precision, Scope};
+pub use result::{Choice, CommandLine, Considered, Cost, Group, Parent, Pool, Precision, Scope};
 pub use thread::{ChooserThread, Danger, NoVictim};

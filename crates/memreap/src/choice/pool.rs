@@ -8,9 +8,10 @@ use linux::scan::Failure;
 use super::cgroup_path;
 use super::page_sample::FIRST_ERROR;
 use super::readers::Answer;
-use super::result::{MAX_POOL, Member, Pool, Precision};
+use super::result::{MAX_POOL, Pool, Precision};
 use super::selection::{Back, Found, Selection, Sharer};
 use super::table::Reading;
+use crate::kill::Victim;
 use crate::policy::Verdict;
 
 /// Processes that die together must give back more than so many times what the best one gives back alone: more is lost
@@ -52,7 +53,7 @@ impl Selection<'_> {
             let (pidfd, reading) = self.open(index)?;
             own = own.saturating_add(self.read_back(&reading)?.bytes);
             verdicts.try_push(reading.verdict).ok()?;
-            pool.try_push(Member { pidfd, vm_size: reading.vm_size }).ok()?;
+            pool.try_push(Victim { pidfd, bytes: 0, vm_size: reading.vm_size, core_dumping: false }).ok()?;
         }
         // Who else has it cannot be seen.
         if pool.is_empty() {

@@ -124,35 +124,13 @@ pub struct Parent {
 
 /// Processes that share one memory are killed together if there are no more of them, beside the first.
 pub const MAX_POOL: usize = 31;
-/// The others.
-pub type Pool = ArrayVec<Member, MAX_POOL>;
-
-/// A process that shares the memory of the one that was chosen.
-#[derive(Debug)]
-pub struct Member {
-    /// Signals go through this.
-    pub pidfd: PidFd,
-    /// The size of its address space, in bytes.
-    pub vm_size: u64,
-}
-
-impl Member {
-    /// Returns its ID.
-    pub fn pid(&self) -> Pid {
-        self.pidfd.opened_as()
-    }
-}
+/// The others, of which nothing more is expected to come back.
+pub type Pool = ArrayVec<Victim, MAX_POOL>;
 
 impl From<Choice> for Victim {
     fn from(choice: Choice) -> Self {
         let Choice { pidfd, bytes, vm_size, .. } = choice;
         Self { pidfd, bytes, vm_size, core_dumping: false }
-    }
-}
-
-impl From<Member> for Victim {
-    fn from(member: Member) -> Self {
-        Self { pidfd: member.pidfd, bytes: 0, vm_size: member.vm_size, core_dumping: false }
     }
 }
 

@@ -11,7 +11,7 @@ use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::page_sample::{Counts, FIRST_ERROR, SAMPLED_FROM_BYTES, SECOND_ERROR};
 use super::readers::{Answer, Readers};
-use super::result::{Considered, Precision};
+use super::result::{Choice, CommandLine, Considered, Cost, Pool, Precision};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
 
@@ -40,6 +40,31 @@ pub(super) struct Found {
     pub(super) reading: Reading,
     pub(super) cgroup: CgroupPath,
     pub(super) back: Back,
+}
+
+impl Found {
+    /// Returns it as a choice of this process alone.
+    pub(super) fn into_choice(self, cost: Cost) -> Choice {
+        let Self { pidfd, pid, reading, cgroup, back } = self;
+        Choice {
+            pidfd,
+            oom_score_adj: None,
+            pid,
+            comm: reading.comm,
+            uid: reading.uid,
+            cgroup,
+            bytes: back.bytes,
+            precision: back.precision,
+            pool: Pool::new(),
+            vm_size: reading.vm_size,
+            group: None,
+            leaf: None,
+            parent: None,
+            command_line: CommandLine::new(),
+            rule: reading.verdict.rule,
+            cost,
+        }
+    }
 }
 
 /// What comes back when a process dies.

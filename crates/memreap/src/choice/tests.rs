@@ -13,7 +13,7 @@ use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
 use super::table::DYING_TIME;
-use super::{Choice, Chooser, Group, MAX_CGROUP_PATH_BYTES, Member, Precision, Scope};
+use super::{Choice, Chooser, Group, MAX_CGROUP_PATH_BYTES, Precision, Scope};
 use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
 
@@ -189,7 +189,7 @@ fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
         choose(&mut chooser, ALL, &all).filter(|choice| choice.pid != innocent.pid && !choice.pool.is_empty())
     });
     let choice = choice.unwrap();
-    let mut victims: Vec<Pid> = choice.pool.iter().map(Member::pid).collect();
+    let mut victims: Vec<Pid> = choice.pool.iter().map(|member| member.pidfd.opened_as()).collect();
     victims.push(choice.pid);
     victims.sort_unstable();
     pool.sort_unstable();

@@ -230,7 +230,7 @@ impl ChoiceReport {
             exact: choice.precision.is_exact(),
             error_bytes: choice.precision.error(),
             vm_bytes: choice.vm_size,
-            sharers: choice.pool.iter().map(|member| member.pid().get()).collect(),
+            sharers: choice.pool.iter().map(|member| member.pidfd.opened_as().get()).collect(),
             rule: choice.rule.map(|rule| policy.rule(rule).to_owned()),
             group: choice.group.map(|group| GroupReport {
                 bytes: group.bytes,

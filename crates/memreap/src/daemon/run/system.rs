@@ -292,7 +292,7 @@ impl Kills for System {
         // Without them hardly any memory comes back.
         for member in pool {
             if dying.unsent.is_none() {
-                let _ = self.kill_process(member.into(), &CgroupPath::new(), Reapers::kill_additional);
+                let _ = self.kill_process(member, &CgroupPath::new(), Reapers::kill_additional);
             }
         }
         // After the victim, as this can wait for a lock of the cgroups.
