@@ -381,3 +381,6 @@ fn stall_percent(then: &Sample, now: &Sample) -> Option<[f64; 2]> {
     };
     Some([share(0), share(1)])
 }
+
+#[cfg(test)]
+mod tests;
