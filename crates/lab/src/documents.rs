@@ -463,7 +463,11 @@ mod tests {
         fs::write(&page, EMPTY).unwrap();
         let found = outdated(dir.path()).unwrap();
         assert_eq!(found[0].path, page);
-        assert!(found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"), "{}", found[0].text);
+        assert!(
+            found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"),
+            "{}",
+            found[0].text
+        );
     }
 
     #[test]
