@@ -42,7 +42,8 @@ fn a_large_process_is_a_candidate_and_lives() {
     assert!(candidates.windows(2).all(|pair| score(&pair[0]) >= score(&pair[1])), "{json}");
     assert!(candidates.iter().all(|c| score(c) <= score(&candidates[0])));
     let cost = |key: &str| json["cost"][key].as_u64().unwrap();
-    assert!(cost("exact_readings") + cost("late_readings") >= 1, "{json}");
+    // A large process elsewhere on this machine is sampled.
+    assert!(cost("exact_readings") + cost("samples") + cost("late_readings") >= 1, "{json}");
     assert!(cost("cheap_readings") >= cost("processes"), "{json}");
     assert!(victim.is_alive());
 }
