@@ -35,7 +35,7 @@ for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
     mkdir -p "$tree/$name/man" "$tree/$name/completions" "$tree/$name/examples"
     cp packaging/examples/* "$tree/$name/examples/"
     cp "target/$target/dist/memreap" packaging/install.sh packaging/etc/memreap.toml packaging/memreap-sysctl.conf LICENSE \
-        docs/memreap.md "$tree/$name/"
+        docs/memreap.md docs/daemon.md "$tree/$name/"
     sed 's,/usr/bin/memreap,/usr/local/bin/memreap,' packaging/memreap.service >"$tree/$name/memreap.service"
     "$generate" generate man "$tree/$name/man"
     "$generate" generate completions bash >"$tree/$name/completions/memreap.bash"

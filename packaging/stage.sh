@@ -21,7 +21,7 @@ for example in desktop.conf metrics.conf database.conf builds.slice; do
     install -D -m 644 "$here/examples/$example" "$tree/usr/share/doc/memreap/examples/$example"
 done
 install -D -m 755 "$here/examples/kubernetes-event.sh" "$tree/usr/share/doc/memreap/examples/kubernetes-event.sh"
-install -D -m 644 "$here/../docs/memreap.md" "$tree/usr/share/doc/memreap/memreap.md"
+install -m 644 "$here/../docs/memreap.md" "$here/../docs/daemon.md" "$tree/usr/share/doc/memreap/"
 mkdir -p "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions" "$tree$zsh_dir" \
     "$tree/usr/share/fish/vendor_completions.d"
 "$binary" generate man "$tree/usr/share/man/man1"

@@ -7,6 +7,7 @@
 //! [[table]]
 //! name = "reap"                  # the table is between `<!-- table: reap -->` and `<!-- end of table -->`
 //! file = "reap.json"
+//! sources = false                # no line below it about date, command and pairs of its files
 //! [[table.row]]
 //! label = "SIGKILL, 90 % back, 100 VMAs"
 //! scenario = "reap"
@@ -30,6 +31,8 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
+//! Tables are in README.md, in docs/results.md and in the pages of `docs/results`.
+//!
 //! Scenarios that say how things develop are drawn in `docs/results/SCENARIO.svg`.
 //!
 //! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
@@ -44,13 +47,14 @@ use serde::Deserialize;
 
 use crate::ab::picture;
 use crate::ab::results::{Metric, Results};
+use crate::ab::verdict::Verdict;
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};
 
-/// The documents with generated tables.
+/// The documents with generated tables, besides the pages in [`RESULTS_FOLDER`].
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
-/// The folder with the raw results.
+/// The folder with the raw results, and a page for each topic.
 const RESULTS_FOLDER: &str = "docs/results";
 /// The begin of the line before a table, followed by its name.
 const TABLE_BEGIN: &str = "<!-- table: ";
@@ -69,10 +73,16 @@ struct Table {
     name: String,
     file: Option<String>,
     faceoff: Option<String>,
+    #[serde(default = "yes")]
+    sources: bool,
     #[serde(default)]
     column: Vec<Column>,
     #[serde(default)]
     row: Vec<Row>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Ratios from files of the same names in a folder, or medians of one arm.
@@ -114,15 +124,17 @@ pub struct Outdated {
 pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
-    let mut files = BTreeMap::new();
+    let mut files = Files { folder: repo.join(RESULTS_FOLDER), read: BTreeMap::new(), of_table: Vec::new() };
     let mut tables = BTreeMap::new();
     let mut outdated = Vec::new();
     for table in &manifest.table {
+        files.of_table.clear();
         let text = match &table.faceoff {
-            Some(file) => faceoff(&repo.join(RESULTS_FOLDER).join(file), &mut outdated),
-            None if table.column.is_empty() => markdown(table, repo, &mut files),
-            None => columns(table, repo, &mut files),
+            Some(file) => faceoff(&files.folder, file, &mut outdated),
+            None if table.column.is_empty() => markdown(table, &mut files),
+            None => columns(table, &mut files),
         };
+        let text = text.map(|text| if table.sources { text + &files.sources() } else { text });
         let text = text.with_context(|| format!("{}: table {}", path.display(), table.name))?;
         ensure!(
             tables.insert(table.name.as_str(), text).is_none(),
@@ -131,28 +143,29 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             table.name
         );
     }
-    for results in files.values() {
+    for results in files.read.values() {
         for picture in results.first_pictures() {
-            let path = repo.join(RESULTS_FOLDER).join(format!("{}.svg", picture.scenario));
+            let path = files.folder.join(format!("{}.svg", picture.scenario));
             if let Some(text) = picture::file(&results.meta, picture) {
                 update(path, text, &mut outdated);
             }
         }
     }
-    for entry in fs::read_dir(repo.join(RESULTS_FOLDER))
-        .with_context(|| repo.join(RESULTS_FOLDER).display().to_string())?
-    {
+    let mut documents: Vec<PathBuf> = DOCUMENTS.iter().map(|document| repo.join(document)).collect();
+    for entry in fs::read_dir(&files.folder).with_context(|| files.folder.display().to_string())? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         ensure!(
-            !name.ends_with(".json") || files.contains_key(&name),
+            !name.ends_with(".json") || files.read.contains_key(&name),
             "{RESULTS_FOLDER}/{name}: no table uses it"
         );
+        if name.ends_with(".md") {
+            documents.push(files.folder.join(name));
+        }
     }
     let mut used = BTreeSet::new();
-    for document in DOCUMENTS {
-        let path = repo.join(document);
+    for path in documents {
         let before = read(&path)?;
-        let text = with_tables(&before, &tables, &mut used).with_context(|| document.to_owned())?;
+        let text = with_tables(&before, &tables, &mut used).with_context(|| path.display().to_string())?;
         if text != before {
             outdated.push(Outdated { path, text });
         }
@@ -174,23 +187,76 @@ fn update(path: PathBuf, text: String, outdated: &mut Vec<Outdated>) {
     }
 }
 
+/// The results files that were read.
+struct Files {
+    /// The folder below which they are.
+    folder: PathBuf,
+    /// By name, relative to the folder.
+    read: BTreeMap<String, Results>,
+    /// The names of those that the present table uses, in the order of first use.
+    of_table: Vec<String>,
+}
+
+impl Files {
+    /// Returns the results in the file `name`.
+    fn results(&mut self, name: &str) -> Result<&Results> {
+        if !self.of_table.iter().any(|used| used == name) {
+            self.of_table.push(name.to_owned());
+        }
+        if !self.read.contains_key(name) {
+            self.read.insert(name.to_owned(), Results::read(&self.folder.join(name))?);
+        }
+        Ok(&self.read[name])
+    }
+
+    /// Returns the paragraph below the present table: its files, and what their `meta` says. Empty without files.
+    fn sources(&self) -> String {
+        let sources: Vec<String> = self.of_table.iter().map(|name| source(name, &self.read[name])).collect();
+        if sources.is_empty() { String::new() } else { format!("\n{}\n", sources.join(". ")) }
+    }
+}
+
+/// Says of a results file when and by which command it was made, with how many pairs, and its verdicts if there were
+/// enough pairs for any.
+fn source(name: &str, Results { meta, metrics, .. }: &Results) -> String {
+    let date = meta.date.split('T').next().unwrap_or_default();
+    let mut text = format!("[{name}]({name}): {date}, {}", counted(meta.pairs, "pair"));
+    if let Some(command) = &meta.command {
+        let _ = write!(text, ", `{command}`");
+    }
+    if metrics.iter().any(|metric| metric.ci95.is_some()) {
+        let counts = [Verdict::Better, Verdict::Same, Verdict::None, Verdict::Worse]
+            .map(|verdict| (metrics.iter().filter(|metric| metric.verdict == verdict).count(), verdict));
+        let counts = counts.iter().filter(|(n, _)| *n > 0).map(|(n, verdict)| format!("{n} {verdict}"));
+        let of = counted(metrics.len(), "metric");
+        let _ = write!(text, "; of {of}: {}", counts.collect::<Vec<_>>().join(", "));
+    }
+    if !meta.repeated.is_empty() {
+        let _ = write!(text, "; {} repeated", counted(meta.repeated.len(), "boot"));
+    }
+    text
+}
+
 /// Returns the table of a face-off in Markdown. The picture beside its file, `.svg`, is added to `outdated` if it
 /// differs.
-fn faceoff(path: &Path, outdated: &mut Vec<Outdated>) -> Result<String> {
-    let summary: Summary = serde_json::from_str(&read(path)?).with_context(|| path.display().to_string())?;
+fn faceoff(folder: &Path, name: &str, outdated: &mut Vec<Outdated>) -> Result<String> {
+    let path = folder.join(name);
+    let summary: Summary = serde_json::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let picture = path.with_extension("svg");
     let text = plots::overview(&summary).context("no cell that could be drawn")? + "\n";
     update(picture, text, outdated);
-    Ok(tables::markdown(&summary))
+    let date = summary.meta.date.split(' ').next().unwrap_or_default();
+    let runs = summary.entries.iter().map(|entry| entry.runs).sum();
+    Ok(format!("{}\n[{name}]({name}): {date}, {}\n", tables::markdown(&summary), counted(runs, "run")))
 }
 
-/// Returns the table in Markdown. `files` caches the files that were read.
-fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
+/// Returns the table in Markdown.
+fn markdown(table: &Table, files: &mut Files) -> Result<String> {
     let mut text = String::new();
     let mut arms = None;
     for row in &table.row {
         let name = file_name(table, row)?;
-        let results = read_results(name, repo, files)?;
+        let results = files.results(name)?;
         let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
         match &arms {
             None => {
@@ -214,13 +280,13 @@ fn markdown(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -
 }
 
 /// Returns a table in Markdown with a column for each of several files or arms.
-fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) -> Result<String> {
+fn columns(table: &Table, files: &mut Files) -> Result<String> {
     let labels: Vec<_> = table.column.iter().map(|column| column.label.as_str()).collect();
     let mut text = format!("| | {} |\n|---|{}\n", labels.join(" | "), "---|".repeat(labels.len()));
     for row in &table.row {
         let mut cells = Vec::new();
         for column in &table.column {
-            cells.push(cell(column, file_name(table, row)?, row, repo, files)?);
+            cells.push(cell(column, file_name(table, row)?, row, files)?);
         }
         ensure!(
             cells.iter().any(Option::is_some),
@@ -236,18 +302,12 @@ fn columns(table: &Table, repo: &Path, files: &mut BTreeMap<String, Results>) ->
     Ok(text)
 }
 
-fn cell(
-    column: &Column,
-    name: &str,
-    row: &Row,
-    repo: &Path,
-    files: &mut BTreeMap<String, Results>,
-) -> Result<Option<String>> {
+fn cell(column: &Column, name: &str, row: &Row, files: &mut Files) -> Result<Option<String>> {
     let name = column.folder.join(name).display().to_string();
-    if !repo.join(RESULTS_FOLDER).join(&name).is_file() {
+    if !files.folder.join(&name).is_file() {
         return Ok(None);
     }
-    let results = read_results(&name, repo, files)?;
+    let results = files.results(&name)?;
     let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
     let Some(metric) = metric else { return Ok(None) };
     if let Some(arm) = &column.arm {
@@ -263,18 +323,6 @@ fn cell(
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
     let name = row.file.as_deref().or(table.file.as_deref());
     name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))
-}
-
-/// Returns the results in a file, which `files` remembers.
-fn read_results<'f>(
-    name: &str,
-    repo: &Path,
-    files: &'f mut BTreeMap<String, Results>,
-) -> Result<&'f Results> {
-    if !files.contains_key(name) {
-        files.insert(name.to_owned(), Results::read(&repo.join(RESULTS_FOLDER).join(name))?);
-    }
-    Ok(&files[name])
 }
 
 /// Returns the row's metric, if there is one.
@@ -396,13 +444,37 @@ mod tests {
         let expected = "before\n<!-- table: small -->\n\
             | | stock 6.12.117 | memreap | ratio (95 %) | verdict |\n|---|---|---|---|---|\n\
             | locks | 606 | 4.50 | 140x (96.5 - 310) | better |\n\
-            | time | 30.5 ms | 29.9 ms | 1.03x (0.99 - 1.07) | no verdict |\n\
+            | time | 30.5 ms | 29.9 ms | 1.03x (0.99 - 1.07) | no verdict |\n\n\
+            [a.json](a.json): 2026-11-21, 8 pairs, `lab ab reap --pairs 8`; \
+            of 4 metrics: 1 better, 1 same, 1 no verdict, 1 worse\n\
             <!-- end of table -->\nafter\n";
         assert_eq!(found[0].text, expected);
         fs::write(&found[0].path, &found[0].text).unwrap();
         assert!(outdated(dir.path()).unwrap().is_empty());
         fs::write(&found[0].path, expected.replace("606", "607")).unwrap();
         assert_eq!(outdated(dir.path()).unwrap().len(), 1, "a value that the file does not have");
+    }
+
+    #[test]
+    fn a_page_beside_the_results_may_have_the_table_and_it_may_be_without_sources() {
+        let tables = TABLES.replace("file = \"a.json\"", "file = \"a.json\"\nsources = false");
+        let dir = checkout(&tables, "x\n");
+        let page = dir.path().join(RESULTS_FOLDER).join("reap.md");
+        fs::write(&page, EMPTY).unwrap();
+        let found = outdated(dir.path()).unwrap();
+        assert_eq!(found[0].path, page);
+        assert!(
+            found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"),
+            "{}",
+            found[0].text
+        );
+    }
+
+    #[test]
+    fn a_source_says_what_was_repeated() {
+        let text = source("b/a.json", &fixture::results_with_repeated());
+        assert!(text.starts_with("[b/a.json](b/a.json): 2026-11-21, "), "{text}");
+        assert!(text.ends_with("; 2 boots repeated"), "{text}");
     }
 
     #[test]

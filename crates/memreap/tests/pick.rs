@@ -42,7 +42,8 @@ fn a_large_process_is_a_candidate_and_lives() {
     assert!(candidates.windows(2).all(|pair| score(&pair[0]) >= score(&pair[1])), "{json}");
     assert!(candidates.iter().all(|c| score(c) <= score(&candidates[0])));
     let cost = |key: &str| json["cost"][key].as_u64().unwrap();
-    assert!(cost("exact_readings") + cost("late_readings") >= 1, "{json}");
+    // A large process elsewhere on this machine is sampled.
+    assert!(cost("exact_readings") + cost("samples") + cost("late_readings") >= 1, "{json}");
     assert!(cost("cheap_readings") >= cost("processes"), "{json}");
     assert!(victim.is_alive());
 }
@@ -84,9 +85,11 @@ fn the_json_has_the_documented_fields() {
     assert_eq!(keys(&json["candidates"][0]), of_candidate);
     let of_cost = ["cheap_readings", "exact_readings", "late_readings", "processes", "samples", "seconds"];
     assert_eq!(keys(&json["cost"]), of_cost);
-    let docs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/memreap.md")).unwrap();
+    let help = pick(&["--help"]).out;
+    let (_, documented) = help.split_once("JSON, one object").unwrap();
+    let words: Vec<_> = documented.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     for key in of_victim.iter().chain(&of_candidate).chain(&of_cost) {
-        assert!(docs.contains(&format!("`{key}`")), "{key} is not documented");
+        assert!(words.contains(key), "{key} is not documented");
     }
     assert!(victim.is_alive());
 }

@@ -262,7 +262,7 @@ pub(super) struct FaceoffArgs {
   lab report docs/results/reap.json
   lab report docs/results/*.json --html /tmp/pages
   lab report target/lab/results.json --markdown
-  lab report --documents                  fill the tables of README.md and docs/results.md")]
+  lab report --documents                  fill the generated tables of the documents")]
 pub(super) struct ReportArgs {
     /// The files
     #[arg(value_name = "FILE", required_unless_present = "documents")]
@@ -276,7 +276,7 @@ pub(super) struct ReportArgs {
     /// Print `lab ab`'s results as a JUnit report: a metric that got worse is a failure
     #[arg(long, conflicts_with_all = ["html", "markdown"])]
     pub(super) junit: bool,
-    /// Update the tables of README.md and docs/results.md from docs/results/
+    /// Update the tables of the documents from docs/results/
     #[arg(long, conflicts_with_all = ["files", "html", "markdown", "junit"])]
     pub(super) documents: bool,
 }

@@ -18,6 +18,9 @@ use crate::units::parse_duration;
 /// How long a process has to act on the first signal when no time is given.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
+/// What `-h` says in place of the sections at the end of `--help` and of the man page.
+const MORE_IN_LONG_HELP: &str = "Exit codes, JSON and examples: --help, or the man page";
+
 const KILL_AFTER_HELP: &str = "\
 Names:
   A name must be all of the process's name (comm), or of the base name of argv[0] or of the
@@ -41,7 +44,34 @@ Exit codes:
   70   internal error, or /proc cannot be read
   130  interrupted by Ctrl-C; what was killed stays killed
   If several apply, the first of this list: 130, 5, 6, 3, 4, 1. A result that cannot be written
-  changes no exit code; stderr says so.
+  changes no exit code; stderr says so. A dry run has the exit code of the real run, as far as that
+  can be known.
+
+JSON, one object (sizes in bytes, times in seconds; fields may be added without a new version):
+  version, command      2, \"kill\"
+  dry_run, interrupted  true or false
+  exit_code             as above
+  method, threads       the method that was tried, and the number of threads
+  signal_first          null, or signal and grace_seconds
+  timeout_seconds       as given
+  before, after         the system's anon, free, available, swap_free; after is null when nothing was
+                        done
+  victims               see below
+  errors                target as typed or null, pid or null, message, kind: not_found,
+                        not_permitted, ambiguous, protected, kernel_thread, unsupported, system
+ Each victim:
+  pid, start_time       together they are unique; the time is in clock ticks after boot
+  comm                  its name, printable
+  uid, ppid             effective user; parent or null
+  rss_anon, swap        what it had
+  bytes, exact          what comes back, and whether that is exact
+  outcome               killed, exited (after the first signal), gone (before any), zombie, shared,
+                        dying, spared, refused, would_kill
+  method                the one that worked: expedite, mrelease, plain, or null
+  seconds, bytes_per_second
+                        until the memory was back, or null
+  exited_seconds        until the process had exited, or null
+  mrelease              null, or calls (after the kill), again (EAGAIN), race_lost
 
 Examples:
   memreap kill 4711
@@ -51,7 +81,39 @@ Examples:
 const DOCTOR_AFTER_HELP: &str = "\
 Exit codes:
   0    memreap works here, perhaps with less than it could have
-  1    memreap cannot work here";
+  1    memreap cannot work here
+
+JSON, one object:
+  version, command, exit_code
+             2, \"doctor\", as above
+  findings   each with thing, state (ok, off, missing, unknown), found, for, remedy (or null)";
+
+const PICK_AFTER_HELP: &str = "\
+Exit codes:
+  0    a process would be killed
+  1    no process may be killed
+  2    wrong usage, or the configuration is wrong
+
+JSON, one object (sizes in bytes):
+  version, command  1, \"pick\"
+  victim            null for none
+  candidates        by falling score
+  cost              processes, cheap_readings, exact_readings, samples, late_readings, seconds
+ Victim and candidates:
+  pid, name, uid, user, cgroup
+                    the process
+  rule              the rule that fits it; null for none
+  bytes, exact, error_bytes
+                    what comes back; if that is a sample's, with its standard error; if neither exact
+                    nor a sample's, a guess. bytes is null for candidates that were not read closely
+ Victim only:
+  vm_bytes          the size of its address space
+  sharers           IDs of processes that share its memory, and would be killed with it
+  group             its leaf cgroup: bytes, processes, expendable (all of it may be killed),
+                    oom_group; null for none
+ Candidates only:
+  bound_bytes       what comes back at most
+  score             what counts: bytes, else bound_bytes, weighted by the policy";
 
 const WATCH_AFTER_HELP: &str = "\
 On a terminal the view is drawn at the same place each time; otherwise there is one line per view.
@@ -63,6 +125,19 @@ Exit codes:
   0    shown as often as told, or ended by Ctrl-C
   2    wrong usage, or the configuration is wrong
   70   internal error
+
+JSON, one object per view (sizes in bytes):
+  version, command        3, \"watch\"
+  unix_ms                 when
+  total, available, swap_free
+                          the machine's memory
+  pressure                some_avg10 and full_avg10 in percent; null without PSI
+  headroom                available memory and what swap can still free
+  bytes_per_second        how fast the headroom shrinks; negative when memory comes back
+  seconds_left            until it is used up, or null
+  next                    the next victim or null: pid, comm, uid, cgroup, bytes, exact, rule, and
+                          what the choice cost: processes, cheap_reads, exact_reads, samples, seconds
+  kills                   the last of the history, with its fields; null when that cannot be read
 
 Files:
   /etc/memreap.toml                the configuration
@@ -77,6 +152,12 @@ Exit codes:
   0    stopped by a signal; with --check-config, the configuration is right
   2    wrong usage, or the configuration is wrong
   70   cannot start, or internal error
+
+History, one JSON object per line (also in `memreap watch --json`):
+  unix_ms, pid, comm, uid, cgroup, unit, pod, container, parent (a PID or null), parent_comm,
+  command_line, processes, bytes, freed (by how much what is free grew, or null), exact, reason,
+  because, rule, method, ending (back, gone, late, refused, dry-run), available (before and after),
+  took_us, choice_us
 
 Files:
   /etc/memreap.toml                the configuration, as far as it differs from the built-in one,
@@ -120,7 +201,8 @@ pub enum Command {
 /// kernel has, and prints what came back, how fast and by which method.
 #[derive(Args, Debug)]
 #[command(
-    after_help = KILL_AFTER_HELP,
+    after_help = MORE_IN_LONG_HELP,
+    after_long_help = KILL_AFTER_HELP,
     group = ArgGroup::new("who").args(["targets", "pids", "names"]).multiple(true).required(true)
 )]
 pub struct KillArgs {
@@ -221,6 +303,7 @@ impl From<MethodArg> for Option<Method> {
 
 /// Print which process would be killed now, and why
 #[derive(Args, Debug)]
+#[command(after_help = MORE_IN_LONG_HELP, after_long_help = PICK_AFTER_HELP)]
 pub struct PickArgs {
     /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
@@ -235,7 +318,7 @@ pub struct PickArgs {
 
 /// Show pressure, memory, the next victim and recent kills, live
 #[derive(Args, Debug)]
-#[command(after_help = WATCH_AFTER_HELP)]
+#[command(after_help = MORE_IN_LONG_HELP, after_long_help = WATCH_AFTER_HELP)]
 pub struct WatchArgs {
     /// The configuration whose policy counts [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
@@ -253,7 +336,7 @@ pub struct WatchArgs {
 
 /// Watch memory, and kill before the machine freezes
 #[derive(Args, Debug)]
-#[command(after_help = DAEMON_AFTER_HELP)]
+#[command(after_help = MORE_IN_LONG_HELP, after_long_help = DAEMON_AFTER_HELP)]
 pub struct DaemonArgs {
     /// The configuration [default: /etc/memreap.toml if there is one]
     #[arg(long, short, value_name = "FILE")]
@@ -268,7 +351,7 @@ pub struct DaemonArgs {
 
 /// Print what this kernel offers, what is missing, and what that costs
 #[derive(Args, Debug)]
-#[command(after_help = DOCTOR_AFTER_HELP)]
+#[command(after_help = MORE_IN_LONG_HELP, after_long_help = DOCTOR_AFTER_HELP)]
 pub struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]

@@ -25,7 +25,7 @@ const SPARE_PROCESSES: usize = 1024;
 /// How long reading all command lines may take, where the policy asks for them.
 const COMMAND_LINES_BUDGET: Duration = Duration::from_secs(5);
 
-/// All that is printed; `docs/memreap.md` lists the JSON's fields.
+/// All that is printed; the `--help` lists the JSON's fields.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,

@@ -20,7 +20,7 @@ const MIN_RATED_BYTES: u64 = 1 << 20;
 /// With less memory than this no shortfall is printed: what other processes allocate and free is as much.
 const MIN_SHORTFALL_BYTES: u64 = 64 << 20;
 
-/// All that is printed; `docs/memreap.md` lists the JSON's fields.
+/// All that is printed; the `--help` lists the JSON's fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`VERSION`].
