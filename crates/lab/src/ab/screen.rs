@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::ab::catalog;
+use crate::ab::catalog::cpus_in_name;
 use crate::ab::expect::{Checked, State};
 use crate::ab::results::{Metric, Results};
 use crate::ab::sentence::{Said, scenarios, sentences, verdict};
@@ -100,17 +100,17 @@ fn missed(checked: &Checked) -> String {
 /// there are too few boots.
 fn not_run(results: &Results, checked: &[Checked]) -> Option<String> {
     let names = scenarios(results);
-    let guests: Vec<String> = (catalog::all().iter())
+    let guests: Vec<String> = (scenarios::all().iter())
         .filter(|scenario| names.contains(&scenario.name))
-        .flat_map(|scenario| scenario.runs.iter().map(move |run| (scenario, run)))
+        .flat_map(|scenario| scenario.guests.iter().map(move |run| (scenario, run)))
         .filter(|(scenario, run)| {
             let of_run = |m: &Metric| {
-                let mode = m.mode.as_deref() == Some(catalog::mode_name(run.mode));
-                m.scenario == scenario.name && mode && m.cpus == scenario.cpus_in_name(run)
+                let mode = m.mode.as_deref() == Some(run.mode.name());
+                m.scenario == scenario.name && mode && m.cpus == cpus_in_name(run)
             };
             !results.metrics.iter().any(of_run)
         })
-        .map(|(scenario, run)| format!("{}/{}", scenario.name, scenario.run_name(run)))
+        .map(|(scenario, run)| format!("{}/{}", scenario.name, run.name.to_owned()))
         .collect();
     let controls = results.metrics.iter().all(|m| m.aa.is_none()).then(|| "the A/A control".to_owned());
     let all: Vec<String> = guests.into_iter().chain(controls).collect();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Says in one sentence per scenario what a comparison has found: [`Scenario::sentences`] with the medians put in.
 
-use crate::ab::catalog::{self, Scenario, Sentence, run_name};
+use scenarios::{Scenario, Sentence};
+
+use crate::ab::catalog::run_name;
 use crate::ab::results::{Metric, Results};
 use crate::ab::verdict::Verdict;
 use crate::format::{number, ratio};
@@ -36,7 +38,7 @@ pub fn scenarios(results: &Results) -> Vec<&str> {
 }
 
 fn of_scenario<'r>(results: &'r Results, name: &'r str) -> Option<Said<'r>> {
-    let scenario = catalog::all().iter().find(|scenario| scenario.name == name)?;
+    let scenario = scenarios::all().iter().find(|scenario| scenario.name == name)?;
     scenario.sentences.iter().find_map(|sentence| said(results, scenario, sentence))
 }
 
@@ -87,7 +89,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ab::catalog::mode_name;
+    use crate::ab::catalog::cpus_in_name;
     use crate::ab::results::fixture;
 
     /// Results with one metric of a guest of a scenario.
@@ -136,13 +138,12 @@ mod tests {
 
     #[test]
     fn each_guest_has_a_sentence_of_metrics_that_it_reports() {
-        for scenario in catalog::all() {
-            for run in scenario.runs {
-                let guest = scenario.run_name(run);
-                let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
-                let metrics = guest::metrics(scenario.name, &args, run.cpus as usize).unwrap();
-                let names: Vec<&str> = metrics.iter().map(String::as_str).collect();
-                let results = with(scenario.name, mode_name(run.mode), scenario.cpus_in_name(run), &names);
+        for scenario in scenarios::all() {
+            for run in scenario.guests {
+                let guest = run.name;
+                let metrics = scenario.reported(guest, None);
+                let names: Vec<&str> = metrics.iter().map(|reported| reported.name.as_str()).collect();
+                let results = with(scenario.name, run.mode.name(), cpus_in_name(run), &names);
                 assert_eq!(sentences(&results).len(), 1, "{}/{guest}", scenario.name);
             }
             for sentence in scenario.sentences {
@@ -150,8 +151,12 @@ mod tests {
                 let (last, arms) = arms.split_last().unwrap();
                 let known = arms.iter().all(|arm| ["ours", "stock"].contains(arm));
                 assert!(known && last.is_empty(), "{}: {}", scenario.name, sentence.text);
-                let guest = |run| scenario.run_name(run) == sentence.guest;
-                assert!(scenario.runs.iter().any(guest), "{}: no guest {}", scenario.name, sentence.guest);
+                assert!(
+                    scenario.guest(sentence.guest).is_some(),
+                    "{}: no guest {}",
+                    scenario.name,
+                    sentence.guest
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Checks the metrics of a run against the tables of an `expect.toml`.
 
-use crate::ab::catalog::{self, mode_name, run_name};
+use crate::ab::catalog::run_name;
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
 use crate::ab::expect::{Checked, RunKind, State};
 use crate::ab::results::{ArmRole, Metric, Results};
@@ -292,9 +292,9 @@ impl<'a> Scope<'a> {
                 && self.mode.is_none_or(|m| m == mode)
                 && self.cpus.is_none_or(|c| c == cpus)
         };
-        let certain = (catalog::all().iter())
+        let certain = (scenarios::all().iter())
             .filter(|scenario| booted.iter().any(|(booted, ..)| *booted == scenario.name))
-            .flat_map(|scenario| scenario.runs.iter().map(|r| (scenario.name, mode_name(r.mode), r.cpus)))
+            .flat_map(|scenario| scenario.guests.iter().map(|r| (scenario.name, r.mode.name(), r.cpus)))
             .filter(may_have_it)
             .all(|guest| booted.contains(&guest));
         let state = if certain { State::Missed } else { State::NotRun };

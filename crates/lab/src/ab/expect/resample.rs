@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use super::file::File;
 use super::tests::{all_of, own};
 use super::*;
-use crate::ab::catalog::{self, Scenario, mode_name, run_name};
+use scenarios::Scenario;
+
+use crate::ab::catalog::{self, run_name};
 use crate::ab::results::{ArmRole, ControlValues, Metric, RunMeta};
 use crate::ab::stats::tests::Noise;
 use crate::ab::stats::{self, Pairs, Rules};
@@ -83,11 +85,11 @@ fn published_of(scenario: &Scenario, guest: Option<&str>, published: &BTreeMap<K
         guest.is_none_or(|guest| m.mode.as_ref().is_some_and(|mode| run_name(mode, m.cpus) == guest))
     };
     results.metrics.retain(of_guest);
-    results.meta.runs = (scenario.runs.iter())
-        .filter(|run| guest.is_none_or(|guest| scenario.run_name(run) == guest))
+    results.meta.runs = (scenario.guests.iter())
+        .filter(|run| guest.is_none_or(|guest| run.name == guest))
         .map(|run| RunMeta {
             scenario: scenario.name.into(),
-            mode: mode_name(run.mode).into(),
+            mode: run.mode.to_string(),
             cpus: run.cpus,
             memory_mib: run.mem_mib,
             accelerator: "tcg".into(),
@@ -317,7 +319,7 @@ fn no_promise_is_missed_by_chance() {
         }
         Ok((without, often))
     };
-    let scenarios: Vec<&Scenario> = catalog::all().iter().collect();
+    let scenarios: Vec<&Scenario> = scenarios::all().iter().collect();
     let found = parallel::map(crate::host::cpus(), &scenarios, |scenario| of_scenario(scenario));
     let (without, often): (Vec<_>, Vec<_>) = found.into_iter().map(Result::unwrap).unzip();
     let without: BTreeSet<String> = without.into_iter().flatten().collect();

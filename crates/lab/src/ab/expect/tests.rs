@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
-use crate::ab::catalog::{self, Scenario, mode_name};
+use scenarios::Scenario;
+
+use crate::ab::catalog::{self, cpus_in_name};
 use crate::ab::results::{ArmMeta, ControlValues, Metric, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
@@ -43,15 +45,13 @@ pub(super) fn all_of(scenario: &Scenario) -> Results {
     let controls = scenario.controls.iter().map(|c| ArmMeta { name: c.name.into(), ..arm.clone() });
     results.meta.arms.extend(controls);
     results.metrics.clear();
-    for run in scenario.runs {
-        let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
-        let metrics = guest::metrics(scenario.name, &args, run.cpus.try_into().unwrap()).unwrap();
-        assert!(!metrics.is_empty(), "{run:?}");
-        results.metrics.extend(metrics.into_iter().map(|metric| Metric {
+    for run in scenario.guests {
+        let metrics = scenario.reported(run.name, None);
+        results.metrics.extend(metrics.into_iter().map(|reported| Metric {
             scenario: scenario.name.into(),
-            metric,
-            mode: Some(mode_name(run.mode).into()),
-            cpus: scenario.cpus_in_name(run),
+            metric: reported.name,
+            mode: Some(run.mode.to_string()),
+            cpus: cpus_in_name(run),
             ..like.clone()
         }));
     }
@@ -72,7 +72,7 @@ fn what_topics_expect_is_what_scenarios_report() {
         fs::read_dir(&topics).unwrap().map(|entry| entry.unwrap().path().join("expect.toml")).collect();
     files.retain(|path| path.is_file());
     let mut wrong = Vec::new();
-    for scenario in catalog::all() {
+    for scenario in scenarios::all() {
         let path = topics.join(scenario.name).join("expect.toml");
         assert!(files.remove(&path), "no {}", path.display());
         let text = fs::read_to_string(&path).unwrap();

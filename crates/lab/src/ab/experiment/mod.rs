@@ -38,9 +38,9 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::Message;
+use scenarios::{Guest, Mode, Scenario};
 
 use crate::WrongUsage;
-use crate::ab::catalog::{self, Run, Scenario, mode_name};
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::{Group, conclude};
 use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
@@ -56,7 +56,7 @@ use crate::host::write_atomically;
 use crate::vm::accel::Accel;
 use crate::vm::boot::{self, Boot};
 use crate::vm::channel::Outcome;
-use crate::vm::job::{Arm, Job, Mode};
+use crate::vm::job::{Arm, Job};
 use crate::vm::parallel;
 
 pub use failure::{Cause, Failure};
@@ -209,7 +209,7 @@ fn run_with(
             .iter()
             .map(|(scenario, run)| RunMeta {
                 scenario: scenario.name.to_owned(),
-                mode: mode_name(run.mode).to_owned(),
+                mode: run.mode.to_string(),
                 cpus: run.cpus,
                 memory_mib: run.mem_mib,
                 accelerator: match run.mode {
@@ -226,7 +226,7 @@ fn run_with(
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of =
-        |(scenario, _): &(&Scenario, &Run)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
+        |(scenario, _): &(&Scenario, &Guest)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
     let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let keys = Mutex::new(BTreeMap::new());
@@ -291,15 +291,13 @@ pub fn write(results: &Results, out: &Path) -> Result<()> {
 }
 
 /// Returns how many guests of the run are booted at a time; warns if memory is short even for one.
-fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
+fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Guest) -> usize {
     let available = parallel::available_mib().unwrap_or(u64::MAX);
     let fit = parallel::guests_that_fit(run.mem_mib, available);
     if fit == 0 {
         ctx.progress.warn(&format!(
             "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
-            scenario.name,
-            scenario.run_name(run),
-            run.mem_mib
+            scenario.name, run.name, run.mem_mib
         ));
     }
     parallel::measured_guests(run.mode, host::cpus(), fit)
@@ -309,7 +307,7 @@ impl Plan {
     /// Returns the scenario's control kernels as indices of `controls`.
     fn controls_of(&self, scenario: &Scenario) -> Vec<usize> {
         let wanted =
-            |control: &catalog::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
+            |control: &scenarios::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }
@@ -321,15 +319,15 @@ impl Plan {
 pub fn chosen_runs<'a>(
     scenarios: &[&'a Scenario],
     guest: Option<&str>,
-) -> Result<Vec<(&'a Scenario, &'a Run)>> {
+) -> Result<Vec<(&'a Scenario, &'a Guest)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
         let Some(guest) = guest else {
-            chosen.extend(scenario.runs.iter().map(|run| (scenario, run)));
+            chosen.extend(scenario.guests.iter().map(|run| (scenario, run)));
             continue;
         };
-        let Some(run) = scenario.runs.iter().find(|run| scenario.run_name(run) == guest) else {
-            let known = scenario.runs.iter().map(|run| scenario.run_name(run));
+        let Some(run) = scenario.guests.iter().find(|run| run.name == guest) else {
+            let known = scenario.guests.iter().map(|run| run.name);
             bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", guest, known))));
         };
         chosen.push((scenario, run));

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::ab::catalog::{Run, Scenario, mode_name};
+use scenarios::{Guest, Scenario};
+
+use crate::ab::catalog::cpus_in_name;
 use crate::ab::experiment::order::Role;
 use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Picture, Results};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
@@ -37,11 +39,11 @@ struct MetricValues {
 }
 
 impl Group {
-    pub(super) fn new(scenario: &Scenario, run: &Run, controls: impl Iterator<Item = String>) -> Self {
+    pub(super) fn new(scenario: &Scenario, run: &Guest, controls: impl Iterator<Item = String>) -> Self {
         Self {
             scenario: scenario.name.to_owned(),
-            mode: mode_name(run.mode).to_owned(),
-            cpus: scenario.cpus_in_name(run),
+            mode: run.mode.to_string(),
+            cpus: cpus_in_name(run),
             controls: controls.collect(),
             metrics: Vec::new(),
             series: Default::default(),

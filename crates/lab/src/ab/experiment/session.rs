@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use protocol::job::DELAY_PARAMETER;
+use scenarios::{Guest, Scenario};
 
-use crate::ab::catalog::{Run, Scenario};
 use crate::ab::experiment::failure::{Cause, Failure};
 use crate::ab::experiment::order::{Role, delay_us};
 use crate::ab::experiment::record::{self, BootRecord};
@@ -58,7 +58,7 @@ impl Session<'_> {
     /// # Errors
     /// [`Failure`] if the guest fails twice; otherwise a problem of the host, or a kernel or another file that is not
     /// what it was at the first of these boots.
-    pub(super) fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
+    pub(super) fn boot(&self, scenario: &Scenario, run: &Guest, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
@@ -66,7 +66,7 @@ impl Session<'_> {
             Role::Changed => (changed, changed.name.clone()),
             Role::ControlKernel(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
-        let run_name = scenario.run_name(run);
+        let run_name = run.name;
         let scenario = scenario.name;
         let delay_us = delay_us(pair, role, self.plan.seed);
         let pair = pair + 1;
@@ -108,12 +108,11 @@ impl Session<'_> {
         Ok(booted)
     }
 
-    fn job(&self, scenario: &str, run: &Run) -> Job {
+    fn job(&self, scenario: &str, run: &Guest) -> Job {
         let job = match &self.plan.workload {
             Some(workload) => workload.job(),
             None => {
-                let own = run.args.iter().map(|&arg| arg.to_owned());
-                let args = own.chain(self.plan.args.iter().cloned()).collect();
+                let args = [run.name.to_owned()].into_iter().chain(self.plan.args.iter().cloned()).collect();
                 Job::new(GuestCommand::Scenario { name: scenario.to_owned(), args })
             }
         };

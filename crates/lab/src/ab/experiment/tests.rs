@@ -15,12 +15,26 @@ use crate::vm::job::GuestCommand;
 use protocol::results::{Better, Sample, Series};
 
 const SECOND: Duration = Duration::from_secs(1);
-const RUNS: [Run; 2] = [
-    Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, args: &[], cmdline: "" },
-    Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, args: &[], cmdline: "numa=fake=2" },
+const GUESTS: [Guest; 2] = [
+    Guest { name: "multi", mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, cmdline: "" },
+    Guest {
+        name: "icount",
+        mode: Mode::Icount,
+        cpus: 1,
+        mem_mib: 32,
+        timeout: SECOND,
+        cmdline: "numa=fake=2",
+    },
 ];
-const SCENARIO: Scenario =
-    Scenario { name: "synthetic", about: "", sentences: &[], runs: &RUNS, controls: &[] };
+const SCENARIO: Scenario = Scenario {
+    name: "synthetic",
+    about: "",
+    sentences: &[],
+    guests: &GUESTS,
+    controls: &[],
+    metrics: &[],
+    doc: "",
+};
 
 struct Fixture {
     _dir: tempfile::TempDir,
@@ -203,8 +217,8 @@ fn runs_in_one_folder_wait_for_each_other() {
 #[test]
 fn guests_for_which_memory_is_short_are_booted_one_by_one() {
     let f = fixture();
-    let runs = vec![Run { mem_mib: u32::MAX, ..RUNS[1] }];
-    let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+    let guests = vec![Guest { mem_mib: u32::MAX, ..GUESTS[1] }];
+    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
     let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     compare_with(&f, &[&scenario], &|_, _, logs| {
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -219,9 +233,9 @@ fn guests_for_which_memory_is_short_are_booted_one_by_one() {
 #[test]
 fn several_guests_of_one_mode_are_kept_apart() {
     let f = fixture();
-    let run = |cpus| Run { cpus, ..RUNS[1] };
-    let runs = vec![run(1), run(64), RUNS[0]];
-    let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+    let guest = |name, cpus| Guest { name, cpus, ..GUESTS[1] };
+    let guests = vec![guest("icount-1", 1), guest("icount-64", 64), GUESTS[0]];
+    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
     let results = compare_with(&f, &[&scenario], &|_, job, logs| {
         Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))]))
     })
@@ -257,7 +271,7 @@ fn control_kernels_are_booted_where_they_are_needed() {
     let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
     let controls = vec![arm("unwanted"), arm("second"), arm("first")];
     f.plan.controls = controls;
-    let control = |name| catalog::ControlKernel { name, parameters: None };
+    let control = |name| scenarios::ControlKernel { name, parameters: None };
     let named = ["first", "second", "absent"].map(control).to_vec().leak();
     let with = Scenario { name: "with", controls: named, ..SCENARIO };
     let booted = Mutex::new(Vec::new());
