@@ -11,8 +11,7 @@
 //! label = "SIGKILL, 90 % back, 100 VMAs"
 //! scenario = "reap"
 //! metric = "100-vmas/kill-90"
-//! mode = "multi"                 # if the scenario reports the metric in both modes
-//! cpus = 64                      # only if several guests of the scenario report the metric
+//! guest = "multi"                # only if several guests in the file report the metric
 //! file = "other.json"            # only if it is not the table's file
 //!
 //! [[table]]
@@ -43,7 +42,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::ab::picture;
-use crate::ab::results::{Metric, Results};
+use crate::ab::results::{Metric, Results, Run};
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};
@@ -91,8 +90,7 @@ struct Row {
     label: String,
     scenario: String,
     metric: String,
-    mode: Option<String>,
-    cpus: Option<u32>,
+    guest: Option<String>,
     file: Option<String>,
 }
 
@@ -132,9 +130,9 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
         );
     }
     for results in files.values() {
-        for picture in results.first_pictures() {
-            let path = repo.join(RESULTS_FOLDER).join(format!("{}.svg", picture.scenario));
-            if let Some(text) = picture::file(&results.meta, picture) {
+        for (run, course) in results.pictures() {
+            let path = repo.join(RESULTS_FOLDER).join(format!("{}.svg", run.scenario));
+            if let Some(text) = picture::file(&results.meta, course) {
                 update(path, text, &mut outdated);
             }
         }
@@ -279,17 +277,15 @@ fn read_results<'f>(
 
 /// Returns the row's metric, if there is one.
 fn find<'r>(results: &'r Results, row: &Row) -> Result<Option<&'r Metric>> {
-    let is_it = |m: &&Metric| {
-        m.scenario == row.scenario
-            && m.metric == row.metric
-            && (row.mode.is_none() || m.mode == row.mode)
-            && (row.cpus.is_none() || m.cpus == row.cpus)
+    let is_it = |(run, metric): &(&Run, &Metric)| {
+        let is_guest = row.guest.as_ref().is_none_or(|guest| *guest == run.guest);
+        run.scenario == row.scenario && is_guest && metric.metric == row.metric
     };
-    let mut found = results.metrics.iter().filter(is_it);
+    let mut found = results.metrics().filter(is_it).map(|(_, metric)| metric);
     match (found.next(), found.next()) {
         (metric, None) => Ok(metric),
         (_, Some(_)) => {
-            bail!("several guests report {} of {}: say `mode` or `cpus`", row.metric, row.scenario)
+            bail!("several guests report {} of {}: say which `guest`", row.metric, row.scenario)
         }
     }
 }
@@ -314,7 +310,7 @@ fn cells_of(metric: &Metric) -> [String; 4] {
             String::new()
         },
         // Too few pairs for an interval are too few for a verdict; that is no finding about the metric.
-        if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.stock.len(), "pair") },
+        if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.base.len(), "pair") },
     ]
 }
 
@@ -413,7 +409,7 @@ mod tests {
         let folder = dir.path().join(RESULTS_FOLDER).join("b");
         fs::create_dir(&folder).unwrap();
         let mut there = fixture::results();
-        for metric in &mut there.metrics {
+        for metric in there.metrics_mut() {
             metric.ratio = 0.5;
             metric.ci95 = None;
         }

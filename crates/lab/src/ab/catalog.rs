@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scenarios of `lab ab` by their names, and the names of their guests in results.
+//! The scenarios of `lab ab` by their names.
 
 use anyhow::{Result, bail};
-use scenarios::{Guest, Scenario};
+use scenarios::Scenario;
 
 use crate::format;
 
@@ -25,20 +25,6 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Scenario>> {
         selected.push(scenario);
     }
     Ok(selected)
-}
-
-/// Returns the number of CPUs of a guest if it is part of the guest's name, because the scenario has several
-/// guests of that mode.
-#[must_use]
-pub fn cpus_in_name(guest: &Guest) -> Option<u32> {
-    (guest.name != guest.mode.name()).then_some(guest.cpus)
-}
-
-/// Returns the guest's name in files and tables: its mode, and its CPUs if the mode is ambiguous
-/// ([`cpus_in_name`]), for example `icount-64`.
-#[must_use]
-pub fn run_name(mode: &str, cpus: Option<u32>) -> String {
-    cpus.map_or_else(|| mode.to_owned(), |cpus| format!("{mode}-{cpus}"))
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@
 //! results.json   report.html             the complete run, at its end
 //! results-partial.json                   the results so far, after each pair; without verdicts
 //! history.jsonl                          a line for each complete run
-//! boots/<scenario>-<run>/<pair>-<arm>/   the logs and the samples (boot.json) of each boot; <run> is the
-//!                                        mode, with the CPUs if it is ambiguous: icount-64
+//! boots/<scenario>-<guest>/<pair>-<arm>/ the logs and the samples (boot.json) of each boot
 //! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be repeated
 //! previous/                              the same files of the previous run
 //! ```
@@ -42,11 +41,11 @@ use scenarios::{Guest, Mode, Scenario};
 
 use crate::WrongUsage;
 use crate::ab::experiment::order::{Role, order};
-use crate::ab::experiment::samples::{Group, conclude};
+use crate::ab::experiment::samples::conclude;
 use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
 use crate::ab::history;
 use crate::ab::report;
-use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
+use crate::ab::results::{ArmMeta, Meta, Results, Run, Shard};
 use crate::ab::stats::{self, Rules};
 use crate::ab::workload::{self, Workload};
 use crate::context::Context;
@@ -73,7 +72,7 @@ pub struct Plan {
     pub guest: Option<String>,
     /// A program of the user's instead of the scenarios.
     pub workload: Option<Workload>,
-    /// The number of pairs per scenario and run.
+    /// The number of pairs per guest.
     pub pairs: usize,
     /// By which the order of the boots is drawn.
     pub seed: u64,
@@ -179,7 +178,7 @@ fn run_with(
              them different names"
         )));
     }
-    let runs = chosen_runs(scenarios, plan.guest.as_deref())?;
+    let guests = chosen_guests(scenarios, plan.guest.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
         // If this run fails, results of an earlier one must not look like its results.
@@ -193,33 +192,16 @@ fn run_with(
         source: plan.source.clone(),
         accelerator: accelerator.to_owned(),
         accelerator_reason: plan.accelerator_reason.clone(),
-        cpus: runs.iter().map(|(_, run)| run.cpus).max().unwrap_or(0),
-        memory_mib: runs.iter().map(|(_, run)| run.mem_mib).max(),
         pairs: pairs.len(),
         seed: Some(plan.seed),
         shard: plan.shard,
         date: String::new(),
-        min_effect: Some(plan.min_effect),
-        alpha: Some(plan.alpha),
+        min_effect: plan.min_effect,
+        alpha: plan.alpha,
         host: machine(),
         workload: plan.workload.as_ref().map(Workload::key).transpose()?,
         command: plan.command.clone(),
         arms: plan.arms.iter().chain(&plan.controls).map(|arm| arm_meta(arm, &ctx.cache)).collect(),
-        runs: runs
-            .iter()
-            .map(|(scenario, run)| RunMeta {
-                scenario: scenario.name.to_owned(),
-                mode: run.mode.to_string(),
-                cpus: run.cpus,
-                memory_mib: run.mem_mib,
-                accelerator: match run.mode {
-                    Mode::Multi => accelerator,
-                    Mode::Icount => "tcg",
-                }
-                .to_owned(),
-                stolen: None,
-            })
-            .collect(),
         repeated: Vec::new(),
         partial: false,
     };
@@ -227,34 +209,35 @@ fn run_with(
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of =
         |(scenario, _): &(&Scenario, &Guest)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
-    let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
+    let boots = pairs.len() * guests.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let keys = Mutex::new(BTreeMap::new());
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, keys, booter };
-    let mut groups: Vec<Group> = Vec::new();
-    for (scenario, run) in runs {
+    let mut runs: Vec<Run> = Vec::new();
+    for (scenario, guest) in guests {
         let controls = plan.controls_of(scenario);
-        groups.push(Group::new(scenario, run, controls.iter().map(|&i| plan.controls[i].name.clone())));
-        let current = groups.len() - 1;
-        let at_a_time = guests_at_a_time(ctx, scenario, run);
+        let control_names: Vec<String> = controls.iter().map(|&i| plan.controls[i].name.clone()).collect();
+        runs.push(samples::empty(scenario, guest, accelerator));
+        let current = runs.len() - 1;
+        let at_a_time = guests_at_a_time(ctx, scenario, guest);
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
             let of_pair =
                 |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
-                session.boot(scenario, run, pair, role).map(|boot| (role, boot))
+                session.boot(scenario, guest, pair, role).map(|boot| (role, boot))
             });
             for booted in booted {
                 let (role, booted) = booted?;
+                let run = &mut runs[current];
                 meta.repeated.extend(booted.repeated.clone());
-                if run.mode == Mode::Multi {
-                    let stolen = &mut meta.runs[current].stolen;
-                    *stolen = [*stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
+                if guest.mode == Mode::Multi {
+                    run.stolen = [run.stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
                 }
                 let place = |i| controls.iter().position(|&c| c == i).unwrap_or_default();
                 let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };
-                let release = booted.deliver_to(&mut groups[current], to)?;
+                let release = booted.deliver_to(run, &control_names, to)?;
                 let arm = match role {
                     Role::Base | Role::BaseAgain => 0,
                     Role::Changed => 1,
@@ -265,15 +248,15 @@ fn run_with(
                 }
             }
             if !plan.smoke {
-                let partial = conclude(&meta, &groups, rules, true)?;
+                let partial = conclude(&meta, &runs, rules, true)?;
                 partial.write(&out.join("results-partial.json"))?;
             }
         }
     }
-    let results = conclude(&meta, &groups, rules, false)?;
+    let results = conclude(&meta, &runs, rules, false)?;
     write(&results, &out)?;
     remove(&out.join("results-partial.json"))?;
-    session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.counter));
+    session.step.done(&format!("{} metrics, {}", results.metrics().count(), session.counter));
     Ok(results)
 }
 
@@ -290,17 +273,17 @@ pub fn write(results: &Results, out: &Path) -> Result<()> {
     write_atomically(&out.join("report.html"), &report::html(results))
 }
 
-/// Returns how many guests of the run are booted at a time; warns if memory is short even for one.
-fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Guest) -> usize {
+/// Returns how many guests of that kind are booted at a time; warns if memory is short even for one.
+fn guests_at_a_time(ctx: &Context, scenario: &Scenario, guest: &Guest) -> usize {
     let available = parallel::available_mib().unwrap_or(u64::MAX);
-    let fit = parallel::guests_that_fit(run.mem_mib, available);
+    let fit = parallel::guests_that_fit(guest.mem_mib, available);
     if fit == 0 {
         ctx.progress.warn(&format!(
             "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
-            scenario.name, run.name, run.mem_mib
+            scenario.name, guest.name, guest.mem_mib
         ));
     }
-    parallel::measured_guests(run.mode, host::cpus(), fit)
+    parallel::measured_guests(guest.mode, host::cpus(), fit)
 }
 
 impl Plan {
@@ -316,21 +299,21 @@ impl Plan {
 ///
 /// # Errors
 /// [`WrongUsage`] when a scenario has no guest of that name.
-pub fn chosen_runs<'a>(
+pub fn chosen_guests<'a>(
     scenarios: &[&'a Scenario],
     guest: Option<&str>,
 ) -> Result<Vec<(&'a Scenario, &'a Guest)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
-        let Some(guest) = guest else {
-            chosen.extend(scenario.guests.iter().map(|run| (scenario, run)));
+        let Some(name) = guest else {
+            chosen.extend(scenario.guests.iter().map(|guest| (scenario, guest)));
             continue;
         };
-        let Some(run) = scenario.guests.iter().find(|run| run.name == guest) else {
-            let known = scenario.guests.iter().map(|run| run.name);
-            bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", guest, known))));
+        let Some(guest) = scenario.guest(name) else {
+            let known = scenario.guests.iter().map(|guest| guest.name);
+            bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", name, known))));
         };
-        chosen.push((scenario, run));
+        chosen.push((scenario, guest));
     }
     Ok(chosen)
 }
