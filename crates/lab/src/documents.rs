@@ -29,6 +29,9 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
+//! The table `scenarios` is not defined there: it has the sections about the scenarios, with their metrics, from
+//! crates/scenarios ([`crate::ab::sections`]).
+//!
 //! Scenarios that say how things develop are drawn in `docs/results/SCENARIO.svg`.
 //!
 //! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
@@ -43,12 +46,13 @@ use serde::Deserialize;
 
 use crate::ab::picture;
 use crate::ab::results::{Metric, Results, Run};
+use crate::ab::sections::sections;
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};
 
 /// The documents with generated tables.
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/results.md", "docs/measuring.md"];
 /// The folder with the raw results.
 const RESULTS_FOLDER: &str = "docs/results";
 /// The begin of the line before a table, followed by its name.
@@ -113,7 +117,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let mut files = BTreeMap::new();
-    let mut tables = BTreeMap::new();
+    let mut tables = BTreeMap::from([("scenarios", sections())]);
     let mut outdated = Vec::new();
     for table in &manifest.table {
         let text = match &table.faceoff {
@@ -379,6 +383,8 @@ mod tests {
         fixture::results().write(&folder.join("a.json")).unwrap();
         fs::write(dir.path().join("README.md"), readme).unwrap();
         fs::write(dir.path().join("docs/results.md"), "nothing\n").unwrap();
+        let measuring = format!("{TABLE_BEGIN}scenarios -->\n{}{TABLE_END}\n", sections());
+        fs::write(dir.path().join("docs/measuring.md"), measuring).unwrap();
         dir
     }
 

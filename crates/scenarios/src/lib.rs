@@ -111,7 +111,7 @@ pub enum Mode {
 }
 
 /// Metrics that the same guests report of the same cases.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The cases. The name of a metric is `CASE/NAME`; that of one without a case is in an empty list.
     pub cases: &'static [&'static str],

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::{Better, Sample};
 use scenarios::{Guest, Scenario};
 
-use crate::ab::catalog;
 use crate::content::Content;
+use crate::format;
 use crate::vm::job::{GuestCommand, Job};
 use crate::vm::root::RootDisk;
 
@@ -104,12 +104,25 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-/// Returns the workload as the only scenario; without one, the scenarios of these names.
+/// Returns the workload as the only scenario; without one the scenarios of these names, in the given order, or all of
+/// them if there is no name.
 ///
 /// # Errors
-/// As [`catalog::select`].
+/// When there is no scenario of that name, or a name is given twice.
 pub fn scenarios(workload: Option<&Workload>, names: &[String]) -> Result<Vec<&'static Scenario>> {
-    workload.map_or_else(|| catalog::select(names), |workload| Ok(vec![workload.scenario]))
+    if let Some(workload) = workload {
+        return Ok(vec![workload.scenario]);
+    }
+    if names.is_empty() {
+        return Ok(scenarios::all().iter().collect());
+    }
+    let of_name = |(i, name): (usize, &String)| {
+        let known = scenarios::all().iter().map(|scenario| scenario.name);
+        let scenario = scenarios::find(name).with_context(|| format::no_such("scenario", name, known))?;
+        ensure!(!names[..i].contains(name), "scenario '{name}' is given twice");
+        Ok(scenario)
+    };
+    names.iter().enumerate().map(of_name).collect()
 }
 
 /// Finds the metrics in what a workload has printed.
@@ -186,5 +199,18 @@ mod tests {
         for bad in [dir.path().join("none.sh"), dir.path().to_owned()] {
             assert!(Workload::new(&bad, Vec::new(), Vec::new(), guest, None).is_err(), "{}", bad.display());
         }
+    }
+
+    #[test]
+    fn scenarios_are_selected_by_name() {
+        let select = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            scenarios(None, &names)
+        };
+        assert_eq!(select(&[]).unwrap().len(), scenarios::all().len());
+        assert_eq!(select(&["reap"]).unwrap()[0].name, "reap");
+        let unknown = select(&["raep"]).unwrap_err().to_string();
+        assert!(unknown.contains("raep") && unknown.contains("reap"), "{unknown}");
+        assert!(select(&["reap", "reap"]).is_err());
     }
 }

@@ -15,10 +15,10 @@ use super::tests::{all_of, own};
 use super::*;
 use scenarios::Scenario;
 
-use crate::ab::catalog;
 use crate::ab::results::{ArmRole, ControlValues, Metric, Run};
 use crate::ab::stats::tests::Noise;
 use crate::ab::stats::{self, Pairs, Rules};
+use crate::ab::workload;
 use crate::vm::parallel;
 use protocol::results::Better;
 
@@ -336,7 +336,7 @@ fn make_demo_does_not_fail_by_chance() {
     let pairs: usize = variable(&makefile, "PAIRS").parse().unwrap();
     let guest = variable(&makefile, "GUEST");
     let names: Vec<String> = variable(&makefile, "SCENARIOS").split(' ').map(str::to_owned).collect();
-    let (published, scenarios) = (published(), catalog::select(&names).unwrap());
+    let (published, scenarios) = (published(), workload::scenarios(None, &names).unwrap());
     let parts = scenarios.iter().map(|scenario| published_of(scenario, Some(&guest), &published));
     let all = parts.reduce(|mut all, more| {
         all.runs.extend(more.runs);

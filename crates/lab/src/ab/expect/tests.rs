@@ -7,7 +7,6 @@ use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
 use scenarios::{Guest, Mode, Scenario};
 
-use crate::ab::catalog;
 use crate::ab::results::{ArmMeta, ControlValues, Metric, Run, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
@@ -85,7 +84,7 @@ fn what_topics_expect_is_what_scenarios_report() {
 
 #[test]
 fn names_that_no_scenario_reports_are_found() {
-    let results = all_of(catalog::select(&["reap".into()]).unwrap()[0]);
+    let results = all_of(scenarios::find("reap").unwrap());
     let unknown = |text: &str| unknown(&results, text, Path::new("x")).len();
     let expect = |metric: &str| format!("[[expect]]\nmetric = '{metric}'\nat_least = 1.0\n");
     assert_eq!(unknown(&expect("1-vma/mrelease-90")), 0);
@@ -249,7 +248,7 @@ fn what_guests_that_were_not_booted_must_show_is_left_out() {
     assert_eq!(state(&results, "guest = 'icount'"), State::NotRun);
     // That guest would have sent it.
     assert_eq!(state(&results, "guest = 'multi'"), State::Missed);
-    // Not of the catalog, with one guest.
+    // No scenario of ours, with one guest.
     results.runs[0].scenario = "workload".into();
     assert_eq!(state(&results, ""), State::Missed);
 }

@@ -66,7 +66,7 @@ pub use merge::merge;
 pub struct Plan {
     /// The names of the scenarios; all of them if empty.
     pub scenarios: Vec<String>,
-    /// Arguments for the scenarios in the guest, after those from the catalog.
+    /// Arguments for the scenarios in the guest, after the guest's name.
     pub args: Vec<String>,
     /// The only guest of each scenario to boot, by its name in tables; `None` for all.
     pub guest: Option<String>,
