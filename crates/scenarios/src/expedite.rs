@@ -114,19 +114,5 @@ pub const EXPEDITE: Scenario = Scenario {
             ],
         ),
     ],
-    doc: "\
-Victims that can hardly run are killed: `cpu-10` in a cgroup with 10 % of a CPU, `hogs` beside four processes that never sleep,
-`nice-19` at nice 19 beside such processes, `stopped` by SIGSTOP, `many` fifteen at once. In the case `free` nothing delays the victim,
-and in `bystander` there is one such process per CPU.
-
-{metrics}
-
-On kernels without the flag `race/lost` counts how often process_mrelease(2) after the kill returned ESRCH, with it how often the kernel did
-not take up the kill, or gave up. A victim that frees its memory before a worker gets to it is not lost: the worker would have gone on where
-the victim stops. How many there were is in the boot's notes.
-
-The kills of `cpu-10` are spread over the period of the limit. Free memory is read by a real-time thread. Each time that this thread
-wakes up while the victim is in the kernel, the kernel does not charge the victim for the time up to the switch. With readings every 400
-us, as in `reap`, that was a third of its time, and a limit of 10 % became 15 %. So in this scenario the readings are 4 ms apart.
-",
+    doc: include_str!("expedite.md"),
 };

@@ -111,15 +111,5 @@ pub const KSM_RMAP: Scenario = Scenario {
         )
         .of_all_cases(),
     ],
-    doc: "\
-2,000 and 20,000 VMAs of one page each, which share one anon_vma without any fork, and among them pages that KSM merged, each mapped at
-2 or at 200 places. They are migrated back and forth between two nodes (`numa=fake=2`) and, under icount, reclaimed to zram.
-
-{metrics}
-
-Everything is measured by the same kprobes in both kernels. Times, holds and visits are measured in separate rounds, and nothing is
-traced while page faults are timed. A maximum is the median of the maxima of five parts: if the host takes a CPU away, that spoils one
-part, not the result. With two CPUs a lock hold during which the timer interrupt occurs is some 50 us longer under TCG, which maxima and
-long walks show, and the median of short ones does not.
-",
+    doc: include_str!("ksm_rmap.md"),
 };

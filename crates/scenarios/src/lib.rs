@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The scenarios of `lab ab`, as data: the guests that they run in, the metrics that they report, and what all that
-//! means. One file per scenario.
+//! means. One file per scenario, with a text beside it.
 //!
 //! The lab boots the guests, judges by the metrics' directions, and writes [`Scenario::doc`] with the tables of metrics
 //! to docs/measuring.md. The guest (`crates/guest/src/scenario`, the workloads) reports values by name: it gets units
@@ -54,8 +54,8 @@ pub struct Scenario {
     pub controls: &'static [ControlKernel],
     /// The metrics, by the cases and guests that report them.
     pub metrics: &'static [Group],
-    /// What it does and what must be known about its metrics, in Markdown. Their table takes the place of the line
-    /// [`METRICS_LINE`].
+    /// What it does and what must be known about its metrics, in Markdown: a file beside this one. The table of metrics
+    /// takes the place of the line [`METRICS_LINE`].
     pub doc: &'static str,
 }
 

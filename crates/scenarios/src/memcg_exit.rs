@@ -44,16 +44,5 @@ pub const MEMCG_EXIT: Scenario = Scenario {
         group(&["oom-shared"], METRICS).only(&["multi"]),
         group(&["killed", "oom", "oom-zswap", "oom-small", "oom-shared"], NEIGHBOUR).only(&["multi"]),
     ],
-    doc: "\
-A process of 1,000 threads, each with 64 KiB of memory and its stack, is swapped out to zram. Then `memory.swap.max` is 0, it fills 64 MiB,
-and `memory.max` is what it has. So its cgroup has room for nothing, as when zswap is full, and each thread has to read a page back from
-swap to exit. `killed`: another process sends SIGKILL. `oom`: it exceeds the limit, and the kernel kills it. `oom-zswap`: the same, with its
-memory in zswap instead of zram, where what it has compressed is charged to its cgroup. `oom-small`: it fills 1 MiB, so that an eighth of
-the limit, which the dying may exceed it by, is less than a page for each thread. `oom-shared`: the limit is that of the cgroup above, and
-the neighbour is below it, too, with 8 MiB of room.
-
-{metrics}
-
-The kernel beside the two arms is the changed one with the other topics alone (`memreap-others`).
-",
+    doc: include_str!("memcg_exit.md"),
 };

@@ -73,34 +73,5 @@ pub const OOM_SELECT: Scenario = Scenario {
             ],
         ),
     ],
-    doc: "\
-The OOM killer chooses among 200, 2,000 and 10,000 processes, with 16 and 64 CPUs: `lognormal-*` of 4 MiB in the median (deviation of the
-logarithm 1), `near-equal-2000` all within 1 % of each other. Half of them have two threads, a third has been on up to eight CPUs besides
-the one where it sleeps. In `all-cpus-2000` and `ascending-2000`, which are near-equal as well, those with threads have been on all CPUs; in
-the latter each is at least as large as those before it. All map the same file, so that 12 GiB of resident memory need 64 MiB.
-
-{metrics}
-
-For `victim`, 24 processes of 64 to 68 MiB are added to `lognormal-2000`. In each round all of them get new sizes and run on a random
-number of CPUs. On each CPU they map or allocate an amount that a CPU of the stock kernel holds back, up to 127 pages with 64 CPUs. The
-right victim is computed from `statm`, `VmPTE` and `VmSwap` in /proc, which are precise in all kernels. These populations differ from
-boot to boot; the seed is in the boot's notes (`channel.jsonl`), and repeats them:
-
-    lab boot --cpus 64 --mem 4096 --mode icount --copy target/guest/x86_64-unknown-linux-gnu/release/guest:/bin/guest \\
-        -- sh -c 'guest scenario oom-select icount-64 case=victim seed=N 0>&1'
-
-The others are the same in all boots.
-
-The kernel `stock-precise` beside the two arms is stock with an OOM killer that sums all counters up
-([kernel/controls](../kernel/controls/stock-precise.patch)): the right victim, and what it costs. `memreap-plain-sums` is the changed kernel
-without the test whether a task can win: each one is summed up.
-
-Each kind of choice is timed nine times, and the median counts: with 64 emulated CPUs a timer tick falls into one choice in ten, which then
-takes three times as long, as each CPU has its turn before it goes on. A choice is timed by kprobes on `out_of_memory` and
-`oom_kill_process`. The process that provokes it has priority over all others on the CPU where they sleep, and only a signal ends its write
-to `memory.max`. So a killed process cannot give up its memory meanwhile, which would make the kernel choose again.
-
-With more than 8 CPUs an instruction takes 4 ns of guest time under icount, not one. When a task waits for time to pass, every CPU has to be
-emulated meanwhile, and every boot waits for 100 ms.
-",
+    doc: include_str!("oom_select.md"),
 };

@@ -41,7 +41,11 @@ pub const REAP: Scenario = Scenario {
                 lower("lru-lock-contended", "count", "entries into the slow path of the LRU lists' locks"),
                 lower("lru-lock-wait", "us", "time spent there"),
                 lower("zone-lock-contended", "count", "entries into the slow path of the zone's lock"),
-                higher("freed-descending", "percent", "share of the reaper's steps that go down the address space"),
+                higher(
+                    "freed-descending",
+                    "percent",
+                    "share of the reaper's steps that go down the address space",
+                ),
             ],
         )
         .only(&["multi"]),
@@ -49,28 +53,24 @@ pub const REAP: Scenario = Scenario {
             VMAS,
             &[
                 lower("kill-instructions", "instructions", "CPU time of the exiting process, with 128 MiB"),
-                lower("mrelease-instructions", "instructions", "the same with one process_mrelease(2) thread, of both"),
+                lower(
+                    "mrelease-instructions",
+                    "instructions",
+                    "the same with one process_mrelease(2) thread, of both",
+                ),
             ],
         )
         .only(&["icount"]),
         group(
             &["throttled"],
-            &[lower("mrelease-back", "ms", "time from SIGKILL until process_mrelease(2) has returned in one thread")],
+            &[lower(
+                "mrelease-back",
+                "ms",
+                "time from SIGKILL until process_mrelease(2) has returned in one thread",
+            )],
         ),
-        group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")]).only(&["multi"]),
+        group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")])
+            .only(&["multi"]),
     ],
-    doc: "\
-A victim with 512 MiB of private 4 KiB pages in 100 VMAs, in 1,000 and in one is killed from another CPU.
-
-{metrics}
-
-In `throttled` the victim's cgroup may use 1 ms of CPU time in each second, and has used it up when the victim is killed.
-
-Contention is counted by a kprobe on the spinlock's slow path, in separate rounds, because tracing costs time. The kind of lock is
-derived from the stack. Locks that match no rule are counted too and shown as a note.
-
-While times are measured, a CPU's lists of free pages are as short as the kernel allows (`vm.percpu_pagelist_high_fraction`), here and in
-`expedite` and the scenarios of swap: by default they hold up to an eighth of a zone, which does not count as free. Instructions and locks
-are counted with the default.
-",
+    doc: include_str!("reap.md"),
 };

@@ -38,20 +38,15 @@ pub const RELEASE: Scenario = Scenario {
         group(
             &["munmap-8-mib", "exit-8-mib"],
             &[
-                lower("zone-lock-contended", "count", "how often a CPU waits for the lock of the zone's free lists"),
+                lower(
+                    "zone-lock-contended",
+                    "count",
+                    "how often a CPU waits for the lock of the zone's free lists",
+                ),
                 lower("loops-ms", "ms", "time until all CPUs are done"),
             ],
         )
         .only(&["multi"]),
     ],
-    doc: "\
-What it costs a process to free its pages, in instructions on one CPU. A victim with 64 MiB of private 4 KiB pages in one VMA
-is killed; its pages are contiguous, or come from free lists that hold only single pages, or aligned pieces of 4, 8 or 16. For the latter
-the scenario allocates memory and frees every page in whose frame number the bit of that value is set.
-
-{metrics}
-
-Before the processes of `fork-*` that are counted, 20 others come and go. With two CPUs each takes 8 MiB and gives them back 200 times, by
-munmap(2) or by exit, after it has done so 100 times.
-",
+    doc: include_str!("release.md"),
 };

@@ -112,20 +112,5 @@ pub const RSS_COUNTERS: Scenario = Scenario {
         )
         .only(&["multi", "icount-16", "icount-64"]),
     ],
-    doc: "\
-What it costs to count a process's pages, and by how much the counts that others see are wrong: with 16 and 64 CPUs, too, which run one
-after the other.
-
-{metrics}
-
-The errors are those of a process with one thread that has been on N CPUs (`error-all`: on all), and on each touched as many pages as a CPU
-of the stock kernel holds back, or that hopped from CPU to CPU and touched and freed at random (`error-hopping`).
-
-An error of 0 against an error of 0 is a ratio of 1.
-
-The kernel `memreap-rss-counters` has this topic and no other, as others make page faults and exits cheaper, too.
-
-ASLR is off in these guests: the place of a process's memory decides how many page tables it has, which changed the cost of a fork by up
-to 4 %.
-",
+    doc: include_str!("rss_counters.md"),
 };

@@ -84,28 +84,7 @@ pub const SWAP_BATCH: Scenario = Scenario {
     // With two CPUs, it is an arm of swap-defer.
     guests: &[Guest { cmdline: "memreap.swap_defer=0", ..ICOUNT }],
     metrics: METRICS,
-    doc: "\
-Processes of 64 MiB whose memory is mostly in swap are killed, all at once: `8x64-65` are eight of them, 65 % in swap. Their memory is
-compressed to a third, no two pages are equal, and they are swapped out alternating, 64 pages each, so that their slots are side by side.
-Each has its own memory cgroup. `scattered`: no two neighbours in memory have neighbouring slots. `lz4`: zram with that compression.
-`loop`: swap on a loop device over a file in memory, which is not notified when a slot is freed. `zswap`: the same below zswap, which
-writes nothing to it. In this scenario no slot is released later (boot parameter `memreap.swap_defer=0`).
-
-{metrics}
-
-The steps are taken from the kill on, for longer than the kill takes.
-
-The RAM that is back is the sum of free memory and the size of zram's pool. What the pool gives back leaves the sum as it is, so it grows
-only by pages of the victims that were in memory. Mapped pages (`AnonPages`) would show too much too early, because a dying process unmaps
-all its pages before it frees the first. Per-CPU counters and lists may hide about 1 MiB. Free memory, free swap and the pool's size are
-read each millisecond by a real-time thread, which takes 5 % of that CPU under icount, on all arms alike.
-
-A kprobe shows when a page table's lock is taken, the event `kmem:rss_stat` when it is about to be released. Rounds for that, and rounds
-in which other processes work, are separate.
-
-The kernel beside the two arms is the changed one with both topics off (`memreap-off`, boot parameters `memreap.swap_batch=0
-memreap.swap_defer=0`).
-",
+    doc: include_str!("swap_batch.md"),
 };
 
 pub const SWAP_DEFER: Scenario = Scenario {
@@ -132,10 +111,5 @@ pub const SWAP_DEFER: Scenario = Scenario {
         Guest { mem_mib: 3072, timeout: LONG_TIMEOUT, ..Guest::MULTI },
     ],
     metrics: METRICS,
-    doc: "\
-The same as `swap-batch`, with slots that are released later. The kernels beside the two arms are `memreap-off` as there, and the changed
-one with slots that are released together, but at once (`memreap-batch`, `memreap.swap_defer=0`).
-
-{metrics}
-",
+    doc: include_str!("swap_defer.md"),
 };
