@@ -20,6 +20,7 @@ use super::arguments::Arguments;
 use crate::memory::swap;
 use crate::process::victim::{Released, expedites, mrelease};
 use crate::rng::Rng;
+use crate::system::cgroup::Cgroup;
 use crate::system::counters;
 use disturbance::{Disturbance, RECLAIM, hogs, online_file, other_cpus, reclaimer};
 use init::report::Reporter;
@@ -183,18 +184,14 @@ fn storm(rng: &mut Rng, expedites: bool, counts: &mut Counts) -> Result<()> {
 
 /// Has a victim outgrow its cgroup, so that the OOM reaper and this process release its memory together.
 fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
-    let group = format!("/sys/fs/cgroup/soak-{}", counts.rounds);
-    fs::create_dir(&group).with_context(|| group.clone())?;
-    let set = |file: &str, value: String| {
-        fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
-    };
-    set("memory.max", ((8 + rng.below(16)) * MIB_BYTES).to_string())?;
+    let group = Cgroup::create_all(&format!("soak-{}", counts.rounds), "memory")?;
+    group.set("memory.max", &((8 + rng.below(16)) * MIB_BYTES).to_string())?;
     // None or a little: it has to run out.
-    set("memory.swap.max", (rng.below(3) * 2 * MIB_BYTES).to_string())?;
-    set("memory.oom.group", rng.below(2).to_string())?;
-    let (procs, mut own) = (format!("{group}/cgroup.procs"), Rng(rng.bits()));
-    let victim = Victim::fork(move || {
-        if fs::write(&procs, "0").is_err() {
+    group.set("memory.swap.max", &(rng.below(3) * 2 * MIB_BYTES).to_string())?;
+    group.set("memory.oom.group", &rng.below(2).to_string())?;
+    let mut own = Rng(rng.bits());
+    let victim = Victim::fork(|| {
+        if group.join().is_err() {
             return;
         }
         for _ in 0..own.below(3) {
@@ -213,12 +210,12 @@ fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     victim.release(&delays, None, counts)?;
     victim.end()?;
     counts.victims += 1;
-    let events = fs::read_to_string(format!("{group}/memory.events")).context("memory.events")?;
-    let kills = counters::value(&events, "oom_kill ");
-    ensure!(kills.unwrap_or_default() > 0, "{group}: over its limit and not OOM-killed: {events}");
-    counts.oom_kills += kills.unwrap_or_default();
+    let events = group.get("memory.events")?;
+    let kills = counters::value(&events, "oom_kill ").unwrap_or_default();
+    ensure!(kills > 0, "over its limit and not OOM-killed: {events}");
+    counts.oom_kills += kills;
     // The exit of the last task may not be over yet.
-    within(DEATH_TIMEOUT, || fs::remove_dir(&group).is_ok()).with_context(|| format!("rmdir {group}"))
+    within(DEATH_TIMEOUT, || fs::remove_dir(group.file("")).is_ok()).context("remove the cgroup")
 }
 
 /// Returns MemAvailable in bytes.
