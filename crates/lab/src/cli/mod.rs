@@ -256,7 +256,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
-    experiment::chosen_guests(&scenarios, args.guest.as_deref())?;
+    experiment::chosen_guests(&scenarios, args.guest.as_deref(), args.case.as_deref())?;
     for (option, given, tree) in [
         ("--cmdline-stock", &args.cmdline_stock, Tree::Stock),
         ("--cmdline-memreap", &args.cmdline_memreap, Tree::Memreap),
@@ -307,7 +307,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
         workload,
-        args: args.case.iter().map(|case| format!("case={case}")).collect(),
+        case: args.case,
         guest: args.guest,
         pairs: args.pairs,
         seed: args.seed,

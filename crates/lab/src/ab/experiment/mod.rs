@@ -29,7 +29,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -66,8 +66,8 @@ pub use merge::merge;
 pub struct Plan {
     /// The names of the scenarios; all of them if empty.
     pub scenarios: Vec<String>,
-    /// Arguments for the scenarios in the guest, after the guest's name.
-    pub args: Vec<String>,
+    /// The only case to run; `None` for all.
+    pub case: Option<String>,
     /// The only guest of each scenario to boot, by its name in tables; `None` for all.
     pub guest: Option<String>,
     /// A program of the user's instead of the scenarios.
@@ -178,7 +178,7 @@ fn run_with(
              them different names"
         )));
     }
-    let guests = chosen_guests(scenarios, plan.guest.as_deref())?;
+    let guests = chosen_guests(scenarios, plan.guest.as_deref(), plan.case.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
         // If this run fails, results of an earlier one must not look like its results.
@@ -295,25 +295,33 @@ impl Plan {
     }
 }
 
-/// Returns the guests of the scenarios: all, or that of one name.
+/// Returns the guests of the scenarios: all, or that of one name, as far as they have the case.
 ///
 /// # Errors
-/// [`WrongUsage`] when a scenario has no guest of that name.
+/// [`WrongUsage`] when a scenario has no guest of that name, or none of these guests has the case.
 pub fn chosen_guests<'a>(
     scenarios: &[&'a Scenario],
     guest: Option<&str>,
+    case: Option<&str>,
 ) -> Result<Vec<(&'a Scenario, &'a Guest)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
-        let Some(name) = guest else {
-            chosen.extend(scenario.guests.iter().map(|guest| (scenario, guest)));
-            continue;
+        let wrong = |kind, name, known: Vec<String>| {
+            WrongUsage(format!("{}: {}", scenario.name, format::no_such(kind, name, known)))
         };
-        let Some(guest) = scenario.guest(name) else {
-            let known = scenario.guests.iter().map(|guest| guest.name);
-            bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", name, known))));
-        };
-        chosen.push((scenario, guest));
+        let mut guests: Vec<&Guest> = scenario.guests.iter().collect();
+        if let Some(name) = guest {
+            guests.retain(|guest| guest.name == name);
+            let known = || scenario.guests.iter().map(|guest| guest.name.to_owned()).collect();
+            ensure!(!guests.is_empty(), wrong("guest", name, known()));
+        }
+        if let Some(case) = case {
+            let known: BTreeSet<String> =
+                guests.iter().flat_map(|guest| scenario.cases(guest.name)).collect();
+            guests.retain(|guest| !scenario.reported(guest.name, Some(case)).is_empty());
+            ensure!(!guests.is_empty(), wrong("case", case, known.into_iter().collect()));
+        }
+        chosen.extend(guests.into_iter().map(|guest| (scenario, guest)));
     }
     Ok(chosen)
 }

@@ -111,8 +111,8 @@ impl Session<'_> {
         let job = match &self.plan.workload {
             Some(workload) => workload.job(),
             None => {
-                let args =
-                    [guest.name.to_owned()].into_iter().chain(self.plan.args.iter().cloned()).collect();
+                let case = self.plan.case.iter().map(|case| format!("case={case}"));
+                let args = [guest.name.to_owned()].into_iter().chain(case).collect();
                 Job::new(GuestCommand::Scenario { name: scenario.to_owned(), args })
             }
         };

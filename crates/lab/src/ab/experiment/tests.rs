@@ -52,7 +52,7 @@ fn fixture() -> Fixture {
     };
     let plan = Plan {
         scenarios: Vec::new(),
-        args: Vec::new(),
+        case: None,
         workload: None,
         // With this one the first six orders are those of the table, one after the other.
         seed: 3,
@@ -261,6 +261,20 @@ fn one_guest_can_be_chosen() {
 }
 
 #[test]
+fn only_guests_that_have_the_case_are_booted() {
+    let expedite = [scenarios::find("expedite").unwrap()];
+    let names = |guest, case| {
+        chosen_guests(&expedite, guest, Some(case))
+            .map(|chosen| chosen.iter().map(|(_, guest)| guest.name).collect::<Vec<_>>().join(" "))
+            .map_err(|e| e.to_string())
+    };
+    assert_eq!(names(None, "cpu-10").unwrap(), "multi icount");
+    assert_eq!(names(None, "race").unwrap(), "multi");
+    let error = names(Some("icount"), "race").unwrap_err();
+    assert!(error.starts_with("expedite: no case 'race'; there are: bystander, cpu-10"), "{error}");
+}
+
+#[test]
 fn control_kernels_are_booted_where_they_are_needed() {
     let mut f = fixture();
     let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
@@ -434,7 +448,7 @@ fn boots_of_another_kernel_or_plan_are_repeated() {
     // More pairs: the existing ones are reused.
     f.plan.pairs = 7;
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3);
-    f.plan.args = vec!["case=c".into()];
+    f.plan.arms.iter_mut().for_each(|arm| arm.cmdline = "quiet".into());
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3 * 7);
     // A record that cannot be read is ignored.
     fs::write(f.ctx.out.join("boots/synthetic-multi/01-stock/boot.json"), "{").unwrap();
