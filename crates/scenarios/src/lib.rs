@@ -344,11 +344,7 @@ mod tests {
                 assert!(!scenario.reported(guest.name, None).is_empty(), "{}/{}", scenario.name, guest.name);
             }
             let known = |guest: &&str| scenario.guest(guest).is_some();
-            assert!(
-                scenario.metrics.iter().all(|group| group.guests.iter().all(|g| known(&g))),
-                "{}",
-                scenario.name
-            );
+            assert!(scenario.metrics.iter().all(|group| group.guests.iter().all(known)), "{}", scenario.name);
             assert_eq!(
                 scenario.doc.lines().filter(|line| *line == METRICS_LINE).count(),
                 1,

@@ -21,7 +21,7 @@ use super::metrics::{Metric, each_case, median, metric_name, report_medians};
 use crate::measure::free_memory::{self, Reading, ShortFreeLists};
 use crate::memory::PAGE_BYTES;
 use crate::process;
-use crate::process::victim::{self, Layout, Released, Victim};
+use crate::process::victim::{Layout, Released, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
@@ -148,7 +148,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     };
 
     let go = AtomicBool::new(false);
-    let release = || mrelease(&victim)?.context("a killed victim is not dying");
+    let release = || victim.mrelease()?.context("a killed victim is not dying");
     let (took, released) = thread::scope(|scope| {
         let helpers: Vec<_> = (0..helpers)
             .map(|_| {
@@ -445,7 +445,7 @@ impl Run {
         let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
         // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the call
         // is made once before.
-        ensure!(mrelease(victim)?.is_none(), "the victim was dying before it was killed");
+        ensure!(victim.mrelease()?.is_none(), "the victim was dying before it was killed");
         thread::scope(|scope| {
             let helper = (method == Method::Mrelease2)
                 .then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
@@ -454,7 +454,7 @@ impl Run {
             }
             let start = clock::now();
             let mine = victim.kill().context("pidfd_send_signal(SIGKILL)").and_then(|()| {
-                let mine = if method == Method::Kill { None } else { mrelease(victim)? };
+                let mine = if method == Method::Kill { None } else { victim.mrelease()? };
                 ensure!(method == Method::Kill || mine.is_some(), "a killed victim is not dying");
                 victim.wait_until_dead().context("wait for the victim")?;
                 Ok(mine)
@@ -478,17 +478,13 @@ impl Run {
     ) -> Result<Option<Released>> {
         sched::pin(self.cpus.victim)?;
         while !over.load(Ordering::Acquire) {
-            if let Some(released) = mrelease(victim)? {
+            if let Some(released) = victim.mrelease()? {
                 return Ok(Some(released));
             }
             ready.store(true, Ordering::Release);
         }
         Ok(None)
     }
-}
-
-fn mrelease(victim: &Victim) -> Result<Option<Released>> {
-    victim::mrelease(victim.pidfd()).context("process_mrelease")
 }
 
 /// Notes which functions waited for locks of one kind, so that a lock of the wrong kind is noticed.

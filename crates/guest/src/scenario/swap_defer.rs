@@ -346,8 +346,8 @@ impl Cpu {
             let Some(pid) = pid.filter(|&pid| pid != own) else { continue };
             // A task may end meanwhile, but none of those that matter.
             let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
-            let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
-            let ns = ns.with_context(|| format!("schedstat of {pid}: {text:?} (CONFIG_SCHED_INFO)"))?;
+            let ns = counters::cpu_time(&text)
+                .with_context(|| format!("schedstat of {pid}: {text:?} (CONFIG_SCHED_INFO)"))?;
             *if victims.contains(&pid) { &mut cpu.victims } else { &mut cpu.others } += ns;
         }
         Ok(cpu)

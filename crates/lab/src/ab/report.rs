@@ -291,39 +291,39 @@ fn card(results: &Results, metric: &Metric, index: usize) -> String {
     )
 }
 
+/// An arm's name, its class in plots, and its values.
+type ArmValues<'a> = (String, &'static str, &'a [f64]);
+
+/// Returns all arms, the second boots of the base arm before the first.
+fn arms<'a>(results: &'a Results, metric: &'a Metric) -> Vec<ArmValues<'a>> {
+    let (base, changed) = (results.meta.base(), results.meta.changed());
+    let again = metric.aa.iter().map(|aa| (format!("{base} again"), "control", aa.base.as_slice()));
+    let both = [
+        (base.to_owned(), "base", metric.base.as_slice()),
+        (changed.to_owned(), "changed", metric.changed.as_slice()),
+    ];
+    let controls = metric.controls.iter().map(|c| (c.arm.clone(), "control-kernel", c.values.as_slice()));
+    again.chain(both).chain(controls).collect()
+}
+
 /// Renders the values of all boots as a table, for readers who do not use the plot.
 fn boots(results: &Results, metric: &Metric) -> String {
-    let meta = &results.meta;
-    let mut out = format!(
-        "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>\
-         <th scope=\"col\" class=\"n\">{}</th><th scope=\"col\" class=\"n\">{}</th>",
-        metric.base.len()
-            + metric.changed.len()
-            + metric.aa.as_ref().map_or(0, |aa| aa.base.len())
-            + metric.controls.iter().map(|b| b.values.len()).sum::<usize>(),
-        escape(&metric.unit),
-        escape(meta.base()),
-        escape(meta.changed())
-    );
+    let mut arms = arms(results, metric);
     if metric.aa.is_some() {
-        out += &format!("<th scope=\"col\" class=\"n\">{} again</th>", escape(meta.base()));
+        arms[..3].rotate_left(1);
     }
-    for control in &metric.controls {
-        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(&control.arm));
+    let mut out = format!(
+        "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>",
+        arms.iter().map(|(_, _, values)| values.len()).sum::<usize>(),
+        escape(&metric.unit)
+    );
+    for (name, ..) in &arms {
+        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(name));
     }
     out += "</tr></thead><tbody>\n";
-    for (pair, (base, changed)) in metric.base.iter().zip(&metric.changed).enumerate() {
-        let _ = write!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}</td>",
-            pair + 1,
-            number(*base),
-            number(*changed)
-        );
-        if let Some(value) = metric.aa.as_ref().and_then(|aa| aa.base.get(pair)) {
-            let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
-        }
-        for value in metric.controls.iter().filter_map(|b| b.values.get(pair)) {
+    for pair in 0..metric.base.len() {
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", pair + 1);
+        for value in arms.iter().filter_map(|(_, _, values)| values.get(pair)) {
             let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
         }
         out += "</tr>\n";
@@ -372,15 +372,7 @@ impl Row<'_> {
 }
 
 fn plot(results: &Results, metric: &Metric, index: usize) -> String {
-    let (base, changed) = (results.meta.base(), results.meta.changed());
-    let mut arms = Vec::new();
-    if let Some(aa) = &metric.aa {
-        arms.push((format!("{base} again"), "control", aa.base.as_slice()));
-    }
-    arms.push((base.to_owned(), "base", &metric.base));
-    arms.push((changed.to_owned(), "changed", &metric.changed));
-    arms.extend(metric.controls.iter().map(|b| (b.arm.clone(), "control-kernel", b.values.as_slice())));
-    let rows: Vec<Row<'_>> = arms
+    let rows: Vec<Row<'_>> = arms(results, metric)
         .into_iter()
         .enumerate()
         .map(|(i, (name, class, values))| Row { name, class, values, y: 18.0 + ROW_HEIGHT * i as f64 })

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 
 use super::super::metrics::{Metric, median, metric_name, report_medians};
-use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, Released, WARM_UP, foreground, mrelease};
+use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP, foreground};
 use crate::measure::free_memory::{self, Reading};
 use crate::memory::PAGE_BYTES;
 use crate::process::hogs::Hogs;
@@ -397,7 +397,7 @@ impl Run {
         if method == Method::Mrelease {
             // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the
             // call is made once before.
-            ensure!(mrelease(&victims[0])? == Released::NotDying, "the victim was dying before the kill");
+            ensure!(victims[0].mrelease()?.is_none(), "the victim was dying before the kill");
         }
         let mut too_late = false;
         let mut command = None;
@@ -420,7 +420,7 @@ impl Run {
             Method::Mrelease => {
                 for victim in victims {
                     victim.kill().context("kill")?;
-                    too_late |= mrelease(victim)? == Released::TooLate;
+                    too_late |= victim.mrelease()?.is_some_and(|released| released.too_late);
                 }
             }
             Method::Memreap => command = Some(memreap(victims)?),

@@ -32,7 +32,7 @@ use super::arguments::Arguments;
 use super::metrics::{each_case, metric_name};
 use crate::measure::free_memory::ShortFreeLists;
 use crate::process::hogs::Hogs;
-use crate::process::victim::{self, Victim};
+use crate::process::victim;
 use crate::system::{clock, sched};
 use hostile::Attack;
 use init::report::Reporter;
@@ -108,20 +108,4 @@ fn foreground(hogs: &Hogs, start: u64, before: u64, window: Duration) -> Result<
     let (done, now) = (hogs.done(), clock::now());
     sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
     Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
-}
-
-/// The outcome of process_mrelease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Released {
-    NotDying,
-    TooLate,
-    Done,
-}
-
-fn mrelease(victim: &Victim) -> Result<Released> {
-    Ok(match victim::mrelease(victim.pidfd()).context("process_mrelease")? {
-        None => Released::NotDying,
-        Some(released) if released.too_late => Released::TooLate,
-        Some(_) => Released::Done,
-    })
 }
