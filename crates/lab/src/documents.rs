@@ -117,7 +117,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let mut files = BTreeMap::new();
-    let mut tables = BTreeMap::from([("scenarios", sections())]);
+    let mut tables = BTreeMap::from([("scenarios", sections(repo)?)]);
     let mut outdated = Vec::new();
     for table in &manifest.table {
         let text = match &table.faceoff {
@@ -383,7 +383,14 @@ mod tests {
         fixture::results().write(&folder.join("a.json")).unwrap();
         fs::write(dir.path().join("README.md"), readme).unwrap();
         fs::write(dir.path().join("docs/results.md"), "nothing\n").unwrap();
-        let measuring = format!("{TABLE_BEGIN}scenarios -->\n{}{TABLE_END}\n", sections());
+        let texts = dir.path().join("crates/scenarios/src");
+        fs::create_dir_all(&texts).unwrap();
+        for scenario in scenarios::all() {
+            let name = scenario.name.replace('-', "_") + ".md";
+            fs::write(texts.join(name), "{metrics}\n").unwrap();
+        }
+        let sections = sections(dir.path()).unwrap();
+        let measuring = format!("{TABLE_BEGIN}scenarios -->\n{sections}{TABLE_END}\n");
         fs::write(dir.path().join("docs/measuring.md"), measuring).unwrap();
         dir
     }

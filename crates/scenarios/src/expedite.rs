@@ -114,5 +114,4 @@ pub const EXPEDITE: Scenario = Scenario {
             ],
         ),
     ],
-    doc: include_str!("expedite.md"),
 };

@@ -111,5 +111,4 @@ pub const KSM_RMAP: Scenario = Scenario {
         )
         .of_all_cases(),
     ],
-    doc: include_str!("ksm_rmap.md"),
 };

@@ -2,9 +2,10 @@
 //! The scenarios of `lab ab`, as data: the guests that they run in, the metrics that they report, and what all that
 //! means. One file per scenario, with a text beside it.
 //!
-//! The lab boots the guests, judges by the metrics' directions, and writes [`Scenario::doc`] with the tables of metrics
-//! to docs/measuring.md. The guest (`crates/guest/src/scenario`, the workloads) reports values by name: it gets units
-//! from here, and fails if it reports another metric than those declared for it, or not all of them.
+//! The lab boots the guests, judges by the metrics' directions, and writes each scenario's text, the `.md` file beside
+//! its declaration, with the table of its metrics to docs/measuring.md. The guest (`crates/guest/src/scenario`, the
+//! workloads) reports values by name: it gets units from here, and fails if it reports another metric than those
+//! declared for it, or not all of them.
 
 mod expedite;
 mod ksm_rmap;
@@ -54,13 +55,7 @@ pub struct Scenario {
     pub controls: &'static [ControlKernel],
     /// The metrics, by the cases and guests that report them.
     pub metrics: &'static [Group],
-    /// What it does and what must be known about its metrics, in Markdown: a file beside this one. The table of metrics
-    /// takes the place of the line [`METRICS_LINE`].
-    pub doc: &'static str,
 }
-
-/// The line of [`Scenario::doc`] that stands for the table of metrics.
-pub const METRICS_LINE: &str = "{metrics}";
 
 /// What a comparison says of a scenario to a reader who knows neither its metrics nor the lab.
 #[derive(Clone, Copy, Debug)]
@@ -345,12 +340,6 @@ mod tests {
             }
             let known = |guest: &&str| scenario.guest(guest).is_some();
             assert!(scenario.metrics.iter().all(|group| group.guests.iter().all(known)), "{}", scenario.name);
-            assert_eq!(
-                scenario.doc.lines().filter(|line| *line == METRICS_LINE).count(),
-                1,
-                "{}",
-                scenario.name
-            );
         }
     }
 

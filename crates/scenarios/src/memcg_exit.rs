@@ -44,5 +44,4 @@ pub const MEMCG_EXIT: Scenario = Scenario {
         group(&["oom-shared"], METRICS).only(&["multi"]),
         group(&["killed", "oom", "oom-zswap", "oom-small", "oom-shared"], NEIGHBOUR).only(&["multi"]),
     ],
-    doc: include_str!("memcg_exit.md"),
 };

@@ -73,5 +73,4 @@ pub const OOM_SELECT: Scenario = Scenario {
             ],
         ),
     ],
-    doc: include_str!("oom_select.md"),
 };

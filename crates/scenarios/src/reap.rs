@@ -72,5 +72,4 @@ pub const REAP: Scenario = Scenario {
         group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")])
             .only(&["multi"]),
     ],
-    doc: include_str!("reap.md"),
 };

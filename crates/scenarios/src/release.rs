@@ -48,5 +48,4 @@ pub const RELEASE: Scenario = Scenario {
         )
         .only(&["multi"]),
     ],
-    doc: include_str!("release.md"),
 };

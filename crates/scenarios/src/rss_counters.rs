@@ -112,5 +112,4 @@ pub const RSS_COUNTERS: Scenario = Scenario {
         )
         .only(&["multi", "icount-16", "icount-64"]),
     ],
-    doc: include_str!("rss_counters.md"),
 };

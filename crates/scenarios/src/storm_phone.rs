@@ -35,7 +35,6 @@ pub const STORM_PHONE: Scenario = Scenario {
     // `make demo` begins with it. Two CPUs at once are among the cases: times vary too much there.
     guests: &[PHONE],
     metrics: &[group(&[], METRICS)],
-    doc: include_str!("storm_phone.md"),
 };
 
 pub const STORM_PHONE_CASES: Scenario = Scenario {
@@ -80,5 +79,4 @@ pub const STORM_PHONE_CASES: Scenario = Scenario {
         group(&["driver", "scattered", "daemon"], METRICS).only(&["icount-2"]),
         group(&["slow"], METRICS).only(&["icount-8"]),
     ],
-    doc: include_str!("storm_phone_cases.md"),
 };

@@ -84,7 +84,6 @@ pub const SWAP_BATCH: Scenario = Scenario {
     // With two CPUs, it is an arm of swap-defer.
     guests: &[Guest { cmdline: "memreap.swap_defer=0", ..ICOUNT }],
     metrics: METRICS,
-    doc: include_str!("swap_batch.md"),
 };
 
 pub const SWAP_DEFER: Scenario = Scenario {
@@ -111,5 +110,4 @@ pub const SWAP_DEFER: Scenario = Scenario {
         Guest { mem_mib: 3072, timeout: LONG_TIMEOUT, ..Guest::MULTI },
     ],
     metrics: METRICS,
-    doc: include_str!("swap_defer.md"),
 };

@@ -1,19 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The sections of docs/measuring.md about the scenarios, from what crates/scenarios says of them.
 
-use scenarios::{Group, METRICS_LINE, Metric, Scenario};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use scenarios::{Group, Metric, Scenario};
 
 use crate::format::{counted, number};
 
-/// Returns a section in Markdown for each scenario.
-#[must_use]
-pub fn sections() -> String {
-    scenarios::all().iter().map(section).collect::<Vec<_>>().join("\n")
+/// The folder with a text for each scenario. It is not part of crates/scenarios, or each edit of it would be a new
+/// guest, with nothing to reuse of earlier boots.
+const TEXTS: &str = "crates/scenarios/src";
+/// The line of a text that stands for the table of metrics.
+const METRICS_LINE: &str = "{metrics}\n";
+
+/// Returns a section in Markdown for each scenario, with the texts in the checkout `repo`.
+///
+/// # Errors
+/// When a scenario has no text, or that has no place for the metrics.
+pub fn sections(repo: &Path) -> Result<String> {
+    let sections = scenarios::all().iter().map(|scenario| section(repo, scenario));
+    Ok(sections.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-fn section(scenario: &Scenario) -> String {
-    let doc = scenario.doc.replace(METRICS_LINE, table(scenario).trim_end());
-    format!("## The scenario `{}`\n\n{doc}", scenario.name)
+fn section(repo: &Path, scenario: &Scenario) -> Result<String> {
+    let path = repo.join(TEXTS).join(scenario.name.replace('-', "_")).with_extension("md");
+    let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let (before, after) = text
+        .split_once(METRICS_LINE)
+        .with_context(|| format!("{}: no line {}", path.display(), METRICS_LINE.trim_end()))?;
+    Ok(format!("## The scenario `{}`\n\n{before}{}{after}", scenario.name, table(scenario)))
 }
 
 /// Returns the guests and the table of metrics. Groups of metrics begin with a row that says where they are measured.
@@ -25,7 +42,7 @@ fn table(scenario: &Scenario) -> String {
     let guests = guests.collect::<Vec<_>>().join(", ");
     let same = scenarios::all().iter().find(|other| other.metrics == scenario.metrics);
     if let Some(other) = same.filter(|other| other.name != scenario.name) {
-        return format!("Guests: {guests}. The metrics are those of `{}`.", other.name);
+        return format!("Guests: {guests}. The metrics are those of `{}`.\n", other.name);
     }
     let mut text = format!("Guests: {guests}.\n\n| metric | better | what |\n|---|---|---|\n");
     for groups in scenario.metrics.chunk_by(|a, b| a.metrics == b.metrics) {
@@ -60,7 +77,9 @@ mod tests {
 
     #[test]
     fn a_section_has_guests_and_metrics_with_their_places() {
-        let text = section(scenarios::find("memcg-exit").unwrap());
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let section = |name| section(&repo, scenarios::find(name).unwrap()).unwrap();
+        let text = section("memcg-exit");
         let lines = [
             "## The scenario `memcg-exit`",
             "Guests: `icount` (2 CPUs, 1,024 MiB), `multi` (2 CPUs, 1,024 MiB).",
@@ -71,15 +90,9 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line:?} is not in {text}");
         }
         assert!(!text.contains(METRICS_LINE));
-        assert!(
-            section(scenarios::find("ksm-rmap").unwrap())
-                .contains("\n| *of all cases together, in `icount`* ")
-        );
-        assert!(
-            section(scenarios::find("swap-defer").unwrap())
-                .contains("The metrics are those of `swap-batch`.")
-        );
-        let plain = section(scenarios::find("storm-phone").unwrap());
+        assert!(section("ksm-rmap").contains("\n| *of all cases together, in `icount`* "));
+        assert!(section("swap-defer").contains("The metrics are those of `swap-batch`."));
+        let plain = section("storm-phone");
         assert!(plain.contains("\n|---|---|---|\n| `camera-ms` | lower (ms) |"), "{plain}");
     }
 }

@@ -56,7 +56,6 @@ impl Workload {
             guests: vec![guest].leak(),
             controls: &[],
             metrics: &[],
-            doc: "",
         }));
         Ok(Self { program: program.to_owned(), arguments, copies, root, scenario })
     }

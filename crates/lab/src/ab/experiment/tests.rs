@@ -26,15 +26,8 @@ const GUESTS: [Guest; 2] = [
         cmdline: "numa=fake=2",
     },
 ];
-const SCENARIO: Scenario = Scenario {
-    name: "synthetic",
-    about: "",
-    sentences: &[],
-    guests: &GUESTS,
-    controls: &[],
-    metrics: &[],
-    doc: "",
-};
+const SCENARIO: Scenario =
+    Scenario { name: "synthetic", about: "", sentences: &[], guests: &GUESTS, controls: &[], metrics: &[] };
 
 struct Fixture {
     _dir: tempfile::TempDir,
