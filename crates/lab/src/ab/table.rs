@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
+use textwrap::{Options, WordSplitter};
 
 use crate::ab::results::{ArmRole, Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
@@ -257,24 +258,13 @@ pub(crate) fn lines(table: &Table) -> String {
 
 /// Wraps `text` to `width` columns and indents every line; with a final newline.
 pub(crate) fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
-    let width = width.map_or(usize::MAX, usize::from);
     let margin = " ".repeat(indent);
-    let mut out = margin.clone();
-    let mut column = indent;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > width {
-            out.push('\n');
-            out.push_str(&margin);
-            column = indent;
-        } else if column > indent {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out + "\n"
+    let options = Options::new(width.map_or(usize::MAX, usize::from))
+        .initial_indent(&margin)
+        .subsequent_indent(&margin)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(text, options) + "\n"
 }
 
 #[cfg(test)]
