@@ -13,9 +13,6 @@ mod system;
 mod trace;
 
 use std::process::ExitCode;
-use std::thread;
-
-use anyhow::{Context as _, Result};
 
 use init::report::Reporter;
 use init::{PANIC_STATUS, report_panics};
@@ -36,14 +33,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The metrics that a scenario reports with these arguments in a guest of `cpus` CPUs.
-///
-/// # Errors
-/// When there is no such scenario, or it does not accept these arguments.
-pub fn metrics(scenario: &str, args: &[String], cpus: usize) -> Result<Vec<String>> {
-    scenario::find(scenario)?.metrics(args, cpus)
-}
-
 /// Runs one scenario in the process that PID 1 started for it. Standard input is the result channel: a
 /// virtio port can be opened only once, so it must be inherited.
 fn run_scenario(args: &[String]) -> ExitCode {
@@ -59,13 +48,7 @@ fn run_scenario(args: &[String]) -> ExitCode {
         out.note("no scenario named");
         return ExitCode::from(2);
     };
-    let done = scenario::find(name).and_then(|s| {
-        let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-        out.expect(s.metrics(rest, cpus)?);
-        s.run(rest, &mut out)?;
-        out.check_complete()
-    });
-    match done {
+    match scenario::run(name, rest, &mut out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             out.note(&format!("scenario {name}: {e:#}"));

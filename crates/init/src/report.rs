@@ -10,10 +10,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use protocol::line;
 use protocol::results::{Message, PORT, Sample, Series};
+use scenarios::Reported;
 
 use crate::port;
-
-pub use protocol::results::Better;
 
 /// The port appears a moment after PID 1 starts: how often it is looked up, and how long after the last time.
 const PORT_TRIES: u32 = 200;
@@ -31,7 +30,7 @@ impl From<Reporter> for std::process::Stdio {
 pub struct Reporter {
     port: File,
     /// The metrics that are still to be reported.
-    metrics: Vec<String>,
+    expected: Vec<Reported>,
 }
 
 impl Reporter {
@@ -46,7 +45,7 @@ impl Reporter {
                     .write(true)
                     .open(&dev)
                     .with_context(|| format!("cannot open the result channel {}", dev.display()))?;
-                return Ok(Self { port, metrics: Vec::new() });
+                return Ok(Self { port, expected: Vec::new() });
             }
             thread::sleep(PORT_RETRY_INTERVAL);
         }
@@ -59,7 +58,7 @@ impl Reporter {
     /// When standard input is not open.
     pub fn from_stdin() -> io::Result<Self> {
         let port = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        Ok(Self { port, metrics: Vec::new() })
+        Ok(Self { port, expected: Vec::new() })
     }
 
     /// A second handle on the same channel.
@@ -67,7 +66,7 @@ impl Reporter {
     /// # Errors
     /// When the descriptor cannot be duplicated.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { port: self.port.try_clone()?, metrics: self.metrics.clone() })
+        Ok(Self { port: self.port.try_clone()?, expected: self.expected.clone() })
     }
 
     /// Sends the first line: the kernel's release, and the number of CPUs.
@@ -76,8 +75,20 @@ impl Reporter {
     }
 
     /// Sets the metrics that are to be reported, each once.
-    pub fn expect(&mut self, metrics: Vec<String>) {
-        self.metrics = metrics;
+    pub fn expect(&mut self, metrics: Vec<Reported>) {
+        self.expected = metrics;
+    }
+
+    /// Whether this metric is still to be reported.
+    #[must_use]
+    pub fn expects(&self, metric: &str) -> bool {
+        self.expected.iter().any(|expected| expected.name == metric)
+    }
+
+    /// Whether a metric of this case is still to be reported.
+    #[must_use]
+    pub fn expects_case(&self, case: &str) -> bool {
+        self.expected.iter().any(|expected| expected.case() == case)
     }
 
     /// Sends the value of one metric for this boot. `metric` begins with its case, for example
@@ -85,14 +96,15 @@ impl Reporter {
     /// is missing ([`Reporter::check_complete`]) instead of wrong.
     ///
     /// # Panics
-    /// When the metric is not expected, or not again: expectations of it would be rejected as misspelled.
-    pub fn sample(&mut self, metric: &str, unit: &str, better: Better, value: f64) {
-        let expected = self.metrics.iter().position(|m| m == metric);
-        let index = expected.unwrap_or_else(|| panic!("{metric} is not one of the scenario's metrics"));
+    /// When the metric is not declared for this guest (crates/scenarios), or was reported before.
+    pub fn sample(&mut self, metric: &str, value: f64) {
+        let expected = self.expected.iter().position(|expected| expected.name == metric);
+        let index =
+            expected.unwrap_or_else(|| panic!("{metric} is not one of the metrics that are to be reported"));
         if value.is_finite() {
-            self.metrics.swap_remove(index);
-            let (metric, unit) = (metric.to_owned(), unit.to_owned());
-            self.send(&Message::Sample(Sample { metric, unit, better, value }));
+            let Reported { name, metric } = self.expected.swap_remove(index);
+            let sample = Sample { metric: name, unit: metric.unit.to_owned(), better: metric.better, value };
+            self.send(&Message::Sample(sample));
         } else {
             self.note(&format!("{metric}: not a finite number ({value}), not reported"));
         }
@@ -103,7 +115,8 @@ impl Reporter {
     /// # Errors
     /// Names those that have not.
     pub fn check_complete(&self) -> Result<()> {
-        ensure!(self.metrics.is_empty(), "not reported: {}", self.metrics.join(", "));
+        let missing: Vec<&str> = self.expected.iter().map(|expected| expected.name.as_str()).collect();
+        ensure!(missing.is_empty(), "not reported: {}", missing.join(", "));
         Ok(())
     }
 
@@ -168,26 +181,36 @@ impl Reporter {
 mod tests {
     use super::*;
 
+    /// A reporter for one case of `memcg-exit` in its guest `icount`.
+    fn of_case() -> Reporter {
+        let port = File::options().write(true).open("/dev/null").unwrap();
+        let expected = scenarios::find("memcg-exit").unwrap().reported("icount", Some("oom"));
+        Reporter { port, expected }
+    }
+
     #[test]
-    #[should_panic(expected = "a/c is not one of the scenario's metrics")]
-    fn only_expected_metrics_are_reported() {
-        let mut out = expecting(&["a/b"]);
-        out.sample("a/b", "ms", Better::Lower, 1.0);
-        out.sample("a/c", "ms", Better::Lower, 1.0);
+    #[should_panic(expected = "oom/gone is not one of the metrics")]
+    fn what_is_not_declared_is_not_reported() {
+        of_case().sample("oom/gone", 1.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "oom/gone-ms is not one of the metrics")]
+    fn a_metric_is_reported_once() {
+        let mut out = of_case();
+        out.sample("oom/gone-ms", 1.0);
+        out.sample("oom/gone-ms", 1.0);
     }
 
     #[test]
     fn a_metric_that_is_not_reported_is_missed() {
-        let mut out = expecting(&["a/b", "a/c"]);
-        out.sample("a/b", "ms", Better::Lower, 1.0);
-        out.sample("a/c", "ms", Better::Lower, f64::NAN);
-        assert_eq!(out.check_complete().unwrap_err().to_string(), "not reported: a/c");
-        out.sample("a/c", "ms", Better::Lower, 2.0);
-        assert!(out.check_complete().is_ok());
-    }
-
-    fn expecting(metrics: &[&str]) -> Reporter {
-        let port = File::options().write(true).open("/dev/null").unwrap();
-        Reporter { port, metrics: metrics.iter().map(|&m| m.to_owned()).collect() }
+        let mut out = of_case();
+        assert!(out.expects_case("oom") && !out.expects_case("killed") && out.expects("oom/oom-calls"));
+        out.sample("oom/gone-ms", 1.0);
+        out.sample("oom/oom-calls", 0.0);
+        out.sample("oom/memory-95-ms", f64::NAN);
+        assert_eq!(out.check_complete().unwrap_err().to_string(), "not reported: oom/memory-95-ms");
+        out.sample("oom/memory-95-ms", 2.0);
+        assert!(out.check_complete().is_ok() && !out.expects_case("oom"));
     }
 }

@@ -12,8 +12,7 @@
 //! label = "SIGKILL, 90 % back, 100 VMAs"
 //! scenario = "reap"
 //! metric = "100-vmas/kill-90"
-//! mode = "multi"                 # if the scenario reports the metric in both modes
-//! cpus = 64                      # only if several guests of the scenario report the metric
+//! guest = "multi"                # only if several guests in the file report the metric
 //! file = "other.json"            # only if it is not the table's file
 //!
 //! [[table]]
@@ -31,7 +30,8 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
-//! Tables are in README.md, in docs/results.md and in the pages of `docs/results`.
+//! Tables are in README.md, in docs/results.md and in the pages of `docs/results`. The table `scenarios` is not defined
+//! there: it has the sections about the scenarios, with their metrics, from crates/scenarios ([`crate::ab::sections`]).
 //!
 //! Scenarios that say how things develop are drawn in `docs/results/SCENARIO.svg`.
 //!
@@ -46,14 +46,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::ab::picture;
-use crate::ab::results::{Metric, Results};
+use crate::ab::results::{Metric, Results, Run};
+use crate::ab::sections::sections;
 use crate::ab::verdict::Verdict;
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};
 
 /// The documents with generated tables, besides the pages in [`RESULTS_FOLDER`].
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/results.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/results.md", "docs/measuring.md"];
 /// The folder with the raw results, and a page for each topic.
 const RESULTS_FOLDER: &str = "docs/results";
 /// The begin of the line before a table, followed by its name.
@@ -101,8 +102,7 @@ struct Row {
     label: String,
     scenario: String,
     metric: String,
-    mode: Option<String>,
-    cpus: Option<u32>,
+    guest: Option<String>,
     file: Option<String>,
 }
 
@@ -125,7 +125,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     let path = repo.join(RESULTS_FOLDER).join("tables.toml");
     let manifest: Manifest = toml::from_str(&read(&path)?).with_context(|| path.display().to_string())?;
     let mut files = Files { folder: repo.join(RESULTS_FOLDER), read: BTreeMap::new(), of_table: Vec::new() };
-    let mut tables = BTreeMap::new();
+    let mut tables = BTreeMap::from([("scenarios", sections(repo)?)]);
     let mut outdated = Vec::new();
     for table in &manifest.table {
         files.of_table.clear();
@@ -144,9 +144,9 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
         );
     }
     for results in files.read.values() {
-        for picture in results.first_pictures() {
-            let path = files.folder.join(format!("{}.svg", picture.scenario));
-            if let Some(text) = picture::file(&results.meta, picture) {
+        for (run, course) in results.pictures() {
+            let path = files.folder.join(format!("{}.svg", run.scenario));
+            if let Some(text) = picture::file(&results.meta, course) {
                 update(path, text, &mut outdated);
             }
         }
@@ -218,7 +218,9 @@ impl Files {
 
 /// Says of a results file when and by which command it was made, with how many pairs, and its verdicts if there were
 /// enough pairs for any.
-fn source(name: &str, Results { meta, metrics, .. }: &Results) -> String {
+fn source(name: &str, results: &Results) -> String {
+    let meta = &results.meta;
+    let metrics: Vec<&Metric> = results.metrics().map(|(_, metric)| metric).collect();
     let date = meta.date.split('T').next().unwrap_or_default();
     let mut text = format!("[{name}]({name}): {date}, {}", counted(meta.pairs, "pair"));
     if let Some(command) = &meta.command {
@@ -327,17 +329,15 @@ fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
 
 /// Returns the row's metric, if there is one.
 fn find<'r>(results: &'r Results, row: &Row) -> Result<Option<&'r Metric>> {
-    let is_it = |m: &&Metric| {
-        m.scenario == row.scenario
-            && m.metric == row.metric
-            && (row.mode.is_none() || m.mode == row.mode)
-            && (row.cpus.is_none() || m.cpus == row.cpus)
+    let is_it = |(run, metric): &(&Run, &Metric)| {
+        let is_guest = row.guest.as_ref().is_none_or(|guest| *guest == run.guest);
+        run.scenario == row.scenario && is_guest && metric.metric == row.metric
     };
-    let mut found = results.metrics.iter().filter(is_it);
+    let mut found = results.metrics().filter(is_it).map(|(_, metric)| metric);
     match (found.next(), found.next()) {
         (metric, None) => Ok(metric),
         (_, Some(_)) => {
-            bail!("several guests report {} of {}: say `mode` or `cpus`", row.metric, row.scenario)
+            bail!("several guests report {} of {}: say which `guest`", row.metric, row.scenario)
         }
     }
 }
@@ -362,7 +362,7 @@ fn cells_of(metric: &Metric) -> [String; 4] {
             String::new()
         },
         // Too few pairs for an interval are too few for a verdict; that is no finding about the metric.
-        if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.stock.len(), "pair") },
+        if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.base.len(), "pair") },
     ]
 }
 
@@ -431,6 +431,15 @@ mod tests {
         fixture::results().write(&folder.join("a.json")).unwrap();
         fs::write(dir.path().join("README.md"), readme).unwrap();
         fs::write(dir.path().join("docs/results.md"), "nothing\n").unwrap();
+        let texts = dir.path().join("crates/scenarios/src");
+        fs::create_dir_all(&texts).unwrap();
+        for scenario in scenarios::all() {
+            let name = scenario.name.replace('-', "_") + ".md";
+            fs::write(texts.join(name), "{metrics}\n").unwrap();
+        }
+        let sections = sections(dir.path()).unwrap();
+        let measuring = format!("{TABLE_BEGIN}scenarios -->\n{sections}{TABLE_END}\n");
+        fs::write(dir.path().join("docs/measuring.md"), measuring).unwrap();
         dir
     }
 
@@ -485,7 +494,7 @@ mod tests {
         let folder = dir.path().join(RESULTS_FOLDER).join("b");
         fs::create_dir(&folder).unwrap();
         let mut there = fixture::results();
-        for metric in &mut there.metrics {
+        for metric in there.metrics_mut() {
             metric.ratio = 0.5;
             metric.ci95 = None;
         }

@@ -19,9 +19,10 @@ fn descending(cmdline: &str) -> f64 {
     let ctx = Context::discover(Progress::quiet()).unwrap();
     let bzimage = kernel::build(&ctx, Tree::Memreap, Variant::Slim).unwrap().bzimage;
     let arm = Arm { name: "memreap".into(), bzimage, cmdline: cmdline.into() };
-    let args = ["case=100-vmas", "mib=64", "rounds=1", "trace-rounds=1"].map(str::to_owned).to_vec();
+    let args = ["multi", "case=100-vmas"].map(str::to_owned).to_vec();
     let job = Job {
-        timeout: Duration::from_secs(120),
+        mem_mib: 1536,
+        timeout: Duration::from_secs(180),
         ..Job::new(GuestCommand::Scenario { name: "reap".into(), args })
     };
     let logs = ctx.out.join("logs/order").join(if cmdline.is_empty() { "on" } else { "off" });

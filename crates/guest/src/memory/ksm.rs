@@ -12,6 +12,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use super::PAGE_BYTES;
 use super::pagemap::{Pagemap, read_u64};
 use crate::system::clock;
+use crate::system::counters::cpu_time;
 
 const SYSFS: &str = "/sys/kernel/mm/ksm";
 /// Every wake-up of ksmd is one full scan, and there is time to stop it between two scans: so a merge always
@@ -103,8 +104,7 @@ impl Ksm {
 
     fn cpu(&self) -> Result<u64> {
         let text = fs::read_to_string(&self.schedstat).with_context(|| self.schedstat.clone())?;
-        let ns = text.split_whitespace().next().and_then(|n| n.parse().ok());
-        ns.with_context(|| format!("{}: no CPU time in {text:?} (CONFIG_SCHED_INFO)", self.schedstat))
+        cpu_time(&text).with_context(|| format!("{}: no CPU time (CONFIG_SCHED_INFO)", self.schedstat))
     }
 }
 
@@ -230,13 +230,8 @@ impl Area {
     /// # Errors
     /// When /proc/self/maps cannot be read.
     pub fn vmas(&self) -> Result<usize> {
-        const MAPS: &str = "/proc/self/maps";
-        let maps = fs::read_to_string(MAPS).context(MAPS)?;
         let range = self.base..self.base + self.pages * PAGE_BYTES;
-        let starts = maps.lines().map(|l| usize::from_str_radix(l.split_once('-')?.0, 16).ok());
-        let starts: Option<Vec<usize>> = starts.collect();
-        let starts = starts.with_context(|| format!("{MAPS}: cannot parse"))?;
-        Ok(starts.iter().filter(|start| range.contains(start)).count())
+        Ok(super::vmas_in("/proc/self/maps", range)?.0)
     }
 }
 

@@ -34,17 +34,6 @@ pub fn on(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the compression algorithms that zram supports.
-///
-/// # Errors
-/// When the kernel has no zram.
-pub fn algorithms() -> Result<Vec<String>> {
-    let path = zram_file("comp_algorithm");
-    let text = fs::read_to_string(&path).with_context(|| format!("{path} (CONFIG_ZRAM)"))?;
-    // The current one is in brackets.
-    Ok(text.split_whitespace().map(|name| name.trim_matches(['[', ']']).to_owned()).collect())
-}
-
 fn zram_file(name: &str) -> String {
     format!("/sys/block/{ZRAM}/{name}")
 }

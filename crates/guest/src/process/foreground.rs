@@ -25,19 +25,6 @@ pub enum Work {
     Compute,
 }
 
-impl Work {
-    /// Both kinds.
-    pub const ALL: [Self; 2] = [Self::Allocate, Self::Compute];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allocate => "fg-alloc",
-            Self::Compute => "fg-compute",
-        }
-    }
-}
-
 /// A working process. It is killed when this is dropped.
 pub struct Worker {
     child: Child,
@@ -155,7 +142,7 @@ mod tests {
 
     #[test]
     fn workers_work() {
-        for work in Work::ALL {
+        for work in [Work::Allocate, Work::Compute] {
             let worker = Worker::start(work).unwrap();
             let from = clock::now();
             worker.child.wait_until(|| worker.noted.get(0) > 30).unwrap();

@@ -15,9 +15,9 @@ use rustix::process::{
 };
 use rustix::thread::CpuSet;
 
-use crate::memory::PAGE_BYTES;
+use crate::memory::{PAGE_BYTES, vmas_in};
 use crate::process::child;
-use crate::system::counters::value;
+use crate::system::counters::{cpu_time, value};
 use crate::system::{clock, sched};
 
 /// How a victim's memory is laid out.
@@ -134,6 +134,14 @@ impl Victim {
         kill_expedited(self.pidfd())
     }
 
+    /// Releases its memory in the caller's context ([`mrelease`]).
+    ///
+    /// # Errors
+    /// Those of process_mrelease(2).
+    pub fn mrelease(&self) -> Result<Option<Released>> {
+        mrelease(self.pidfd()).context("process_mrelease")
+    }
+
     /// Gives the victim the scheduling of most tasks: SCHED_OTHER, on any of the first `cpus` CPUs.
     ///
     /// # Errors
@@ -171,12 +179,8 @@ impl Victim {
     /// When the kernel does not account for it (CONFIG_SCHED_INFO).
     pub fn cpu_time(&self) -> Result<u64> {
         let path = format!("/proc/{}/schedstat", self.pid);
-        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let ns = text.split_whitespace().next().and_then(|n| n.parse().ok());
-        match ns {
-            None | Some(0) => bail!("{path}: no CPU time in {text:?} (CONFIG_SCHED_INFO)"),
-            Some(ns) => Ok(ns),
-        }
+        let ns = cpu_time(&fs::read_to_string(&path).with_context(|| path.clone())?);
+        ns.filter(|&ns| ns > 0).with_context(|| format!("{path}: no CPU time (CONFIG_SCHED_INFO)"))
     }
 
     /// Waits for the victim's end and reaps it.
@@ -192,9 +196,7 @@ impl Victim {
     /// Checks in /proc that the victim has its layout, from the address `base` on.
     fn verify(&self, layout: Layout, base: usize) -> Result<()> {
         let path = format!("/proc/{}/maps", self.pid);
-        let maps = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let (vmas, bytes) =
-            in_range(&maps, base..base + layout.span()).with_context(|| format!("{path}: cannot parse"))?;
+        let (vmas, bytes) = vmas_in(&path, base..base + layout.span())?;
         ensure!(
             vmas == layout.vmas && bytes == layout.bytes(),
             "{path}: {vmas} VMAs with {bytes} bytes, not {} with {}",
@@ -222,21 +224,6 @@ impl Drop for Victim {
             let _ = waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED);
         }
     }
-}
-
-/// Returns the number and the total size of the mappings in /proc/PID/maps that lie in `range`.
-fn in_range(maps: &str, range: Range<usize>) -> Option<(usize, usize)> {
-    let (mut vmas, mut bytes) = (0, 0);
-    for line in maps.lines() {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let start = usize::from_str_radix(start, 16).ok()?;
-        let end = usize::from_str_radix(end, 16).ok()?;
-        if start < range.end && end > range.start {
-            vmas += 1;
-            bytes += end - start;
-        }
-    }
-    Some((vmas, bytes))
 }
 
 /// Reads the victim's message: the address of its memory, or an error.
@@ -404,17 +391,6 @@ mod tests {
             assert!(all.windows(2).all(|w| w[0].end + PAGE_BYTES == w[1].start));
             assert_eq!(all[vmas - 1].end + PAGE_BYTES, layout.span());
         }
-    }
-
-    #[test]
-    fn only_mappings_in_the_range_count() {
-        let maps = "00400000-00401000 r-xp 00000000 00:02 1 /init\n\
-                    7f0000000000-7f0000002000 rw-p 00000000 00:00 0 \n\
-                    7f0000003000-7f0000005000 rw-p 00000000 00:00 0 \n\
-                    7f0000006000-7f0000007000 rw-p 00000000 00:00 0 [stack]\n";
-        let range = 0x7f00_0000_0000..0x7f00_0000_6000;
-        assert_eq!(in_range(maps, range), Some((2, 0x4000)));
-        assert_eq!(in_range("nonsense", 0..1), None);
     }
 
     #[test]

@@ -1,37 +1,72 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scenario's arguments on the guest's command line: words, and KEY=VALUE.
+//! The arguments of a scenario: `guest scenario NAME [GUEST] [WORD]... [KEY=VALUE]...`.
 
 use std::error::Error;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use scenarios::{Guest, Mode, Reported, Scenario};
 
-/// A scenario's arguments, all of which are known.
-pub struct Arguments<'a>(&'a [String]);
+/// What a scenario is asked to do.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    /// The guest that it runs in, if there are metrics to report.
+    guest: Option<&'static Guest>,
+    /// Those that are no `KEY=VALUE`; without the guest.
+    pub words: Vec<&'a str>,
+    values: Vec<(&'a str, &'a str)>,
+}
 
-/// Which of a scenario's cases to run: all, or one.
-#[derive(Debug, Default)]
-pub struct Cases(Option<String>);
+/// The key that chooses one case of a scenario.
+const CASE: &str = "case";
 
 impl<'a> Arguments<'a> {
-    /// Checks the arguments of a scenario that accepts these words and these keys.
+    /// Parses the arguments of a scenario that takes these keys, and `case` if it has metrics.
     ///
     /// # Errors
-    /// When there are others; the message lists those that are accepted.
-    pub fn new(args: &'a [String], words: &[&str], keys: &[&str]) -> Result<Self> {
-        let known =
-            |a: &str| words.contains(&a) || a.split_once('=').is_some_and(|(key, _)| keys.contains(&key));
-        if let Some(unknown) = args.iter().find(|a| !known(a)) {
-            let words = words.iter().map(|&word| word.to_owned());
-            let all: Vec<_> = words.chain(keys.iter().map(|key| format!("{key}=..."))).collect();
-            bail!("unknown argument '{unknown}'; there are: {}", all.join(" "));
+    /// When there are others, or no guest of that name, or no such case; the message lists those that exist.
+    pub fn parse(scenario: Option<&Scenario>, args: &'a [String], keys: &[&str]) -> Result<Self> {
+        let (mut words, mut values) = (Vec::new(), Vec::new());
+        for arg in args {
+            match arg.split_once('=') {
+                Some((key, value)) if keys.contains(&key) || scenario.is_some() && key == CASE => {
+                    values.push((key, value));
+                }
+                Some(_) => {
+                    let known = keys.iter().copied().chain(scenario.map(|_| CASE));
+                    let known: Vec<_> = known.map(|key| format!("{key}=...")).collect();
+                    bail!("unknown argument '{arg}'; there are: {}", known.join(" "));
+                }
+                None => words.push(arg.as_str()),
+            }
         }
-        Ok(Self(args))
+        let mut args = Self { guest: None, words, values };
+        if let Some(scenario) = scenario {
+            let guest = if let [name] = args.words[..] { scenario.guest(name) } else { None };
+            let names: Vec<_> = scenario.guests.iter().map(|guest| guest.name).collect();
+            args.guest = Some(guest.with_context(|| format!("give one guest, of: {}", names.join(", ")))?);
+            args.words.clear();
+            args.metrics(scenario)?;
+        }
+        Ok(args)
     }
 
-    /// Whether this word was given.
-    pub fn has(&self, word: &str) -> bool {
-        self.0.iter().any(|a| a == word)
+    /// Returns the metrics that the scenario has to report.
+    ///
+    /// # Errors
+    /// When it has no such case; the message lists those that exist.
+    pub fn metrics(&self, scenario: &Scenario) -> Result<Vec<Reported>> {
+        let Some(guest) = self.guest else { return Ok(Vec::new()) };
+        let case: Option<String> = self.find(CASE)?;
+        let metrics = scenario.reported(guest.name, case.as_deref());
+        let known = || scenario.cases(guest.name).join(", ");
+        ensure!(!metrics.is_empty(), "no case '{}'; there are: {}", case.unwrap_or_default(), known());
+        Ok(metrics)
+    }
+
+    /// Whether time is the number of instructions.
+    pub fn icount(&self) -> bool {
+        self.guest.is_some_and(|guest| guest.mode == Mode::Icount)
     }
 
     /// The value of `key`, or the default.
@@ -55,47 +90,8 @@ impl<'a> Arguments<'a> {
         T: FromStr,
         T::Err: Error + Send + Sync + 'static,
     {
-        let value = self.0.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
-        value.map(|v| v.parse().with_context(|| format!("argument {key}={v}"))).transpose()
-    }
-
-    /// `case=NAME`, which must be one of `names`; without it, all cases.
-    ///
-    /// # Errors
-    /// When there is no such case; the message lists those that exist.
-    pub fn case<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<Cases> {
-        let case: Option<String> = self.find("case")?;
-        if let Some(case) = &case {
-            let names: Vec<_> = names.into_iter().collect();
-            ensure!(names.contains(&case.as_str()), "no case '{case}'; there are: {}", names.join(", "));
-        }
-        Ok(Cases(case))
-    }
-}
-
-impl Cases {
-    /// Whether this case is to be run.
-    pub fn has(&self, case: &str) -> bool {
-        self.0.as_deref().is_none_or(|only| only == case)
-    }
-
-    /// Whether all cases are to be run.
-    pub fn is_all(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-/// Arguments as a scenario receives them.
-#[cfg(test)]
-pub fn words(args: &[&str]) -> Vec<String> {
-    args.iter().map(|&a| a.to_owned()).collect()
-}
-
-/// Checks that a scenario accepts none of these arguments, with `others` beside them.
-#[cfg(test)]
-pub fn assert_refused<T>(parse: fn(&[String]) -> Result<T>, bad: &[&str], others: &[&str]) {
-    for argument in bad {
-        assert!(parse(&words(&[others, &[argument]].concat())).is_err(), "{argument}");
+        let value = self.values.iter().find(|(k, _)| *k == key);
+        value.map(|(_, v)| v.parse().with_context(|| format!("argument {key}={v}"))).transpose()
     }
 }
 
@@ -103,33 +99,49 @@ pub fn assert_refused<T>(parse: fn(&[String]) -> Result<T>, bad: &[&str], others
 mod tests {
     use super::*;
 
+    fn words(args: &[&str]) -> Vec<String> {
+        args.iter().map(|&a| a.to_owned()).collect()
+    }
+
     #[test]
     fn an_unknown_argument_is_named_with_those_that_exist() {
+        let scenario = scenarios::find("memcg-exit");
         let error = |args: &[&str]| {
-            let args = words(args);
-            Arguments::new(&args, &["icount"], &["case", "rounds"]).err().map(|e| e.to_string())
+            Arguments::parse(scenario, &words(args), &["rounds"]).err().map(|e| e.to_string())
         };
-        assert_eq!(error(&["icount", "rounds=3", "case=x"]), None);
-        for bad in ["fast", "rounds", "icount=1", "round=2", ""] {
-            let expected = format!("unknown argument '{bad}'; there are: icount case=... rounds=...");
-            assert_eq!(error(&["icount", bad]), Some(expected));
+        assert_eq!(error(&["icount", "rounds=3", "case=oom"]), None);
+        let unknown = "unknown argument 'round=2'; there are: rounds=... case=...".to_owned();
+        assert_eq!(error(&["icount", "round=2"]), Some(unknown));
+        for bad in [&["fast"] as &[&str], &[], &["icount", "multi"], &["rounds"]] {
+            assert_eq!(error(bad), Some("give one guest, of: icount, multi".to_owned()), "{bad:?}");
         }
+        let no_case = "no case 'oom-shared'; there are: killed, oom, oom-zswap, oom-small".to_owned();
+        assert_eq!(error(&["icount", "case=oom-shared"]), Some(no_case));
+        assert!(error(&["multi", "case=oom-shared"]).is_none());
+        let without = Arguments::parse(None, &words(&["case=x"]), &["seed"]).unwrap_err().to_string();
+        assert_eq!(without, "unknown argument 'case=x'; there are: seed=...");
     }
 
     #[test]
     fn values_are_parsed_or_refused() {
-        let given = words(&["icount", "rounds=12", "mib=many", "case=b"]);
-        let args = Arguments::new(&given, &["icount"], &["rounds", "mib", "case"]).unwrap();
-        assert!(args.has("icount") && !args.has("rounds"));
+        let given = words(&["one", "mrelease", "rounds=12", "mib=many"]);
+        let args = Arguments::parse(None, &given, &["rounds", "mib"]).unwrap();
+        assert!(args.words == ["one", "mrelease"] && !args.icount());
         assert_eq!((args.find("rounds").unwrap(), args.get("seed", 7).unwrap()), (Some(12), 7));
-        assert_eq!(
-            format!("{:#}", args.find::<u32>("mib").unwrap_err()),
-            "argument mib=many: invalid digit found in string"
-        );
-        let only = args.case(["a", "b"]).unwrap();
-        assert!(only.has("b") && !only.has("a") && !only.is_all());
-        assert_eq!(args.case(["a", "c"]).unwrap_err().to_string(), "no case 'b'; there are: a, c");
-        let all = Cases::default();
-        assert!(all.has("a") && all.is_all());
+        let error = format!("{:#}", args.find::<u32>("mib").unwrap_err());
+        assert_eq!(error, "argument mib=many: invalid digit found in string");
+    }
+
+    #[test]
+    fn the_guest_says_what_is_to_be_reported() {
+        let scenario = scenarios::find("reap");
+        let of = |args: &[&str]| {
+            let given = words(args);
+            let args = Arguments::parse(scenario, &given, &[]).unwrap();
+            (args.icount(), args.metrics(scenario.unwrap()).unwrap().len())
+        };
+        assert_eq!(of(&["icount", "case=1-vma"]), (true, 2));
+        assert_eq!(of(&["multi", "case=throttled"]), (false, 2));
+        assert_eq!(of(&["multi"]), (false, 3 * 12 + 2));
     }
 }

@@ -12,7 +12,7 @@ use linux::meminfo::MemInfo;
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
-use super::interface::Scenario;
+use super::arguments::Arguments;
 use crate::memory::region::Region;
 use crate::memory::{PAGE_BYTES, swap};
 use crate::process::child::{Board, Child, set_name, sleep_for_ever};
@@ -67,30 +67,21 @@ const MAX_PERIODS: u64 = 4;
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
 /// come back. `daemon cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy
 /// processes. `daemon cpu-10-alone`: it has 10 %, and the daemon may not change that.
-pub struct DaemonKills;
-
-impl Scenario for DaemonKills {
-    fn name(&self) -> &'static str {
-        "daemon"
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let ran = match args.words[..] {
+        ["cpu-1"] => exit_in_time(Slow { cpu_max: "1000 100000", nice: 0, boosted: true }, out),
+        ["cpu-10-alone"] => exit_in_time(Slow { cpu_max: "10000 100000", nice: 0, boosted: false }, out),
+        ["nice-19"] => exit_in_time(Slow { cpu_max: "max", nice: 19, boosted: true }, out),
+        ["one", method] => defend(240 << 20, 1, method, out),
+        // Larger than each process of the hog.
+        ["many", method] => defend(96 << 20, MANY_PROCESSES, method, out),
+        _ => bail!("daemon: one|many expedite|mrelease, or cpu-1|cpu-10-alone|nice-19, not {:?}", args.words),
+    };
+    // They explain what the daemon did.
+    for path in [LOG, HISTORY] {
+        out.out(&fs::read_to_string(path).unwrap_or_default());
     }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let ran = match args[..] {
-            ["cpu-1"] => exit_in_time(Slow { cpu_max: "1000 100000", nice: 0, boosted: true }, out),
-            ["cpu-10-alone"] => exit_in_time(Slow { cpu_max: "10000 100000", nice: 0, boosted: false }, out),
-            ["nice-19"] => exit_in_time(Slow { cpu_max: "max", nice: 19, boosted: true }, out),
-            ["one", method] => defend(240 << 20, 1, method, out),
-            // Larger than each process of the hog.
-            ["many", method] => defend(96 << 20, MANY_PROCESSES, method, out),
-            _ => bail!("daemon: one|many expedite|mrelease, or cpu-1|cpu-10-alone|nice-19, not {args:?}"),
-        };
-        // They explain what the daemon did.
-        for path in [LOG, HISTORY] {
-            out.out(&fs::read_to_string(path).unwrap_or_default());
-        }
-        ran
-    }
+    ran
 }
 
 fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) -> Result<()> {

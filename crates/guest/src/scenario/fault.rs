@@ -6,7 +6,7 @@ use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::interface::Scenario;
+use super::arguments::Arguments;
 use crate::process::child::Child;
 use init::report::Reporter;
 
@@ -14,36 +14,30 @@ use init::report::Reporter;
 const LKDTM: &str = "/sys/kernel/debug/provoke-crash/DIRECT";
 
 /// `fault warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N`
-pub struct Fault;
-
-impl Scenario for Fault {
-    fn name(&self) -> &'static str {
-        "fault"
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        out.progress(&format!("about to break: {}", args.join(" ")));
-        match args[..] {
-            // The guest ends without an error: the warning alone must fail the boot.
-            ["warn"] => lkdtm("WARNING"),
-            ["oops"] => lkdtm("EXCEPTION"),
-            ["panic"] => lkdtm("PANIC"),
-            // With neither of these does the guest itself end with an error.
-            ["ub"] => lkdtm("ARRAY_BOUNDS"),
-            ["leak"] => leak(),
-            ["hang"] => loop {
-                thread::sleep(Duration::from_secs(3600));
-            },
-            ["garbage"] => {
-                out.raw(b"this is no message\n");
-                Ok(())
-            }
-            ["silent"] => init::power_off(),
-            ["rust-panic"] => panic!("a panic on request"),
-            ["exit", status] => std::process::exit(status.parse().with_context(|| format!("exit {status}"))?),
-            _ => bail!("fault: warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N, not {args:?}"),
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    out.progress(&format!("about to break: {}", args.words.join(" ")));
+    match args.words[..] {
+        // The guest ends without an error: the warning alone must fail the boot.
+        ["warn"] => lkdtm("WARNING"),
+        ["oops"] => lkdtm("EXCEPTION"),
+        ["panic"] => lkdtm("PANIC"),
+        // With neither of these does the guest itself end with an error.
+        ["ub"] => lkdtm("ARRAY_BOUNDS"),
+        ["leak"] => leak(),
+        ["hang"] => loop {
+            thread::sleep(Duration::from_secs(3600));
+        },
+        ["garbage"] => {
+            out.raw(b"this is no message\n");
+            Ok(())
         }
+        ["silent"] => init::power_off(),
+        ["rust-panic"] => panic!("a panic on request"),
+        ["exit", status] => std::process::exit(status.parse().with_context(|| format!("exit {status}"))?),
+        _ => bail!(
+            "fault: warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N, not {:?}",
+            args.words
+        ),
     }
 }
 

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
+use super::arguments::Arguments;
 use super::metrics::{Metric, median, metric_name};
 use crate::memory::PAGE_BYTES;
 use crate::memory::ksm::{self, Area, Ksm, MergeCost, MergedPages, Shape};
@@ -25,7 +24,7 @@ use crate::system::cgroup::{Cgroup, TemporaryCgroup};
 use crate::system::{clock, sched};
 use crate::trace::rmap::{self, Kind, Walk, WalkTrace};
 use crate::trace::tracefs;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// The layout of memory in a case, and how much is measured with it.
 struct Case {
@@ -47,25 +46,11 @@ const CASES: [Case; 4] = [
     Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
     Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
 ];
-/// The metrics without a case, with `icount`: of a page that is merged for the first time, and of one that has
-/// been merged and changed again and again, with the setting that the kernel has by default.
-const MERGE: &str = "merge-instructions";
-const REMERGE: &str = "remerge-instructions";
-const REMERGE_SCANS: &str = "remerge-scans";
-/// The metrics of every case.
-const WALK: &str = "walk";
-const HOLD: &str = "lock-hold";
-/// Further metrics with `icount`; growth only where another case has fewer VMAs.
-const VISITS: &str = "vmas-per-mapping";
-const WALK_RECLAIM: &str = "walk-reclaim";
-const GROWTH: &str = "growth";
-/// A further metric with two CPUs.
-const HOLD_MAX: &str = "lock-hold-max";
 /// The page faults that are timed, and their metrics.
-const TOUCHES: &str = "fault-anon";
-const READS: &str = "fault-ksm";
-const WAITS: [Metric<Vec<f64>>; 2] =
-    [("p50", |times| median(times.iter().copied())), ("max", |times| longest(times))];
+const TOUCHES: [Metric<[f64]>; 2] = [("fault-anon-p50", middle), ("fault-anon-max", longest)];
+const READS: [Metric<[f64]>; 2] = [("fault-ksm-p50", middle), ("fault-ksm-max", longest)];
+/// Without a case.
+const MERGE: &str = "merge-instructions";
 /// A migrated page is walked twice, and a reclaimed one at least twice.
 const MIGRATION: [Kind; 2] = [Kind::Migrate, Kind::Restore];
 const RECLAIM: [Kind; 2] = [Kind::Referenced, Kind::Unmap];
@@ -91,114 +76,48 @@ const RECLAIM_TRIES: u32 = 100;
 /// More swap space than is ever needed.
 const SWAP_BYTES: u64 = 64 << 20;
 
-/// `ksm-rmap [icount] [case=NAME]`
-pub struct KsmRmap;
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let icount = args.icount();
+    ensure!(
+        std::fs::exists("/sys/devices/system/node/node1").unwrap_or(false),
+        "needs two NUMA nodes; boot with the kernel parameter numa=fake=2"
+    );
+    let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
+    ensure!(icount || last > 0, "needs two CPUs");
+    sched::pin(0)?;
+    rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
+    let ksm = Ksm::set_up()?;
+    if out.expects(MERGE) {
+        out.progress("merging");
+        merge_cost(&ksm, out)?;
+    }
+    let group = TemporaryCgroup::new("ksm-rmap", "memory")?;
+    group.join()?;
+    if icount {
+        swap::on(SWAP_BYTES)?;
+    }
+    let mut walks: Vec<(&Case, f64)> = Vec::new();
+    for (i, case) in CASES.iter().enumerate() {
+        if !out.expects_case(case.name) {
+            continue;
+        }
+        let run = Run { case, ksm: &ksm, group: &group, faulter: last, icount };
+        // Contents of which no earlier case had any.
+        let walk = run.all((i as u64 + 1) << 16, out).with_context(|| format!("case {}", case.name))?;
+        let growth = metric_name(case.name, "growth");
+        if out.expects(&growth) {
+            let fewer = walks.iter().find(|(other, _)| other.maps == case.maps);
+            let (_, before) = fewer.context("no case with fewer VMAs")?;
+            out.sample(&growth, walk / before);
+        }
+        walks.push((case, walk));
+    }
+    Ok(())
+}
 
 impl Case {
-    /// Whether the growth of a walk is reported from the other case to this one.
-    fn grew_from(&self, other: &Self) -> bool {
-        self.maps == other.maps && other.vmas < self.vmas
-    }
-
-    fn metrics(&self, options: &Options) -> Vec<String> {
-        let mut names: Vec<String> = [WALK, HOLD].map(str::to_owned).to_vec();
-        let mut faults = Vec::new();
-        if options.icount {
-            names.extend([VISITS, WALK_RECLAIM].map(str::to_owned));
-            if CASES.iter().any(|other| options.cases.has(other.name) && self.grew_from(other)) {
-                names.push(GROWTH.to_owned());
-            }
-        } else {
-            names.push(HOLD_MAX.to_owned());
-        }
-        if self.reads > 0 {
-            faults.push(TOUCHES);
-            faults.extend((!options.icount).then_some(READS));
-        }
-        names.extend(faults.iter().flat_map(|fault| WAITS.map(|(name, _)| format!("{fault}-{name}"))));
-        names.iter().map(|name| metric_name(self.name, name)).collect()
-    }
-}
-
-impl Scenario for KsmRmap {
-    fn name(&self) -> &'static str {
-        "ksm-rmap"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
-        let merges = options.merges().then_some([MERGE, REMERGE, REMERGE_SCANS].map(str::to_owned));
-        Ok(cases.flat_map(|case| case.metrics(&options)).chain(merges.into_iter().flatten()).collect())
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        ensure!(
-            std::fs::exists("/sys/devices/system/node/node1").unwrap_or(false),
-            "needs two NUMA nodes; boot with the kernel parameter numa=fake=2"
-        );
-        let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
-        ensure!(
-            options.icount || last > 0,
-            "needs two CPUs (or the argument 'icount' for what can be measured on one)"
-        );
-        sched::pin(0)?;
-        rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
-        let ksm = Ksm::set_up()?;
-        if options.merges() {
-            out.progress("merging");
-            merge_cost(&ksm, out)?;
-        }
-        let group = TemporaryCgroup::new("ksm-rmap", "memory")?;
-        group.join()?;
-        if options.icount {
-            swap::on(SWAP_BYTES)?;
-        }
-        let mut walks: Vec<(&Case, f64)> = Vec::new();
-        for (i, case) in CASES.iter().enumerate() {
-            if !options.cases.has(case.name) {
-                continue;
-            }
-            let shape = options.shape(case);
-            let run = Run { case, ksm: &ksm, group: &group, faulter: last, options: &options };
-            // Contents of which no earlier case had any.
-            let walk = run.all(shape, (i as u64 + 1) << 16, out);
-            let walk = walk.with_context(|| format!("case {}", case.name))?;
-            let fewer = walks.iter().find(|(other, _)| case.grew_from(other));
-            if let (true, Some((_, before))) = (options.icount, fewer) {
-                run.sample(out, GROWTH, "ratio", walk / before);
-            }
-            walks.push((case, walk));
-        }
-        Ok(())
-    }
-}
-
-struct Options {
-    icount: bool,
-    cases: Cases,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case"])?;
-        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
-        Ok(Self { icount: args.has("icount"), cases })
-    }
-
-    /// With -icount the rounds hardly differ.
-    fn rounds(&self) -> u32 {
-        if self.icount { 1 } else { 2 }
-    }
-
-    /// Whether the cost of merging is measured.
-    fn merges(&self) -> bool {
-        self.icount && self.cases.is_all()
-    }
-
-    fn shape(&self, case: &Case) -> Shape {
-        Shape { vmas: case.vmas, pages: case.pages[usize::from(self.icount)], maps: case.maps }
+    fn shape(&self, icount: bool) -> Shape {
+        Shape { vmas: self.vmas, pages: self.pages[usize::from(icount)], maps: self.maps }
     }
 }
 
@@ -215,13 +134,13 @@ fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
             .with_context(|| format!("{MERGE_PAGES} pages of {contents} contents"))
     };
     let per_page = |cpu: u64| cpu as f64 / MERGE_PAGES as f64;
-    out.sample(MERGE, "instructions", Better::Lower, per_page(merge(0)?.cpu));
+    out.sample(MERGE, per_page(merge(0)?.cpu));
     ksm.smart_scan(true)?;
     let again: Vec<MergeCost> = (1..=REMERGES).map(merge).collect::<Result<_>>()?;
     ksm.smart_scan(false)?;
     let (cpu, scans) = again.iter().fold((0, 0), |(cpu, scans), m| (cpu + m.cpu, scans + m.scans));
-    out.sample(REMERGE, "instructions", Better::Lower, per_page(cpu) / REMERGES as f64);
-    out.sample(REMERGE_SCANS, "count", Better::Lower, scans as f64 / REMERGES as f64);
+    out.sample("remerge-instructions", per_page(cpu) / REMERGES as f64);
+    out.sample("remerge-scans", scans as f64 / REMERGES as f64);
     Ok(())
 }
 
@@ -232,37 +151,37 @@ struct Run<'a> {
     group: &'a Cgroup,
     /// The CPU that takes page faults.
     faulter: usize,
-    options: &'a Options,
+    icount: bool,
 }
 
 impl Run<'_> {
     /// Measures everything, and returns the time of a walk.
-    fn all(&self, shape: Shape, content: u64, out: &mut Reporter) -> Result<f64> {
+    fn all(&self, content: u64, out: &mut Reporter) -> Result<f64> {
         out.progress(&format!("{}: layout", self.case.name));
-        let merged = MergedPages::new(shape, self.ksm, content)?;
+        let merged = MergedPages::new(self.case.shape(self.icount), self.ksm, content)?;
         let mut mover = Mover::new(&merged)?;
 
         let walks = self.walks(&mut mover, out)?;
         let walk = mean_of(&walks, MIGRATION, |w| w.took)?;
-        self.time(out, WALK, walk);
+        self.time(out, "walk", walk);
         let walks = self.holds(&mut mover, out)?;
-        self.time(out, HOLD, mean_of(&walks, MIGRATION, |w| w.hold)?);
-        if self.options.icount {
+        self.time(out, "lock-hold", mean_of(&walks, MIGRATION, |w| w.hold)?);
+        if self.icount {
             let visits = self.visits(&mut mover, out)?;
-            self.sample(out, VISITS, "count", visits);
+            out.sample(&metric_name(self.case.name, "vmas-per-mapping"), visits);
         } else {
             let holds: Vec<f64> = walks.iter().map(|w| w.hold).collect();
-            self.time(out, HOLD_MAX, longest(&holds));
+            self.time(out, "lock-hold-max", longest(&holds));
         }
         if self.case.reads > 0 {
             self.first_touches(&merged, &mut mover, out)?;
-            if !self.options.icount {
+            if !self.icount {
                 self.reads(&merged, &mut mover, out)?;
             }
         }
-        if self.options.icount {
+        if self.icount {
             let walks = self.reclaim(&merged, out)?;
-            self.time(out, WALK_RECLAIM, mean_of(&walks, RECLAIM, |w| w.took)?);
+            self.time(out, "walk-reclaim", mean_of(&walks, RECLAIM, |w| w.took)?);
         }
         merged.check_contents()?;
         Ok(walk)
@@ -272,7 +191,7 @@ impl Run<'_> {
     fn walks(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_times()?;
         let mut walks = Vec::new();
-        for _ in 0..self.options.rounds() {
+        for _ in 0..self.rounds() {
             walks.extend(self.retry("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
         Ok(walks)
@@ -282,7 +201,7 @@ impl Run<'_> {
     fn holds(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let trace = WalkTrace::of_locks()?;
         let mut walks = Vec::new();
-        for _ in 0..self.options.rounds() {
+        for _ in 0..self.rounds() {
             walks.extend(self.retry("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
         }
         ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was recorded without taking the lock");
@@ -329,7 +248,7 @@ impl Run<'_> {
         let (waits, gap) = thread::scope(|scope| {
             let faulter = scope.spawn(|| {
                 sched::pin(self.faulter)?;
-                if self.options.icount {
+                if self.icount {
                     // On the CPU of the walks it runs wherever a walk can be preempted, and then waits for
                     // the lock. On another CPU it has the policy of most tasks: a real-time task is handed
                     // the lock, while other tasks find it taken by the walk again and again.
@@ -358,7 +277,7 @@ impl Run<'_> {
             let waits = faulter.join().map_err(|_| anyhow!("the thread that takes page faults died"))?;
             moved.and(waits)
         })?;
-        self.waits(out, TOUCHES, &waits, gap);
+        self.waits(out, TOUCHES, waits, gap);
         Ok(())
     }
 
@@ -408,16 +327,16 @@ impl Run<'_> {
             waits.len(),
             self.case.reads * MOVES_PER_READ
         );
-        self.waits(out, READS, &waits, gap);
+        self.waits(out, READS, waits, gap);
         Ok(())
     }
 
     /// Reports page faults, in nanoseconds. `gap` is the longest time for which the thread that took them did
     /// not run for another reason.
-    fn waits(&self, out: &mut Reporter, name: &str, waits: &[u64], gap: u64) {
-        let times: Vec<f64> = waits.iter().map(|&ns| ns as f64).collect();
-        for (metric, value) in WAITS {
-            self.time(out, &format!("{name}-{metric}"), value(&times));
+    fn waits(&self, out: &mut Reporter, metrics: [Metric<[f64]>; 2], waits: Vec<u64>, gap: u64) {
+        let times: Vec<f64> = waits.into_iter().map(|ns| ns as f64).collect();
+        for (name, value) in metrics {
+            self.time(out, name, value(&times));
         }
         let busy = match u128::from(gap) > INTERRUPTED_GAP.as_nanos() {
             true => {
@@ -426,23 +345,22 @@ impl Run<'_> {
             false => "",
         };
         out.note(&format!(
-            "{}/{name}: {} page faults; without one the thread did not run for at most {:.2} ms{busy}",
+            "{}/{}: of {} page faults; without one the thread did not run for at most {:.2} ms{busy}",
             self.case.name,
-            waits.len(),
+            metrics[1].0,
+            times.len(),
             gap as f64 / 1e6
         ));
     }
 
-    /// Reports a time given in nanoseconds.
+    /// Reports a time given in nanoseconds, in the unit of this guest.
     fn time(&self, out: &mut Reporter, name: &str, ns: f64) {
-        match self.options.icount {
-            true => self.sample(out, name, "ns", ns),
-            false => self.sample(out, name, "ms", ns / 1e6),
-        }
+        out.sample(&metric_name(self.case.name, name), if self.icount { ns } else { ns / 1e6 });
     }
 
-    fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&metric_name(self.case.name, name), unit, Better::Lower, value);
+    /// With icount the rounds hardly differ.
+    fn rounds(&self) -> u32 {
+        if self.icount { 1 } else { 2 }
     }
 
     /// Repeats a round until no event was lost.
@@ -505,6 +423,10 @@ fn mean_of(walks: &[Walk], kinds: [Kind; 2], value: fn(&Walk) -> f64) -> Result<
     Ok(sum / kinds.len() as f64)
 }
 
+fn middle(times: &[f64]) -> f64 {
+    median(times.iter().copied())
+}
+
 /// Splits the values into parts, and returns the median of the parts' maxima: where the host took a CPU away,
 /// that spoils one part and not the result.
 fn longest(values: &[f64]) -> f64 {
@@ -544,20 +466,7 @@ fn longest_gap(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.icount, options.rounds()), (false, 2));
-        assert_eq!(options.shape(&CASES[3]), Shape { vmas: 20_000, pages: 1, maps: 200 });
-        let given = words(&["icount", "case=2000-vmas-200-maps"]);
-        let options = Options::parse(&given).unwrap();
-        assert_eq!((options.icount, options.rounds()), (true, 1));
-        assert!(options.cases.has("2000-vmas-200-maps") && !options.cases.is_all());
-        assert_refused(Options::parse, &["case=2-vmas", "page=2", "fast"], &[]);
-    }
 
     #[test]
     fn every_page_fits() {

@@ -15,9 +15,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::{Metric, metric_name};
+use super::arguments::Arguments;
+use super::metrics::{Metric, each_case, metric_name, report_medians};
 use crate::measure::recorder::Recorder;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -26,10 +25,7 @@ use crate::process::child::{Board, Child};
 use crate::process::foreground::{Work, Worker};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::{clock, counters};
-use init::report::{Better, Reporter};
-
-/// `memcg-exit [icount] [case=NAME]`
-pub struct MemcgExit;
+use init::report::Reporter;
 
 /// Who kills the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +59,12 @@ const CASES: [Case; 5] = [
     Case { name: "oom-shared", shared_limit: true, ..OOM },
 ];
 
-/// The metrics of a round, and their units.
-const METRICS: [(Metric<Round>, &str); 3] = [
-    (("gone-ms", |r| clock::ms(r.gone)), "ms"),
-    (("memory-95-ms", |r| clock::ms(r.back)), "ms"),
-    (("oom-calls", |r| r.oom_calls as f64), "count"),
+/// The metrics of a round.
+const METRICS: [Metric<Round>; 3] = [
+    ("gone-ms", |r| clock::ms(r.gone)),
+    ("memory-95-ms", |r| clock::ms(r.back)),
+    ("oom-calls", |r| r.oom_calls as f64),
 ];
-/// What a neighbour gets done, in percent of what it does beside an idle job.
-const NEIGHBOUR: &str = "neighbour-percent";
 
 /// The threads of the job.
 const THREADS: usize = 1000;
@@ -91,61 +85,25 @@ const NEIGHBOUR_WINDOW: Duration = Duration::from_secs(3);
 /// Longer than a neighbour's step.
 const STEP_LIMIT: Duration = Duration::from_millis(200);
 
-impl Scenario for MemcgExit {
-    fn name(&self) -> &'static str {
-        "memcg-exit"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let neighbour = (!options.icount).then_some(NEIGHBOUR);
-        let names: Vec<_> = METRICS.iter().map(|&((name, _), _)| name).chain(neighbour).collect();
-        let cases = options.cases();
-        Ok(cases.flat_map(|case| names.iter().map(|name| metric_name(case.name, name))).collect())
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        for case in options.cases() {
-            options.run(case, out).with_context(|| format!("case {}", case.name))?;
-        }
-        Ok(())
-    }
-}
-
-struct Options {
-    icount: bool,
-    cases: Cases,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case"])?;
-        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
-        Ok(Self { icount: args.has("icount"), cases })
-    }
-
-    /// With icount, CPUs take turns: one slows down the other, and nothing is said about a neighbour.
-    fn cases(&self) -> impl Iterator<Item = &'static Case> {
-        CASES.iter().filter(|case| self.cases.has(case.name) && !(self.icount && case.shared_limit))
-    }
-
-    fn run(&self, case: &Case, out: &mut Reporter) -> Result<()> {
-        let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
-        out.progress(case.name);
-        let job = Job::start(case)?;
-        area.check_zswap()?;
-        let round = job.die(case.killer)?;
-        for ((name, value), unit) in METRICS {
-            out.sample(&metric_name(case.name, name), unit, Better::Lower, value(&round));
-        }
-        if !self.icount {
-            out.progress(&format!("{}: a neighbour", case.name));
-            let percent = neighbour_percent(Job::start(case)?, case.killer)?;
-            out.sample(&metric_name(case.name, NEIGHBOUR), "%", Better::Higher, percent);
-        }
-        Ok(())
-    }
+pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
+    each_case(
+        &CASES,
+        |case| case.name,
+        out,
+        |case, out| {
+            let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
+            out.progress(case.name);
+            let job = Job::start(case)?;
+            area.check_zswap()?;
+            report_medians(out, case.name, &METRICS, &[job.die(case.killer)?]);
+            let neighbour = metric_name(case.name, "neighbour-percent");
+            if out.expects(&neighbour) {
+                out.progress(&format!("{}: a neighbour", case.name));
+                out.sample(&neighbour, neighbour_percent(Job::start(case)?, case.killer)?);
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Returns what a neighbour gets done beside a job that dies, in percent of what it does beside one that is
@@ -330,15 +288,7 @@ fn live(board: &Board, mut gate: &File, resident_bytes: usize) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        assert!(!Options::parse(&[]).unwrap().icount);
-        assert!(Options::parse(&words(&["icount", "case=oom"])).unwrap().icount);
-        assert_refused(Options::parse, &["case=x", "fast"], &[]);
-    }
 
     #[test]
     fn steps_count_that_end_in_time() {

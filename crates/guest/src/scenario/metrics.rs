@@ -1,12 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Names and values of metrics.
+//! From rounds to the values of metrics: a boot reports **one value per metric**, the median of its rounds.
+
+use anyhow::{Context as _, Result};
+
+use init::report::Reporter;
 
 /// A metric's name without its case, and how to read its value from a `T`.
 pub type Metric<T> = (&'static str, fn(&T) -> f64);
 
 /// The full name of a metric.
 pub fn metric_name(case: &str, metric: &str) -> String {
-    format!("{case}/{metric}")
+    if case.is_empty() { metric.to_owned() } else { format!("{case}/{metric}") }
+}
+
+/// Runs those of the cases of which a metric is to be reported, one after the other.
+///
+/// # Errors
+/// The first one of `run`, with the case's name.
+pub fn each_case<'c, C>(
+    cases: &'c [C],
+    name: fn(&C) -> &str,
+    out: &mut Reporter,
+    mut run: impl FnMut(&'c C, &mut Reporter) -> Result<()>,
+) -> Result<()> {
+    for case in cases {
+        if out.expects_case(name(case)) {
+            run(case, out).with_context(|| format!("case {}", name(case)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reports the medians of what rounds have measured.
+pub fn report_medians<T>(out: &mut Reporter, case: &str, metrics: &[Metric<T>], rounds: &[T]) {
+    for (name, value) in metrics {
+        out.sample(&metric_name(case, name), median(rounds.iter().map(value)));
+    }
 }
 
 /// Returns the middle value, or the mean of the two in the middle; NaN when there is none.
@@ -29,5 +58,10 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
         assert!(median(std::iter::empty()).is_nan());
+    }
+
+    #[test]
+    fn a_metric_without_a_case_has_its_own_name() {
+        assert_eq!([metric_name("a", "b"), metric_name("", "b")], ["a/b", "b"]);
     }
 }

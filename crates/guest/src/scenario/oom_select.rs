@@ -17,8 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
+use super::arguments::Arguments;
 use super::metrics::{median, metric_name};
 use crate::memory::PAGE_BYTES;
 use crate::process::population::{self, Changes, Contender, HOME_CPU, Pool, Shape};
@@ -27,7 +26,7 @@ use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::sched;
 use crate::trace::tracefs::{self, Clock, Probe, Trace, events, text_field};
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// Pages of the shared file that a process of median size has mapped.
 const MEDIAN_PAGES: f64 = 1024.0;
@@ -55,9 +54,6 @@ const COUNTERS_PER_PROCESS: f64 = 4.0;
 const KILL_EVENT: &str = "oom/mark_victim";
 /// The changed kernel's event for a selection.
 const SELECT_EVENT: &str = "memreap_oom/memreap_oom_select";
-
-/// `oom-select [case=NAME|victim] [rounds=13] [seed=N]`
-pub struct OomSelect;
 
 /// A population.
 struct Case {
@@ -88,11 +84,6 @@ const CASES: [Case; 6] = [
 /// interval (`oom_rs` in mm/oom_kill.c), whatever they contain.
 const SELECTIONS: u32 = 9;
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-const PRECISE_SHARE: &str = "precise-share";
-/// The metrics of the case that is not timed: how often the victim was not the largest process, and by how
-/// much it was smaller on average.
-const MISSES: &str = "misses";
-const SHORT: &str = "short-mb";
 /// The name of the case that is not timed, and of the case whose population it uses.
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
@@ -121,69 +112,30 @@ impl Case {
     }
 }
 
-impl Scenario for OomSelect {
-    fn name(&self) -> &'static str {
-        "oom-select"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let mut metrics = Vec::new();
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            let names = case.timed().map(Timed::metric).chain([PRECISE_SHARE]);
-            metrics.extend(names.map(|name| metric_name(case.name, name)));
-        }
-        if options.cases.has(VICTIM) {
-            metrics.extend([MISSES, SHORT].map(|name| metric_name(VICTIM, name)));
-        }
-        Ok(metrics)
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        sched::pin(HOME_CPU)?;
-        dump_tasks(false)?;
-        alarm::install()?;
-        let mut arena = Arena::new()?;
-        for case in CASES.iter().filter(|case| options.prepares(case)) {
+/// `rounds=` are those of the case that is not timed, each with other sizes, and `seed=` seeds them.
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let rounds = args.get("rounds", 13)?;
+    ensure!((1..=10_000).contains(&rounds), "rounds={rounds} is not 1 to 10,000");
+    sched::pin(HOME_CPU)?;
+    dump_tasks(false)?;
+    alarm::install()?;
+    let mut arena = Arena::new()?;
+    for case in &CASES {
+        let (timed, victims) =
+            (out.expects_case(case.name), case.name == VICTIM_AMONG && out.expects_case(VICTIM));
+        if timed || victims {
             arena.populate(case, out).with_context(|| format!("case {}", case.name))?;
-            if options.cases.has(case.name) {
-                arena.select(case, out).with_context(|| format!("case {}", case.name))?;
-            }
-            if case.name == VICTIM_AMONG && options.cases.has(VICTIM) {
-                let seed = options.seed.map_or_else(random_seed, Ok)?;
-                out.note(&format!("{VICTIM}: seed {seed}"));
-                arena.victims(options.rounds, &mut Rng(seed), out).context("case victim")?;
-            }
         }
-        arena.clear()
+        if timed {
+            arena.select(case, out).with_context(|| format!("case {}", case.name))?;
+        }
+        if victims {
+            let seed = args.find("seed")?.map_or_else(random_seed, Ok)?;
+            out.note(&format!("{VICTIM}: seed {seed}"));
+            arena.victims(rounds, &mut Rng(seed), out).context("case victim")?;
+        }
     }
-}
-
-struct Options {
-    cases: Cases,
-    /// Rounds of the case that is not timed, each with other sizes.
-    rounds: u32,
-    /// Seeds these rounds; random if none is given.
-    seed: Option<u64>,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &[], &["case", "rounds", "seed"])?;
-        let options = Self {
-            cases: args.case(CASES.iter().map(|case| case.name).chain([VICTIM]))?,
-            rounds: args.get("rounds", 13)?,
-            seed: args.find("seed")?,
-        };
-        ensure!((1..=10_000).contains(&options.rounds), "rounds={} is not 1 to 10,000", options.rounds);
-        Ok(options)
-    }
-
-    /// Whether the case's processes are needed.
-    fn prepares(&self, case: &Case) -> bool {
-        self.cases.has(case.name) || case.name == VICTIM_AMONG && self.cases.has(VICTIM)
-    }
+    arena.clear()
 }
 
 /// Returns a seed that no other boot has.
@@ -276,7 +228,6 @@ impl Arena {
     /// Times selections, and counts the precise sums that they compute.
     fn select(&mut self, case: &Case, out: &mut Reporter) -> Result<()> {
         out.progress(&format!("{}: selections", case.name));
-        let lower = Better::Lower;
         for timed in case.timed() {
             let trace = selection_trace(&[])?;
             let report = timed == Timed::Report;
@@ -292,13 +243,13 @@ impl Arena {
                 })
                 .collect::<Result<Vec<f64>>>()
                 .with_context(|| timed.metric().to_owned())?;
-            out.sample(&metric_name(case.name, timed.metric()), "us", lower, median(rounds.into_iter()));
+            out.sample(&metric_name(case.name, timed.metric()), median(rounds.into_iter()));
         }
         dump_tasks(false)?;
         // The lock by which stock's sums are counted is inlined on other architectures.
         if cfg!(target_arch = "x86_64") {
             let share = self.precise_share(case, out)?;
-            out.sample(&metric_name(case.name, PRECISE_SHARE), "percent", lower, 100.0 * share);
+            out.sample(&metric_name(case.name, "precise-share"), 100.0 * share);
         }
         Ok(())
     }
@@ -364,8 +315,8 @@ impl Arena {
             contenders.retain(|c| c.pid != killed);
         }
         let mean = short as f64 * PAGE_BYTES as f64 / 1e6 / f64::from(rounds);
-        out.sample(&metric_name(VICTIM, MISSES), "count", Better::Lower, misses.into());
-        out.sample(&metric_name(VICTIM, SHORT), "MB", Better::Lower, mean);
+        out.sample(&metric_name(VICTIM, "misses"), misses.into());
+        out.sample(&metric_name(VICTIM, "short-mb"), mean);
         // The contenders are killed with the other processes.
         Ok(())
     }
@@ -505,23 +456,7 @@ mod alarm {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.rounds, options.seed), (13, None));
-        assert!(CASES.iter().all(|case| options.cases.has(case.name)) && options.cases.has(VICTIM));
-        let options = Options::parse(&words(&["case=victim", "rounds=100", "seed=0"])).unwrap();
-        assert_eq!((options.rounds, options.seed), (100, Some(0)));
-        let prepared: Vec<&str> =
-            CASES.iter().filter(|case| options.prepares(case)).map(|case| case.name).collect();
-        assert_eq!(prepared, [VICTIM_AMONG]);
-        assert!(!options.cases.has(VICTIM_AMONG));
-        let bad = ["case=lognormal", "rounds=0", "rounds=x", "seed=x", "seeds=1", "fast"];
-        assert_refused(Options::parse, &bad, &[]);
-    }
 
     #[test]
     fn sizes_have_the_distribution_of_their_name() {

@@ -16,18 +16,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::{Metric, median, metric_name};
+use super::arguments::Arguments;
+use super::metrics::{Metric, each_case, median, metric_name, report_medians};
 use crate::measure::free_memory::{self, Reading, ShortFreeLists};
 use crate::memory::PAGE_BYTES;
 use crate::process;
-use crate::process::victim::{self, Layout, Released, Victim};
+use crate::process::victim::{Layout, Released, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
 use crate::trace::locks::{Kind, LockTrace, Lost, Recording};
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// Name and number of VMAs.
 const CASES: [(&str, usize); 3] = [("100-vmas", 100), ("1000-vmas", 1000), ("1-vma", 1)];
@@ -41,18 +40,18 @@ const THROTTLE_TIMEOUT: Duration = Duration::from_secs(20);
 const USE_UP_TIME: Duration = Duration::from_millis(20);
 /// The metrics of that case, with one thread and with two.
 const THROTTLED_METRICS: [&str; 2] = ["mrelease-back", "mrelease2-back"];
-/// The metrics of each method of killing.
-const TIMES: [Metric<Timed>; 2] = [("90", |t| t.back), ("cpu", |t| t.cpu)];
-/// The methods whose cost is counted with `icount`, and the metric.
-const COUNTED: [Method; 2] = [Method::Kill, Method::Mrelease];
-const INSTRUCTIONS: &str = "instructions";
+/// The victim's MiB, and those under icount: there instructions per page do not depend on the size.
+const MIB: [u64; 2] = [512, 128];
+/// Rounds, those under icount, where they hardly differ, and rounds in which locks are watched.
+const ROUNDS: u32 = 3;
+const ICOUNT_ROUNDS: u32 = 1;
+const TRACE_ROUNDS: u32 = 2;
 /// The metrics of locks: how often they were contended, and how long threads waited for them.
 const LOCKS: [(Kind, &str, Option<&str>); 3] = [
     (Kind::Pte, "pte-lock-contended", Some("pte-lock-wait")),
     (Kind::Lru, "lru-lock-contended", Some("lru-lock-wait")),
     (Kind::Zone, "zone-lock-contended", None),
 ];
-const DESCENDING: &str = "freed-descending";
 /// The share of the memory whose return is timed: the last pages stay in per-CPU lists.
 const TIMED_SHARE: f64 = 0.9;
 /// If a smaller share of the victim's memory comes back, something else was measured.
@@ -70,85 +69,53 @@ const INTERRUPTED_WAIT: Duration = Duration::from_millis(2);
 /// How long free memory is recorded after the victim's end.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// `reap [icount] [case=NAME] [mib=512] [rounds=3] [trace-rounds=2]`
-pub struct Reap;
-
-impl Scenario for Reap {
-    fn name(&self) -> &'static str {
-        "reap"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let names: Vec<String> = if options.icount {
-            COUNTED.iter().map(|method| method.metric_name(INSTRUCTIONS)).collect()
-        } else {
-            let times = Method::ALL.iter().flat_map(|method| TIMES.map(|(what, _)| method.metric_name(what)));
-            let locks = LOCKS.iter().flat_map(|&(_, contended, wait)| [Some(contended), wait]);
-            times.chain(locks.flatten().chain([DESCENDING]).map(str::to_owned)).collect()
-        };
-        let cases = CASES.iter().filter(|(case, _)| options.cases.has(case));
-        let mut all: Vec<String> =
-            cases.flat_map(|(case, _)| names.iter().map(move |name| metric_name(case, name))).collect();
-        if options.cases.has(THROTTLED) {
-            all.extend(options.throttled_metrics().iter().map(|name| metric_name(THROTTLED, name)));
-        }
-        Ok(all)
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        let cpus = Cpus::pin()?;
-        ensure!(
-            options.icount || cpus.killer != cpus.victim,
-            "needs two CPUs (or the argument 'icount' for what can be measured on one)"
-        );
-        let free = free_memory::free();
-        ensure!(
-            free >= options.bytes() + HEADROOM_BYTES,
-            "{} MiB free are too few for a victim of {} MiB; give the guest more memory",
-            free >> 20,
-            options.mib
-        );
-        for (case, vmas) in CASES {
-            if !options.cases.has(case) {
-                continue;
-            }
-            let run = Run { case, cpus, layout: options.layout(vmas), options: &options };
-            if options.icount {
-                run.instructions(out)
-            } else {
-                run.times(out).and_then(|()| run.contention(out))
-            }
-            .with_context(|| format!("case {case}"))?;
-        }
-        if options.cases.has(THROTTLED) {
-            throttled(&options, cpus, out).with_context(|| format!("case {THROTTLED}"))?;
-        }
-        Ok(())
-    }
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let icount = args.icount();
+    let cpus = Cpus::pin()?;
+    ensure!(icount || cpus.killer != cpus.victim, "needs two CPUs");
+    let mib = MIB[usize::from(icount)];
+    let free = free_memory::free();
+    ensure!(
+        free >= (mib << 20) + HEADROOM_BYTES,
+        "{} MiB free are too few for a victim of {mib} MiB; give the guest more memory",
+        free >> 20
+    );
+    let layout = |vmas| Layout { pages: (mib << 20) as usize / PAGE_BYTES, vmas };
+    each_case(
+        &CASES,
+        |(case, _)| case,
+        out,
+        |&(case, vmas), out| {
+            let run = Run { case, cpus, layout: layout(vmas) };
+            if icount { run.instructions(out) } else { run.times(out).and_then(|()| run.contention(out)) }
+        },
+    )?;
+    let rounds = if icount { ICOUNT_ROUNDS } else { ROUNDS };
+    each_case(&[THROTTLED], |case| case, out, |_, out| throttled(layout(100), rounds, cpus, out))
 }
 
 /// Measures the milliseconds from the kill until process_mrelease(2) has returned in all threads, with one
 /// thread and with two, while the victim is throttled.
-fn throttled(options: &Options, cpus: Cpus, out: &mut Reporter) -> Result<()> {
-    let metrics = options.throttled_metrics();
-    let mut rounds = vec![Vec::new(); metrics.len()];
-    for round in 1..=options.rounds {
-        for (helpers, rounds) in rounds.iter_mut().enumerate() {
+fn throttled(layout: Layout, rounds: u32, cpus: Cpus, out: &mut Reporter) -> Result<()> {
+    // With one CPU only one thread can release its memory.
+    let metrics = THROTTLED_METRICS.map(|name| metric_name(THROTTLED, name));
+    let metrics: Vec<String> = metrics.into_iter().filter(|name| out.expects(name)).collect();
+    let mut took = vec![Vec::new(); metrics.len()];
+    for round in 1..=rounds {
+        for (helpers, took) in took.iter_mut().enumerate() {
             out.progress(&format!("{THROTTLED}: {} threads, round {round}", helpers + 1));
             let tried = (0..TRIES).find_map(|_| {
-                let took = release_throttled(options.layout(100), cpus, helpers).transpose();
-                if took.is_none() {
+                let tried = release_throttled(layout, cpus, helpers).transpose();
+                if tried.is_none() {
                     out.note(&format!("{THROTTLED}: the victim ran and began to exit; round repeated"));
                 }
-                took
+                tried
             });
-            rounds.push(tried.with_context(|| format!("not one good round in {TRIES}"))??);
+            took.push(tried.with_context(|| format!("not one good round in {TRIES}"))??);
         }
     }
-    for (name, rounds) in metrics.iter().zip(&rounds) {
-        out.sample(&metric_name(THROTTLED, name), "ms", Better::Lower, median(rounds.iter().copied()));
+    for (name, took) in metrics.iter().zip(took) {
+        out.sample(name, median(took.into_iter()));
     }
     Ok(())
 }
@@ -181,7 +148,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     };
 
     let go = AtomicBool::new(false);
-    let release = || mrelease(&victim)?.context("a killed victim is not dying");
+    let release = || victim.mrelease()?.context("a killed victim is not dying");
     let (took, released) = thread::scope(|scope| {
         let helpers: Vec<_> = (0..helpers)
             .map(|_| {
@@ -222,46 +189,6 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     Ok(Some(took))
 }
 
-struct Options {
-    icount: bool,
-    cases: Cases,
-    mib: u64,
-    rounds: u32,
-    trace_rounds: u32,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case", "mib", "rounds", "trace-rounds"])?;
-        let icount = args.has("icount");
-        let options = Self {
-            icount,
-            cases: args.case(CASES.map(|(name, _)| name).into_iter().chain([THROTTLED]))?,
-            mib: args.get("mib", 512)?,
-            // With -icount the rounds hardly differ.
-            rounds: args.get("rounds", if icount { 2 } else { 3 })?,
-            trace_rounds: args.get("trace-rounds", 2)?,
-        };
-        // Every VMA has a page; the upper bound keeps the arithmetic away from its limits.
-        ensure!((4..=1 << 20).contains(&options.mib), "mib={} is not 4 to 2^20", options.mib);
-        ensure!(options.rounds > 0 && options.trace_rounds > 0, "no rounds, no values");
-        Ok(options)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.mib << 20
-    }
-
-    /// The metrics of the throttled victim: with one CPU only one thread can release its memory.
-    fn throttled_metrics(&self) -> &'static [&'static str] {
-        &THROTTLED_METRICS[..if self.icount { 1 } else { 2 }]
-    }
-
-    fn layout(&self, vmas: usize) -> Layout {
-        Layout { pages: self.bytes() as usize / PAGE_BYTES, vmas }
-    }
-}
-
 /// The CPUs on which the killer and the victim run.
 #[derive(Clone, Copy)]
 struct Cpus {
@@ -300,8 +227,14 @@ impl Method {
         }
     }
 
-    fn metric_name(self, metric: &str) -> String {
-        format!("{}-{metric}", self.name())
+    /// The metrics of its times.
+    fn times(self) -> [Metric<Timed>; 2] {
+        let [back, cpu] = match self {
+            Self::Kill => ["kill-90", "kill-cpu"],
+            Self::Mrelease => ["mrelease-90", "mrelease-cpu"],
+            Self::Mrelease2 => ["mrelease2-90", "mrelease2-cpu"],
+        };
+        [(back, |timed| timed.back), (cpu, |timed| timed.cpu)]
     }
 }
 
@@ -347,28 +280,25 @@ struct Timed {
 }
 
 /// One case.
-struct Run<'a> {
+struct Run {
     case: &'static str,
     cpus: Cpus,
     layout: Layout,
-    options: &'a Options,
 }
 
-impl Run<'_> {
+impl Run {
     /// Measures times and CPU times of all methods.
     fn times(&self, out: &mut Reporter) -> Result<()> {
         let _short = ShortFreeLists::set()?;
         let mut rounds: [Vec<Timed>; 3] = Default::default();
-        for round in 1..=self.options.rounds {
+        for round in 1..=ROUNDS {
             for (method, rounds) in Method::ALL.into_iter().zip(&mut rounds) {
                 out.progress(&format!("{}: {}, round {round}", self.case, method.name()));
                 rounds.push(self.in_time(out, method, || self.timed(method))?);
             }
         }
         for (method, rounds) in Method::ALL.into_iter().zip(&rounds) {
-            for (name, value) in TIMES {
-                self.sample(out, &method.metric_name(name), "ms", median(rounds.iter().map(value)));
-            }
+            report_medians(out, self.case, &method.times(), rounds);
         }
         Ok(())
     }
@@ -377,7 +307,7 @@ impl Run<'_> {
     fn contention(&self, out: &mut Reporter) -> Result<()> {
         let trace = LockTrace::new()?;
         let mut rounds = Vec::new();
-        for round in 1..=self.options.trace_rounds {
+        for round in 1..=TRACE_ROUNDS {
             out.progress(&format!("{}: locks, round {round}", self.case));
             let round = || self.cost(Method::Mrelease, |work| trace.record(work));
             rounds.push(self.in_time(out, Method::Mrelease, round)?);
@@ -385,14 +315,14 @@ impl Run<'_> {
         for (kind, contended, wait) in LOCKS {
             let of =
                 |f: fn((usize, u64)) -> f64| median(rounds.iter().map(|r: &Recording| f(r.contended(kind))));
-            self.sample(out, contended, "count", of(|(n, _)| n as f64));
+            self.sample(out, contended, of(|(n, _)| n as f64));
             if let Some(wait) = wait {
-                self.sample(out, wait, "us", of(|(_, us)| us as f64));
+                self.sample(out, wait, of(|(_, us)| us as f64));
             }
         }
         let tid = rustix::thread::gettid().as_raw_pid();
         let descending = median(rounds.iter().map(|r| r.descending(tid)));
-        out.sample(&metric_name(self.case, DESCENDING), "percent", Better::Higher, descending);
+        self.sample(out, "freed-descending", descending);
         for (kind, what) in [(Kind::Lru, "LRU"), (Kind::Other, "other")] {
             note_callers(out, self.case, what, &rounds, kind);
         }
@@ -410,24 +340,22 @@ impl Run<'_> {
 
     /// Measures CPU time with `icount`, where a nanosecond is an instruction.
     fn instructions(&self, out: &mut Reporter) -> Result<()> {
-        for method in COUNTED {
-            let mut rounds = Vec::new();
-            for round in 1..=self.options.rounds {
-                out.progress(&format!("{}: {}, round {round}", self.case, method.name()));
-                let round = || {
-                    let (cost, ()) = self.cost(method, |work| Ok((work()?, ())))?;
-                    let cpu = cost.cpu as f64;
-                    Ok((cost, cpu))
-                };
-                rounds.push(self.in_time(out, method, round)?);
-            }
-            self.sample(out, &method.metric_name(INSTRUCTIONS), "instructions", median(rounds.into_iter()));
+        let counted = [(Method::Kill, "kill-instructions"), (Method::Mrelease, "mrelease-instructions")];
+        for (method, metric) in counted {
+            out.progress(&format!("{}: {}", self.case, method.name()));
+            let round = || {
+                let (cost, ()) = self.cost(method, |work| Ok((work()?, ())))?;
+                let cpu = cost.cpu as f64;
+                Ok((cost, cpu))
+            };
+            let instructions = self.in_time(out, method, round)?;
+            self.sample(out, metric, instructions);
         }
         Ok(())
     }
 
-    fn sample(&self, out: &mut Reporter, name: &str, unit: &str, value: f64) {
-        out.sample(&metric_name(self.case, name), unit, Better::Lower, value);
+    fn sample(&self, out: &mut Reporter, name: &str, value: f64) {
+        out.sample(&metric_name(self.case, name), value);
     }
 
     /// Repeats a round until no reaper came too late and no event was lost.
@@ -483,10 +411,10 @@ impl Run<'_> {
         let (before, after) = cost.free;
         let freed = after.saturating_sub(before);
         ensure!(
-            freed as f64 >= self.options.bytes() as f64 * MIN_SHARE,
+            freed as f64 >= self.layout.bytes() as f64 * MIN_SHARE,
             "only {} MiB of {} MiB came back",
             freed >> 20,
-            self.options.mib
+            self.layout.bytes() >> 20
         );
         let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
         let back = free_memory::reached(&readings, cost.kill.start, level)
@@ -517,7 +445,7 @@ impl Run<'_> {
         let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
         // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the call
         // is made once before.
-        ensure!(mrelease(victim)?.is_none(), "the victim was dying before it was killed");
+        ensure!(victim.mrelease()?.is_none(), "the victim was dying before it was killed");
         thread::scope(|scope| {
             let helper = (method == Method::Mrelease2)
                 .then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
@@ -526,7 +454,7 @@ impl Run<'_> {
             }
             let start = clock::now();
             let mine = victim.kill().context("pidfd_send_signal(SIGKILL)").and_then(|()| {
-                let mine = if method == Method::Kill { None } else { mrelease(victim)? };
+                let mine = if method == Method::Kill { None } else { victim.mrelease()? };
                 ensure!(method == Method::Kill || mine.is_some(), "a killed victim is not dying");
                 victim.wait_until_dead().context("wait for the victim")?;
                 Ok(mine)
@@ -550,17 +478,13 @@ impl Run<'_> {
     ) -> Result<Option<Released>> {
         sched::pin(self.cpus.victim)?;
         while !over.load(Ordering::Acquire) {
-            if let Some(released) = mrelease(victim)? {
+            if let Some(released) = victim.mrelease()? {
                 return Ok(Some(released));
             }
             ready.store(true, Ordering::Release);
         }
         Ok(None)
     }
-}
-
-fn mrelease(victim: &Victim) -> Result<Option<Released>> {
-    victim::mrelease(victim.pidfd()).context("process_mrelease")
 }
 
 /// Notes which functions waited for locks of one kind, so that a lock of the wrong kind is noticed.
@@ -574,22 +498,5 @@ fn note_callers(out: &mut Reporter, case: &str, what: &str, rounds: &[Recording]
         }
         let list: Vec<_> = callers.iter().map(|(name, n)| format!("{name} {n}")).collect();
         out.note(&format!("{case}: functions that waited for {what} locks: {}", list.join(", ")));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::arguments::{assert_refused, words};
-    use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert_eq!((options.icount, options.mib, options.rounds, options.trace_rounds), (false, 512, 3, 2));
-        let options = Options::parse(&words(&["icount", "case=1-vma", "mib=64", "rounds=1"])).unwrap();
-        assert_eq!((options.icount, options.bytes(), options.rounds), (true, 64 << 20, 1));
-        assert!(options.cases.has("1-vma") && !options.cases.is_all());
-        let bad = ["case=2-vmas", "rounds=0", "rounds=x", "mib=1", "round=2", "fast"];
-        assert_refused(Options::parse, &bad, &[]);
     }
 }

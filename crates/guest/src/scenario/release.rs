@@ -9,15 +9,14 @@
 //! they have gone back to the buddy lists: so what such a process costs, from fork to exit, is counted, too.
 //!
 //! Those lists have one lock for all CPUs. How often do CPUs wait for it that do nothing but take memory and give
-//! it back? That is counted on all CPUs at once, with the argument `multi`.
+//! it back? That is counted on all CPUs at once.
 
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, Result};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::{median, metric_name};
+use super::arguments::Arguments;
+use super::metrics::{each_case, median, metric_name};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -26,7 +25,7 @@ use crate::process::victim::{Layout, Victim};
 use crate::system::{clock, sched};
 use crate::trace::locks::{Kind, LockTrace};
 use crate::trace::tracefs;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// Victims, and how many contiguous pages the free lists hold for them: `None` for as many as there are.
 const VICTIMS: [(&str, Option<NonZeroUsize>); 5] = [
@@ -44,9 +43,6 @@ const SHORT_LIVED: [(&str, usize); 3] =
 const WARM_UP: usize = 20;
 /// How many are counted.
 const COUNTED: usize = 20;
-/// The metrics of the two.
-const EXIT: &str = "exit-instructions";
-const LIFE: &str = "life-instructions";
 /// Memory that each CPU takes and gives back, again and again, by munmap(2) and by exit.
 const LOOPS: [(&str, End); 2] = [("munmap-8-mib", End::Munmap), ("exit-8-mib", End::Exit)];
 const LOOP_PAGES: usize = (8 << 20) / PAGE_BYTES;
@@ -55,10 +51,6 @@ const LOOPS_BEFORE: u64 = 100;
 const LOOPS_WATCHED: u64 = 200;
 /// How often that is tried; it is repeated when an event was lost.
 const TRIES: u32 = 10;
-/// The metrics: contended acquisitions of the lock, and the time.
-const CONTENDED: &str = "zone-lock-contended";
-const LOOP_TIME: &str = "loops-ms";
-
 /// A victim's memory.
 const LAYOUT: Layout = Layout { pages: (64 << 20) / PAGE_BYTES, vmas: 1 };
 
@@ -69,52 +61,29 @@ enum End {
     Exit,
 }
 
-/// `release [multi] [case=NAME]`
-pub struct Release;
-
-impl Scenario for Release {
-    fn name(&self) -> &'static str {
-        "release"
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        if options.multi {
-            let loops = LOOPS.iter().filter(|(case, _)| options.cases.has(case));
-            return Ok(loops
-                .flat_map(|(case, _)| [CONTENDED, LOOP_TIME].map(|m| metric_name(case, m)))
-                .collect());
-        }
-        let victims = VICTIMS.iter().map(|&(case, _)| (case, EXIT));
-        let all = victims.chain(SHORT_LIVED.iter().map(|&(case, _)| (case, LIFE)));
-        Ok(all
-            .filter(|(case, _)| options.cases.has(case))
-            .map(|(case, what)| metric_name(case, what))
-            .collect())
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        if options.multi {
-            for (case, end) in LOOPS.into_iter().filter(|(case, _)| options.cases.has(case)) {
-                loops(case, end, out).with_context(|| format!("case {case}"))?;
-            }
-            return Ok(());
-        }
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    if args.icount() {
         sched::pin(0)?;
-        for (case, pieces) in VICTIMS.into_iter().filter(|(case, _)| options.cases.has(case)) {
-            report(out, case, EXIT, exit(LAYOUT, pieces).with_context(|| format!("case {case}"))?);
-        }
-        for (case, kib) in SHORT_LIVED.into_iter().filter(|(case, _)| options.cases.has(case)) {
-            let life = life((kib << 10) / PAGE_BYTES).with_context(|| format!("case {case}"))?;
-            report(out, case, LIFE, life);
-        }
-        Ok(())
     }
-}
-
-fn report(out: &mut Reporter, case: &str, what: &str, instructions: f64) {
-    out.sample(&metric_name(case, what), "instructions", Better::Lower, instructions);
+    each_case(
+        &VICTIMS,
+        |(case, _)| case,
+        out,
+        |&(case, pieces), out| {
+            out.sample(&metric_name(case, "exit-instructions"), exit(LAYOUT, pieces)?);
+            Ok(())
+        },
+    )?;
+    each_case(
+        &SHORT_LIVED,
+        |(case, _)| case,
+        out,
+        |&(case, kib), out| {
+            out.sample(&metric_name(case, "life-instructions"), life((kib << 10) / PAGE_BYTES)?);
+            Ok(())
+        },
+    )?;
+    each_case(&LOOPS, |(case, _)| case, out, |&(case, end), out| loops(case, end, out))
 }
 
 /// Returns the instructions in which a victim exits whose memory comes from such pieces.
@@ -178,8 +147,8 @@ fn loops(case: &str, end: End, out: &mut Reporter) -> Result<()> {
     let trace = LockTrace::new()?;
     let (took, locks) = tracefs::until_complete(case, TRIES, out, || trace.record(|| loop_on_all_cpus(end)))?;
     let (contended, _) = locks.contended(Kind::Zone);
-    out.sample(&metric_name(case, CONTENDED), "count", Better::Lower, contended as f64);
-    out.sample(&metric_name(case, LOOP_TIME), "ms", Better::Lower, clock::ms(took));
+    out.sample(&metric_name(case, "zone-lock-contended"), contended as f64);
+    out.sample(&metric_name(case, "loops-ms"), clock::ms(took));
     Ok(())
 }
 
@@ -210,31 +179,4 @@ fn loop_on_all_cpus(end: End) -> Result<u64> {
     let start = clock::now();
     wait_for(LOOPS_BEFORE + LOOPS_WATCHED)?;
     Ok(clock::now() - start)
-}
-
-struct Options {
-    multi: bool,
-    cases: Cases,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["multi"], &["case"])?;
-        let names = VICTIMS.iter().map(|&(case, _)| case).chain(SHORT_LIVED.iter().map(|&(case, _)| case));
-        let cases = args.case(names.chain(LOOPS.iter().map(|&(case, _)| case)))?;
-        Ok(Self { multi: args.has("multi"), cases })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::arguments::{assert_refused, words};
-    use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        assert!(Options::parse(&[]).unwrap().cases.is_all());
-        assert!(Options::parse(&words(&["case=fork-1-mib"])).unwrap().cases.has("fork-1-mib"));
-        assert_refused(Options::parse, &["case=x", "mib=64", "icount"], &[]);
-    }
 }

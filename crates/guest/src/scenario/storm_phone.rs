@@ -17,8 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::arguments::Arguments;
-use super::interface::Scenario;
-use super::metrics::{Metric, metric_name};
+use super::metrics::{Metric, each_case, metric_name, report_medians};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
@@ -28,25 +27,17 @@ use crate::process::daemon::{Daemon, LOG};
 use crate::process::swapped::{Layout, Victims};
 use crate::process::victim::mrelease;
 use crate::system::{clock, counters, sched};
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
-/// `storm-phone`, `storm-phone-cases [memory|slow] [case=NAME]`
-pub struct StormPhone {
-    name: &'static str,
-    cases: &'static [Case],
-}
-
-pub const STORM_PHONE: StormPhone = StormPhone { name: "storm-phone", cases: &[PLAIN] };
-pub const STORM_PHONE_CASES: StormPhone = StormPhone {
-    name: "storm-phone-cases",
-    cases: &[
-        Case { name: MEMORY, ..PLAIN },
-        Case { name: "driver", wants: Wants::Buffers, ..PLAIN },
-        Case { name: "scattered", scattered: true, ..PLAIN },
-        Case { name: "daemon", killer: Killers::Memreap, swap_bytes: FULL_SWAP_BYTES, ..PLAIN },
-        Case { name: "slow", slow: true, ..PLAIN },
-    ],
-};
+/// The case of `storm-phone`, which has no name, and those of `storm-phone-cases`.
+const CASES: [Case; 6] = [
+    PLAIN,
+    Case { name: "memory", ..PLAIN },
+    Case { name: "driver", wants: Wants::Buffers, ..PLAIN },
+    Case { name: "scattered", scattered: true, ..PLAIN },
+    Case { name: "daemon", killer: Killers::Memreap, swap_bytes: FULL_SWAP_BYTES, ..PLAIN },
+    Case { name: "slow", slow: true, ..PLAIN },
+];
 
 /// A camera, a killer and the applications.
 struct Case {
@@ -61,8 +52,6 @@ struct Case {
     swap_bytes: u64,
 }
 
-/// The case that is in all guests but the one with slow CPUs.
-const MEMORY: &str = "memory";
 const PLAIN: Case = Case {
     name: "",
     wants: Wants::Memory,
@@ -118,48 +107,18 @@ const WARM_UP_FRAMES: u64 = 10;
 /// How much longer than all that happens the picture is.
 const PICTURE_MARGIN_NS: u64 = 50_000_000;
 
-/// The metrics of a round, and their units.
-const METRICS: [(Metric<Round>, &str); 5] = [
-    (("camera-ms", |r| clock::ms(r.camera)), "ms"),
+/// The metrics of a round.
+const METRICS: [Metric<Round>; 5] = [
+    ("camera-ms", |r| clock::ms(r.camera)),
     // Without the time in which memory is zeroed and mapped, which nobody can save it.
-    (("camera-wait-ms", |r| clock::ms(r.camera - r.alone)), "ms"),
-    (("late-frames", |r| r.late as f64), "count"),
-    (("kills", |r| r.kills as f64), "count"),
-    (("oom-kills", |r| r.oom_kills as f64), "count"),
+    ("camera-wait-ms", |r| clock::ms(r.camera - r.alone)),
+    ("late-frames", |r| r.late as f64),
+    ("kills", |r| r.kills as f64),
+    ("oom-kills", |r| r.oom_kills as f64),
 ];
 
-impl Scenario for StormPhone {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let names = |case: &Case| METRICS.map(|((name, _), _)| case.metric(name));
-        Ok(Options::parse(args, self.cases)?.cases.into_iter().flat_map(names).collect())
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        for case in Options::parse(args, self.cases)?.cases {
-            case.run(out).with_context(|| format!("case {}", case.name))?;
-        }
-        Ok(())
-    }
-}
-
-struct Options {
-    cases: Vec<&'static Case>,
-}
-
-impl Options {
-    fn parse(args: &[String], cases: &'static [Case]) -> Result<Self> {
-        let args = Arguments::new(args, &[MEMORY, "slow"], &["case"])?;
-        // Slow CPUs are in a guest of their own.
-        let (slow, only_memory) = (args.has("slow"), args.has(MEMORY));
-        let here = |case: &&Case| case.slow == slow && (!only_memory || case.name == MEMORY);
-        let chosen = args.case(cases.iter().filter(here).map(|case| case.name))?;
-        let cases = cases.iter().filter(here).filter(|case| chosen.has(case.name)).collect();
-        Ok(Self { cases })
-    }
+pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
+    each_case(&CASES, |case| case.name, out, Case::run)
 }
 
 /// What one round measured: times in nanoseconds.
@@ -196,21 +155,15 @@ impl Round {
 }
 
 impl Case {
-    fn metric(&self, name: &str) -> String {
-        if self.name.is_empty() { name.to_owned() } else { metric_name(self.name, name) }
-    }
-
     fn run(&self, out: &mut Reporter) -> Result<()> {
         let _area = Area::zram(self.swap_bytes, None)?;
-        out.progress(&self.metric("camera"));
+        out.progress(&metric_name(self.name, "camera"));
         let round = self.round(out)?;
         // A guest has one picture.
         if self.name.is_empty() {
             round.draw(out);
         }
-        for ((name, value), unit) in METRICS {
-            out.sample(&self.metric(name), unit, Better::Lower, value(&round));
-        }
+        report_medians(out, self.name, &METRICS, &[round]);
         Ok(())
     }
 
@@ -477,25 +430,7 @@ fn missed(gap: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn a_case_that_is_not_there_is_refused() {
-        let parse = |args: &[String]| Options::parse(args, STORM_PHONE_CASES.cases);
-        assert_refused(parse, &["case=x", "case=slow"], &[]);
-        assert_refused(parse, &["case=driver"], &["memory"]);
-    }
-
-    #[test]
-    fn slow_cpus_are_in_a_guest_of_their_own() {
-        let metrics = |args: &[&str]| STORM_PHONE_CASES.metrics(&words(args), 2).unwrap();
-        assert_eq!(STORM_PHONE.metrics(&[], 2).unwrap()[0], "camera-ms");
-        assert_eq!(metrics(&["case=driver"])[0], "driver/camera-ms");
-        assert!(metrics(&["slow"]).iter().all(|name| name.starts_with("slow/")));
-        assert_eq!(metrics(&[]).len(), 4 * metrics(&["slow"]).len());
-        assert_eq!(metrics(&["memory"]), metrics(&["case=memory"]));
-    }
 
     #[test]
     fn a_gap_of_several_frames_has_missed_all_but_the_last() {

@@ -14,26 +14,19 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::{Metric, median, metric_name};
+use super::arguments::Arguments;
+use super::metrics::{Metric, each_case, median, metric_name, report_medians};
 use crate::measure::free_memory::{self, ShortFreeLists};
 use crate::measure::recovery::{self, Sample, Sampler};
 use crate::memory::PAGE_BYTES;
-use crate::memory::swap::{self, Area};
-use crate::process::foreground::{self, Steps, Worker};
+use crate::memory::swap::Area;
+use crate::process::foreground::{Steps, Work, Worker};
 use crate::process::swapped::{Layout, Victims};
 use crate::system::counters;
 use crate::system::{clock, sched};
 use crate::trace::pte_lock;
 use crate::trace::tracefs;
-use init::report::{Better, Reporter};
-
-/// `NAME [icount] [case=NAME]`
-pub struct KilledInSwap(&'static str);
-
-pub const SWAP_BATCH: KilledInSwap = KilledInSwap("swap-batch");
-pub const SWAP_DEFER: KilledInSwap = KilledInSwap("swap-defer");
+use init::report::Reporter;
 
 /// Where a case's swap space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +44,6 @@ struct Case {
     victims: usize,
     layout: Layout,
     on: On,
-    /// Whether the locks of page tables are measured, with `icount`.
-    locks: bool,
-    /// Whether other processes work meanwhile, and are measured.
-    foreground: bool,
     /// Rounds in which the return of memory is recorded, with two CPUs and with `icount`.
     rounds: [u32; 2],
 }
@@ -64,13 +53,11 @@ const PLAIN: Case = Case {
     victims: 8,
     layout: Layout { share: 65, scattered: false },
     on: On::Zram(None),
-    locks: false,
-    foreground: false,
     rounds: [1, 1],
 };
 const CASES: [Case; 10] = [
-    Case { locks: true, foreground: true, rounds: [2, 1], ..PLAIN },
-    Case { name: "1x64-65", victims: 1, locks: true, rounds: [3, 3], ..PLAIN },
+    Case { rounds: [2, 1], ..PLAIN },
+    Case { name: "1x64-65", victims: 1, rounds: [3, 3], ..PLAIN },
     Case { name: "4x64-65", victims: 4, ..PLAIN },
     Case { name: "15x64-65", victims: 15, ..PLAIN },
     Case { name: "1x64-95", victims: 1, layout: MOST_IN_SWAP, rounds: [3, 3], ..PLAIN },
@@ -109,98 +96,48 @@ const FOREGROUND_ROUNDS: [u32; 2] = [3, 5];
 /// takes to release everything, so that all kernels have about the same number of steps.
 const FOREGROUND_WINDOW: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(400)];
 
-/// The metrics of a round, and their unit: a million nanoseconds or bytes.
-const ROUND_METRICS: [(Metric<Round>, &str); 7] = [
-    (("gone-ms", |r| r.gone), "ms"),
-    (("ram-98-ms", |r| r.ram), "ms"),
-    (("swap-98-ms", |r| r.swap), "ms"),
-    ((ZRAM, |r| r.zram.unwrap_or(f64::NAN)), "ms"),
-    (("mem-98-ms", |r| r.free), "ms"),
-    (("cpu-ms", |r| r.cpu), "ms"),
-    (("backlog-mb", |r| r.backlog), "MB"),
+/// The metrics of a round.
+const METRICS: [Metric<Round>; 7] = [
+    ("gone-ms", |r| r.gone / 1e6),
+    ("ram-98-ms", |r| r.ram / 1e6),
+    ("swap-98-ms", |r| r.swap / 1e6),
+    ("zram-98-ms", |r| r.zram.map_or(f64::NAN, |ns| ns / 1e6)),
+    ("mem-98-ms", |r| r.free / 1e6),
+    ("cpu-ms", |r| r.cpu / 1e6),
+    ("backlog-mb", |r| r.backlog / 1e6),
 ];
-/// Reported only where swap is on zram.
-const ZRAM: &str = "zram-98-ms";
-const LOCK: &str = "pte-lock-max-us";
-/// The metrics of the steps of each kind of work.
-const STEPS: [Metric<Steps>; 3] = [("p50", |s| s.p50), ("p99", |s| s.p99), ("max", |s| s.max)];
+/// What other processes do meanwhile, and the metrics of their steps.
+const WORKS: [(Work, [Metric<Steps>; 3]); 2] = [
+    (
+        Work::Allocate,
+        [("fg-alloc-p50-us", |s| s.p50), ("fg-alloc-p99-us", |s| s.p99), ("fg-alloc-max-us", |s| s.max)],
+    ),
+    (
+        Work::Compute,
+        [
+            ("fg-compute-p50-us", |s| s.p50),
+            ("fg-compute-p99-us", |s| s.p99),
+            ("fg-compute-max-us", |s| s.max),
+        ],
+    ),
+];
 
 /// The topics' module parameters, where the kernel has them.
 const PARAMETERS: [&str; 2] =
     ["/sys/module/memreap/parameters/swap_batch", "/sys/module/memreap/parameters/swap_defer"];
 
-impl Case {
-    /// The metrics of its rounds.
-    fn round_metrics(&self) -> impl Iterator<Item = (Metric<Round>, &'static str)> {
-        let on_zram = matches!(self.on, On::Zram(_));
-        ROUND_METRICS.into_iter().filter(move |&((name, _), _)| on_zram || name != ZRAM)
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let short = ShortFreeLists::set()?;
+    // Pages are read back one by one.
+    fs::write("/proc/sys/vm/page-cluster", "0").context("vm.page-cluster")?;
+    for path in PARAMETERS {
+        let value = fs::read_to_string(path).unwrap_or_else(|_| "none".to_owned());
+        out.note(&format!("{path}: {}", value.trim_end()));
     }
-
-    fn metrics(&self, icount: bool) -> Vec<String> {
-        let mut metrics: Vec<String> =
-            self.round_metrics().map(|((name, _), _)| metric_name(self.name, name)).collect();
-        if self.locks && icount {
-            metrics.push(metric_name(self.name, LOCK));
-        }
-        if self.foreground {
-            let works = foreground::Work::ALL.into_iter();
-            metrics.extend(works.flat_map(|work| STEPS.map(|(name, _)| self.step_metric(work, name))));
-        }
-        metrics
-    }
-
-    fn step_metric(&self, work: foreground::Work, name: &str) -> String {
-        metric_name(self.name, &format!("{}-{name}-us", work.name()))
-    }
-}
-
-impl Scenario for KilledInSwap {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let cases = CASES.iter().filter(|case| options.cases.has(case.name));
-        Ok(cases.flat_map(|case| case.metrics(options.icount)).collect())
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        let short = ShortFreeLists::set()?;
-        // Pages are read back one by one.
-        fs::write("/proc/sys/vm/page-cluster", "0").context("vm.page-cluster")?;
-        for path in PARAMETERS {
-            let value = fs::read_to_string(path).unwrap_or_else(|_| "none".to_owned());
-            out.note(&format!("{path}: {}", value.trim_end()));
-        }
-        let algorithms = swap::algorithms()?;
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            let has = |name: &str| algorithms.iter().any(|a| a == name);
-            if let On::Zram(Some(name)) = case.on
-                && !has(name)
-            {
-                out.note(&format!("{}: left out: this kernel's zram does not support {name}", case.name));
-                continue;
-            }
-            Run::new(case, &options)?.all(out).with_context(|| format!("case {}", case.name))?;
-        }
-        drop(short);
-        Ok(())
-    }
-}
-
-struct Options {
-    icount: bool,
-    cases: Cases,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case"])?;
-        let cases = args.case(CASES.each_ref().map(|case| case.name))?;
-        Ok(Self { icount: args.has("icount"), cases })
-    }
+    let mode = usize::from(args.icount());
+    each_case(&CASES, |case| case.name, out, |case, out| Run::new(case, mode)?.all(out))?;
+    drop(short);
+    Ok(())
 }
 
 /// What one round measured: times in nanoseconds.
@@ -223,51 +160,50 @@ struct Kill {
 }
 
 /// One case.
-struct Run<'a> {
+struct Run {
     case: &'static Case,
-    options: &'a Options,
+    /// Index of what differs: 0 with two CPUs, 1 with `icount`.
+    mode: usize,
     cpus: usize,
     area: Area,
 }
 
-impl<'a> Run<'a> {
-    fn new(case: &'static Case, options: &'a Options) -> Result<Self> {
+impl Run {
+    fn new(case: &'static Case, mode: usize) -> Result<Self> {
         let area = match case.on {
             On::Zram(algorithm) => Area::zram(SWAP_BYTES, algorithm)?,
             On::Loop => Area::on_loop(SWAP_BYTES)?,
             On::Zswap => Area::on_zswap(SWAP_BYTES)?,
         };
         let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-        Ok(Self { case, options, cpus, area })
+        Ok(Self { case, mode, cpus, area })
     }
 
     fn all(&self, out: &mut Reporter) -> Result<()> {
-        let mode = usize::from(self.options.icount);
-        let rounds = (0..self.case.rounds[mode])
+        let name = self.case.name;
+        let rounds = (0..self.case.rounds[self.mode])
             .map(|i| {
-                out.progress(&format!("{}: round {}", self.case.name, i + 1));
+                out.progress(&format!("{name}: round {}", i + 1));
                 self.round(out)
             })
             .collect::<Result<Vec<Round>>>()?;
-        for ((name, value), unit) in self.case.round_metrics() {
-            let value = median(rounds.iter().map(value)) / 1e6;
-            out.sample(&metric_name(self.case.name, name), unit, Better::Lower, value);
-        }
-        if self.case.locks && self.options.icount {
-            out.progress(&format!("{}: locks", self.case.name));
+        let of_case = METRICS.into_iter().filter(|(metric, _)| out.expects(&metric_name(name, metric)));
+        report_medians(out, name, &of_case.collect::<Vec<_>>(), &rounds);
+        let lock = metric_name(name, "pte-lock-max-us");
+        if out.expects(&lock) {
+            out.progress(&format!("{name}: locks"));
             let longest = self.longest_lock(out)?;
-            out.sample(&metric_name(self.case.name, LOCK), "us", Better::Lower, longest as f64);
+            out.sample(&lock, longest as f64);
         }
-        if self.case.foreground {
+        if out.expects_case(name) {
             let mut rounds = Vec::new();
-            for i in 0..FOREGROUND_ROUNDS[mode] {
-                out.progress(&format!("{}: work of other processes, round {}", self.case.name, i + 1));
-                rounds.push(self.foreground(FOREGROUND_WINDOW[mode], out)?);
+            for i in 0..FOREGROUND_ROUNDS[self.mode] {
+                out.progress(&format!("{name}: work of other processes, round {}", i + 1));
+                rounds.push(self.foreground(FOREGROUND_WINDOW[self.mode], out)?);
             }
-            for (i, work) in foreground::Work::ALL.into_iter().enumerate() {
-                for (name, value) in STEPS {
-                    let value = median(rounds.iter().map(|r| value(&r[i])));
-                    out.sample(&self.case.step_metric(work, name), "us", Better::Lower, value);
+            for (i, (_, metrics)) in WORKS.iter().enumerate() {
+                for (metric, value) in metrics {
+                    out.sample(&metric_name(name, metric), median(rounds.iter().map(|r| value(&r[i]))));
                 }
             }
         }
@@ -367,7 +303,7 @@ impl<'a> Run<'a> {
     fn foreground(&self, window: Duration, out: &mut Reporter) -> Result<Vec<Steps>> {
         let victims = self.victims()?;
         free_memory::settled()?;
-        let workers = foreground::Work::ALL.into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+        let workers = WORKS.iter().map(|(work, _)| Worker::start(*work)).collect::<Result<Vec<_>>>()?;
         thread::sleep(WARM_UP);
         let kill = kill(&victims)?;
         let end = kill.start + window.as_nanos() as u64;
@@ -410,8 +346,8 @@ impl Cpu {
             let Some(pid) = pid.filter(|&pid| pid != own) else { continue };
             // A task may end meanwhile, but none of those that matter.
             let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
-            let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
-            let ns = ns.with_context(|| format!("schedstat of {pid}: {text:?} (CONFIG_SCHED_INFO)"))?;
+            let ns = counters::cpu_time(&text)
+                .with_context(|| format!("schedstat of {pid}: {text:?} (CONFIG_SCHED_INFO)"))?;
             *if victims.contains(&pid) { &mut cpu.victims } else { &mut cpu.others } += ns;
         }
         Ok(cpu)
@@ -444,17 +380,7 @@ fn backlog() -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{assert_refused, words};
     use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert!(!options.icount && options.cases.is_all());
-        let options = Options::parse(&words(&["icount", "case=8x64-95"])).unwrap();
-        assert!(options.icount && options.cases.has("8x64-95") && !options.cases.has("8x64-65"));
-        assert_refused(Options::parse, &["case=8x64", "round=2", "fast"], &[]);
-    }
 
     #[test]
     fn names_say_what_the_cases_are() {

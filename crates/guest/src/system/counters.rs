@@ -13,6 +13,11 @@ pub fn value(text: &str, key: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
+/// Returns the CPU time in nanoseconds in a /proc/PID/schedstat (CONFIG_SCHED_INFO).
+pub fn cpu_time(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().next()?.parse().ok()
+}
+
 /// Reads a number in /proc/meminfo, in KiB: "MemFree:".
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use comfy_table::CellAlignment;
 use serde::Serialize;
 
 use crate::ab::results::{Metric, Results};
-use crate::ab::table::{group_name, new_table};
+use crate::ab::table::new_table;
 use crate::format::{interval, number, ratio};
 
 /// The file in the output folder, one comparison per line.
@@ -82,9 +82,8 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
     if path.extension().is_none_or(|extension| extension != "jsonl") {
         return Ok(vec![Results::parse(path, &text)?]);
     }
-    let parse = |(i, line): (usize, &str)| {
-        serde_json::from_str(line).with_context(|| format!("{}, line {}", path.display(), i + 1))
-    };
+    let parse =
+        |(i, line): (usize, &str)| Results::parse(path, line).with_context(|| format!("line {}", i + 1));
     text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parse).collect()
 }
 
@@ -94,8 +93,8 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for results in comparisons {
         let (base, changed) = kernels(results);
-        for found in results.metrics.iter().filter(|m| metric.is_none_or(|name| name == m.metric)) {
-            let scenario = group_name(found);
+        for (run, found) in results.metrics().filter(|(_, m)| metric.is_none_or(|name| name == m.metric)) {
+            let scenario = run.name();
             let workload = &results.meta.workload;
             let is_it = |s: &Series| {
                 (&s.scenario, &s.metric, &s.base, &s.workload) == (&scenario, &found.metric, &base, workload)
@@ -128,7 +127,7 @@ fn entry(metric: &Metric, results: &Results, kernel: &str) -> Entry {
         ratio: metric.ratio,
         ci95: metric.ci95,
         change: None,
-        min_effect: results.meta.min_effect.unwrap_or(0.0),
+        min_effect: results.meta.min_effect,
     }
 }
 
@@ -217,8 +216,10 @@ mod tests {
             .enumerate()
             .map(|(i, &(ratio, ci95))| {
                 let mut results = fixture::results();
-                results.metrics.truncate(1);
-                (results.metrics[0].ratio, results.metrics[0].ci95) = (ratio, ci95);
+                results.runs.truncate(1);
+                results.runs[0].metrics.truncate(1);
+                let metric = &mut results.runs[0].metrics[0];
+                (metric.ratio, metric.ci95) = (ratio, ci95);
                 results.meta.source = Some(format!("debian, slim; .@c{i}, slim"));
                 results
             })

@@ -2,7 +2,6 @@
 //! Renders a comparison as a JUnit report, for CI systems.
 
 use crate::ab::results::Results;
-use crate::ab::table::group_name;
 use crate::ab::verdict::Verdict;
 use crate::format::{number, ratio};
 use crate::html::escape;
@@ -11,17 +10,16 @@ use crate::html::escape;
 /// it has no verdict; and one per boot that failed and was repeated, an error.
 #[must_use]
 pub fn render(results: &Results) -> String {
-    let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
     let repeated = &results.meta.repeated;
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"lab ab\" tests=\"{}\" errors=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
-        results.metrics.len() + repeated.len(),
+        results.metrics().count() + repeated.len(),
         repeated.len(),
-        count(Verdict::Worse),
-        count(Verdict::None)
+        results.count(Verdict::Worse),
+        results.count(Verdict::None)
     );
-    for metric in &results.metrics {
-        let class = escape(&group_name(metric).replace('/', "."));
+    for (run, metric) in results.metrics() {
+        let class = escape(&format!("{}.{}", run.scenario, run.guest));
         let what = format!(
             "{} -> {} {}, {} {}",
             number(metric.base_median()),
@@ -55,7 +53,7 @@ mod tests {
     #[test]
     fn golden_report() {
         let mut results = fixture::results();
-        results.metrics[3].cpus = Some(64);
+        results.runs[1].guest = "icount-64".into();
         results.meta.repeated.push(RepeatedBoot {
             boot: "pair 2/8, memreap, reap/multi".into(),
             what: "the guest hung: killed after 180 s".into(),

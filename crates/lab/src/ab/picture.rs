@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use protocol::results::Series;
 
-use crate::ab::results::{Meta, Picture};
+use crate::ab::results::{Course, Meta};
 use crate::html::{Scale, escape, grid};
 
 /// The width in SVG units, which are CSS pixels at the usual width.
@@ -35,9 +35,9 @@ const STYLE: &str = "\
 /// Renders the picture for an HTML page. A series that only one of the arms has is left out; `None` if there is
 /// no other.
 #[must_use]
-pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
-    let charts: Vec<[&Series; 2]> = (picture.stock.iter())
-        .filter_map(|stock| Some([stock, picture.memreap.iter().find(|s| s.what == stock.what)?]))
+pub fn svg(meta: &Meta, course: &Course) -> Option<String> {
+    let charts: Vec<[&Series; 2]> = (course.base.iter())
+        .filter_map(|base| Some([base, course.changed.iter().find(|s| s.what == base.what)?]))
         .collect();
     let all = || charts.iter().flatten().flat_map(|series| &series.points);
     let end = all().map(|point| point[0]).fold(0.0, f64::max);
@@ -45,7 +45,7 @@ pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
         return None;
     }
     let time = Scale::linear(0.0, end, LEFT, RIGHT);
-    let names: Vec<&str> = charts.iter().map(|[stock, _]| stock.what.as_str()).collect();
+    let names: Vec<&str> = charts.iter().map(|[base, _]| base.what.as_str()).collect();
     let mut svg = format!(
         "<svg class=\"course\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\"><style>{STYLE}</style>\n",
         TOP + CHART_DISTANCE * charts.len() as f64,
@@ -88,8 +88,8 @@ pub fn svg(meta: &Meta, picture: &Picture) -> Option<String> {
 
 /// Renders the picture for a file of its own. `None` as in [`svg`].
 #[must_use]
-pub fn file(meta: &Meta, picture: &Picture) -> Option<String> {
-    Some(svg(meta, picture)?.replacen("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"", 1))
+pub fn file(meta: &Meta, course: &Course) -> Option<String> {
+    Some(svg(meta, course)?.replacen("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"", 1))
 }
 
 #[cfg(test)]
@@ -99,22 +99,16 @@ mod tests {
     use super::*;
     use crate::ab::results::fixture;
 
-    fn picture(what: &str, stock: &[[f64; 2]], memreap: &[[f64; 2]]) -> Picture {
+    fn course(what: &str, base: &[[f64; 2]], changed: &[[f64; 2]]) -> Course {
         let series = |points: &[[f64; 2]]| vec![Series { what: what.into(), points: points.to_vec() }];
-        Picture {
-            scenario: "reap".into(),
-            mode: "icount".into(),
-            cpus: None,
-            stock: series(stock),
-            memreap: series(memreap),
-        }
+        Course { base: series(base), changed: series(changed) }
     }
 
     #[test]
     fn an_arm_that_is_slower_has_the_longer_line() {
         let meta = fixture::results().meta;
         let svg =
-            svg(&meta, &picture("<MiB>", &[[0.0, 0.0], [100.0, 8.0]], &[[0.0, 0.0], [50.0, 8.0]])).unwrap();
+            svg(&meta, &course("<MiB>", &[[0.0, 0.0], [100.0, 8.0]], &[[0.0, 0.0], [50.0, 8.0]])).unwrap();
         assert!(svg.contains("class=\"stock\" d=\"M52.0 144.0L750.0 24.0\""), "{svg}");
         assert!(svg.contains("class=\"changed\" d=\"M52.0 144.0L401.0 24.0\""), "{svg}");
         assert!(svg.contains("&lt;MiB&gt;"));
@@ -123,10 +117,10 @@ mod tests {
     #[test]
     fn nothing_is_drawn_of_what_one_arm_lacks() {
         let meta = fixture::results().meta;
-        assert_eq!(svg(&meta, &picture("MiB", &[], &[])), None);
+        assert_eq!(svg(&meta, &course("MiB", &[], &[])), None);
         let line = [[0.0, 0.0], [9.0, 1.0]];
-        let mut one = picture("MiB", &line, &line);
-        one.memreap[0].what = "frames".into();
+        let mut one = course("MiB", &line, &line);
+        one.changed[0].what = "frames".into();
         assert_eq!(svg(&meta, &one), None);
     }
 }

@@ -8,13 +8,14 @@
 use std::fmt::Write as _;
 
 use crate::ab::picture;
-use crate::ab::results::{AaControl, Metric, Results, RunMeta};
+use crate::ab::results::{ArmRole, Metric, Results, Run};
 use crate::ab::sentence::{self, sentences};
 use crate::ab::stats::{MIN_PAIRS, median};
-use crate::ab::table::{explanation, group_name};
+use crate::ab::table::explanation;
 use crate::ab::verdict::Verdict;
 use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, Scale, escape, factor};
+use scenarios::Mode;
 
 /// The width of a plot in SVG units, which are CSS pixels at the usual width of a card.
 const PLOT_WIDTH: f64 = 380.0;
@@ -53,7 +54,6 @@ pub fn html(results: &Results) -> String {
 }
 
 fn headline(results: &Results) -> String {
-    let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
     let mut out = String::new();
     if results.meta.partial {
         out += "<p class=\"alarm\">This run was interrupted: there are no verdicts.</p>\n";
@@ -71,21 +71,18 @@ fn headline(results: &Results) -> String {
             escape(&sentence::verdict(said.main).replace('x', "×"))
         );
     }
-    let worse: Vec<String> = (results.metrics.iter())
-        .filter(|m| m.verdict == Verdict::Worse)
-        .map(|m| mention(results, m))
-        .collect();
+    let worse = results.metrics().filter(|(_, metric)| metric.verdict == Verdict::Worse);
+    let worse: Vec<String> = worse.map(|(_, metric)| mention(results, metric)).collect();
     if !worse.is_empty() {
         out += &format!("<p class=\"lead alarm\">Worse: {}.</p>\n", worse.join("; "));
     }
-    let controls: Vec<&AaControl> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
-    let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
-    let control = match (controls.len(), alarms) {
+    let alarms = results.aa_controls().filter(|aa| aa.verdict.is_difference()).count();
+    let control = match (results.aa_controls().count(), alarms) {
         (0, _) => ("none", "none", "A/A control"),
         (_, 0) => ("clean", "better", "A/A control: no difference seen"),
         (..) => ("not clean", "worse", "A/A control: shows differences"),
     };
-    let tile = |verdict: Verdict| match count(verdict) {
+    let tile = |verdict: Verdict| match results.count(verdict) {
         0 => ("0".to_owned(), "none", verdict.to_string()),
         n => (n.to_string(), class(verdict), verdict.to_string()),
     };
@@ -101,7 +98,7 @@ fn headline(results: &Results) -> String {
 }
 
 fn index_of(results: &Results, metric: &Metric) -> usize {
-    results.metrics.iter().position(|m| std::ptr::eq(m, metric)).unwrap_or_default()
+    results.metrics().position(|(_, m)| std::ptr::eq(m, metric)).unwrap_or_default()
 }
 
 /// Renders a metric as part of a sentence, with a link to its plot.
@@ -120,14 +117,13 @@ fn mention(results: &Results, metric: &Metric) -> String {
 /// Renders what happened over time in scenarios that say it: a picture of one guest of each, and a sentence.
 fn pictures(results: &Results) -> String {
     let mut out = String::new();
-    for picture in results.first_pictures() {
-        let Some(svg) = picture::svg(&results.meta, picture) else { continue };
-        let figures: Vec<String> =
-            results.metrics.iter().filter(|m| picture.is_of(m)).map(|m| mention(results, m)).collect();
+    for (run, course) in results.pictures() {
+        let Some(svg) = picture::svg(&results.meta, course) else { continue };
+        let figures: Vec<String> = run.metrics.iter().map(|metric| mention(results, metric)).collect();
         out += &format!(
             "<section>\n<h2>{0}</h2>\n<p>{0}, {1}: {2}. Below, the first boot of each arm.</p>\n{svg}</section>\n",
-            escape(&picture.scenario),
-            escape(&picture.mode),
+            escape(&run.scenario),
+            escape(&run.guest),
             figures.join("; ")
         );
     }
@@ -137,17 +133,16 @@ fn pictures(results: &Results) -> String {
 /// Renders the table of all metrics, with the ratios on a common scale.
 fn overview(results: &Results) -> String {
     let meta = &results.meta;
-    let controlled = results.metrics.iter().any(|m| m.aa.is_some());
+    let controlled = results.aa_controls().next().is_some();
     let controls = results.control_names();
     let column = |arm: &str| format!("<th scope=\"col\" class=\"n wide\">{}</th>", escape(arm));
     let cell = |metric: &Metric, arm: &str| {
-        let value = metric.control_median(arm).map_or("-".to_owned(), number);
+        let value = metric.median_on(ArmRole::Control(arm)).map_or("-".to_owned(), number);
         format!("<td class=\"n wide\">{value}</td>")
     };
     let reach = results
-        .metrics
-        .iter()
-        .flat_map(|m| m.ci95.unwrap_or([m.ratio; 2]).into_iter().chain([m.ratio]))
+        .metrics()
+        .flat_map(|(_, m)| m.ci95.unwrap_or([m.ratio; 2]).into_iter().chain([m.ratio]))
         .map(|r| r.max(1.0 / r))
         .fold(1.25, f64::max)
         .min(OVERVIEW_MAX_RATIO);
@@ -168,10 +163,10 @@ fn overview(results: &Results) -> String {
         if controlled { "<th scope=\"col\" class=\"n wide\">A/A</th>" } else { "" }
     );
     let mut group = String::new();
-    for (index, metric) in results.metrics.iter().enumerate() {
+    for (index, (run, metric)) in results.metrics().enumerate() {
         let name = match metric.case() {
-            "" => group_name(metric),
-            case => format!("{} · {case}", group_name(metric)),
+            "" => run.name(),
+            case => format!("{} · {case}", run.name()),
         };
         if name != group {
             let columns = 9 + controls.len() + usize::from(controlled);
@@ -209,7 +204,7 @@ fn overview(results: &Results) -> String {
     out + "</tbody></table></div>\n</section>\n"
 }
 
-fn overview_bar(metric: &Metric, reach: f64, min_effect: Option<f64>) -> String {
+fn overview_bar(metric: &Metric, reach: f64, min_effect: f64) -> String {
     const BAR_WIDTH: f64 = 240.0;
     const BAR_MARGIN: f64 = 8.0;
     let scale = Scale::log(1.0 / reach, reach, BAR_MARGIN, BAR_WIDTH - BAR_MARGIN);
@@ -249,44 +244,31 @@ fn plots(results: &Results) -> String {
         escape(results.meta.changed()),
         controls.collect::<String>()
     );
-    let (mut group, mut case) = (None, None);
-    for (index, metric) in results.metrics.iter().enumerate() {
-        let names = (group_name(metric), metric.case().to_owned());
-        if case.as_ref() != Some(&names) {
-            if case.is_some() {
-                out += "</div>\n";
-            }
-            if group.as_ref() != Some(&names.0) {
-                out += &format!("<h2>{}</h2>\n", escape(&names.0));
-                out += &guest(results, metric);
-                group = Some(names.0.clone());
-            }
-            if !names.1.is_empty() {
-                out += &format!("<h3>{}</h3>\n", escape(&names.1));
+    let mut index = 0;
+    for run in &results.runs {
+        out += &format!("<h2>{}</h2>\n{}", escape(&run.name()), guest(run));
+        for of_case in run.metrics.chunk_by(|a, b| a.case() == b.case()) {
+            if !of_case[0].case().is_empty() {
+                out += &format!("<h3>{}</h3>\n", escape(of_case[0].case()));
             }
             out += "<div class=\"cards\">\n";
-            case = Some(names);
+            for metric in of_case {
+                out += &card(results, metric, index);
+                index += 1;
+            }
+            out += "</div>\n";
         }
-        out += &card(results, metric, index);
-    }
-    if case.is_some() {
-        out += "</div>\n";
     }
     out + "</section>\n"
 }
 
-fn guest(results: &Results, metric: &Metric) -> String {
-    results.meta.runs.iter().find(|run| metric.is_of(run)).map_or(String::new(), |run| {
-        format!(
-            "<p class=\"soft\">Guest: {}{}</p>\n",
-            escape(&machine(run)),
-            match run.mode.as_str() {
-                "icount" => "; time is counted in instructions",
-                "multi" if run.accelerator == "tcg" => "; one host thread per CPU",
-                _ => "",
-            }
-        )
-    })
+fn guest(run: &Run) -> String {
+    let time = match run.mode {
+        Mode::Icount => "; time is counted in instructions",
+        Mode::Multi if run.accelerator == "tcg" => "; one host thread per CPU",
+        Mode::Multi => "",
+    };
+    format!("<p class=\"soft\">Guest: {}{time}</p>\n", escape(&machine(run)))
 }
 
 fn card(results: &Results, metric: &Metric, index: usize) -> String {
@@ -309,39 +291,39 @@ fn card(results: &Results, metric: &Metric, index: usize) -> String {
     )
 }
 
+/// An arm's name, its class in plots, and its values.
+type ArmValues<'a> = (String, &'static str, &'a [f64]);
+
+/// Returns all arms, the second boots of the base arm before the first.
+fn arms<'a>(results: &'a Results, metric: &'a Metric) -> Vec<ArmValues<'a>> {
+    let (base, changed) = (results.meta.base(), results.meta.changed());
+    let again = metric.aa.iter().map(|aa| (format!("{base} again"), "control", aa.base.as_slice()));
+    let both = [
+        (base.to_owned(), "base", metric.base.as_slice()),
+        (changed.to_owned(), "changed", metric.changed.as_slice()),
+    ];
+    let controls = metric.controls.iter().map(|c| (c.arm.clone(), "control-kernel", c.values.as_slice()));
+    again.chain(both).chain(controls).collect()
+}
+
 /// Renders the values of all boots as a table, for readers who do not use the plot.
 fn boots(results: &Results, metric: &Metric) -> String {
-    let meta = &results.meta;
-    let mut out = format!(
-        "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>\
-         <th scope=\"col\" class=\"n\">{}</th><th scope=\"col\" class=\"n\">{}</th>",
-        metric.stock.len()
-            + metric.memreap.len()
-            + metric.aa.as_ref().map_or(0, |aa| aa.stock2.len())
-            + metric.beside.iter().map(|b| b.values.len()).sum::<usize>(),
-        escape(&metric.unit),
-        escape(meta.base()),
-        escape(meta.changed())
-    );
+    let mut arms = arms(results, metric);
     if metric.aa.is_some() {
-        out += &format!("<th scope=\"col\" class=\"n\">{} again</th>", escape(meta.base()));
+        arms[..3].rotate_left(1);
     }
-    for control in &metric.beside {
-        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(&control.arm));
+    let mut out = format!(
+        "<details><summary>{} boots in {}</summary>\n<table><thead><tr><th scope=\"col\">pair</th>",
+        arms.iter().map(|(_, _, values)| values.len()).sum::<usize>(),
+        escape(&metric.unit)
+    );
+    for (name, ..) in &arms {
+        out += &format!("<th scope=\"col\" class=\"n\">{}</th>", escape(name));
     }
     out += "</tr></thead><tbody>\n";
-    for (pair, (base, changed)) in metric.stock.iter().zip(&metric.memreap).enumerate() {
-        let _ = write!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}</td>",
-            pair + 1,
-            number(*base),
-            number(*changed)
-        );
-        if let Some(value) = metric.aa.as_ref().and_then(|aa| aa.stock2.get(pair)) {
-            let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
-        }
-        for value in metric.beside.iter().filter_map(|b| b.values.get(pair)) {
+    for pair in 0..metric.base.len() {
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", pair + 1);
+        for value in arms.iter().filter_map(|(_, _, values)| values.get(pair)) {
             let _ = write!(out, "<td class=\"n\">{}</td>", number(*value));
         }
         out += "</tr>\n";
@@ -390,15 +372,7 @@ impl Row<'_> {
 }
 
 fn plot(results: &Results, metric: &Metric, index: usize) -> String {
-    let (base, changed) = (results.meta.base(), results.meta.changed());
-    let mut arms = Vec::new();
-    if let Some(aa) = &metric.aa {
-        arms.push((format!("{base} again"), "control", aa.stock2.as_slice()));
-    }
-    arms.push((base.to_owned(), "base", &metric.stock));
-    arms.push((changed.to_owned(), "changed", &metric.memreap));
-    arms.extend(metric.beside.iter().map(|b| (b.arm.clone(), "control-kernel", b.values.as_slice())));
-    let rows: Vec<Row<'_>> = arms
+    let rows: Vec<Row<'_>> = arms(results, metric)
         .into_iter()
         .enumerate()
         .map(|(i, (name, class, values))| Row { name, class, values, y: 18.0 + ROW_HEIGHT * i as f64 })
@@ -468,7 +442,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
 /// Returns a plot's content as text, for screen readers.
 fn description(results: &Results, metric: &Metric) -> String {
     let meta = &results.meta;
-    let controls = metric.beside.iter();
+    let controls = metric.controls.iter();
     let controls =
         controls.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
     format!(
@@ -476,7 +450,7 @@ fn description(results: &Results, metric: &Metric) -> String {
         meta.base(),
         number(metric.base_median()),
         metric.unit,
-        metric.stock.len(),
+        metric.base.len(),
         meta.changed(),
         number(metric.changed_median()),
         metric.unit,
@@ -489,10 +463,10 @@ fn description(results: &Results, metric: &Metric) -> String {
 }
 
 /// Renders the ratio and that of the A/A control, each with its interval, on a logarithmic scale.
-fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
+fn ratio_bar(metric: &Metric, min_effect: f64, y: f64) -> String {
     let aa = metric.aa.as_ref();
     let ends = |ratio: f64, ci: Option<[f64; 2]>| [ratio].into_iter().chain(ci.into_iter().flatten());
-    let effect = 1.0 + min_effect.unwrap_or(0.0).max(0.03);
+    let effect = 1.0 + min_effect.max(0.03);
     let shown: Vec<f64> = ends(metric.ratio, metric.ci95)
         .chain(aa.into_iter().flat_map(|aa| ends(aa.ratio, aa.ci95)))
         .chain([effect, 1.0 / effect])
@@ -538,10 +512,7 @@ fn ratio_bar(metric: &Metric, min_effect: Option<f64>, y: f64) -> String {
 }
 
 /// Renders the band of the minimum effect around 1.
-fn band(scale: &Scale, min_effect: Option<f64>, y: f64, height: f64) -> String {
-    let Some(effect) = min_effect else {
-        return String::new();
-    };
+fn band(scale: &Scale, effect: f64, y: f64, height: f64) -> String {
     let (lo, hi) = (scale.at(1.0 / (1.0 + effect)), scale.at(1.0 + effect));
     format!("<rect class=\"band\" x=\"{lo:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height}\"/>", hi - lo)
 }
@@ -584,15 +555,13 @@ fn method(results: &Results) -> String {
         let text = format!("{release}<code>{}</code>, {parameters}", escape(&arm.bzimage));
         entry(&format!("arm {}", arm.name), &text);
     }
-    for run in &meta.runs {
-        entry(&format!("guest {}/{}", run.scenario, run.mode), &escape(&machine(run)));
+    for run in &results.runs {
+        entry(&format!("guest {}", run.name()), &escape(&machine(run)));
     }
-    let boots = if results.metrics.iter().any(|m| m.aa.is_some()) { "three" } else { "two" };
+    let boots = if results.aa_controls().next().is_some() { "three" } else { "two" };
     let drawn = meta.seed.map_or(String::new(), |seed| format!(" drawn by seed {seed}"));
     entry("pairs", &format!("{}, each of {boots} boots, in balanced orders{drawn}", meta.pairs));
-    if let (Some(effect), Some(alpha)) = (meta.min_effect, meta.alpha) {
-        entry("limits", &format!("minimum effect {}, alpha {alpha}", percent(effect)));
-    }
+    entry("limits", &format!("minimum effect {}, alpha {}", percent(meta.min_effect), meta.alpha));
     entry("date", &escape(&meta.date));
     if let Some(host) = &meta.host {
         entry("host", &escape(host));
@@ -614,7 +583,7 @@ fn method(results: &Results) -> String {
     out + "</section>\n"
 }
 
-fn machine(run: &RunMeta) -> String {
+fn machine(run: &Run) -> String {
     let stolen = run.stolen.map_or(String::new(), |share| {
         format!("; at most {:.1} % of the host's CPU time was stolen in ten seconds", share * 100.0)
     });
@@ -660,14 +629,14 @@ mod tests {
     fn every_boot_is_shown() {
         let results = fixture::results();
         let page = html(&results);
-        for metric in &results.metrics {
-            let title = format!("<title id=\"t0\">{}", results.metrics[0].metric);
+        for (_, metric) in results.metrics() {
+            let title = format!("<title id=\"t0\">{}", results.runs[0].metrics[0].metric);
             assert!(page.contains(&title));
             assert!(page.contains(&escape(&description(&results, metric))));
         }
         let marks = page.matches("<title>pair ").count();
-        assert_eq!(marks, results.metrics.len() * 3 * 8);
-        assert_eq!(page.matches("class=\"median").count(), results.metrics.len() * 3);
+        assert_eq!(marks, results.metrics().count() * 3 * 8);
+        assert_eq!(page.matches("class=\"median").count(), results.metrics().count() * 3);
     }
 
     #[test]
@@ -683,7 +652,7 @@ mod tests {
         let (without, with) = (fixture::results(), fixture::results_with_control_kernel());
         let pages = [html(&without), html(&with)];
         let counts = |what: &str| [0, 1].map(|i| pages[i].matches(what).count());
-        let of_two = without.metrics.len() * 3;
+        let of_two = without.metrics().count() * 3;
         assert_eq!(counts("<title>pair "), [of_two * 8, of_two * 8 + 3 * 8]);
         assert_eq!(counts("<rect class=\"control-kernel\""), [0, 3 * 8]);
         // A column in the overview and three plots' tables, a row in the plots, the legend.
@@ -740,9 +709,9 @@ mod tests {
         results.meta.host = Some(evil.into());
         results.meta.arms[1].name = evil.into();
         results.meta.arms[1].cmdline = evil.into();
-        results.metrics[0].metric = evil.into();
-        results.metrics[0].unit = evil.into();
-        results.metrics[0].scenario = evil.into();
+        let run = &mut results.runs[0];
+        run.scenario = evil.into();
+        (run.metrics[0].metric, run.metrics[0].unit) = (evil.into(), evil.into());
         let page = html(&results);
         assert!(!page.contains("<script") && !page.contains('\u{7}'));
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)"));
@@ -752,14 +721,14 @@ mod tests {
     fn odd_results_still_make_a_page() {
         let mut results = fixture::results();
         results.meta.pairs = 1;
-        for metric in &mut results.metrics {
-            metric.stock = vec![0.0];
-            metric.memreap = vec![0.0];
+        for metric in results.metrics_mut() {
+            metric.base = vec![0.0];
+            metric.changed = vec![0.0];
             (metric.ci95, metric.aa, metric.ratio) = (None, None, 1.0);
         }
         let page = html(&results);
         assert!(!page.contains("NaN") && page.contains("Verdicts need 6 pairs"));
-        results.metrics.clear();
+        results.runs.clear();
         assert!(html(&results).contains("All metrics"));
     }
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The types of `results.json`: the values and verdicts of one comparison. The format is stable.
+//! The types of `results.json`: the values and verdicts of one comparison, guest by guest.
 //!
-//! The fields `stock` and `memreap` are the base and the changed arm, whatever arms are compared;
-//! [`Meta::arms`] has the arms' names and kernel parameters. `beside` has the values of the control kernels.
-//! Optional fields are left out of the file if they are empty.
+//! A guest is known by its scenario and its name there, for example `reap` and `icount`; nothing else says where a
+//! metric was measured. Optional fields are left out of the file if they are empty.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +10,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use scenarios::Mode;
 use serde::{Deserialize, Serialize};
 
 use protocol::results::{Better, Series};
@@ -21,40 +21,61 @@ use crate::ab::verdict::Verdict;
 use crate::format;
 use crate::host::write_atomically;
 
+/// The form of the file. The one before, up to version 0.2.0, had no number.
+pub const FORMAT: u32 = 2;
+
 /// The results of one run of `lab ab`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The version of the lab that wrote them.
+    pub version: String,
     /// The conditions of the run.
     pub meta: Meta,
-    /// One entry per scenario, guest and metric, in the order in which they were measured.
+    /// What was measured, by guests in the order in which they were booted.
+    pub runs: Vec<Run>,
+}
+
+/// A guest of a scenario, and what was measured in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The guest's name among those of the scenario: `multi`, `icount`, `icount-64`.
+    pub guest: String,
+    /// How time passed in it.
+    pub mode: Mode,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// The accelerator, which for `icount` is always `tcg`.
+    pub accelerator: String,
+    /// Of `multi`, the largest share of the host's CPU time that was stolen in ten seconds of any boot, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
+    /// The metrics, in the order in which the guest reports them.
     pub metrics: Vec<Metric>,
-    /// One entry per scenario and guest that says how things develop.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pictures: Vec<Picture>,
+    /// How things developed, if the guest says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Course>,
 }
 
 /// How things developed in the first boot of each arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Picture {
-    /// The scenario's name.
-    pub scenario: String,
-    /// `multi` or `icount`.
-    pub mode: String,
-    /// As in [`Metric`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<u32>,
-    /// The base arm.
-    pub stock: Vec<Series>,
-    /// The changed arm.
-    pub memreap: Vec<Series>,
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// In the base arm.
+    pub base: Vec<Series>,
+    /// In the changed arm.
+    pub changed: Vec<Series>,
 }
 
-impl Picture {
-    /// Whether a metric is of the same scenario and guest.
+impl Run {
+    /// Returns scenario and guest as one name: `reap/icount`.
     #[must_use]
-    pub fn is_of(&self, metric: &Metric) -> bool {
-        (self.scenario == metric.scenario && self.cpus == metric.cpus)
-            && metric.mode.as_ref() == Some(&self.mode)
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.scenario, self.guest)
     }
 }
 
@@ -71,21 +92,14 @@ pub struct Meta {
     /// Why this accelerator was chosen, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator_reason: Option<String>,
-    /// The largest number of virtual CPUs of any guest.
-    pub cpus: u32,
-    /// The largest memory of any guest, in MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_mib: Option<u32>,
     /// Pairs per scenario and guest; a pair is one boot of each arm, back to back.
     pub pairs: usize,
     /// The end of the run: UTC, RFC 3339, in seconds.
     pub date: String,
     /// The smallest effect that counts, as a fraction: 0.03 is 3 %.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_effect: Option<f64>,
+    pub min_effect: f64,
     /// The family-wise error rate of the verdicts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f64>,
+    pub alpha: f64,
     /// The host, for example `2 CPUs, Intel(R) Xeon(R)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -96,11 +110,7 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The base arm, the changed arm, then the control kernels.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<ArmMeta>,
-    /// The guests, by scenario.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub runs: Vec<RunMeta>,
     /// Boots that failed and were repeated. The results are complete and only from boots that succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedBoot>,
@@ -225,105 +235,70 @@ impl fmt::Display for RepeatedBoot {
     }
 }
 
-/// One guest of a scenario.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunMeta {
-    /// The scenario's name.
-    pub scenario: String,
-    /// `multi` or `icount`.
-    pub mode: String,
-    /// Virtual CPUs.
-    pub cpus: u32,
-    /// Memory in MiB.
-    pub memory_mib: u32,
-    /// The accelerator, which for `icount` is always `tcg`.
-    pub accelerator: String,
-    /// Of `multi`, the largest share of the host's CPU time that was stolen in ten seconds of any boot, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stolen: Option<f64>,
-}
-
-/// One metric of one scenario in one of its guests.
+/// One metric in one guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
-    /// The scenario's name.
-    pub scenario: String,
-    /// The metric's name, which begins with its case: `100-vmas/pte-lock-contended`.
+    /// Its name, which begins with its case: `100-vmas/pte-lock-contended`.
     pub metric: String,
-    /// `multi` (real concurrency, times) or `icount` (one CPU, instructions).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<String>,
-    /// The guest's virtual CPUs, if the scenario has several guests of this mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<u32>,
     /// The unit of all values.
     pub unit: String,
     /// Which direction is an improvement.
     pub better: Better,
     /// The base arm: one value per boot; entry `i` belongs to pair `i`.
-    pub stock: Vec<f64>,
+    pub base: Vec<f64>,
     /// The changed arm: one value per boot; entry `i` belongs to pair `i`.
-    pub memreap: Vec<f64>,
+    pub changed: Vec<f64>,
     /// The ratio of the arms, oriented so that above 1 is an improvement.
     pub ratio: f64,
     /// The ratio's 95 % interval; `null` with fewer than six pairs.
     pub ci95: Option<[f64; 2]>,
-    /// The p-value, adjusted for all metrics of the run (step-down max-T).
+    /// The p-value, adjusted for all metrics of the comparison (step-down max-T).
     pub p: f64,
     /// The unadjusted p-value of this metric alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p_raw: Option<f64>,
+    pub p_raw: f64,
     /// The verdict.
     pub verdict: Verdict,
     /// The values of the scenario's control kernels. They do not affect the fields above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<ControlValues>,
+    pub controls: Vec<ControlValues>,
     /// The A/A control: the base arm compared with itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<AaControl>,
 }
 
 impl Metric {
-    /// Whether the metric was measured in a guest of this kind.
-    #[must_use]
-    pub fn is_of(&self, run: &RunMeta) -> bool {
-        self.scenario == run.scenario
-            && self.mode.as_ref() == Some(&run.mode)
-            && self.cpus.is_none_or(|cpus| cpus == run.cpus)
-    }
-
     /// Returns the part of the name before the first `/`; empty if there is none.
     #[must_use]
     pub fn case(&self) -> &str {
         self.metric.split_once('/').map_or("", |(case, _)| case)
     }
 
+    /// Returns the name without its case.
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
+    }
+
     /// Returns the median of the base arm's values.
     #[must_use]
     pub fn base_median(&self) -> f64 {
-        median(&self.stock)
+        median(&self.base)
     }
 
     /// Returns the median of the changed arm's values.
     #[must_use]
     pub fn changed_median(&self) -> f64 {
-        median(&self.memreap)
-    }
-
-    /// Returns the median on a control kernel; `None` if the metric was not measured there.
-    #[must_use]
-    pub fn control_median(&self, arm: &str) -> Option<f64> {
-        self.median_on(ArmRole::Control(arm))
+        median(&self.changed)
     }
 
     /// Returns the values on an arm; none if the metric was not measured there.
     #[must_use]
     pub fn values_on(&self, arm: ArmRole<'_>) -> &[f64] {
         match arm {
-            ArmRole::Base => &self.stock,
-            ArmRole::Changed => &self.memreap,
+            ArmRole::Base => &self.base,
+            ArmRole::Changed => &self.changed,
             ArmRole::Control(name) => {
-                self.beside.iter().find(|b| b.arm == name).map_or(&[], |b| b.values.as_slice())
+                self.controls.iter().find(|c| c.arm == name).map_or(&[], |c| c.values.as_slice())
             }
         }
     }
@@ -333,12 +308,6 @@ impl Metric {
     pub fn median_on(&self, arm: ArmRole<'_>) -> Option<f64> {
         let values = self.values_on(arm);
         (!values.is_empty()).then(|| median(values))
-    }
-
-    /// Returns the name without its case.
-    #[must_use]
-    pub fn short_name(&self) -> &str {
-        self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
     }
 }
 
@@ -355,11 +324,10 @@ pub struct ControlValues {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AaControl {
     /// The second boots of the base arm: one value per boot; entry `i` belongs to pair `i`.
-    pub stock2: Vec<f64>,
-    /// Like [`Metric::ratio`], of `stock2` against `stock`.
+    pub base: Vec<f64>,
+    /// Like [`Metric::ratio`], of these against those of [`Metric::base`].
     pub ratio: f64,
     /// Like [`Metric::ci95`].
-    #[serde(default)]
     pub ci95: Option<[f64; 2]>,
     /// Like [`Metric::p`], adjusted for all A/A controls of the run.
     pub p: f64,
@@ -367,18 +335,64 @@ pub struct AaControl {
     pub verdict: Verdict,
 }
 
+impl AaControl {
+    /// One that has no values yet.
+    pub(crate) fn empty() -> Self {
+        Self { base: Vec::new(), ratio: 1.0, ci95: None, p: 1.0, verdict: Verdict::None }
+    }
+}
+
 impl Results {
-    /// Returns a picture of each scenario that has any, that of its first guest.
-    pub fn first_pictures(&self) -> impl Iterator<Item = &Picture> {
-        let is_first = |i: usize, scenario: &str| self.pictures[..i].iter().all(|p| p.scenario != scenario);
-        self.pictures.iter().enumerate().filter(move |(i, p)| is_first(*i, &p.scenario)).map(|(_, p)| p)
+    /// Returns the results of these guests, with this version of the lab.
+    #[must_use]
+    pub fn new(meta: Meta, runs: Vec<Run>) -> Self {
+        Self { format: FORMAT, version: env!("CARGO_PKG_VERSION").to_owned(), meta, runs }
+    }
+
+    /// Returns all metrics, each with where it was measured.
+    pub fn metrics(&self) -> impl Iterator<Item = (&Run, &Metric)> {
+        self.runs.iter().flat_map(|run| run.metrics.iter().map(move |metric| (run, metric)))
+    }
+
+    /// Returns the guest of that name of a scenario, if it was booted.
+    #[must_use]
+    pub fn run(&self, scenario: &str, guest: &str) -> Option<&Run> {
+        self.runs.iter().find(|run| run.scenario == scenario && run.guest == guest)
+    }
+
+    /// Returns the names of the scenarios.
+    #[must_use]
+    pub fn scenarios(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.runs.iter().map(|run| run.scenario.as_str()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Returns how many metrics have this verdict.
+    #[must_use]
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.metrics().filter(|(_, metric)| metric.verdict == verdict).count()
+    }
+
+    /// Returns the A/A controls.
+    pub fn aa_controls(&self) -> impl Iterator<Item = &AaControl> {
+        self.metrics().filter_map(|(_, metric)| metric.aa.as_ref())
+    }
+
+    /// Returns of each scenario that says how things develop the first guest that does.
+    pub fn pictures(&self) -> impl Iterator<Item = (&Run, &Course)> {
+        let all = || self.runs.iter().filter_map(|run| Some((run, run.series.as_ref()?)));
+        let is_first = move |run: &Run| {
+            all().find(|(other, _)| other.scenario == run.scenario).is_some_and(|(o, _)| o.guest == run.guest)
+        };
+        all().filter(move |(run, _)| is_first(run))
     }
 
     /// Returns the names of the control kernels on which any metric was measured.
     #[must_use]
     pub fn control_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for control in self.metrics.iter().flat_map(|m| &m.beside) {
+        for control in self.metrics().flat_map(|(_, metric)| &metric.controls) {
             if !names.contains(&control.arm.as_str()) {
                 names.push(&control.arm);
             }
@@ -389,7 +403,7 @@ impl Results {
     /// Whether a metric got worse.
     #[must_use]
     pub fn anything_worse(&self) -> bool {
-        self.metrics.iter().any(|metric| metric.verdict == Verdict::Worse)
+        self.count(Verdict::Worse) > 0
     }
 
     /// Returns the lab's exit code if boots failed and were repeated: 4 if a guest failed, 3 if only QEMU
@@ -412,12 +426,26 @@ impl Results {
     /// Parses the text of the `results.json` at `path`, which errors name.
     ///
     /// # Errors
-    /// When it does not have this format. The error names file and line.
+    /// When it does not have this format. The error names the file, and the line or the version that wrote it.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
+        /// The part that is the same in all forms but the first, which had none of it.
+        #[derive(Deserialize)]
+        struct Header {
+            format: Option<u32>,
+            version: Option<String>,
+        }
         // serde_json's own message ends in "at line L column C".
-        serde_json::from_str(text).with_context(|| {
-            format!("{}: not a results file of this version of the lab; run `lab ab` again", path.display())
-        })
+        let bad = || format!("{}: not a results file of the lab", path.display());
+        let Header { format, version } = serde_json::from_str(text).with_context(bad)?;
+        ensure!(
+            format == Some(FORMAT),
+            "{}: written by version {} of the lab in an {} form, which this one ({}) does not read; run `lab ab` again",
+            path.display(),
+            version.as_deref().unwrap_or("0.2.0 or before"),
+            if format > Some(FORMAT) { "unknown" } else { "earlier" },
+            env!("CARGO_PKG_VERSION")
+        );
+        serde_json::from_str(text).with_context(bad)
     }
 
     /// Returns the text of the file: pretty-printed JSON, each array of numbers on one line, final newline.
@@ -472,9 +500,9 @@ pub(crate) mod fixture {
     pub(crate) fn results_with_control_kernel() -> Results {
         let mut results = results();
         let arm = ArmMeta { name: "precise <1>".into(), ..results.meta.arms[0].clone() };
-        for metric in results.metrics.iter_mut().skip(1) {
-            let values = metric.stock.iter().map(|v| v * 1000.0).collect();
-            metric.beside.push(ControlValues { arm: arm.name.clone(), values });
+        for metric in results.metrics_mut().skip(1) {
+            let values = metric.base.iter().map(|v| v * 1000.0).collect();
+            metric.controls.push(ControlValues { arm: arm.name.clone(), values });
         }
         results.meta.arms.push(arm);
         results
@@ -493,6 +521,12 @@ pub(crate) mod fixture {
         results
     }
 
+    impl Results {
+        pub(crate) fn metrics_mut(&mut self) -> impl Iterator<Item = &mut Metric> {
+            self.runs.iter_mut().flat_map(|run| &mut run.metrics)
+        }
+    }
+
     /// Eight pairs and four metrics, one for each verdict; some names need escaping.
     pub(crate) fn results() -> Results {
         let arm = |name: &str, cmdline: &str| ArmMeta {
@@ -501,131 +535,125 @@ pub(crate) mod fixture {
             bzimage: format!("cache/{name}/bzImage"),
             release: Some("6.12.117".into()),
         };
-        let run = |mode: &str, cpus| RunMeta {
+        let run = |mode: Mode, cpus, metrics| Run {
             scenario: "reap".into(),
-            mode: mode.into(),
+            guest: mode.to_string(),
+            mode,
             cpus,
             memory_mib: 1536,
             accelerator: "tcg".into(),
-            stolen: (mode == "multi").then_some(0.014),
+            stolen: (mode == Mode::Multi).then_some(0.014),
+            metrics,
+            series: None,
         };
-        let control = |stock2, ratio, p, verdict| {
-            Some(AaControl { stock2, ratio, ci95: Some([ratio - 0.06, ratio + 0.06]), p, verdict })
+        let p = 2.0 / 256.0;
+        let metric = |metric: &str, unit: &str, [base, changed, again]: [[f64; 8]; 3]| Metric {
+            metric: metric.into(),
+            unit: unit.into(),
+            better: Better::Lower,
+            base: base.to_vec(),
+            changed: changed.to_vec(),
+            ratio: 1.0,
+            ci95: None,
+            p,
+            p_raw: p,
+            verdict: Verdict::None,
+            controls: Vec::new(),
+            aa: Some(AaControl {
+                base: again.to_vec(),
+                ratio: 1.0,
+                ci95: None,
+                p: 1.0,
+                verdict: Verdict::Same,
+            }),
         };
-        Results {
-            meta: Meta {
-                kernel: "6.12.117".into(),
-                source: Some("linux-source-6.12 6.12.117-1".into()),
-                accelerator: "tcg".into(),
-                accelerator_reason: Some("KVM: no answer within 5 s".into()),
-                cpus: 2,
-                memory_mib: Some(1536),
-                pairs: 8,
-                date: "2026-11-21T12:00:00Z".into(),
-                min_effect: Some(0.03),
-                alpha: Some(0.05),
-                host: Some("2 CPUs, Example <CPU> & Co".into()),
-                workload: None,
-                command: Some("lab ab reap --pairs 8".into()),
-                arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
-                runs: vec![run("multi", 2), run("icount", 1)],
-                repeated: Vec::new(),
-                seed: None,
-                shard: None,
-                partial: false,
-            },
-            metrics: vec![
-                Metric {
-                    scenario: "reap".into(),
-                    metric: "100-vmas/pte-lock-contended".into(),
-                    mode: Some("multi".into()),
-                    cpus: None,
-                    unit: "count".into(),
-                    better: Better::Lower,
-                    stock: vec![612.0, 580.0, 655.0, 601.0, 590.0, 633.0, 570.0, 645.0],
-                    memreap: vec![5.0, 3.0, 0.0, 8.0, 4.0, 6.0, 5.0, 2.0],
-                    ratio: 140.25,
-                    ci95: Some([96.5, 310.0]),
-                    p: 2.0 / 256.0,
-                    p_raw: Some(2.0 / 256.0),
-                    verdict: Verdict::Better,
-                    beside: Vec::new(),
-                    aa: control(
-                        vec![600.0, 610.0, 640.0, 588.0, 602.0, 618.0, 599.0, 630.0],
-                        1.001,
-                        0.94,
-                        Verdict::Same,
-                    ),
-                },
-                Metric {
-                    scenario: "reap".into(),
-                    metric: "100-vmas/mrelease-90".into(),
-                    mode: Some("multi".into()),
-                    cpus: None,
-                    unit: "ms".into(),
-                    better: Better::Lower,
-                    stock: vec![31.25, 29.5, 30.1, 33.4, 28.75, 30.9, 31.6, 29.9],
-                    memreap: vec![29.4, 30.2, 28.8, 31.0, 30.3, 28.1, 29.6, 30.6],
-                    ratio: 1.0318,
-                    ci95: Some([0.9912, 1.0711]),
-                    p: 0.6484375,
-                    p_raw: Some(0.140625),
-                    verdict: Verdict::None,
-                    beside: Vec::new(),
-                    aa: control(
-                        vec![30.2, 30.9, 29.1, 31.7, 30.6, 29.2, 32.0, 30.4],
-                        1.004,
-                        0.71,
-                        Verdict::None,
-                    ),
-                },
-                Metric {
-                    scenario: "reap".into(),
-                    metric: "1-vma/freed-descending".into(),
-                    mode: Some("multi".into()),
-                    cpus: None,
-                    unit: "percent".into(),
-                    better: Better::Higher,
-                    stock: vec![98.0, 97.5, 98.2, 97.9, 98.4, 98.1, 97.7, 98.0],
-                    memreap: vec![49.0, 52.0, 50.5, 51.0, 48.7, 49.9, 50.2, 51.3],
-                    ratio: 0.5133,
-                    ci95: Some([0.5055, 0.5221]),
-                    p: 2.0 / 256.0,
-                    p_raw: Some(2.0 / 256.0),
-                    verdict: Verdict::Worse,
-                    beside: Vec::new(),
-                    aa: control(
-                        vec![98.1, 97.6, 98.0, 98.2, 97.8, 98.3, 97.9, 98.1],
-                        1.0004,
-                        0.97,
-                        Verdict::Same,
-                    ),
-                },
-                Metric {
-                    scenario: "reap".into(),
-                    metric: "1-vma/kill-instructions".into(),
-                    mode: Some("icount".into()),
-                    cpus: None,
-                    unit: "instructions".into(),
-                    better: Better::Lower,
-                    stock: (0..8).map(|i| 48_210_000.0 + 9.0 * f64::from(i)).collect(),
-                    memreap: (0..8).map(|i| 48_209_000.0 + 7.0 * f64::from(i)).collect(),
-                    ratio: 1.00002,
-                    ci95: Some([1.00001, 1.00003]),
-                    p: 2.0 / 256.0,
-                    p_raw: Some(2.0 / 256.0),
-                    verdict: Verdict::Same,
-                    beside: Vec::new(),
-                    aa: control(
-                        (0..8).map(|i| 48_210_000.0 + 8.0 * f64::from(i)).collect(),
-                        1.0,
-                        1.0,
-                        Verdict::Same,
-                    ),
-                },
-            ],
-            pictures: Vec::new(),
-        }
+        let control = |metric: Metric, ratio: f64, p, verdict| {
+            let aa = metric.aa.map(|aa| {
+                let ci95 = Some([ratio - 0.06, ratio + 0.06]);
+                AaControl { ratio, ci95, p, verdict, ..aa }
+            });
+            Metric { aa, ..metric }
+        };
+        let contended = Metric {
+            ratio: 140.25,
+            ci95: Some([96.5, 310.0]),
+            verdict: Verdict::Better,
+            ..metric(
+                "100-vmas/pte-lock-contended",
+                "count",
+                [
+                    [612.0, 580.0, 655.0, 601.0, 590.0, 633.0, 570.0, 645.0],
+                    [5.0, 3.0, 0.0, 8.0, 4.0, 6.0, 5.0, 2.0],
+                    [600.0, 610.0, 640.0, 588.0, 602.0, 618.0, 599.0, 630.0],
+                ],
+            )
+        };
+        let time = Metric {
+            ratio: 1.0318,
+            ci95: Some([0.9912, 1.0711]),
+            p: 0.6484375,
+            p_raw: 0.140625,
+            ..metric(
+                "100-vmas/mrelease-90",
+                "ms",
+                [
+                    [31.25, 29.5, 30.1, 33.4, 28.75, 30.9, 31.6, 29.9],
+                    [29.4, 30.2, 28.8, 31.0, 30.3, 28.1, 29.6, 30.6],
+                    [30.2, 30.9, 29.1, 31.7, 30.6, 29.2, 32.0, 30.4],
+                ],
+            )
+        };
+        let descending = Metric {
+            better: Better::Higher,
+            ratio: 0.5133,
+            ci95: Some([0.5055, 0.5221]),
+            verdict: Verdict::Worse,
+            ..metric(
+                "1-vma/freed-descending",
+                "percent",
+                [
+                    [98.0, 97.5, 98.2, 97.9, 98.4, 98.1, 97.7, 98.0],
+                    [49.0, 52.0, 50.5, 51.0, 48.7, 49.9, 50.2, 51.3],
+                    [98.1, 97.6, 98.0, 98.2, 97.8, 98.3, 97.9, 98.1],
+                ],
+            )
+        };
+        let each = |first: f64, step: f64| std::array::from_fn(|i| first + step * i as f64);
+        let instructions = Metric {
+            ratio: 1.00002,
+            ci95: Some([1.00001, 1.00003]),
+            verdict: Verdict::Same,
+            ..metric(
+                "1-vma/kill-instructions",
+                "instructions",
+                [each(48_210_000.0, 9.0), each(48_209_000.0, 7.0), each(48_210_000.0, 8.0)],
+            )
+        };
+        let multi = vec![
+            control(contended, 1.001, 0.94, Verdict::Same),
+            control(time, 1.004, 0.71, Verdict::None),
+            control(descending, 1.0004, 0.97, Verdict::Same),
+        ];
+        let icount = vec![control(instructions, 1.0, 1.0, Verdict::Same)];
+        let meta = Meta {
+            kernel: "6.12.117".into(),
+            source: Some("linux-source-6.12 6.12.117-1".into()),
+            accelerator: "tcg".into(),
+            accelerator_reason: Some("KVM: no answer within 5 s".into()),
+            pairs: 8,
+            date: "2026-11-21T12:00:00Z".into(),
+            min_effect: 0.03,
+            alpha: 0.05,
+            host: Some("2 CPUs, Example <CPU> & Co".into()),
+            workload: None,
+            command: Some("lab ab reap --pairs 8".into()),
+            arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
+            repeated: Vec::new(),
+            seed: None,
+            shard: None,
+            partial: false,
+        };
+        Results::new(meta, vec![run(Mode::Multi, 2, multi), run(Mode::Icount, 1, icount)])
     }
 
     /// Compares `text` with `testdata/NAME`; writes that file first if the variable BLESS is set.
@@ -671,16 +699,23 @@ mod tests {
     }
 
     #[test]
-    fn required_fields_are_enough() {
-        let least = r#"{"meta": {"kernel": "6.12", "accelerator": "kvm", "cpus": 2, "pairs": 1,
-            "date": "2026-01-01T00:00:00Z"}, "metrics": [{"scenario": "s", "metric": "c/m",
-            "unit": "ms", "better": "higher", "stock": [1], "memreap": [2], "ratio": 2.0,
-            "ci95": null, "p": 1.0, "verdict": "no verdict"}]}"#;
-        let results: Results = serde_json::from_str(least).unwrap();
-        assert_eq!((results.meta.base(), results.meta.changed()), ("stock", "memreap"));
-        let metric = &results.metrics[0];
-        assert_eq!((metric.case(), metric.short_name()), ("c", "m"));
-        assert_eq!((metric.verdict, metric.ci95), (Verdict::None, None));
+    fn a_file_of_another_form_says_who_wrote_it() {
+        let error = |text: &str| Results::parse(Path::new("x.json"), text).unwrap_err().to_string();
+        let old = error("{\"meta\": {\"kernel\": \"6.12\"}, \"metrics\": []}");
+        assert!(
+            old.contains("x.json: written by version 0.2.0 or before of the lab in an earlier form"),
+            "{old}"
+        );
+        let new = error("{\"format\": 3, \"version\": \"7.0.0\", \"meta\": 1}");
+        assert!(new.contains("written by version 7.0.0 of the lab in an unknown form"), "{new}");
+    }
+
+    #[test]
+    fn a_name_has_a_case_or_none() {
+        let mut metric = fixture::results().runs[0].metrics[0].clone();
+        assert_eq!((metric.case(), metric.short_name()), ("100-vmas", "pte-lock-contended"));
+        metric.metric = "camera-ms".into();
+        assert_eq!((metric.case(), metric.short_name()), ("", "camera-ms"));
     }
 
     #[test]
@@ -689,9 +724,9 @@ mod tests {
         let path = dir.path().join("results.json");
         let missing = format!("{:#}", Results::read(&path).unwrap_err());
         assert!(missing.contains("results.json"), "{missing}");
-        fs::write(&path, "{\n  \"meta\": 3\n}").unwrap();
+        fs::write(&path, "{\n  \"format\": 2,\n  \"version\": \"0.2.0\", \"meta\": 3\n}").unwrap();
         let wrong = format!("{:#}", Results::read(&path).unwrap_err());
-        assert!(wrong.contains("results.json") && wrong.contains("line 2"), "{wrong}");
+        assert!(wrong.contains("results.json") && wrong.contains("line 3"), "{wrong}");
     }
 
     #[test]

@@ -4,12 +4,10 @@
 
 use std::path::Path;
 
-use crate::ab::catalog;
 use crate::ab::expect::{Checked, State};
-use crate::ab::results::{Metric, Results};
-use crate::ab::sentence::{Said, scenarios, sentences, verdict};
+use crate::ab::results::Results;
+use crate::ab::sentence::{Said, sentences, verdict};
 use crate::ab::stats::MIN_PAIRS;
-use crate::ab::table::group_name;
 use crate::ab::verdict::Verdict;
 use crate::format::{counted, number};
 
@@ -26,7 +24,7 @@ pub fn render(
     width: Option<u16>,
 ) -> Option<String> {
     let said = sentences(results);
-    if said.len() < scenarios(results).len() {
+    if said.len() < results.scenarios().len() {
         return None;
     }
     let mut paragraphs = vec![conditions(results)];
@@ -69,22 +67,23 @@ fn sentence(results: &Results, said: &Said<'_>) -> String {
 }
 
 fn worse(results: &Results) -> String {
-    let worse: Vec<&Metric> = results.metrics.iter().filter(|m| m.verdict == Verdict::Worse).collect();
-    if worse.is_empty() {
-        let count = results.metrics.len();
-        return format!("Worse: nothing, of {}.", counted(count, "metric"));
+    let worse = results.metrics().filter(|(_, metric)| metric.verdict == Verdict::Worse);
+    let worse: Vec<String> = worse
+        .map(|(run, metric)| {
+            format!(
+                "{} {}, {} {} instead of {}",
+                run.name(),
+                metric.metric,
+                number(metric.changed_median()),
+                metric.unit,
+                number(metric.base_median())
+            )
+        })
+        .collect();
+    match worse.as_slice() {
+        [] => format!("Worse: nothing, of {}.", counted(results.metrics().count(), "metric")),
+        worse => format!("Worse: {}.", worse.join("; ")),
     }
-    let of = |metric: &&Metric| {
-        format!(
-            "{} {}, {} {} instead of {}",
-            group_name(metric),
-            metric.metric,
-            number(metric.changed_median()),
-            metric.unit,
-            number(metric.base_median())
-        )
-    };
-    format!("Worse: {}.", worse.iter().map(of).collect::<Vec<_>>().join("; "))
 }
 
 fn promises(checked: &[Checked]) -> String {
@@ -99,20 +98,14 @@ fn missed(checked: &Checked) -> String {
 /// Says in one paragraph which guests of the scenarios were not booted, and how much is not known for that or because
 /// there are too few boots.
 fn not_run(results: &Results, checked: &[Checked]) -> Option<String> {
-    let names = scenarios(results);
-    let guests: Vec<String> = (catalog::all().iter())
-        .filter(|scenario| names.contains(&scenario.name))
-        .flat_map(|scenario| scenario.runs.iter().map(move |run| (scenario, run)))
-        .filter(|(scenario, run)| {
-            let of_run = |m: &Metric| {
-                let mode = m.mode.as_deref() == Some(catalog::mode_name(run.mode));
-                m.scenario == scenario.name && mode && m.cpus == scenario.cpus_in_name(run)
-            };
-            !results.metrics.iter().any(of_run)
-        })
-        .map(|(scenario, run)| format!("{}/{}", scenario.name, scenario.run_name(run)))
+    let booted = results.scenarios();
+    let guests: Vec<String> = (scenarios::all().iter())
+        .filter(|scenario| booted.contains(&scenario.name))
+        .flat_map(|scenario| scenario.guests.iter().map(move |guest| (scenario.name, guest.name)))
+        .filter(|(scenario, guest)| results.run(scenario, guest).is_none())
+        .map(|(scenario, guest)| format!("{scenario}/{guest}"))
         .collect();
-    let controls = results.metrics.iter().all(|m| m.aa.is_none()).then(|| "the A/A control".to_owned());
+    let controls = results.aa_controls().next().is_none().then(|| "the A/A control".to_owned());
     let all: Vec<String> = guests.into_iter().chain(controls).collect();
     let open = checked.iter().filter(|c| matches!(c.state, State::LeftOut | State::NotRun)).count();
     let open = match open {
@@ -157,8 +150,8 @@ mod tests {
     fn golden_screen_of_one_pair() {
         let mut results = fixture::results();
         results.meta.pairs = 1;
-        results.metrics.retain(|m| m.mode.as_deref() == Some("multi"));
-        for metric in &mut results.metrics {
+        results.runs.retain(|run| run.guest == "multi");
+        for metric in results.metrics_mut() {
             (metric.ci95, metric.aa, metric.verdict) = (None, None, Verdict::None);
         }
         let text = render(&results, None, Path::new("report.html"), Some(72)).unwrap();
@@ -169,7 +162,7 @@ mod tests {
     #[test]
     fn what_has_no_sentence_is_a_table() {
         let mut results = fixture::results();
-        results.metrics[0].scenario = "a-workload".into();
+        results.runs[0].scenario = "a-workload".into();
         assert!(render(&results, None, Path::new("x"), None).is_none());
     }
 }

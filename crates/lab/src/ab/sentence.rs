@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Says in one sentence per scenario what a comparison has found: [`Scenario::sentences`] with the medians put in.
 
-use crate::ab::catalog::{self, Scenario, Sentence, run_name};
+use scenarios::{Scenario, Sentence};
+
 use crate::ab::results::{Metric, Results};
 use crate::ab::verdict::Verdict;
 use crate::format::{number, ratio};
@@ -20,38 +21,24 @@ pub struct Said<'r> {
 /// Returns a sentence for each scenario of the results that has one for a guest that was booted, in their order.
 #[must_use]
 pub fn sentences(results: &Results) -> Vec<Said<'_>> {
-    scenarios(results).into_iter().filter_map(|scenario| of_scenario(results, scenario)).collect()
-}
-
-/// Returns the names of the scenarios in the results.
-#[must_use]
-pub fn scenarios(results: &Results) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for metric in &results.metrics {
-        if !names.contains(&metric.scenario.as_str()) {
-            names.push(&metric.scenario);
-        }
-    }
-    names
+    results.scenarios().into_iter().filter_map(|scenario| of_scenario(results, scenario)).collect()
 }
 
 fn of_scenario<'r>(results: &'r Results, name: &'r str) -> Option<Said<'r>> {
-    let scenario = catalog::all().iter().find(|scenario| scenario.name == name)?;
+    let scenario = scenarios::find(name)?;
     scenario.sentences.iter().find_map(|sentence| said(results, scenario, sentence))
 }
 
 /// Returns the sentence; `None` if the results do not have its metrics.
 fn said<'r>(results: &'r Results, scenario: &'static Scenario, sentence: &Sentence) -> Option<Said<'r>> {
+    let run = results.run(scenario.name, sentence.guest)?;
     let (mut text, mut main) = (String::new(), None);
     for (plain, arm, name) in parts(sentence.text) {
         text += plain;
         if name.is_empty() {
             break;
         }
-        let metric = results.metrics.iter().find(|m| {
-            let guest = m.mode.as_ref().is_some_and(|mode| run_name(mode, m.cpus) == sentence.guest);
-            m.scenario == scenario.name && guest && m.metric == name
-        })?;
+        let metric = run.metrics.iter().find(|metric| metric.metric == name)?;
         text += &figure(if arm == "stock" { metric.base_median() } else { metric.changed_median() });
         main.get_or_insert(metric);
     }
@@ -87,31 +74,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ab::catalog::mode_name;
-    use crate::ab::results::fixture;
+    use crate::ab::results::{Run, fixture};
 
-    /// Results with one metric of a guest of a scenario.
-    fn with(scenario: &str, mode: &str, cpus: Option<u32>, names: &[&str]) -> Results {
+    /// Results with these metrics in one guest of a scenario.
+    fn with(scenario: &str, guest: &str, names: &[&str]) -> Results {
         let mut results = fixture::results();
-        let like = results.metrics[0].clone();
-        results.metrics = names
-            .iter()
-            .map(|&name| crate::ab::results::Metric {
-                scenario: scenario.into(),
-                metric: name.into(),
-                mode: Some(mode.into()),
-                cpus,
-                ..like.clone()
-            })
-            .collect();
+        results.runs.truncate(1);
+        let like = results.runs[0].metrics[0].clone();
+        let metrics = names.iter().map(|&name| Metric { metric: name.into(), ..like.clone() }).collect();
+        let run = results.runs.remove(0);
+        results.runs.push(Run { scenario: scenario.into(), guest: guest.into(), metrics, ..run });
         results
     }
 
     #[test]
     fn medians_are_put_in() {
-        let mut results = with("storm-phone", "icount", None, &["late-frames", "camera-ms"]);
-        (results.metrics[0].stock, results.metrics[0].memreap) = (vec![3.0, 4.0, 5.0], vec![0.0]);
-        (results.metrics[1].stock, results.metrics[1].memreap) = (vec![328.4], vec![263.2]);
+        let mut results = with("storm-phone", "icount", &["late-frames", "camera-ms"]);
+        let metrics = &mut results.runs[0].metrics;
+        (metrics[0].base, metrics[0].changed) = (vec![3.0, 4.0, 5.0], vec![0.0]);
+        (metrics[1].base, metrics[1].changed) = (vec![328.4], vec![263.2]);
         let said = sentences(&results);
         assert_eq!(
             said[0].text,
@@ -119,7 +100,7 @@ mod tests {
              in the foreground are late instead of 4"
         );
         assert_eq!((said[0].scenario, said[0].main.metric.as_str()), ("storm-phone", "camera-ms"));
-        results.metrics.remove(0);
+        results.runs[0].metrics.remove(0);
         assert!(sentences(&results).is_empty());
         assert_eq!([0.0, 191_873.0, 35_069_991.0].map(figure), ["0", "191,873", "35.1 million"]);
     }
@@ -127,22 +108,21 @@ mod tests {
     #[test]
     fn guests_are_distinguished() {
         let names = ["fault/instructions", "error-all/stat"];
-        let text = |mode, cpus| sentences(&with("rss-counters", mode, cpus, &names))[0].text.clone();
-        assert!(text("icount", Some(64)).starts_with("With 64 CPUs"));
-        assert!(text("multi", None).starts_with("With two CPUs"));
-        assert!(text("icount", Some(1)).starts_with("A page fault"));
-        assert!(sentences(&with("a-workload", "multi", None, &names)).is_empty());
+        let text = |guest| sentences(&with("rss-counters", guest, &names))[0].text.clone();
+        assert!(text("icount-64").starts_with("With 64 CPUs"));
+        assert!(text("multi").starts_with("With two CPUs"));
+        assert!(text("icount-1").starts_with("A page fault"));
+        assert!(sentences(&with("a-workload", "multi", &names)).is_empty());
     }
 
     #[test]
     fn each_guest_has_a_sentence_of_metrics_that_it_reports() {
-        for scenario in catalog::all() {
-            for run in scenario.runs {
-                let guest = scenario.run_name(run);
-                let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
-                let metrics = guest::metrics(scenario.name, &args, run.cpus as usize).unwrap();
-                let names: Vec<&str> = metrics.iter().map(String::as_str).collect();
-                let results = with(scenario.name, mode_name(run.mode), scenario.cpus_in_name(run), &names);
+        for scenario in scenarios::all() {
+            for run in scenario.guests {
+                let guest = run.name;
+                let metrics = scenario.reported(guest, None);
+                let names: Vec<&str> = metrics.iter().map(|reported| reported.name.as_str()).collect();
+                let results = with(scenario.name, guest, &names);
                 assert_eq!(sentences(&results).len(), 1, "{}/{guest}", scenario.name);
             }
             for sentence in scenario.sentences {
@@ -150,8 +130,12 @@ mod tests {
                 let (last, arms) = arms.split_last().unwrap();
                 let known = arms.iter().all(|arm| ["ours", "stock"].contains(arm));
                 assert!(known && last.is_empty(), "{}: {}", scenario.name, sentence.text);
-                let guest = |run| scenario.run_name(run) == sentence.guest;
-                assert!(scenario.runs.iter().any(guest), "{}: no guest {}", scenario.name, sentence.guest);
+                assert!(
+                    scenario.guest(sentence.guest).is_some(),
+                    "{}: no guest {}",
+                    scenario.name,
+                    sentence.guest
+                );
             }
         }
     }

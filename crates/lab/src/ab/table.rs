@@ -5,9 +5,9 @@ use std::io::IsTerminal as _;
 
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
+use textwrap::{Options, WordSplitter};
 
-use crate::ab::catalog::run_name;
-use crate::ab::results::{Metric, Results};
+use crate::ab::results::{ArmRole, Metric, Results};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::verdict::Verdict;
 use crate::format::{counted, interval, number, p_value, percent, ratio};
@@ -64,7 +64,7 @@ pub fn markdown(results: &Results) -> String {
 
 fn metrics_table(results: &Results, colour: bool) -> Table {
     let meta = &results.meta;
-    let controlled = results.metrics.iter().any(|m| m.aa.is_some());
+    let controlled = results.aa_controls().next().is_some();
     let mut table = new_table(None, colour);
     let mut header = vec!["scenario", "metric", "unit", meta.base(), meta.changed(), "ratio"];
     header.extend(["95 %", "p", "verdict"]);
@@ -74,14 +74,13 @@ fn metrics_table(results: &Results, colour: bool) -> Table {
     let controls = results.control_names();
     header.extend(&controls);
     table.set_header(header.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
-    let mut group = String::new();
-    for metric in &results.metrics {
-        let name = group_name(metric);
-        let shown = if name == group { String::new() } else { name.clone() };
-        group = name;
-        let others =
-            controls.iter().map(|arm| Cell::new(metric.control_median(arm).map_or("-".to_owned(), number)));
-        table.add_row(row(metric, shown, controlled).into_iter().chain(others));
+    for run in &results.runs {
+        for (i, metric) in run.metrics.iter().enumerate() {
+            let shown = if i == 0 { run.name() } else { String::new() };
+            let median = |arm| metric.median_on(ArmRole::Control(arm)).map_or("-".to_owned(), number);
+            let others = controls.iter().map(|arm| Cell::new(median(arm)));
+            table.add_row(row(metric, shown, controlled).into_iter().chain(others));
+        }
     }
     let last = 9 + usize::from(controlled);
     for column in (3..8).chain(last..last + controls.len()) {
@@ -95,12 +94,9 @@ fn metrics_table(results: &Results, colour: bool) -> Table {
 /// Renders the content of the table as a paragraph per metric.
 fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
     let mut text = String::new();
-    let mut group = String::new();
-    for metric in &results.metrics {
-        let name = group_name(metric);
-        if name != group {
-            text.push_str(&format!("{name}\n"));
-            group = name;
+    for (run, metric) in results.metrics() {
+        if std::ptr::eq(metric, &run.metrics[0]) {
+            text.push_str(&format!("{}\n", run.name()));
         }
         let verdict = match metric.verdict {
             Verdict::Better if colour => "\u{1b}[1;32mbetter\u{1b}[0m".to_owned(),
@@ -118,7 +114,7 @@ fn list(results: &Results, width: Option<u16>, colour: bool) -> String {
             p_value(metric.p),
             metric.aa.as_ref().map_or(String::new(), |aa| format!(", A/A {}", aa.verdict)),
         );
-        let others = metric.beside.iter();
+        let others = metric.controls.iter();
         let others = others.map(|b| format!("; {}: {} {}", b.arm, number(median(&b.values)), metric.unit));
         let line = line + &others.collect::<String>();
         text.push_str(&wrapped(&line, 4, width));
@@ -168,18 +164,17 @@ fn verdict_cell(verdict: Verdict) -> Cell {
 /// Returns the number of metrics per verdict in one line.
 #[must_use]
 pub fn summary(results: &Results) -> String {
-    let count = |verdict| results.metrics.iter().filter(|m| m.verdict == verdict).count();
+    let count = |verdict| results.count(verdict);
     let mut text = format!(
         "{} metrics: {} better, {} worse, {} same, {} no verdict",
-        results.metrics.len(),
+        results.metrics().count(),
         count(Verdict::Better),
         count(Verdict::Worse),
         count(Verdict::Same),
         count(Verdict::None),
     );
-    let controls: Vec<_> = results.metrics.iter().filter_map(|m| m.aa.as_ref()).collect();
-    let alarms = controls.iter().filter(|aa| aa.verdict.is_difference()).count();
-    match (controls.len(), alarms) {
+    let alarms = results.aa_controls().filter(|aa| aa.verdict.is_difference()).count();
+    match (results.aa_controls().count(), alarms) {
         (0, _) => text.push_str("; no A/A control"),
         (_, 0) => text.push_str("; A/A control clean"),
         (_, n) => text.push_str(&format!("; A/A control shows a difference in {n}")),
@@ -219,16 +214,16 @@ pub fn explanation(results: &Results) -> Vec<String> {
     if meta.pairs < MIN_PAIRS {
         return vec![format!("Verdicts and intervals need {MIN_PAIRS} pairs.")];
     }
-    let effect = percent(meta.min_effect.unwrap_or(f64::NAN));
+    let effect = percent(meta.min_effect);
     let mut lines = vec![
         "p: exact paired sign-flip test, adjusted over all metrics (Westfall-Young step-down max-T)."
             .to_owned(),
         format!(
             "better, worse: p < {} and an effect of at least {effect}. same: the 95 % interval lies within {effect}.",
-            meta.alpha.unwrap_or(f64::NAN)
+            meta.alpha
         ),
     ];
-    if results.metrics.iter().any(|m| m.aa.is_some()) {
+    if results.aa_controls().next().is_some() {
         lines.push(format!(
             "A/A: {} against a second set of {} boots; a metric that differs there gets no verdict.",
             meta.base(),
@@ -236,14 +231,6 @@ pub fn explanation(results: &Results) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// Returns the scenario and its run, for example `reap/multi`; see [`run_name`].
-pub(crate) fn group_name(metric: &Metric) -> String {
-    match &metric.mode {
-        Some(mode) => format!("{}/{}", metric.scenario, run_name(mode, metric.cpus)),
-        None => metric.scenario.clone(),
-    }
 }
 
 /// Makes a table with a line below its header and none between rows. It does not query the terminal.
@@ -271,24 +258,13 @@ pub(crate) fn lines(table: &Table) -> String {
 
 /// Wraps `text` to `width` columns and indents every line; with a final newline.
 pub(crate) fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
-    let width = width.map_or(usize::MAX, usize::from);
     let margin = " ".repeat(indent);
-    let mut out = margin.clone();
-    let mut column = indent;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > width {
-            out.push('\n');
-            out.push_str(&margin);
-            column = indent;
-        } else if column > indent {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out + "\n"
+    let options = Options::new(width.map_or(usize::MAX, usize::from))
+        .initial_indent(&margin)
+        .subsequent_indent(&margin)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(text, options) + "\n"
 }
 
 #[cfg(test)]
@@ -347,7 +323,7 @@ mod tests {
     fn too_few_pairs_are_reported() {
         let mut results = fixture::results();
         results.meta.pairs = 1;
-        for metric in &mut results.metrics {
+        for metric in results.metrics_mut() {
             (metric.ci95, metric.aa) = (None, None);
         }
         let text = render(&results, None, false);

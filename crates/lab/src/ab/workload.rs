@@ -6,14 +6,14 @@
 //! `{"metric": "NAME", "value": VALUE, "unit": "UNIT", "better": "lower"}`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::{Better, Sample};
+use scenarios::{Guest, Scenario};
 
-use crate::ab::catalog::{self, Run, Scenario};
 use crate::content::Content;
-use crate::vm::job::{GuestCommand, Job, Mode};
+use crate::format;
+use crate::vm::job::{GuestCommand, Job};
 use crate::vm::root::RootDisk;
 
 /// The folder of the program in the guest.
@@ -30,23 +30,9 @@ pub struct Workload {
     scenario: &'static Scenario,
 }
 
-/// The guest of a workload.
-#[derive(Clone, Debug)]
-pub struct Guest {
-    /// How guest time passes.
-    pub mode: Mode,
-    /// Virtual CPUs.
-    pub cpus: u32,
-    /// Memory in MiB.
-    pub mem_mib: u32,
-    /// A guest that takes longer counts as hung.
-    pub timeout: Duration,
-    /// The disk whose file system it runs in; `None` for the initramfs with busybox.
-    pub root: Option<RootDisk>,
-}
-
 impl Workload {
-    /// A workload of a program with its arguments. It is called by the name of the program's file.
+    /// A workload of a program with its arguments, in this guest and in the file system of this disk, or the initramfs
+    /// with busybox. It is called by the name of the program's file.
     ///
     /// # Errors
     /// When there is no such file, or it has no usable name.
@@ -55,21 +41,21 @@ impl Workload {
         arguments: Vec<String>,
         copies: Vec<(PathBuf, String)>,
         guest: Guest,
+        root: Option<RootDisk>,
     ) -> Result<Self> {
         ensure!(program.is_file(), "{}: no such file", program.display());
         let name = program.file_stem().and_then(|name| name.to_str()).filter(|name| is_name(name));
         let name = name.with_context(|| {
             format!("{}: a name of letters, digits, '-', '_' and '.' is needed", program.display())
         })?;
-        let Guest { mode, cpus, mem_mib, timeout, root } = guest;
-        let run = Run { mode, cpus, mem_mib, timeout, args: &[], cmdline: "" };
         // One per process, and used until its end.
         let scenario = Box::leak(Box::new(Scenario {
             name: name.to_owned().leak(),
             about: "",
             sentences: &[],
-            runs: vec![run].leak(),
+            guests: vec![guest].leak(),
             controls: &[],
+            metrics: &[],
         }));
         Ok(Self { program: program.to_owned(), arguments, copies, root, scenario })
     }
@@ -117,12 +103,25 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-/// Returns the workload as the only scenario; without one, the scenarios of these names.
+/// Returns the workload as the only scenario; without one the scenarios of these names, in the given order, or all of
+/// them if there is no name.
 ///
 /// # Errors
-/// As [`catalog::select`].
+/// When there is no scenario of that name, or a name is given twice.
 pub fn scenarios(workload: Option<&Workload>, names: &[String]) -> Result<Vec<&'static Scenario>> {
-    workload.map_or_else(|| catalog::select(names), |workload| Ok(vec![workload.scenario]))
+    if let Some(workload) = workload {
+        return Ok(vec![workload.scenario]);
+    }
+    if names.is_empty() {
+        return Ok(scenarios::all().iter().collect());
+    }
+    let of_name = |(i, name): (usize, &String)| {
+        let known = scenarios::all().iter().map(|scenario| scenario.name);
+        let scenario = scenarios::find(name).with_context(|| format::no_such("scenario", name, known))?;
+        ensure!(!names[..i].contains(name), "scenario '{name}' is given twice");
+        Ok(scenario)
+    };
+    names.iter().enumerate().map(of_name).collect()
 }
 
 /// Finds the metrics in what a workload has printed.
@@ -156,11 +155,6 @@ mod tests {
 
     use super::*;
 
-    fn guest() -> Guest {
-        let root = RootDisk { image: "/x/root.ext4".into(), key: "k".to_owned() };
-        Guest { mode: Mode::Multi, cpus: 2, mem_mib: 512, timeout: Duration::from_secs(60), root: Some(root) }
-    }
-
     #[test]
     fn metrics_are_found_among_other_output() {
         let output = "starting up\nfault-time 12.5 ns lower\n{\"metric\": \"rate\", \"value\": 3, \"unit\": \
@@ -190,9 +184,11 @@ mod tests {
         let program = dir.path().join("bench.sh");
         std::fs::write(&program, "").unwrap();
         let copies = vec![(PathBuf::from("/etc/passwd"), "/data".to_owned())];
-        let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, guest()).unwrap();
+        let guest = Guest { mem_mib: 500, ..scenarios::all()[0].guests[0] };
+        let root = RootDisk { image: "/x/root.ext4".into(), key: "k".to_owned() };
+        let workload = Workload::new(&program, vec!["--fast".to_owned()], copies, guest, Some(root)).unwrap();
         assert_eq!(workload.scenario.name, "bench");
-        assert_eq!(workload.scenario.runs[0].mem_mib, 512);
+        assert_eq!(workload.scenario.guests[0].mem_mib, 500);
         let job = workload.job();
         let to: Vec<String> = job.overlay.into_iter().map(|(_, to)| to).collect();
         assert_eq!(to, ["/data", "/workload/bench.sh"]);
@@ -200,7 +196,20 @@ mod tests {
         let GuestCommand::Exec(command) = job.command else { panic!() };
         assert_eq!(command, ["/workload/bench.sh", "--fast"]);
         for bad in [dir.path().join("none.sh"), dir.path().to_owned()] {
-            assert!(Workload::new(&bad, Vec::new(), Vec::new(), guest()).is_err(), "{}", bad.display());
+            assert!(Workload::new(&bad, Vec::new(), Vec::new(), guest, None).is_err(), "{}", bad.display());
         }
+    }
+
+    #[test]
+    fn scenarios_are_selected_by_name() {
+        let select = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            scenarios(None, &names)
+        };
+        assert_eq!(select(&[]).unwrap().len(), scenarios::all().len());
+        assert_eq!(select(&["reap"]).unwrap()[0].name, "reap");
+        let unknown = select(&["raep"]).unwrap_err().to_string();
+        assert!(unknown.contains("raep") && unknown.contains("reap"), "{unknown}");
+        assert!(select(&["reap", "reap"]).is_err());
     }
 }

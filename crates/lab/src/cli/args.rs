@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
-use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::results::Shard;
 use lab::ab::stats::MAX_PAIRS;
 use lab::arch::Arch;
@@ -15,6 +14,7 @@ use lab::kernel::user::Sources;
 use lab::kernel::{Tree, Variant};
 use lab::vm::job::{Arm, Mode};
 use lab::vm::root::RootSource;
+use scenarios::ControlKernel;
 
 const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -151,8 +151,8 @@ pub(super) struct AbArgs {
     /// Memory for the workload in MiB
     #[arg(long, default_value_t = 1024, requires = "workload")]
     pub(super) mem: u32,
-    /// How guest time passes for the workload
-    #[arg(long, value_enum, default_value_t = Mode::Multi, requires = "workload")]
+    /// How guest time passes for the workload: multi or icount
+    #[arg(long, default_value_t = Mode::Multi, requires = "workload")]
     pub(super) mode: Mode,
     /// Time limit of the workload in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180, requires = "workload")]
@@ -307,8 +307,8 @@ pub(super) struct BootArgs {
     /// Memory in MiB
     #[arg(long, default_value_t = 1024)]
     pub(super) mem: u32,
-    /// How guest time passes
-    #[arg(long, value_enum, default_value_t = Mode::Multi)]
+    /// How guest time passes: multi or icount
+    #[arg(long, default_value_t = Mode::Multi)]
     pub(super) mode: Mode,
     /// Time limit of a command in seconds; a guest that takes longer counts as hung
     #[arg(long, default_value_t = 180)]
@@ -498,7 +498,7 @@ impl FromStr for ArmSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((name, rest)) = text.split_once('=') else {
-            let control = catalog::controls().into_iter().find(|control| control.name == text);
+            let control = scenarios::controls().into_iter().find(|control| control.name == text);
             if let Some(ControlKernel { name, parameters: Some(parameters) }) = control {
                 return Ok(Self::WithParameters(name, parameters));
             }
@@ -521,7 +521,7 @@ impl FromStr for ArmSpec {
 
 /// Returns a line for each scenario.
 fn scenarios() -> String {
-    catalog::all().iter().map(|s| format!("  {:<18} {}\n", s.name, s.about)).collect::<Vec<_>>().concat()
+    scenarios::all().iter().map(|s| format!("  {:<18} {}\n", s.name, s.about)).collect::<Vec<_>>().concat()
 }
 
 /// Reads the number of pairs.

@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
 
-use lab::ab::catalog::{self, ControlKernel};
 use lab::ab::expect::{self, Checked, RunKind};
 use lab::ab::experiment::{self, Failure, Plan};
 use lab::ab::history;
@@ -19,7 +18,7 @@ use lab::ab::results::Results;
 use lab::ab::screen;
 use lab::ab::stats::MIN_PAIRS;
 use lab::ab::table;
-use lab::ab::workload::{self, Guest, Workload};
+use lab::ab::workload::{self, Workload};
 use lab::arch::Arch;
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
@@ -39,6 +38,7 @@ use lab::vm::job::{Arm, GuestCommand, Job};
 use lab::vm::probe;
 use lab::vm::root::{self, RootSource};
 use lab::{WrongUsage, debian, doctor, host};
+use scenarios::{ControlKernel, Guest};
 
 use args::{
     AbArgs, ArmSpec, BootArgs, BuildArgs, Cli, CopySpec, FaceoffArgs, HistoryArgs, MergeArgs, ReportArgs,
@@ -236,13 +236,15 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Some(program) => {
             let copies = args.copy.into_iter().map(|CopySpec(host, guest)| (host, guest)).collect();
             let guest = Guest {
+                name: args.mode.name(),
                 mode: args.mode,
                 cpus: args.cpus,
                 mem_mib: args.mem,
                 timeout: Duration::from_secs(args.timeout),
-                root: args.root.as_ref().map(|source| root::make(ctx, source)).transpose()?,
+                cmdline: "",
             };
-            let workload = Workload::new(program, args.arguments, copies, guest);
+            let root = args.root.as_ref().map(|source| root::make(ctx, source)).transpose()?;
+            let workload = Workload::new(program, args.arguments, copies, guest, root);
             Some(workload.map_err(|e| WrongUsage(format!("--workload: {e:#}")))?)
         }
     };
@@ -254,7 +256,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
-    experiment::chosen_runs(&scenarios, args.guest.as_deref())?;
+    experiment::chosen_guests(&scenarios, args.guest.as_deref(), args.case.as_deref())?;
     for (option, given, tree) in [
         ("--cmdline-stock", &args.cmdline_stock, Tree::Stock),
         ("--cmdline-memreap", &args.cmdline_memreap, Tree::Memreap),
@@ -277,7 +279,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     let mut controls = Vec::new();
     if default_arms {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
-        for ControlKernel { name, parameters } in catalog::controls().into_iter().filter(wanted) {
+        for ControlKernel { name, parameters } in scenarios::controls().into_iter().filter(wanted) {
             controls.push(match parameters {
                 Some(parameters) => changed(ctx, name, variant, parameters)?.0,
                 None => built(ctx, Tree::Control(name), variant, "")?.0,
@@ -305,7 +307,7 @@ fn ab(ctx: &Context, args: AbArgs) -> Result<u8> {
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
         workload,
-        args: args.case.iter().map(|case| format!("case={case}")).collect(),
+        case: args.case,
         guest: args.guest,
         pairs: args.pairs,
         seed: args.seed,

@@ -30,9 +30,14 @@ pub use build::build;
 pub use make::install_headers;
 pub(crate) use make::{hard_link_copy, refused_path};
 
-/// The control kernels that need a build of their own. `kernel/controls` has a patch or a configuration
-/// fragment of that name, or both; those whose names begin with `memreap-` are for the changed kernel.
-pub const CONTROLS: &[&str] = &["stock-precise", "memreap-rss-counters", "memreap-plain-sums"];
+/// Returns the control kernels of the scenarios that need a build of their own. `kernel/controls` has a patch or a
+/// configuration fragment of that name, or both; those whose names begin with `memreap-` are for the changed kernel.
+pub(crate) fn controls() -> impl Iterator<Item = &'static str> {
+    scenarios::controls()
+        .into_iter()
+        .filter(|control| control.parameters.is_none())
+        .map(|control| control.name)
+}
 
 /// A kernel configuration: what is compiled in besides the topics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -81,14 +86,14 @@ pub enum Tree {
     Stock,
     /// Debian's source with all topics applied and enabled.
     Memreap,
-    /// The stock or the changed kernel as one of [`CONTROLS`] changes it.
+    /// The stock or the changed kernel as a control kernel.
     Control(&'static str),
 }
 
 impl Tree {
     /// Returns all trees, stock first.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Stock, Self::Memreap].into_iter().chain(CONTROLS.iter().copied().map(Self::Control))
+        [Self::Stock, Self::Memreap].into_iter().chain(controls().map(Self::Control))
     }
 
     /// Reads the patches that are applied to Debian's source, in order.
@@ -175,14 +180,12 @@ mod tests {
             .collect();
         files.sort();
         files.dedup();
-        let mut named: Vec<PathBuf> = CONTROLS.iter().map(PathBuf::from).collect();
-        named.sort();
-        assert_eq!(files, named);
-        for name in CONTROLS {
+        assert_eq!(files, controls().map(PathBuf::from).collect::<Vec<_>>());
+        for name in controls() {
             let tree = Tree::Control(name);
             let topics = tree.changes(&repo).unwrap();
             assert_eq!(topics.iter().any(|t| t.name == "base"), name.starts_with("memreap-"));
-            assert!(tree.fragment(&repo).is_some() || topics.iter().any(|t| t.name == *name));
+            assert!(tree.fragment(&repo).is_some() || topics.iter().any(|t| t.name == name));
         }
     }
 }

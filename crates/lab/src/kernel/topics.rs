@@ -20,7 +20,7 @@ use toml::Spanned;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::{CONTROLS, Tree, source};
+use crate::kernel::{Tree, controls, source};
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
@@ -398,7 +398,7 @@ pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let changed = Tree::Memreap.changes(&ctx.repo)?;
     let mut series = vec![changed];
-    for name in CONTROLS {
+    for name in controls() {
         series.push(Tree::Control(name).changes(&ctx.repo)?);
     }
     let mut versions = source::offered(ctx)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use protocol::job::Command as GuestCommand;
+pub use scenarios::Mode;
 
 use crate::vm::root::RootDisk;
 
@@ -17,16 +18,6 @@ pub struct Arm {
     pub bzimage: PathBuf,
     /// Kernel parameters. They come after the lab's own and override them.
     pub cmdline: String,
-}
-
-/// How guest time passes under TCG. Under KVM it is always real time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mode {
-    /// One host thread per CPU, real time: real concurrency, and noise.
-    Multi,
-    /// Time is the number of instructions executed by all CPUs together. It repeats closely and shows cost,
-    /// not parallelism. Always under TCG.
-    Icount,
 }
 
 /// What PID 1 runs, and the machine to run it on.

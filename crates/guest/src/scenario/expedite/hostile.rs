@@ -49,16 +49,13 @@ pub(super) enum Attack {
 }
 
 impl Attack {
-    pub(super) const ALL: [Self; 4] = [Self::Repeats, Self::Forks, Self::Heirs, Self::Sharers];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Repeats => "repeats",
-            Self::Forks => "forks",
-            Self::Heirs => "heirs",
-            Self::Sharers => "sharers",
-        }
-    }
+    /// All, with their metrics.
+    pub(super) const ALL: [(Self, &str); 4] = [
+        (Self::Repeats, "repeats-foreground"),
+        (Self::Forks, "forks-foreground"),
+        (Self::Heirs, "heirs-foreground"),
+        (Self::Sharers, "sharers-foreground"),
+    ];
 
     /// Kills until this process is killed.
     fn run(self, cpus: usize, expedites: bool, killed: impl Fn()) -> Result<()> {
@@ -100,8 +97,14 @@ impl Attack {
 }
 
 /// Returns the work per millisecond of hogs, one per CPU, beside that user.
-pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, out: &mut Reporter) -> Result<f64> {
-    out.progress(&format!("hostile: {}", attack.name()));
+pub(super) fn rate(
+    cpus: usize,
+    expedites: bool,
+    attack: Attack,
+    metric: &str,
+    out: &mut Reporter,
+) -> Result<f64> {
+    out.progress(&format!("hostile: {metric}"));
     let idlers = if attack == Attack::Sharers { IDLERS } else { 0 };
     let _idlers = (0..idlers).map(|_| Child::fork(|| child::sleep_for_ever())).collect::<Result<Vec<_>>>()?;
     let group = TemporaryCgroup::new("hostile", "cpu")?;

@@ -10,15 +10,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use super::super::metrics::{median, metric_name};
-use super::{Options, PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, Released, WARM_UP, foreground, mrelease};
+use super::super::metrics::{Metric, median, metric_name, report_medians};
+use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP, foreground};
 use crate::measure::free_memory::{self, Reading};
 use crate::memory::PAGE_BYTES;
 use crate::process::hogs::Hogs;
 use crate::process::victim::{Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::clock;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// The conditions under which victims are killed.
 pub(super) struct Case {
@@ -38,8 +38,6 @@ pub(super) struct Case {
     limited: bool,
     /// Whether the victims are stopped when they are killed.
     stopped: bool,
-    /// Whether the longest time for which a hog does not run is measured, too.
-    pub(super) waits: bool,
     /// Default number of rounds, with two CPUs and with `icount`.
     rounds: [u32; 2],
     /// How often free memory is read. Not often where CPU time is scarce: what a task still does in the
@@ -58,7 +56,6 @@ const FREE: Case = Case {
     nice: 0,
     limited: false,
     stopped: false,
-    waits: false,
     rounds: [3, 1],
     read_interval: free_memory::READ_INTERVAL,
 };
@@ -98,7 +95,6 @@ pub(super) const CASES: [Case; 7] = [
         hogs: [2, 1],
         mib: [128, 256],
         window: [Duration::from_millis(300), Duration::from_millis(400)],
-        waits: true,
         read_interval: LONG_READ_INTERVAL,
         ..FREE
     },
@@ -132,28 +128,6 @@ const SMALL_KBYTES: &str = "1024";
 const CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
 const ALL_PERCENT: &str = "100";
 
-impl Case {
-    /// Whether there are hogs, whose work is counted.
-    pub(super) fn has_hogs(&self, icount: bool) -> bool {
-        !self.window[usize::from(icount)].is_zero()
-    }
-
-    /// The methods that are measured. process_mrelease is measured with `icount` only, for comparison.
-    pub(super) fn methods(&self, icount: bool) -> Vec<Method> {
-        if self.waits {
-            return vec![Method::Kill, Method::Unpaced];
-        }
-        let mut methods = vec![Method::Kill, Method::Plain, Method::Memreap];
-        if icount {
-            methods.push(Method::Mrelease);
-        }
-        if self.limited {
-            methods.extend([Method::Cgroup, Method::Size]);
-        }
-        methods
-    }
-}
-
 /// How victims are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -174,6 +148,10 @@ pub(super) enum Method {
 }
 
 impl Method {
+    /// In the order in which they are measured.
+    const ALL: [Self; 7] =
+        [Self::Kill, Self::Plain, Self::Memreap, Self::Mrelease, Self::Cgroup, Self::Size, Self::Unpaced];
+
     fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -186,16 +164,25 @@ impl Method {
         }
     }
 
-    pub(super) fn rate(self, case: &str) -> String {
-        metric_name(case, &format!("{}-rate", self.name()))
-    }
-
-    pub(super) fn foreground(self, case: &str) -> String {
-        metric_name(case, &format!("{}-foreground", self.name()))
-    }
-
-    pub(super) fn wait(self, case: &str) -> String {
-        metric_name(case, &format!("{}-longest-wait", self.name()))
+    /// Its metrics, of which a case has the rate and maybe others.
+    fn metrics(self) -> &'static [Metric<Round>] {
+        match self {
+            Self::Kill => &[
+                ("kill-rate", |r| r.rate),
+                ("kill-foreground", |r| r.foreground),
+                ("kill-longest-wait", |r| r.wait),
+            ],
+            Self::Plain => &[("plain-rate", |r| r.rate), ("plain-foreground", |r| r.foreground)],
+            Self::Mrelease => &[("mrelease-rate", |r| r.rate), ("mrelease-foreground", |r| r.foreground)],
+            Self::Memreap => &[("memreap-rate", |r| r.rate), ("memreap-foreground", |r| r.foreground)],
+            Self::Cgroup => &[("cgroup-rate", |r| r.rate)],
+            Self::Size => &[("size-rate", |r| r.rate)],
+            Self::Unpaced => &[
+                ("unpaced-rate", |r| r.rate),
+                ("unpaced-foreground", |r| r.foreground),
+                ("unpaced-longest-wait", |r| r.wait),
+            ],
+        }
     }
 
     /// The sysctl that has to be set for it in a kernel that can expedite, and its value. All others have the
@@ -232,25 +219,22 @@ struct Kill {
 }
 
 /// One case.
-pub(super) struct Run<'a> {
+pub(super) struct Run {
     case: &'static Case,
     cpus: usize,
     expedites: bool,
-    options: &'a Options,
+    /// Index of what differs: 0 with two CPUs, 1 with `icount`.
+    mode: usize,
     hogs: Hogs,
     limit: Option<Limit>,
 }
 
-impl<'a> Run<'a> {
-    pub(super) fn new(
-        case: &'static Case,
-        cpus: usize,
-        expedites: bool,
-        options: &'a Options,
-    ) -> Result<Self> {
-        let hogs = Hogs::start(case.hogs[usize::from(options.icount)])?;
+impl Run {
+    pub(super) fn new(case: &'static Case, cpus: usize, expedites: bool, icount: bool) -> Result<Self> {
+        let mode = usize::from(icount);
+        let hogs = Hogs::start(case.hogs[mode])?;
         let limit = case.limited.then(Limit::new).transpose()?;
-        let run = Self { case, cpus, expedites, options, hogs, limit };
+        let run = Self { case, cpus, expedites, mode, hogs, limit };
         let free = free_memory::free();
         ensure!(
             free >= run.bytes() + HEADROOM_BYTES,
@@ -262,11 +246,12 @@ impl<'a> Run<'a> {
     }
 
     fn mib(&self) -> usize {
-        self.case.mib[usize::from(self.options.icount)]
+        self.case.mib[self.mode]
     }
 
+    /// Whether there are hogs, whose work is counted.
     fn has_hogs(&self) -> bool {
-        self.case.has_hogs(self.options.icount)
+        !self.window().is_zero()
     }
 
     /// Memory of all victims together.
@@ -285,29 +270,22 @@ impl<'a> Run<'a> {
 
     /// Runs all rounds of all methods, reports them, and returns the rates.
     pub(super) fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
-        let count = self.case.rounds[usize::from(self.options.icount)];
-        let methods = self.case.methods(self.options.icount);
-        let mut rounds: Vec<Vec<Round>> = methods.iter().map(|_| Vec::new()).collect();
+        let count = self.case.rounds[self.mode];
+        let of_case = |(name, _): &Metric<Round>| metric_name(self.case.name, name);
+        let methods = Method::ALL.into_iter().filter(|method| out.expects(&of_case(&method.metrics()[0])));
+        let mut measured: Vec<(Method, Vec<Round>)> = methods.map(|method| (method, Vec::new())).collect();
         for round in 0..count {
-            for (&method, rounds) in methods.iter().zip(&mut rounds) {
+            for (method, rounds) in &mut measured {
                 out.progress(&format!("{}: {}, round {}", self.case.name, method.name(), round + 1));
-                let round = self.in_time(method, phase(round, count), out);
+                let round = self.in_time(*method, phase(round, count), out);
                 rounds.push(round.with_context(|| format!("method {}", method.name()))?);
             }
         }
         let mut rates = Vec::new();
-        for (&method, rounds) in methods.iter().zip(&rounds) {
-            let rate = median(rounds.iter().map(|r| r.rate));
-            out.sample(&method.rate(self.case.name), "MB/s", Better::Higher, rate);
-            if self.has_hogs() {
-                let work = median(rounds.iter().map(|r| r.foreground));
-                out.sample(&method.foreground(self.case.name), "loops/ms", Better::Higher, work);
-            }
-            if self.case.waits {
-                let wait = median(rounds.iter().map(|r| r.wait));
-                out.sample(&method.wait(self.case.name), "ms", Better::Lower, wait);
-            }
-            rates.push((method, rate));
+        for (method, rounds) in measured {
+            let metrics = method.metrics().iter().copied().filter(|metric| out.expects(&of_case(metric)));
+            report_medians(out, self.case.name, &metrics.collect::<Vec<_>>(), &rounds);
+            rates.push((method, median(rounds.iter().map(|r| r.rate))));
         }
         Ok(rates)
     }
@@ -406,7 +384,7 @@ impl<'a> Run<'a> {
     }
 
     fn window(&self) -> Duration {
-        self.case.window[usize::from(self.options.icount)]
+        self.case.window[self.mode]
     }
 
     /// Kills all victims, and waits until they are dead.
@@ -419,7 +397,7 @@ impl<'a> Run<'a> {
         if method == Method::Mrelease {
             // A first call is slow, above all under emulation, and the victim would exit meanwhile: so the
             // call is made once before.
-            ensure!(mrelease(&victims[0])? == Released::NotDying, "the victim was dying before the kill");
+            ensure!(victims[0].mrelease()?.is_none(), "the victim was dying before the kill");
         }
         let mut too_late = false;
         let mut command = None;
@@ -442,7 +420,7 @@ impl<'a> Run<'a> {
             Method::Mrelease => {
                 for victim in victims {
                     victim.kill().context("kill")?;
-                    too_late |= mrelease(victim)? == Released::TooLate;
+                    too_late |= victim.mrelease()?.is_some_and(|released| released.too_late);
                 }
             }
             Method::Memreap => command = Some(memreap(victims)?),

@@ -26,17 +26,16 @@ mod race;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
-use super::arguments::{Arguments, Cases};
-use super::interface::Scenario;
-use super::metrics::metric_name;
+use super::arguments::Arguments;
+use super::metrics::{each_case, metric_name};
 use crate::measure::free_memory::ShortFreeLists;
 use crate::process::hogs::Hogs;
-use crate::process::victim::{self, Victim};
+use crate::process::victim;
 use crate::system::{clock, sched};
 use hostile::Attack;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 use kills::{CASES, Method, Run};
 
 /// How long the hogs work before a kill.
@@ -47,100 +46,58 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The period of CPU limits.
 const PERIOD: Duration = Duration::from_millis(100);
-/// The case in which kills race with exits, and its metric.
+/// The case in which kills race with exits.
 const RACE: &str = "race";
-const LOST: &str = "lost";
 /// The case in which a user kills all the time.
 const HOSTILE: &str = "hostile";
-/// Stands for the slowest of all cases, and the methods of killing for which that is reported.
-const WORST: &str = "worst";
-const WORST_OF: [Method; 2] = [Method::Kill, Method::Memreap];
+/// The slowest of all cases, for two methods of killing.
+const WORST: [(Method, &str); 2] =
+    [(Method::Kill, "worst/kill-rate"), (Method::Memreap, "worst/memreap-rate")];
 
-/// `expedite [icount] [case=NAME|race|hostile]`
-pub struct Expedite;
-
-impl Scenario for Expedite {
-    fn name(&self) -> &'static str {
-        "expedite"
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let cpus = thread::available_parallelism().context("number of CPUs")?.get();
+    let short = ShortFreeLists::set()?;
+    let expedites = victim::expedites();
+    let supports = if expedites { "supports" } else { "does not support" };
+    out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
+    let mut rates: Vec<(Method, f64)> = Vec::new();
+    each_case(
+        &CASES,
+        |case| case.name,
+        out,
+        |case, out| {
+            rates.extend(Run::new(case, cpus, expedites, args.icount())?.all(out)?);
+            Ok(())
+        },
+    )?;
+    for (method, metric) in WORST.into_iter().filter(|(_, metric)| out.expects(metric)).collect::<Vec<_>>() {
+        let of_method = rates.iter().filter(|(m, _)| *m == method).map(|&(_, rate)| rate);
+        out.sample(metric, of_method.fold(f64::INFINITY, f64::min));
     }
-
-    fn metrics(&self, args: &[String], _cpus: usize) -> Result<Vec<String>> {
-        let options = Options::parse(args)?;
-        let mut metrics = Vec::new();
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            for method in case.methods(options.icount) {
-                metrics.push(method.rate(case.name));
-                metrics.extend(case.has_hogs(options.icount).then(|| method.foreground(case.name)));
-                metrics.extend(case.waits.then(|| method.wait(case.name)));
+    each_case(
+        &[RACE],
+        |case| case,
+        out,
+        |case, out| {
+            let lost = race::lost(cpus, expedites, out)?;
+            out.sample(&metric_name(case, "lost"), lost.into());
+            Ok(())
+        },
+    )?;
+    each_case(
+        &[HOSTILE],
+        |case| case,
+        out,
+        |case, out| {
+            for (attack, metric) in Attack::ALL {
+                let rate = hostile::rate(cpus, expedites, attack, metric, out)?;
+                out.sample(&metric_name(case, metric), rate);
             }
-        }
-        if options.cases.is_all() {
-            metrics.extend(WORST_OF.map(|method| method.rate(WORST)));
-        }
-        if options.races() {
-            metrics.push(metric_name(RACE, LOST));
-        }
-        if options.cases.has(HOSTILE) {
-            metrics.extend(Attack::ALL.map(hostile_metric));
-        }
-        Ok(metrics)
-    }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let options = Options::parse(args)?;
-        let cpus = thread::available_parallelism().context("number of CPUs")?.get();
-        let short = ShortFreeLists::set()?;
-        let expedites = victim::expedites();
-        let supports = if expedites { "supports" } else { "does not support" };
-        out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
-        let mut rates: Vec<(Method, f64)> = Vec::new();
-        for case in CASES.iter().filter(|case| options.cases.has(case.name)) {
-            let run =
-                Run::new(case, cpus, expedites, &options).with_context(|| format!("case {}", case.name))?;
-            rates.extend(run.all(out).with_context(|| format!("case {}", case.name))?);
-        }
-        if options.cases.is_all() {
-            for method in WORST_OF {
-                let worst = rates.iter().filter(|(w, _)| *w == method).map(|&(_, rate)| rate);
-                out.sample(&method.rate(WORST), "MB/s", Better::Higher, worst.fold(f64::INFINITY, f64::min));
-            }
-        }
-        if options.races() {
-            let lost = race::lost(cpus, expedites, out).context("race")?;
-            out.sample(&metric_name(RACE, LOST), "count", Better::Lower, f64::from(lost));
-        }
-        if options.cases.has(HOSTILE) {
-            for attack in Attack::ALL {
-                let rate = hostile::rate(cpus, expedites, attack, out).context(HOSTILE)?;
-                out.sample(&hostile_metric(attack), "loops/ms", Better::Higher, rate);
-            }
-        }
-        drop(short);
-        Ok(())
-    }
-}
-
-fn hostile_metric(attack: Attack) -> String {
-    metric_name(HOSTILE, &format!("{}-foreground", attack.name()))
-}
-
-struct Options {
-    icount: bool,
-    cases: Cases,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let args = Arguments::new(args, &["icount"], &["case"])?;
-        let cases = args.case(CASES.iter().map(|case| case.name).chain([RACE, HOSTILE]))?;
-        let icount = args.has("icount");
-        ensure!(cases.is_all() || !cases.has(RACE) || !icount, "there is no race under icount");
-        Ok(Self { icount, cases })
-    }
-
-    fn races(&self) -> bool {
-        self.cases.has(RACE) && !self.icount
-    }
+            Ok(())
+        },
+    )?;
+    drop(short);
+    Ok(())
 }
 
 /// Returns the hogs' work per millisecond from `start`, when it was `before`, until the window's end.
@@ -151,37 +108,4 @@ fn foreground(hogs: &Hogs, start: u64, before: u64, window: Duration) -> Result<
     let (done, now) = (hogs.done(), clock::now());
     sched::set_policy(libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
     Ok((done - before) as f64 / ((now - start) as f64 / 1e6))
-}
-
-/// The outcome of process_mrelease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Released {
-    NotDying,
-    TooLate,
-    Done,
-}
-
-fn mrelease(victim: &Victim) -> Result<Released> {
-    Ok(match victim::mrelease(victim.pidfd()).context("process_mrelease")? {
-        None => Released::NotDying,
-        Some(released) if released.too_late => Released::TooLate,
-        Some(_) => Released::Done,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::arguments::{assert_refused, words};
-    use super::*;
-
-    #[test]
-    fn arguments_have_defaults_and_bounds() {
-        let options = Options::parse(&[]).unwrap();
-        assert!(!options.icount && options.races() && options.cases.has("free"));
-        let options = Options::parse(&words(&["icount", "case=nice-19"])).unwrap();
-        assert!(options.icount && options.cases.has("nice-19") && !options.cases.has("free"));
-        assert!(!options.races() && Options::parse(&words(&["case=race"])).unwrap().races());
-        assert_refused(Options::parse, &["case=nice-20", "round=2", "fast"], &[]);
-        assert_refused(Options::parse, &["case=race"], &["icount"]);
-    }
 }

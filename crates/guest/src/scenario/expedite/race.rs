@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Released, mrelease};
 use crate::memory::PAGE_BYTES;
 use crate::process::victim::{Layout, Victim};
 use crate::system::clock;
@@ -87,7 +86,7 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
         }
     })?;
     victim.set_free(cpus)?;
-    ensure!(mrelease(&victim)? == Released::NotDying, "a victim was dying before the kill");
+    ensure!(victim.mrelease()?.is_none(), "a victim was dying before the kill");
     let mut vmstat = Vmstat::open()?;
     let before = vmstat.read()?;
     let at = clock::now() + PREPARATION.as_nanos() as u64;
@@ -100,7 +99,7 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
         victim.kill_expedited().context("expedited kill")?;
     } else {
         victim.kill().context("kill")?;
-        freed = mrelease(&victim)? == Released::Done;
+        freed = victim.mrelease()?.is_some_and(|released| !released.too_late);
     }
     let after = vmstat.read()?;
     victim.wait_until_dead().context("wait for a victim")?;

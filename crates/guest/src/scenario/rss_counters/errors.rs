@@ -17,11 +17,11 @@ use crate::memory::PAGE_BYTES;
 use crate::memory::region::{Region, TABLE_PAGES};
 use crate::process;
 use crate::process::child::{self, Board, Child};
-use crate::scenario::metrics::{Metric, median};
+use crate::scenario::metrics::{Metric, median, metric_name};
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
 use crate::system::{clock, counters, sched};
 use crate::trace::kmsg::Kmsg;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// How many processes hop between CPUs, each in its own way.
 const HOPPERS: u64 = 4;
@@ -36,78 +36,61 @@ const EXCESS_BYTES: usize = 4 * HEADROOM_BYTES;
 /// How often a process checks whether it may continue.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// The metrics of each kind of process.
-const METRICS: [Metric<Errors>; 2] = [("stat", |e| e.stat as f64), ("oom", |e| e.oom as f64)];
-/// Without and with a second thread, and the prefix of their metrics.
-const KINDS: [(bool, &str); 2] = [(false, ""), (true, "threaded-")];
-
-/// The metric of the processes that have run on all CPUs: what it costs to read /proc/PID/stat.
-const READ: &str = "stat-read";
-/// How often it is read.
+/// The metrics of processes without and with a second thread: of what /proc/PID/stat says, and of the OOM killer's list.
+const METRICS: [(bool, [Metric<Errors>; 2], &str); 2] = [
+    (false, [("stat", |e| e.stat as f64), ("oom", |e| e.oom as f64)], "stat-read"),
+    (true, [("threaded-stat", |e| e.stat as f64), ("threaded-oom", |e| e.oom as f64)], "threaded-stat-read"),
+];
+/// How often /proc/PID/stat is read to time that, of the processes that have run on all CPUs.
 const READS: usize = 200;
-
-/// The names of all metrics.
-pub fn metrics(cpus: usize) -> Vec<String> {
-    let kinds = cases(cpus).into_iter().flat_map(|case| KINDS.map(|(_, prefix)| case.kind(prefix)));
-    let errors = kinds.flat_map(|kind| METRICS.map(|(name, _)| format!("{kind}{name}")));
-    errors.chain(KINDS.map(|(_, prefix)| format!("{}{READ}", kind(ALL_CPUS, prefix)))).collect()
-}
 
 /// Measures and reports everything.
 pub fn measure(out: &mut Reporter) -> Result<()> {
+    let mut cases = cases(sched::online_cpus()?);
+    cases.retain(|case| out.expects_case(case.name));
+    if cases.is_empty() {
+        return Ok(());
+    }
     let group = TemporaryCgroup::new("rss-counters", "memory")?;
     let mut kinds = Vec::new();
     // All memory of the processes is charged to the cgroup.
     group.join()?;
-    for case in cases(sched::online_cpus()?) {
-        for (threaded, prefix) in KINDS {
-            let name = case.kind(prefix);
-            out.progress(&name);
+    for case in &cases {
+        for (threaded, metrics, read) in METRICS {
+            out.progress(&metric_name(case.name, metrics[0].0));
             let processes: Result<Vec<_>> = case.plans.iter().map(|p| Process::start(p, threaded)).collect();
-            kinds.push((processes.with_context(|| name.clone())?, name));
+            kinds.push((processes.with_context(|| case.name)?, case.name, metrics, read));
         }
     }
     group.leave()?;
-    for (processes, name) in kinds.iter().filter(|(_, name)| name.starts_with(&kind(ALL_CPUS, ""))) {
-        let times = (0..READS).map(|_| {
-            let began = clock::now();
-            stat(processes[0].child.pid())?;
-            Ok((clock::now() - began) as f64 / 1e3)
-        });
-        let times = times.collect::<Result<Vec<_>>>()?;
-        out.sample(&format!("{name}{READ}"), "us", Better::Lower, median(times.into_iter()));
+    for (processes, case, _, read) in &kinds {
+        let metric = metric_name(case, read);
+        if out.expects(&metric) {
+            let times = (0..READS).map(|_| {
+                let began = clock::now();
+                stat(processes[0].child.pid())?;
+                Ok((clock::now() - began) as f64 / 1e3)
+            });
+            let times = times.collect::<Result<Vec<_>>>()?;
+            out.sample(&metric, median(times.into_iter()));
+        }
     }
     let seen = oom(&group)?;
-    for (processes, name) in &kinds {
-        let errors: Vec<Errors> =
-            processes.iter().map(|p| p.errors(&seen)).collect::<Result<_>>().with_context(|| name.clone())?;
-        for (metric, error) in METRICS {
+    for (processes, case, metrics, _) in &kinds {
+        let errors: Result<Vec<Errors>> = processes.iter().map(|p| p.errors(&seen)).collect();
+        let errors = errors.with_context(|| *case)?;
+        for (metric, error) in metrics {
             let bytes = errors.iter().map(error).sum::<f64>() * PAGE_BYTES as f64;
-            let mean = bytes / errors.len() as f64 / 1e6;
-            out.sample(&format!("{name}{metric}"), "MB", Better::Lower, mean);
+            out.sample(&metric_name(case, metric), bytes / errors.len() as f64 / 1e6);
         }
     }
     Ok(())
 }
 
-/// The case whose process has run on all CPUs.
-const ALL_CPUS: &str = "all";
-
 /// Some processes, each with a plan of its own.
 struct Case {
-    name: String,
+    name: &'static str,
     plans: Vec<Plan>,
-}
-
-impl Case {
-    /// The beginning of the names of its metrics.
-    fn kind(&self, prefix: &str) -> String {
-        kind(&self.name, prefix)
-    }
-}
-
-fn kind(case: &str, prefix: &str) -> String {
-    format!("error-{case}/{prefix}")
 }
 
 /// Everything that one process does, in order.
@@ -123,13 +106,13 @@ struct Step {
 
 fn cases(cpus: usize) -> Vec<Case> {
     let batch = batch(cpus);
-    let spread = |name: &str, cpus| Case { name: name.to_owned(), plans: vec![spread(cpus, batch)] };
-    let mut cases: Vec<Case> =
-        [1, 4].into_iter().filter(|&n| n < cpus).map(|n| spread(&n.to_string(), n)).collect();
-    cases.push(spread(ALL_CPUS, cpus));
-    let plans = (1..=HOPPERS).map(|seed| hop(cpus, batch, seed)).collect();
-    cases.push(Case { name: "hopping".to_owned(), plans });
-    cases
+    let spread = |name, cpus| Case { name, plans: vec![spread(cpus, batch)] };
+    vec![
+        spread("error-1", 1),
+        spread("error-4", 4),
+        spread("error-all", cpus),
+        Case { name: "error-hopping", plans: (1..=HOPPERS).map(|seed| hop(cpus, batch, seed)).collect() },
+    ]
 }
 
 /// How many pages the stock kernel adds to the common counter at once, instead of collecting them on a CPU.
@@ -341,13 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_for_the_number_of_cpus() {
-        let names = |cpus| {
-            cases(cpus).iter().map(|c| format!("{}:{}", c.name, c.plans.len())).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(names(2), "1:1 all:1 hopping:4");
-        assert_eq!(names(4), "1:1 all:1 hopping:4");
-        assert_eq!(names(64), "1:1 4:1 all:1 hopping:4");
+    fn a_batch_grows_with_the_number_of_cpus() {
         assert_eq!([batch(1), batch(16), batch(17), batch(64)], [32, 32, 34, 128]);
     }
 

@@ -9,9 +9,9 @@ use super::program::Program;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
 use crate::process::child::{self, Board, Child};
-use crate::scenario::metrics::{median, metric_name};
+use crate::scenario::metrics::median;
 use crate::system::clock::now;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// What a round of page faults touches.
 const PAGES: usize = (32 << 20) / PAGE_BYTES;
@@ -22,48 +22,37 @@ const SHORT_ROUNDS: usize = 400;
 const WARM_UP_ROUNDS: usize = 1;
 const SHORT_WARM_UP_ROUNDS: usize = 10;
 
-/// The cases, in the order in which they are run.
-const CASES: [&str; 7] =
-    ["fault", "fault-threaded", "fork", "exec", "thread", "fork-threaded", "thread-first"];
-
-fn name(case: &str) -> String {
-    metric_name(case, "instructions")
-}
-
-/// The names of all metrics.
-pub fn metrics(_cpus: usize) -> Vec<String> {
-    CASES.map(name).to_vec()
-}
-
 /// Measures and reports everything.
 pub fn measure(out: &mut Reporter) -> Result<()> {
-    let [fault, fault_threaded, fork, exec, thread, fork_threaded, thread_first] = CASES;
-    let touch = || {
-        Region::new(PAGES)?.touch(0..PAGES);
-        Ok(())
-    };
-    for (case, prepare) in [(fault, alone as fn() -> _), (fault_threaded, child::start_sleeper)] {
-        out.progress(case);
+    let fault = |prepare: fn() -> Result<()>| {
+        let touch = || {
+            Region::new(PAGES)?.touch(0..PAGES);
+            Ok(())
+        };
         let rounds = by_child(ROUNDS, WARM_UP_ROUNDS, prepare, touch)?;
-        sample(out, case, median(rounds.into_iter()) / PAGES as f64);
-    }
-    let program = Program::new()?;
-    let mut short = |case: &str, prepare: fn() -> Result<()>, work: &dyn Fn() -> Result<()>| {
-        out.progress(case);
-        sample(out, case, typical(by_child(SHORT_ROUNDS, SHORT_WARM_UP_ROUNDS, prepare, work)?));
-        anyhow::Ok(())
+        Ok(median(rounds.into_iter()) / PAGES as f64)
     };
-    short(fork, alone, &|| Child::fork(|| Ok(()))?.join())?;
-    short(exec, alone, &|| program.run())?;
-    short(thread, child::start_sleeper, &start_thread)?;
-    short(fork_threaded, alone, &|| Child::fork(start_thread)?.join())?;
-    out.progress(thread_first);
-    sample(out, thread_first, typical(first_threads(SHORT_ROUNDS)?));
+    let short = |prepare: fn() -> Result<()>, work: &dyn Fn() -> Result<()>| {
+        Ok(typical(by_child(SHORT_ROUNDS, SHORT_WARM_UP_ROUNDS, prepare, work)?))
+    };
+    let program = Program::new()?;
+    let cases: [(&str, &dyn Fn() -> Result<f64>); 7] = [
+        ("fault/instructions", &|| fault(alone)),
+        ("fault-threaded/instructions", &|| fault(child::start_sleeper)),
+        ("fork/instructions", &|| short(alone, &|| Child::fork(|| Ok(()))?.join())),
+        ("exec/instructions", &|| short(alone, &|| program.run())),
+        ("thread/instructions", &|| short(child::start_sleeper, &start_thread)),
+        ("fork-threaded/instructions", &|| short(alone, &|| Child::fork(start_thread)?.join())),
+        ("thread-first/instructions", &|| Ok(typical(first_threads(SHORT_ROUNDS)?))),
+    ];
+    for (metric, measure) in cases {
+        if out.expects(metric) {
+            out.progress(metric);
+            let instructions = measure()?;
+            out.sample(metric, instructions);
+        }
+    }
     Ok(())
-}
-
-fn sample(out: &mut Reporter, case: &str, value: f64) {
-    out.sample(&name(case), "instructions", Better::Lower, value);
 }
 
 /// The preparation of a process that stays single-threaded.

@@ -9,10 +9,10 @@ use anyhow::Result;
 use super::program::Program;
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
-use crate::scenario::metrics::{median, metric_name};
+use crate::scenario::metrics::{each_case, median, metric_name};
 use crate::system::clock::now;
 use crate::system::sched;
-use init::report::{Better, Reporter};
+use init::report::Reporter;
 
 /// How often the work is counted, and for how long each time.
 const WINDOWS: u32 = 5;
@@ -25,21 +25,8 @@ const PAGES: usize = 2048;
 /// Does some work and returns how much.
 type Work<'a> = dyn Fn() -> Result<u64> + Sync + 'a;
 
-/// The cases, in the order in which they are run.
-const CASES: [&str; 5] = ["fault-processes", "fault-threads", "fork-1", "fork-all", "exec-all"];
-
-fn name(case: &str) -> String {
-    metric_name(case, "rate")
-}
-
-/// The names of all metrics.
-pub fn metrics(_cpus: usize) -> Vec<String> {
-    CASES.map(name).to_vec()
-}
-
 /// Measures and reports everything.
 pub fn measure(out: &mut Reporter) -> Result<()> {
-    let [fault_processes, fault_threads, fork_one, fork_all, exec_all] = CASES;
     let cpus = sched::online_cpus()?;
     let program = Program::new()?;
     let touch = || {
@@ -48,19 +35,25 @@ pub fn measure(out: &mut Reporter) -> Result<()> {
     };
     let fork = || Child::fork(|| Ok(()))?.join().map(|()| 1);
     let exec = || program.run().map(|()| 1);
-    let mut sample = |case: &str, workers: &[usize], work: &Work<'_>| {
-        out.progress(case);
-        let rate = rate(workers, work)?;
-        out.sample(&name(case), "1/s", Better::Higher, rate);
-        anyhow::Ok(())
-    };
-    // The number of threads of each process.
+    // With the number of threads of each process.
     let processes = vec![1; cpus];
-    sample(fault_processes, &processes, &touch)?;
-    sample(fault_threads, &[cpus], &touch)?;
-    sample(fork_one, &[1], &fork)?;
-    sample(fork_all, &processes, &fork)?;
-    sample(exec_all, &processes, &exec)
+    let cases: [(&str, &[usize], &Work<'_>); 5] = [
+        ("fault-processes", &processes, &touch),
+        ("fault-threads", &[cpus], &touch),
+        ("fork-1", &[1], &fork),
+        ("fork-all", &processes, &fork),
+        ("exec-all", &processes, &exec),
+    ];
+    each_case(
+        &cases,
+        |(case, ..)| case,
+        out,
+        |(case, workers, work), out| {
+            out.progress(case);
+            out.sample(&metric_name(case, "rate"), rate(workers, work)?);
+            Ok(())
+        },
+    )
 }
 
 /// Returns how much work is done per second. `processes` has the number of threads of each process.

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What disturbs the victims meanwhile: CPUs that come and go, reclaim, and real-time tasks.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use std::{fs, hint, thread};
 
 use anyhow::{Context as _, Result};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::victim::Victim;
 use super::{MIB_BYTES, micros};
+use crate::process::child::Board;
 use crate::rng::Rng;
 use crate::system::sched::set_policy;
 
@@ -24,19 +22,18 @@ pub(super) const RECLAIM: &str = "/sys/fs/cgroup/memory.reclaim";
 /// A process that disturbs all victims, again and again.
 pub(super) struct Disturbance {
     process: Victim,
-    /// An eventfd that counts its successes.
-    successes: OwnedFd,
+    /// The number of its successes.
+    successes: Board,
 }
 
 impl Disturbance {
     /// Forks a process that calls `disturb` until it is killed, and counts how often that returns true.
     pub(super) fn fork(mut disturb: impl FnMut() -> bool) -> Result<Self> {
-        let successes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
+        let successes = Board::new(1)?;
         let process = Victim::fork(|| {
             loop {
                 if disturb() {
-                    // The counter never overflows.
-                    let _ = rustix::io::write(&successes, &1u64.to_ne_bytes());
+                    successes.add(0, 1);
                 }
             }
         })?;
@@ -47,12 +44,7 @@ impl Disturbance {
     pub(super) fn end(self) -> Result<u64> {
         pidfd_send_signal(&self.process.pidfd, Signal::KILL).context("kill")?;
         self.process.end()?;
-        let mut number = [0; 8];
-        match rustix::io::read(&self.successes, &mut number) {
-            Ok(_) => Ok(u64::from_ne_bytes(number)),
-            Err(Errno::AGAIN) => Ok(0),
-            Err(e) => Err(e).context("eventfd"),
-        }
+        Ok(self.successes.get(0))
     }
 }
 

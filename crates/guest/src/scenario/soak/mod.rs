@@ -17,10 +17,10 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, ensure};
 
 use super::arguments::Arguments;
-use super::interface::Scenario;
 use crate::memory::swap;
 use crate::process::victim::{Released, expedites, mrelease};
 use crate::rng::Rng;
+use crate::system::cgroup::Cgroup;
 use crate::system::counters;
 use disturbance::{Disturbance, RECLAIM, hogs, online_file, other_cpus, reclaimer};
 use init::report::Reporter;
@@ -42,89 +42,77 @@ const EXPEDITE_MIN_KBYTES: &str = "/proc/sys/vm/expedite_min_kbytes";
 const EXPEDITE_CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
 
 /// `soak [seconds=60] [seed=1]`
-pub struct Soak;
+pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
+    let length = Duration::from_secs(args.get("seconds", 60)?);
+    let seed = args.get("seed", 1)?;
+    let mut rng = Rng(seed);
+    // Huge pages on request; this fails in a kernel without them.
+    let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
 
-impl Scenario for Soak {
-    fn name(&self) -> &'static str {
-        "soak"
+    swap::on(SWAP_BYTES)?;
+    let second = second_swap()?;
+    disturbance::remove_realtime_limits()?;
+
+    let expedites = expedites();
+    let before = available()?;
+    let switcher = disturbance::switcher(Rng(rng.bits()))?;
+    let reclaimer = reclaimer(Rng(rng.bits()))?;
+    let swapper = swapper(Rng(rng.bits()), &second)?;
+    let hogs = hogs(Rng(rng.bits()))?;
+    let (began, mut counts) = (Instant::now(), Counts::default());
+    let mut reported = began;
+    while began.elapsed() < length {
+        if rng.one_in(4) {
+            oom(&mut rng, &mut counts)?;
+        } else {
+            storm(&mut rng, expedites, &mut counts)?;
+        }
+        counts.rounds += 1;
+        if reported.elapsed() > Duration::from_secs(1) {
+            reported = Instant::now();
+            out.progress(&format!("{} s, {}", began.elapsed().as_secs(), counts.text()));
+        }
     }
-
-    fn run(&self, args: &[String], out: &mut Reporter) -> Result<()> {
-        let args = Arguments::new(args, &[], &["seconds", "seed"])?;
-        let length = Duration::from_secs(args.get("seconds", 60)?);
-        let seed = args.get("seed", 1)?;
-        let mut rng = Rng(seed);
-        // Huge pages on request; this fails in a kernel without them.
-        let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
-        fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").context("memory cgroups")?;
-
-        swap::on(SWAP_BYTES)?;
-        let second = second_swap()?;
-        disturbance::remove_realtime_limits()?;
-
-        let expedites = expedites();
-        let before = available()?;
-        let switcher = disturbance::switcher(Rng(rng.bits()))?;
-        let reclaimer = reclaimer(Rng(rng.bits()))?;
-        let swapper = swapper(Rng(rng.bits()), &second)?;
-        let hogs = hogs(Rng(rng.bits()))?;
-        let (began, mut counts) = (Instant::now(), Counts::default());
-        let mut reported = began;
-        while began.elapsed() < length {
-            if rng.one_in(4) {
-                oom(&mut rng, &mut counts)?;
-            } else {
-                storm(&mut rng, expedites, &mut counts)?;
-            }
-            counts.rounds += 1;
-            if reported.elapsed() > Duration::from_secs(1) {
-                reported = Instant::now();
-                out.progress(&format!("{} s, {}", began.elapsed().as_secs(), counts.text()));
-            }
-        }
-        let hogs = hogs.end()?;
-        let swapoffs = swapper.end()?;
-        let switches = switcher.map_or(Ok(0), Disturbance::end)?;
-        for cpu in other_cpus()? {
-            // It may be online already.
-            let _ = fs::write(online_file(cpu), "1");
-        }
-        let reclaims = reclaimer.end()?;
-        out.note(&format!(
-            "seed {seed}, {} s: {}; {switches} times a CPU went offline or online, {reclaims} times memory was \
-             reclaimed, {swapoffs} times swap was switched off, {hogs} times hogs had all CPUs",
-            length.as_secs(),
-            counts.text()
-        ));
-        let released = check_swap_is_released()?;
-        check_swap_comes_back(&[FIRST_SWAP, &second])?;
-        if let Some((queued, text)) = released {
-            out.note(&text);
-            ensure!(
-                queued > 0 || counts.rounds < MIN_ROUNDS_TO_JUDGE,
-                "no swap entry ever waited for a worker"
-            );
-        }
-        if counts.rounds >= MIN_ROUNDS_TO_JUDGE {
-            ensure!(reclaims > 0, "{RECLAIM}: nothing was ever reclaimed");
-            ensure!(switches > 0 || other_cpus()?.is_empty(), "no CPU ever went offline");
-            ensure!(swapoffs > 0, "{second}: was never switched off");
-            ensure!(hogs > 0, "no hog ever had a CPU to itself");
-        }
-        if expedites {
-            let text = counters::vmstat()?;
-            let taken: Vec<_> = text.lines().filter(|line| line.starts_with("expedite_")).collect();
-            out.note(&taken.join(", "));
-            ensure!(
-                counters::value(&text, "expedite_kill ").is_some_and(|kills| kills > 0)
-                    || counts.rounds < MIN_ROUNDS_TO_JUDGE,
-                "no kill was ever expedited"
-            );
-        }
-        let lost = before.saturating_sub(available()?);
-        ensure!(lost <= MAX_LOST_BYTES, "{} MiB of memory did not come back", lost / MIB_BYTES);
-        Ok(())
+    let hogs = hogs.end()?;
+    let swapoffs = swapper.end()?;
+    let switches = switcher.map_or(Ok(0), Disturbance::end)?;
+    for cpu in other_cpus()? {
+        // It may be online already.
+        let _ = fs::write(online_file(cpu), "1");
     }
+    let reclaims = reclaimer.end()?;
+    out.note(&format!(
+        "seed {seed}, {} s: {}; {switches} times a CPU went offline or online, {reclaims} times memory was \
+         reclaimed, {swapoffs} times swap was switched off, {hogs} times hogs had all CPUs",
+        length.as_secs(),
+        counts.text()
+    ));
+    let released = check_swap_is_released()?;
+    check_swap_comes_back(&[FIRST_SWAP, &second])?;
+    if let Some((queued, text)) = released {
+        out.note(&text);
+        ensure!(queued > 0 || counts.rounds < MIN_ROUNDS_TO_JUDGE, "no swap entry ever waited for a worker");
+    }
+    if counts.rounds >= MIN_ROUNDS_TO_JUDGE {
+        ensure!(reclaims > 0, "{RECLAIM}: nothing was ever reclaimed");
+        ensure!(switches > 0 || other_cpus()?.is_empty(), "no CPU ever went offline");
+        ensure!(swapoffs > 0, "{second}: was never switched off");
+        ensure!(hogs > 0, "no hog ever had a CPU to itself");
+    }
+    if expedites {
+        let text = counters::vmstat()?;
+        let taken: Vec<_> = text.lines().filter(|line| line.starts_with("expedite_")).collect();
+        out.note(&taken.join(", "));
+        ensure!(
+            counters::value(&text, "expedite_kill ").is_some_and(|kills| kills > 0)
+                || counts.rounds < MIN_ROUNDS_TO_JUDGE,
+            "no kill was ever expedited"
+        );
+    }
+    let lost = before.saturating_sub(available()?);
+    ensure!(lost <= MAX_LOST_BYTES, "{} MiB of memory did not come back", lost / MIB_BYTES);
+    Ok(())
 }
 
 /// How often things happened.
@@ -196,18 +184,14 @@ fn storm(rng: &mut Rng, expedites: bool, counts: &mut Counts) -> Result<()> {
 
 /// Has a victim outgrow its cgroup, so that the OOM reaper and this process release its memory together.
 fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
-    let group = format!("/sys/fs/cgroup/soak-{}", counts.rounds);
-    fs::create_dir(&group).with_context(|| group.clone())?;
-    let set = |file: &str, value: String| {
-        fs::write(format!("{group}/{file}"), value).with_context(|| format!("{group}/{file}"))
-    };
-    set("memory.max", ((8 + rng.below(16)) * MIB_BYTES).to_string())?;
+    let group = Cgroup::create_all(&format!("soak-{}", counts.rounds), "memory")?;
+    group.set("memory.max", &((8 + rng.below(16)) * MIB_BYTES).to_string())?;
     // None or a little: it has to run out.
-    set("memory.swap.max", (rng.below(3) * 2 * MIB_BYTES).to_string())?;
-    set("memory.oom.group", rng.below(2).to_string())?;
-    let (procs, mut own) = (format!("{group}/cgroup.procs"), Rng(rng.bits()));
-    let victim = Victim::fork(move || {
-        if fs::write(&procs, "0").is_err() {
+    group.set("memory.swap.max", &(rng.below(3) * 2 * MIB_BYTES).to_string())?;
+    group.set("memory.oom.group", &rng.below(2).to_string())?;
+    let mut own = Rng(rng.bits());
+    let victim = Victim::fork(|| {
+        if group.join().is_err() {
             return;
         }
         for _ in 0..own.below(3) {
@@ -226,12 +210,12 @@ fn oom(rng: &mut Rng, counts: &mut Counts) -> Result<()> {
     victim.release(&delays, None, counts)?;
     victim.end()?;
     counts.victims += 1;
-    let events = fs::read_to_string(format!("{group}/memory.events")).context("memory.events")?;
-    let kills = counters::value(&events, "oom_kill ");
-    ensure!(kills.unwrap_or_default() > 0, "{group}: over its limit and not OOM-killed: {events}");
-    counts.oom_kills += kills.unwrap_or_default();
+    let events = group.get("memory.events")?;
+    let kills = counters::value(&events, "oom_kill ").unwrap_or_default();
+    ensure!(kills > 0, "over its limit and not OOM-killed: {events}");
+    counts.oom_kills += kills;
     // The exit of the last task may not be over yet.
-    within(DEATH_TIMEOUT, || fs::remove_dir(&group).is_ok()).with_context(|| format!("rmdir {group}"))
+    within(DEATH_TIMEOUT, || fs::remove_dir(group.file("")).is_ok()).context("remove the cgroup")
 }
 
 /// Returns MemAvailable in bytes.

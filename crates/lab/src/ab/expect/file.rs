@@ -31,18 +31,14 @@ pub(super) struct File {
 pub(super) struct KnownWorse {
     pub(super) metric: String,
     pub(super) at_least: f64,
-    pub(super) scenario: Option<String>,
-    pub(super) mode: Option<String>,
-    pub(super) cpus: Option<u32>,
+    pub(super) guest: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expect {
     pub(super) metric: Spanned<String>,
-    pub(super) scenario: Option<String>,
-    pub(super) mode: Option<String>,
-    pub(super) cpus: Option<u32>,
+    pub(super) guest: Option<String>,
     pub(super) at_least: Option<f64>,
     pub(super) share_at_most: Option<f64>,
     pub(super) verdict: Option<Verdict>,
@@ -59,9 +55,7 @@ pub(super) struct Compare {
     pub(super) tolerance: f64,
     #[serde(default = "one")]
     pub(super) times: f64,
-    pub(super) scenario: Option<String>,
-    pub(super) mode: Option<String>,
-    pub(super) cpus: Option<u32>,
+    pub(super) guest: Option<String>,
 }
 
 fn one() -> f64 {
@@ -77,7 +71,5 @@ pub(super) struct Bound {
     pub(super) at_least: Option<f64>,
     #[serde(default)]
     pub(super) each_boot: bool,
-    pub(super) scenario: Option<String>,
-    pub(super) mode: Option<String>,
-    pub(super) cpus: Option<u32>,
+    pub(super) guest: Option<String>,
 }

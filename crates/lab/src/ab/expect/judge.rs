@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Checks the metrics of a run against the tables of an `expect.toml`.
 
-use crate::ab::catalog::{self, mode_name, run_name};
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
 use crate::ab::expect::{Checked, RunKind, State};
-use crate::ab::results::{ArmRole, Metric, Results};
+use crate::ab::results::{ArmRole, Metric, Results, Run};
 use crate::ab::stats::MIN_PAIRS;
 use crate::ab::verdict::Verdict;
 use crate::format::{interval, number, percent, ratio};
 use protocol::results::Better;
+use scenarios::Mode;
 
 /// Returns the metric's median on an arm; NaN, which meets no expectation, if it was not measured there.
 fn median_on(metric: &Metric, arm: ArmRole<'_>) -> f64 {
@@ -34,17 +34,16 @@ pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) 
     if kind.smoke {
         return needs_pairs(expected);
     }
-    let scenario = file.scenario.as_deref();
-    let known = |m: &Metric| {
-        let of = |known: &&KnownWorse| Scope::of_known_worse(file, known).selects(m, &known.metric);
-        file.known_worse.iter().find(of).is_some()
+    let known = |run: &Run, metric: &Metric| {
+        file.known_worse
+            .iter()
+            .any(|known| Scope::new(file, &known.guest).selects(run, metric, &known.metric))
     };
+    let is_of = |run: &Run| file.scenario.as_ref().is_none_or(|scenario| *scenario == run.scenario);
     let worse: Vec<String> = results
-        .metrics
-        .iter()
-        .filter(|m| m.verdict == Verdict::Worse && scenario.is_none_or(|s| m.scenario == s))
-        .filter(|m| !known(m))
-        .map(|m| format!("{}: {}", place(m), ratio(m.ratio)))
+        .metrics()
+        .filter(|(run, m)| m.verdict == Verdict::Worse && is_of(run) && !known(run, m))
+        .map(|(run, m)| format!("{}: {}", place(run, m), ratio(m.ratio)))
         .collect();
     let (measured, met) = match worse.as_slice() {
         _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW_PAIRS.to_owned(), false),
@@ -62,16 +61,16 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind)
     if !kind.aa {
         return left_out(expected, " (--no-aa)");
     }
-    let metrics: Vec<&Metric> =
-        results.metrics.iter().filter(|m| scenario.is_none_or(|s| m.scenario == s)).collect();
-    let without = metrics.iter().find(|m| m.aa.is_none());
+    let metrics: Vec<(&Run, &Metric)> =
+        results.metrics().filter(|(run, _)| scenario.is_none_or(|s| s == run.scenario)).collect();
+    let without = metrics.iter().find(|(_, m)| m.aa.is_none());
     let alarms: Vec<String> = metrics
         .iter()
-        .filter_map(|m| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (m, aa)))
-        .map(|(m, aa)| format!("{}: {} {}", place(m), ratio(aa.ratio), aa.verdict))
+        .filter_map(|(run, m)| m.aa.as_ref().filter(|aa| aa.verdict.is_difference()).map(|aa| (run, m, aa)))
+        .map(|(run, m, aa)| format!("{}: {} {}", place(run, m), ratio(aa.ratio), aa.verdict))
         .collect();
     let (measured, met) = match (without, alarms.as_slice()) {
-        (Some(without), _) => (format!("{} has no control", place(without)), false),
+        (Some((run, m)), _) => (format!("{} has no control", place(run, m)), false),
         _ if results.meta.pairs < MIN_PAIRS => (TOO_FEW_PAIRS.to_owned(), false),
         (None, []) => (format!("{} metrics, all same or no verdict", metrics.len()), !metrics.is_empty()),
         (None, alarms) => (alarms.join("; "), false),
@@ -82,7 +81,7 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind)
 /// A part of an expectation as text, and whether it is met; `None` if this kind of run cannot show it.
 type Part = (String, Option<bool>);
 
-fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Part {
+fn at_least(mode: Mode, metric: &Metric, least: f64, kind: RunKind) -> Part {
     // Identical boots must not miss by a rounding error in exp(ln(x)).
     const ROUNDING: f64 = 1e-9;
     let reaches = |shown: f64, least: f64| shown >= least * (1.0 - ROUNDING);
@@ -90,7 +89,7 @@ fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Part {
     if !kind.smoke {
         return (text, Some(metric.ci95.is_some_and(|[lowest, _]| reaches(lowest, least))));
     }
-    match least_of_one_pair(metric, least) {
+    match least_of_one_pair(mode, least) {
         Some(part) => (format!("{text} ({} for one pair)", ratio(part)), Some(reaches(metric.ratio, part))),
         None => (text, None),
     }
@@ -101,12 +100,11 @@ fn at_least(metric: &Metric, least: f64, kind: RunKind) -> Part {
 /// It is half of the expected gain on a logarithmic scale; if no gain is expected, 80 % of `least`. Guests
 /// that run in real time share the host with other processes: next to two compilers, a pair showed 0.77x
 /// where 1.25x was expected. So they are only checked for ratios that are much larger than this noise.
-fn least_of_one_pair(metric: &Metric, least: f64) -> Option<f64> {
+fn least_of_one_pair(mode: Mode, least: f64) -> Option<f64> {
     /// An effect of this size is visible in one pair on a loaded host.
     const MIN_REAL_TIME_RATIO: f64 = 10.0;
-    let virtual_time = metric.mode.as_deref() == Some("icount");
     match least {
-        _ if !virtual_time && least < MIN_REAL_TIME_RATIO => None,
+        _ if mode == Mode::Multi && least < MIN_REAL_TIME_RATIO => None,
         _ if least > 1.0 => Some(least.sqrt()),
         _ => Some(least * 0.8),
     }
@@ -127,7 +125,7 @@ fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Part {
 
 /// Returns the sums of the values on the changed arm and on the base arm.
 fn sums(metric: &Metric) -> [f64; 2] {
-    [&metric.memreap, &metric.stock].map(|arm| arm.iter().sum())
+    [&metric.changed, &metric.base].map(|arm| arm.iter().sum())
 }
 
 /// Returns the ratio, its interval and the verdict as text.
@@ -142,35 +140,27 @@ fn judged(metric: &Metric, kind: RunKind) -> String {
 
 /// Selects the metrics that an expectation is about.
 pub(super) struct Scope<'a> {
+    /// All if it is `None`, and so is `guest`.
     scenario: Option<&'a str>,
-    mode: Option<&'a str>,
-    cpus: Option<u32>,
+    guest: Option<&'a str>,
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn new(
-        file: &'a File,
-        scenario: &'a Option<String>,
-        mode: &'a Option<String>,
-        cpus: Option<u32>,
-    ) -> Self {
-        Self { scenario: scenario.as_deref().or(file.scenario.as_deref()), mode: mode.as_deref(), cpus }
+    pub(super) fn new(file: &'a File, guest: &'a Option<String>) -> Self {
+        Self { scenario: file.scenario.as_deref(), guest: guest.as_deref() }
     }
 
-    pub(super) fn of_known_worse(file: &'a File, known: &'a KnownWorse) -> Self {
-        Self::new(file, &known.scenario, &known.mode, known.cpus)
+    fn includes(&self, scenario: &str, guest: &str) -> bool {
+        self.scenario.is_none_or(|s| s == scenario) && self.guest.is_none_or(|g| g == guest)
     }
 
-    /// Whether `m` has that name and is from a selected guest.
-    fn selects(&self, m: &Metric, name: &str) -> bool {
-        m.metric == name
-            && self.scenario.is_none_or(|s| m.scenario == s)
-            && self.mode.is_none_or(|mode| m.mode.as_deref() == Some(mode))
-            && self.cpus.is_none_or(|cpus| m.cpus == Some(cpus))
+    /// Whether a metric has that name and is from a selected guest.
+    fn selects(&self, run: &Run, metric: &Metric, name: &str) -> bool {
+        metric.metric == name && self.includes(&run.scenario, &run.guest)
     }
 
-    fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<&'r Metric> {
-        results.metrics.iter().filter(|m| self.selects(m, name)).collect()
+    fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<(&'r Run, &'r Metric)> {
+        results.metrics().filter(|(run, metric)| self.selects(run, metric, name)).collect()
     }
 
     pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, kind: RunKind) -> Vec<Checked> {
@@ -183,9 +173,9 @@ impl<'a> Scope<'a> {
         if known.at_least == 0.0 {
             return Vec::new();
         }
-        let checked = found.into_iter().map(|m| {
-            let (floor, met) = at_least(m, known.at_least, kind);
-            let expected = wanted(&place(m)) + ", " + &floor;
+        let checked = found.into_iter().map(|(run, m)| {
+            let (floor, met) = at_least(run.mode, m, known.at_least, kind);
+            let expected = wanted(&place(run, m)) + ", " + &floor;
             match met {
                 Some(met) => Checked { expected, measured: judged(m, kind), state: State::of(met) },
                 None => needs_pairs(expected),
@@ -200,7 +190,7 @@ impl<'a> Scope<'a> {
         if found.is_empty() {
             return vec![self.missing(results, name.clone(), name)];
         }
-        found.into_iter().flat_map(|m| expected_of(m, expect, kind)).collect()
+        found.into_iter().flat_map(|(run, m)| expected_of(run, m, expect, kind)).collect()
     }
 
     pub(super) fn compare(
@@ -224,11 +214,11 @@ impl<'a> Scope<'a> {
         if found.is_empty() {
             return vec![self.missing(results, wanted, metric)];
         }
-        let checked = found.into_iter().map(|m| {
-            let Some(other) = others.iter().find(|o| guest(o) == guest(m)) else {
+        let checked = found.into_iter().map(|(run, m)| {
+            let Some((_, other)) = others.iter().find(|(other, _)| other.name() == run.name()) else {
                 return self.missing(results, wanted.clone(), not_worse_than);
             };
-            if kind.smoke && m.mode.as_deref() != Some("icount") {
+            if kind.smoke && run.mode == Mode::Multi {
                 return needs_pairs(wanted.clone());
             }
             let (value, limit) = (median_on(m, arm), median_on(other, other_arm));
@@ -260,10 +250,10 @@ impl<'a> Scope<'a> {
         if found.is_empty() {
             return vec![self.missing(results, wanted(&bound.metric), &bound.metric)];
         }
-        let checked = found.into_iter().map(|m| {
+        let checked = found.into_iter().map(|(run, m)| {
             // The value of one boot is no median.
             if kind.smoke && !bound.each_boot {
-                return needs_pairs(wanted(&place(m)));
+                return needs_pairs(wanted(&place(run, m)));
             }
             let holds = |value: f64| {
                 bound.at_most.is_none_or(|most| value <= most)
@@ -274,7 +264,7 @@ impl<'a> Scope<'a> {
             let value = outside.copied().unwrap_or(median);
             let measured = format!("{} {}", number(value), m.unit);
             Checked {
-                expected: wanted(&place(m)),
+                expected: wanted(&place(run, m)),
                 measured,
                 state: State::of(!value.is_nan() && holds(value)),
             }
@@ -285,18 +275,12 @@ impl<'a> Scope<'a> {
     /// Returns the outcome for a metric that the results do not have: missed, unless it may be of a guest that was
     /// not booted.
     fn missing(&self, results: &Results, expected: String, metric: &str) -> Checked {
-        let runs = &results.meta.runs;
-        let booted: Vec<_> = runs.iter().map(|r| (&*r.scenario, &*r.mode, r.cpus)).collect();
-        let may_have_it = |&(scenario, mode, cpus): &(&str, &str, u32)| {
-            self.scenario.is_none_or(|s| s == scenario)
-                && self.mode.is_none_or(|m| m == mode)
-                && self.cpus.is_none_or(|c| c == cpus)
-        };
-        let certain = (catalog::all().iter())
-            .filter(|scenario| booted.iter().any(|(booted, ..)| *booted == scenario.name))
-            .flat_map(|scenario| scenario.runs.iter().map(|r| (scenario.name, mode_name(r.mode), r.cpus)))
-            .filter(may_have_it)
-            .all(|guest| booted.contains(&guest));
+        let booted = results.scenarios();
+        let certain = (scenarios::all().iter())
+            .filter(|scenario| booted.contains(&scenario.name))
+            .flat_map(|scenario| scenario.guests.iter().map(|guest| (scenario.name, guest.name)))
+            .filter(|(scenario, guest)| self.includes(scenario, guest))
+            .all(|(scenario, guest)| results.run(scenario, guest).is_some());
         let state = if certain { State::Missed } else { State::NotRun };
         Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
     }
@@ -304,9 +288,9 @@ impl<'a> Scope<'a> {
 
 /// Checks a metric against an `[[expect]]` table. Parts that need more pairs are a separate outcome,
 /// left out.
-fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
+fn expected_of(run: &Run, m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
     let parts = [
-        expect.at_least.map(|least| at_least(m, least, kind)),
+        expect.at_least.map(|least| at_least(run.mode, m, least, kind)),
         expect.share_at_most.map(|most| at_most_a_share(m, most, kind)),
         expect.verdict.map(|verdict| (verdict.to_string(), (!kind.smoke).then_some(m.verdict == verdict))),
     ];
@@ -314,7 +298,7 @@ fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
         parts.into_iter().flatten().partition(|(_, met)| met.is_some());
     let of = |parts: &[Part]| {
         let texts: Vec<&str> = parts.iter().map(|(text, _)| text.as_str()).collect();
-        format!("{}: {}", place(m), texts.join(", "))
+        format!("{}: {}", place(run, m), texts.join(", "))
     };
     let mut checked = Vec::new();
     if !checkable.is_empty() {
@@ -336,14 +320,6 @@ fn expected_of(m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
 /// The beginning of the measured value of an expectation of a metric that was not measured.
 pub(super) const NOT_MEASURED: &str = "the results have no";
 
-/// Identifies the guest in which a metric was measured.
-fn guest(metric: &Metric) -> (&str, Option<&str>, Option<u32>) {
-    (&metric.scenario, metric.mode.as_deref(), metric.cpus)
-}
-
-fn place(metric: &Metric) -> String {
-    match &metric.mode {
-        Some(mode) => format!("{} ({})", metric.metric, run_name(mode, metric.cpus)),
-        None => metric.metric.clone(),
-    }
+fn place(run: &Run, metric: &Metric) -> String {
+    format!("{} ({})", metric.metric, run.guest)
 }

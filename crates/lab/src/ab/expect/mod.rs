@@ -2,6 +2,7 @@
 //! Checks the results of a run against the expectations of a topic: `kernel/<topic>/expect.toml`.
 //!
 //! ```toml
+//! scenario = "reap"           # optional: whose metrics the tables are about
 //! aa_clean = true             # no A/A control of the scenario may show a difference
 //!
 //! [[known_worse]]             # a metric that may get worse, down to this ratio; no other metric may
@@ -10,7 +11,7 @@
 //!
 //! [[expect]]                  # one metric: changed arm against base arm
 //! metric = "100-vmas/pte-lock-contended"
-//! mode = "multi"              # optional; without it, every mode that has the metric
+//! guest = "multi"             # optional, in all tables; without it, every guest that has the metric
 //! at_least = 33.0             # the ratio; above 1 is an improvement
 //! verdict = "better"          # optional
 //! share_at_most = 0.03        # optional: the sum over all boots, as a share of the base arm's sum
@@ -28,12 +29,9 @@
 //! metric = "20000-vmas-2-maps/vmas-per-mapping"
 //! at_most = 1.5               # or at_least
 //! each_boot = true            # optional: of the values of all boots instead of their median
-//! mode = "icount"             # optional, as in all tables
-//! cpus = 64                   # optional, in all tables: selects one of several guests of a mode
 //! ```
 //!
-//! `scenario = "..."`, in a table or once at the top for all tables, selects one of several metrics of the
-//! same name. An expectation of a metric that the results do not have is missed, unless a guest of the scenario that
+//! An expectation of a metric that the results do not have is missed, unless a guest of the scenario that
 //! it may be of was not booted.
 //!
 //! `at_least`, also that of `[[known_worse]]`, is met if the lower end of the ratio's 95 % interval is not
@@ -146,7 +144,7 @@ fn check_file(
         checked.push(aa_clean(results, file.scenario.as_deref(), kind));
     }
     for known in &file.known_worse {
-        checked.extend(Scope::of_known_worse(file, known).known_worse(results, known, kind));
+        checked.extend(Scope::new(file, &known.guest).known_worse(results, known, kind));
     }
     checked.push(nothing_else_worse(results, file, kind));
     for expect in &file.expect {
@@ -154,11 +152,11 @@ fn check_file(
             let what = "give at_least, share_at_most or verdict, or nothing is expected of this metric";
             return Err(bad(expect.metric.span(), what.to_owned()));
         }
-        let scope = Scope::new(file, &expect.scenario, &expect.mode, expect.cpus);
+        let scope = Scope::new(file, &expect.guest);
         checked.extend(scope.expect(results, expect, kind));
     }
     for compare in &file.compare {
-        let scope = Scope::new(file, &compare.scenario, &compare.mode, compare.cpus);
+        let scope = Scope::new(file, &compare.guest);
         let named = |arm| arm_named(results, arm, &bad);
         let first = named(&compare.arm)?;
         let second = compare.than_arm.as_ref().map_or(Ok(first), named)?;
@@ -168,7 +166,7 @@ fn check_file(
         if bound.at_most.is_none() && bound.at_least.is_none() {
             return Err(bad(bound.arm.span(), "give at_most or at_least".to_owned()));
         }
-        let scope = Scope::new(file, &bound.scenario, &bound.mode, bound.cpus);
+        let scope = Scope::new(file, &bound.guest);
         checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, &bad)?, kind));
     }
     Ok(checked)

@@ -13,10 +13,12 @@ use std::path::PathBuf;
 use super::file::File;
 use super::tests::{all_of, own};
 use super::*;
-use crate::ab::catalog::{self, Scenario, mode_name, run_name};
-use crate::ab::results::{ArmRole, ControlValues, Metric, RunMeta};
+use scenarios::Scenario;
+
+use crate::ab::results::{ArmRole, ControlValues, Metric, Run};
 use crate::ab::stats::tests::Noise;
 use crate::ab::stats::{self, Pairs, Rules};
+use crate::ab::workload;
 use crate::vm::parallel;
 use protocol::results::Better;
 
@@ -42,11 +44,11 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Identifies a metric among all scenarios and guests.
-type Key = (String, Option<String>, Option<u32>, String);
+/// Identifies a metric among all scenarios and guests: scenario, guest and metric.
+type Key = [String; 3];
 
-fn key(metric: &Metric) -> Key {
-    (metric.scenario.clone(), metric.mode.clone(), metric.cpus, metric.metric.clone())
+fn key(run: &Run, metric: &Metric) -> Key {
+    [&run.scenario, &run.guest, &metric.metric].map(String::clone)
 }
 
 /// Returns the latest published boots of each metric, those of stock against the changed kernel as it is by default.
@@ -59,18 +61,20 @@ fn published() -> BTreeMap<Key, Metric> {
         .collect();
     all.sort_by(|a, b| a.meta.date.cmp(&b.meta.date));
     let mut latest = BTreeMap::new();
-    for results in all {
-        for mut metric in results.metrics {
+    for Results { meta, runs, .. } in all {
+        for mut run in runs {
             // In swap-defer, what is measured by swap-batch is an arm.
-            match (results.meta.base(), results.meta.changed(), metric.scenario.as_str()) {
+            match (meta.base(), meta.changed(), run.scenario.as_str()) {
                 ("stock", "memreap", _) => {}
-                ("stock", "memreap-batch", "swap-defer") => metric.scenario = "swap-batch".into(),
+                ("stock", "memreap-batch", "swap-defer") => run.scenario = "swap-batch".into(),
                 other => panic!("published results of {other:?}"),
             }
-            if let Some(aa) = metric.aa.take() {
-                metric.stock.extend(aa.stock2);
+            for mut metric in std::mem::take(&mut run.metrics) {
+                if let Some(aa) = metric.aa.take() {
+                    metric.base.extend(aa.base);
+                }
+                latest.insert(key(&run, &metric), metric);
             }
-            latest.insert(key(&metric), metric);
         }
     }
     latest
@@ -79,22 +83,11 @@ fn published() -> BTreeMap<Key, Metric> {
 /// Returns the results that a scenario has in its guests, or in that of a name, as far as they are published.
 fn published_of(scenario: &Scenario, guest: Option<&str>, published: &BTreeMap<Key, Metric>) -> Results {
     let mut results = all_of(scenario);
-    let of_guest = |m: &Metric| {
-        guest.is_none_or(|guest| m.mode.as_ref().is_some_and(|mode| run_name(mode, m.cpus) == guest))
-    };
-    results.metrics.retain(of_guest);
-    results.meta.runs = (scenario.runs.iter())
-        .filter(|run| guest.is_none_or(|guest| scenario.run_name(run) == guest))
-        .map(|run| RunMeta {
-            scenario: scenario.name.into(),
-            mode: mode_name(run.mode).into(),
-            cpus: run.cpus,
-            memory_mib: run.mem_mib,
-            accelerator: "tcg".into(),
-            stolen: None,
-        })
-        .collect();
-    results.metrics = results.metrics.iter().filter_map(|m| published.get(&key(m)).cloned()).collect();
+    results.runs.retain(|run| guest.is_none_or(|guest| guest == run.guest));
+    for run in &mut results.runs {
+        let metrics = std::mem::take(&mut run.metrics);
+        run.metrics = metrics.iter().filter_map(|m| published.get(&key(run, m)).cloned()).collect();
+    }
     results
 }
 
@@ -153,26 +146,26 @@ fn run_of(
 ) -> Results {
     let mut results = published.clone();
     results.meta.pairs = pairs;
-    for metric in &mut results.metrics {
+    for metric in results.metrics_mut() {
         let lower = metric.better == Better::Lower;
         let mut boots = |values: &[f64], large: bool| {
             let next = Next::of(values);
             (0..pairs).map(|_| value(&next, large)).collect::<Vec<_>>()
         };
-        metric.stock = boots(&metric.stock, !lower);
-        metric.memreap = boots(&metric.memreap, lower);
-        for ControlValues { values, .. } in &mut metric.beside {
+        metric.base = boots(&metric.base, !lower);
+        metric.changed = boots(&metric.changed, lower);
+        for ControlValues { values, .. } in &mut metric.controls {
             *values = boots(values, lower);
         }
     }
     if !by_pairs {
         return results;
     }
-    let all: Vec<Pairs<'_>> = (results.metrics.iter())
-        .map(|m| Pairs { base: &m.stock, changed: &m.memreap, better: m.better })
+    let all: Vec<Pairs<'_>> = (results.metrics())
+        .map(|(_, m)| Pairs { base: &m.base, changed: &m.changed, better: m.better })
         .collect();
     let compared = stats::compare(&all, Rules::default()).unwrap();
-    for (metric, compared) in results.metrics.iter_mut().zip(compared) {
+    for (metric, compared) in results.metrics_mut().zip(compared) {
         (metric.ratio, metric.ci95, metric.p) = (compared.ratio, compared.ci95, compared.p);
         metric.verdict = compared.verdict;
     }
@@ -235,23 +228,23 @@ fn without_results(promise: &File, names: &[String], all: &Results, results: &Re
     let of_compare = promise.compare.iter().flat_map(|c| [Some(&c.arm), c.than_arm.as_ref()]).flatten();
     let arms = of_compare.chain(promise.bound.iter().map(|b| &b.arm)).map(|arm| arm.get_ref());
     let kernels = arms.filter(|arm| !["stock", "memreap"].contains(&arm.as_str())).filter(|arm| {
-        let is_promised = |m: &&Metric| names.contains(&m.metric);
-        results.metrics.iter().filter(is_promised).all(|m| m.values_on(ArmRole::Control(arm)).is_empty())
+        let mut promised = results.metrics().filter(|(_, m)| names.contains(&m.metric));
+        promised.all(|(_, m)| m.values_on(ArmRole::Control(arm)).is_empty())
     });
-    let guest = |m: &Metric| run_name(m.mode.as_deref().unwrap_or_default(), m.cpus);
-    let modes = (promise.expect.iter().map(|e| &e.mode))
-        .chain(promise.known_worse.iter().map(|k| &k.mode))
-        .chain(promise.compare.iter().map(|c| &c.mode))
-        .chain(promise.bound.iter().map(|b| &b.mode));
-    let mode = modes.flatten().next();
-    let of_mode = |m: &Metric| mode.is_none() || m.mode.as_ref() == mode;
-    let is_missing = |m: &&Metric| {
-        of_mode(m) && names.contains(&m.metric) && results.metrics.iter().all(|r| key(r) != key(m))
+    let guests = (promise.expect.iter().map(|e| &e.guest))
+        .chain(promise.known_worse.iter().map(|k| &k.guest))
+        .chain(promise.compare.iter().map(|c| &c.guest))
+        .chain(promise.bound.iter().map(|b| &b.guest));
+    let guest = guests.flatten().next();
+    let is_missing = |(run, m): &(&Run, &Metric)| {
+        guest.is_none_or(|guest| *guest == run.guest)
+            && names.contains(&m.metric)
+            && results.metrics().all(|(other, r)| key(other, r) != key(run, m))
     };
-    let metrics = all.metrics.iter().filter(is_missing).map(|m| {
-        match results.metrics.iter().any(|r| guest(r) == guest(m)) {
-            true => format!("metric {} in guest {}", m.metric, guest(m)),
-            false => format!("guest {}", guest(m)),
+    let metrics = all.metrics().filter(is_missing).map(|(run, m)| {
+        match results.run(&run.scenario, &run.guest).is_some_and(|run| !run.metrics.is_empty()) {
+            true => format!("metric {} in guest {}", m.metric, run.guest),
+            false => format!("guest {}", run.guest),
         }
     });
     kernels.map(|kernel| format!("kernel {kernel}")).chain(metrics).collect()
@@ -306,8 +299,10 @@ fn no_promise_is_missed_by_chance() {
             let has_kernels = missing.iter().all(|what| !what.starts_with("kernel "));
             without.extend(missing.into_iter().map(|what| format!("{}: {what}", scenario.name)));
             let mut results = results.clone();
-            results.metrics.retain(|m| names.contains(&m.metric));
-            if results.metrics.is_empty() || !has_kernels {
+            for run in &mut results.runs {
+                run.metrics.retain(|m| names.contains(&m.metric));
+            }
+            if results.metrics().next().is_none() || !has_kernels {
                 continue;
             }
             for drawn in [SMOKE, FULL] {
@@ -317,7 +312,7 @@ fn no_promise_is_missed_by_chance() {
         }
         Ok((without, often))
     };
-    let scenarios: Vec<&Scenario> = catalog::all().iter().collect();
+    let scenarios: Vec<&Scenario> = scenarios::all().iter().collect();
     let found = parallel::map(crate::host::cpus(), &scenarios, |scenario| of_scenario(scenario));
     let (without, often): (Vec<_>, Vec<_>) = found.into_iter().map(Result::unwrap).unzip();
     let without: BTreeSet<String> = without.into_iter().flatten().collect();
@@ -341,11 +336,10 @@ fn make_demo_does_not_fail_by_chance() {
     let pairs: usize = variable(&makefile, "PAIRS").parse().unwrap();
     let guest = variable(&makefile, "GUEST");
     let names: Vec<String> = variable(&makefile, "SCENARIOS").split(' ').map(str::to_owned).collect();
-    let (published, scenarios) = (published(), catalog::select(&names).unwrap());
+    let (published, scenarios) = (published(), workload::scenarios(None, &names).unwrap());
     let parts = scenarios.iter().map(|scenario| published_of(scenario, Some(&guest), &published));
     let all = parts.reduce(|mut all, more| {
-        all.metrics.extend(more.metrics);
-        all.meta.runs.extend(more.meta.runs);
+        all.runs.extend(more.runs);
         all
     });
     let all = all.unwrap();

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
-use crate::ab::catalog::{self, Scenario, mode_name};
-use crate::ab::results::{ArmMeta, ControlValues, Metric, fixture};
+use scenarios::{Guest, Mode, Scenario};
+
+use crate::ab::results::{ArmMeta, ControlValues, Metric, Run, fixture};
 use crate::ab::verdict::Verdict;
 use protocol::results::Better;
 
@@ -21,7 +22,7 @@ fn check_fixture(text: &str) -> Result<Vec<Checked>> {
 fn one_pair() -> Results {
     let mut results = fixture::results();
     results.meta.pairs = 1;
-    for metric in &mut results.metrics {
+    for metric in results.metrics_mut() {
         (metric.ci95, metric.aa, metric.verdict) = (None, None, Verdict::None);
     }
     results
@@ -39,22 +40,20 @@ fn passes(text: &str) -> Vec<bool> {
 /// Results with all metrics that the scenario reports, in all its guests and on all its kernels.
 pub(super) fn all_of(scenario: &Scenario) -> Results {
     let mut results = fixture::results();
-    let (arm, like) = (results.meta.arms[0].clone(), results.metrics[0].clone());
+    let (arm, like) = (results.meta.arms[0].clone(), results.runs.swap_remove(0));
     let controls = scenario.controls.iter().map(|c| ArmMeta { name: c.name.into(), ..arm.clone() });
     results.meta.arms.extend(controls);
-    results.metrics.clear();
-    for run in scenario.runs {
-        let args: Vec<String> = run.args.iter().map(|&arg| arg.to_owned()).collect();
-        let metrics = guest::metrics(scenario.name, &args, run.cpus.try_into().unwrap()).unwrap();
-        assert!(!metrics.is_empty(), "{run:?}");
-        results.metrics.extend(metrics.into_iter().map(|metric| Metric {
-            scenario: scenario.name.into(),
-            metric,
-            mode: Some(mode_name(run.mode).into()),
-            cpus: scenario.cpus_in_name(run),
-            ..like.clone()
-        }));
-    }
+    let of_guest = |guest: &Guest| Run {
+        scenario: scenario.name.into(),
+        guest: guest.name.into(),
+        mode: guest.mode,
+        cpus: guest.cpus,
+        metrics: (scenario.reported(guest.name, None).into_iter())
+            .map(|reported| Metric { metric: reported.name, ..like.metrics[0].clone() })
+            .collect(),
+        ..like.clone()
+    };
+    results.runs = scenario.guests.iter().map(of_guest).collect();
     results
 }
 
@@ -72,7 +71,7 @@ fn what_topics_expect_is_what_scenarios_report() {
         fs::read_dir(&topics).unwrap().map(|entry| entry.unwrap().path().join("expect.toml")).collect();
     files.retain(|path| path.is_file());
     let mut wrong = Vec::new();
-    for scenario in catalog::all() {
+    for scenario in scenarios::all() {
         let path = topics.join(scenario.name).join("expect.toml");
         assert!(files.remove(&path), "no {}", path.display());
         let text = fs::read_to_string(&path).unwrap();
@@ -85,13 +84,13 @@ fn what_topics_expect_is_what_scenarios_report() {
 
 #[test]
 fn names_that_no_scenario_reports_are_found() {
-    let results = all_of(catalog::select(&["reap".into()]).unwrap()[0]);
+    let results = all_of(scenarios::find("reap").unwrap());
     let unknown = |text: &str| unknown(&results, text, Path::new("x")).len();
     let expect = |metric: &str| format!("[[expect]]\nmetric = '{metric}'\nat_least = 1.0\n");
     assert_eq!(unknown(&expect("1-vma/mrelease-90")), 0);
     assert_eq!(unknown(&expect("1-vma/mrelease-91")), 1);
     // Reported, but not in this guest.
-    assert_eq!(unknown(&format!("{}mode = 'icount'", expect("1-vma/mrelease-90"))), 1);
+    assert_eq!(unknown(&format!("{}guest = 'icount'", expect("1-vma/mrelease-90"))), 1);
     let known = |metric: &str| format!("[[known_worse]]\nmetric = '{metric}'\nat_least = 0.5\n");
     assert_eq!(unknown(&(known("1-vma/kill-cpu") + &known("1-vma/kill-cpus"))), 1);
     for (metric, other, missed) in
@@ -106,8 +105,8 @@ fn names_that_no_scenario_reports_are_found() {
 /// Results in which one metric, of interval `[0.5, 0.7]`, is worse.
 fn one_worse() -> Results {
     let mut results = fixture::results();
-    results.metrics.iter_mut().for_each(|m| m.verdict = Verdict::Same);
-    let worse = &mut results.metrics[1];
+    results.metrics_mut().for_each(|m| m.verdict = Verdict::Same);
+    let worse = &mut results.runs[0].metrics[1];
     (worse.verdict, worse.ratio, worse.ci95) = (Verdict::Worse, 0.6, Some([0.5, 0.7]));
     results
 }
@@ -126,11 +125,9 @@ fn what_gets_worse_must_be_known_and_has_a_floor() {
     assert_eq!(judge(name, 0.5, ""), [true, true]);
     // The whole interval must be above the floor.
     assert_eq!(judge(name, 0.51, ""), [false, true]);
-    assert_eq!(judge(name, 0.5, "mode = 'multi'\nscenario = 'reap'"), [true, true]);
+    assert_eq!(judge(name, 0.5, "guest = 'multi'"), [true, true]);
     // Known in other guests only.
-    assert_eq!(judge(name, 0.5, "mode = 'icount'"), [false, false]);
-    assert_eq!(judge(name, 0.5, "cpus = 64"), [false, false]);
-    assert_eq!(judge(name, 0.5, "scenario = 'other'"), [false, false]);
+    assert_eq!(judge(name, 0.5, "guest = 'icount'"), [false, false]);
     let without = check_text(&one_worse(), "aa_clean = true", Path::new("x"), ALL).unwrap();
     assert_eq!((without[1].expected.as_str(), without[1].state), ("nothing got worse", State::Missed));
 }
@@ -143,15 +140,15 @@ fn at_least_is_judged_by_the_lower_end_of_the_interval() {
         let checked = own(check_text(results, &text, Path::new("x"), ALL).unwrap());
         (checked[0].state, checked[0].measured.clone())
     };
-    let metric = &mut results.metrics[1];
+    let metric = &mut results.runs[0].metrics[1];
     (metric.ratio, metric.ci95, metric.verdict) = (1.5, Some([1.2, 1.9]), Verdict::Better);
     let shown = "1.50x (1.20 - 1.90), better".to_owned();
     assert_eq!(state(&results, "at_least = 1.2"), (State::Met, shown.clone()));
     assert_eq!(state(&results, "at_least = 1.21"), (State::Missed, shown));
     // Identical boots, but for the last digit.
-    results.metrics[1].ci95 = Some([1.0 - 1e-15, 1.0]);
+    results.runs[0].metrics[1].ci95 = Some([1.0 - 1e-15, 1.0]);
     assert_eq!(state(&results, "at_least = 1.0").0, State::Met);
-    results.metrics[1].ci95 = None;
+    results.runs[0].metrics[1].ci95 = None;
     let few = (State::Missed, "1.50x, too few pairs".to_owned());
     assert_eq!(state(&results, "at_least = 1.0"), few);
     let few = check_text(&one_pair(), "aa_clean = true", Path::new("x"), ALL).unwrap();
@@ -164,15 +161,15 @@ fn at_least_is_judged_by_the_lower_end_of_the_interval() {
 
 #[test]
 fn one_pair_has_to_show_half_of_the_effect() {
-    let judge = |metric: usize, ratio: f64, least: f64, table: &str| {
+    let judge = |mode: Mode, ratio: f64, least: f64, table: &str| {
         let mut results = one_pair();
-        results.metrics[metric].ratio = ratio;
-        let name = &results.metrics[metric].metric;
+        let run = results.runs.iter_mut().find(|run| run.mode == mode).unwrap();
+        run.metrics[0].ratio = ratio;
+        let name = run.metrics[0].metric.clone();
         let text = format!("[[{table}]]\nmetric = '{name}'\nat_least = {least:?}");
         own(check_text(&results, &text, Path::new("x"), SMOKE).unwrap())[0].state
     };
-    let of_mode = |mode| one_pair().metrics.iter().position(|m| m.mode.as_deref() == Some(mode)).unwrap();
-    let (virtual_time, real_time) = (of_mode("icount"), of_mode("multi"));
+    let (virtual_time, real_time) = (Mode::Icount, Mode::Multi);
     for table in ["expect", "known_worse"] {
         let cases = [(1.25, 1.12, 1.11), (100.0, 10.1, 9.9), (1.0, 0.81, 0.79), (0.5, 0.41, 0.39)];
         for (least, enough, too_little) in cases {
@@ -227,7 +224,7 @@ fn what_needs_pairs_is_left_out_of_a_smoke_run() {
 #[test]
 fn without_a_control_aa_clean_is_left_out() {
     let mut results = fixture::results();
-    results.metrics.iter_mut().for_each(|m| m.aa = None);
+    results.metrics_mut().for_each(|m| m.aa = None);
     let kind = RunKind { smoke: false, aa: false };
     let judge = |kind| check_text(&results, "aa_clean = true", Path::new("x"), kind).unwrap();
     assert_eq!(judge(ALL)[0].state, State::Missed);
@@ -246,15 +243,13 @@ fn what_guests_that_were_not_booted_must_show_is_left_out() {
         own(check_text(results, &text, Path::new("x"), ALL).unwrap())[0].state
     };
     assert_eq!(state(&results, ""), State::Missed);
-    results.meta.runs.retain(|run| run.mode == "multi");
+    results.runs.retain(|run| run.guest == "multi");
     assert_eq!(state(&results, ""), State::NotRun);
-    assert_eq!(state(&results, "mode = 'icount'"), State::NotRun);
+    assert_eq!(state(&results, "guest = 'icount'"), State::NotRun);
     // That guest would have sent it.
-    for of_booted in ["mode = 'multi'", "cpus = 2", "scenario = 'other'"] {
-        assert_eq!(state(&results, of_booted), State::Missed, "{of_booted}");
-    }
-    // Not of the catalog, with one guest.
-    results.meta.runs[0].scenario = "workload".into();
+    assert_eq!(state(&results, "guest = 'multi'"), State::Missed);
+    // No scenario of ours, with one guest.
+    results.runs[0].scenario = "workload".into();
     assert_eq!(state(&results, ""), State::Missed);
 }
 
@@ -284,24 +279,26 @@ fn golden_table_of_met_and_missed() {
 }
 
 #[test]
-fn expectations_select_by_scenario_and_mode() {
-    let of = |more: &str| {
-        passes(&format!("[[expect]]\nmetric = '1-vma/kill-instructions'\nverdict = 'same'\n{more}"))
+fn expectations_select_by_scenario_and_guest() {
+    let of = |file: &str, more: &str| {
+        passes(&format!("{file}\n[[expect]]\nmetric = '1-vma/kill-instructions'\nverdict = 'same'\n{more}"))
     };
-    assert_eq!(of(""), [true]);
-    assert_eq!(of("mode = 'icount'"), [true]);
-    assert_eq!(of("share_at_most = 1.0"), [true]);
-    assert_eq!(of("share_at_most = 0.99"), [false]);
-    assert_eq!(of("mode = 'multi'"), [false]);
-    assert_eq!(of("scenario = 'other'"), [false]);
+    assert_eq!(of("", ""), [true]);
+    assert_eq!(of("", "guest = 'icount'"), [true]);
+    assert_eq!(of("", "share_at_most = 1.0"), [true]);
+    assert_eq!(of("", "share_at_most = 0.99"), [false]);
+    assert_eq!(of("", "guest = 'multi'"), [false]);
+    assert_eq!(of("scenario = 'reap'", ""), [true]);
+    assert_eq!(of("scenario = 'other'", ""), [false]);
 }
 
 #[test]
 fn of_nothing_there_is_no_share() {
     let judge = |changed: f64, most: f64| {
         let mut results = fixture::results();
-        (results.metrics[0].stock, results.metrics[0].memreap) = (vec![0.0], vec![changed]);
-        let name = &results.metrics[0].metric;
+        let metric = &mut results.runs[0].metrics[0];
+        (metric.base, metric.changed) = (vec![0.0], vec![changed]);
+        let name = metric.metric.clone();
         let text = format!("[[expect]]\nmetric = '{name}'\nshare_at_most = {most:?}");
         let of_kind = |kind| own(check_text(&results, &text, Path::new("x"), kind).unwrap())[0].state;
         [ALL, SMOKE].map(of_kind)
@@ -312,26 +309,25 @@ fn of_nothing_there_is_no_share() {
 }
 
 #[test]
-fn a_metric_in_two_modes_must_pass_in_both() {
+fn a_metric_in_two_guests_must_pass_in_both() {
     let mut results = fixture::results();
-    let mut twin = results.metrics[0].clone();
-    (twin.mode, twin.ci95) = (Some("icount".into()), Some([2.0, 200.0]));
-    results.metrics.push(twin);
+    let twin = Metric { ci95: Some([2.0, 200.0]), ..results.runs[0].metrics[0].clone() };
+    results.runs[1].metrics.push(twin);
     let text = "[[expect]]\nmetric = '100-vmas/pte-lock-contended'\nat_least = 33.0";
     let checked = check_text(&results, text, Path::new("x"), ALL).unwrap();
     assert_eq!(own(checked).iter().map(|c| c.state == State::Met).collect::<Vec<_>>(), [true, false]);
 }
 
 #[test]
-fn guests_of_one_mode_are_distinguished_by_their_cpus() {
+fn guests_are_distinguished_by_their_names() {
     let mut results = fixture::results();
     for (cpus, factor) in [(16, 1.0), (64, 10.0)] {
-        for name in ["a", "b"] {
-            let mut metric = results.metrics[1].clone();
-            (metric.metric, metric.cpus) = (name.into(), Some(cpus));
-            (metric.ci95, metric.memreap) = (Some([factor; 2]), vec![factor]);
-            results.metrics.push(metric);
-        }
+        let mut run = results.runs[1].clone();
+        run.guest = format!("icount-{cpus}");
+        let metric =
+            Metric { ci95: Some([factor; 2]), changed: vec![factor], ..results.runs[0].metrics[1].clone() };
+        run.metrics = ["a", "b"].map(|name| Metric { metric: name.into(), ..metric.clone() }).to_vec();
+        results.runs.push(run);
     }
     let judge = |text: &str| {
         let checked = own(check_text(&results, text, Path::new("x"), ALL).unwrap());
@@ -339,8 +335,8 @@ fn guests_of_one_mode_are_distinguished_by_their_cpus() {
     };
     let expect = "[[expect]]\nmetric = 'a'\nat_least = 5.0";
     assert_eq!(judge(expect), [(false, false), (true, true)]);
-    assert_eq!(judge(&format!("{expect}\ncpus = 64")), [(true, true)]);
-    assert!(!judge(&format!("{expect}\ncpus = 8"))[0].1);
+    assert_eq!(judge(&format!("{expect}\nguest = 'icount-64'")), [(true, true)]);
+    assert!(!judge(&format!("{expect}\nguest = 'icount-8'"))[0].1);
     let compare = "[[compare]]\narm = 'memreap'\nmetric = 'b'\nnot_worse_than = 'a'";
     let passes: Vec<bool> = judge(compare).iter().map(|&(_, pass)| pass).collect();
     assert_eq!(passes, [true, true]);
@@ -349,10 +345,10 @@ fn guests_of_one_mode_are_distinguished_by_their_cpus() {
 #[test]
 fn comparisons_within_an_arm_know_direction_and_tolerance() {
     let mut results = fixture::results();
-    let mut slower = results.metrics[1].clone();
+    let mut slower = results.runs[0].metrics[1].clone();
     slower.metric = "100-vmas/mrelease2-90".into();
-    slower.memreap.iter_mut().for_each(|v| *v *= 1.04);
-    results.metrics.push(slower);
+    slower.changed.iter_mut().for_each(|v| *v *= 1.04);
+    results.runs[0].metrics.push(slower);
     let compare = |first: &str, second: &str, tolerance: f64| {
         let text = format!(
             "[[compare]]\narm = 'memreap'\nmetric = '100-vmas/{first}'\n\
@@ -371,9 +367,9 @@ fn any_two_arms_are_compared_by_a_factor() {
     let control = |arm: &str| ArmMeta { name: arm.into(), ..results.meta.arms[0].clone() };
     let arms = [control("third"), control("unused")];
     results.meta.arms.extend(arms);
-    let metric = &mut results.metrics[1];
-    metric.memreap = vec![2.0];
-    metric.beside = vec![ControlValues { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
+    let metric = &mut results.runs[0].metrics[1];
+    metric.changed = vec![2.0];
+    metric.controls = vec![ControlValues { arm: "third".into(), values: vec![20.0, 30.0, 40.0] }];
     let name = metric.metric.clone();
     let compare = |arm: &str, than: &str, more: &str| {
         let text = format!(
@@ -390,8 +386,8 @@ fn any_two_arms_are_compared_by_a_factor() {
     assert!(!compare("memreap", "unused", "").unwrap());
     let error = compare("memreap", "fourth", "").unwrap_err().to_string();
     assert!(error.contains("no arm 'fourth'; there are: stock, memreap, third, unused"), "{error}");
-    results.metrics[1].better = Better::Higher;
-    results.metrics[1].memreap = vec![450.0];
+    let metric = &mut results.runs[0].metrics[1];
+    (metric.better, metric.changed) = (Better::Higher, vec![450.0]);
     let text = format!(
         "[[compare]]\narm = 'memreap'\nmetric = '{name}'\nnot_worse_than = '{name}'\n\
          than_arm = 'third'\ntimes = "
@@ -404,8 +400,8 @@ fn any_two_arms_are_compared_by_a_factor() {
 #[test]
 fn a_bound_is_for_one_arm_and_its_median() {
     let mut results = fixture::results();
-    results.metrics[0].stock = vec![90.0, 100.0, 1000.0];
-    results.metrics[0].memreap = vec![1.0, 2.0, 50.0];
+    results.runs[0].metrics[0].base = vec![90.0, 100.0, 1000.0];
+    results.runs[0].metrics[0].changed = vec![1.0, 2.0, 50.0];
     let bound = |arm: &str, at_most: f64, more: &str| {
         let metric = "100-vmas/pte-lock-contended";
         let text = format!("[[bound]]\narm = '{arm}'\nmetric = '{metric}'\nat_most = {at_most:?}\n{more}");
@@ -414,14 +410,14 @@ fn a_bound_is_for_one_arm_and_its_median() {
     };
     assert_eq!(bound("memreap", 2.0, ""), (true, "2 count".to_owned()));
     assert!(!bound("memreap", 1.9, "").0);
-    assert!(bound("stock", 100.0, "mode = 'multi'").0 && !bound("stock", 99.0, "").0);
-    assert!(bound("stock", 1000.0, "mode = 'icount'").1.contains("have no"));
+    assert!(bound("stock", 100.0, "guest = 'multi'").0 && !bound("stock", 99.0, "").0);
+    assert!(bound("stock", 1000.0, "guest = 'icount'").1.contains("have no"));
 }
 
 #[test]
 fn a_bound_may_be_for_each_boot_and_from_below() {
     let mut results = fixture::results();
-    results.metrics[0].memreap = vec![1.0, 2.0, 50.0];
+    results.runs[0].metrics[0].changed = vec![1.0, 2.0, 50.0];
     let judge = |results: &Results, more: &str, kind| {
         let metric = "100-vmas/pte-lock-contended";
         let text = format!("[[bound]]\narm = 'memreap'\nmetric = '{metric}'\n{more}");
@@ -438,7 +434,7 @@ fn a_bound_may_be_for_each_boot_and_from_below() {
     );
     assert_eq!(judge(&results, "at_least = 2.1\nat_most = 3", ALL).0, State::Missed);
     // The value of one boot is no median.
-    results.metrics[0].memreap = vec![3.0];
+    results.runs[0].metrics[0].changed = vec![3.0];
     assert_eq!(judge(&results, "at_most = 2.0", SMOKE).0, State::LeftOut);
     assert_eq!(judge(&results, each, SMOKE).0, State::Missed);
 }
@@ -448,14 +444,15 @@ fn aa_clean_needs_controls_that_see_nothing() {
     let judge = |results: &Results| own(check_text(results, "aa_clean = true", Path::new("x"), ALL).unwrap());
     let mut results = fixture::results();
     assert!(passed(&judge(&results)));
-    results.metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
+    results.runs[0].metrics[1].aa.as_mut().unwrap().verdict = Verdict::Worse;
     assert!(judge(&results)[0].measured.contains("mrelease-90"));
     assert!(!passed(&judge(&results)));
     // A difference in another scenario's control is another topic's problem.
-    let own_scenario = format!("scenario = '{}'\naa_clean = true", results.metrics[0].scenario);
-    results.metrics[1].scenario = "another".into();
+    let own_scenario = format!("scenario = '{}'\naa_clean = true", results.runs[0].scenario);
+    results.runs.push(Run { scenario: "another".into(), ..results.runs[0].clone() });
+    results.runs[0].metrics[1].aa.as_mut().unwrap().verdict = Verdict::Same;
     assert!(passed(&own(check_text(&results, &own_scenario, Path::new("x"), ALL).unwrap())));
-    results.metrics[2].aa = None;
+    results.runs[0].metrics[2].aa = None;
     assert!(!passed(&judge(&results)));
 }
 

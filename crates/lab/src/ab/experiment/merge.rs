@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::ab::experiment::samples::{Group, conclude};
-use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
+use crate::ab::experiment::samples::{append, conclude};
+use crate::ab::results::{ArmMeta, Meta, Results, Shard};
 use crate::ab::stats::Rules;
 
 /// Returns the results of the whole comparison.
@@ -42,7 +42,7 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
     let command = first.meta.command.as_ref().map(whole);
     let mut meta = Meta { shard: None, command, ..first.meta.clone() };
     let mut hosts: Vec<&str> = first.meta.host.as_deref().into_iter().collect();
-    let mut groups = Group::of_results(first);
+    let mut runs = first.runs.clone();
     for (path, results) in others {
         let other = &results.meta;
         let of = |meta: &Meta| {
@@ -50,41 +50,24 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
             let built = |image: &String| image.starts_with("trees/").then(|| image.clone());
             let arm = |a: &ArmMeta| (a.name.clone(), a.cmdline.clone(), a.release.clone(), built(&a.bzimage));
             let arms: Vec<_> = meta.arms.iter().map(arm).collect();
-            let runs: Vec<_> = meta.runs.iter().map(|r| RunMeta { stolen: None, ..r.clone() }).collect();
-            (
-                arms,
-                runs,
-                meta.workload.clone(),
-                meta.accelerator.clone(),
-                meta.min_effect,
-                meta.alpha,
-                meta.seed,
-            )
+            (arms, meta.workload.clone(), meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
         };
         ensure!(
             of(other) == of(&meta),
-            "{}: of another comparison: other arms, kernels, guests, workload, accelerator, --alpha, --min-effect or \
-             --seed",
+            "{}: of another comparison: other arms, kernels, workload, accelerator, --alpha, --min-effect or --seed",
             path.display()
         );
-        let more = Group::of_results(results);
-        ensure!(more.len() == groups.len(), "{}: of other scenarios or guests", path.display());
-        for (group, more) in groups.iter_mut().zip(more) {
-            group.append(more).map_err(|what| anyhow::anyhow!("{}: {what}", path.display()))?;
+        ensure!(results.runs.len() == runs.len(), "{}: of other scenarios or guests", path.display());
+        for (run, more) in runs.iter_mut().zip(&results.runs) {
+            append(run, more).map_err(|what| anyhow::anyhow!("{}: {what}", path.display()))?;
         }
         meta.pairs += other.pairs;
         meta.repeated.extend(other.repeated.clone());
-        for (run, more) in meta.runs.iter_mut().zip(&other.runs) {
-            run.stolen = [run.stolen, more.stolen].into_iter().flatten().reduce(f64::max);
-        }
         hosts.extend(other.host.as_deref());
     }
     let machines = hosts.len();
     hosts.dedup();
     meta.host = Some(format!("{machines} machines: {}", hosts.join("; ")));
-    let rules = Rules {
-        alpha: meta.alpha.context("the shards have no alpha")?,
-        min_effect: meta.min_effect.context("the shards have no min_effect")?,
-    };
-    conclude(&meta, &groups, rules, false)
+    let rules = Rules { alpha: meta.alpha, min_effect: meta.min_effect };
+    conclude(&meta, &runs, rules, false)
 }

@@ -13,8 +13,7 @@
 //! results.json   report.html             the complete run, at its end
 //! results-partial.json                   the results so far, after each pair; without verdicts
 //! history.jsonl                          a line for each complete run
-//! boots/<scenario>-<run>/<pair>-<arm>/   the logs and the samples (boot.json) of each boot; <run> is the
-//!                                        mode, with the CPUs if it is ambiguous: icount-64
+//! boots/<scenario>-<guest>/<pair>-<arm>/ the logs and the samples (boot.json) of each boot
 //! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be repeated
 //! previous/                              the same files of the previous run
 //! ```
@@ -30,7 +29,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -38,15 +37,15 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use protocol::results::Message;
+use scenarios::{Guest, Mode, Scenario};
 
 use crate::WrongUsage;
-use crate::ab::catalog::{self, Run, Scenario, mode_name};
 use crate::ab::experiment::order::{Role, order};
-use crate::ab::experiment::samples::{Group, conclude};
+use crate::ab::experiment::samples::conclude;
 use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
 use crate::ab::history;
 use crate::ab::report;
-use crate::ab::results::{ArmMeta, Meta, Results, RunMeta, Shard};
+use crate::ab::results::{ArmMeta, Meta, Results, Run, Shard};
 use crate::ab::stats::{self, Rules};
 use crate::ab::workload::{self, Workload};
 use crate::context::Context;
@@ -56,7 +55,7 @@ use crate::host::write_atomically;
 use crate::vm::accel::Accel;
 use crate::vm::boot::{self, Boot};
 use crate::vm::channel::Outcome;
-use crate::vm::job::{Arm, Job, Mode};
+use crate::vm::job::{Arm, Job};
 use crate::vm::parallel;
 
 pub use failure::{Cause, Failure};
@@ -67,13 +66,13 @@ pub use merge::merge;
 pub struct Plan {
     /// The names of the scenarios; all of them if empty.
     pub scenarios: Vec<String>,
-    /// Arguments for the scenarios in the guest, after those from the catalog.
-    pub args: Vec<String>,
+    /// The only case to run; `None` for all.
+    pub case: Option<String>,
     /// The only guest of each scenario to boot, by its name in tables; `None` for all.
     pub guest: Option<String>,
     /// A program of the user's instead of the scenarios.
     pub workload: Option<Workload>,
-    /// The number of pairs per scenario and run.
+    /// The number of pairs per guest.
     pub pairs: usize,
     /// By which the order of the boots is drawn.
     pub seed: u64,
@@ -179,7 +178,7 @@ fn run_with(
              them different names"
         )));
     }
-    let runs = chosen_runs(scenarios, plan.guest.as_deref())?;
+    let guests = chosen_guests(scenarios, plan.guest.as_deref(), plan.case.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
         // If this run fails, results of an earlier one must not look like its results.
@@ -193,68 +192,52 @@ fn run_with(
         source: plan.source.clone(),
         accelerator: accelerator.to_owned(),
         accelerator_reason: plan.accelerator_reason.clone(),
-        cpus: runs.iter().map(|(_, run)| run.cpus).max().unwrap_or(0),
-        memory_mib: runs.iter().map(|(_, run)| run.mem_mib).max(),
         pairs: pairs.len(),
         seed: Some(plan.seed),
         shard: plan.shard,
         date: String::new(),
-        min_effect: Some(plan.min_effect),
-        alpha: Some(plan.alpha),
+        min_effect: plan.min_effect,
+        alpha: plan.alpha,
         host: machine(),
         workload: plan.workload.as_ref().map(Workload::key).transpose()?,
         command: plan.command.clone(),
         arms: plan.arms.iter().chain(&plan.controls).map(|arm| arm_meta(arm, &ctx.cache)).collect(),
-        runs: runs
-            .iter()
-            .map(|(scenario, run)| RunMeta {
-                scenario: scenario.name.to_owned(),
-                mode: mode_name(run.mode).to_owned(),
-                cpus: run.cpus,
-                memory_mib: run.mem_mib,
-                accelerator: match run.mode {
-                    Mode::Multi => accelerator,
-                    Mode::Icount => "tcg",
-                }
-                .to_owned(),
-                stolen: None,
-            })
-            .collect(),
         repeated: Vec::new(),
         partial: false,
     };
 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of =
-        |(scenario, _): &(&Scenario, &Run)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
-    let boots = pairs.len() * runs.iter().map(boots_of).sum::<usize>();
+        |(scenario, _): &(&Scenario, &Guest)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
+    let boots = pairs.len() * guests.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let keys = Mutex::new(BTreeMap::new());
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, keys, booter };
-    let mut groups: Vec<Group> = Vec::new();
-    for (scenario, run) in runs {
+    let mut runs: Vec<Run> = Vec::new();
+    for (scenario, guest) in guests {
         let controls = plan.controls_of(scenario);
-        groups.push(Group::new(scenario, run, controls.iter().map(|&i| plan.controls[i].name.clone())));
-        let current = groups.len() - 1;
-        let at_a_time = guests_at_a_time(ctx, scenario, run);
+        let control_names: Vec<String> = controls.iter().map(|&i| plan.controls[i].name.clone()).collect();
+        runs.push(samples::empty(scenario, guest, accelerator));
+        let current = runs.len() - 1;
+        let at_a_time = guests_at_a_time(ctx, scenario, guest);
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
             let of_pair =
                 |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
-                session.boot(scenario, run, pair, role).map(|boot| (role, boot))
+                session.boot(scenario, guest, pair, role).map(|boot| (role, boot))
             });
             for booted in booted {
                 let (role, booted) = booted?;
+                let run = &mut runs[current];
                 meta.repeated.extend(booted.repeated.clone());
-                if run.mode == Mode::Multi {
-                    let stolen = &mut meta.runs[current].stolen;
-                    *stolen = [*stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
+                if guest.mode == Mode::Multi {
+                    run.stolen = [run.stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
                 }
                 let place = |i| controls.iter().position(|&c| c == i).unwrap_or_default();
                 let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };
-                let release = booted.deliver_to(&mut groups[current], to)?;
+                let release = booted.deliver_to(run, &control_names, to)?;
                 let arm = match role {
                     Role::Base | Role::BaseAgain => 0,
                     Role::Changed => 1,
@@ -265,15 +248,15 @@ fn run_with(
                 }
             }
             if !plan.smoke {
-                let partial = conclude(&meta, &groups, rules, true)?;
+                let partial = conclude(&meta, &runs, rules, true)?;
                 partial.write(&out.join("results-partial.json"))?;
             }
         }
     }
-    let results = conclude(&meta, &groups, rules, false)?;
+    let results = conclude(&meta, &runs, rules, false)?;
     write(&results, &out)?;
     remove(&out.join("results-partial.json"))?;
-    session.step.done(&format!("{} metrics, {}", results.metrics.len(), session.counter));
+    session.step.done(&format!("{} metrics, {}", results.metrics().count(), session.counter));
     Ok(results)
 }
 
@@ -290,49 +273,55 @@ pub fn write(results: &Results, out: &Path) -> Result<()> {
     write_atomically(&out.join("report.html"), &report::html(results))
 }
 
-/// Returns how many guests of the run are booted at a time; warns if memory is short even for one.
-fn guests_at_a_time(ctx: &Context, scenario: &Scenario, run: &Run) -> usize {
+/// Returns how many guests of that kind are booted at a time; warns if memory is short even for one.
+fn guests_at_a_time(ctx: &Context, scenario: &Scenario, guest: &Guest) -> usize {
     let available = parallel::available_mib().unwrap_or(u64::MAX);
-    let fit = parallel::guests_that_fit(run.mem_mib, available);
+    let fit = parallel::guests_that_fit(guest.mem_mib, available);
     if fit == 0 {
         ctx.progress.warn(&format!(
             "{}/{}: {available} MiB of memory are available, too few for a guest of {} MiB; it may be killed",
-            scenario.name,
-            scenario.run_name(run),
-            run.mem_mib
+            scenario.name, guest.name, guest.mem_mib
         ));
     }
-    parallel::measured_guests(run.mode, host::cpus(), fit)
+    parallel::measured_guests(guest.mode, host::cpus(), fit)
 }
 
 impl Plan {
     /// Returns the scenario's control kernels as indices of `controls`.
     fn controls_of(&self, scenario: &Scenario) -> Vec<usize> {
         let wanted =
-            |control: &catalog::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
+            |control: &scenarios::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }
 
-/// Returns the guests of the scenarios: all, or that of one name.
+/// Returns the guests of the scenarios: all, or that of one name, as far as they have the case.
 ///
 /// # Errors
-/// [`WrongUsage`] when a scenario has no guest of that name.
-pub fn chosen_runs<'a>(
+/// [`WrongUsage`] when a scenario has no guest of that name, or none of these guests has the case.
+pub fn chosen_guests<'a>(
     scenarios: &[&'a Scenario],
     guest: Option<&str>,
-) -> Result<Vec<(&'a Scenario, &'a Run)>> {
+    case: Option<&str>,
+) -> Result<Vec<(&'a Scenario, &'a Guest)>> {
     let mut chosen = Vec::new();
     for &scenario in scenarios {
-        let Some(guest) = guest else {
-            chosen.extend(scenario.runs.iter().map(|run| (scenario, run)));
-            continue;
+        let wrong = |kind, name, known: Vec<String>| {
+            WrongUsage(format!("{}: {}", scenario.name, format::no_such(kind, name, known)))
         };
-        let Some(run) = scenario.runs.iter().find(|run| scenario.run_name(run) == guest) else {
-            let known = scenario.runs.iter().map(|run| scenario.run_name(run));
-            bail!(WrongUsage(format!("{}: {}", scenario.name, format::no_such("guest", guest, known))));
-        };
-        chosen.push((scenario, run));
+        let mut guests: Vec<&Guest> = scenario.guests.iter().collect();
+        if let Some(name) = guest {
+            guests.retain(|guest| guest.name == name);
+            let known = || scenario.guests.iter().map(|guest| guest.name.to_owned()).collect();
+            ensure!(!guests.is_empty(), wrong("guest", name, known()));
+        }
+        if let Some(case) = case {
+            let known: BTreeSet<String> =
+                guests.iter().flat_map(|guest| scenario.cases(guest.name)).collect();
+            guests.retain(|guest| !scenario.reported(guest.name, Some(case)).is_empty());
+            ensure!(!guests.is_empty(), wrong("case", case, known.into_iter().collect()));
+        }
+        chosen.extend(guests.into_iter().map(|guest| (scenario, guest)));
     }
     Ok(chosen)
 }

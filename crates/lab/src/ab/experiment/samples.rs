@@ -4,263 +4,175 @@
 use std::process::Command;
 
 use anyhow::Result;
+use scenarios::{Guest, Mode, Scenario};
 
-use crate::ab::catalog::{Run, Scenario, mode_name};
 use crate::ab::experiment::order::Role;
-use crate::ab::results::{AaControl, ControlValues, Meta, Metric, Picture, Results};
+use crate::ab::results::{AaControl, ControlValues, Course, Meta, Metric, Results, Run};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
 use crate::ab::verdict::Verdict;
 use crate::host;
 use protocol::results::{Sample, Series};
 
-/// The samples of one run of a scenario.
-pub(super) struct Group {
-    scenario: String,
-    mode: String,
-    cpus: Option<u32>,
-    /// The names of the control kernels.
-    controls: Vec<String>,
-    metrics: Vec<MetricValues>,
-    /// How things developed in the first boot of the base and of the changed arm.
-    series: [Vec<Series>; 2],
+/// Returns a guest in which nothing was measured yet. `accelerator` is that of `multi`.
+pub(super) fn empty(scenario: &Scenario, guest: &Guest, accelerator: &str) -> Run {
+    let accelerator = if guest.mode == Mode::Multi { accelerator } else { "tcg" };
+    Run {
+        scenario: scenario.name.to_owned(),
+        guest: guest.name.to_owned(),
+        mode: guest.mode,
+        cpus: guest.cpus,
+        memory_mib: guest.mem_mib,
+        accelerator: accelerator.to_owned(),
+        stolen: None,
+        metrics: Vec::new(),
+        series: None,
+    }
 }
 
-/// The values of one metric so far. The arrays are indexed by pair.
-struct MetricValues {
-    /// The sample of the first boot. All others must have the same name, unit and direction.
-    like: Sample,
-    base: Vec<f64>,
-    changed: Vec<f64>,
-    base_again: Vec<f64>,
-    /// The control kernels, in the order of [`Group::controls`].
-    controls: Vec<Vec<f64>>,
+/// Returns a metric that has no values yet, like this sample. `controls` are the names of the control kernels.
+fn metric(like: &Sample, controls: &[String]) -> Metric {
+    Metric {
+        metric: like.metric.clone(),
+        unit: like.unit.clone(),
+        better: like.better,
+        base: Vec::new(),
+        changed: Vec::new(),
+        ratio: 1.0,
+        ci95: None,
+        p: 1.0,
+        p_raw: 1.0,
+        verdict: Verdict::None,
+        controls: controls.iter().map(|arm| ControlValues { arm: arm.clone(), values: Vec::new() }).collect(),
+        aa: None,
+    }
 }
 
-impl Group {
-    pub(super) fn new(scenario: &Scenario, run: &Run, controls: impl Iterator<Item = String>) -> Self {
-        Self {
-            scenario: scenario.name.to_owned(),
-            mode: mode_name(run.mode).to_owned(),
-            cpus: scenario.cpus_in_name(run),
-            controls: controls.collect(),
-            metrics: Vec::new(),
-            series: Default::default(),
+/// Adds the samples of one boot. In `role`, the index of a control kernel is that of `controls`, their names.
+///
+/// # Errors
+/// Returns what is wrong with the samples.
+pub(super) fn add(run: &mut Run, controls: &[String], role: Role, samples: &[Sample]) -> Result<(), String> {
+    if samples.is_empty() {
+        return Err("the guest succeeded but delivered no metric".to_owned());
+    }
+    for (i, sample) in samples.iter().enumerate() {
+        let name = &sample.metric;
+        if samples[..i].iter().any(|other| other.metric == *name) {
+            return Err(format!("metric '{name}' came more than once in one boot"));
+        }
+        if !sample.value.is_finite() || sample.value < 0.0 {
+            return Err(format!("metric '{name}' has the value {}", sample.value));
         }
     }
-
-    /// Returns the groups of a comparison that has ended.
-    pub(super) fn of_results(results: &Results) -> Vec<Self> {
-        let mut groups: Vec<Self> = Vec::new();
-        for metric in &results.metrics {
-            let mode = metric.mode.clone().unwrap_or_default();
-            let is_last = groups.last().is_some_and(|group| {
-                (&group.scenario, &group.mode, group.cpus) == (&metric.scenario, &mode, metric.cpus)
-            });
-            if !is_last {
-                groups.push(Self {
-                    scenario: metric.scenario.clone(),
-                    mode,
-                    cpus: metric.cpus,
-                    controls: metric.beside.iter().map(|control| control.arm.clone()).collect(),
-                    metrics: Vec::new(),
-                    series: (results.pictures.iter())
-                        .find(|picture| picture.is_of(metric))
-                        .map(|p| [p.stock.clone(), p.memreap.clone()])
-                        .unwrap_or_default(),
-                });
-            }
-            let values = MetricValues {
-                like: Sample {
-                    metric: metric.metric.clone(),
-                    unit: metric.unit.clone(),
-                    better: metric.better,
-                    value: 0.0,
-                },
-                base: metric.stock.clone(),
-                changed: metric.memreap.clone(),
-                base_again: metric.aa.as_ref().map(|aa| aa.stock2.clone()).unwrap_or_default(),
-                controls: metric.beside.iter().map(|control| control.values.clone()).collect(),
-            };
-            if let Some(group) = groups.last_mut() {
-                group.metrics.push(values);
-            }
-        }
-        groups
+    if run.metrics.is_empty() {
+        run.metrics = samples.iter().map(|like| metric(like, controls)).collect();
     }
-
-    /// Adds the pairs of another part of the same comparison.
-    ///
-    /// # Errors
-    /// Returns what differs.
-    pub(super) fn append(&mut self, more: Self) -> Result<(), String> {
-        let of = |group: &Self| {
-            let metrics: Vec<_> =
-                group.metrics.iter().map(|m| (m.like.clone(), m.base_again.is_empty())).collect();
-            (group.scenario.clone(), group.mode.clone(), group.cpus, group.controls.clone(), metrics)
+    if let Some(extra) = samples.iter().find(|s| run.metrics.iter().all(|m| m.metric != s.metric)) {
+        return Err(format!("metric '{}' is new: earlier boots do not have it", extra.metric));
+    }
+    for metric in &mut run.metrics {
+        let Some(sample) = samples.iter().find(|s| s.metric == metric.metric) else {
+            return Err(format!("metric '{}' is missing", metric.metric));
         };
-        if of(self) != of(&more) {
+        if (&sample.unit, sample.better) != (&metric.unit, metric.better) {
             return Err(format!(
-                "other metrics, units or control kernels in {}/{}",
-                more.scenario, more.mode
+                "metric '{}' is in '{}' ({} is better), in earlier boots in '{}' ({})",
+                metric.metric, sample.unit, sample.better, metric.unit, metric.better
             ));
         }
-        for (values, more) in self.metrics.iter_mut().zip(more.metrics) {
-            values.base.extend(more.base);
-            values.changed.extend(more.changed);
-            values.base_again.extend(more.base_again);
-            for (control, more) in values.controls.iter_mut().zip(more.controls) {
-                control.extend(more);
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the samples of one boot. In `role`, the index of a control kernel is that of
-    /// [`Group::controls`].
-    ///
-    /// # Errors
-    /// Returns what is wrong with the samples.
-    pub(super) fn take(&mut self, role: Role, samples: &[Sample]) -> Result<(), String> {
-        if samples.is_empty() {
-            return Err("the guest succeeded but delivered no metric".to_owned());
-        }
-        for (i, sample) in samples.iter().enumerate() {
-            let name = &sample.metric;
-            if samples[..i].iter().any(|other| other.metric == *name) {
-                return Err(format!("metric '{name}' came more than once in one boot"));
-            }
-            if !sample.value.is_finite() || sample.value < 0.0 {
-                return Err(format!("metric '{name}' has the value {}", sample.value));
-            }
-        }
-        if self.metrics.is_empty() {
-            self.metrics = samples
-                .iter()
-                .map(|like| MetricValues {
-                    like: like.clone(),
-                    base: Vec::new(),
-                    changed: Vec::new(),
-                    base_again: Vec::new(),
-                    controls: vec![Vec::new(); self.controls.len()],
-                })
-                .collect();
-        }
-        if let Some(extra) = samples.iter().find(|s| self.metrics.iter().all(|m| m.like.metric != s.metric)) {
-            return Err(format!("metric '{}' is new: earlier boots do not have it", extra.metric));
-        }
-        for metric in &mut self.metrics {
-            let like = &metric.like;
-            let Some(sample) = samples.iter().find(|s| s.metric == like.metric) else {
-                return Err(format!("metric '{}' is missing", like.metric));
-            };
-            if (&sample.unit, sample.better) != (&like.unit, like.better) {
-                return Err(format!(
-                    "metric '{}' is in '{}' ({} is better), in earlier boots in '{}' ({})",
-                    like.metric, sample.unit, sample.better, like.unit, like.better
-                ));
-            }
-            let values = match role {
-                Role::Base => &mut metric.base,
-                Role::Changed => &mut metric.changed,
-                Role::BaseAgain => &mut metric.base_again,
-                Role::ControlKernel(i) => &mut metric.controls[i],
-            };
-            values.push(sample.value);
-        }
-        Ok(())
-    }
-
-    /// Keeps how things developed, of the first boot of each arm.
-    pub(super) fn keep_first(&mut self, role: Role, series: Vec<Series>) {
-        let kept = match role {
-            Role::Base => &mut self.series[0],
-            Role::Changed => &mut self.series[1],
-            Role::BaseAgain | Role::ControlKernel(_) => return,
+        let values = match role {
+            Role::Base => &mut metric.base,
+            Role::Changed => &mut metric.changed,
+            Role::BaseAgain => &mut metric.aa.get_or_insert_with(AaControl::empty).base,
+            Role::ControlKernel(i) => &mut metric.controls[i].values,
         };
-        if kept.is_empty() {
-            *kept = series;
-        }
+        values.push(sample.value);
     }
+    Ok(())
+}
 
-    fn picture(&self) -> Option<Picture> {
-        let [stock, memreap] = self.series.clone();
-        let (scenario, mode, cpus) = (self.scenario.clone(), self.mode.clone(), self.cpus);
-        (!stock.is_empty() && !memreap.is_empty()).then_some(Picture { scenario, mode, cpus, stock, memreap })
+/// Keeps how things developed, of the first boot of each arm.
+pub(super) fn keep_first(run: &mut Run, role: Role, series: Vec<Series>) {
+    let course = run.series.get_or_insert_with(Course::default);
+    let kept = match role {
+        Role::Base => &mut course.base,
+        Role::Changed => &mut course.changed,
+        Role::BaseAgain | Role::ControlKernel(_) => return,
+    };
+    if kept.is_empty() {
+        *kept = series;
     }
 }
 
-/// Computes the results of all groups. The groups of a partial run have different numbers of pairs, so each
+/// Adds the pairs of another part of the same comparison.
+///
+/// # Errors
+/// Returns what differs.
+pub(super) fn append(run: &mut Run, more: &Run) -> Result<(), String> {
+    let of = |run: &Run| {
+        let arms = |m: &Metric| m.controls.iter().map(|c| c.arm.clone()).collect::<Vec<_>>();
+        let metric = |m: &Metric| (m.metric.clone(), m.unit.clone(), m.better, m.aa.is_some(), arms(m));
+        let metrics: Vec<_> = run.metrics.iter().map(metric).collect();
+        (run.name(), run.mode, run.cpus, run.memory_mib, run.accelerator.clone(), metrics)
+    };
+    if of(run) != of(more) {
+        return Err(format!(
+            "another guest {}, or other metrics, units or control kernels in it",
+            more.name()
+        ));
+    }
+    run.stolen = [run.stolen, more.stolen].into_iter().flatten().reduce(f64::max);
+    for (metric, more) in run.metrics.iter_mut().zip(&more.metrics) {
+        metric.base.extend(&more.base);
+        metric.changed.extend(&more.changed);
+        if let (Some(aa), Some(more)) = (&mut metric.aa, &more.aa) {
+            aa.base.extend(&more.base);
+        }
+        for (control, more) in metric.controls.iter_mut().zip(&more.controls) {
+            control.values.extend(&more.values);
+        }
+    }
+    Ok(())
+}
+
+/// Computes the results of all guests. Those of a partial run have different numbers of pairs, so each
 /// is compared separately and there are no verdicts.
 ///
 /// # Errors
 /// When the statistics reject the values.
-pub(super) fn conclude(meta: &Meta, groups: &[Group], rules: Rules, partial: bool) -> Result<Results> {
-    let families: Vec<&[Group]> = if partial { groups.chunks(1).collect() } else { vec![groups] };
-    let mut metrics = Vec::new();
+pub(super) fn conclude(meta: &Meta, runs: &[Run], rules: Rules, partial: bool) -> Result<Results> {
+    let mut runs = runs.to_vec();
+    let families: Vec<&mut [Run]> =
+        if partial { runs.chunks_mut(1).collect() } else { vec![runs.as_mut_slice()] };
     for family in families {
-        let collected: Vec<(&Group, &MetricValues)> =
-            family.iter().flat_map(|g| g.metrics.iter().map(move |m| (g, m))).collect();
-        let main = compare(&collected, rules, |m| &m.changed)?;
-        let has_control = collected.iter().any(|(_, m)| !m.base_again.is_empty());
-        let control = match has_control {
-            true => compare(&collected, rules, |m| &m.base_again)?.into_iter().map(Some).collect(),
-            false => vec![None; main.len()],
-        };
-        for (((group, m), main), control) in collected.into_iter().zip(main).zip(control) {
-            let mut metric = metric(group, m, &main, control.as_ref());
-            if partial {
-                metric.verdict = Verdict::None;
+        let main = compare(family, rules, |m| &m.changed)?;
+        let has_control = family.iter().flat_map(|run| &run.metrics).any(|m| m.aa.is_some());
+        let control = has_control
+            .then(|| compare(family, rules, |m| m.aa.as_ref().map_or(&[], |aa| aa.base.as_slice())))
+            .transpose()?;
+        for (i, metric) in family.iter_mut().flat_map(|run| &mut run.metrics).enumerate() {
+            let (main, control) = (&main[i], control.as_ref().map(|all| &all[i]));
+            metric.verdict = if partial { Verdict::None } else { main.checked_by(control) };
+            (metric.ratio, metric.ci95, metric.p, metric.p_raw) = (main.ratio, main.ci95, main.p, main.p_raw);
+            if let Some((aa, control)) = metric.aa.as_mut().zip(control) {
+                (aa.ratio, aa.ci95, aa.p, aa.verdict) =
+                    (control.ratio, control.ci95, control.p, control.verdict);
             }
-            metrics.push(metric);
         }
+    }
+    for run in &mut runs {
+        run.series = run.series.take().filter(|course| !course.base.is_empty() && !course.changed.is_empty());
     }
     let base = meta.arms.first().and_then(|arm| arm.release.clone());
     let kernel = base.unwrap_or_else(|| "of unknown release".to_owned());
-    let meta = Meta { kernel, date: utc_now()?, partial, ..meta.clone() };
-    Ok(Results { meta, metrics, pictures: groups.iter().filter_map(Group::picture).collect() })
+    Ok(Results::new(Meta { kernel, date: utc_now()?, partial, ..meta.clone() }, runs))
 }
 
-fn compare(
-    collected: &[(&Group, &MetricValues)],
-    rules: Rules,
-    other: impl Fn(&MetricValues) -> &[f64],
-) -> Result<Vec<Comparison>> {
-    let pairs: Vec<Pairs<'_>> = collected
-        .iter()
-        .map(|(_, m)| Pairs { base: &m.base, changed: other(m), better: m.like.better })
-        .collect();
+fn compare(runs: &[Run], rules: Rules, other: impl Fn(&Metric) -> &[f64]) -> Result<Vec<Comparison>> {
+    let metrics = runs.iter().flat_map(|run| &run.metrics);
+    let pairs: Vec<Pairs<'_>> =
+        metrics.map(|m| Pairs { base: &m.base, changed: other(m), better: m.better }).collect();
     Ok(stats::compare(&pairs, rules)?)
-}
-
-fn metric(group: &Group, m: &MetricValues, main: &Comparison, aa: Option<&Comparison>) -> Metric {
-    Metric {
-        scenario: group.scenario.clone(),
-        metric: m.like.metric.clone(),
-        mode: Some(group.mode.clone()),
-        cpus: group.cpus,
-        unit: m.like.unit.clone(),
-        better: m.like.better,
-        stock: m.base.clone(),
-        memreap: m.changed.clone(),
-        ratio: main.ratio,
-        ci95: main.ci95,
-        p: main.p,
-        p_raw: Some(main.p_raw),
-        beside: group
-            .controls
-            .iter()
-            .zip(&m.controls)
-            .map(|(arm, values)| ControlValues { arm: arm.clone(), values: values.clone() })
-            .collect(),
-        verdict: main.checked_by(aa),
-        aa: aa.map(|aa| AaControl {
-            stock2: m.base_again.clone(),
-            ratio: aa.ratio,
-            ci95: aa.ci95,
-            p: aa.p,
-            verdict: aa.verdict,
-        }),
-    }
 }
 
 /// Returns the time in RFC 3339, in seconds.

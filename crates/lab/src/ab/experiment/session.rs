@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use protocol::job::DELAY_PARAMETER;
+use scenarios::{Guest, Scenario};
 
-use crate::ab::catalog::{Run, Scenario};
 use crate::ab::experiment::failure::{Cause, Failure};
 use crate::ab::experiment::order::{Role, delay_us};
 use crate::ab::experiment::record::{self, BootRecord};
-use crate::ab::experiment::samples::Group;
+use crate::ab::experiment::samples;
 use crate::ab::experiment::{Booter, Plan};
-use crate::ab::results::RepeatedBoot;
+use crate::ab::results::{RepeatedBoot, Run};
 use crate::context::Context;
 use crate::progress::{Step, elapsed, unpoisoned};
 use crate::stolen;
@@ -58,7 +58,7 @@ impl Session<'_> {
     /// # Errors
     /// [`Failure`] if the guest fails twice; otherwise a problem of the host, or a kernel or another file that is not
     /// what it was at the first of these boots.
-    pub(super) fn boot(&self, scenario: &Scenario, run: &Run, pair: usize, role: Role) -> Result<Booted> {
+    pub(super) fn boot(&self, scenario: &Scenario, guest: &Guest, pair: usize, role: Role) -> Result<Booted> {
         let [base, changed] = &self.plan.arms;
         let (arm, arm_name) = match role {
             Role::Base => (base, base.name.clone()),
@@ -66,22 +66,21 @@ impl Session<'_> {
             Role::Changed => (changed, changed.name.clone()),
             Role::ControlKernel(i) => (&self.plan.controls[i], self.plan.controls[i].name.clone()),
         };
-        let run_name = scenario.run_name(run);
         let scenario = scenario.name;
         let delay_us = delay_us(pair, role, self.plan.seed);
         let pair = pair + 1;
-        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{run_name}", self.plan.pairs);
+        let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{}", self.plan.pairs, guest.name);
         let left = self.counter.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
         self.step.detail(&format!("{name}{left}"));
 
         let logs = self
             .out
             .join("boots")
-            .join(format!("{scenario}-{run_name}"))
+            .join(format!("{scenario}-{}", guest.name))
             .join(format!("{pair:02}-{}", file_name(&arm_name)));
-        let job = self.job(scenario, run);
+        let job = self.job(scenario, guest);
         let key = (self.booter.key)(arm, &job).with_context(|| name.clone())?;
-        let of_guest = format!("{}, {scenario}/{run_name}", arm.name);
+        let of_guest = format!("{}, {scenario}/{}", arm.name, guest.name);
         ensure!(
             *unpoisoned(&self.keys).entry(of_guest).or_insert_with(|| key.clone()) == key,
             "{name}: the kernel or a file of the guest has changed since the comparison began; start it again"
@@ -108,21 +107,21 @@ impl Session<'_> {
         Ok(booted)
     }
 
-    fn job(&self, scenario: &str, run: &Run) -> Job {
+    fn job(&self, scenario: &str, guest: &Guest) -> Job {
         let job = match &self.plan.workload {
             Some(workload) => workload.job(),
             None => {
-                let own = run.args.iter().map(|&arg| arg.to_owned());
-                let args = own.chain(self.plan.args.iter().cloned()).collect();
+                let case = self.plan.case.iter().map(|case| format!("case={case}"));
+                let args = [guest.name.to_owned()].into_iter().chain(case).collect();
                 Job::new(GuestCommand::Scenario { name: scenario.to_owned(), args })
             }
         };
         Job {
-            cpus: run.cpus,
-            mem_mib: run.mem_mib,
-            mode: run.mode,
-            timeout: run.timeout,
-            cmdline: run.cmdline.to_owned(),
+            cpus: guest.cpus,
+            mem_mib: guest.mem_mib,
+            mode: guest.mode,
+            timeout: guest.timeout,
+            cmdline: guest.cmdline.to_owned(),
             ..job
         }
     }
@@ -200,14 +199,14 @@ impl Booted {
         self.boot.stolen
     }
 
-    /// Adds the samples to their group and returns the kernel's release.
+    /// Adds the samples to those of the guest, on an arm or one of these control kernels, and returns the kernel's release.
     ///
     /// # Errors
     /// [`Failure`] if the metrics are not those of the other boots.
-    pub(super) fn deliver_to(self, group: &mut Group, role: Role) -> Result<Option<String>> {
-        match group.take(role, &self.boot.samples) {
+    pub(super) fn deliver_to(self, run: &mut Run, controls: &[String], role: Role) -> Result<Option<String>> {
+        match samples::add(run, controls, role, &self.boot.samples) {
             Ok(()) => {
-                group.keep_first(role, self.boot.series);
+                samples::keep_first(run, role, self.boot.series);
                 Ok(self.boot.release)
             }
             Err(what) => {

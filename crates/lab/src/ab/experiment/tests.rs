@@ -15,12 +15,19 @@ use crate::vm::job::GuestCommand;
 use protocol::results::{Better, Sample, Series};
 
 const SECOND: Duration = Duration::from_secs(1);
-const RUNS: [Run; 2] = [
-    Run { mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, args: &[], cmdline: "" },
-    Run { mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, args: &[], cmdline: "numa=fake=2" },
+const GUESTS: [Guest; 2] = [
+    Guest { name: "multi", mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, cmdline: "" },
+    Guest {
+        name: "icount",
+        mode: Mode::Icount,
+        cpus: 1,
+        mem_mib: 32,
+        timeout: SECOND,
+        cmdline: "numa=fake=2",
+    },
 ];
 const SCENARIO: Scenario =
-    Scenario { name: "synthetic", about: "", sentences: &[], runs: &RUNS, controls: &[] };
+    Scenario { name: "synthetic", about: "", sentences: &[], guests: &GUESTS, controls: &[], metrics: &[] };
 
 struct Fixture {
     _dir: tempfile::TempDir,
@@ -38,7 +45,7 @@ fn fixture() -> Fixture {
     };
     let plan = Plan {
         scenarios: Vec::new(),
-        args: Vec::new(),
+        case: None,
         workload: None,
         // With this one the first six orders are those of the table, one after the other.
         seed: 3,
@@ -110,7 +117,7 @@ fn a_boot_of_which_time_was_stolen_is_repeated() {
     })
     .unwrap();
     assert_eq!(boots, 2 * 6 * 3 + 1);
-    let stolen: Vec<Option<f64>> = results.meta.runs.iter().map(|run| run.stolen).collect();
+    let stolen: Vec<Option<f64>> = results.runs.iter().map(|run| run.stolen).collect();
     assert_eq!(stolen, [Some(0.01), None]);
 }
 
@@ -128,26 +135,22 @@ fn whole_run_yields_verdicts_and_files() {
     let parameters = |cpus| if cpus == 2 { "lab_delay_us=" } else { "numa=fake=2 lab_delay_us=" };
     assert!(boots.iter().all(|(_, cpus, cmdline)| cmdline.starts_with(parameters(*cpus))), "{boots:?}");
     let got: Vec<_> = results
-        .metrics
-        .iter()
-        .map(|m| (m.metric.as_str(), m.mode.as_deref(), m.verdict, m.stock.len()))
+        .metrics()
+        .map(|(run, m)| (m.metric.as_str(), run.guest.as_str(), m.verdict, m.base.len()))
         .collect();
     assert_eq!(
         got,
         [
-            ("c/time", Some("multi"), Verdict::Better, 6),
-            ("c/const", Some("multi"), Verdict::Same, 6),
-            ("c/time", Some("icount"), Verdict::Better, 6),
-            ("c/const", Some("icount"), Verdict::Same, 6),
+            ("c/time", "multi", Verdict::Better, 6),
+            ("c/const", "multi", Verdict::Same, 6),
+            ("c/time", "icount", Verdict::Better, 6),
+            ("c/const", "icount", Verdict::Same, 6),
         ]
     );
-    assert!(
-        results
-            .metrics
-            .iter()
-            .all(|m| { m.aa.as_ref().is_some_and(|aa| aa.verdict == Verdict::Same && aa.stock2.len() == 6) })
-    );
-    assert_eq!((results.meta.cpus, results.meta.memory_mib), (2, Some(64)));
+    assert!(results.metrics().all(|(_, m)| m.aa.is_some()));
+    assert!(results.aa_controls().all(|aa| aa.verdict == Verdict::Same && aa.base.len() == 6));
+    let machines: Vec<_> = results.runs.iter().map(|run| (run.cpus, run.memory_mib)).collect();
+    assert_eq!(machines, [(2, 64), (1, 32)]);
     let out = &f.ctx.out;
     assert_eq!(Results::read(&out.join("results.json")).unwrap(), results);
     assert!(out.join("report.html").is_file());
@@ -193,7 +196,7 @@ fn runs_in_one_folder_wait_for_each_other() {
     assert_eq!(booted.into_inner().unwrap(), [["first"; 36], ["second"; 36]].concat());
     let out = &f.ctx.out;
     for (results, folder, ms) in [(first, out.join("previous"), 10.0), (second, out.clone(), 20.0)] {
-        assert!(results.metrics.iter().all(|m| m.stock == [ms; 6] && m.memreap == [ms; 6]));
+        assert!(results.metrics().all(|(_, m)| m.base == [ms; 6] && m.changed == [ms; 6]));
         assert_eq!(Results::read(&folder.join("results.json")).unwrap(), results);
         assert!(folder.join("boots/synthetic-icount/06-stock2/console.log").is_file());
         assert!(!folder.join("results-partial.json").exists());
@@ -203,8 +206,8 @@ fn runs_in_one_folder_wait_for_each_other() {
 #[test]
 fn guests_for_which_memory_is_short_are_booted_one_by_one() {
     let f = fixture();
-    let runs = vec![Run { mem_mib: u32::MAX, ..RUNS[1] }];
-    let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+    let guests = vec![Guest { mem_mib: u32::MAX, ..GUESTS[1] }];
+    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
     let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     compare_with(&f, &[&scenario], &|_, _, logs| {
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -219,16 +222,15 @@ fn guests_for_which_memory_is_short_are_booted_one_by_one() {
 #[test]
 fn several_guests_of_one_mode_are_kept_apart() {
     let f = fixture();
-    let run = |cpus| Run { cpus, ..RUNS[1] };
-    let runs = vec![run(1), run(64), RUNS[0]];
-    let scenario = Scenario { runs: runs.leak(), ..SCENARIO };
+    let guest = |name, cpus| Guest { name, cpus, ..GUESTS[1] };
+    let guests = vec![guest("icount-1", 1), guest("icount-64", 64), GUESTS[0]];
+    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
     let results = compare_with(&f, &[&scenario], &|_, job, logs| {
         Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))]))
     })
     .unwrap();
-    let got: Vec<_> =
-        results.metrics.iter().map(|m| (m.mode.as_deref().unwrap(), m.cpus, m.stock[0])).collect();
-    assert_eq!(got, [("icount", Some(1), 1.0), ("icount", Some(64), 64.0), ("multi", None, 2.0)]);
+    let got: Vec<_> = results.metrics().map(|(run, m)| (run.guest.as_str(), m.base[0])).collect();
+    assert_eq!(got, [("icount-1", 1.0), ("icount-64", 64.0), ("multi", 2.0)]);
     for boot in ["synthetic-icount-1/01-stock", "synthetic-icount-64/06-stock2", "synthetic-multi/01-stock"] {
         assert!(f.ctx.out.join("boots").join(boot).join("console.log").is_file(), "{boot}");
     }
@@ -245,10 +247,24 @@ fn one_guest_can_be_chosen() {
         assert_eq!(job.mode, Mode::Icount);
         Ok(healthy(arm, logs, 1))
     });
-    assert_eq!(results.unwrap().meta.runs.len(), 1);
+    assert_eq!(results.unwrap().runs.len(), 1);
     f.plan.guest = Some("icount-64".into());
     let error = run_fixture(&f, &mut |arm, _, logs| Ok(healthy(arm, logs, 1))).unwrap_err().to_string();
     assert!(error.contains("synthetic: no guest 'icount-64'; there are: multi, icount"), "{error}");
+}
+
+#[test]
+fn only_guests_that_have_the_case_are_booted() {
+    let expedite = [scenarios::find("expedite").unwrap()];
+    let names = |guest, case| {
+        chosen_guests(&expedite, guest, Some(case))
+            .map(|chosen| chosen.iter().map(|(_, guest)| guest.name).collect::<Vec<_>>().join(" "))
+            .map_err(|e| e.to_string())
+    };
+    assert_eq!(names(None, "cpu-10").unwrap(), "multi icount");
+    assert_eq!(names(None, "race").unwrap(), "multi");
+    let error = names(Some("icount"), "race").unwrap_err();
+    assert!(error.starts_with("expedite: no case 'race'; there are: bystander, cpu-10"), "{error}");
 }
 
 #[test]
@@ -257,7 +273,7 @@ fn control_kernels_are_booted_where_they_are_needed() {
     let arm = |name: &str| Arm { name: name.into(), ..f.plan.arms[0].clone() };
     let controls = vec![arm("unwanted"), arm("second"), arm("first")];
     f.plan.controls = controls;
-    let control = |name| catalog::ControlKernel { name, parameters: None };
+    let control = |name| scenarios::ControlKernel { name, parameters: None };
     let named = ["first", "second", "absent"].map(control).to_vec().leak();
     let with = Scenario { name: "with", controls: named, ..SCENARIO };
     let booted = Mutex::new(Vec::new());
@@ -276,13 +292,13 @@ fn control_kernels_are_booted_where_they_are_needed() {
     let times = |boot: &str| booted.iter().filter(|b| *b == boot).count();
     assert_eq!([times("with first"), times("with second"), times("with stock")], [12, 12, 24]);
     assert_eq!(booted.len(), 2 * 6 * 3 + 2 * 6 * 5);
-    for metric in &results.metrics {
-        let controls: Vec<_> = metric.beside.iter().map(|b| (b.arm.as_str(), b.values.clone())).collect();
-        match metric.scenario.as_str() {
+    for (run, metric) in results.metrics() {
+        let controls: Vec<_> = metric.controls.iter().map(|c| (c.arm.as_str(), c.values.clone())).collect();
+        match run.scenario.as_str() {
             "with" => assert_eq!(controls, [("first", vec![100.0; 6]), ("second", vec![200.0; 6])]),
             _ => assert!(controls.is_empty()),
         }
-        assert_eq!((metric.verdict, metric.stock.len()), (Verdict::Same, 6));
+        assert_eq!((metric.verdict, metric.base.len()), (Verdict::Same, 6));
     }
     let names: Vec<&str> = results.meta.arms.iter().map(|arm| arm.name.as_str()).collect();
     assert_eq!(names, ["stock", "memreap", "unwanted", "second", "first"]);
@@ -317,8 +333,8 @@ fn boot_that_fails_twice_ends_the_run_with_an_error() {
     // The first pair is kept, without verdicts.
     let partial = Results::read(&f.ctx.out.join("results-partial.json")).unwrap();
     assert!(partial.meta.partial);
-    assert_eq!(partial.metrics[0].stock.len(), 1);
-    assert!(partial.metrics.iter().all(|m| m.verdict == Verdict::None));
+    assert_eq!(partial.runs[0].metrics[0].base.len(), 1);
+    assert!(partial.metrics().all(|(_, m)| m.verdict == Verdict::None));
     assert!(!f.ctx.out.join("results.json").exists());
 }
 
@@ -337,7 +353,7 @@ fn boot_that_fails_is_repeated_and_reported() {
     })
     .unwrap();
     assert_eq!(boots, 2 * 6 * 3 + 2);
-    assert!(results.metrics.iter().all(|m| m.stock.len() == 6 && m.verdict != Verdict::None));
+    assert!(results.metrics().all(|(_, m)| m.base.len() == 6 && m.verdict != Verdict::None));
     let repeated = &results.meta.repeated;
     let reported: Vec<_> = repeated.iter().map(|r| (r.boot.as_str(), r.exit_code)).collect();
     let of = |pair, arm| format!("pair {pair}/6, {arm}, synthetic/multi");
@@ -392,7 +408,7 @@ fn continued_run_has_the_results_of_an_uninterrupted_one() {
     let mut whole = fixture();
     with_kernels(&mut whole);
     let (expected, all) = run_some(&whole, usize::MAX, "");
-    let expected = expected.unwrap().metrics;
+    let expected = expected.unwrap().runs;
     for limit in [0, 1, 17, 18, 19, 35, 36] {
         let mut f = fixture();
         with_kernels(&mut f);
@@ -402,7 +418,7 @@ fn continued_run_has_the_results_of_an_uninterrupted_one() {
         assert_eq!(made.len(), limit);
         let (results, rest) = run_some(&f, usize::MAX, "");
         assert_eq!(rest.len(), all.len() - limit);
-        assert_eq!(results.unwrap().metrics, expected);
+        assert_eq!(results.unwrap().runs, expected);
         assert!(!f.ctx.out.join("previous").exists());
         // Without `resume`, all boots are made.
         f.plan.resume = false;
@@ -425,7 +441,7 @@ fn boots_of_another_kernel_or_plan_are_repeated() {
     // More pairs: the existing ones are reused.
     f.plan.pairs = 7;
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3);
-    f.plan.args = vec!["case=c".into()];
+    f.plan.arms.iter_mut().for_each(|arm| arm.cmdline = "quiet".into());
     assert_eq!(run_some(&f, usize::MAX, "").1.len(), 2 * 3 * 7);
     // A record that cannot be read is ignored.
     fs::write(f.ctx.out.join("boots/synthetic-multi/01-stock/boot.json"), "{").unwrap();
@@ -518,7 +534,7 @@ fn smoke_run_is_one_pair_in_its_own_folder() {
     })
     .unwrap();
     assert_eq!((boots, results.meta.pairs), (4, 1));
-    assert!(results.metrics.iter().all(|m| m.verdict == Verdict::None && m.aa.is_none()));
+    assert!(results.metrics().all(|(_, m)| m.verdict == Verdict::None && m.aa.is_none()));
     assert!(f.ctx.out.join("smoke/results.json").is_file());
     assert!(!f.ctx.out.join("results.json").exists());
 }
@@ -570,12 +586,11 @@ fn shards_put_together_are_the_whole_comparison() {
     let shards = [shard(3, 3), shard(1, 3), shard(2, 3)];
     assert!(shards.iter().all(|(_, results)| results.meta.pairs == 2));
     let merged = merge(shards.to_vec()).unwrap();
-    assert_eq!(merged.metrics, whole.metrics);
+    assert_eq!(merged.runs, whole.runs);
     assert_eq!((merged.meta.pairs, merged.meta.shard), (6, None));
     assert_eq!(merged.meta.command.as_deref(), Some("lab ab x --seed 3"));
-    assert_eq!(merged.pictures, whole.pictures);
-    let drawn: Vec<[&str; 2]> =
-        whole.pictures.iter().map(|p| [&p.stock[0].what[..], &p.memreap[0].what]).collect();
+    let courses = whole.runs.iter().map(|run| run.series.as_ref().unwrap());
+    let drawn: Vec<[&str; 2]> = courses.map(|c| [&c.base[0].what[..], &c.changed[0].what]).collect();
     assert_eq!(drawn, [["01-stock", "01-memreap"]; 2], "the first boot of each arm, in each mode");
 
     let error = |shards: &[(PathBuf, Results)]| merge(shards.to_vec()).unwrap_err().to_string();
@@ -585,21 +600,23 @@ fn shards_put_together_are_the_whole_comparison() {
         "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
     );
     assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
-    let spoils: [fn(&mut Meta); 4] = [
-        |meta| meta.alpha = Some(0.01),
-        |meta| meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into(),
-        |meta| meta.runs[0].memory_mib = 128,
-        |meta| meta.workload = Some("0123".into()),
+    let spoils: [fn(&mut Results); 5] = [
+        |results| results.meta.alpha = 0.01,
+        |results| {
+            results.meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into();
+        },
+        |results| results.meta.workload = Some("0123".into()),
+        |results| results.runs[0].memory_mib = 128,
+        |results| results.runs[0].metrics[0].unit = "s".into(),
     ];
-    for spoil in spoils {
+    for (i, spoil) in spoils.into_iter().enumerate() {
         let mut others = shards.clone();
-        spoil(&mut others[2].1.meta);
-        assert!(error(&others).starts_with("2-of-3.json: of another comparison"), "{}", error(&others));
+        spoil(&mut others[2].1);
+        let what =
+            if i < 3 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
+        assert!(error(&others).starts_with(&format!("2-of-3.json: {what}")), "{}", error(&others));
     }
-    let mut others = shards.clone();
-    others[2].1.metrics.truncate(2);
-    assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
     let mut others = shards;
-    others[2].1.metrics[0].unit = "s".into();
-    assert!(error(&others).starts_with("2-of-3.json: other metrics"), "{}", error(&others));
+    others[2].1.runs.truncate(1);
+    assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
 }

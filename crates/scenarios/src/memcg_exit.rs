@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, Sentence, group, higher, lower};
+
+const METRICS: &[Metric] = &[
+    lower(
+        "gone-ms",
+        "ms",
+        "time from the kill, or from when it goes beyond the limit, until the process is dead",
+    ),
+    lower("memory-95-ms", "ms", "until 5 % of its memory are left, by `memory.current`"),
+    lower("oom-calls", "count", "how often a task asked for the OOM killer (`oom` in `memory.events`)"),
+];
+const NEIGHBOUR: &[Metric] = &[higher(
+    "neighbour-percent",
+    "%",
+    "steps that a process in another cgroup completes in the 3 s after the kill, in percent of those in the 3 s before \
+     it; 0 if it is killed. A step touches a MiB of fresh memory and frees it",
+)];
+
+const ICOUNT: Guest = Guest { cpus: 2, mem_mib: 1024, timeout: LONG_TIMEOUT, ..Guest::ICOUNT };
+
+pub const MEMCG_EXIT: Scenario = Scenario {
+    name: "memcg-exit",
+    about: "a job of 1,000 threads, swapped out, dies in a cgroup at its limit: how long, and who waits",
+    sentences: &[
+        Sentence {
+            guest: "icount",
+            text: "A job of 1,000 threads, half of it in zswap, dies at its memory limit, and its memory is \
+                   back after {ours oom-zswap/memory-95-ms} ms instead of {stock oom-zswap/memory-95-ms}",
+        },
+        Sentence {
+            guest: "multi",
+            text: "While a job of 1,000 threads dies at its memory limit, a neighbour gets {ours \
+                   oom-zswap/neighbour-percent} % of its work done instead of {stock \
+                   oom-zswap/neighbour-percent}",
+        },
+    ],
+    controls: &[ControlKernel::changed("memreap-others", "memreap.memcg_exit=0")],
+    guests: &[ICOUNT, Guest { name: "multi", mode: Mode::Multi, ..ICOUNT }],
+    // With icount, CPUs take turns: one slows down the other, and nothing is said about a neighbour.
+    metrics: &[
+        group(&["killed", "oom", "oom-zswap", "oom-small"], METRICS),
+        group(&["oom-shared"], METRICS).only(&["multi"]),
+        group(&["killed", "oom", "oom-zswap", "oom-small", "oom-shared"], NEIGHBOUR).only(&["multi"]),
+    ],
+};

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+use crate::{FIXED_ADDRESSES, Guest, Scenario, Sentence, group, lower};
+
+pub const RELEASE: Scenario = Scenario {
+    name: "release",
+    about: "what it costs to free the pages of a process: contiguous, fragmented, soon used again",
+    sentences: &[
+        Sentence {
+            guest: "icount",
+            text: "A killed process of 64 MiB frees them in {ours contiguous/exit-instructions} instructions \
+                   instead of {stock contiguous/exit-instructions} where its pages are neighbours, and in {ours \
+                   single/exit-instructions} instead of {stock single/exit-instructions} where no two are",
+        },
+        Sentence {
+            guest: "multi",
+            text: "CPUs that take 8 MiB and give them back wait for each other {ours \
+                   munmap-8-mib/zone-lock-contended} times instead of {stock munmap-8-mib/zone-lock-contended}",
+        },
+    ],
+    controls: &[],
+    guests: &[Guest { cmdline: FIXED_ADDRESSES, ..Guest::ICOUNT }, Guest::MULTI],
+    metrics: &[
+        group(
+            &["contiguous", "single", "pieces-of-4", "pieces-of-8", "pieces-of-16"],
+            &[lower("exit-instructions", "instructions", "CPU time of the victim from SIGKILL on")],
+        )
+        .only(&["icount"]),
+        group(
+            &["fork-256-kib", "fork-1-mib", "fork-8-mib"],
+            &[lower(
+                "life-instructions",
+                "instructions",
+                "all that a process costs which touches that much and exits, 20 times in a row",
+            )],
+        )
+        .only(&["icount"]),
+        group(
+            &["munmap-8-mib", "exit-8-mib"],
+            &[
+                lower(
+                    "zone-lock-contended",
+                    "count",
+                    "how often a CPU waits for the lock of the zone's free lists",
+                ),
+                lower("loops-ms", "ms", "time until all CPUs are done"),
+            ],
+        )
+        .only(&["multi"]),
+    ],
+};
