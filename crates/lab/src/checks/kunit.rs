@@ -23,15 +23,19 @@ use crate::vm::job::{Arm, GuestCommand, Job};
 /// The limit of the guest. KASAN and lockdep are slow under TCG.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The options of `lab kunit`.
+/// Run the topics' KUnit tests in the changed kernel
+#[derive(clap::Args)]
 pub struct KunitOptions {
-    /// The kernel's configuration.
-    pub variant: Variant,
-    /// A glob for suites or `suite.case`; `None` for all.
+    /// Only suites (or suite.case) matching this glob
     pub filter: Option<String>,
-    /// Whether stdout gets the results as JSON (KCIDB format) instead of text.
+    /// The kernel's configuration
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    pub variant: Variant,
+    /// Print the results as JSON (KCIDB format)
+    #[arg(long)]
     pub json: bool,
-    /// Whether a pass of an earlier run is used; see [`passes`].
+    /// Skip the run if it passed before with the same kernel, guest and QEMU
+    #[arg(long, conflicts_with = "json")]
     pub remembered: bool,
 }
 

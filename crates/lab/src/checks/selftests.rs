@@ -84,19 +84,30 @@ const TEST_LIBRARIES: &[Pkg] = &[
     Pkg { name: "libcap-dev", probe: Probe::File("/usr/include/sys/capability.h") },
 ];
 
-/// The options of `lab selftests`.
+/// Run selftests in the changed kernel: our own, and the kernel's compared with stock
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  lab selftests                           our own
+  lab selftests ours mm/mrelease_test     our own and one of the kernel's
+  lab selftests cgroup                    all of tools/testing/selftests/cgroup")]
 pub struct SelftestOptions {
-    /// `ours`, or `FOLDER[/PROGRAM [ARGUMENT...]]` below tools/testing/selftests. If empty: `ours`.
+    /// "ours", or FOLDER[/PROGRAM [ARGUMENT...]] below tools/testing/selftests
+    #[arg(default_value = "ours")]
     pub names: Vec<String>,
-    /// The kernels' configuration.
+    /// The kernels' configuration
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub variant: Variant,
-    /// The duration of each of our stress tests, in seconds.
+    /// Duration of each of our stress tests in seconds
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
     pub stress_seconds: u64,
-    /// Whether guests look for memory leaks in the kernel; debug only.
+    /// Also look for memory leaks in the kernel (kmemleak), which takes longer; debug only
+    #[arg(long)]
     pub leaks: bool,
-    /// Whether stdout gets the results as JSON instead of a table.
+    /// Print the results as JSON
+    #[arg(long)]
     pub json: bool,
-    /// Whether passes of earlier runs are used; see [`passes`].
+    /// Skip programs that passed before with the same content, kernel, guest and QEMU
+    #[arg(long)]
     pub remembered: bool,
 }
 
@@ -107,11 +118,9 @@ pub struct SelftestOptions {
 /// When a kernel or a test does not build, a test does not exist, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the test in it has failed.
 pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<bool> {
-    let default = [String::from("ours")];
-    let names = if options.names.is_empty() { &default[..] } else { &options.names };
     let mut rows = Vec::new();
     // Results are printed even if there was an error.
-    let done = run_all(ctx, accel, options, names, &mut rows);
+    let done = run_all(ctx, accel, options, &mut rows);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else if !rows.is_empty() {
@@ -121,14 +130,8 @@ pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<boo
     Ok(rows.iter().all(|row| row.new_failures.is_empty()))
 }
 
-fn run_all(
-    ctx: &Context,
-    accel: Accel,
-    options: &SelftestOptions,
-    names: &[String],
-    rows: &mut Vec<Row>,
-) -> Result<()> {
-    let names = names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
+fn run_all(ctx: &Context, accel: Accel, options: &SelftestOptions, rows: &mut Vec<Row>) -> Result<()> {
+    let names = options.names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
     let can_leak = !options.leaks || options.variant == Variant::Debug;
     ensure!(can_leak, WrongUsage("only the debug kernels look for leaks".into()));
     let skips = Skips::load(&ctx.repo)?;

@@ -59,23 +59,31 @@ const RUN_OVERHEAD_SECONDS: u64 = 180;
 const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 
 /// The options of `lab faceoff`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The names of contestants; all of them if empty.
+    /// Contestants [default: all]
     pub contestants: Vec<String>,
-    /// The names of loads, or of loads on machines; all of them if empty.
+    /// Only this load, on all its machines or on one; "@MACHINE" is all loads there (repeatable) [default:
+    /// all]
+    #[arg(long = "load", value_name = "LOAD[@MACHINE]")]
     pub loads: Vec<String>,
-    /// Whether everybody is also run with the early reclaim that memreap's package sets.
+    /// Run everybody once more with vm.watermark_scale_factor=100, which memreap's package sets
+    #[arg(long)]
     pub watermark: bool,
-    /// The number of rounds. Each runs every contestant once in every cell.
-    pub runs: usize,
-    /// The seed of the loads in round 0.
+    /// Rounds; each runs every contestant once under every load
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub runs: u64,
+    /// The seed of the first round's loads; it is incremented in every round
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The time limit of a load, in seconds.
+    /// The time limit of a load; a slow leak needs 40 s to fill the memory
+    #[arg(long = "limit", value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub limit_s: u64,
-    /// Whether to keep the logs of all runs and not only of those that failed.
+    /// Keep the logs of all runs, not only of those that failed
+    #[arg(long)]
     pub keep: bool,
-    /// Whether to continue an earlier face-off.
+    /// Continue an earlier face-off
+    #[arg(long = "continue")]
     pub resume: bool,
 }
 
@@ -94,16 +102,13 @@ struct Header {
     meta: Meta,
 }
 
-/// Checks the options.
+/// Checks the names in the options.
 ///
 /// # Errors
-/// When a contestant or a load does not exist, a number is out of range, or a contestant's file is
-/// invalid.
+/// When a contestant or a load does not exist, or a file of one is invalid.
 pub fn check(ctx: &Context, options: &Options) -> Result<()> {
     chosen_contestants(&contestant::load(&ctx.repo)?, options)?;
     cell::select(&cell::all(&ctx.repo)?, &options.loads)?;
-    ensure!(options.runs > 0, "--runs must be at least 1");
-    ensure!((1..=3600).contains(&options.limit_s), "--limit must be between 1 and 3600 seconds");
     Ok(())
 }
 
@@ -124,7 +129,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
     test_bed.check_earlier(&all, &all_cells, &run_log.runs)?;
-    let todo = plan(&contestants, &cells, options.runs, &run_log.runs);
+    let todo = plan(&contestants, &cells, usize::try_from(options.runs)?, &run_log.runs);
     let step = ctx.progress.step("face-off");
     let began = Instant::now();
     let mut in_a_row = 0;

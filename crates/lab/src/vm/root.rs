@@ -36,6 +36,11 @@ pub enum RootSource {
     Image(PathBuf),
 }
 
+impl RootSource {
+    /// Its form in a command's help.
+    pub const FORM: &str = "debian[:PACKAGE,...]|FOLDER|IMAGE";
+}
+
 impl FromStr for RootSource {
     type Err = String;
 
