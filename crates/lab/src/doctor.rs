@@ -66,8 +66,8 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     for (what, packages, state) in [
         ("packages for kernels", host::KERNEL_BUILD_PACKAGES, State::Missing),
         ("packages for the source", host::SOURCE_PACKAGES, State::Missing),
-        ("packages for guests", ctx.arch.guest_packages(), State::Missing),
-        ("packages for another architecture", ctx.arch.compiler_packages(), State::Missing),
+        ("packages for guests", host::guest_packages(ctx.arch), State::Missing),
+        ("packages for another architecture", host::cross_packages(ctx.arch), State::Missing),
         ("packages for the series", host::SERIES_PACKAGES, State::Missing),
         ("packages for hosted tests", host::HOSTED_TEST_PACKAGES, State::Warn),
         ("packages for Debian images (face-off, --root)", debian::PACKAGES, State::Warn),
@@ -76,7 +76,7 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
         findings.push(packages_finding(what, packages, state));
     }
     findings.push(tool("compiler", "gcc", &["--version"], "gcc"));
-    findings.push(tool("qemu", ctx.arch.qemu(), &["--version"], ctx.arch.guest_packages()[0].name));
+    findings.push(tool("qemu", ctx.arch.qemu(), &["--version"], host::guest_packages(ctx.arch)[0].name));
     findings.push(accelerator(ctx)?);
     findings.push(tool("ccache", "ccache", &["--version"], "ccache"));
     findings.push(kernels(ctx));

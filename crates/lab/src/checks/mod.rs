@@ -11,10 +11,10 @@ pub mod suite;
 mod tap;
 mod times;
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use protocol::results::Message;
 
 use crate::ab::experiment::{Cause, Failure};
@@ -48,7 +48,7 @@ fn boot_and_collect(
         text.extend(boot.notes.iter().map(|note| format!("# the guest says: {note}\n")));
     }
     let logs = boot.logs().to_path_buf();
-    fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
+    fs::write(logs.join("output.log"), &text)?;
     if let Outcome::Qemu { .. } = boot.outcome {
         let cause = Cause::Outcome(boot.outcome.clone());
         return Err(Failure { boot: name.to_owned(), cause, tail: boot.tail(20), logs }.into());

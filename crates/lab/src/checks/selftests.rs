@@ -7,8 +7,8 @@
 //! Each program runs in its own guest, so that one that crashes the guest is identified and does not affect
 //! others.
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

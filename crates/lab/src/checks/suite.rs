@@ -16,7 +16,7 @@ use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Pkg};
-use crate::kernel::{series, source, topics};
+use crate::kernel::{series, source};
 use crate::progress::elapsed;
 
 /// A set of checks.
@@ -74,8 +74,9 @@ struct Inputs {
 
 const ALL_TIERS: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
 const TEST_AND_FULL: &[Tier] = &[Tier::Test, Tier::Full];
-const GUEST_TEST_PACKAGES: &[&[Pkg]] =
-    &[host::KERNEL_BUILD_PACKAGES, host::GUEST_PACKAGES, host::SERIES_PACKAGES];
+const GUEST_PACKAGES: &[Pkg] =
+    &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), Pkg::tool("busybox-static", "busybox")];
+const GUEST_TEST_PACKAGES: &[&[Pkg]] = &[host::KERNEL_BUILD_PACKAGES, GUEST_PACKAGES, host::SERIES_PACKAGES];
 
 /// In what a Rust test says of a part that it skips, between its place and the reason: see `testing::skipped`.
 const SKIPPED: &str = ": skipped: ";
@@ -181,12 +182,7 @@ const CHECKS: &[Check] = &[
         about: "the topics' code: checkpatch, sparse, W=1",
         tiers: &[Tier::Test],
         args: &["static"],
-        packages: &[
-            host::KERNEL_BUILD_PACKAGES,
-            host::GUEST_PACKAGES,
-            host::SERIES_PACKAGES,
-            host::LINT_PACKAGES,
-        ],
+        packages: &[host::KERNEL_BUILD_PACKAGES, GUEST_PACKAGES, host::SERIES_PACKAGES, host::LINT_PACKAGES],
         reuse: Reuse::ByContent(STATIC_INPUTS),
         ..DEFAULT_CHECK
     },
@@ -195,12 +191,7 @@ const CHECKS: &[Check] = &[
         about: "the same, and in rare configurations",
         tiers: &[Tier::Full],
         args: &["static", "--configs"],
-        packages: &[
-            host::KERNEL_BUILD_PACKAGES,
-            host::GUEST_PACKAGES,
-            host::SERIES_PACKAGES,
-            host::LINT_PACKAGES,
-        ],
+        packages: &[host::KERNEL_BUILD_PACKAGES, GUEST_PACKAGES, host::SERIES_PACKAGES, host::LINT_PACKAGES],
         reuse: Reuse::ByContent(STATIC_INPUTS),
         ..DEFAULT_CHECK
     },
@@ -525,7 +516,7 @@ fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
     check.args.iter().for_each(|arg| content.add(arg));
     content.add(source::get(ctx)?.version.full);
     let kernel = ctx.in_repo("kernel");
-    for file in topics::files_below(&kernel)? {
+    for file in host::files_below(&kernel)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let read = match &*name {
             "expect.toml" | "skips.toml" => false,
@@ -675,7 +666,7 @@ mod tests {
         let mut missing = Vec::new();
         let mut found = 0;
         for folder in ["crates", "kernel", "faceoff", "packaging"] {
-            for file in topics::files_below(&repo.join(folder)).unwrap() {
+            for file in host::files_below(&repo.join(folder)).unwrap() {
                 let name = file.extension().or(file.file_name()).and_then(|name| name.to_str());
                 if !name.is_some_and(|name| SOURCES.contains(&name))
                     || file.components().any(|c| c.as_os_str() == "target")

@@ -189,7 +189,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     {
         return Err(WrongUsage(format!("--expect: {} does not exist", missing.display())).into());
     }
-    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();
     if default_arms {

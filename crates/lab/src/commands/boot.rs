@@ -64,7 +64,7 @@ pub struct BootArgs {
 
 /// Boots the guest, and returns the exit code.
 pub fn run(ctx: &Context, args: BootArgs) -> Result<u8> {
-    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let variant = variant_or_default(args.variant, args.root.as_ref());
     let (mut arm, _) = arm(ctx, args.arm, variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();

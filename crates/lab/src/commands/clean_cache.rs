@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `lab clean-cache`.
 
-use std::fs;
+use fs_err as fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use lab::context::Context;
 use lab::{WrongUsage, host};
@@ -18,11 +18,11 @@ pub fn run(ctx: &Context) -> Result<u8> {
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
     // Without the folder there is nothing to remove.
     for entry in fs::read_dir(&ctx.cache).into_iter().flatten() {
-        let path = entry.with_context(|| ctx.cache.display().to_string())?.path();
+        let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if is_of_cache(&name) {
             step.detail(&name);
-            host::remove_any(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            host::remove_any(&path)?;
         }
     }
     step.done("");

@@ -139,8 +139,8 @@ fn run(cli: Cli) -> Result<u8> {
             let needed = [
                 host::KERNEL_BUILD_PACKAGES,
                 host::SOURCE_PACKAGES,
-                ctx.arch.compiler_packages(),
-                ctx.arch.guest_packages(),
+                host::cross_packages(ctx.arch),
+                host::guest_packages(ctx.arch),
                 host::SERIES_PACKAGES,
                 debian::PACKAGES,
             ];
@@ -156,7 +156,7 @@ fn finding_unless(good: bool) -> u8 {
 }
 
 fn accelerator(ctx: &Context) -> Result<Accel> {
-    host::ensure_packages(ctx, ctx.arch.guest_packages())?;
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     Ok(probe::probe(ctx)?.0)
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `lab report`.
 
-use std::fs;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -50,7 +50,7 @@ pub fn run(ctx: &Context, args: &ReportArgs) -> Result<u8> {
         return Ok(0);
     }
     for (i, file) in args.files.iter().enumerate() {
-        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(file)?;
         let shown = ReportFile::read(file, &text)?;
         match &args.html {
             Some(folder) => {

@@ -2,8 +2,8 @@
 //! Reads the contestants. Each is a folder in `faceoff/contestants` with a `contestant.toml` and the files to
 //! install in the guest.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -120,13 +120,13 @@ impl Contestant {
 pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
     let folder = repo.join(CONTESTANTS_FOLDER);
     let mut all = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry.with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in fs::read_dir(&folder)? {
+        let entry = entry?;
         let file = entry.path().join("contestant.toml");
         if !entry.path().is_dir() {
             continue;
         }
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(&file)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         all.push(parse(repo, &name, &text).with_context(|| file.display().to_string())?);
     }

@@ -17,9 +17,9 @@ pub mod summary;
 pub mod tables;
 pub mod terminal;
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,12 +35,12 @@ use record::Run;
 use snapshot::{GuestFailure, Ingredients, SNAPSHOTS};
 use summary::{Meta, Summary};
 
+use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::debian;
 use crate::host;
 use crate::host::write_atomically;
-use crate::kernel::topics::files_below;
 use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
 use crate::stolen;
@@ -234,7 +234,7 @@ impl TestBed {
         cells: &[Cell],
         options: &Options,
     ) -> Result<Self> {
-        host::ensure_packages(ctx, &[host::GUEST_PACKAGES, debian::PACKAGES].concat())?;
+        host::ensure_packages(ctx, &[host::guest_packages(Arch::X86_64), debian::PACKAGES].concat())?;
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
             if chosen.iter().any(|contestant| contestant.kernel == tree) {
@@ -360,7 +360,7 @@ impl TestBed {
         };
         step.done(&in_one_line(&run));
         if run.failure.is_none() && !options.keep {
-            host::remove_any(&logs).with_context(|| format!("cannot remove {}", logs.display()))?;
+            host::remove_any(&logs)?;
         }
         Ok(run)
     }
@@ -397,11 +397,11 @@ fn packed(ctx: &Context) -> PathBuf {
 fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path) -> Result<PathBuf> {
     let built = |program: &str| if program == "memreap" { packaged } else { built }.join(program);
     let folder = packed(ctx);
-    host::remove_any(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    host::remove_any(&folder)?;
     let put = |from: &Path, to: &Path| -> Result<()> {
         let parent = to.parent().unwrap_or(to);
-        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        fs::create_dir_all(parent)?;
+        fs::copy(from, to)?;
         Ok(())
     };
     put(&built("guest"), &folder.join("guest"))?;
@@ -409,7 +409,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         let to = folder.join("contestants").join(&contestant.name).join("files");
         let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {
-            for file in files_below(&own)? {
+            for file in host::files_below(&own)? {
                 put(&file, &to.join(file.strip_prefix(&own)?))?;
             }
         }
@@ -438,7 +438,6 @@ struct RunLog {
 impl RunLog {
     /// Starts a new log and keeps the last one as `.previous`, or continues the last one.
     fn open(path: &Path, meta: Meta, resume: bool) -> Result<Self> {
-        let cannot = || format!("cannot write {}", path.display());
         if resume {
             let text = fs::read_to_string(path)
                 .with_context(|| format!("nothing to continue: cannot read {}", path.display()))?;
@@ -452,18 +451,18 @@ impl RunLog {
             );
             // An interrupted write may have left an incomplete line.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
-            let file = File::options().append(true).open(path).with_context(cannot)?;
-            file.set_len(whole as u64).with_context(cannot)?;
+            let file = File::options().append(true).open(path)?;
+            file.set_len(whole as u64)?;
             // There may be kernels now that were not needed before.
             let kernels = header.meta.kernels.into_iter().chain(meta.kernels).collect();
             return Ok(Self { file, meta: Meta { kernels, ..header.meta }, runs });
         }
         if path.exists() {
             let previous = path.with_extension("jsonl.previous");
-            fs::rename(path, &previous).with_context(|| format!("cannot write {}", previous.display()))?;
+            fs::rename(path, &previous)?;
         }
-        let mut file = File::create(path).with_context(cannot)?;
-        writeln!(file, "{}", serde_json::to_string(&Header { meta: meta.clone() })?).with_context(cannot)?;
+        let mut file = File::create(path)?;
+        writeln!(file, "{}", serde_json::to_string(&Header { meta: meta.clone() })?)?;
         Ok(Self { file, meta, runs: Vec::new() })
     }
 

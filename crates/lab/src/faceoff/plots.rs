@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Draws the face-off as SVG: the overview of all loads and contestants, and per load what happened over time.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use protocol::faceoff::{Death, Sample, Who};
 
@@ -47,7 +47,7 @@ const STALL_STEPS_MS: [f64; 4] = [100.0, 300.0, 1000.0, 3000.0];
 /// # Errors
 /// When they cannot be written.
 pub fn write_svgs(summary: &Summary, runs: &[Run], folder: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder)?;
     let mut files = Vec::new();
     if let Some(svg) = overview(summary) {
         let file = folder.join("overview.svg");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Builds a kernel or finds it in the cache, and removes old builds from the cache.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -53,7 +53,7 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
         bail!("{}: {why}", ctx.cache.display());
     }
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
-    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
+    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
     let source = source::get(ctx)?;
     let plan = Plan::new(ctx, &source, tree, variant)?;
     if let Some(kernel) = plan.finished() {
@@ -153,7 +153,7 @@ impl Plan {
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
         let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
-        fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+        fs::create_dir_all(work.path())?;
         if let Some(stock) = &stock {
             step.detail("copying the stock objects");
             make::copy_objects(stock, work.path())?;
@@ -222,16 +222,15 @@ impl Plan {
                     let to = kept.path().join(product);
                     to.parent()
                         .map_or(Ok(()), fs::create_dir_all)
-                        .and_then(|()| fs::rename(work.path().join(product), &to))
-                        .with_context(|| format!("cannot write {}", to.display()))?;
+                        .and_then(|()| fs::rename(work.path().join(product), &to))?;
                 }
                 kept
             }
         };
         let path = result.path().join(MARKER_FILE);
-        File::create(&path)
-            .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        File::create(&path).and_then(|mut f| {
+            f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all())
+        })?;
         result.publish(&self.dir)
     }
 }

@@ -2,8 +2,8 @@
 //! Kernel configurations: reads the fragments in `kernel/configs`, adds the topics' symbols, writes a
 //! `.config` and checks that every request took effect.
 
+use fs_err as fs;
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -142,8 +142,7 @@ pub(super) fn configure(
     log: &Path,
 ) -> Result<()> {
     let fragment = out.join("memreap.fragment");
-    fs::write(&fragment, fragment_text(requests))
-        .with_context(|| format!("cannot write {}", fragment.display()))?;
+    fs::write(&fragment, fragment_text(requests))?;
     let mut command = make(ctx, tree, out);
     command.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment);
     let status = host::run_logged(&mut command, log, |_| {})?;
@@ -151,7 +150,7 @@ pub(super) fn configure(
         bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
     }
     let path = out.join(".config");
-    let config = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let config = fs::read_to_string(&path)?;
     let unmet = unmet(requests, &config);
     if !unmet.is_empty() {
         bail!(

@@ -2,7 +2,7 @@
 //! Runs the kernel's makefiles reproducibly: equal inputs yield equal builds, and a build can start from the
 //! objects of another one.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::Kernel;
-use crate::kernel::topics::{self, Topic};
+use crate::kernel::topics::Topic;
 use crate::progress::Step;
 
 /// Written last, so a folder that has it is a complete build.
@@ -148,7 +148,7 @@ pub(super) fn settle_tools(
     let objtool = stock.build_dir.join("tools/objtool/objtool");
     // Not every architecture has it.
     let Ok(age) = objtool.metadata().and_then(|m| m.modified()) else { return Ok(()) };
-    topics::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
+    host::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
 }
 
 /// Returns the paths in the kernel tree that the topics add or edit.
@@ -206,13 +206,12 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
     }
     let step = ctx.progress.step("installing the kernel's headers");
     let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
-    fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+    fs::create_dir_all(work.path())?;
     let log = ctx.out.join("logs/headers.log");
     // `headers_install` needs rsync, only to copy the result.
     run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
     let staging = Staging::begin(&target)?;
-    fs::create_dir_all(staging.path())
-        .with_context(|| format!("cannot make {}", staging.path().display()))?;
+    fs::create_dir_all(staging.path())?;
     fs::rename(work.path().join("usr/include"), staging.path().join("include"))
         .context("moving the headers")?;
     staging.publish(&target)?;

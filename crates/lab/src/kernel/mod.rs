@@ -150,7 +150,7 @@ pub struct Kernel {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
 
