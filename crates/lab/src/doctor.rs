@@ -164,10 +164,10 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
         let remedy = "install qemu first";
         return Ok(Finding::bad("accelerator", State::Missing, "no QEMU to try KVM with", remedy));
     }
-    let (accel, why) = probe::probe(ctx)?;
-    Ok(match accel {
-        Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
-        Accel::Tcg => {
+    Ok(match probe::known(ctx)? {
+        None => Finding::ok("accelerator", "kvm: /dev/kvm opens; the first boot tells whether kernels run"),
+        Some((Accel::Kvm, why)) => Finding::ok("accelerator", format!("kvm: {why}")),
+        Some((Accel::Tcg, why)) => {
             let remedy = "guests are emulated: slower, but comparisons are valid. For KVM, give this user access to /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
         }

@@ -2,7 +2,7 @@
 //! `lab kunit`: runs the KUnit suites of the changed kernel. They are built in and run before PID 1; the
 //! kernel's `kunit.py` parses the results from the console.
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::checks::passes;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
-use crate::vm::accel::Accel;
 use crate::vm::boot::{self, boot};
 use crate::vm::job::{Arm, GuestCommand, Job};
+use crate::vm::probe;
 
 /// The limit of the guest. KASAN and lockdep are slow under TCG.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -44,7 +44,8 @@ pub struct KunitOptions {
 ///
 /// # Errors
 /// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
-pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> {
+pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
     // KUnit is disabled by default, so that other boots do not run the tests. The initramfs is unpacked before them:
     // they count free pages.
@@ -63,6 +64,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = GUEST_TIMEOUT;
     job.memreap = false;
+    let (accel, _) = probe::accelerator(ctx, &arm)?;
     let key = boot::content_key(ctx, accel, &arm, &job)?;
     if options.remembered
         && let Some(tests) = passes::recall::<u64>(ctx, &key)
@@ -103,7 +105,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
 /// passed and how many ran.
 fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     let results = console.with_file_name("kunit.json");
-    host::remove_any(&results).with_context(|| results.display().to_string())?;
+    host::remove_any(&results)?;
     let mut tool = Command::new("python3");
     tool.arg(source.join("tools/testing/kunit/kunit.py"))
         .args(["parse", &format!("--json={}", results.display())])

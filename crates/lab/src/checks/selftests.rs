@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
@@ -32,6 +32,7 @@ use crate::vm::boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
+use crate::vm::probe;
 
 /// The folder of our tests.
 const OUR_FOLDER: &str = "memreap";
@@ -117,10 +118,11 @@ pub struct SelftestOptions {
 /// # Errors
 /// When a kernel or a test does not build, a test does not exist, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the test in it has failed.
-pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<bool> {
+pub fn run(ctx: &Context, options: &SelftestOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let mut rows = Vec::new();
     // Results are printed even if there was an error.
-    let done = run_all(ctx, accel, options, &mut rows);
+    let done = run_all(ctx, options, &mut rows);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else if !rows.is_empty() {
@@ -130,12 +132,15 @@ pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<boo
     Ok(rows.iter().all(|row| row.new_failures.is_empty()))
 }
 
-fn run_all(ctx: &Context, accel: Accel, options: &SelftestOptions, rows: &mut Vec<Row>) -> Result<()> {
+fn run_all(ctx: &Context, options: &SelftestOptions, rows: &mut Vec<Row>) -> Result<()> {
     let names = options.names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
     let can_leak = !options.leaks || options.variant == Variant::Debug;
     ensure!(can_leak, WrongUsage("only the debug kernels look for leaks".into()));
     let skips = Skips::load(&ctx.repo)?;
     let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
+    let arm =
+        Arm { name: Tree::Memreap.to_string(), bzimage: memreap.bzimage.clone(), cmdline: String::new() };
+    let (accel, _) = probe::accelerator(ctx, &arm)?;
     let stock = if names.iter().any(|name| !name.is_ours()) {
         Some(kernel::build(ctx, Tree::Stock, options.variant)?)
     } else {
@@ -265,7 +270,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     let target = ctx.cache.join(format!("selftests-{place}"));
     let lock = host::lock(ctx, &target)?;
     let scratch = Staging::begin(&target)?;
-    fs::create_dir_all(scratch.path()).with_context(|| scratch.path().display().to_string())?;
+    fs::create_dir_all(scratch.path())?;
     for part in ["tools", "include", "lib", "mm", "scripts"] {
         kernel::hard_link_copy(&kernel.source_dir.join(part), &scratch.path().join(part))?;
     }
@@ -388,7 +393,7 @@ impl Run<'_> {
             job.cmdline = "kmemleak=on".into();
         }
         let path = self.tests.built.join(file);
-        let content = fs::read(&path).with_context(|| path.display().to_string())?;
+        let content = fs::read(&path)?;
         job.overlay = vec![(path, format!("{home}/{file}"))];
         if content.starts_with(b"#!") {
             // A script may call other files of its folder.

@@ -11,10 +11,11 @@ use anyhow::Result;
 
 use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
+use crate::host;
 use crate::kernel::{self, Tree, Variant};
-use crate::vm::accel::Accel;
 use crate::vm::boot::boot;
 use crate::vm::job::{Arm, GuestCommand, Job};
+use crate::vm::probe;
 
 /// The time for the boot and for the last round, in addition to the requested time.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(180);
@@ -43,7 +44,8 @@ pub struct SoakOptions {
 ///
 /// # Errors
 /// When the kernel does not build or the guest fails. A splat ends the soak.
-pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
+pub fn run(ctx: &Context, options: &SoakOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let minutes = options.minutes;
     let seed = options.seed.unwrap_or_else(|| {
         // Any number that differs from run to run.
@@ -59,6 +61,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
     job.allow = vec![STOCK_WARNING.into()];
     job.timeout = Duration::from_secs(minutes * 60) + TIMEOUT_MARGIN;
     ctx.progress.note(&format!("soak: {minutes} min, {}, seed {seed}", options.variant));
+    let (accel, _) = probe::accelerator(ctx, &arm)?;
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/soak"))?;
     for note in &boot.notes {
         println!("{note}");

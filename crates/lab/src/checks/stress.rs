@@ -8,9 +8,9 @@
 //! concurrently. But no work at all is a failure: a class whose stressors were skipped, or in which the OOM
 //! killer never killed, has tested nothing.
 
+use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
+use crate::vm::probe;
 
 /// The package of stress-ng.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
@@ -207,11 +208,11 @@ pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
 /// # Errors
 /// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the other classes still run.
-pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdict> {
+pub fn run(ctx: &Context, options: &StressOptions) -> Result<Verdict> {
     let is_chosen =
         |class: &&Class| options.classes.is_empty() || options.classes.iter().any(|c| c == class.name);
     let classes: Vec<&Class> = CLASSES.iter().filter(is_chosen).collect();
-    host::ensure_packages(ctx, PACKAGES)?;
+    host::ensure_packages(ctx, &[host::guest_packages(ctx.arch), PACKAGES].concat())?;
     let program = host::find_tool("stress-ng").context("no stress-ng in PATH")?;
     let arms = [Tree::Stock, Tree::Memreap]
         .map(|tree| -> Result<Arm> {
@@ -220,6 +221,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
         })
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
+    let (accel, _) = probe::accelerator(ctx, &arms[1])?;
     let boots: Vec<(&Class, &Arm)> =
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
     // Nothing is measured, so guests may run concurrently.
@@ -309,7 +311,7 @@ fn run_one(
     // The script is a file because the command is shown. Each run has its own, which is removed at the end.
     let name = format!("stress-{}-{}-{}", class.name, arm.name, std::process::id());
     let script = Staging::begin(&ctx.out.join(name))?;
-    fs::write(script.path(), class.script(seconds)).with_context(|| script.path().display().to_string())?;
+    fs::write(script.path(), class.script(seconds))?;
     let in_guest = format!("/stress/{}", class.name);
     let mut job = Job::new(GuestCommand::Exec(vec!["sh".into(), in_guest.clone()]));
     job.name = Some(format!("stress-ng {}", class.name));

@@ -30,8 +30,6 @@ use lab::checks::soak::{self, SoakOptions};
 use lab::context::Context;
 use lab::faceoff::snapshot::GuestFailure;
 use lab::progress::Progress;
-use lab::vm::accel::Accel;
-use lab::vm::probe;
 use lab::{WrongUsage, debian, host};
 
 const EXIT_CODES_HELP: &str = "\
@@ -124,11 +122,9 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Report(args) => report::run(&ctx, &args),
         Command::Boot(args) => boot::run(&ctx, args),
         Command::Build(args) => build::run(&ctx, &args),
-        Command::Kunit(options) => Ok(finding_unless(kunit::run(&ctx, accelerator(&ctx)?, &options)?)),
-        Command::Selftests(options) => {
-            Ok(finding_unless(selftests::run(&ctx, accelerator(&ctx)?, &options)?))
-        }
-        Command::Soak(options) => Ok(finding_unless(soak::run(&ctx, accelerator(&ctx)?, &options)?)),
+        Command::Kunit(options) => Ok(finding_unless(kunit::run(&ctx, &options)?)),
+        Command::Selftests(options) => Ok(finding_unless(selftests::run(&ctx, &options)?)),
+        Command::Soak(options) => Ok(finding_unless(soak::run(&ctx, &options)?)),
         Command::Stress(args) => stress::run(&ctx, &args),
         Command::Series(args) => series::run(&ctx, &args),
         Command::Static(args) => static_checks::run(&ctx, &args),
@@ -153,11 +149,6 @@ fn run(cli: Cli) -> Result<u8> {
 
 fn finding_unless(good: bool) -> u8 {
     if good { 0 } else { EXIT_FINDING }
-}
-
-fn accelerator(ctx: &Context) -> Result<Accel> {
-    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
-    Ok(probe::probe(ctx)?.0)
 }
 
 #[cfg(test)]

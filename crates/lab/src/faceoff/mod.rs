@@ -243,7 +243,7 @@ impl TestBed {
         }
         let Some((name, first)) = kernels.iter().next() else { bail!("there are no contestants") };
         let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
-        let (accel, why) = probe::probe_with(ctx, &arm)?;
+        let (accel, why) = probe::accelerator(ctx, &arm)?;
         ctx.progress.note(&format!("accelerator: {accel} ({why})"));
         // For all contestants, so that the image does not depend on which of them were selected.
         let image = rootfs::get(ctx, all)?;

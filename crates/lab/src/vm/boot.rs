@@ -164,8 +164,7 @@ pub fn boot_with(
                     break End::of(status, &logs.qemu);
                 }
                 if let Some(end) = deadlines.check(&run) {
-                    child.kill();
-                    child.wait()?;
+                    child.kill_and_wait()?;
                     run.read(sink)?;
                     break end;
                 }
@@ -399,7 +398,7 @@ fn command(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
     use crate::vm::job::Mode;
