@@ -269,8 +269,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     // In the cache, where the tree is: hard links do not work across file systems.
     let target = ctx.cache.join(format!("selftests-{place}"));
     let lock = host::lock(ctx, &target)?;
-    let scratch = Staging::begin(&target)?;
-    fs::create_dir_all(scratch.path())?;
+    let scratch = Staging::folder(&target)?;
     for part in ["tools", "include", "lib", "mm", "scripts"] {
         kernel::hard_link_copy(&kernel.source_dir.join(part), &scratch.path().join(part))?;
     }

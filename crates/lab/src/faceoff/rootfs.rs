@@ -98,8 +98,7 @@ fn make(
 ) -> Result<()> {
     let step = ctx.progress.step(&format!("making the Debian image ({})", toml.suite));
     let log = |name: &str| ctx.out.join(format!("logs/faceoff-{name}.log"));
-    let staging = Staging::begin(folder)?;
-    fs::create_dir_all(staging.path())?;
+    let staging = Staging::folder(folder)?;
     let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
     let tree = staging.path().join("tree");
     let tree = debian::Tree::bootstrap(

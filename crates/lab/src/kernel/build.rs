@@ -68,6 +68,16 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     plan.finished().with_context(|| format!("{}: the build just finished is not valid", plan.dir.display()))
 }
 
+/// Returns the source tree with the patches of `tree`, without a build.
+///
+/// # Errors
+/// When the source is missing, or a patch does not apply.
+pub(super) fn tree(ctx: &Context, tree: Tree) -> Result<PathBuf> {
+    let plan = Plan::new(ctx, &source::get(ctx)?, tree, Variant::Slim)?;
+    plan.ensure_tree(ctx)?;
+    Ok(plan.tree_dir)
+}
+
 /// The inputs and the output folder of one build.
 struct Plan {
     source: Source,
@@ -152,8 +162,7 @@ impl Plan {
         );
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
-        let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
-        fs::create_dir_all(work.path())?;
+        let work = Staging::folder(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
         if let Some(stock) = &stock {
             step.detail("copying the stock objects");
             make::copy_objects(stock, work.path())?;
@@ -178,27 +187,20 @@ impl Plan {
 
     /// Makes the source tree if it does not exist: hard links to the pristine source, then the patches.
     fn ensure_tree(&self, ctx: &Context) -> Result<()> {
-        if self.tree_dir.is_dir() {
-            return Ok(());
-        }
-        let _lock = host::lock(ctx, &self.tree_dir)?;
-        if self.tree_dir.is_dir() {
-            return Ok(());
-        }
-        let step =
-            ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
-        let staging = Staging::begin(&self.tree_dir)?;
-        make::hard_link_copy(&self.source.dir, staging.path())?;
-        topics::apply_all(&self.topics, staging.path())
-            .with_context(|| format!("on {}", self.source.version.full))?;
-        if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
-            bail!("kernel/ was edited while its topics were applied; run this again");
-        }
-        // The copy has the source's modification time. From now on it is the time of last use.
-        set_time(staging.path(), SystemTime::now())?;
-        staging.publish(&self.tree_dir)?;
-        step.done("");
-        Ok(())
+        host::made_once(ctx, &self.tree_dir, |staging| {
+            let what = format!("preparing the {} tree {}", self.tree, self.source.version.release());
+            let step = ctx.progress.step(&what);
+            make::hard_link_copy(&self.source.dir, staging)?;
+            topics::apply_all(&self.topics, staging)
+                .with_context(|| format!("on {}", self.source.version.full))?;
+            if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
+                bail!("kernel/ was edited while its topics were applied; run this again");
+            }
+            // The copy has the source's modification time. From now on it is the time of last use.
+            set_time(staging, SystemTime::now())?;
+            step.done("");
+            Ok(())
+        })
     }
 
     /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;

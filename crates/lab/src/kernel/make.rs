@@ -28,16 +28,21 @@ pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
 /// Returns a `make` command for `tree` with its output in `out`, which must be directly below `tree`.
 /// Time stamps, user, host and build number are fixed, so that equal inputs yield equal builds.
 pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
+    let arch = if ctx.arch.is_x86() { "x86_64" } else { ctx.arch.kernel_name() };
+    make_for(ctx, arch, ctx.arch.tool_prefix(), tree, out)
+}
+
+/// Like [`make`], for any architecture, by the kernel's name, and the prefix of its compiler's name.
+pub(super) fn make_for(ctx: &Context, arch: &str, prefix: &str, tree: &Path, out: &Path) -> Command {
     let mut output = std::ffi::OsString::from("O=");
     output.push(out);
-    let prefix = ctx.arch.tool_prefix();
     let mut command = host::tool("make");
     command
         .arg("-C")
         .arg(tree)
         .arg(output)
         .arg(format!("-j{}", host::cpus()))
-        .arg(format!("ARCH={}", if ctx.arch.is_x86() { "x86_64" } else { ctx.arch.kernel_name() }))
+        .arg(format!("ARCH={arch}"))
         .arg(format!("CROSS_COMPILE={prefix}"))
         .arg(format!("CC=ccache {prefix}gcc"))
         .args(["HOSTCC=ccache gcc", "LOCALVERSION="])
@@ -197,25 +202,17 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
         if ctx.arch.is_native() { "" } else { ctx.arch.kernel_name() }
     );
     let target = ctx.cache.join("headers").join(name);
-    if target.is_dir() {
-        return Ok(target);
-    }
-    let _lock = host::lock(ctx, &target)?;
-    if target.is_dir() {
-        return Ok(target);
-    }
-    let step = ctx.progress.step("installing the kernel's headers");
-    let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
-    fs::create_dir_all(work.path())?;
-    let log = ctx.out.join("logs/headers.log");
-    // `headers_install` needs rsync, only to copy the result.
-    run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
-    let staging = Staging::begin(&target)?;
-    fs::create_dir_all(staging.path())?;
-    fs::rename(work.path().join("usr/include"), staging.path().join("include"))
-        .context("moving the headers")?;
-    staging.publish(&target)?;
-    step.done("");
+    host::made_once(ctx, &target, |staging| {
+        let step = ctx.progress.step("installing the kernel's headers");
+        let work = Staging::folder(&kernel.source_dir.join("work-headers"))?;
+        let log = ctx.out.join("logs/headers.log");
+        // `headers_install` needs rsync, only to copy the result.
+        run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
+        fs::create_dir(staging)?;
+        fs::rename(work.path().join("usr/include"), staging.join("include"))?;
+        step.done("");
+        Ok(())
+    })?;
     Ok(target)
 }
 

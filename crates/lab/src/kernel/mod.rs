@@ -7,10 +7,11 @@
 //! source, all paths that the compiler sees are relative (`../mm/mmap.c`), so ccache hits across trees.
 //!
 //! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`series`] exports
-//! the topics as patches. [`user`] builds kernels from sources of the user's.
+//! the topics as patches, [`lint`] checks their code. [`user`] builds kernels from sources of the user's.
 
 mod build;
 mod config;
+pub mod lint;
 mod make;
 pub mod series;
 pub mod source;

@@ -189,23 +189,17 @@ fn check_out(
 fn debian_repository(ctx: &Context) -> Result<PathBuf> {
     let source = source::get(ctx)?;
     let repository = ctx.cache.join("user").join(format!("debian-{}", source.version.full.replace('~', "-")));
-    if repository.is_dir() {
-        return Ok(repository);
-    }
-    let _lock = host::lock(ctx, &repository)?;
-    if repository.is_dir() {
-        return Ok(repository);
-    }
-    let step = ctx.progress.step("making a git repository of Debian's source");
-    let staging = host::Staging::begin(&repository)?;
-    make::hard_link_copy(&source.dir, staging.path())?;
-    host::output(git(staging.path()).args(["init", "--quiet"]))?;
-    host::output(git(staging.path()).args(["add", "--force", "--all"]))?;
-    let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
-    let message = source.version.full.as_str();
-    host::output(git(staging.path()).args(name).args(["commit", "--quiet", "--message", message]))?;
-    staging.publish(&repository)?;
-    step.done("");
+    host::made_once(ctx, &repository, |staging| {
+        let step = ctx.progress.step("making a git repository of Debian's source");
+        make::hard_link_copy(&source.dir, staging)?;
+        host::output(git(staging).args(["init", "--quiet"]))?;
+        host::output(git(staging).args(["add", "--force", "--all"]))?;
+        let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
+        let message = source.version.full.as_str();
+        host::output(git(staging).args(name).args(["commit", "--quiet", "--message", message]))?;
+        step.done("");
+        Ok(())
+    })?;
     Ok(repository)
 }
 
