@@ -134,7 +134,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     for results in files.values() {
         for picture in results.first_pictures() {
             let path = repo.join(RESULTS_FOLDER).join(format!("{}.svg", picture.scenario));
-            if let Some(text) = picture::file(&results.meta, picture) {
+            if let Some(text) = picture::svg(&results.meta, picture) {
                 update(path, text, &mut outdated);
             }
         }
