@@ -5,6 +5,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::format;
+
 /// An architecture, and where it has several, a page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arch {
@@ -20,11 +22,7 @@ pub enum Arch {
 
 impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::X86_64 => "x86-64",
-            Self::Arm64 => "arm64",
-            Self::Arm64Pages64K => "arm64-64k",
-        })
+        f.pad(&format::name_of(self))
     }
 }
 

@@ -24,7 +24,7 @@ use lab::vm::probe;
 use lab::vm::root::{self, RootSource};
 
 use super::arms::{ArmSpec, CopySpec, arm, built, changed, variant_or_default};
-use super::{EXIT_ABORT, EXIT_FINDING, EXIT_SKIP};
+use super::exit;
 
 /// Compare two arms: boot them alternately, run the scenarios, print the verdicts
 ///
@@ -275,18 +275,18 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
 /// Returns the exit code for `git bisect run`. What is no finding says nothing about the commit.
 fn bisect_code(outcome: Result<u8>) -> u8 {
     match outcome {
-        Ok(code @ (0 | EXIT_FINDING)) => code,
-        Ok(_) => EXIT_SKIP,
+        Ok(code @ (0 | exit::FINDING)) => code,
+        Ok(_) => exit::SKIP,
         Err(e) => {
             eprintln!("lab: {e:#}");
-            if e.is::<WrongUsage>() { EXIT_ABORT } else { EXIT_SKIP }
+            if e.is::<WrongUsage>() { exit::ABORT } else { exit::SKIP }
         }
     }
 }
 
 /// Returns the exit code of a complete comparison. A failed boot takes precedence over a finding.
 pub fn exit_code(results: &Results, good: bool) -> u8 {
-    results.exit_code().unwrap_or(if good { 0 } else { EXIT_FINDING })
+    results.exit_code().unwrap_or(if good { 0 } else { exit::FINDING })
 }
 
 fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
@@ -345,19 +345,18 @@ mod tests {
 
     use lab::ab::results::RepeatedBoot;
 
-    use super::super::{EXIT_GUEST, EXIT_HOST};
     use super::*;
 
     #[test]
     fn failed_boots_decide_the_exit_code_of_ab() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/results.json");
         let mut results = Results::read(&path).unwrap();
-        assert_eq!([true, false].map(|good| exit_code(&results, good)), [0, EXIT_FINDING]);
+        assert_eq!([true, false].map(|good| exit_code(&results, good)), [0, exit::FINDING]);
         let of = |exit_code| RepeatedBoot { boot: "b".into(), what: "w".into(), logs: "l".into(), exit_code };
-        results.meta.repeated.push(of(EXIT_HOST));
-        assert_eq!([true, false].map(|good| exit_code(&results, good)), [EXIT_HOST; 2]);
-        results.meta.repeated.push(of(EXIT_GUEST));
-        assert_eq!([true, false].map(|good| exit_code(&results, good)), [EXIT_GUEST; 2]);
+        results.meta.repeated.push(of(exit::HOST));
+        assert_eq!([true, false].map(|good| exit_code(&results, good)), [exit::HOST; 2]);
+        results.meta.repeated.push(of(exit::GUEST));
+        assert_eq!([true, false].map(|good| exit_code(&results, good)), [exit::GUEST; 2]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use clap::Args;
 use lab::context::Context;
 use lab::doctor;
 
-use super::EXIT_HOST;
+use super::exit;
 
 /// Check what the lab needs of this host and say how to get what is missing
 #[derive(Args)]
@@ -25,5 +25,5 @@ pub fn run(ctx: &Context, args: &DoctorArgs) -> Result<u8> {
     } else {
         print!("{}", doctor::render(&findings));
     }
-    Ok(if doctor::healthy(&findings) { 0 } else { EXIT_HOST })
+    Ok(if doctor::healthy(&findings) { 0 } else { exit::HOST })
 }

@@ -12,7 +12,7 @@ use lab::arch::Arch;
 use lab::context::Context;
 use lab::faceoff::{self, Options, plots, terminal};
 
-use super::{EXIT_GUEST, finding_unless};
+use super::exit;
 
 /// Compare low-memory killers in a Debian guest, under the same loads
 ///
@@ -57,11 +57,11 @@ pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
     let failed: usize = result.summary.entries.iter().map(|entry| entry.failures.len()).sum();
     if failed > 0 {
         eprintln!("lab: {failed} of the runs failed");
-        return Ok(EXIT_GUEST);
+        return Ok(exit::GUEST);
     }
     let finding = result.summary.finding();
     if let Some(finding) = &finding {
         eprintln!("lab: {finding}");
     }
-    Ok(finding_unless(finding.is_none()))
+    Ok(exit::finding_unless(finding.is_none()))
 }

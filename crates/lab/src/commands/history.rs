@@ -10,6 +10,8 @@ use lab::WrongUsage;
 use lab::ab::history;
 use lab::context::Context;
 
+use super::exit;
+
 /// Show how metrics developed over several comparisons, and where they changed
 ///
 /// `lab ab` appends each complete comparison to target/lab/history.jsonl. Those with the same base kernel are one
@@ -50,5 +52,5 @@ pub fn run(ctx: &Context, args: &HistoryArgs) -> Result<u8> {
     } else {
         print!("{}", history::render(&all));
     }
-    Ok(super::finding_unless(!history::has_got_worse(&all)))
+    Ok(exit::finding_unless(!history::has_got_worse(&all)))
 }

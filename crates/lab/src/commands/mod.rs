@@ -7,6 +7,7 @@ mod boot;
 mod build;
 mod clean_cache;
 mod doctor;
+mod exit;
 mod faceoff;
 mod history;
 mod merge;
@@ -22,15 +23,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use lab::ab::experiment::Failure;
 use lab::arch::Arch;
 use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
 use lab::context::Context;
-use lab::faceoff::snapshot::GuestFailure;
 use lab::progress::Progress;
-use lab::{WrongUsage, debian, host};
+use lab::{debian, host};
+
+use exit::{error_code, finding_unless};
 
 const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a test failed);
@@ -39,14 +40,6 @@ Exit codes: 0 ok; 1 a finding (a metric got worse, an expectation was missed, a 
 successfully; 130 interrupted.
 
 Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memreap.";
-const EXIT_FINDING: u8 = 1;
-const EXIT_USAGE: u8 = 2;
-const EXIT_HOST: u8 = 3;
-const EXIT_GUEST: u8 = 4;
-/// What `git bisect run` takes for a commit that cannot be tested.
-const EXIT_SKIP: u8 = 125;
-/// What ends `git bisect run`. It takes [`EXIT_USAGE`] for a bad commit.
-const EXIT_ABORT: u8 = 128;
 
 /// Builds stock and changed Linux kernels, boots both in QEMU and determines which is better.
 #[derive(Parser)]
@@ -96,18 +89,6 @@ pub fn main() -> ExitCode {
     }))
 }
 
-fn error_code(error: &anyhow::Error) -> u8 {
-    if let Some(failure) = error.downcast_ref::<Failure>() {
-        failure.exit_code()
-    } else if error.is::<WrongUsage>() {
-        EXIT_USAGE
-    } else if error.is::<GuestFailure>() {
-        EXIT_GUEST
-    } else {
-        EXIT_HOST
-    }
-}
-
 fn run(cli: Cli) -> Result<u8> {
     let mut ctx = Context::discover(Progress::new())?;
     if cli.kernel.is_some() {
@@ -147,28 +128,13 @@ fn run(cli: Cli) -> Result<u8> {
     }
 }
 
-fn finding_unless(good: bool) -> u8 {
-    if good { 0 } else { EXIT_FINDING }
-}
-
 #[cfg(test)]
 mod tests {
-    use lab::ab::experiment::Cause;
-
     use super::*;
 
     #[test]
     fn the_arguments_are_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn errors_map_to_exit_codes() {
-        assert_eq!(error_code(&WrongUsage("x".into()).into()), 2);
-        assert_eq!(error_code(&anyhow::anyhow!("apt")), 3);
-        let cause = Cause::Outcome(lab::vm::channel::Outcome::NoResult);
-        let failure = Failure { boot: "b".into(), cause, logs: "l".into(), tail: "t".into() };
-        assert_eq!(error_code(&anyhow::Error::from(failure).context("more")), 4);
     }
 }

@@ -7,6 +7,8 @@ use clap::Args;
 use lab::context::Context;
 use lab::kernel::lint;
 
+use super::exit;
+
 /// Check the topics' code: checkpatch, sparse, W=1
 #[derive(Args)]
 pub struct StaticArgs {
@@ -17,5 +19,5 @@ pub struct StaticArgs {
 
 /// Runs the checks, and returns the exit code.
 pub fn run(ctx: &Context, args: &StaticArgs) -> Result<u8> {
-    Ok(super::finding_unless(lint::run(ctx, args.configs)?))
+    Ok(exit::finding_unless(lint::run(ctx, args.configs)?))
 }

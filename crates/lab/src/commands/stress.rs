@@ -7,7 +7,7 @@ use clap::Args;
 use lab::checks::stress::{self, StressOptions, Verdict};
 use lab::context::Context;
 
-use super::{EXIT_FINDING, EXIT_GUEST};
+use super::exit;
 
 /// Run stress-ng in guests, with the stock and the changed kernel
 ///
@@ -36,7 +36,7 @@ pub fn run(ctx: &Context, args: &StressArgs) -> Result<u8> {
     }
     Ok(match stress::run(ctx, &args.options)? {
         Verdict::Ok => 0,
-        Verdict::Finding => EXIT_FINDING,
-        Verdict::Guest => EXIT_GUEST,
+        Verdict::Finding => exit::FINDING,
+        Verdict::Guest => exit::GUEST,
     })
 }

@@ -9,7 +9,7 @@ use lab::arch::Arch;
 use lab::checks::suite::{self, SuiteOptions};
 use lab::context::Context;
 
-use super::finding_unless;
+use super::exit;
 
 /// Run the project's checks, by tier or by name
 ///
@@ -39,5 +39,5 @@ pub fn run(ctx: &Context, args: &TestArgs) -> Result<u8> {
             "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
         return Err(WrongUsage(what.into()).into());
     }
-    Ok(finding_unless(suite::run(ctx, &args.options)?))
+    Ok(exit::finding_unless(suite::run(ctx, &args.options)?))
 }

@@ -15,10 +15,10 @@ use crate::content::{Content, hex};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config::{self, Request};
+use crate::kernel::kinds::{Kernel, Tree, Variant};
 use crate::kernel::make::{self, MARKER_FILE, set_time, touched};
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
-use crate::kernel::{Kernel, Tree, Variant};
 
 /// Part of every key. Increment it when the way kernels are built changes.
 const RECIPE_VERSION: &str = "2";
@@ -94,7 +94,7 @@ struct Plan {
 
 impl Plan {
     fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
-        let topics = tree.changes(&ctx.repo)?;
+        let topics = topics::changes(tree, &ctx.repo)?;
         let requests = config::requests(ctx, &topics, variant, tree.fragment(&ctx.repo).as_deref())?;
         let tree_key = tree_key(source, &topics)?;
         let compiler = compiler_version(ctx.arch)?;

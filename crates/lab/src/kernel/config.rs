@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::context::Context;
 use crate::host;
-use crate::kernel::Variant;
+use crate::kernel::kinds::Variant;
 use crate::kernel::make::make;
 use crate::kernel::topics::Topic;
 

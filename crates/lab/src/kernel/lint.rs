@@ -108,6 +108,16 @@ impl Lint<'_> {
     }
 
     fn check_style(&mut self) -> Result<()> {
+        // checkpatch knows neither the style of TRACE_EVENT() nor that of user space: what stock has is none of ours.
+        let mut known = Vec::new();
+        for (folder, alike) in [
+            ("include/trace/events", "include/trace/events/oom.h"),
+            ("tools/testing/selftests", "tools/testing/selftests/mm/mrelease_test.c"),
+        ] {
+            let lines = self.checkpatch(&[Path::new("-f"), Path::new(alike)])?;
+            let kinds = lines.iter().filter_map(|line| Some(checkpatch_type(line)?.to_owned()));
+            known.push((folder, kinds.collect::<HashSet<String>>()));
+        }
         for topic in self.topics {
             // As a mail, because checkpatch wants to see one.
             let text = format!(
@@ -123,20 +133,11 @@ impl Lint<'_> {
             self.report(&format!("checkpatch {}/hook.patch", topic.name), &found);
             for path in topic.new_files()?.iter().filter(|path| !path.ends_with(".gitignore")) {
                 let mut found = self.checkpatch(&[Path::new("-f"), &topic.dir.join("files").join(path)])?;
-                // checkpatch knows neither the style of TRACE_EVENT() nor that of user space.
-                let alike = match path {
-                    path if path.starts_with("include/trace/events") => Some("include/trace/events/oom.h"),
-                    path if path.starts_with("tools/testing/selftests") => {
-                        Some("tools/testing/selftests/mm/mrelease_test.c")
-                    }
-                    _ => None,
-                };
-                if let Some(alike) = alike {
-                    let known = self.checkpatch(&[Path::new("-f"), Path::new(alike)])?;
-                    let known: HashSet<&str> =
-                        known.iter().filter_map(|line| checkpatch_type(line)).collect();
-                    found.retain(|line| checkpatch_type(line).is_none_or(|kind| !known.contains(kind)));
-                }
+                let alike = known.iter().find(|(folder, _)| path.starts_with(folder));
+                found.retain(|line| {
+                    let kind = checkpatch_type(line).unwrap_or_default();
+                    alike.is_none_or(|(_, known)| !known.contains(kind))
+                });
                 self.report(&format!("checkpatch {}", path.display()), &found);
             }
         }

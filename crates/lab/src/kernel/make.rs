@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
-use crate::kernel::Kernel;
+use crate::kernel::kinds::Kernel;
 use crate::kernel::topics::Topic;
 use crate::progress::Step;
 

@@ -20,7 +20,8 @@ use toml::Spanned;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::{CONTROLS, Tree, source};
+use crate::kernel::kinds::{CONTROLS, Tree};
+use crate::kernel::source;
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
@@ -123,6 +124,22 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
         topics.push(topic);
     }
     Ok(topics)
+}
+
+/// Reads the patches that are applied to Debian's source for a tree, in order.
+///
+/// # Errors
+/// As [`load`] and [`control`].
+pub fn changes(tree: Tree, repo: &Path) -> Result<Vec<Topic>> {
+    match tree {
+        Tree::Stock => Ok(Vec::new()),
+        Tree::Memreap => load(repo),
+        Tree::Control(name) => {
+            let mut changes = if name.starts_with("memreap-") { load(repo)? } else { Vec::new() };
+            changes.extend(control(repo, name)?);
+            Ok(changes)
+        }
+    }
 }
 
 /// Returns the patch of the control kernel `name`, if it has one, as a topic that has nothing else.
@@ -366,10 +383,10 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let changed = Tree::Memreap.changes(&ctx.repo)?;
+    let changed = changes(Tree::Memreap, &ctx.repo)?;
     let mut series = vec![changed];
     for name in CONTROLS {
-        series.push(Tree::Control(name).changes(&ctx.repo)?);
+        series.push(changes(Tree::Control(name), &ctx.repo)?);
     }
     let mut versions = source::offered(ctx)?;
     if versions.is_empty() {

@@ -8,7 +8,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
@@ -69,11 +70,8 @@ pub fn accelerator(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
 /// When `LAB_ACCEL` has another value.
 pub fn known(ctx: &Context) -> Result<Option<(Accel, String)>> {
     if let Some(value) = std::env::var_os("LAB_ACCEL") {
-        let accel = match value.to_str() {
-            Some("kvm") => Accel::Kvm,
-            Some("tcg") => Accel::Tcg,
-            _ => bail!("LAB_ACCEL={}: must be kvm or tcg", value.to_string_lossy()),
-        };
+        let accel = value.to_str().and_then(|name| Accel::from_str(name, false).ok());
+        let accel = accel.with_context(|| format!("LAB_ACCEL={}: must be kvm or tcg", value.display()))?;
         return Ok(Some((accel, "set by LAB_ACCEL".to_owned())));
     }
     if !ctx.arch.is_native() {
