@@ -385,8 +385,8 @@ fn in_one_line(run: &Run) -> String {
 
 /// Returns the folder of a contestant's files in the payload, if it has any.
 fn files_dir(ctx: &Context, contestant: &Contestant) -> Option<String> {
-    let there = packed(ctx).join("contestants").join(&contestant.files_of).join("files").is_dir();
-    there.then(|| format!("contestants/{}/files", contestant.files_of))
+    let there = packed(ctx).join("contestants").join(contestant.files_of()).join("files").is_dir();
+    there.then(|| format!("contestants/{}/files", contestant.files_of()))
 }
 
 fn packed(ctx: &Context) -> PathBuf {
@@ -405,7 +405,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
         Ok(())
     };
     put(&built("guest"), &folder.join("guest"))?;
-    for contestant in contestants.iter().filter(|c| c.files_of == c.name) {
+    for contestant in contestants.iter().filter(|c| c.files_of() == c.name) {
         let to = folder.join("contestants").join(&contestant.name).join("files");
         let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::de::{Deserialize, Deserializer, Error as _};
+
 use crate::format;
 
 /// The control kernels that need a build of their own. `kernel/controls` has a patch or a configuration
@@ -46,9 +48,10 @@ impl fmt::Display for Variant {
 }
 
 /// Which tree a kernel is built from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Tree {
     /// Debian's source, unchanged.
+    #[default]
     Stock,
     /// Debian's source with all topics applied and enabled.
     Memreap,
@@ -86,6 +89,12 @@ impl FromStr for Tree {
     fn from_str(text: &str) -> Result<Self, String> {
         let tree = Self::all().find(|tree| tree.to_string() == text);
         tree.ok_or_else(|| format::no_such("tree", text, Self::all()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
