@@ -10,9 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::ab::experiment::{Cause, Failure};
 use crate::arch::Arch;
-use crate::checks::passes;
+use crate::checks::{failure, passes};
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
@@ -64,7 +63,7 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = GUEST_TIMEOUT;
     job.memreap = false;
-    let (accel, _) = probe::accelerator(ctx, &arm)?;
+    let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let key = boot::content_key(ctx, accel, &arm, &job)?;
     if options.remembered
         && let Some(tests) = passes::recall::<u64>(ctx, &key)
@@ -78,13 +77,7 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
     // Results are printed even if the guest failed later, but the failure is what is reported.
     let parsed = parse(&kernel.source_dir, &boot.console_log, options.json);
     if !boot.outcome.is_success() {
-        let failure = Failure {
-            boot: "kunit".into(),
-            cause: Cause::Outcome(boot.outcome.clone()),
-            logs: boot.logs().to_path_buf(),
-            tail: boot.tail(30),
-        };
-        return Err(failure.into());
+        return Err(failure("kunit", &boot, 30));
     }
     let (passed, tests) = parsed?;
     if tests == 0 {

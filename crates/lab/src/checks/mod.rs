@@ -50,8 +50,13 @@ fn boot_and_collect(
     let logs = boot.logs().to_path_buf();
     fs::write(logs.join("output.log"), &text)?;
     if let Outcome::Qemu { .. } = boot.outcome {
-        let cause = Cause::Outcome(boot.outcome.clone());
-        return Err(Failure { boot: name.to_owned(), cause, tail: boot.tail(20), logs }.into());
+        return Err(failure(name, &boot, 20));
     }
     Ok((boot, text))
+}
+
+/// Returns the error of a boot called `name` whose guest failed, with so many lines of its logs.
+fn failure(name: &str, boot: &Boot, lines: usize) -> anyhow::Error {
+    let cause = Cause::Outcome(boot.outcome.clone());
+    Failure { boot: name.to_owned(), cause, logs: boot.logs().to_owned(), tail: boot.tail(lines) }.into()
 }

@@ -138,9 +138,7 @@ fn run_all(ctx: &Context, options: &SelftestOptions, rows: &mut Vec<Row>) -> Res
     ensure!(can_leak, WrongUsage("only the debug kernels look for leaks".into()));
     let skips = Skips::load(&ctx.repo)?;
     let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
-    let arm =
-        Arm { name: Tree::Memreap.to_string(), bzimage: memreap.bzimage.clone(), cmdline: String::new() };
-    let (accel, _) = probe::accelerator(ctx, &arm)?;
+    let (accel, _) = probe::accelerator(ctx, &memreap.bzimage)?;
     let stock = if names.iter().any(|name| !name.is_ours()) {
         Some(kernel::build(ctx, Tree::Stock, options.variant)?)
     } else {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use crate::ab::experiment::{Cause, Failure};
+use crate::checks::failure;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
@@ -61,16 +61,13 @@ pub fn run(ctx: &Context, options: &SoakOptions) -> Result<bool> {
     job.allow = vec![STOCK_WARNING.into()];
     job.timeout = Duration::from_secs(minutes * 60) + TIMEOUT_MARGIN;
     ctx.progress.note(&format!("soak: {minutes} min, {}, seed {seed}", options.variant));
-    let (accel, _) = probe::accelerator(ctx, &arm)?;
+    let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/soak"))?;
     for note in &boot.notes {
         println!("{note}");
     }
     if !boot.outcome.is_healthy() {
-        let name = format!("soak, seed {seed}");
-        let cause = Cause::Outcome(boot.outcome.clone());
-        let logs = boot.logs().to_path_buf();
-        return Err(Failure { boot: name, cause, tail: boot.tail(60), logs }.into());
+        return Err(failure(&format!("soak, seed {seed}"), &boot, 60));
     }
     Ok(boot.outcome.is_success())
 }

@@ -116,8 +116,7 @@ pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
 /// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the other classes still run.
 pub fn run(ctx: &Context, options: &StressOptions) -> Result<Verdict> {
-    let is_chosen =
-        |class: &&Class| options.classes.is_empty() || options.classes.iter().any(|name| *name == class.name);
+    let is_chosen = |class: &&Class| options.classes.is_empty() || options.classes.contains(&class.name);
     let classes: Vec<&Class> = CLASSES.iter().filter(is_chosen).collect();
     host::ensure_packages(ctx, &[host::guest_packages(ctx.arch), PACKAGES].concat())?;
     let program = host::find_tool("stress-ng").context("no stress-ng in PATH")?;
@@ -128,7 +127,7 @@ pub fn run(ctx: &Context, options: &StressOptions) -> Result<Verdict> {
         })
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
-    let (accel, _) = probe::accelerator(ctx, &arms[1])?;
+    let (accel, _) = probe::accelerator(ctx, &arms[1].bzimage)?;
     let boots: Vec<(&Class, &Arm)> =
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
     // Nothing is measured, so guests may run concurrently.
@@ -478,7 +477,10 @@ fn render(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::vm::logs::Logs;
 
     /// Captured from a guest: two userfaultfd, for 10 s.
     const GOOD: &str = include_str!("../../testdata/stress-ng-good.txt");
@@ -499,17 +501,7 @@ mod tests {
     }
 
     fn report(class: &Class, outcome: Outcome, text: &str) -> Report {
-        let boot = Boot {
-            outcome,
-            samples: Vec::new(),
-            series: Vec::new(),
-            notes: Vec::new(),
-            release: None,
-            console_log: PathBuf::from("/none/console.log"),
-            channel_log: PathBuf::from("/none/channel.jsonl"),
-            elapsed: Duration::ZERO,
-            stolen: None,
-        };
+        let boot = Boot { outcome, ..Boot::with_logs(&Logs::in_folder(Path::new("/none"))) };
         Report::new(class, &boot, text)
     }
 

@@ -217,7 +217,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     }
     sources.dedup();
     let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
-    let (accel, why) = probe::accelerator(ctx, &arms[0])?;
+    let (accel, why) = probe::accelerator(ctx, &arms[0].bzimage)?;
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
     let plan = Plan {
         scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),

@@ -68,7 +68,7 @@ pub fn run(ctx: &Context, args: BootArgs) -> Result<u8> {
     let variant = variant_or_default(args.variant, args.root.as_ref());
     let (mut arm, _) = arm(ctx, args.arm, variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
-    let (accel, _) = probe::accelerator(ctx, &arm)?;
+    let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let interactive = args.command.is_empty();
     let job = Job {
         cpus: args.cpus,

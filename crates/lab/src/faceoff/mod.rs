@@ -24,7 +24,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use protocol::faceoff::{Event, Job};
@@ -46,7 +46,6 @@ use crate::progress::elapsed;
 use crate::stolen;
 use crate::vm::accel::Accel;
 use crate::vm::image;
-use crate::vm::job::Arm;
 use crate::vm::probe;
 
 /// The time from the start of the contestant to that of the load.
@@ -241,9 +240,8 @@ impl TestBed {
                 kernels.insert(tree.to_string(), kernel::build(ctx, tree, kernel::Variant::Faceoff)?);
             }
         }
-        let Some((name, first)) = kernels.iter().next() else { bail!("there are no contestants") };
-        let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
-        let (accel, why) = probe::accelerator(ctx, &arm)?;
+        let first = kernels.values().next().context("there are no contestants")?;
+        let (accel, why) = probe::accelerator(ctx, &first.bzimage)?;
         ctx.progress.note(&format!("accelerator: {accel} ({why})"));
         // For all contestants, so that the image does not depend on which of them were selected.
         let image = rootfs::get(ctx, all)?;

@@ -69,16 +69,9 @@ const ALLOWED_CONSOLE_LINES: &[&str] =
     &[r"INFO: task .* blocked", r"rcu: INFO: rcu_", r"soft lockup", r"page allocation"];
 
 /// The failure of a guest: what happened, and the ends of its logs.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct GuestFailure(pub String);
-
-impl std::fmt::Display for GuestFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for GuestFailure {}
 
 /// The saved state of a warmed-up guest.
 #[derive(Clone, Debug)]

@@ -2,12 +2,12 @@
 //! Builds the initramfs: `/init`, busybox, the job, and for jobs that need them the scenarios and `memreap`.
 //!
 //! The kernel accepts several concatenated cpio archives; later ones override earlier ones. The first archive
-//! is the same for all boots, the second has the job's overlay and `/job.json`. The "newc" format
-//! (Documentation/driver-api/early-userspace/buffer-format.rst) is written here because an arm may be a
-//! bzImage without a build folder, and so without `usr/gen_init_cpio`.
+//! is the same for all boots, the second has the job's overlay and `/job.json`. They are written here because an arm
+//! may be a bzImage without a build folder, and so without `usr/gen_init_cpio`.
 
 use fs_err::{self as fs, File};
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use cpio::newc;
 use sha2::{Digest as _, Sha256};
 
 use crate::content::hex;
@@ -106,7 +107,7 @@ fn common(ctx: &Context) -> Result<Common> {
     // The kernel opens the console before PID 1 can mount devtmpfs.
     cpio.char_device("/dev/console", 0o600, 5, 1)?;
     cpio.char_device("/dev/null", 0o666, 1, 3)?;
-    cpio.file("/init", 0o755, &fs::read(&built.join("init"))?)?;
+    cpio.file("/init", 0o755, &fs::read(built.join("init"))?)?;
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
@@ -123,7 +124,7 @@ fn common(ctx: &Context) -> Result<Common> {
             cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
         }
     }
-    let program = |name| fs::read(&built.join(name));
+    let program = |name| fs::read(built.join(name));
     let common = Common { image: cpio.finish()?, guest: program("guest")?, memreap: program("memreap")? };
     *made = Some(common.clone());
     Ok(common)
@@ -295,7 +296,8 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(libraries)
 }
 
-/// Writes a cpio archive in the kernel's "newc" format. Equal calls yield equal bytes.
+/// Writes a cpio archive in the kernel's "newc" format, with the folders that files are in. Equal calls yield equal
+/// bytes.
 #[derive(Default)]
 struct Newc {
     bytes: Vec<u8>,
@@ -344,36 +346,16 @@ impl Newc {
             return Ok(());
         }
         self.names.insert(name.to_owned());
-        self.raw(name, mode, device, content)
-    }
-
-    fn raw(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let size = u32::try_from(content.len()).with_context(|| format!("/{name}: 4 GiB or more"))?;
-        let name_size = u32::try_from(name.len() + 1).with_context(|| format!("/{name}: name too long"))?;
-        // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of the node (2),
-        // length of the name with its NUL, checksum (unused). The inode matters only for hard links.
-        let fields = [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(content);
-        self.pad();
+        let entry = newc::Builder::new(name).mode(mode).nlink(1).rdev_major(device.0).rdev_minor(device.1);
+        let mut entry = entry.write(&mut self.bytes, size);
+        entry.write_all(content)?;
+        entry.finish()?;
         Ok(())
     }
 
-    /// Pads to a multiple of four bytes, as the format requires after names and contents.
-    fn pad(&mut self) {
-        let end = self.bytes.len().next_multiple_of(4);
-        self.bytes.resize(end, 0);
-    }
-
-    fn finish(mut self) -> Result<Vec<u8>> {
-        self.raw("TRAILER!!!", 0, (0, 0), &[])?;
-        Ok(self.bytes)
+    fn finish(self) -> Result<Vec<u8>> {
+        Ok(newc::trailer(self.bytes)?)
     }
 }
 

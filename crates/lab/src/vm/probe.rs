@@ -6,6 +6,7 @@
 //! restarts.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -32,16 +33,16 @@ struct Finding {
     why: String,
 }
 
-/// Returns the accelerator and the reason in one line: KVM if the kernel of `arm` boots under it, else TCG. A kernel
+/// Returns the accelerator and the reason in one line: KVM if this kernel boots under it, else TCG. A kernel
 /// that does not boot under TCG either says nothing about the host.
 ///
 /// # Errors
 /// As [`known`], and for problems of the host while booting.
-pub fn accelerator(ctx: &Context, arm: &Arm) -> Result<(Accel, String)> {
+pub fn accelerator(ctx: &Context, kernel: &Path) -> Result<(Accel, String)> {
     if let Some(known) = known(ctx)? {
         return Ok(known);
     }
-    let arm = Arm { cmdline: String::new(), ..arm.clone() };
+    let arm = Arm { name: "probe".to_owned(), bzimage: kernel.to_owned(), cmdline: String::new() };
     let boot = |accel: Accel, timeout| {
         let command = GuestCommand::Exec(vec!["/bin/true".into()]);
         let job = Job { timeout, memreap: false, name: Some(format!("trying {accel}")), ..Job::new(command) };
