@@ -3,12 +3,9 @@
 //! and emulated.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
-
-use crate::context::Context;
-use crate::host::{self, Pkg};
+use crate::format;
 
 /// An architecture, and where it has several, a page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,19 +22,9 @@ pub enum Arch {
 
 impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::X86_64 => "x86-64",
-            Self::Arm64 => "arm64",
-            Self::Arm64Pages64K => "arm64-64k",
-        })
+        f.pad(&format::name_of(self))
     }
 }
-
-/// The packages for another architecture than the host's.
-const CROSS_ARM64_PACKAGES: &[Pkg] = &[
-    Pkg::tool("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
-    Pkg { name: "libc6-dev-arm64-cross", probe: host::Probe::File("/usr/aarch64-linux-gnu/lib/libc.a") },
-];
 
 impl Arch {
     /// Returns the host's.
@@ -54,21 +41,6 @@ impl Arch {
 
     pub(crate) fn is_x86(self) -> bool {
         self == Self::X86_64
-    }
-
-    /// Returns the packages for compiling kernels and programs.
-    #[must_use]
-    pub fn compiler_packages(self) -> &'static [Pkg] {
-        if self.is_native() { &[] } else { CROSS_ARM64_PACKAGES }
-    }
-
-    /// Returns the packages for booting guests.
-    #[must_use]
-    pub fn guest_packages(self) -> &'static [Pkg] {
-        match self {
-            Self::X86_64 => host::GUEST_PACKAGES,
-            Self::Arm64 | Self::Arm64Pages64K => host::ARM64_GUEST_PACKAGES,
-        }
     }
 
     /// Returns what tells folders and files of it from those of the host: empty for that.
@@ -120,31 +92,6 @@ impl Arch {
         if self == Self::Arm64Pages64K { &["--features", "guest/pages-64k"] } else { &[] }
     }
 
-    /// Installs what of Rust is needed for [`Self::rust_target`].
-    ///
-    /// # Errors
-    /// When it is missing and there is no rustup.
-    pub(crate) fn ensure_rust_target(self, ctx: &Context) -> Result<()> {
-        if self.is_native() {
-            return Ok(());
-        }
-        let target = self.rust_target();
-        let sysroot = host::output(host::tool("rustc").args(["--print", "sysroot"]))?;
-        if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
-            return Ok(());
-        }
-        ensure!(
-            host::find_tool("rustup").is_some(),
-            "Rust's libraries for {target} are missing; install them (rustup target add {target}, or the package \
-             libstd-rust-dev of that architecture)"
-        );
-        let step = ctx.progress.step(&format!("installing Rust's libraries for {target}"));
-        let log = ctx.out.join("logs/rustup.log");
-        host::run_step(&step, host::tool("rustup").args(["target", "add", target]), &log)?;
-        step.done("");
-        Ok(())
-    }
-
     /// Returns QEMU's program.
     pub(crate) fn qemu(self) -> &'static str {
         if self.is_x86() { "qemu-system-x86_64" } else { "qemu-system-aarch64" }
@@ -159,38 +106,5 @@ impl Arch {
     /// Returns the device of the serial console.
     pub(crate) fn console(self) -> &'static str {
         if self.is_x86() { "ttyS0" } else { "ttyAMA0" }
-    }
-
-    /// Returns a static busybox; for another architecture than the host's from Debian's package, which is kept in
-    /// the cache.
-    ///
-    /// # Errors
-    /// When it is not installed, or cannot be downloaded.
-    pub(crate) fn busybox(self, ctx: &Context) -> Result<PathBuf> {
-        if self.is_native() {
-            return host::find_tool("busybox")
-                .context("no busybox in PATH; install it with: sudo apt-get install busybox-static");
-        }
-        let debian = if self.is_x86() { "amd64" } else { "arm64" };
-        let home = ctx.cache.join(format!("busybox-{debian}"));
-        let busybox = home.join("bin/busybox");
-        let _lock = host::lock(ctx, &home)?;
-        if busybox.is_file() {
-            return Ok(busybox);
-        }
-        let step = ctx.progress.step(&format!("downloading busybox for {debian}"));
-        let staging = host::Staging::begin(&home)?;
-        let log = ctx.out.join("logs/busybox.log");
-        // apt as on a machine of that architecture, and without this one's state.
-        let script = "set -eu; mkdir -p \"$1/apt/lists/partial\" \"$1/apt/archives/partial\"; : >\"$1/apt/status\"; cd \"$1\"
-            set -- -qq -o APT::Architecture=\"$2\" -o APT::Architectures=\"$2\" -o Dir::State=\"$PWD/apt\" \
-                -o Dir::State::status=\"$PWD/apt/status\" -o Dir::Cache=\"$PWD/apt\"
-            apt-get \"$@\" update; apt-get \"$@\" download busybox-static; dpkg-deb -x busybox-static_*.deb .; rm -r apt *.deb";
-        let mut shell = host::tool("sh");
-        shell.args(["-c", script, "sh"]).arg(staging.path()).arg(debian);
-        host::run_step(&step, &mut shell, &log)?;
-        staging.publish(&home)?;
-        step.done("");
-        Ok(busybox)
     }
 }

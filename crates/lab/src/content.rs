@@ -2,11 +2,11 @@
 //! Content keys: a SHA-256 over several parts, each preceded by its length, so that parts cannot run
 //! together.
 
-use std::fs::{self, DirEntry, File};
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use fs_err::{self as fs, DirEntry, File};
 use sha2::{Digest as _, Sha256};
 
 /// Collects the parts of a content key.
@@ -26,12 +26,10 @@ impl Content {
     /// # Errors
     /// When it cannot be read.
     pub fn add_file(&mut self, path: &Path) -> Result<()> {
-        let mut add = || -> io::Result<()> {
-            let mut file = File::open(path)?;
-            self.0.update(file.metadata()?.len().to_le_bytes());
-            io::copy(&mut file, &mut self.0).map(drop)
-        };
-        add().with_context(|| format!("cannot read {}", path.display()))
+        let mut file = File::open(path)?;
+        self.0.update(file.metadata()?.len().to_le_bytes());
+        io::copy(&mut file, &mut self.0)?;
+        Ok(())
     }
 
     /// Adds the content of a file, or of a folder with its names below it, but not its path.
@@ -42,8 +40,7 @@ impl Content {
         if !path.is_dir() {
             return self.add_file(path);
         }
-        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let mut entries = entries.with_context(|| format!("cannot read {}", path.display()))?;
+        let mut entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
         entries.sort_by_key(DirEntry::file_name);
         self.add(entries.len().to_le_bytes());
         entries.iter().try_for_each(|entry| {

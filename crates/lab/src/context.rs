@@ -90,8 +90,8 @@ fn own_sources(_cache: &Path) -> Result<PathBuf> {
 /// Writes the sources that this program was built from to the cache, and returns their folder.
 #[cfg(feature = "standalone")]
 fn own_sources(cache: &Path) -> Result<PathBuf> {
+    use fs_err as fs;
     use include_dir::{Dir, include_dir};
-    use std::fs;
 
     use crate::content::Content;
 
@@ -132,7 +132,7 @@ fn own_sources(cache: &Path) -> Result<PathBuf> {
         }
     };
     if !target.is_dir() {
-        write().with_context(|| format!("cannot write {}", target.display()))?;
+        write()?;
     }
     Ok(target)
 }

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
 use crate::host::{self, Pkg};
 use crate::progress::Step;
@@ -39,7 +39,7 @@ impl Tree {
         log: &Path,
     ) -> Result<Self> {
         let tree = Self { path };
-        let mut debootstrap = as_root("debootstrap")?;
+        let mut debootstrap = host::as_root("debootstrap")?;
         debootstrap.arg("--variant=minbase");
         if !packages.is_empty() {
             debootstrap.arg(format!("--include={}", packages.join(",")));
@@ -59,7 +59,7 @@ impl Tree {
     /// # Errors
     /// When the lab cannot become root.
     pub fn chroot(&self) -> Result<Command> {
-        let mut chroot = as_root("chroot")?;
+        let mut chroot = host::as_root("chroot")?;
         chroot.arg(&self.path);
         Ok(chroot)
     }
@@ -69,12 +69,12 @@ impl Drop for Tree {
     fn drop(&mut self) {
         // If debootstrap was interrupted, these may still be mounted, and rm must not descend into them.
         for inside in ["proc", "sys"] {
-            if let Ok(mut umount) = as_root("umount") {
+            if let Ok(mut umount) = host::as_root("umount") {
                 // Usually they are not mounted.
                 let _ = host::output(umount.args(["-q", "-l"]).arg(self.path.join(inside)));
             }
         }
-        if let Ok(mut rm) = as_root("rm") {
+        if let Ok(mut rm) = host::as_root("rm") {
             // A leftover only takes space. The next attempt removes it, or says how.
             let _ =
                 host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
@@ -96,29 +96,12 @@ pub fn write_image(
     log: &Path,
 ) -> Result<()> {
     step.detail("writing the file system");
-    let mut mke2fs = as_root("mke2fs")?;
+    let mut mke2fs = host::as_root("mke2fs")?;
     mke2fs.args(["-q", "-F", "-t", "ext4", "-L", label, "-d"]).arg(folder).arg(disk);
     mke2fs.arg(format!("{size_mib}M"));
     host::run_step(step, &mut mke2fs, log)?;
-    let mut own = as_root("chown")?;
+    let mut own = host::as_root("chown")?;
     own.arg(rustix::process::geteuid().as_raw().to_string()).arg(disk);
     host::output(&mut own)?;
     Ok(())
-}
-
-/// Returns a command with root's rights, through sudo if necessary.
-///
-/// # Errors
-/// When the program is not installed, or sudo asks for a password.
-pub fn as_root(program: &str) -> Result<Command> {
-    let path = host::find_tool(program).with_context(|| format!("{program} is not installed"))?;
-    if rustix::process::geteuid().is_root() {
-        return Ok(Command::new(path));
-    }
-    if host::output(Command::new("sudo").args(["-n", "true"])).is_err() {
-        bail!("making a root file system needs root's rights; run it once as root, or set up sudo");
-    }
-    let mut command = Command::new("sudo");
-    command.arg("-n").arg(path);
-    Ok(command)
 }

@@ -66,8 +66,8 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     for (what, packages, state) in [
         ("packages for kernels", host::KERNEL_BUILD_PACKAGES, State::Missing),
         ("packages for the source", host::SOURCE_PACKAGES, State::Missing),
-        ("packages for guests", ctx.arch.guest_packages(), State::Missing),
-        ("packages for another architecture", ctx.arch.compiler_packages(), State::Missing),
+        ("packages for guests", host::guest_packages(ctx.arch), State::Missing),
+        ("packages for another architecture", host::cross_packages(ctx.arch), State::Missing),
         ("packages for the series", host::SERIES_PACKAGES, State::Missing),
         ("packages for hosted tests", host::HOSTED_TEST_PACKAGES, State::Warn),
         ("packages for Debian images (face-off, --root)", debian::PACKAGES, State::Warn),
@@ -76,7 +76,7 @@ pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
         findings.push(packages_finding(what, packages, state));
     }
     findings.push(tool("compiler", "gcc", &["--version"], "gcc"));
-    findings.push(tool("qemu", ctx.arch.qemu(), &["--version"], ctx.arch.guest_packages()[0].name));
+    findings.push(tool("qemu", ctx.arch.qemu(), &["--version"], host::guest_packages(ctx.arch)[0].name));
     findings.push(accelerator(ctx)?);
     findings.push(tool("ccache", "ccache", &["--version"], "ccache"));
     findings.push(kernels(ctx));
@@ -164,10 +164,10 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
         let remedy = "install qemu first";
         return Ok(Finding::bad("accelerator", State::Missing, "no QEMU to try KVM with", remedy));
     }
-    let (accel, why) = probe::probe(ctx)?;
-    Ok(match accel {
-        Accel::Kvm => Finding::ok("accelerator", format!("kvm: {why}")),
-        Accel::Tcg => {
+    Ok(match probe::known(ctx)? {
+        None => Finding::ok("accelerator", "kvm: /dev/kvm opens; the first boot tells whether kernels run"),
+        Some((Accel::Kvm, why)) => Finding::ok("accelerator", format!("kvm: {why}")),
+        Some((Accel::Tcg, why)) => {
             let remedy = "guests are emulated: slower, but comparisons are valid. For KVM, give this user access to /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
         }

@@ -146,7 +146,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
     for results in files.read.values() {
         for (run, course) in results.pictures() {
             let path = files.folder.join(format!("{}.svg", run.scenario));
-            if let Some(text) = picture::file(&results.meta, course) {
+            if let Some(text) = picture::svg(&results.meta, course) {
                 update(path, text, &mut outdated);
             }
         }

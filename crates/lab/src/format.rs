@@ -3,6 +3,9 @@
 
 use std::fmt::Display;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
 /// Formats a measured value: three significant digits, thousands separators; whole numbers completely.
 #[must_use]
 pub fn number(value: f64) -> String {
@@ -17,6 +20,12 @@ pub fn round(value: f64) -> String {
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     text
+}
+
+/// Returns the name of a value as it is on the command line.
+#[must_use]
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().as_ref().map(PossibleValue::get_name).unwrap_or_default().to_owned()
 }
 
 /// Says that nothing of this kind has that name, and which names there are.

@@ -22,6 +22,7 @@ mod html;
 pub mod kernel;
 pub mod progress;
 mod stolen;
+mod svg;
 pub mod vm;
 
 /// An error in the arguments. Any other error counts as a problem of the host.

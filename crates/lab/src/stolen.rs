@@ -5,7 +5,7 @@
 //! says nothing about a kernel or a contestant. Stolen time does not depend on the guest, so repeating runs by
 //! it does not favour any of them.
 
-use std::fs;
+use fs_err as fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;

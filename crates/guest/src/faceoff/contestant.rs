@@ -13,11 +13,10 @@ use anyhow::{Context as _, Result, ensure};
 use protocol::faceoff::Job;
 
 use super::command::{output, run};
+use super::paths::FOLDER;
 
 /// The payload disk: a tar file without a file system.
 const PAYLOAD: &str = "/dev/vdb";
-/// Where the payload is unpacked.
-const FOLDER: &str = "/var/lib/faceoff";
 /// The ioctl that drops what is cached of a block device.
 const BLKFLSBUF: libc::Ioctl = 0x1261;
 

@@ -15,6 +15,7 @@ use protocol::faceoff::{Who, ZRAM_PARAMETER};
 use protocol::load::{Size, Step};
 
 use super::command::run;
+use super::paths::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::process::{OOM_SCORE_ADJ, Process, Spec, USER_ID};
 use super::workload::Workload;
 use crate::memory::PAGE_BYTES;
@@ -29,13 +30,7 @@ const SESSION_CGROUP: &str = "user.slice/user-1000.slice/session-2.scope";
 const LOGIN_CGROUP: &str = "system.slice/login.service";
 /// That of sshd.
 const LOGIN_OOM_SCORE_ADJ: i32 = -1000;
-/// The file that the foreground app maps.
-pub const APP_FILE: &str = "/var/lib/faceoff/app.data";
 const APP_FILE_MIB: usize = 40;
-/// The folder of the files of loads, on the disk.
-pub const DATA_FOLDER: &str = "/var/lib/faceoff/data";
-/// The folder of files in memory; no limit but the memory's.
-pub const TMPFS_FOLDER: &str = "/var/lib/faceoff/tmpfs";
 /// The disk for swap, on machines that have one; the others are the system's and the payload.
 const SWAP_DISK: &str = "vdc";
 /// How long the foreground app draws before anything is measured.

@@ -16,6 +16,7 @@ mod levels;
 mod load;
 mod login;
 mod measurement;
+mod paths;
 mod process;
 mod recorder;
 mod shared_page;

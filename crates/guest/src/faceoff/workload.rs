@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use protocol::load::{Meminfo, Size, Step};
 
-use super::desktop::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::login;
+use super::paths::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::shared_page::SharedPage;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Draws how things developed in the first boot of each arm, as SVG: a chart per series, a line per arm.
 
-use std::fmt::Write as _;
-
 use protocol::results::Series;
 
 use crate::ab::results::{Course, Meta};
-use crate::html::{Scale, escape, grid};
+use crate::svg::{Scale, Svg};
 
 /// The width in SVG units, which are CSS pixels at the usual width.
 const WIDTH: f64 = 860.0;
@@ -32,7 +30,7 @@ const STYLE: &str = "\
 }
 ";
 
-/// Renders the picture for an HTML page. A series that only one of the arms has is left out; `None` if there is
+/// Renders the picture, for an HTML page or a file of its own. A series that only one of the arms has is left out; `None` if there is
 /// no other.
 #[must_use]
 pub fn svg(meta: &Meta, course: &Course) -> Option<String> {
@@ -46,50 +44,27 @@ pub fn svg(meta: &Meta, course: &Course) -> Option<String> {
     }
     let time = Scale::linear(0.0, end, LEFT, RIGHT);
     let names: Vec<&str> = charts.iter().map(|[base, _]| base.what.as_str()).collect();
-    let mut svg = format!(
-        "<svg class=\"course\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\"><style>{STYLE}</style>\n",
-        TOP + CHART_DISTANCE * charts.len() as f64,
-        escape(&format!("{} over time, {} and {}", names.join("; "), meta.base(), meta.changed()))
-    );
+    let label = format!("{} over time, {} and {}", names.join("; "), meta.base(), meta.changed());
+    let height = TOP + CHART_DISTANCE * charts.len() as f64;
+    let mut svg = Svg::begin("course", (WIDTH, height), &label, STYLE);
     let arms = [("stock", meta.base()), ("changed", meta.changed())];
     for (line, (class, name)) in arms.into_iter().enumerate() {
         let y = TOP + 12.0 + 18.0 * line as f64;
-        let _ = writeln!(
-            svg,
-            "<path class=\"{class}\" d=\"M{:.0} {y}h24\"/><text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
-            RIGHT + 8.0,
-            RIGHT + 38.0,
-            y + 4.0,
-            escape(name)
-        );
+        svg.path(class, (RIGHT + 8.0, y), "h24");
+        svg.text("", (RIGHT + 38.0, y + 4.0), name);
     }
     for (place, chart) in charts.iter().enumerate() {
         let top = TOP + CHART_DISTANCE * place as f64;
         let most = chart.iter().flat_map(|s| &s.points).map(|point| point[1]).fold(1.0, f64::max);
         let scale = Scale::linear(0.0, most, top + CHART_HEIGHT, top);
-        let what = escape(&chart[0].what);
-        let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{what}</text>", top - 8.0);
-        svg += &grid(&time, &scale);
+        svg.text("", (LEFT, top - 8.0), &chart[0].what);
+        svg.grid(&time, &scale);
         for ((class, _), series) in arms.iter().zip(chart) {
-            let points: Vec<String> = series
-                .points
-                .iter()
-                .map(|[at, v]| format!("{:.1} {:.1}", time.at(*at), scale.at(*v)))
-                .collect();
-            if !points.is_empty() {
-                let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{}\"/>", points.join("L"));
-            }
+            svg.line(class, series.points.iter().map(|[at, v]| (time.at(*at), scale.at(*v))));
         }
     }
-    let y = TOP + CHART_DISTANCE * charts.len() as f64 - 8.0;
-    let _ = writeln!(svg, "<text x=\"{RIGHT}\" y=\"{y:.0}\" text-anchor=\"end\">milliseconds</text>");
-    Some(svg + "</svg>\n")
-}
-
-/// Renders the picture for a file of its own. `None` as in [`svg`].
-#[must_use]
-pub fn file(meta: &Meta, course: &Course) -> Option<String> {
-    Some(svg(meta, course)?.replacen("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"", 1))
+    svg.anchored("end", "", (RIGHT, height - 8.0), "milliseconds");
+    Some(svg.end())
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::explanation;
 use crate::ab::verdict::Verdict;
 use crate::format::{self, counted, interval, number, p_value, percent};
-use crate::html::{self, Scale, escape, factor};
+use crate::html::{self, escape, factor};
+use crate::svg::Scale;
 use scenarios::Mode;
 
 /// The width of a plot in SVG units, which are CSS pixels at the usual width of a card.

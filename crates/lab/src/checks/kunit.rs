@@ -2,7 +2,7 @@
 //! `lab kunit`: runs the KUnit suites of the changed kernel. They are built in and run before PID 1; the
 //! kernel's `kunit.py` parses the results from the console.
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -10,28 +10,31 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::ab::experiment::{Cause, Failure};
 use crate::arch::Arch;
-use crate::checks::passes;
+use crate::checks::{failure, passes};
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
-use crate::vm::accel::Accel;
 use crate::vm::boot::{self, boot};
 use crate::vm::job::{Arm, GuestCommand, Job};
+use crate::vm::probe;
 
 /// The limit of the guest. KASAN and lockdep are slow under TCG.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The options of `lab kunit`.
+/// Run the topics' KUnit tests in the changed kernel
+#[derive(clap::Args)]
 pub struct KunitOptions {
-    /// The kernel's configuration.
-    pub variant: Variant,
-    /// A glob for suites or `suite.case`; `None` for all.
+    /// Only suites (or suite.case) matching this glob
     pub filter: Option<String>,
-    /// Whether stdout gets the results as JSON (KCIDB format) instead of text.
+    /// The kernel's configuration
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
+    pub variant: Variant,
+    /// Print the results as JSON (KCIDB format)
+    #[arg(long)]
     pub json: bool,
-    /// Whether a pass of an earlier run is used; see [`passes`].
+    /// Skip the run if it passed before with the same kernel, guest and QEMU
+    #[arg(long, conflicts_with = "json")]
     pub remembered: bool,
 }
 
@@ -40,7 +43,8 @@ pub struct KunitOptions {
 ///
 /// # Errors
 /// When the kernel does not build, the guest fails, or `kunit.py` cannot be run.
-pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> {
+pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
     // KUnit is disabled by default, so that other boots do not run the tests. The initramfs is unpacked before them:
     // they count free pages.
@@ -59,6 +63,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     let mut job = Job::new(GuestCommand::Exec(vec!["/bin/true".into()]));
     job.timeout = GUEST_TIMEOUT;
     job.memreap = false;
+    let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let key = boot::content_key(ctx, accel, &arm, &job)?;
     if options.remembered
         && let Some(tests) = passes::recall::<u64>(ctx, &key)
@@ -72,13 +77,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
     // Results are printed even if the guest failed later, but the failure is what is reported.
     let parsed = parse(&kernel.source_dir, &boot.console_log, options.json);
     if !boot.outcome.is_success() {
-        let failure = Failure {
-            boot: "kunit".into(),
-            cause: Cause::Outcome(boot.outcome.clone()),
-            logs: boot.logs().to_path_buf(),
-            tail: boot.tail(30),
-        };
-        return Err(failure.into());
+        return Err(failure("kunit", &boot, 30));
     }
     let (passed, tests) = parsed?;
     if tests == 0 {
@@ -99,7 +98,7 @@ pub fn run(ctx: &Context, accel: Accel, options: &KunitOptions) -> Result<bool> 
 /// passed and how many ran.
 fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
     let results = console.with_file_name("kunit.json");
-    host::remove_any(&results).with_context(|| results.display().to_string())?;
+    host::remove_any(&results)?;
     let mut tool = Command::new("python3");
     tool.arg(source.join("tools/testing/kunit/kunit.py"))
         .args(["parse", &format!("--json={}", results.display())])

@@ -11,10 +11,10 @@ pub mod suite;
 mod tap;
 mod times;
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use protocol::results::Message;
 
 use crate::ab::experiment::{Cause, Failure};
@@ -48,10 +48,15 @@ fn boot_and_collect(
         text.extend(boot.notes.iter().map(|note| format!("# the guest says: {note}\n")));
     }
     let logs = boot.logs().to_path_buf();
-    fs::write(logs.join("output.log"), &text).with_context(|| logs.display().to_string())?;
+    fs::write(logs.join("output.log"), &text)?;
     if let Outcome::Qemu { .. } = boot.outcome {
-        let cause = Cause::Outcome(boot.outcome.clone());
-        return Err(Failure { boot: name.to_owned(), cause, tail: boot.tail(20), logs }.into());
+        return Err(failure(name, &boot, 20));
     }
     Ok((boot, text))
+}
+
+/// Returns the error of a boot called `name` whose guest failed, with so many lines of its logs.
+fn failure(name: &str, boot: &Boot, lines: usize) -> anyhow::Error {
+    let cause = Cause::Outcome(boot.outcome.clone());
+    Failure { boot: name.to_owned(), cause, logs: boot.logs().to_owned(), tail: boot.tail(lines) }.into()
 }

@@ -7,7 +7,7 @@
 //! A pass expires after [`PASS_LIFETIME`], because a change outside of the key (the host and its kernel) may
 //! matter too. Passes are in the cache, outside of the checkout.
 
-use std::fs;
+use fs_err as fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn path(ctx: &Context, key: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use fs_err::File;
     use std::time::SystemTime;
 
     use super::*;

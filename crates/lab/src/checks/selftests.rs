@@ -7,12 +7,12 @@
 //! Each program runs in its own guest, so that one that crashes the guest is identified and does not affect
 //! others.
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
@@ -32,6 +32,7 @@ use crate::vm::boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
+use crate::vm::probe;
 
 /// The folder of our tests.
 const OUR_FOLDER: &str = "memreap";
@@ -84,19 +85,30 @@ const TEST_LIBRARIES: &[Pkg] = &[
     Pkg { name: "libcap-dev", probe: Probe::File("/usr/include/sys/capability.h") },
 ];
 
-/// The options of `lab selftests`.
+/// Run selftests in the changed kernel: our own, and the kernel's compared with stock
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  lab selftests                           our own
+  lab selftests ours mm/mrelease_test     our own and one of the kernel's
+  lab selftests cgroup                    all of tools/testing/selftests/cgroup")]
 pub struct SelftestOptions {
-    /// `ours`, or `FOLDER[/PROGRAM [ARGUMENT...]]` below tools/testing/selftests. If empty: `ours`.
+    /// "ours", or FOLDER[/PROGRAM [ARGUMENT...]] below tools/testing/selftests
+    #[arg(default_value = "ours")]
     pub names: Vec<String>,
-    /// The kernels' configuration.
+    /// The kernels' configuration
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub variant: Variant,
-    /// The duration of each of our stress tests, in seconds.
+    /// Duration of each of our stress tests in seconds
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(..=120))]
     pub stress_seconds: u64,
-    /// Whether guests look for memory leaks in the kernel; debug only.
+    /// Also look for memory leaks in the kernel (kmemleak), which takes longer; debug only
+    #[arg(long)]
     pub leaks: bool,
-    /// Whether stdout gets the results as JSON instead of a table.
+    /// Print the results as JSON
+    #[arg(long)]
     pub json: bool,
-    /// Whether passes of earlier runs are used; see [`passes`].
+    /// Skip programs that passed before with the same content, kernel, guest and QEMU
+    #[arg(long)]
     pub remembered: bool,
 }
 
@@ -106,12 +118,11 @@ pub struct SelftestOptions {
 /// # Errors
 /// When a kernel or a test does not build, a test does not exist, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the test in it has failed.
-pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<bool> {
-    let default = [String::from("ours")];
-    let names = if options.names.is_empty() { &default[..] } else { &options.names };
+pub fn run(ctx: &Context, options: &SelftestOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let mut rows = Vec::new();
     // Results are printed even if there was an error.
-    let done = run_all(ctx, accel, options, names, &mut rows);
+    let done = run_all(ctx, options, &mut rows);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else if !rows.is_empty() {
@@ -121,18 +132,13 @@ pub fn run(ctx: &Context, accel: Accel, options: &SelftestOptions) -> Result<boo
     Ok(rows.iter().all(|row| row.new_failures.is_empty()))
 }
 
-fn run_all(
-    ctx: &Context,
-    accel: Accel,
-    options: &SelftestOptions,
-    names: &[String],
-    rows: &mut Vec<Row>,
-) -> Result<()> {
-    let names = names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
+fn run_all(ctx: &Context, options: &SelftestOptions, rows: &mut Vec<Row>) -> Result<()> {
+    let names = options.names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
     let can_leak = !options.leaks || options.variant == Variant::Debug;
     ensure!(can_leak, WrongUsage("only the debug kernels look for leaks".into()));
     let skips = Skips::load(&ctx.repo)?;
     let memreap = kernel::build(ctx, Tree::Memreap, options.variant)?;
+    let (accel, _) = probe::accelerator(ctx, &memreap.bzimage)?;
     let stock = if names.iter().any(|name| !name.is_ours()) {
         Some(kernel::build(ctx, Tree::Stock, options.variant)?)
     } else {
@@ -261,8 +267,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
     // In the cache, where the tree is: hard links do not work across file systems.
     let target = ctx.cache.join(format!("selftests-{place}"));
     let lock = host::lock(ctx, &target)?;
-    let scratch = Staging::begin(&target)?;
-    fs::create_dir_all(scratch.path()).with_context(|| scratch.path().display().to_string())?;
+    let scratch = Staging::folder(&target)?;
     for part in ["tools", "include", "lib", "mm", "scripts"] {
         kernel::hard_link_copy(&kernel.source_dir.join(part), &scratch.path().join(part))?;
     }
@@ -385,7 +390,7 @@ impl Run<'_> {
             job.cmdline = "kmemleak=on".into();
         }
         let path = self.tests.built.join(file);
-        let content = fs::read(&path).with_context(|| path.display().to_string())?;
+        let content = fs::read(&path)?;
         job.overlay = vec![(path, format!("{home}/{file}"))];
         if content.starts_with(b"#!") {
             // A script may call other files of its folder.

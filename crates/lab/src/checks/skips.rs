@@ -9,10 +9,10 @@
 //! variants = ["slim", "kcsan"]                        # the kernels in which it is allowed
 //! ```
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::ValueEnum as _;
 use serde::Deserialize;
 use toml::Spanned;
@@ -49,10 +49,10 @@ impl Skips {
     pub fn load(repo: &Path) -> Result<Self> {
         let mut all = Vec::new();
         let topics = repo.join("kernel");
-        for entry in fs::read_dir(&topics).with_context(|| format!("cannot read {}", topics.display()))? {
-            let path = entry.with_context(|| topics.display().to_string())?.path().join(FILE_NAME);
+        for entry in fs::read_dir(&topics)? {
+            let path = entry?.path().join(FILE_NAME);
             if path.is_file() {
-                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                let text = fs::read_to_string(&path)?;
                 all.extend(parse(&text, &path)?);
             }
         }

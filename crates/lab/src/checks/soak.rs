@@ -7,15 +7,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use crate::WrongUsage;
-use crate::ab::experiment::{Cause, Failure};
+use crate::checks::failure;
 use crate::context::Context;
+use crate::host;
 use crate::kernel::{self, Tree, Variant};
-use crate::vm::accel::Accel;
 use crate::vm::boot::boot;
 use crate::vm::job::{Arm, GuestCommand, Job};
+use crate::vm::probe;
 
 /// The time for the boot and for the last round, in addition to the requested time.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(180);
@@ -25,16 +25,18 @@ const GUEST_CPUS: u32 = 4;
 /// CPU, and its timer can start it after the CPU was found to be empty. 6.12 warns about that before it stops
 /// the server, and continues. It is not rare on a loaded host.
 const STOCK_WARNING: &str = r"WARNING: .* sched_cpu_dying\+";
-/// The longest soak.
-const MAX_MINUTES: u64 = 7 * 24 * 60;
 
-/// The options of `lab soak`.
+/// Stress the changed kernel: kill storms, fork races, memory pressure
+#[derive(clap::Args)]
 pub struct SoakOptions {
-    /// The duration in minutes.
+    /// Duration in minutes, a week at most
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=7 * 24 * 60))]
     pub minutes: u64,
-    /// The kernel's configuration.
+    /// The kernel's configuration
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
     pub variant: Variant,
-    /// The seed of the guest's random numbers; `None` for one from the clock. It is printed in both cases.
+    /// Random seed, to repeat an earlier soak; it is printed [default: from the clock]
+    #[arg(long)]
     pub seed: Option<u64>,
 }
 
@@ -42,10 +44,9 @@ pub struct SoakOptions {
 ///
 /// # Errors
 /// When the kernel does not build or the guest fails. A splat ends the soak.
-pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
+pub fn run(ctx: &Context, options: &SoakOptions) -> Result<bool> {
+    host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let minutes = options.minutes;
-    let wrong = || WrongUsage(format!("a soak takes 1 to {MAX_MINUTES} minutes, not {minutes}"));
-    ensure!((1..=MAX_MINUTES).contains(&minutes), wrong());
     let seed = options.seed.unwrap_or_else(|| {
         // Any number that differs from run to run.
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.as_secs() ^ u64::from(t.subsec_nanos()))
@@ -60,15 +61,13 @@ pub fn run(ctx: &Context, accel: Accel, options: &SoakOptions) -> Result<bool> {
     job.allow = vec![STOCK_WARNING.into()];
     job.timeout = Duration::from_secs(minutes * 60) + TIMEOUT_MARGIN;
     ctx.progress.note(&format!("soak: {minutes} min, {}, seed {seed}", options.variant));
+    let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let boot = boot(ctx, accel, &arm, &job, &ctx.out.join("logs/soak"))?;
     for note in &boot.notes {
         println!("{note}");
     }
     if !boot.outcome.is_healthy() {
-        let name = format!("soak, seed {seed}");
-        let cause = Cause::Outcome(boot.outcome.clone());
-        let logs = boot.logs().to_path_buf();
-        return Err(Failure { boot: name, cause, tail: boot.tail(60), logs }.into());
+        return Err(failure(&format!("soak, seed {seed}"), &boot, 60));
     }
     Ok(boot.outcome.is_success())
 }

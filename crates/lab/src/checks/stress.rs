@@ -8,20 +8,21 @@
 //! concurrently. But no work at all is a failure: a class whose stressors were skipped, or in which the OOM
 //! killer never killed, has tested nothing.
 
+use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use clap::builder::PossibleValuesParser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::checks::boot_and_collect;
 use crate::context::Context;
-use crate::format;
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
 use crate::vm::accel::Accel;
@@ -29,13 +30,12 @@ use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
+use crate::vm::probe;
 
 /// The package of stress-ng.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
 /// The path of stress-ng in the guest.
 const GUEST_PROGRAM: &str = "/usr/bin/stress-ng";
-/// The longest run of a guest.
-const MAX_SECONDS: u64 = 24 * 60 * 60;
 /// The time for the boot, and for stressors that check late whether their time is over: under TCG and with
 /// debug checks a single round of some stressors takes a minute.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(300);
@@ -43,142 +43,53 @@ const TIMEOUT_MARGIN: Duration = Duration::from_secs(300);
 const LAB_LINE_PREFIX: &str = "lab: ";
 
 /// A class of stressors and what it needs.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Class {
-    name: &'static str,
-    about: &'static str,
+    name: String,
+    about: String,
     /// stress-ng's stressors, with the number of instances of each.
-    stressors: &'static [(&'static str, u32)],
+    stressors: BTreeMap<String, u32>,
     /// Options for the stressors.
-    options: &'static [&'static str],
-    mem_mib: u32,
+    #[serde(default)]
+    options: String,
+    /// The guest's memory; absent for that of any job.
+    #[serde(default)]
+    mem_mib: Option<u32>,
     /// Shell commands to prepare the guest, as root. If one fails, the class fails.
-    setup: &'static str,
+    #[serde(default)]
+    setup: String,
     /// Shell commands in the process that executes stress-ng.
-    enter: &'static str,
+    #[serde(default)]
+    enter: String,
     /// Counters of /proc/vmstat that must not be 0 at the end, as proof that the class did what it is for.
-    must_count: &'static [&'static str],
+    #[serde(default)]
+    must_count: Vec<String>,
     /// Failures that stress-ng reports at random in any kernel: substrings of the result of [`complaint`].
-    known_complaints: &'static [&'static str],
+    #[serde(default)]
+    known_complaints: Vec<String>,
 }
 
-/// The default values of a class.
-const DEFAULT_CLASS: Class = Class {
-    name: "",
-    about: "",
-    stressors: &[],
-    options: &[],
-    mem_mib: 1024,
-    setup: "",
-    enter: "",
-    must_count: &[],
-    known_complaints: &[],
-};
-
-const CLASSES: &[Class] = &[
-    Class {
-        name: "vm",
-        about: "memory is filled with patterns and read back, spliced, and unmapped while it is used",
-        // Not vm-rw: the kernels are built without process_vm_readv().
-        stressors: &[("vm", 2), ("vm-splice", 1), ("vm-segv", 1)],
-        options: &["--vm-bytes", "64M"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "mmap",
-        about: "many mappings are made and removed, at fixed and at random addresses",
-        stressors: &[("mmap", 1), ("mmapmany", 1), ("mmapfixed", 1), ("mmapaddr", 1), ("munmap", 1)],
-        // Each round makes many passes over all pages. With more pages no round ends in 10 s under TCG.
-        options: &["--mmap-bytes", "4M", "--mmap-mprotect"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "madvise",
-        about: "all kinds of madvise() on anonymous and file pages",
-        stressors: &[("madvise", 2)],
-        // As root it poisons some of its pages (MADV_HWPOISON) and then fails without a message, also on
-        // stock. Problems with an advice have a message.
-        known_complaints: &["exit status 2"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "mremap",
-        about: "mappings grow, shrink and move",
-        stressors: &[("mremap", 2)],
-        options: &["--mremap-bytes", "32M"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "ksm",
-        about: "KSM merges pages that are written again, while their mappings are walked",
-        stressors: &[("vm", 2), ("rmap", 1)],
-        options: &["--vm-bytes", "32M", "--vm-madvise", "mergeable", "--vm-method", "zero-one", "--vm-keep"],
-        setup: "cd /sys/kernel/mm/ksm
-echo 10000 >pages_to_scan
-echo 10 >sleep_millisecs
-echo 1 >run",
-        // Counts writes to merged pages, so there were merged pages.
-        must_count: &["cow_ksm"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "swap",
-        about: "a cgroup that is too small for its processes, and MADV_PAGEOUT, with swap on zram",
-        // Not stress-ng's `swap`, which needs a file on a file system that the guest does not have.
-        stressors: &[("vm", 2), ("pageswap", 1)],
-        // The size is for both instances together. A round counts when all of it was written and read back:
-        // with all methods, or more memory, none would end in a minute in a debug kernel on a busy host.
-        options: &["--vm-bytes", "36M", "--vm-method", "rand-set"],
-        // With a limit, the pressure does not depend on the kernel's own memory. Pages that do not compress
-        // need their full size in zram; the guest has memory for both.
-        setup: "echo 536870912 >/sys/block/zram0/disksize
-mkswap /dev/zram0
-swapon /dev/zram0
-echo +memory >/sys/fs/cgroup/cgroup.subtree_control
-mkdir /sys/fs/cgroup/small
-echo 25165824 >/sys/fs/cgroup/small/memory.max",
-        enter: "echo 0 >/sys/fs/cgroup/small/cgroup.procs",
-        must_count: &["pswpout", "pswpin"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "userfaultfd",
-        about: "a process handles the page faults of another",
-        stressors: &[("userfaultfd", 2)],
-        options: &["--userfaultfd-bytes", "16M"],
-        ..DEFAULT_CLASS
-    },
-    Class {
-        name: "oom",
-        about: "heaps and stacks grow beyond memory and swap until the OOM killer kills",
-        // stress-ng restarts what was killed, until the time is over.
-        stressors: &[("bigheap", 2), ("brk", 1), ("stack", 1)],
-        // A heap is read back after every step. With small steps it does not fill the memory in 10 s.
-        options: &["--bigheap-growth", "16M", "--stack-fill"],
-        mem_mib: 512,
-        // A ramfs, which is never reclaimed, takes all but 48 MiB. The rest and the swap are full soon even in
-        // a debug kernel on a busy host, and do not depend on the kernel's own memory.
-        setup: "mkdir /ballast
-mount -t ramfs ramfs /ballast
-available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
-head -c $(( (available - 49152) * 1024 )) /dev/zero >/ballast/file
-echo 33554432 >/sys/block/zram0/disksize
-mkswap /dev/zram0
-swapon /dev/zram0",
-        must_count: &["oom_kill"],
-        ..DEFAULT_CLASS
-    },
-];
+/// The classes; the tests read them.
+static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
+    let file: Result<BTreeMap<String, Vec<Class>>, _> = toml::from_str(include_str!("stress.toml"));
+    file.ok().and_then(|mut file| file.remove("class")).unwrap_or_default()
+});
 
 /// The options of `lab stress`.
+#[derive(clap::Args)]
 pub struct StressOptions {
-    /// The names of the classes; all of them if empty.
-    pub names: Vec<String>,
-    /// The kernels' configuration.
+    /// Classes [default: all]
+    #[arg(value_parser = PossibleValuesParser::new(CLASSES.iter().map(|class| class.name.as_str())))]
+    pub classes: Vec<String>,
+    /// The kernels' configuration
+    #[arg(long, value_enum, default_value_t = Variant::Debug)]
     pub variant: Variant,
-    /// The duration per class and kernel, in seconds.
+    /// Duration per class and kernel in seconds, a day at most
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=24 * 60 * 60))]
     pub seconds: u64,
-    /// Whether stdout gets the results as JSON instead of a table.
+    /// Print the results as JSON
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -196,27 +107,7 @@ pub enum Verdict {
 
 /// Returns the name, the description and the stressors of each class.
 pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
-    CLASSES.iter().map(|class| (class.name, class.about, class.shown()))
-}
-
-/// Checks the options.
-///
-/// # Errors
-/// When there is no class of a given name, or the duration is out of range.
-pub fn check(options: &StressOptions) -> Result<()> {
-    ensure!((1..=MAX_SECONDS).contains(&options.seconds), "a class takes 1 to {MAX_SECONDS} seconds");
-    select(&options.names).map(|_| ())
-}
-
-fn select(names: &[String]) -> Result<Vec<&'static Class>> {
-    if names.is_empty() {
-        return Ok(CLASSES.iter().collect());
-    }
-    let find = |name: &String| {
-        let class = CLASSES.iter().find(|class| class.name == *name);
-        class.with_context(|| format::no_such("class", name, CLASSES.iter().map(|class| class.name)))
-    };
-    names.iter().map(find).collect()
+    CLASSES.iter().map(|class| (class.name.as_str(), class.about.as_str(), class.shown()))
 }
 
 /// Runs the classes in both kernels, prints the results and returns the most severe verdict.
@@ -224,10 +115,10 @@ fn select(names: &[String]) -> Result<Vec<&'static Class>> {
 /// # Errors
 /// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the other classes still run.
-pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdict> {
-    check(options)?;
-    let classes = select(&options.names)?;
-    host::ensure_packages(ctx, PACKAGES)?;
+pub fn run(ctx: &Context, options: &StressOptions) -> Result<Verdict> {
+    let is_chosen = |class: &&Class| options.classes.is_empty() || options.classes.contains(&class.name);
+    let classes: Vec<&Class> = CLASSES.iter().filter(is_chosen).collect();
+    host::ensure_packages(ctx, &[host::guest_packages(ctx.arch), PACKAGES].concat())?;
     let program = host::find_tool("stress-ng").context("no stress-ng in PATH")?;
     let arms = [Tree::Stock, Tree::Memreap]
         .map(|tree| -> Result<Arm> {
@@ -236,10 +127,11 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
         })
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
+    let (accel, _) = probe::accelerator(ctx, &arms[1].bzimage)?;
     let boots: Vec<(&Class, &Arm)> =
         classes.iter().flat_map(|&class| arms.iter().map(move |arm| (class, arm))).collect();
     // Nothing is measured, so guests may run concurrently.
-    let most = classes.iter().map(|class| class.mem_mib).max().unwrap_or(0);
+    let most = classes.iter().map(|class| class.mem_mib()).max().unwrap_or(0);
     let mut done = parallel::map(parallel::unmeasured_guests(most), &boots, |&(class, arm)| {
         run_one(ctx, accel, arm, class, options.seconds, program.clone())
     })
@@ -269,6 +161,10 @@ pub fn run(ctx: &Context, accel: Accel, options: &StressOptions) -> Result<Verdi
 }
 
 impl Class {
+    fn mem_mib(&self) -> u32 {
+        self.mem_mib.unwrap_or(Job::default().mem_mib)
+    }
+
     /// Returns the stressors, for example `2 vm, 1 rmap`.
     fn shown(&self) -> String {
         let each: Vec<_> = self.stressors.iter().map(|(name, n)| format!("{n} {name}")).collect();
@@ -280,13 +176,11 @@ impl Class {
         let mut command = format!(
             "stress-ng --verify --metrics --yaml /run/stress.yaml --temp-path /tmp --timeout {seconds}s"
         );
-        for (name, instances) in self.stressors {
+        for (name, instances) in &self.stressors {
             // Writing to a String cannot fail.
             let _ = write!(command, " --{name} {instances}");
         }
-        for option in self.options {
-            let _ = write!(command, " {option}");
-        }
+        let _ = write!(command, " {}", self.options);
         // The shell must survive to report the end; stress-ng sets the OOM scores of its processes itself.
         // Stdout and stderr share a pipe, so that lines stay in order.
         format!(
@@ -325,11 +219,11 @@ fn run_one(
     // The script is a file because the command is shown. Each run has its own, which is removed at the end.
     let name = format!("stress-{}-{}-{}", class.name, arm.name, std::process::id());
     let script = Staging::begin(&ctx.out.join(name))?;
-    fs::write(script.path(), class.script(seconds)).with_context(|| script.path().display().to_string())?;
+    fs::write(script.path(), class.script(seconds))?;
     let in_guest = format!("/stress/{}", class.name);
     let mut job = Job::new(GuestCommand::Exec(vec!["sh".into(), in_guest.clone()]));
     job.name = Some(format!("stress-ng {}", class.name));
-    job.mem_mib = class.mem_mib;
+    job.mem_mib = class.mem_mib();
     job.memreap = false;
     job.timeout = Duration::from_secs(seconds) + TIMEOUT_MARGIN;
     job.overlay = vec![(program, GUEST_PROGRAM.into()), (script.path().to_path_buf(), in_guest)];
@@ -369,7 +263,8 @@ impl Report {
         let mut idle = Vec::new();
         // A guest that failed did not finish, so missing work is no finding.
         if guest.is_none() {
-            let known = |text: &String| class.known_complaints.iter().any(|known| text.contains(known));
+            let known =
+                |text: &String| class.known_complaints.iter().any(|known| text.contains(known.as_str()));
             failures.extend(complaints.into_iter().filter(|text| !known(text)));
             match status {
                 Some(0) => {}
@@ -379,10 +274,9 @@ impl Report {
                 }
                 None => idle.push("stress-ng was not run".to_owned()),
             }
-            let silent = |name: &&str| ops.get(*name).is_none_or(|&n| n == 0);
-            let names = class.stressors.iter().map(|(name, _)| *name);
-            idle.extend(names.filter(silent).map(|name| format!("{name}: 0 bogo ops")));
-            let zero = |name: &&&str| vmstat.get(**name).is_none_or(|&n| n == 0);
+            let silent = |name: &&String| ops.get(*name).is_none_or(|&n| n == 0);
+            idle.extend(class.stressors.keys().filter(silent).map(|name| format!("{name}: 0 bogo ops")));
+            let zero = |name: &&String| vmstat.get(*name).is_none_or(|&n| n == 0);
             idle.extend(class.must_count.iter().filter(zero).map(|name| format!("vmstat: 0 {name}")));
             if !complete || boot.outcome != Outcome::Exit(0) {
                 idle.push(format!("its script did not finish ({})", boot.outcome));
@@ -491,7 +385,7 @@ fn complaint(line: &str) -> Option<String> {
 /// The comparison of a class.
 #[derive(Debug, Serialize)]
 struct Row {
-    class: &'static str,
+    class: String,
     stressors: String,
     seconds: u64,
     stock: Report,
@@ -522,7 +416,15 @@ impl Row {
             (false, false) => Verdict::Finding,
             (false, true) => Verdict::Ok,
         };
-        Self { class: class.name, stressors: class.shown(), seconds, stock, memreap, verdict, findings }
+        Self {
+            class: class.name.clone(),
+            stressors: class.shown(),
+            seconds,
+            stock,
+            memreap,
+            verdict,
+            findings,
+        }
     }
 
     fn word(&self) -> &'static str {
@@ -553,7 +455,7 @@ fn render(rows: &[Row]) -> String {
             format!("{} / {}", of(&row.stock), of(&row.memreap))
         });
         table.add_row([
-            row.class.to_owned(),
+            row.class.clone(),
             row.stressors.replace(", ", "\n"),
             row.seconds.to_string(),
             ops.collect::<Vec<_>>().join("\n"),
@@ -575,7 +477,10 @@ fn render(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::vm::logs::Logs;
 
     /// Captured from a guest: two userfaultfd, for 10 s.
     const GOOD: &str = include_str!("../../testdata/stress-ng-good.txt");
@@ -587,20 +492,16 @@ mod tests {
         CLASSES.iter().find(|class| class.name == name).unwrap()
     }
 
-    const ONE: Class = Class { name: "one", stressors: &[("userfaultfd", 2)], ..DEFAULT_CLASS };
+    static ONE: LazyLock<Class> = LazyLock::new(|| of(&["userfaultfd"]));
+
+    /// A class with these stressors, and nothing else.
+    fn of(stressors: &[&str]) -> Class {
+        let stressors = stressors.iter().map(|&name| (name.to_owned(), 1)).collect();
+        Class { name: "one".into(), stressors, ..Class::default() }
+    }
 
     fn report(class: &Class, outcome: Outcome, text: &str) -> Report {
-        let boot = Boot {
-            outcome,
-            samples: Vec::new(),
-            series: Vec::new(),
-            notes: Vec::new(),
-            release: None,
-            console_log: PathBuf::from("/none/console.log"),
-            channel_log: PathBuf::from("/none/channel.jsonl"),
-            elapsed: Duration::ZERO,
-            stolen: None,
-        };
+        let boot = Boot { outcome, ..Boot::with_logs(&Logs::in_folder(Path::new("/none"))) };
         Report::new(class, &boot, text)
     }
 
@@ -666,7 +567,7 @@ mod tests {
 
     #[test]
     fn known_random_failures_are_no_finding() {
-        let known = Class { known_complaints: &["untrustworthy"], ..ONE };
+        let known = Class { known_complaints: vec!["untrustworthy".into()], ..ONE.clone() };
         assert_eq!(row(&known, GOOD, &failed("", 7)).verdict, Verdict::Ok);
         assert_eq!(row(&known, GOOD, &failed("", 6)).verdict, Verdict::Finding);
         assert_eq!(row(&ONE, GOOD, &failed("", 7)).verdict, Verdict::Finding);
@@ -676,15 +577,15 @@ mod tests {
     fn a_stressor_that_does_nothing_is_a_finding_in_either_kernel() {
         // stress-ng itself calls it a success.
         assert_eq!(Parsed::new(NOTHING_DONE).status, Some(0));
-        let class = Class { stressors: &[("vm", 2), ("vm-rw", 1), ("vm-splice", 1), ("mremap", 1)], ..ONE };
+        let class = of(&["vm", "vm-rw", "vm-splice", "mremap"]);
         let row = row(&class, NOTHING_DONE, NOTHING_DONE);
         assert_eq!(row.verdict, Verdict::Finding);
-        let idle = ["vm-rw: 0 bogo ops", "mremap: 0 bogo ops"];
+        let idle = ["mremap: 0 bogo ops", "vm-rw: 0 bogo ops"];
         assert_eq!(
             (&row.stock.idle[..], &row.memreap.idle[..]),
             (&idle.map(String::from)[..], &idle.map(String::from)[..])
         );
-        assert_eq!(row.findings[0], "stock: vm-rw: 0 bogo ops");
+        assert_eq!(row.findings[1], "stock: vm-rw: 0 bogo ops");
         // The failure is no finding because stock has it too.
         let said = "vm-rw: process_vm_readv failed, errno=N (Function not implemented)";
         assert!(row.memreap.failures.contains(said) && row.findings.len() == 4);
@@ -701,12 +602,12 @@ mod tests {
     #[test]
     fn a_class_must_do_what_it_is_for() {
         for (name, counter) in [("oom", "oom_kill"), ("swap", "pswpout"), ("ksm", "cow_ksm")] {
-            let class = Class { must_count: class(name).must_count, ..ONE };
+            let class = Class { must_count: class(name).must_count.clone(), ..ONE.clone() };
             let row = row(&class, GOOD, GOOD);
             assert_eq!(row.verdict, Verdict::Finding, "{name}");
             assert!(row.findings.contains(&format!("memreap: vmstat: 0 {counter}")), "{:?}", row.findings);
         }
-        let class = Class { must_count: &["oom_kill"], ..ONE };
+        let class = Class { must_count: vec!["oom_kill".into()], ..ONE.clone() };
         let killed = GOOD.replace("lab: vmstat oom_kill 0", "lab: vmstat oom_kill 7");
         let row = row(&class, &killed, &killed);
         assert_eq!((row.verdict, row.memreap.oom_kills), (Verdict::Ok, 7));
@@ -743,22 +644,9 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_selected_by_name() {
-        let names = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            select(&names).map(|classes| classes.iter().map(|class| class.name).collect::<Vec<_>>())
-        };
-        assert_eq!(names(&[]).unwrap().len(), CLASSES.len());
-        assert_eq!(names(&["oom", "vm"]).unwrap(), ["oom", "vm"]);
-        assert!(names(&["cpu"]).unwrap_err().to_string().starts_with("no class 'cpu'; there are: vm, "));
-        let options = |seconds| StressOptions { names: vec![], variant: Variant::Slim, seconds, json: false };
-        assert!(check(&options(60)).is_ok());
-        assert!(check(&options(0)).is_err() && check(&options(u64::MAX)).is_err());
-    }
-
-    #[test]
     fn the_scripts_are_valid_shell() {
-        for class in CLASSES {
+        assert!(CLASSES.len() > 5);
+        for class in CLASSES.iter() {
             let script = class.script(7);
             let mut sh = std::process::Command::new("sh");
             assert!(sh.args(["-n", "-c", &script]).status().unwrap().success(), "{script}");

@@ -7,17 +7,17 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
-use crate::WrongUsage;
+use crate::arch::Arch;
 use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
-use crate::format;
 use crate::host::{self, Pkg};
-use crate::kernel::{series, source, topics};
+use crate::kernel::{series, source};
 use crate::progress::elapsed;
 
 /// A set of checks.
@@ -32,23 +32,14 @@ pub enum Tier {
 }
 
 /// A check: a command that runs in the checkout.
+#[derive(Clone, Copy)]
 struct Check {
     name: &'static str,
     about: &'static str,
     tiers: &'static [Tier],
-    program: Program,
-    args: &'static [&'static str],
-    packages: &'static [&'static [Pkg]],
+    /// Program and arguments, without quotes. `lab` is this program.
+    command: &'static str,
     reuse: Reuse,
-}
-
-/// The program of a check.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Program {
-    /// A program in `PATH`.
-    Tool(&'static str),
-    /// The lab itself.
-    Lab,
 }
 
 /// Which passes of earlier runs are used.
@@ -58,287 +49,103 @@ enum Reuse {
     None,
     /// The command decides for each guest, by its option `--remembered`.
     PerGuest,
-    /// The pass of the whole check, which depends only on these inputs.
-    ByContent(Inputs),
+    /// The pass of the whole check with the same `kernel/`, kernel source, versions of these programs and, where the
+    /// lab is run, code about kernels.
+    ByContent(&'static [&'static str]),
 }
 
-/// The inputs of a check besides its arguments and the kernel's source.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Inputs {
-    /// Whether the topics' READMEs (the commit messages) are inputs.
-    readmes: bool,
-    /// The files in `crates/lab/src/kernel` whose code the check runs.
-    code: &'static [&'static str],
-    /// Programs whose version matters.
-    tools: &'static [&'static str],
-}
-
-const ALL_TIERS: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
-const TEST_AND_FULL: &[Tier] = &[Tier::Test, Tier::Full];
-const GUEST_TEST_PACKAGES: &[&[Pkg]] =
-    &[host::KERNEL_BUILD_PACKAGES, host::GUEST_PACKAGES, host::SERIES_PACKAGES];
+const ALL: &[Tier] = &[Tier::Check, Tier::Test, Tier::Full];
+const TEST_FULL: &[Tier] = &[Tier::Test, Tier::Full];
 
 /// In what a Rust test says of a part that it skips, between its place and the reason: see `testing::skipped`.
 const SKIPPED: &str = ": skipped: ";
 
-/// The default values of a check.
-const DEFAULT_CHECK: Check = Check {
-    name: "",
-    about: "",
-    tiers: ALL_TIERS,
-    program: Program::Lab,
-    args: &[],
-    packages: &[],
-    reuse: Reuse::None,
-};
+const fn check(
+    name: &'static str,
+    tiers: &'static [Tier],
+    about: &'static str,
+    command: &'static str,
+) -> Check {
+    Check { name, about, tiers, command, reuse: Reuse::None }
+}
 
-/// All checks. Fast ones come first, so that simple mistakes are found early.
+impl Check {
+    const fn reuse(self, reuse: Reuse) -> Self {
+        Self { reuse, ..self }
+    }
+
+    /// Returns the packages that it needs besides Rust.
+    fn packages(&self, arch: Arch) -> Vec<Pkg> {
+        const NONE: [&str; 3] = ["fmt", "clippy", "units"];
+        let lints = if self.command.starts_with("lab static") { host::LINT_PACKAGES } else { &[] };
+        match self.name {
+            name if NONE.contains(&name) => Vec::new(),
+            "hosted" => host::HOSTED_TEST_PACKAGES.to_vec(),
+            _ => [host::KERNEL_BUILD_PACKAGES, host::guest_packages(arch), host::SERIES_PACKAGES, lints]
+                .concat(),
+        }
+    }
+}
+
+/// All checks. Fast ones come first, so that simple mistakes are found early. The kernels are built before the tests
+/// that boot them, which would not show the progress of a build.
+#[rustfmt::skip]
 const CHECKS: &[Check] = &[
-    Check {
-        name: "fmt",
-        about: "formatting",
-        program: Program::Tool("cargo"),
-        args: &["fmt", "--all", "--check"],
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "clippy",
-        about: "Rust lints",
-        program: Program::Tool("cargo"),
-        args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "units",
-        about: "Rust tests that need no guest",
-        program: Program::Tool("cargo"),
-        args: &["test", "--workspace", "--exclude", "lab", "--no-fail-fast"],
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "lab",
-        about: "Rust tests of the lab, all expect.toml and skips.toml among them",
-        program: Program::Tool("cargo"),
-        args: &["test", "--package", "lab", "--lib", "--bins", "--no-fail-fast"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "topics",
-        about: "the topics apply to the oldest and the newest kernel",
-        tiers: TEST_AND_FULL,
-        args: &["topics", "--check-all"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "hosted",
-        about: "kernel code on the host, with sanitizers",
-        program: Program::Tool("make"),
-        args: &["-C", "kernel/hosted", "test"],
-        packages: &[host::HOSTED_TEST_PACKAGES],
-        reuse: Reuse::ByContent(Inputs { readmes: false, code: &[], tools: &["clang-19"] }),
-        ..DEFAULT_CHECK
-    },
-    // The kernels are built before the tests that boot them, which would not show the progress of a build.
-    Check {
-        name: "build",
-        about: "the stock and the changed kernel build",
-        args: &["build"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "debug",
-        about: "the changed debug kernel builds",
-        args: &["build", "--variant", "debug", "--arm", "memreap"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "guests",
-        about: "guests that fail on purpose or run out of memory under the daemon",
-        tiers: TEST_AND_FULL,
-        program: Program::Tool("cargo"),
-        args: &["test", "--package", "lab", "--no-fail-fast", "--test", "*"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "series",
-        about: "the exported patches apply and build one by one",
-        tiers: &[Tier::Full],
-        args: &["series", "--check", "--out", "target/lab/series"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::ByContent(Inputs {
-            readmes: true,
-            code: &["series.rs", "topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
-            tools: &["gcc", "git"],
-        }),
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "static",
-        about: "the topics' code: checkpatch, sparse, W=1",
-        tiers: &[Tier::Test],
-        args: &["static"],
-        packages: &[
-            host::KERNEL_BUILD_PACKAGES,
-            host::GUEST_PACKAGES,
-            host::SERIES_PACKAGES,
-            host::LINT_PACKAGES,
-        ],
-        reuse: Reuse::ByContent(STATIC_INPUTS),
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "configs",
-        about: "the same, and in rare configurations",
-        tiers: &[Tier::Full],
-        args: &["static", "--configs"],
-        packages: &[
-            host::KERNEL_BUILD_PACKAGES,
-            host::GUEST_PACKAGES,
-            host::SERIES_PACKAGES,
-            host::LINT_PACKAGES,
-        ],
-        reuse: Reuse::ByContent(STATIC_INPUTS),
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "kunit",
-        about: "KUnit in the changed debug kernel, with kmemleak",
-        args: &["kunit", "--variant", "debug"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "arm64",
-        about: "KUnit in the changed arm64 kernel, cross-compiled and emulated",
-        tiers: TEST_AND_FULL,
-        args: &["--arch", "arm64", "kunit", "--variant", "debug"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "arm64-selftests",
-        about: "selftests in the changed arm64 kernel",
-        tiers: &[Tier::Full],
-        args: &["--arch", "arm64", "selftests", "--variant", "slim", "--stress-seconds", "4", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "slim",
-        about: "our selftests in the kernel that is measured",
-        tiers: &[Tier::Check, Tier::Full],
-        args: &["selftests", "--variant", "slim", "--stress-seconds", "2", "ours", "mm/mrelease_test"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "selftests",
-        about: "our selftests in the changed debug kernel",
-        tiers: &[Tier::Test],
-        args: &["selftests", "--variant", "debug", "--stress-seconds", "4", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "storms",
-        about: "our selftests in the changed debug kernel, with longer storms and races",
-        tiers: &[Tier::Full],
-        args: &["selftests", "--variant", "debug", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "leaks",
-        about: "our selftests in the changed debug kernel, with kmemleak",
-        tiers: &[Tier::Full],
-        args: &["selftests", "--variant", "debug", "--leaks", "--stress-seconds", "2", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "mrelease",
-        about: "the kernel's mrelease_test on the stock and the changed kernel",
-        tiers: &[Tier::Test],
-        args: &["selftests", "--variant", "slim", "mm/mrelease_test"],
-        packages: GUEST_TEST_PACKAGES,
-        reuse: Reuse::PerGuest,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "smoke",
-        about: "a comparison with one pair, and the expectations that one pair can show",
-        tiers: &[Tier::Test],
-        args: &["ab", "reap", "--smoke", "--expect"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "scenarios",
-        about: "all comparisons with one pair, and the expectations that one pair can show",
-        tiers: &[Tier::Full],
-        args: &["ab", "--smoke", "--expect"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "stress",
-        about: "stress-ng in the stock and the changed debug kernel",
-        tiers: &[Tier::Full],
-        args: &["stress"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "soak",
-        about: "kill storms in the changed debug kernel",
-        tiers: &[Tier::Full],
-        args: &["soak", "--minutes", "10"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "kcsan",
-        about: "KUnit in the changed kernel with the data-race detector",
-        tiers: &[Tier::Full],
-        args: &["kunit", "--variant", "kcsan"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "races",
-        about: "our selftests in the changed kernel with the data-race detector",
-        tiers: &[Tier::Full],
-        args: &["selftests", "--variant", "kcsan", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
-    Check {
-        name: "rt",
-        about: "our selftests in the changed debug kernel with PREEMPT_RT",
-        tiers: &[Tier::Full],
-        args: &["selftests", "--variant", "rt", "ours"],
-        packages: GUEST_TEST_PACKAGES,
-        ..DEFAULT_CHECK
-    },
+    check("fmt", ALL, "formatting",
+        "cargo fmt --all --check"),
+    check("clippy", ALL, "Rust lints",
+        "cargo clippy --workspace --all-targets -- -D warnings"),
+    check("units", ALL, "Rust tests that need no guest",
+        "cargo test --workspace --exclude lab --no-fail-fast"),
+    check("lab-units", ALL, "Rust tests of the lab, all expect.toml and skips.toml among them",
+        "cargo test --package lab --lib --bins --no-fail-fast"),
+    check("topics", TEST_FULL, "the topics apply to the oldest and the newest kernel",
+        "lab topics --check-all"),
+    check("hosted", ALL, "kernel code on the host, with sanitizers",
+        "make -C kernel/hosted test").reuse(Reuse::ByContent(&["clang-19"])),
+    check("build", ALL, "the stock and the changed kernel build",
+        "lab build"),
+    check("build-debug", ALL, "the changed debug kernel builds",
+        "lab build --variant debug --arm memreap"),
+    check("guests", TEST_FULL, "guests that fail on purpose or run out of memory under the daemon",
+        "cargo test --package lab --no-fail-fast --test *"),
+    check("series", &[Tier::Full], "the exported patches apply and build one by one",
+        "lab series --check --out target/lab/series"),
+    check("static", &[Tier::Test], "the topics' code: checkpatch, sparse, W=1",
+        "lab static").reuse(Reuse::ByContent(&["gcc", "sparse"])),
+    check("static-configs", &[Tier::Full], "the same, and in rare configurations",
+        "lab static --configs").reuse(Reuse::ByContent(&["gcc", "sparse"])),
+    check("kunit", ALL, "KUnit in the changed debug kernel, with kmemleak",
+        "lab kunit --variant debug").reuse(Reuse::PerGuest),
+    check("kunit-arm64", TEST_FULL, "KUnit in the changed arm64 kernel, cross-compiled and emulated",
+        "lab --arch arm64 kunit --variant debug").reuse(Reuse::PerGuest),
+    check("selftests-arm64", &[Tier::Full], "selftests in the changed arm64 kernel",
+        "lab --arch arm64 selftests --variant slim --stress-seconds 4 ours").reuse(Reuse::PerGuest),
+    check("selftests-slim", &[Tier::Check, Tier::Full], "our selftests in the kernel that is measured",
+        "lab selftests --variant slim --stress-seconds 2 ours mm/mrelease_test").reuse(Reuse::PerGuest),
+    check("selftests", &[Tier::Test], "our selftests in the changed debug kernel",
+        "lab selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
+    check("selftests-storms", &[Tier::Full], "our selftests in the changed debug kernel, with longer storms and races",
+        "lab selftests --variant debug ours"),
+    check("selftests-leaks", &[Tier::Full], "our selftests in the changed debug kernel, with kmemleak",
+        "lab selftests --variant debug --leaks --stress-seconds 2 ours").reuse(Reuse::PerGuest),
+    check("mrelease", &[Tier::Test], "the kernel's mrelease_test on the stock and the changed kernel",
+        "lab selftests --variant slim mm/mrelease_test").reuse(Reuse::PerGuest),
+    check("smoke", &[Tier::Test], "a comparison with one pair, and the expectations that one pair can show",
+        "lab ab reap --smoke --expect"),
+    check("scenarios", &[Tier::Full], "all comparisons with one pair, and the expectations that one pair can show",
+        "lab ab --smoke --expect"),
+    check("stress", &[Tier::Full], "stress-ng in the stock and the changed debug kernel",
+        "lab stress"),
+    check("soak", &[Tier::Full], "kill storms in the changed debug kernel",
+        "lab soak --minutes 10"),
+    check("kunit-kcsan", &[Tier::Full], "KUnit in the changed kernel with the data-race detector",
+        "lab kunit --variant kcsan"),
+    check("selftests-kcsan", &[Tier::Full], "our selftests in the changed kernel with the data-race detector",
+        "lab selftests --variant kcsan ours"),
+    check("selftests-rt", &[Tier::Full], "our selftests in the changed debug kernel with PREEMPT_RT",
+        "lab selftests --variant rt ours"),
 ];
-
-/// The inputs of the static checks.
-const STATIC_INPUTS: Inputs = Inputs {
-    readmes: false,
-    code: &["topics.rs", "mod.rs", "build.rs", "config.rs", "make.rs", "source.rs"],
-    tools: &["gcc", "sparse"],
-};
 
 /// Returns a table of all checks: name, tiers, description.
 pub fn list() -> String {
@@ -356,12 +163,16 @@ pub fn list() -> String {
 const FAILURE_LOG_LINES: usize = 60;
 
 /// The options of `lab test`.
+#[derive(clap::Args)]
 pub struct SuiteOptions {
-    /// The names of checks; if empty, those of the tier.
-    pub only: Vec<String>,
-    /// The tier, if no check is named.
+    /// Checks by name [default: all of the tier]
+    #[arg(value_parser = PossibleValuesParser::new(CHECKS.iter().map(|check| check.name)), hide_possible_values = true)]
+    pub checks: Vec<String>,
+    /// Which checks; `full` does not skip what passed before
+    #[arg(long, value_enum, default_value_t = Tier::Test)]
     pub tier: Tier,
-    /// Whether to ignore passes of earlier runs.
+    /// Do not skip what passed before
+    #[arg(long)]
     pub fresh: bool,
 }
 
@@ -383,17 +194,14 @@ struct CheckResult {
 /// Runs the selected checks, prints the summary and returns whether all passed.
 ///
 /// # Errors
-/// When a name is unknown, or a package is missing and cannot be installed.
+/// When a package is missing and cannot be installed.
 pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
-    let only = &options.only;
-    if let Some(unknown) = only.iter().find(|o| CHECKS.iter().all(|c| c.name != **o)) {
-        bail!(WrongUsage(format::no_such("check", unknown, CHECKS.iter().map(|c| c.name))));
-    }
-    let named = |check: &&Check| only.iter().any(|o| o == check.name);
-    let of_tier = |check: &&Check| check.tiers.contains(&options.tier);
-    let chosen: Vec<&Check> =
-        CHECKS.iter().filter(|c| if only.is_empty() { of_tier(c) } else { named(c) }).collect();
-    host::ensure_packages(ctx, &chosen.iter().flat_map(|c| c.packages.concat()).collect::<Vec<_>>())?;
+    let is_chosen = |check: &&Check| match &options.checks[..] {
+        [] => check.tiers.contains(&options.tier),
+        named => named.iter().any(|name| name == check.name),
+    };
+    let chosen: Vec<&Check> = CHECKS.iter().filter(is_chosen).collect();
+    host::ensure_packages(ctx, &chosen.iter().flat_map(|c| c.packages(ctx.arch)).collect::<Vec<_>>())?;
 
     let fresh = options.fresh || options.tier == Tier::Full;
     let began = Instant::now();
@@ -423,7 +231,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
     let key_now = || match check.reuse {
-        Reuse::ByContent(inputs) => content(ctx, check, inputs).map(Some),
+        Reuse::ByContent(tools) => content(ctx, check, tools).map(Some),
         Reuse::None | Reuse::PerGuest => Ok(None),
     };
     let key = match key_now() {
@@ -445,7 +253,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let log = ctx.out.join(format!("logs/test-{}.log", check.name));
     let mut remembered = None;
     let mut skipped = Vec::new();
-    let result = host::run_logged(&mut command(ctx, check, fresh)?, &log, |line| {
+    let result = host::run_logged(&mut command(ctx, check, fresh), &log, |line| {
         if let Some(what) = line.strip_prefix(passes::SUMMARY_PREFIX) {
             remembered = Some(what.to_owned());
         }
@@ -484,18 +292,20 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     Ok(done(failure, remembered, skipped))
 }
 
-fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
-    let mut command = match check.program {
-        // The user's environment must not change the build.
-        Program::Tool("make") => host::tool("make"),
-        Program::Tool(tool) => Command::new(tool),
+fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {
+    let mut words = check.command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let mut command = match program {
         // Not by its path, which a build may give to another program while the checks run.
-        Program::Lab => Command::new("/proc/self/exe"),
+        "lab" => Command::new("/proc/self/exe"),
+        // The user's environment must not change the build.
+        "make" => host::tool("make"),
+        tool => Command::new(tool),
     };
-    command.args(check.args).current_dir(&ctx.repo);
+    command.args(words).current_dir(&ctx.repo);
     // By the environment, as the lab's own tests get no options.
     command.envs(ctx.kernel.as_ref().map(|kernel| ("MEMREAP_KERNEL", kernel)));
-    if check.program == Program::Tool("make") {
+    if program == "make" {
         command.arg(format!("-j{}", host::cpus()));
     }
     if check.reuse == Reuse::PerGuest && !fresh {
@@ -515,31 +325,28 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Result<Command> {
             ("GIT_CONFIG_VALUE_1", "test@localhost"),
         ]);
     }
-    Ok(command)
+    command
 }
 
-/// Returns the content key of a check: its arguments, the relevant files of `kernel/`, the version of the
-/// kernel's source, and the lab's modules and the programs in `inputs`.
-fn content(ctx: &Context, check: &Check, inputs: Inputs) -> Result<String> {
+/// Returns the content key of a check whose pass is reused by content: its command, and what [`Reuse::ByContent`]
+/// names.
+fn content(ctx: &Context, check: &Check, tools: &[&str]) -> Result<String> {
     let mut content = Content::default();
-    check.args.iter().for_each(|arg| content.add(arg));
+    content.add(check.command);
     content.add(source::get(ctx)?.version.full);
     let kernel = ctx.in_repo("kernel");
-    for file in topics::files_below(&kernel)? {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let read = match &*name {
-            "expect.toml" | "skips.toml" => false,
-            name => inputs.readmes || !name.ends_with(".md"),
-        };
-        if read {
-            content.add(file.strip_prefix(&kernel).unwrap_or(&file).as_os_str().as_encoded_bytes());
+    for file in host::files_below(&kernel)? {
+        let path = file.strip_prefix(&kernel).unwrap_or(&file);
+        // None of these checks reads them.
+        if !["expect.toml", "skips.toml", "README.md"].iter().any(|name| path.ends_with(name)) {
+            content.add(path.as_os_str().as_encoded_bytes());
             content.add_file(&file)?;
         }
     }
-    for code in inputs.code {
-        content.add_file(&ctx.in_repo("crates/lab/src/kernel").join(code))?;
+    if check.command.starts_with("lab ") {
+        content.add_tree(&ctx.in_repo("crates/lab/src/kernel"))?;
     }
-    for tool in inputs.tools {
+    for tool in tools {
         content.add(host::output(Command::new(tool).arg("--version"))?);
     }
     Ok(content.key())
@@ -581,7 +388,7 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
 
@@ -623,26 +430,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ctx = Context::below(dir.path());
         for (tool, passes) in [("true", true), ("false", false), ("no-such-tool-here", false)] {
-            let check = Check { name: "n", about: "a", program: Program::Tool(tool), ..DEFAULT_CHECK };
+            let check = check("n", ALL, "a", tool);
             assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure.is_none(), passes, "{tool}");
         }
         let ctx = Context { kernel: Some("6.12.1".into()), ..ctx };
-        let args = &["-c", "test \"$MEMREAP_KERNEL\" = 6.12.1"];
-        let check = Check { name: "n", program: Program::Tool("sh"), args, ..DEFAULT_CHECK };
+        let check = check("n", ALL, "a", "printenv MEMREAP_KERNEL");
         assert_eq!(run_one(&ctx, &check, true, 1, 1).unwrap().failure, None);
-        let options = SuiteOptions { only: vec!["nonsense".into()], tier: Tier::Test, fresh: false };
-        let error = run(&ctx, &options).unwrap_err().to_string();
-        assert!(error.starts_with("no check 'nonsense'; there are: fmt, clippy"), "{error}");
+        assert_eq!(host::tail(&ctx.out.join("logs/test-n.log"), 1), "  6.12.1");
     }
 
     #[test]
     fn skipped_parts_and_the_last_time_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let ctx = Context::below(dir.path());
-        let echo = |args| Check { name: "n", program: Program::Tool("echo"), args, ..DEFAULT_CHECK };
-        let first = run_one(&ctx, &echo(&["fine"]), false, 1, 1).unwrap();
+        let run = |command| run_one(&ctx, &check("n", ALL, "a", command), false, 1, 1).unwrap();
+        let first = run("echo fine");
         assert_eq!((first.remembered, first.last), (None, None));
-        let second = run_one(&ctx, &echo(&["remembered: 3 of 4"]), false, 1, 1).unwrap();
+        let second = run("echo remembered: 3 of 4");
         assert_eq!(second.remembered.as_deref(), Some("3 of 4"));
         assert!(second.last.is_some_and(|last| last <= first.took), "{:?} and {:?}", second.last, first.took);
     }
@@ -651,11 +455,11 @@ mod tests {
     fn a_larger_tier_includes_the_smaller_one() {
         // The check that replaces another one in a larger tier; it does the same and more.
         let replaced = |name| match name {
-            "static" => "configs",
+            "static" => "static-configs",
             "smoke" => "scenarios",
-            "mrelease" => "slim",
-            "slim" => "selftests",
-            "selftests" => "storms",
+            "mrelease" => "selftests-slim",
+            "selftests-slim" => "selftests",
+            "selftests" => "selftests-storms",
             name => name,
         };
         let part_of = |name, tier| CHECKS.iter().any(|c| c.name == name && c.tiers.contains(&tier));
@@ -678,7 +482,7 @@ mod tests {
         let mut missing = Vec::new();
         let mut found = 0;
         for folder in ["crates", "kernel", "faceoff", "packaging"] {
-            for file in topics::files_below(&repo.join(folder)).unwrap() {
+            for file in host::files_below(&repo.join(folder)).unwrap() {
                 let name = file.extension().or(file.file_name()).and_then(|name| name.to_str());
                 if !name.is_some_and(|name| SOURCES.contains(&name))
                     || file.components().any(|c| c.as_os_str() == "target")

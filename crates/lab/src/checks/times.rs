@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Remembers how long checks took, in `times.json` in the cache, to show what to expect.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;

@@ -2,9 +2,9 @@
 //! What the face-off runs: loads, from `faceoff/loads/*.toml`, on machines, from `faceoff/machines.toml`. A
 //! load on a machine is a cell of the grid.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -94,7 +94,7 @@ impl Cell {
 /// When a file cannot be read or is invalid. Names the file and the key.
 pub fn all(repo: &Path) -> Result<Vec<Cell>> {
     let file = repo.join(MACHINES_FILE);
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = fs::read_to_string(&file)?;
     let machines: BTreeMap<String, Machine> =
         toml::from_str(&text).with_context(|| file.display().to_string())?;
     for (name, machine) in &machines {
@@ -102,12 +102,12 @@ pub fn all(repo: &Path) -> Result<Vec<Cell>> {
     }
     let folder = repo.join(LOADS_FOLDER);
     let mut cells = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".toml")) else {
             continue;
         };
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         cells.extend(cells_of(name, &text, &machines).with_context(|| path.display().to_string())?);
     }
     // The sort is stable, so the machines of a load stay in its order.

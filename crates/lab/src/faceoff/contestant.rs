@@ -2,8 +2,8 @@
 //! Reads the contestants. Each is a folder in `faceoff/contestants` with a `contestant.toml` and the files to
 //! install in the guest.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -21,37 +21,9 @@ const WATERMARK_SETUP: &str = "echo 100 >/proc/sys/vm/watermark_scale_factor";
 /// The folder of the contestants in the checkout.
 pub const CONTESTANTS_FOLDER: &str = "faceoff/contestants";
 
-/// The content of a `contestant.toml`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Toml {
-    /// Its name in tables and plots.
-    title: String,
-    /// Its position among the others.
-    order: u32,
-    /// `stock` or `memreap`.
-    #[serde(default)]
-    kernel: Option<String>,
-    /// Debian packages for the image. Their units are not started automatically.
-    #[serde(default)]
-    packages: Vec<String>,
-    /// The systemd unit to start; `None` for the kernel alone.
-    #[serde(default)]
-    unit: Option<String>,
-    /// Shell lines to run in the guest before the unit is started.
-    #[serde(default)]
-    setup: Vec<String>,
-    /// Another contestant whose files this one uses, and whose setup runs before its own.
-    #[serde(default)]
-    like: Option<String>,
-    /// Files to install: path in the guest, and `built:PROGRAM`, `crate:NAME@VERSION` or a path in the
-    /// checkout.
-    #[serde(default)]
-    install: BTreeMap<String, String>,
-}
-
-/// The origin of a file that a contestant installs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The origin of a file that a contestant installs: `built:PROGRAM`, `crate:NAME@VERSION` or a path in the checkout.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Origin {
     /// A program that the lab builds for the guest.
     Built(String),
@@ -61,35 +33,62 @@ pub enum Origin {
     File(PathBuf),
 }
 
-/// A contestant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl TryFrom<String> for Origin {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Ok(match text.split_once(':') {
+            Some(("built", program)) => Self::Built(program.to_owned()),
+            Some(("crate", program)) => {
+                let program = program.split_once('@');
+                let (name, version) = program.ok_or_else(|| format!("'{text}' is not crate:NAME@VERSION"))?;
+                Self::Crate(name.to_owned(), version.to_owned())
+            }
+            _ => Self::File(text.into()),
+        })
+    }
+}
+
+/// A contestant: the content of a `contestant.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Contestant {
     /// The name of its folder, also on the command line.
+    #[serde(skip)]
     pub name: String,
     /// Its name in tables and plots.
     pub title: String,
     /// Its position among the others.
     pub order: u32,
     /// The kernel it runs on.
+    #[serde(default)]
     pub kernel: Tree,
-    /// Debian packages for the image.
+    /// Debian packages for the image. Their units are not started automatically.
+    #[serde(default)]
     pub packages: Vec<String>,
     /// The systemd unit to start; `None` for the kernel alone.
     pub unit: Option<String>,
     /// Shell lines to run in the guest before the unit is started.
+    #[serde(default)]
     pub setup: Vec<String>,
-    /// The contestant whose folder has the files: its own name, or that of `like`.
-    pub files_of: String,
-    /// Path in the guest and origin of files in addition to those in `files/`; empty for one that is like
-    /// another.
-    pub install: Vec<(String, Origin)>,
+    /// Another contestant whose files this one uses, and whose setup runs before its own.
+    pub like: Option<String>,
+    /// Path in the guest and origin of files in addition to those in `files/`.
+    #[serde(default)]
+    pub install: BTreeMap<String, Origin>,
 }
 
 impl Contestant {
+    /// Returns the name of the contestant whose folder has its files.
+    #[must_use]
+    pub fn files_of(&self) -> &str {
+        self.like.as_deref().unwrap_or_else(|| self.plain_name())
+    }
+
     /// Whether it is one of this project's daemons, which are compared with all others.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.files_of == "memreap" && self.unit.is_some()
+        self.files_of() == "memreap" && self.unit.is_some()
     }
 
     /// Returns its name without that of the setting.
@@ -120,78 +119,51 @@ impl Contestant {
 pub fn load(repo: &Path) -> Result<Vec<Contestant>> {
     let folder = repo.join(CONTESTANTS_FOLDER);
     let mut all = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry.with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in fs::read_dir(&folder)? {
+        let entry = entry?;
         let file = entry.path().join("contestant.toml");
         if !entry.path().is_dir() {
             continue;
         }
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(&file)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         all.push(parse(repo, &name, &text).with_context(|| file.display().to_string())?);
     }
     all.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
     let models: BTreeMap<String, Vec<String>> =
-        all.iter().filter(|c| c.files_of == c.name).map(|c| (c.name.clone(), c.setup.clone())).collect();
+        all.iter().filter(|c| c.like.is_none()).map(|c| (c.name.clone(), c.setup.clone())).collect();
     for contestant in &mut all {
-        let Some(setup) = models.get(&contestant.files_of) else {
-            bail!(
-                "{}: like: '{}' is not a contestant with its own files",
-                folder.join(&contestant.name).join("contestant.toml").display(),
-                contestant.files_of
-            );
-        };
-        if contestant.files_of != contestant.name {
-            contestant.setup.splice(..0, setup.iter().cloned());
-        }
+        let Some(like) = &contestant.like else { continue };
+        let setup = models.get(like).with_context(|| {
+            let file = folder.join(&contestant.name).join("contestant.toml");
+            format!("{}: like: '{like}' is not a contestant with its own files", file.display())
+        })?;
+        contestant.setup.splice(..0, setup.iter().cloned());
     }
     Ok(all.iter().flat_map(|c| [c.clone(), c.with_watermark()]).collect())
 }
 
 fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
     // The error names line and key.
-    let toml: Toml = toml::from_str(text)?;
-    let kernel = match toml.kernel.as_deref() {
-        None | Some("stock") => Tree::Stock,
-        Some("memreap") => Tree::Memreap,
-        Some(other) => bail!("kernel: '{other}' must be stock or memreap"),
-    };
-    if let Some(unit) = &toml.unit {
+    let mut contestant = Contestant { name: name.to_owned(), ..toml::from_str(text)? };
+    if let Some(unit) = &contestant.unit {
         ensure!(unit.ends_with(".service"), "unit: '{unit}' is not the name of a service");
     }
-    if toml.like.is_some() {
-        ensure!(toml.install.is_empty(), "install: one that is like another installs the other's files");
+    if contestant.like.is_some() {
+        ensure!(
+            contestant.install.is_empty(),
+            "install: one that is like another installs the other's files"
+        );
     }
-    let mut install = Vec::new();
-    for (to, from) in toml.install {
+    for (to, from) in &mut contestant.install {
         ensure!(to.starts_with('/'), "install: '{to}' is no absolute path");
-        let from = match from.split_once(':') {
-            Some(("built", program)) => Origin::Built(program.to_owned()),
-            Some(("crate", program)) => {
-                let (name, version) = program
-                    .split_once('@')
-                    .with_context(|| format!("install: '{from}' is not crate:NAME@VERSION"))?;
-                Origin::Crate(name.to_owned(), version.to_owned())
-            }
-            _ => {
-                let file = repo.join(&from);
-                ensure!(file.is_file(), "install: {from}: no such file in the checkout");
-                Origin::File(file)
-            }
-        };
-        install.push((to, from));
+        if let Origin::File(file) = from {
+            let there = repo.join(&*file);
+            ensure!(there.is_file(), "install: {}: no such file in the checkout", file.display());
+            *file = there;
+        }
     }
-    Ok(Contestant {
-        name: name.to_owned(),
-        title: toml.title,
-        order: toml.order,
-        kernel,
-        packages: toml.packages,
-        unit: toml.unit,
-        setup: toml.setup,
-        files_of: toml.like.unwrap_or_else(|| name.to_owned()),
-        install,
-    })
+    Ok(contestant)
 }
 
 /// Returns the contestants with these names, in the order of `all`; all of them if there is no name.
@@ -221,8 +193,8 @@ mod tests {
         let text =
             "title = \"X\"\norder = 3\nunit = \"x.service\"\n[install]\n\"/usr/sbin/x\" = \"built:x\"\n";
         let x = parse(Path::new("/no/repo"), "x", text).unwrap();
-        assert_eq!((x.kernel, x.unit.as_deref(), x.files_of.as_str()), (Tree::Stock, Some("x.service"), "x"));
-        assert_eq!(x.install, [("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]);
+        assert_eq!((x.kernel, x.unit.as_deref(), x.files_of()), (Tree::Stock, Some("x.service"), "x"));
+        assert_eq!(x.install, BTreeMap::from([("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]));
         assert!(!x.is_ours());
         let ours = |unit| {
             let text = format!("title = \"X\"\norder = 3\nlike = \"memreap\"\n{unit}");
@@ -236,7 +208,7 @@ mod tests {
         for (text, needle) in [
             ("title = \"X\"\n", "order"),
             ("title = \"X\"\norder = 1\nunits = \"x\"\n", "units"),
-            ("title = \"X\"\norder = 1\nkernel = \"mine\"\n", "kernel: 'mine'"),
+            ("title = \"X\"\norder = 1\nkernel = \"mine\"\n", "no tree 'mine'; there are: stock, memreap"),
             ("title = \"X\"\norder = 1\nunit = \"x\"\n", "unit: 'x'"),
             ("title = \"X\"\norder = 1\n[install]\n\"x\" = \"built:x\"\n", "install: 'x'"),
             ("title = \"X\"\norder = 1\n[install]\n\"/x\" = \"nowhere\"\n", "nowhere: no such file"),

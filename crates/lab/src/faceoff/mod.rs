@@ -17,14 +17,14 @@ pub mod summary;
 pub mod tables;
 pub mod terminal;
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use protocol::faceoff::{Event, Job};
@@ -35,18 +35,17 @@ use record::Run;
 use snapshot::{GuestFailure, Ingredients, SNAPSHOTS};
 use summary::{Meta, Summary};
 
+use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::debian;
 use crate::host;
 use crate::host::write_atomically;
-use crate::kernel::topics::files_below;
 use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
 use crate::stolen;
 use crate::vm::accel::Accel;
 use crate::vm::image;
-use crate::vm::job::Arm;
 use crate::vm::probe;
 
 /// The time from the start of the contestant to that of the load.
@@ -59,23 +58,31 @@ const RUN_OVERHEAD_SECONDS: u64 = 180;
 const MAX_FAILED_RUNS_IN_A_ROW: u32 = 5;
 
 /// The options of `lab faceoff`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The names of contestants; all of them if empty.
+    /// Contestants [default: all]
     pub contestants: Vec<String>,
-    /// The names of loads, or of loads on machines; all of them if empty.
+    /// Only this load, on all its machines or on one; "@MACHINE" is all loads there (repeatable) [default:
+    /// all]
+    #[arg(long = "load", value_name = "LOAD[@MACHINE]")]
     pub loads: Vec<String>,
-    /// Whether everybody is also run with the early reclaim that memreap's package sets.
+    /// Run everybody once more with vm.watermark_scale_factor=100, which memreap's package sets
+    #[arg(long)]
     pub watermark: bool,
-    /// The number of rounds. Each runs every contestant once in every cell.
-    pub runs: usize,
-    /// The seed of the loads in round 0.
+    /// Rounds; each runs every contestant once under every load
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub runs: u64,
+    /// The seed of the first round's loads; it is incremented in every round
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The time limit of a load, in seconds.
+    /// The time limit of a load; a slow leak needs 40 s to fill the memory
+    #[arg(long = "limit", value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub limit_s: u64,
-    /// Whether to keep the logs of all runs and not only of those that failed.
+    /// Keep the logs of all runs, not only of those that failed
+    #[arg(long)]
     pub keep: bool,
-    /// Whether to continue an earlier face-off.
+    /// Continue an earlier face-off
+    #[arg(long = "continue")]
     pub resume: bool,
 }
 
@@ -94,16 +101,13 @@ struct Header {
     meta: Meta,
 }
 
-/// Checks the options.
+/// Checks the names in the options.
 ///
 /// # Errors
-/// When a contestant or a load does not exist, a number is out of range, or a contestant's file is
-/// invalid.
+/// When a contestant or a load does not exist, or a file of one is invalid.
 pub fn check(ctx: &Context, options: &Options) -> Result<()> {
     chosen_contestants(&contestant::load(&ctx.repo)?, options)?;
     cell::select(&cell::all(&ctx.repo)?, &options.loads)?;
-    ensure!(options.runs > 0, "--runs must be at least 1");
-    ensure!((1..=3600).contains(&options.limit_s), "--limit must be between 1 and 3600 seconds");
     Ok(())
 }
 
@@ -124,7 +128,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
     let mut run_log = RunLog::open(&ctx.out.join("faceoff.jsonl"), test_bed.meta.clone(), options.resume)?;
     test_bed.check_earlier(&all, &all_cells, &run_log.runs)?;
-    let todo = plan(&contestants, &cells, options.runs, &run_log.runs);
+    let todo = plan(&contestants, &cells, usize::try_from(options.runs)?, &run_log.runs);
     let step = ctx.progress.step("face-off");
     let began = Instant::now();
     let mut in_a_row = 0;
@@ -229,16 +233,15 @@ impl TestBed {
         cells: &[Cell],
         options: &Options,
     ) -> Result<Self> {
-        host::ensure_packages(ctx, &[host::GUEST_PACKAGES, debian::PACKAGES].concat())?;
+        host::ensure_packages(ctx, &[host::guest_packages(Arch::X86_64), debian::PACKAGES].concat())?;
         let mut kernels = BTreeMap::new();
         for tree in [Tree::Stock, Tree::Memreap] {
             if chosen.iter().any(|contestant| contestant.kernel == tree) {
                 kernels.insert(tree.to_string(), kernel::build(ctx, tree, kernel::Variant::Faceoff)?);
             }
         }
-        let Some((name, first)) = kernels.iter().next() else { bail!("there are no contestants") };
-        let arm = Arm { name: name.clone(), bzimage: first.bzimage.clone(), cmdline: String::new() };
-        let (accel, why) = probe::probe_with(ctx, &arm)?;
+        let first = kernels.values().next().context("there are no contestants")?;
+        let (accel, why) = probe::accelerator(ctx, &first.bzimage)?;
         ctx.progress.note(&format!("accelerator: {accel} ({why})"));
         // For all contestants, so that the image does not depend on which of them were selected.
         let image = rootfs::get(ctx, all)?;
@@ -355,7 +358,7 @@ impl TestBed {
         };
         step.done(&in_one_line(&run));
         if run.failure.is_none() && !options.keep {
-            host::remove_any(&logs).with_context(|| format!("cannot remove {}", logs.display()))?;
+            host::remove_any(&logs)?;
         }
         Ok(run)
     }
@@ -380,8 +383,8 @@ fn in_one_line(run: &Run) -> String {
 
 /// Returns the folder of a contestant's files in the payload, if it has any.
 fn files_dir(ctx: &Context, contestant: &Contestant) -> Option<String> {
-    let there = packed(ctx).join("contestants").join(&contestant.files_of).join("files").is_dir();
-    there.then(|| format!("contestants/{}/files", contestant.files_of))
+    let there = packed(ctx).join("contestants").join(contestant.files_of()).join("files").is_dir();
+    there.then(|| format!("contestants/{}/files", contestant.files_of()))
 }
 
 fn packed(ctx: &Context) -> PathBuf {
@@ -392,19 +395,19 @@ fn packed(ctx: &Context) -> PathBuf {
 fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path) -> Result<PathBuf> {
     let built = |program: &str| if program == "memreap" { packaged } else { built }.join(program);
     let folder = packed(ctx);
-    host::remove_any(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    host::remove_any(&folder)?;
     let put = |from: &Path, to: &Path| -> Result<()> {
         let parent = to.parent().unwrap_or(to);
-        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        fs::create_dir_all(parent)?;
+        fs::copy(from, to)?;
         Ok(())
     };
     put(&built("guest"), &folder.join("guest"))?;
-    for contestant in contestants.iter().filter(|c| c.files_of == c.name) {
+    for contestant in contestants.iter().filter(|c| c.files_of() == c.name) {
         let to = folder.join("contestants").join(&contestant.name).join("files");
         let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {
-            for file in files_below(&own)? {
+            for file in host::files_below(&own)? {
                 put(&file, &to.join(file.strip_prefix(&own)?))?;
             }
         }
@@ -433,7 +436,6 @@ struct RunLog {
 impl RunLog {
     /// Starts a new log and keeps the last one as `.previous`, or continues the last one.
     fn open(path: &Path, meta: Meta, resume: bool) -> Result<Self> {
-        let cannot = || format!("cannot write {}", path.display());
         if resume {
             let text = fs::read_to_string(path)
                 .with_context(|| format!("nothing to continue: cannot read {}", path.display()))?;
@@ -447,18 +449,18 @@ impl RunLog {
             );
             // An interrupted write may have left an incomplete line.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
-            let file = File::options().append(true).open(path).with_context(cannot)?;
-            file.set_len(whole as u64).with_context(cannot)?;
+            let file = File::options().append(true).open(path)?;
+            file.set_len(whole as u64)?;
             // There may be kernels now that were not needed before.
             let kernels = header.meta.kernels.into_iter().chain(meta.kernels).collect();
             return Ok(Self { file, meta: Meta { kernels, ..header.meta }, runs });
         }
         if path.exists() {
             let previous = path.with_extension("jsonl.previous");
-            fs::rename(path, &previous).with_context(|| format!("cannot write {}", previous.display()))?;
+            fs::rename(path, &previous)?;
         }
-        let mut file = File::create(path).with_context(cannot)?;
-        writeln!(file, "{}", serde_json::to_string(&Header { meta: meta.clone() })?).with_context(cannot)?;
+        let mut file = File::create(path)?;
+        writeln!(file, "{}", serde_json::to_string(&Header { meta: meta.clone() })?)?;
         Ok(Self { file, meta, runs: Vec::new() })
     }
 

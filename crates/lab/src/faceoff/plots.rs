@@ -2,11 +2,9 @@
 //! Draws the face-off as SVG: the overview of all loads and contestants, and per load what happened over time.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use protocol::faceoff::{Death, Sample, Who};
 
@@ -14,9 +12,7 @@ use super::cell::CellName;
 use super::record::Run;
 use super::summary::{Participant, Summary, typical};
 use crate::host::write_atomically;
-use crate::html::{Scale, escape, grid};
-
-const PLOT_STYLE: &str = include_str!("plot.css");
+use crate::svg::{Scale, Svg};
 
 /// The width of a plot in SVG units, which are CSS pixels at its usual width.
 const PLOT_WIDTH: f64 = 930.0;
@@ -47,36 +43,24 @@ const STALL_STEPS_MS: [f64; 4] = [100.0, 300.0, 1000.0, 3000.0];
 /// # Errors
 /// When they cannot be written.
 pub fn write_svgs(summary: &Summary, runs: &[Run], folder: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut files = Vec::new();
-    if let Some(svg) = overview(summary) {
-        let file = folder.join("overview.svg");
-        write_atomically(&file, &(svg + "\n"))?;
-        files.push(file);
-    }
-    for cell in &summary.cells {
-        if let Some(svg) = self::cell(summary, runs, &cell.name) {
-            let file = folder.join(format!("{}.svg", cell.name));
-            write_atomically(&file, &(svg + "\n"))?;
-            files.push(file);
-        }
-    }
-    Ok(files)
+    let overview = overview(summary).map(|svg| ("overview".to_owned(), svg));
+    let cells = summary.cells.iter().map(|cell| &cell.name);
+    let cells = cells.filter_map(|name| Some((name.to_string(), cell(summary, runs, name)?)));
+    let plots = overview.into_iter().chain(cells).map(|(name, svg)| {
+        let file = folder.join(format!("{name}.svg"));
+        write_atomically(&file, &svg)?;
+        Ok(file)
+    });
+    plots.collect()
 }
 
 /// Begins a plot of this height with a description for those who do not see it.
-fn begin(height: f64, label: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fo\" viewBox=\"0 0 {PLOT_WIDTH} {height:.0}\" role=\"img\" \
-         aria-label=\"{}\"><style>{PLOT_STYLE}</style>",
-        escape(label)
-    )
+fn begin(height: f64, label: &str) -> Svg {
+    Svg::begin("fo", (PLOT_WIDTH, height), label, include_str!("plot.css"))
 }
 
 /// Marks a kill.
-fn cross(x: f64, y: f64) -> String {
-    format!("<path class=\"kill\" d=\"M{x:.1} {y:.1}m-3 -3l6 6m0 -6l-6 6\"/>")
-}
+const CROSS: &str = "m-3 -3l6 6m0 -6l-6 6";
 
 /// Renders the grid of loads and contestants: the median of the longest stalls as colour and in seconds, and a
 /// frame around needless or wrong kills with their number. `None` without results.
@@ -95,53 +79,33 @@ pub fn overview(summary: &Summary) -> Option<String> {
         let (title, setting) = who.title.split_at(who.title.find(", watermark").unwrap_or(who.title.len()));
         let parts = title.splitn(2, ", ").chain(setting.strip_prefix(", "));
         for (line, part) in parts.enumerate() {
-            let y = 12.0 + LINE_HEIGHT * line as f64;
-            let part = escape(part);
-            let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{y:.0}\" text-anchor=\"middle\">{part}</text>");
+            svg.anchored("middle", "", (x, 12.0 + LINE_HEIGHT * line as f64), part);
         }
     }
     for (row, cell) in loads.iter().enumerate() {
         let y = OVERVIEW_HEAD + OVERVIEW_ROW * row as f64;
-        let name = escape(&cell.name.0);
-        let _ = write!(
-            svg,
-            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{name}</text>",
-            OVERVIEW_LEFT - 8.0,
-            y + 15.0
-        );
+        svg.anchored("end", "", (OVERVIEW_LEFT - 8.0, y + 15.0), &cell.name.0);
         for (who, entry) in summary.of_cell(&cell.name) {
             let Some(column) = summary.contestants.iter().position(|other| other.name == who.name) else {
                 continue;
             };
             let Some(stall) = entry.longest_stall_ms.median else { continue };
             let step = STALL_STEPS_MS.iter().filter(|&&limit| stall >= limit).count();
-            let wrong: u64 = entry.wrong.values().sum();
-            let (frame, kills) = match wrong {
+            let (frame, kills) = match entry.wrong.values().sum::<u64>() {
                 0 => ("", String::new()),
                 n => (" wrong", format!(" · {n}\u{2020}")),
             };
             let x = OVERVIEW_LEFT + width * column as f64;
-            let _ = write!(
-                svg,
-                "<rect class=\"s{step}{frame}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
-                 <text class=\"in\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.2}{kills}</text>",
-                x + 2.0,
-                y + 2.0,
-                width - 4.0,
-                OVERVIEW_ROW - 4.0,
-                x + width / 2.0,
-                y + 15.0,
-                stall / 1000.0
-            );
+            let box_at = (x + 2.0, y + 2.0);
+            svg.rect(&format!("s{step}{frame}"), box_at, (width - 4.0, OVERVIEW_ROW - 4.0));
+            let text = format!("{:.2}{kills}", stall / 1000.0);
+            svg.anchored("middle", "in", (x + width / 2.0, y + 15.0), &text);
         }
     }
-    let _ = write!(
-        svg,
-        "<text x=\"{OVERVIEW_LEFT}\" y=\"{:.0}\">longest stall in s, median of the runs; framed, with \u{2020}: needless \
-         or wrong kills in all runs</text></svg>",
-        height - 6.0
-    );
-    Some(svg)
+    let legend =
+        "longest stall in s, median of the runs; framed, with \u{2020}: needless or wrong kills in all runs";
+    svg.text("", (OVERVIEW_LEFT, height - 6.0), legend);
+    Some(svg.end())
 }
 
 /// The curve of a contestant.
@@ -151,16 +115,6 @@ struct Curve<'a> {
     style: usize,
     samples: &'a [Sample],
     deaths: &'a [Death],
-}
-
-/// A chart of a plot.
-struct Chart<'a> {
-    title: &'a str,
-    /// The vertical scale of the values.
-    scale: &'a Scale,
-    /// The top and the bottom.
-    at: (f64, f64),
-    value: fn(&Sample) -> f64,
 }
 
 /// Renders what happened in a cell: available memory and stalls over time, a line per contestant, and who was
@@ -182,72 +136,44 @@ pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> 
         return None;
     }
     let mib: fn(&Sample) -> f64 = |s| (s.avail + s.swap_free) as f64 / 1024.0;
+    let late: fn(&Sample) -> f64 = |s| s.fg_gap_ms.max(FRAME_INTERVAL_MS);
     let time = Scale::linear(0.0, end / 1000.0, PLOT_LEFT, PLOT_RIGHT);
     let memory = Scale::linear(0.0, all().map(mib).fold(1.0, f64::max), MEMORY_CHART.1, MEMORY_CHART.0);
-    let longest = all().map(|s| s.fg_gap_ms).fold(FRAME_INTERVAL_MS * 10.0, f64::max);
+    let longest = all().map(late).fold(FRAME_INTERVAL_MS * 10.0, f64::max);
     let stalls = Scale::log(FRAME_INTERVAL_MS, longest, STALL_CHART.1, STALL_CHART.0);
     let height = KILLS_TOP + LINE_HEIGHT * curves.len() as f64 + 8.0;
     let names: Vec<&str> = curves.iter().map(|curve| curve.who.title.as_str()).collect();
-    let label = format!("{cell}: memory and stalls over time of {}", names.join(", "));
-    let mut svg = begin(height, &label);
-    let charts: [Chart<'_>; 2] = [
-        Chart { title: "available memory and free swap, MiB", scale: &memory, at: MEMORY_CHART, value: mib },
-        Chart {
-            title: "how late frames are, ms",
-            scale: &stalls,
-            at: STALL_CHART,
-            value: |s| s.fg_gap_ms.max(FRAME_INTERVAL_MS),
-        },
-    ];
-    for Chart { title, scale, at: (top, bottom), value } in charts {
-        let _ = write!(svg, "<text x=\"{PLOT_LEFT}\" y=\"{:.0}\">{title}</text>", top - 8.0);
-        svg += &grid(&time, scale);
+    let mut svg = begin(height, &format!("{cell}: memory and stalls over time of {}", names.join(", ")));
+    for (title, scale, (top, bottom), value) in [
+        ("available memory and free swap, MiB", &memory, MEMORY_CHART, mib),
+        ("how late frames are, ms", &stalls, STALL_CHART, late),
+    ] {
+        svg.text("", (PLOT_LEFT, top - 8.0), title);
+        svg.grid(&time, scale);
         for curve in &curves {
-            let points: Vec<String> = curve
-                .samples
-                .iter()
-                .map(|s| format!("{:.1} {:.1}", time.at(s.t / 1000.0), scale.at(value(s))))
-                .collect();
-            let _ = write!(svg, "<path class=\"line c{}\" d=\"M{}\"/>", curve.style, points.join("L"));
+            let place = |s: &Sample, t: f64| (time.at(t / 1000.0), scale.at(value(s)));
+            svg.line(&format!("line c{}", curve.style), curve.samples.iter().map(|s| place(s, s.t)));
             for death in kills(curve) {
                 let Some(s) = curve.samples.iter().rfind(|s| s.t <= death.at_ms) else { continue };
-                let (x, y) = (time.at(death.at_ms / 1000.0), scale.at(value(s)));
-                svg += &cross(x, y);
+                svg.path("kill", place(s, death.at_ms), CROSS);
             }
         }
-        svg += &names_at_the_ends(&curves, scale, value, (top, bottom));
+        name_the_ends(&mut svg, &curves, scale, value, (top, bottom));
     }
-    let _ = write!(
-        svg,
-        "<text x=\"{PLOT_LEFT}\" y=\"{:.0}\">killed</text>\
-         <text x=\"{PLOT_RIGHT}\" y=\"{:.0}\" text-anchor=\"end\">seconds</text>",
-        KILLS_TOP - 8.0,
-        STALL_CHART.1 + 28.0
-    );
+    svg.text("", (PLOT_LEFT, KILLS_TOP - 8.0), "killed");
+    svg.anchored("end", "", (PLOT_RIGHT, STALL_CHART.1 + 28.0), "seconds");
     for (row, curve) in curves.iter().enumerate() {
         let y = KILLS_TOP + LINE_HEIGHT * (row as f64 + 0.7);
-        let title = escape(&curve.who.title);
-        let _ = write!(
-            svg,
-            "<path class=\"grid\" d=\"M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}\"/>\
-             <text class=\"t{}\" x=\"{:.0}\" y=\"{:.1}\">{title}</text>",
-            curve.style,
-            PLOT_RIGHT + 6.0,
-            y + 4.0
-        );
+        svg.path("grid", (PLOT_LEFT, y), &format!("H{PLOT_RIGHT}"));
+        svg.text(&format!("t{}", curve.style), (PLOT_RIGHT + 6.0, y + 4.0), &curve.who.title);
         for kill in kills(curve) {
             let x = time.at(kill.at_ms / 1000.0);
-            let (class, text) = (if kill.wrong { "bad" } else { "" }, escape(&kill.text));
             let (anchor, at) = if x > PLOT_RIGHT - 120.0 { ("end", x - 6.0) } else { ("start", x + 6.0) };
-            svg += &cross(x, y);
-            let _ = write!(
-                svg,
-                "<text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{text}</text>",
-                y + 4.0
-            );
+            svg.path("kill", (x, y), CROSS);
+            svg.anchored(anchor, if kill.wrong { "bad" } else { "" }, (at, y + 4.0), &kill.text);
         }
     }
-    Some(svg + "</svg>")
+    Some(svg.end())
 }
 
 /// Kills within one second.
@@ -285,28 +211,24 @@ fn kills(curve: &Curve<'_>) -> Vec<Kills> {
 }
 
 /// Writes each contestant's name beside the end of its curve, moved apart where they would overlap.
-fn names_at_the_ends(
+fn name_the_ends(
+    svg: &mut Svg,
     curves: &[Curve<'_>],
     scale: &Scale,
     value: fn(&Sample) -> f64,
     (top, bottom): (f64, f64),
-) -> String {
+) {
     let mut ends: Vec<(f64, &Curve<'_>)> =
         curves.iter().filter_map(|curve| Some((scale.at(value(curve.samples.last()?)), curve))).collect();
     ends.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let mut free = top - 4.0;
-    for (place, (y, _)) in ends.iter_mut().enumerate() {
+    for (place, (y, curve)) in ends.iter().enumerate() {
         // The names below need room as well.
         let lowest = bottom + 6.0 - LINE_HEIGHT * (curves.len() - place) as f64;
-        *y = y.min(lowest).max(free);
-        free = *y + LINE_HEIGHT;
+        let y = y.min(lowest).max(free);
+        free = y + LINE_HEIGHT;
+        svg.text(&format!("t{}", curve.style), (PLOT_RIGHT + 6.0, y + 4.0), &curve.who.title);
     }
-    let mut text = String::new();
-    for (y, curve) in ends {
-        let (x, y, title) = (PLOT_RIGHT + 6.0, y + 4.0, escape(&curve.who.title));
-        let _ = write!(text, "<text class=\"t{}\" x=\"{x:.0}\" y=\"{y:.1}\">{title}</text>", curve.style);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -347,7 +269,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = write_svgs(&summary, &runs, &dir.path().join("plots")).unwrap();
         assert_eq!(files, ["overview", "hog"].map(|name| dir.path().join(format!("plots/{name}.svg"))));
-        assert!(fs::read_to_string(&files[1]).unwrap().starts_with("<svg xmlns"));
+        assert!(std::fs::read_to_string(&files[1]).unwrap().starts_with("<svg xmlns"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Makes the Debian image that all contestants run in. It is cached under the key of its inputs.
 
+use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,6 @@ use crate::content::hex;
 use crate::context::Context;
 use crate::debian;
 use crate::host::{self, Staging};
-use crate::kernel::topics::files_below;
 
 /// Part of every key. Increment it when the way images are made changes.
 const RECIPE_VERSION: &str = "1";
@@ -53,7 +52,7 @@ pub struct Image {
 /// When `image.toml` is invalid, the lab cannot become root, or a step fails.
 pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
     let file = ctx.in_repo("faceoff/image.toml");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = fs::read_to_string(&file)?;
     let mut toml: Toml = toml::from_str(&text).with_context(|| file.display().to_string())?;
     let theirs: BTreeSet<String> = contestants.iter().flat_map(|c| c.packages.iter().cloned()).collect();
     toml.packages.retain(|own| !theirs.contains(own));
@@ -75,10 +74,8 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
 fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(format!("{RECIPE_VERSION} {toml:?} {theirs:?}"));
-    let mut files = files_below(recipe)?;
-    files.sort();
-    for file in files {
-        let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    for file in host::files_below(recipe)? {
+        let content = fs::read(&file)?;
         hash.update(format!("{} {} ", file.strip_prefix(recipe)?.display(), content.len()));
         hash.update(content);
     }
@@ -101,9 +98,7 @@ fn make(
 ) -> Result<()> {
     let step = ctx.progress.step(&format!("making the Debian image ({})", toml.suite));
     let log = |name: &str| ctx.out.join(format!("logs/faceoff-{name}.log"));
-    let staging = Staging::begin(folder)?;
-    fs::create_dir_all(staging.path())
-        .with_context(|| format!("cannot make {}", staging.path().display()))?;
+    let staging = Staging::folder(folder)?;
     let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
     let tree = staging.path().join("tree");
     let tree = debian::Tree::bootstrap(
@@ -116,7 +111,7 @@ fn make(
     )?;
 
     step.detail("setting it up");
-    let mut copy = debian::as_root("cp")?;
+    let mut copy = host::as_root("cp")?;
     copy.args(["-rT", "--no-preserve=ownership"]).arg(recipe.join("files")).arg(tree.path());
     host::output(&mut copy)?;
     let mut setup = tree.chroot()?;
@@ -135,8 +130,7 @@ fn make(
     let packages = versions(&listing)?;
     let image = Image { disk: PathBuf::new(), key: key.to_owned(), packages };
     let marker = staging.path().join(MARKER_FILE);
-    fs::write(&marker, serde_json::to_vec_pretty(&image)?)
-        .with_context(|| format!("cannot write {}", marker.display()))?;
+    fs::write(&marker, serde_json::to_vec_pretty(&image)?)?;
     staging.publish(folder)?;
     step.done("");
     Ok(())
@@ -199,7 +193,9 @@ mod tests {
         assert_eq!(toml.suite, "bookworm");
         let recipe = repo.join("faceoff/image");
         assert!(
-            files_below(&recipe).unwrap().contains(&recipe.join("files/etc/systemd/system/faceoff.service"))
+            host::files_below(&recipe)
+                .unwrap()
+                .contains(&recipe.join("files/etc/systemd/system/faceoff.service"))
         );
     }
 }

@@ -6,8 +6,8 @@
 //! Its jobs come through a FIFO that the lab opens before QEMU starts, because a port without a connected
 //! host is closed in the guest.
 
+use fs_err::{self as fs, File};
 use std::fmt::Write as _;
-use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -69,16 +69,9 @@ const ALLOWED_CONSOLE_LINES: &[&str] =
     &[r"INFO: task .* blocked", r"rcu: INFO: rcu_", r"soft lockup", r"page allocation"];
 
 /// The failure of a guest: what happened, and the ends of its logs.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct GuestFailure(pub String);
-
-impl std::fmt::Display for GuestFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for GuestFailure {}
 
 /// The saved state of a warmed-up guest.
 #[derive(Clone, Debug)]
@@ -133,7 +126,7 @@ pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
     let step = ctx.progress.step(&format!("booting {what}"));
     let staging = Staging::begin(&folder)?;
     let work = staging.path();
-    fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
+    fs::create_dir_all(work)?;
     let backing = option_path(&image.disk)?;
     let mut overlay = Command::new("qemu-img");
     overlay.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &backing]).arg(work.join(OVERLAY_FILE));
@@ -166,8 +159,7 @@ pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
     guest.child.wait()?;
     drop(guest);
     let marker = work.join(MARKER_FILE);
-    fs::write(&marker, json!({ "key": snapshot.key, "kernel": kernel.release }).to_string())
-        .with_context(|| format!("cannot write {}", marker.display()))?;
+    fs::write(&marker, json!({ "key": snapshot.key, "kernel": kernel.release }).to_string())?;
     staging.publish(&folder)?;
     step.done("saved");
     Ok(snapshot)
@@ -283,12 +275,11 @@ impl Guest {
         log_folder: &Path,
         incoming: bool,
     ) -> Result<Self> {
-        host::remove_any(log_folder).with_context(|| format!("cannot remove {}", log_folder.display()))?;
-        fs::create_dir_all(log_folder).with_context(|| format!("cannot make {}", log_folder.display()))?;
+        host::remove_any(log_folder)?;
+        fs::create_dir_all(log_folder)?;
         // The guest does not write to the second one.
         for fifo in fifos(log_folder) {
-            rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, FileMode::from_raw_mode(0o600), 0)
-                .with_context(|| format!("cannot make {}", fifo.display()))?;
+            rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, FileMode::from_raw_mode(0o600), 0)?;
         }
         let job = File::options().read(true).write(true).open(&fifos(log_folder)[0])?;
         let logs = Logs::in_folder(log_folder);
@@ -523,7 +514,7 @@ pub fn pack_payload(folder: &Path, disk: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--format=gnu", "--owner=0", "--group=0", "--sort=name", "--mtime=@0", "-cf"]).arg(disk);
     host::output(tar.arg("-C").arg(folder).arg("."))?;
-    let file = File::options().write(true).open(disk).with_context(|| disk.display().to_string())?;
+    let file = File::options().write(true).open(disk)?;
     let size = file.metadata()?.len();
     ensure!(size <= PAYLOAD_DISK_BYTES, "{}: {size} bytes do not fit the payload disk", disk.display());
     file.set_len(PAYLOAD_DISK_BYTES)?;

@@ -497,8 +497,8 @@ pub(super) mod tests {
             packages: Vec::new(),
             unit: Some(format!("{name}.service")),
             setup: Vec::new(),
-            files_of: like.into(),
-            install: Vec::new(),
+            like: (like != name).then(|| like.into()),
+            install: BTreeMap::new(),
         }
     }
 

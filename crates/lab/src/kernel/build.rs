@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Builds a kernel or finds it in the cache, and removes old builds from the cache.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -15,10 +15,10 @@ use crate::content::{Content, hex};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config::{self, Request};
+use crate::kernel::kinds::{Kernel, Tree, Variant};
 use crate::kernel::make::{self, MARKER_FILE, set_time, touched};
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
-use crate::kernel::{Kernel, Tree, Variant};
 
 /// Part of every key. Increment it when the way kernels are built changes.
 const RECIPE_VERSION: &str = "2";
@@ -53,7 +53,7 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
         bail!("{}: {why}", ctx.cache.display());
     }
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
-    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
+    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
     let source = source::get(ctx)?;
     let plan = Plan::new(ctx, &source, tree, variant)?;
     if let Some(kernel) = plan.finished() {
@@ -66,6 +66,16 @@ pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     plan.run(ctx)?;
     prune(ctx, variant);
     plan.finished().with_context(|| format!("{}: the build just finished is not valid", plan.dir.display()))
+}
+
+/// Returns the source tree with the patches of `tree`, without a build.
+///
+/// # Errors
+/// When the source is missing, or a patch does not apply.
+pub(super) fn tree(ctx: &Context, tree: Tree) -> Result<PathBuf> {
+    let plan = Plan::new(ctx, &source::get(ctx)?, tree, Variant::Slim)?;
+    plan.ensure_tree(ctx)?;
+    Ok(plan.tree_dir)
 }
 
 /// The inputs and the output folder of one build.
@@ -84,7 +94,7 @@ struct Plan {
 
 impl Plan {
     fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
-        let topics = tree.changes(&ctx.repo)?;
+        let topics = topics::changes(tree, &ctx.repo)?;
         let requests = config::requests(ctx, &topics, variant, tree.fragment(&ctx.repo).as_deref())?;
         let tree_key = tree_key(source, &topics)?;
         let compiler = compiler_version(ctx.arch)?;
@@ -152,8 +162,7 @@ impl Plan {
         );
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
-        let work = Staging::begin(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
-        fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
+        let work = Staging::folder(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
         if let Some(stock) = &stock {
             step.detail("copying the stock objects");
             make::copy_objects(stock, work.path())?;
@@ -178,27 +187,20 @@ impl Plan {
 
     /// Makes the source tree if it does not exist: hard links to the pristine source, then the patches.
     fn ensure_tree(&self, ctx: &Context) -> Result<()> {
-        if self.tree_dir.is_dir() {
-            return Ok(());
-        }
-        let _lock = host::lock(ctx, &self.tree_dir)?;
-        if self.tree_dir.is_dir() {
-            return Ok(());
-        }
-        let step =
-            ctx.progress.step(&format!("preparing the {} tree {}", self.tree, self.source.version.release()));
-        let staging = Staging::begin(&self.tree_dir)?;
-        make::hard_link_copy(&self.source.dir, staging.path())?;
-        topics::apply_all(&self.topics, staging.path())
-            .with_context(|| format!("on {}", self.source.version.full))?;
-        if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
-            bail!("kernel/ was edited while its topics were applied; run this again");
-        }
-        // The copy has the source's modification time. From now on it is the time of last use.
-        set_time(staging.path(), SystemTime::now())?;
-        staging.publish(&self.tree_dir)?;
-        step.done("");
-        Ok(())
+        host::made_once(ctx, &self.tree_dir, |staging| {
+            let what = format!("preparing the {} tree {}", self.tree, self.source.version.release());
+            let step = ctx.progress.step(&what);
+            make::hard_link_copy(&self.source.dir, staging)?;
+            topics::apply_all(&self.topics, staging)
+                .with_context(|| format!("on {}", self.source.version.full))?;
+            if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
+                bail!("kernel/ was edited while its topics were applied; run this again");
+            }
+            // The copy has the source's modification time. From now on it is the time of last use.
+            set_time(staging, SystemTime::now())?;
+            step.done("");
+            Ok(())
+        })
     }
 
     /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;
@@ -222,16 +224,15 @@ impl Plan {
                     let to = kept.path().join(product);
                     to.parent()
                         .map_or(Ok(()), fs::create_dir_all)
-                        .and_then(|()| fs::rename(work.path().join(product), &to))
-                        .with_context(|| format!("cannot write {}", to.display()))?;
+                        .and_then(|()| fs::rename(work.path().join(product), &to))?;
                 }
                 kept
             }
         };
         let path = result.path().join(MARKER_FILE);
-        File::create(&path)
-            .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        File::create(&path).and_then(|mut f| {
+            f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all())
+        })?;
         result.publish(&self.dir)
     }
 }

@@ -2,15 +2,16 @@
 //! Kernel configurations: reads the fragments in `kernel/configs`, adds the topics' symbols, writes a
 //! `.config` and checks that every request took effect.
 
+use fs_err as fs;
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::context::Context;
 use crate::host;
-use crate::kernel::Variant;
+use crate::kernel::kinds::Variant;
 use crate::kernel::make::make;
 use crate::kernel::topics::Topic;
 
@@ -78,7 +79,7 @@ fn read_fragment(ctx: &Context, file: &str) -> Result<Vec<Request>> {
 }
 
 /// Parses lines of `CONFIG_X=value` or `# CONFIG_X is not set`, comments and blank lines.
-fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
+pub(super) fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let origin = format!("{file}:{}", number + 1);
@@ -101,7 +102,7 @@ fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
 }
 
 /// Reduces the requests to one per symbol; the last one wins.
-fn merge(requests: Vec<Request>) -> Vec<Request> {
+pub(super) fn merge(requests: Vec<Request>) -> Vec<Request> {
     let mut merged: Vec<Request> = Vec::new();
     for request in requests {
         match merged.iter_mut().find(|r| r.symbol == request.symbol) {
@@ -117,7 +118,7 @@ pub(super) fn fragment_text(requests: &[Request]) -> String {
 }
 
 /// Returns a line for each request that does not hold in a finished `.config`.
-fn unmet(requests: &[Request], config: &str) -> Vec<String> {
+pub(super) fn unmet(requests: &[Request], config: &str) -> Vec<String> {
     let granted: HashMap<&str, &str> =
         config.lines().filter_map(|l| l.strip_prefix("CONFIG_")?.split_once('=')).collect();
     requests
@@ -130,7 +131,21 @@ fn unmet(requests: &[Request], config: &str) -> Vec<String> {
         .collect()
 }
 
-/// Writes `out/.config`: allnoconfig plus the requests and what they select.
+/// Writes `out/.config`, by `make` for that folder: allnoconfig plus the requests and what they select. Returns it.
+///
+/// # Errors
+/// When make fails.
+pub(super) fn write(mut make: Command, out: &Path, requests: &[Request], log: &Path) -> Result<String> {
+    let fragment = out.join("memreap.fragment");
+    fs::write(&fragment, fragment_text(requests))?;
+    let status = host::run_logged(make.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment), log, |_| {})?;
+    if !status.success() {
+        bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
+    }
+    Ok(fs::read_to_string(out.join(".config"))?)
+}
+
+/// Like [`write`], for a build of the lab.
 ///
 /// # Errors
 /// When make fails, or a request does not take effect.
@@ -141,22 +156,10 @@ pub(super) fn configure(
     requests: &[Request],
     log: &Path,
 ) -> Result<()> {
-    let fragment = out.join("memreap.fragment");
-    fs::write(&fragment, fragment_text(requests))
-        .with_context(|| format!("cannot write {}", fragment.display()))?;
-    let mut command = make(ctx, tree, out);
-    command.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &fragment);
-    let status = host::run_logged(&mut command, log, |_| {})?;
-    if !status.success() {
-        bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
-    }
-    let path = out.join(".config");
-    let config = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let unmet = unmet(requests, &config);
+    let unmet = unmet(requests, &write(make(ctx, tree, out), out, requests, log)?);
     if !unmet.is_empty() {
         bail!(
-            "these symbols did not take effect; a dependency is missing or this kernel does not \
-             have them:\n  {}",
+            "these symbols did not take effect; a dependency is missing or this kernel does not have them:\n  {}",
             unmet.join("\n  ")
         );
     }

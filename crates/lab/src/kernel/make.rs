@@ -2,7 +2,7 @@
 //! Runs the kernel's makefiles reproducibly: equal inputs yield equal builds, and a build can start from the
 //! objects of another one.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::context::Context;
 use crate::host::{self, Staging};
-use crate::kernel::Kernel;
-use crate::kernel::topics::{self, Topic};
+use crate::kernel::kinds::Kernel;
+use crate::kernel::topics::Topic;
 use crate::progress::Step;
 
 /// Written last, so a folder that has it is a complete build.
@@ -28,16 +28,21 @@ pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
 /// Returns a `make` command for `tree` with its output in `out`, which must be directly below `tree`.
 /// Time stamps, user, host and build number are fixed, so that equal inputs yield equal builds.
 pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {
+    let arch = if ctx.arch.is_x86() { "x86_64" } else { ctx.arch.kernel_name() };
+    make_for(ctx, arch, ctx.arch.tool_prefix(), tree, out)
+}
+
+/// Like [`make`], for any architecture, by the kernel's name, and the prefix of its compiler's name.
+pub(super) fn make_for(ctx: &Context, arch: &str, prefix: &str, tree: &Path, out: &Path) -> Command {
     let mut output = std::ffi::OsString::from("O=");
     output.push(out);
-    let prefix = ctx.arch.tool_prefix();
     let mut command = host::tool("make");
     command
         .arg("-C")
         .arg(tree)
         .arg(output)
         .arg(format!("-j{}", host::cpus()))
-        .arg(format!("ARCH={}", if ctx.arch.is_x86() { "x86_64" } else { ctx.arch.kernel_name() }))
+        .arg(format!("ARCH={arch}"))
         .arg(format!("CROSS_COMPILE={prefix}"))
         .arg(format!("CC=ccache {prefix}gcc"))
         .args(["HOSTCC=ccache gcc", "LOCALVERSION="])
@@ -148,7 +153,7 @@ pub(super) fn settle_tools(
     let objtool = stock.build_dir.join("tools/objtool/objtool");
     // Not every architecture has it.
     let Ok(age) = objtool.metadata().and_then(|m| m.modified()) else { return Ok(()) };
-    topics::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
+    host::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
 }
 
 /// Returns the paths in the kernel tree that the topics add or edit.
@@ -197,26 +202,17 @@ pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
         if ctx.arch.is_native() { "" } else { ctx.arch.kernel_name() }
     );
     let target = ctx.cache.join("headers").join(name);
-    if target.is_dir() {
-        return Ok(target);
-    }
-    let _lock = host::lock(ctx, &target)?;
-    if target.is_dir() {
-        return Ok(target);
-    }
-    let step = ctx.progress.step("installing the kernel's headers");
-    let work = Staging::begin(&kernel.source_dir.join("work-headers"))?;
-    fs::create_dir_all(work.path()).with_context(|| format!("cannot make {}", work.path().display()))?;
-    let log = ctx.out.join("logs/headers.log");
-    // `headers_install` needs rsync, only to copy the result.
-    run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
-    let staging = Staging::begin(&target)?;
-    fs::create_dir_all(staging.path())
-        .with_context(|| format!("cannot make {}", staging.path().display()))?;
-    fs::rename(work.path().join("usr/include"), staging.path().join("include"))
-        .context("moving the headers")?;
-    staging.publish(&target)?;
-    step.done("");
+    host::made_once(ctx, &target, |staging| {
+        let step = ctx.progress.step("installing the kernel's headers");
+        let work = Staging::folder(&kernel.source_dir.join("work-headers"))?;
+        let log = ctx.out.join("logs/headers.log");
+        // `headers_install` needs rsync, only to copy the result.
+        run_make(ctx, &step, make(ctx, &kernel.source_dir, work.path()).arg("headers"), &log, None)?;
+        fs::create_dir(staging)?;
+        fs::rename(work.path().join("usr/include"), staging.join("include"))?;
+        step.done("");
+        Ok(())
+    })?;
     Ok(target)
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Exports the topics as a patch series: one patch per topic, in order, for `git am`.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,15 +43,15 @@ pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
             .args(["--subject-prefix=PATCH 6.12.y", "pristine..HEAD", "-o"])
             .arg(&made),
     )?;
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    fs::create_dir_all(out)?;
     for old in patches_in(out)? {
-        fs::remove_file(&old).with_context(|| format!("cannot remove the old {}", old.display()))?;
+        fs::remove_file(&old)?;
     }
     let mut exported = Vec::new();
     for patch in patches_in(&made)? {
         let name = patch.file_name().ok_or_else(|| anyhow!("a patch without a name"))?;
         let to = out.join(name);
-        fs::copy(&patch, &to).with_context(|| format!("cannot write {}", to.display()))?;
+        fs::copy(&patch, &to)?;
         exported.push(to);
     }
     step.done(&format!("{} patches in {}", exported.len(), out.display()));
@@ -77,7 +77,7 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
     let tree = Staging::begin(&target)?;
     make::hard_link_copy(&source.dir, tree.path())?;
     let out = tree.path().join("work-series");
-    fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    fs::create_dir(&out)?;
     // The patched files are written later, so they are newer than these objects and make rebuilds them.
     make::copy_objects(&stock, &out)?;
 
@@ -110,7 +110,7 @@ fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result
     let applied = tempfile::tempdir().context("cannot make a temporary folder")?;
     topics::copy_touched(topics, &source.dir, applied.path())?;
     topics::apply_all(topics, applied.path())?;
-    let read = |path: PathBuf| fs::read(&path).with_context(|| format!("cannot read {}", path.display()));
+    let read = |path: PathBuf| fs::read(&path);
     for topic in topics {
         for path in topic.touched()? {
             if read(applied.path().join(&path))? != read(git_tree.join(&path))? {
@@ -126,8 +126,7 @@ fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result
 fn replace(from: &Path, to: &Path) -> Result<()> {
     host::remove_any(to)
         .and_then(|()| to.parent().map_or(Ok(()), fs::create_dir_all))
-        .and_then(|()| fs::copy(from, to))
-        .with_context(|| format!("cannot write {}", to.display()))?;
+        .and_then(|()| fs::copy(from, to))?;
     Ok(())
 }
 
@@ -166,7 +165,7 @@ impl Author {
 /// The commit message: subject, README without its title, sign-off.
 fn message(topic: &Topic, author: &Author) -> Result<String> {
     let path = topic.dir.join("README.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path)?;
     let body =
         body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
     Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
@@ -232,7 +231,7 @@ impl<'a> Repo<'a> {
         tree: &'a Path,
         author: &'a Author,
     ) -> Result<Self> {
-        fs::create_dir_all(tree).with_context(|| format!("cannot make {}", tree.display()))?;
+        fs::create_dir_all(tree)?;
         topics::copy_touched(topics, &source.dir, tree)?;
         let repo = Self { tree, author };
         host::output(repo.git().args(["init", "--quiet"]))?;
@@ -276,8 +275,8 @@ impl<'a> Repo<'a> {
 
 fn patches_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut patches = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
         if path.extension().is_some_and(|e| e == "patch") {
             patches.push(path);
         }

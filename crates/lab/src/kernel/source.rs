@@ -4,8 +4,8 @@
 //! A tree is unpacked once into `<cache>/source/<package version>`. It is read-only from then on, because
 //! other trees are hard links to it.
 
+use fs_err as fs;
 use std::cmp::Reverse;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -182,7 +182,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
     let package = host::Staging::begin(&ctx.cache.join("source/download"))?;
     let tree = host::Staging::begin(&dir)?;
     for folder in [package.path(), tree.path()] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)?;
     }
 
     let step = ctx.progress.step(&format!("downloading {PACKAGE} {}", version.full));
@@ -227,7 +227,7 @@ fn unpack(ctx: &Context, package: &Path, tree: &Path, step: &Step) -> Result<()>
 /// Checks that the tree is of the release that the package version names.
 fn check_release(tree: &Path, version: &PackageVersion) -> Result<()> {
     let path = tree.join("Makefile");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path)?;
     let field = |name: &str| {
         text.lines()
             .find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix('='))

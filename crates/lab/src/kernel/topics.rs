@@ -7,8 +7,8 @@
 //! A hook may apply with offsets but not with fuzz: fuzz means that the code around the edit has changed, and
 //! that needs a review.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +20,8 @@ use toml::Spanned;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::{Tree, controls, source};
+use crate::kernel::kinds::{Tree, controls};
+use crate::kernel::source;
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ struct Entry {
 /// Names the file, the line and the key of the first problem.
 pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     let path = repo.join("kernel/topics.toml");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path)?;
     let manifest: Manifest =
         toml::from_str(&text).map_err(|e| anyhow!("kernel/topics.toml: {}", e.to_string().trim_end()))?;
     let mut topics: Vec<Topic> = Vec::new();
@@ -125,6 +126,22 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
     Ok(topics)
 }
 
+/// Reads the patches that are applied to Debian's source for a tree, in order.
+///
+/// # Errors
+/// As [`load`] and [`control`].
+pub fn changes(tree: Tree, repo: &Path) -> Result<Vec<Topic>> {
+    match tree {
+        Tree::Stock => Ok(Vec::new()),
+        Tree::Memreap => load(repo),
+        Tree::Control(name) => {
+            let mut changes = if name.starts_with("memreap-") { load(repo)? } else { Vec::new() };
+            changes.extend(control(repo, name)?);
+            Ok(changes)
+        }
+    }
+}
+
 /// Returns the patch of the control kernel `name`, if it has one, as a topic that has nothing else.
 ///
 /// # Errors
@@ -155,11 +172,8 @@ impl Topic {
     /// When the folder cannot be read or contains something other than folders and regular files.
     pub fn new_files(&self) -> Result<Vec<PathBuf>> {
         let root = self.dir.join("files");
-        let found = if root.is_dir() { files_below(&root)? } else { Vec::new() };
-        let mut paths: Vec<PathBuf> =
-            found.iter().filter_map(|f| f.strip_prefix(&root).ok()).map(Path::to_path_buf).collect();
-        paths.sort();
-        Ok(paths)
+        let found = if root.is_dir() { host::files_below(&root)? } else { Vec::new() };
+        Ok(found.iter().filter_map(|f| f.strip_prefix(&root).ok()).map(Path::to_path_buf).collect())
     }
 
     /// Returns the paths of the existing files that `hook.patch` edits.
@@ -208,8 +222,7 @@ impl Topic {
         if !self.patch.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&self.patch);
-        text.map(Some).with_context(|| format!("cannot read {}", self.patch.display()))
+        Ok(Some(fs::read_to_string(&self.patch)?))
     }
 
     /// Whether the topic defines the Kconfig symbol.
@@ -222,8 +235,7 @@ impl Topic {
             let is_kconfig = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("Kconfig"));
             if is_kconfig {
                 let file = self.dir.join("files").join(&path);
-                let text =
-                    fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+                let text = fs::read_to_string(&file)?;
                 if text.lines().any(is_definition) {
                     return Ok(true);
                 }
@@ -282,31 +294,6 @@ impl Topic {
     }
 }
 
-/// Returns all regular files below `folder`.
-///
-/// # Errors
-/// When a folder cannot be read or contains something else.
-pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    walk(folder, &mut found)?;
-    Ok(found)
-}
-
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
-        let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        if kind.is_dir() {
-            walk(&path, found)?;
-        } else if kind.is_file() {
-            found.push(path);
-        } else {
-            bail!("{}: neither a file nor a folder", path.display());
-        }
-    }
-    Ok(())
-}
-
 /// Summarises the output of patch for `hook` in one line: the first file that failed, and its hunks.
 fn explain(hook: &str, said: &str) -> String {
     // The patterns are constants, so they compile.
@@ -362,7 +349,7 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
             if from.is_file() {
                 let copied =
                     to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
-                copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+                copied?;
             }
         }
     }
@@ -396,10 +383,10 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let changed = Tree::Memreap.changes(&ctx.repo)?;
+    let changed = changes(Tree::Memreap, &ctx.repo)?;
     let mut series = vec![changed];
     for name in controls() {
-        series.push(Tree::Control(name).changes(&ctx.repo)?);
+        series.push(changes(Tree::Control(name), &ctx.repo)?);
     }
     let mut versions = source::offered(ctx)?;
     if versions.is_empty() {

@@ -11,8 +11,8 @@
 //! user/<folder>/images/<key>           the bzImage of each kernel
 //! ```
 
+use fs_err as fs;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,14 +66,14 @@ pub fn build_user(
 ) -> Result<UserKernel> {
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
+    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
     if let Some(why) = make::refused_path(&ctx.cache) {
         bail!("{}: {why}", ctx.cache.display());
     }
     let fragment = fragment.map(|path| path.to_str().context("--config: not UTF-8")).transpose()?;
     let requests = config::requests(ctx, &[], variant, fragment)?;
     let folder = match &sources.folder {
-        Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
+        Some(folder) => fs::canonicalize(folder)?,
         None => debian_repository(ctx)?,
     };
     let home = ctx.cache.join("user").join(&build::key(&[&folder.to_string_lossy()], &[])?[..16]);
@@ -93,8 +93,7 @@ pub fn build_user(
     if let Some(commit) = &commit {
         let mut parts = vec![commit.clone(), config, build::compiler_version(ctx.arch)?];
         for patch in &sources.patches {
-            parts
-                .push(fs::read_to_string(patch).with_context(|| format!("cannot read {}", patch.display()))?);
+            parts.push(fs::read_to_string(patch)?);
         }
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let bzimage = image(&build::key(&parts, &[])?);
@@ -116,7 +115,7 @@ pub fn build_user(
     let step = ctx.progress.step(&format!("building {described}"));
     let work =
         if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}{}", ctx.arch.suffix()));
-    fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    fs::create_dir_all(&work)?;
     let log = ctx.out.join("logs/build-user.log");
     step.detail("configuring");
     config::configure(ctx, &tree, &work, &requests, &log)?;
@@ -133,7 +132,7 @@ pub fn build_user(
     // A folder as it is has no name for its state but what is built of it.
     let bzimage = known.unwrap_or_else(|| image(&build::sha256(&bytes)));
     let staging = host::Staging::begin(&bzimage)?;
-    fs::write(staging.path(), &bytes).with_context(|| format!("cannot write {}", bzimage.display()))?;
+    fs::write(staging.path(), &bytes)?;
     staging.publish(&bzimage)?;
     step.done("built");
     Ok(UserKernel { bzimage, source: described })
@@ -166,9 +165,9 @@ fn check_out(
 ) -> Result<PathBuf> {
     let step = ctx.progress.step(&format!("checking out {commit}"));
     if !clone.join(".git").is_dir() {
-        host::remove_any(clone).with_context(|| format!("cannot remove {}", clone.display()))?;
+        host::remove_any(clone)?;
         let parent = clone.parent().unwrap_or(clone);
-        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        fs::create_dir_all(parent)?;
         let mut command = git(parent);
         host::output(
             command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone),
@@ -178,7 +177,7 @@ fn check_out(
     // New files of patches that were applied before, but not the builds.
     host::output(git(clone).args(["clean", "--quiet", "--force", "-d", "--exclude=/build-*"]))?;
     for patch in patches {
-        let patch = fs::canonicalize(patch).with_context(|| patch.display().to_string())?;
+        let patch = fs::canonicalize(patch)?;
         host::output(git(clone).arg("apply").arg(&patch))
             .with_context(|| format!("{} does not apply to {commit}", patch.display()))?;
     }
@@ -190,23 +189,17 @@ fn check_out(
 fn debian_repository(ctx: &Context) -> Result<PathBuf> {
     let source = source::get(ctx)?;
     let repository = ctx.cache.join("user").join(format!("debian-{}", source.version.full.replace('~', "-")));
-    if repository.is_dir() {
-        return Ok(repository);
-    }
-    let _lock = host::lock(ctx, &repository)?;
-    if repository.is_dir() {
-        return Ok(repository);
-    }
-    let step = ctx.progress.step("making a git repository of Debian's source");
-    let staging = host::Staging::begin(&repository)?;
-    make::hard_link_copy(&source.dir, staging.path())?;
-    host::output(git(staging.path()).args(["init", "--quiet"]))?;
-    host::output(git(staging.path()).args(["add", "--force", "--all"]))?;
-    let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
-    let message = source.version.full.as_str();
-    host::output(git(staging.path()).args(name).args(["commit", "--quiet", "--message", message]))?;
-    staging.publish(&repository)?;
-    step.done("");
+    host::made_once(ctx, &repository, |staging| {
+        let step = ctx.progress.step("making a git repository of Debian's source");
+        make::hard_link_copy(&source.dir, staging)?;
+        host::output(git(staging).args(["init", "--quiet"]))?;
+        host::output(git(staging).args(["add", "--force", "--all"]))?;
+        let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
+        let message = source.version.full.as_str();
+        host::output(git(staging).args(name).args(["commit", "--quiet", "--message", message]))?;
+        step.done("");
+        Ok(())
+    })?;
     Ok(repository)
 }
 

@@ -3,10 +3,13 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::format;
+
 /// What executes the guest's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
     /// The host's processor.
@@ -17,9 +20,6 @@ pub enum Accel {
 
 impl fmt::Display for Accel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Kvm => "kvm",
-            Self::Tcg => "tcg",
-        })
+        f.pad(&format::name_of(self))
     }
 }

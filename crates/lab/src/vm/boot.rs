@@ -63,6 +63,21 @@ pub struct Boot {
 }
 
 impl Boot {
+    /// A boot that has not begun.
+    pub(crate) fn with_logs(logs: &Logs) -> Self {
+        Self {
+            outcome: Outcome::NoResult,
+            samples: Vec::new(),
+            series: Vec::new(),
+            notes: Vec::new(),
+            release: None,
+            console_log: logs.console.clone(),
+            channel_log: logs.channel.clone(),
+            elapsed: Duration::ZERO,
+            stolen: None,
+        }
+    }
+
     /// Returns the folder with all logs of this boot.
     pub fn logs(&self) -> &Path {
         self.console_log.parent().unwrap_or(&self.console_log)
@@ -137,16 +152,7 @@ pub fn boot_with(
     // The terminal of an interactive guest shows only its console.
     let name = job.name.clone().unwrap_or_else(|| job.command.to_string());
     let step = (!job.interactive).then(|| ctx.progress.step(&format!("{}: {name}", arm.name)));
-    let mut run = Run {
-        output: Output::follow(&logs, &job.allow)?,
-        decoder: Decoder::new(job.cpus),
-        samples: Vec::new(),
-        series: Vec::new(),
-        notes: Vec::new(),
-        release: None,
-        tainted: 0,
-        progress: None,
-    };
+    let mut run = Run::new(&logs, job)?;
     let (began, watch) = (Instant::now(), stolen::Watch::start());
     let ended = match host::spawn(&mut qemu) {
         Err(e) => End::Died(format!("{e:#}")),
@@ -164,8 +170,7 @@ pub fn boot_with(
                     break End::of(status, &logs.qemu);
                 }
                 if let Some(end) = deadlines.check(&run) {
-                    child.kill();
-                    child.wait()?;
+                    child.kill_and_wait()?;
                     run.read(sink)?;
                     break end;
                 }
@@ -173,22 +178,12 @@ pub fn boot_with(
             }
         }
     };
-    let (elapsed, stolen) = (began.elapsed(), watch.end());
-    let outcome = run.judge(ended, elapsed);
+    (run.boot.elapsed, run.boot.stolen) = (began.elapsed(), watch.end());
+    run.boot.outcome = run.judge(ended);
     if let Some(step) = step {
-        step.done(&outcome.to_string());
+        step.done(&run.boot.outcome.to_string());
     }
-    Ok(Boot {
-        outcome,
-        samples: run.samples,
-        series: run.series,
-        notes: run.notes,
-        release: run.release,
-        console_log: logs.console,
-        channel_log: logs.channel,
-        elapsed,
-        stolen,
-    })
+    Ok(run.boot)
 }
 
 /// Returns the key of everything that the outcome of a boot depends on, 64 hexadecimal digits: the contents
@@ -300,24 +295,32 @@ impl Deadlines {
 struct Run {
     output: Output,
     decoder: Decoder,
-    samples: Vec<Sample>,
-    series: Vec<Series>,
-    notes: Vec<String>,
-    release: Option<String>,
+    /// What is known of it so far.
+    boot: Boot,
     tainted: u64,
     /// The guest's last progress message.
     progress: Option<String>,
 }
 
 impl Run {
+    fn new(logs: &Logs, job: &Job) -> Result<Self> {
+        Ok(Self {
+            output: Output::follow(logs, &job.allow)?,
+            decoder: Decoder::new(job.cpus),
+            boot: Boot::with_logs(logs),
+            tainted: 0,
+            progress: None,
+        })
+    }
+
     fn read(&mut self, sink: &mut dyn FnMut(&Message)) -> Result<()> {
         for message in self.decoder.feed(&self.output.read()?) {
             sink(&message);
             match message {
-                Message::Hello { release, .. } => self.release = Some(release),
-                Message::Sample(sample) => self.samples.push(sample),
-                Message::Series(series) => self.series.push(series),
-                Message::Note(text) => self.notes.push(text),
+                Message::Hello { release, .. } => self.boot.release = Some(release),
+                Message::Sample(sample) => self.boot.samples.push(sample),
+                Message::Series(series) => self.boot.series.push(series),
+                Message::Note(text) => self.boot.notes.push(text),
                 Message::Progress(text) => self.progress = Some(text),
                 Message::Out(text) | Message::Err(text) => {
                     if let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) {
@@ -332,7 +335,7 @@ impl Run {
     }
 
     /// Returns the outcome, in the order of precedence that [`Outcome`] documents.
-    fn judge(&mut self, end: End, elapsed: Duration) -> Outcome {
+    fn judge(&mut self, end: End) -> Outcome {
         self.output.watch.finish();
         if matches!(end, End::Guest) {
             self.decoder.finish();
@@ -348,7 +351,7 @@ impl Run {
         } else if let Some(line) = self.decoder.garbage() {
             Outcome::Garbage { line: line.to_owned() }
         } else if matches!(end, End::TimeOut) {
-            Outcome::Hang { after: elapsed }
+            Outcome::Hang { after: self.boot.elapsed }
         } else {
             self.decoder.exit().map_or(Outcome::NoResult, Outcome::Exit)
         }
@@ -399,7 +402,7 @@ fn command(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
     use crate::vm::job::Mode;
@@ -466,18 +469,9 @@ mod tests {
         let logs = Logs::in_folder(dir.path());
         fs::write(&logs.console, console).unwrap();
         fs::write(&logs.channel, channel).unwrap();
-        let mut run = Run {
-            output: Output::follow(&logs, &[]).unwrap(),
-            decoder: Decoder::new(2),
-            samples: Vec::new(),
-            series: Vec::new(),
-            notes: Vec::new(),
-            release: None,
-            tainted: 0,
-            progress: None,
-        };
+        let mut run = Run::new(&logs, &Job::default()).unwrap();
         run.read(&mut |_| {}).unwrap();
-        run.judge(end, Duration::from_secs(9))
+        run.judge(end)
     }
 
     #[test]

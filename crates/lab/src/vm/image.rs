@@ -2,12 +2,12 @@
 //! Builds the initramfs: `/init`, busybox, the job, and for jobs that need them the scenarios and `memreap`.
 //!
 //! The kernel accepts several concatenated cpio archives; later ones override earlier ones. The first archive
-//! is the same for all boots, the second has the job's overlay and `/job.json`. The "newc" format
-//! (Documentation/driver-api/early-userspace/buffer-format.rst) is written here because an arm may be a
-//! bzImage without a build folder, and so without `usr/gen_init_cpio`.
+//! is the same for all boots, the second has the job's overlay and `/job.json`. They are written here because an arm
+//! may be a bzImage without a build folder, and so without `usr/gen_init_cpio`.
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use cpio::newc;
 use sha2::{Digest as _, Sha256};
 
 use crate::content::hex;
@@ -53,7 +54,7 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     static WITHIN_PROCESS: Mutex<()> = Mutex::new(());
     let _turn = unpoisoned(&WITHIN_PROCESS);
     let _lock = host::lock(ctx, &folder)?;
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{}.cpio", hex(&Sha256::digest(&image)[..8])));
     if path.exists() {
         // The modification time is the time of last use.
@@ -61,8 +62,7 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
     } else {
         remove_old(&folder);
         let staging = host::Staging::begin(&path)?;
-        fs::write(staging.path(), &image)
-            .with_context(|| format!("cannot write {}", staging.path().display()))?;
+        fs::write(staging.path(), &image)?;
         staging.publish(&path)?;
     }
     Ok(path)
@@ -107,24 +107,24 @@ fn common(ctx: &Context) -> Result<Common> {
     // The kernel opens the console before PID 1 can mount devtmpfs.
     cpio.char_device("/dev/console", 0o600, 5, 1)?;
     cpio.char_device("/dev/null", 0o666, 1, 3)?;
-    cpio.file("/init", 0o755, &read(&built.join("init"))?)?;
+    cpio.file("/init", 0o755, &fs::read(built.join("init"))?)?;
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
-    let busybox = ctx.arch.busybox(ctx)?;
+    let busybox = busybox(ctx)?;
     ensure!(
         shared_libraries(&busybox)?.is_empty(),
         "{} is not static; install one that is with: sudo apt-get install busybox-static",
         busybox.display()
     );
-    cpio.file("/bin/busybox", 0o755, &read(&busybox)?)?;
+    cpio.file("/bin/busybox", 0o755, &fs::read(&busybox)?)?;
     // By the host's, which can run here.
     for applet in host::output(host::tool("busybox").arg("--list"))?.lines() {
         if applet != "busybox" {
             cpio.symlink(&format!("/bin/{applet}"), "/bin/busybox")?;
         }
     }
-    let program = |name| read(&built.join(name));
+    let program = |name| fs::read(built.join(name));
     let common = Common { image: cpio.finish()?, guest: program("guest")?, memreap: program("memreap")? };
     *made = Some(common.clone());
     Ok(common)
@@ -177,8 +177,8 @@ fn build_static(
 ) -> Result<PathBuf> {
     let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
-    host::ensure_packages(ctx, ctx.arch.compiler_packages())?;
-    ctx.arch.ensure_rust_target(ctx)?;
+    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
+    ensure_rust_target(ctx)?;
     let mut cargo = cargo(ctx, "build");
     cargo
         .args(["--locked", "--profile", profile])
@@ -193,21 +193,68 @@ fn build_static(
     Ok(folder.join(ctx.arch.rust_target()).join(profile))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+/// Installs what of Rust is needed for programs of the guest's architecture.
+///
+/// # Errors
+/// When it is missing and there is no rustup.
+fn ensure_rust_target(ctx: &Context) -> Result<()> {
+    if ctx.arch.is_native() {
+        return Ok(());
+    }
+    let target = ctx.arch.rust_target();
+    let sysroot = host::output(host::tool("rustc").args(["--print", "sysroot"]))?;
+    if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
+        return Ok(());
+    }
+    ensure!(
+        host::find_tool("rustup").is_some(),
+        "Rust's libraries for {target} are missing; install them (rustup target add {target}, or the package \
+         libstd-rust-dev of that architecture)"
+    );
+    let step = ctx.progress.step(&format!("installing Rust's libraries for {target}"));
+    let log = ctx.out.join("logs/rustup.log");
+    host::run_step(&step, host::tool("rustup").args(["target", "add", target]), &log)?;
+    step.done("");
+    Ok(())
+}
+
+/// Returns a static busybox; for another architecture than the host's from Debian's package, which is kept in
+/// the cache.
+///
+/// # Errors
+/// When it is not installed, or cannot be downloaded.
+fn busybox(ctx: &Context) -> Result<PathBuf> {
+    if ctx.arch.is_native() {
+        return host::find_tool("busybox")
+            .context("no busybox in PATH; install it with: sudo apt-get install busybox-static");
+    }
+    // apt as on a machine of that architecture, and without this one's state.
+    const SCRIPT: &str = r#"set -eu
+        mkdir -p "$1/apt/lists/partial" "$1/apt/archives/partial"; : >"$1/apt/status"; cd "$1"
+        set -- -qq -o APT::Architecture="$2" -o APT::Architectures="$2" -o Dir::State="$PWD/apt" \
+            -o Dir::State::status="$PWD/apt/status" -o Dir::Cache="$PWD/apt"
+        apt-get "$@" update; apt-get "$@" download busybox-static
+        dpkg-deb -x busybox-static_*.deb .; rm -r apt *.deb"#;
+    let debian = if ctx.arch.is_x86() { "amd64" } else { "arm64" };
+    let home = ctx.cache.join(format!("busybox-{debian}"));
+    host::made_once(ctx, &home, |staging| {
+        let step = ctx.progress.step(&format!("downloading busybox for {debian}"));
+        let mut shell = host::tool("sh");
+        shell.args(["-c", SCRIPT, "sh"]).arg(staging).arg(debian);
+        host::run_step(&step, &mut shell, &ctx.out.join("logs/busybox.log"))?;
+        step.done("");
+        Ok(())
+    })?;
+    Ok(home.join("bin/busybox"))
 }
 
 /// Adds a file or a folder with its content; links are followed. With `libraries` the shared libraries of executables
 /// are added at the paths that they have on the host.
 fn add_overlay(cpio: &mut Newc, from: &Path, to: &str, libraries: bool) -> Result<()> {
-    let cannot_read = || format!("cannot read the overlay {}", from.display());
-    let meta = fs::metadata(from).with_context(cannot_read)?;
+    let meta = fs::metadata(from)?;
     if meta.is_dir() {
         cpio.dir(to)?;
-        let mut entries: Vec<_> = fs::read_dir(from)
-            .with_context(cannot_read)?
-            .collect::<Result<_, _>>()
-            .with_context(cannot_read)?;
+        let mut entries = fs::read_dir(from)?.collect::<std::io::Result<Vec<_>>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let to = format!("{to}/{}", entry.file_name().to_string_lossy());
@@ -215,14 +262,14 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str, libraries: bool) -> Resul
         }
         return Ok(());
     }
-    let content = fs::read(from).with_context(cannot_read)?;
+    let content = fs::read(from)?;
     let executable = meta.permissions().mode() & 0o111 != 0;
     cpio.file(to, if executable { 0o755 } else { 0o644 }, &content)?;
     if libraries && executable && content.starts_with(b"\x7fELF") {
         for library in shared_libraries(from)? {
             let name = library.to_string_lossy().into_owned();
             if !cpio.has(&name) {
-                cpio.file(&name, 0o755, &read(&library)?)?;
+                cpio.file(&name, 0o755, &fs::read(&library)?)?;
             }
         }
     }
@@ -249,7 +296,8 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(libraries)
 }
 
-/// Writes a cpio archive in the kernel's "newc" format. Equal calls yield equal bytes.
+/// Writes a cpio archive in the kernel's "newc" format, with the folders that files are in. Equal calls yield equal
+/// bytes.
 #[derive(Default)]
 struct Newc {
     bytes: Vec<u8>,
@@ -298,36 +346,16 @@ impl Newc {
             return Ok(());
         }
         self.names.insert(name.to_owned());
-        self.raw(name, mode, device, content)
-    }
-
-    fn raw(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let size = u32::try_from(content.len()).with_context(|| format!("/{name}: 4 GiB or more"))?;
-        let name_size = u32::try_from(name.len() + 1).with_context(|| format!("/{name}: name too long"))?;
-        // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), device of the node (2),
-        // length of the name with its NUL, checksum (unused). The inode matters only for hard links.
-        let fields = [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(content);
-        self.pad();
+        let entry = newc::Builder::new(name).mode(mode).nlink(1).rdev_major(device.0).rdev_minor(device.1);
+        let mut entry = entry.write(&mut self.bytes, size);
+        entry.write_all(content)?;
+        entry.finish()?;
         Ok(())
     }
 
-    /// Pads to a multiple of four bytes, as the format requires after names and contents.
-    fn pad(&mut self) {
-        let end = self.bytes.len().next_multiple_of(4);
-        self.bytes.resize(end, 0);
-    }
-
-    fn finish(mut self) -> Result<Vec<u8>> {
-        self.raw("TRAILER!!!", 0, (0, 0), &[])?;
-        Ok(self.bytes)
+    fn finish(self) -> Result<Vec<u8>> {
+        Ok(newc::trailer(self.bytes)?)
     }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The log files of one boot: the console, the channel, QEMU's output and its command line.
 
+use fs_err::{self as fs, File};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,14 +46,12 @@ impl Logs {
     /// # Errors
     /// When a file cannot be written.
     pub(crate) fn begin(&self, qemu: &mut Command) -> Result<()> {
-        let cannot = |path: &Path| format!("cannot write {}", path.display());
         let folder = qemu.get_current_dir().map_or(String::new(), |dir| format!("cd {}; ", dir.display()));
-        fs::write(&self.command, format!("{folder}{}\n", host::command_text(qemu)))
-            .with_context(|| cannot(&self.command))?;
+        fs::write(&self.command, format!("{folder}{}\n", host::command_text(qemu)))?;
         for log in [&self.console, &self.channel] {
-            File::create(log).with_context(|| cannot(log))?;
+            File::create(log)?;
         }
-        qemu.stderr(File::create(&self.qemu).with_context(|| cannot(&self.qemu))?);
+        qemu.stderr(File::create(&self.qemu)?.into_file());
         Ok(())
     }
 }
@@ -114,7 +112,7 @@ struct Follower(File);
 
 impl Follower {
     fn new(path: &Path) -> Result<Self> {
-        Ok(Self(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
+        Ok(Self(File::open(path)?))
     }
 
     /// Returns the data that was appended since the last call.
@@ -143,9 +141,9 @@ pub(crate) fn claim(folder: &Path) -> Result<PathBuf> {
             name.push(format!(".{n}"));
         }
         let ours = PathBuf::from(name);
-        fs::create_dir_all(&ours).with_context(|| format!("cannot make {}", ours.display()))?;
+        fs::create_dir_all(&ours)?;
         let path = ours.join("lock");
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file = File::create(&path)?;
         if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
             claimed.insert(folder.to_owned(), (ours.clone(), file));
             return Ok(ours);

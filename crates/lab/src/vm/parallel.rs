@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Runs several guests at a time: how many the host can take, and the threads that run them.
 
-use std::fs;
+use fs_err as fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 

@@ -2,18 +2,19 @@
 //! Disks with a root file system, for guests that need more than busybox.
 
 use std::fmt;
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
 use crate::debian;
-use crate::host::{self, Staging};
+use crate::host;
 
 /// The release of Debian.
 const SUITE: &str = "bookworm";
@@ -34,6 +35,11 @@ pub enum RootSource {
     Folder(PathBuf),
     /// A raw ext4 file system.
     Image(PathBuf),
+}
+
+impl RootSource {
+    /// Its form in a command's help.
+    pub const FORM: &str = "debian[:PACKAGE,...]|FOLDER|IMAGE";
 }
 
 impl FromStr for RootSource {
@@ -110,53 +116,46 @@ pub fn make(ctx: &Context, source: &RootSource) -> Result<RootDisk> {
         RootSource::Folder(folder) => add_listing(&mut key, folder)?,
         RootSource::Image(image) => {
             key.add_file(image)?;
-            let image = fs::canonicalize(image).with_context(|| image.display().to_string())?;
+            let image = fs::canonicalize(image)?;
             return Ok(RootDisk { image, key: key.key() });
         }
     }
     let key = key.key();
     let home = ctx.cache.join("roots").join(&key[..16]);
-    let image = home.join(DISK_FILE);
-    let _lock = host::lock(ctx, &home)?;
-    if image.is_file() {
-        return Ok(RootDisk { image, key });
-    }
-    host::ensure_packages(ctx, debian::PACKAGES)?;
-    let step = ctx.progress.step(&format!("making a root file system: {source}"));
-    let staging = Staging::begin(&home)?;
-    fs::create_dir_all(staging.path())
-        .with_context(|| format!("cannot make {}", staging.path().display()))?;
-    let log = |name: &str| ctx.out.join(format!("logs/root-{name}.log"));
-    let disk = staging.path().join(DISK_FILE);
-    let write = |folder: &Path| {
-        let mut du = debian::as_root("du")?;
-        let listing = host::output(du.args(["-sm", "--"]).arg(folder))?;
-        let used: u64 =
-            listing.split_whitespace().next().and_then(|mib| mib.parse().ok()).unwrap_or_default();
-        let size_mib = used + used / CONTENT_MIB_PER_OVERHEAD_MIB + FREE_MIB;
-        debian::write_image(&step, folder, &disk, "root", size_mib, &log("mke2fs"))
-    };
-    match source {
-        RootSource::Debian(packages) => {
-            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
-            let tree = staging.path().join("tree");
-            let tree = debian::Tree::bootstrap(&step, tree, SUITE, None, &packages, &log("debootstrap"))?;
-            write(tree.path())?;
+    host::made_once(ctx, &home, |staging| {
+        host::ensure_packages(ctx, debian::PACKAGES)?;
+        let step = ctx.progress.step(&format!("making a root file system: {source}"));
+        fs::create_dir(staging)?;
+        let log = |name: &str| ctx.out.join(format!("logs/root-{name}.log"));
+        let write = |folder: &Path| {
+            let mut du = host::as_root("du")?;
+            let listing = host::output(du.args(["-sm", "--"]).arg(folder))?;
+            let used: u64 =
+                listing.split_whitespace().next().and_then(|mib| mib.parse().ok()).unwrap_or_default();
+            let size_mib = used + used / CONTENT_MIB_PER_OVERHEAD_MIB + FREE_MIB;
+            debian::write_image(&step, folder, &staging.join(DISK_FILE), "root", size_mib, &log("mke2fs"))
+        };
+        match source {
+            RootSource::Debian(packages) => {
+                let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+                let tree = staging.join("tree");
+                let tree = debian::Tree::bootstrap(&step, tree, SUITE, None, &packages, &log("debootstrap"))?;
+                write(tree.path())?;
+            }
+            RootSource::Folder(path) | RootSource::Image(path) => write(path)?,
         }
-        RootSource::Folder(path) | RootSource::Image(path) => write(path)?,
-    }
-    staging.publish(&home)?;
-    step.done("");
-    Ok(RootDisk { image, key })
+        step.done("");
+        Ok(())
+    })?;
+    Ok(RootDisk { image: home.join(DISK_FILE), key })
 }
 
 /// Adds what tells one state of a folder from another: names, sizes, modes and times of its files.
 fn add_listing(key: &mut Content, folder: &Path) -> Result<()> {
-    let cannot_read = || format!("cannot read {}", folder.display());
     let mut entries: Vec<(PathBuf, Metadata)> = Vec::new();
-    for entry in fs::read_dir(folder).with_context(cannot_read)? {
-        let entry = entry.with_context(cannot_read)?;
-        entries.push((entry.path(), entry.metadata().with_context(cannot_read)?));
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        entries.push((entry.path(), entry.metadata()?));
     }
     entries.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (path, metadata) in entries {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `lab build`.
+
+use anyhow::Result;
+use clap::Args;
+
+use lab::context::Context;
+use lab::kernel::{self, Tree, Variant};
+
+/// Build kernels, unless the cache has them, and print the paths of the bzImages
+#[derive(Args)]
+pub struct BuildArgs {
+    /// The tree: stock, memreap or a control kernel [default: all]
+    #[arg(long, value_name = "TREE")]
+    pub arm: Option<Tree>,
+    /// The configuration
+    #[arg(long, value_enum, default_value_t = Variant::Slim)]
+    pub variant: Variant,
+}
+
+/// Builds the kernels, and returns the exit code.
+pub fn run(ctx: &Context, args: &BuildArgs) -> Result<u8> {
+    for tree in Tree::all().filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
+        let kernel = kernel::build(ctx, tree, args.variant)?;
+        println!("{}", kernel.bzimage.display());
+    }
+    Ok(0)
+}

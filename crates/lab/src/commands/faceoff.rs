@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `lab faceoff`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use lab::WrongUsage;
+use lab::ab::table;
+use lab::arch::Arch;
+use lab::context::Context;
+use lab::faceoff::{self, Options, plots, terminal};
+
+use super::exit;
+
+/// Compare low-memory killers in a Debian guest, under the same loads
+///
+/// Writes target/lab/faceoff.jsonl after every run, faceoff.json and faceoff.html after every round.
+/// Each contestant is a folder in faceoff/contestants, each load a file in faceoff/loads; the machines
+/// are in faceoff/machines.toml. Finding (exit code 1): a wrong victim or a needless kill of memreap, or
+/// that another contestant is better over all loads.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lab faceoff                             all contestants and loads; takes many hours
+  lab faceoff earlyoom memreap --load hog@desktop --load peak --runs 3
+  lab faceoff --continue                  the rest of an interrupted face-off")]
+pub struct FaceoffArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// Also write the plots as SVG files
+    #[arg(long, value_name = "FOLDER")]
+    pub svg: Option<PathBuf>,
+    /// Print faceoff.json on stdout instead of the tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the face-off, and returns the exit code.
+pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
+    if ctx.arch != Arch::X86_64 {
+        return Err(WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch)).into());
+    }
+    faceoff::check(ctx, &args.options).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    let result = faceoff::run(ctx, &args.options)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&result.summary)?);
+    } else {
+        print!("{}", terminal::render(&result.summary, table::stdout_style().1));
+    }
+    if let Some(folder) = &args.svg {
+        for file in plots::write_svgs(&result.summary, &result.runs, folder)? {
+            ctx.progress.note(&format!("plot: {}", file.display()));
+        }
+    }
+    ctx.progress.note(&format!("report: {}", ctx.out.join("faceoff.html").display()));
+    let failed: usize = result.summary.entries.iter().map(|entry| entry.failures.len()).sum();
+    if failed > 0 {
+        eprintln!("lab: {failed} of the runs failed");
+        return Ok(exit::GUEST);
+    }
+    let finding = result.summary.finding();
+    if let Some(finding) = &finding {
+        eprintln!("lab: {finding}");
+    }
+    Ok(exit::finding_unless(finding.is_none()))
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `lab topics`.
+
+use anyhow::Result;
+use clap::Args;
+
+use lab::context::Context;
+use lab::kernel::topics;
+
+/// List the topics, in order
+#[derive(Args)]
+pub struct TopicsArgs {
+    /// Apply them to the oldest and the newest kernel that apt offers
+    #[arg(long)]
+    pub check_all: bool,
+}
+
+/// Lists or checks the topics, and returns the exit code.
+pub fn run(ctx: &Context, args: &TopicsArgs) -> Result<u8> {
+    if args.check_all {
+        for release in topics::check_all(ctx)? {
+            println!("{release}: all topics and control kernels apply");
+        }
+        return Ok(0);
+    }
+    for topic in topics::load(&ctx.repo)? {
+        let symbol = topic.kconfig.unwrap_or_default();
+        println!("{:<15} CONFIG_{:<25} {}", topic.name, symbol, topic.subject);
+    }
+    Ok(0)
+}
