@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Most processes are small. Some are of any size up to 64 MiB, a few are hogs of up to 1 GiB, and some of those change
-//! in each population: their size, whether they have huge pages, and whether a child shares their memory from before
-//! its fork, of which it has then written to a part. Others look large and are not: they share memory from before a
+//! in each population: their size, whether they have huge pages, whether a child shares their memory from before its
+//! fork, of which it has then written to a part, and, if there is swap, which part of it they have there. Others look large and are not: they share memory from before a
 //! fork, or map one memfd; of 120 MiB each, or as much as is said.
 //!
 //! A victim is right if it gives back as much as the best, to 5 %: one process, or one and those that share its memory.
@@ -50,6 +50,8 @@ struct Order {
     huge_pages: AtomicU32,
     /// The part that a child shares, in percent; 0 for no child.
     shared: AtomicU32,
+    /// The part that is paged out, in percent.
+    swapped: AtomicU32,
     done: AtomicU32,
 }
 
@@ -94,6 +96,8 @@ fn main() {
             order.huge_pages.store(random.u32(..2), Ordering::Release);
             let shared = if random.bool() { 0 } else { random.usize(1..=100) };
             order.shared.store(shared as u32, Ordering::Release);
+            let swapped = if random.usize(..3) == 0 { random.usize(..100) } else { 0 };
+            order.swapped.store(swapped as u32, Ordering::Release);
             let pidfd = PidFd::open(pids[&which]).expect("it lives");
             pidfd.send_signal(Signal::USR1).expect("it lives");
             while order.done.load(Ordering::Acquire) == before {
@@ -326,6 +330,10 @@ fn change(index: usize, order: &Order, mut size: usize) {
             }
             memory.cast::<u8>().write_bytes(1, size);
             let shared = order.shared.load(Ordering::Acquire) as usize;
+            // Before a fork: what is mapped twice is not paged out.
+            let paged_out = size / 100 * order.swapped.load(Ordering::Acquire) as usize;
+            let first = (size - paged_out) / 4096 * 4096;
+            libc::madvise(memory.byte_add(first), size - first, libc::MADV_PAGEOUT);
             if shared > 0 {
                 let written = size / 100 * (100 - shared);
                 sharer = Some(share(index, order, memory, written));

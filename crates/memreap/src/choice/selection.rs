@@ -21,8 +21,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 const ALL_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Two processes of which each may be the larger, within so many standard errors, are looked at once more.
 const OVERLAP_ERRORS: u64 = 3;
-/// Up to this size, in bytes, a process of which a sample found hardly anything is read exactly.
+/// Up to this size, in bytes, a process is read exactly of which a sample found hardly anything, or that has more than
+/// one part in [`SWAP_DIVISOR`] in swap: a sample does not see whose that is.
 const EXACT_UP_TO_BYTES: u64 = 4 * SAMPLED_FROM_BYTES;
+const SWAP_DIVISOR: u64 = 20;
 
 /// Where a victim must be.
 #[derive(Clone, Copy)]
@@ -220,10 +222,12 @@ impl<'a> Selection<'a> {
 
     /// Reads what comes back of a process: exactly if that is fast, else by a sample. `None` when it is gone.
     pub(super) fn read_back(&mut self, reading: &Reading) -> Option<Back> {
-        if reading.sizes.sum() >= SAMPLED_FROM_BYTES {
+        let all = reading.sizes.sum();
+        let is_swapped = reading.sizes.swap > all / SWAP_DIVISOR;
+        if all >= if is_swapped { EXACT_UP_TO_BYTES } else { SAMPLED_FROM_BYTES } {
             let process = reading.sampled(FIRST_ERROR);
             match self.closely(|readers, deadline| readers.sample(process, deadline)) {
-                Answer::Read(counts) if counts.is_enough() || reading.sizes.sum() > EXACT_UP_TO_BYTES => {
+                Answer::Read(counts) if counts.is_enough() || all > EXACT_UP_TO_BYTES => {
                     self.chooser.examiner.cost.sampled += 1;
                     return Some(self.estimate(reading, counts, false));
                 }
