@@ -99,8 +99,7 @@ impl Reporter {
     /// When the metric is not declared for this guest (crates/scenarios), or was reported before.
     pub fn sample(&mut self, metric: &str, value: f64) {
         let expected = self.expected.iter().position(|expected| expected.name == metric);
-        let index =
-            expected.unwrap_or_else(|| panic!("{metric} is not one of the metrics that are to be reported"));
+        let index = expected.unwrap_or_else(|| panic!("{metric} is not one of the metrics that are to be reported"));
         if value.is_finite() {
             let Reported { name, metric } = self.expected.swap_remove(index);
             let sample = Sample { metric: name, unit: metric.unit.to_owned(), better: metric.better, value };

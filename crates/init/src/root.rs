@@ -30,11 +30,7 @@ pub fn enter() -> Result<()> {
     if Path::new(OVERLAY).exists() {
         let copied = Command::new("/bin/busybox").args(["cp", "-a", &format!("{OVERLAY}/."), ROOT]).output();
         let copied = copied.context("cannot start /bin/busybox cp")?;
-        ensure!(
-            copied.status.success(),
-            "cannot copy to {DISK}: {}",
-            String::from_utf8_lossy(&copied.stderr)
-        );
+        ensure!(copied.status.success(), "cannot copy to {DISK}: {}", String::from_utf8_lossy(&copied.stderr));
     }
     for shared in SHARED {
         let at = format!("{ROOT}{shared}");

@@ -65,14 +65,7 @@ impl Context {
                 (repo, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
             }
         };
-        Ok(Self {
-            repo,
-            cache,
-            out,
-            kernel: std::env::var("MEMREAP_KERNEL").ok(),
-            arch: Arch::of_host(),
-            progress,
-        })
+        Ok(Self { repo, cache, out, kernel: std::env::var("MEMREAP_KERNEL").ok(), arch: Arch::of_host(), progress })
     }
 
     /// Returns a path inside the checkout.
@@ -101,10 +94,8 @@ fn own_sources(cache: &Path) -> Result<PathBuf> {
         ("faceoff", include_dir!("$CARGO_MANIFEST_DIR/../../faceoff")),
         ("packaging", include_dir!("$CARGO_MANIFEST_DIR/../../packaging")),
     ];
-    static FILES: [(&str, &str); 2] = [
-        ("Cargo.toml", include_str!("../../../Cargo.toml")),
-        ("Cargo.lock", include_str!("../../../Cargo.lock")),
-    ];
+    static FILES: [(&str, &str); 2] =
+        [("Cargo.toml", include_str!("../../../Cargo.toml")), ("Cargo.lock", include_str!("../../../Cargo.lock"))];
     fn add(content: &mut Content, folder: &Dir<'_>) {
         for file in folder.files() {
             content.add(file.path().as_os_str().as_encoded_bytes());

@@ -76,8 +76,7 @@ impl Drop for Tree {
         }
         if let Ok(mut rm) = host::as_root("rm") {
             // A leftover only takes space. The next attempt removes it, or says how.
-            let _ =
-                host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
+            let _ = host::output(rm.args([OsStr::new("-rf"), OsStr::new("--one-file-system")]).arg(&self.path));
         }
     }
 }
@@ -87,14 +86,7 @@ impl Drop for Tree {
 ///
 /// # Errors
 /// When the lab cannot become root, or the content does not fit.
-pub fn write_image(
-    step: &Step,
-    folder: &Path,
-    disk: &Path,
-    label: &str,
-    size_mib: u64,
-    log: &Path,
-) -> Result<()> {
+pub fn write_image(step: &Step, folder: &Path, disk: &Path, label: &str, size_mib: u64, log: &Path) -> Result<()> {
     step.detail("writing the file system");
     let mut mke2fs = host::as_root("mke2fs")?;
     mke2fs.args(["-q", "-F", "-t", "ext4", "-L", label, "-d"]).arg(folder).arg(disk);

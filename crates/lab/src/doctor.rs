@@ -103,8 +103,7 @@ fn memory() -> Finding {
     match parallel::available_mib() {
         Some(mib) if mib >= MIN_AVAILABLE_MEMORY_MIB => Finding::ok("memory", format!("{mib} MiB available")),
         Some(mib) => {
-            let remedy =
-                format!("free some memory: guests and compilers need {MIN_AVAILABLE_MEMORY_MIB} MiB");
+            let remedy = format!("free some memory: guests and compilers need {MIN_AVAILABLE_MEMORY_MIB} MiB");
             Finding::bad("memory", State::Warn, format!("{mib} MiB available"), remedy)
         }
         None => Finding::bad("memory", State::Warn, "unknown", "no MemAvailable in /proc/meminfo"),
@@ -130,12 +129,7 @@ fn disk(cache: &Path) -> Finding {
             );
             Finding::bad("disk", State::Warn, found, remedy)
         }
-        Err(e) => Finding::bad(
-            "disk",
-            State::Missing,
-            format!("{shown}: {e}"),
-            "set MEMREAP_CACHE to a usable folder",
-        ),
+        Err(e) => Finding::bad("disk", State::Missing, format!("{shown}: {e}"), "set MEMREAP_CACHE to a usable folder"),
     }
 }
 
@@ -168,7 +162,8 @@ fn accelerator(ctx: &Context) -> Result<Finding> {
         None => Finding::ok("accelerator", "kvm: /dev/kvm opens; the first boot tells whether kernels run"),
         Some((Accel::Kvm, why)) => Finding::ok("accelerator", format!("kvm: {why}")),
         Some((Accel::Tcg, why)) => {
-            let remedy = "guests are emulated: slower, but comparisons are valid. For KVM, give this user access to /dev/kvm";
+            let remedy =
+                "guests are emulated: slower, but comparisons are valid. For KVM, give this user access to /dev/kvm";
             Finding::bad("accelerator", State::Warn, format!("tcg: {why}"), remedy)
         }
     })
@@ -229,9 +224,7 @@ mod tests {
         let finding = packages_finding("x", &absent, State::Missing);
         assert_eq!(finding.state, State::Missing);
         let text = render(std::slice::from_ref(&finding));
-        assert!(
-            text.contains("MISSING") && text.contains("apt-get install --no-install-recommends a-package")
-        );
+        assert!(text.contains("MISSING") && text.contains("apt-get install --no-install-recommends a-package"));
         assert!(!healthy(&[Finding::ok("y", "fine"), finding]));
     }
 

@@ -262,20 +262,16 @@ fn markdown(table: &Table, files: &mut Files) -> Result<String> {
         let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
         match &arms {
             None => {
-                let _ = writeln!(
-                    text,
-                    "| | {} {} | {} | ratio (95 %) | verdict |",
-                    these.0, results.meta.kernel, these.1
-                );
+                let _ =
+                    writeln!(text, "| | {} {} | {} | ratio (95 %) | verdict |", these.0, results.meta.kernel, these.1);
                 text += "|---|---|---|---|---|\n";
                 arms = Some(these);
             }
             Some(arms) => ensure!(*arms == these, "{name} compares other arms than the rows before"),
         }
         let metric = find(results, row).with_context(|| format!("{RESULTS_FOLDER}/{name}"))?;
-        let metric = metric.with_context(|| {
-            format!("{RESULTS_FOLDER}/{name}: there is no {} of {}", row.metric, row.scenario)
-        })?;
+        let metric = metric
+            .with_context(|| format!("{RESULTS_FOLDER}/{name}: there is no {} of {}", row.metric, row.scenario))?;
         let _ = writeln!(text, "| {} | {} |", row.label, cells_of(metric).join(" | "));
     }
     Ok(text)
@@ -297,8 +293,7 @@ fn columns(table: &Table, files: &mut Files) -> Result<String> {
             row.scenario
         );
         // Not every scenario runs everywhere.
-        let cells: Vec<_> =
-            cells.into_iter().map(|c| c.unwrap_or_else(|| "not measured".to_owned())).collect();
+        let cells: Vec<_> = cells.into_iter().map(|c| c.unwrap_or_else(|| "not measured".to_owned())).collect();
         let _ = writeln!(text, "| {} | {} |", row.label, cells.join(" | "));
     }
     Ok(text)
@@ -356,22 +351,14 @@ fn cells_of(metric: &Metric) -> [String; 4] {
         with_unit(base, metric),
         with_unit(changed, metric),
         // With a zero, a ratio says how zeros are treated and nothing else.
-        if base > 0.0 && changed > 0.0 {
-            format!("{}{interval}", ratio(metric.ratio))
-        } else {
-            String::new()
-        },
+        if base > 0.0 && changed > 0.0 { format!("{}{interval}", ratio(metric.ratio)) } else { String::new() },
         // Too few pairs for an interval are too few for a verdict; that is no finding about the metric.
         if metric.ci95.is_some() { metric.verdict.to_string() } else { counted(metric.base.len(), "pair") },
     ]
 }
 
 /// Returns the document with its tables replaced. Adds the names of its tables to `used`.
-fn with_tables<'t>(
-    document: &str,
-    tables: &BTreeMap<&'t str, String>,
-    used: &mut BTreeSet<&'t str>,
-) -> Result<String> {
+fn with_tables<'t>(document: &str, tables: &BTreeMap<&'t str, String>, used: &mut BTreeSet<&'t str>) -> Result<String> {
     let mut text = String::with_capacity(document.len());
     let mut inside = false;
     for (number, line) in document.split_inclusive('\n').enumerate() {
@@ -380,13 +367,11 @@ fn with_tables<'t>(
         if trimmed == TABLE_END {
             ensure!(inside, "{}: no table begins before this end", place());
             inside = false;
-        } else if let Some(name) =
-            trimmed.strip_prefix(TABLE_BEGIN).and_then(|rest| rest.strip_suffix(" -->"))
-        {
+        } else if let Some(name) = trimmed.strip_prefix(TABLE_BEGIN).and_then(|rest| rest.strip_suffix(" -->")) {
             ensure!(!inside, "{}: the table before has no `{TABLE_END}`", place());
-            let (&name, table) = tables.get_key_value(name).with_context(|| {
-                format!("{}: the table {name} is not in {RESULTS_FOLDER}/tables.toml", place())
-            })?;
+            let (&name, table) = tables
+                .get_key_value(name)
+                .with_context(|| format!("{}: the table {name} is not in {RESULTS_FOLDER}/tables.toml", place()))?;
             used.insert(name);
             text += line;
             text += table;
@@ -472,11 +457,7 @@ mod tests {
         fs::write(&page, EMPTY).unwrap();
         let found = outdated(dir.path()).unwrap();
         assert_eq!(found[0].path, page);
-        assert!(
-            found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"),
-            "{}",
-            found[0].text
-        );
+        assert!(found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"), "{}", found[0].text);
     }
 
     #[test]
@@ -504,11 +485,8 @@ mod tests {
             | locks | 140x (96.5 - 310) | **0.50x** |\n\
             | time | 1.03x (0.99 - 1.07) | **0.50x** |\n";
         assert!(found[0].text.contains(table), "{}", found[0].text);
-        fs::write(
-            dir.path().join(RESULTS_FOLDER).join("tables.toml"),
-            tables.replace("mrelease-90", "mrelease-91"),
-        )
-        .unwrap();
+        fs::write(dir.path().join(RESULTS_FOLDER).join("tables.toml"), tables.replace("mrelease-90", "mrelease-91"))
+            .unwrap();
         let unknown = format!("{:#}", outdated(dir.path()).unwrap_err());
         assert!(unknown.contains("no column has 100-vmas/mrelease-91 of reap"), "{unknown}");
     }
@@ -542,9 +520,7 @@ mod tests {
         let wrong = TABLES.replace("mrelease-90", "mrelease-91");
         assert!(error(&wrong, EMPTY).contains("there is no 100-vmas/mrelease-91 of reap"));
         assert!(error(TABLES, "x\n").contains("no document has the table small"));
-        assert!(
-            error(TABLES, &EMPTY.replace("small", "large")).contains("line 2: the table large is not in")
-        );
+        assert!(error(TABLES, &EMPTY.replace("small", "large")).contains("line 2: the table large is not in"));
         assert!(error(TABLES, &EMPTY.replace(TABLE_END, "")).contains("the last table has no"));
         assert!(error(&TABLES.replace("a.json", "b.json"), EMPTY).contains("b.json: cannot read"));
         assert!(error("table = []", "x\n").contains("a.json: no table uses it"));

@@ -103,9 +103,7 @@ pub fn run_undisturbed<T>(
     for _ in 1..MAX_ATTEMPTS {
         let Some(stolen) = share(&best).filter(|&share| is_disturbed(share)) else { break };
         let percent = stolen * 100.0;
-        note(&format!(
-            "{percent:.0} % of the host's CPU time was stolen for {WINDOW_S} s; repeating the run"
-        ));
+        note(&format!("{percent:.0} % of the host's CPU time was stolen for {WINDOW_S} s; repeating the run"));
         let again = one()?;
         if share(&again).is_none_or(|share| share < stolen) {
             best = again;

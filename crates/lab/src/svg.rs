@@ -30,10 +30,8 @@ impl Svg {
 
     /// Writes a text with its `start`, `middle` or `end` at this place.
     pub(crate) fn anchored(&mut self, anchor: &str, class: &str, (x, y): (f64, f64), text: &str) {
-        let (class, text) =
-            (if class.is_empty() { "" } else { &format!(" class=\"{class}\"") }, escape(text));
-        let _ =
-            writeln!(self.0, "<text{class} x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+        let (class, text) = (if class.is_empty() { "" } else { &format!(" class=\"{class}\"") }, escape(text));
+        let _ = writeln!(self.0, "<text{class} x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
     }
 
     /// Draws from here on as `relative` says, in the words of an SVG path.
@@ -98,11 +96,7 @@ impl Scale {
     }
 
     /// Returns a linear scale that includes all values, and 0 unless that would waste half of the scale.
-    pub(crate) fn of_values<'a>(
-        values: impl Iterator<Item = &'a f64> + Clone,
-        left: f64,
-        right: f64,
-    ) -> Self {
+    pub(crate) fn of_values<'a>(values: impl Iterator<Item = &'a f64> + Clone, left: f64, right: f64) -> Self {
         let lo = values.clone().copied().fold(f64::INFINITY, f64::min);
         let hi = values.copied().fold(f64::NEG_INFINITY, f64::max);
         let (lo, hi) = match (lo, hi) {

@@ -173,10 +173,9 @@ fn a_leak_detector_that_is_off_is_no_proof() {
     let mut turned_off = leak_checking_arm();
     turned_off.cmdline += " kmemleak=off";
     let without = Arm { cmdline: "kmemleak=on".into(), ..arm(&context()) };
-    for (name, arm, why) in [
-        ("leaks-off", turned_off, "kmemleak has turned itself off"),
-        ("leaks-none", without, "CONFIG_DEBUG_KMEMLEAK"),
-    ] {
+    for (name, arm, why) in
+        [("leaks-off", turned_off, "kmemleak has turned itself off"), ("leaks-none", without, "CONFIG_DEBUG_KMEMLEAK")]
+    {
         let job = Job { timeout: Duration::from_secs(180), mem_mib: 512, ..exec(&["true"]) };
         let (boot, _) = run(name, &arm, &job);
         assert_eq!(boot.outcome, Outcome::Exit(1), "{}", boot.tail(40));

@@ -73,11 +73,7 @@ impl Dir {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn read_start<'b>(
-        &self,
-        name: &CStr,
-        buffer: &'b mut [u8],
-    ) -> std::result::Result<&'b [u8], Failure> {
+    pub fn read_start<'b>(&self, name: &CStr, buffer: &'b mut [u8]) -> std::result::Result<&'b [u8], Failure> {
         let (len, _) = self.fill(name, buffer)?;
         Ok(&buffer[..len])
     }

@@ -79,9 +79,7 @@ pub fn watermark_scale_factor(root: &Root) -> Result<Option<u64>> {
 
 fn sysctl(root: &Root, name: &str) -> Result<Option<u64>> {
     let path = root.proc().join("sys").join(name);
-    read::file_if_there(&path, read::SMALL_FILE_BYTES)?
-        .map(|bytes| text::single_number(&path, &bytes))
-        .transpose()
+    read::file_if_there(&path, read::SMALL_FILE_BYTES)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
 }
 
 #[cfg(test)]

@@ -76,11 +76,8 @@ pub fn scan(bytes: &[u8]) -> bool {
     let cgroup = process::cgroup(bytes);
     assert!(cgroup.is_empty() || (cgroup.starts_with(b"/") && occurs(cgroup, bytes)));
     scan::ids(bytes).flatten().for_each(|pid| assert!(occurs(pid.to_string().as_bytes(), bytes)));
-    let found = [
-        scan::size(bytes),
-        scan::keyed(bytes, b"anon"),
-        scan::last_pid(bytes).map(i32::cast_unsigned).map(u64::from),
-    ];
+    let found =
+        [scan::size(bytes), scan::keyed(bytes, b"anon"), scan::last_pid(bytes).map(i32::cast_unsigned).map(u64::from)];
     numbers(&found.map(|n| n.filter(|n| *n != u64::MAX).unwrap_or_default()), bytes);
     if let Some(adjustment) = scan::adjustment(bytes) {
         assert!((-1000..=1000).contains(&adjustment));

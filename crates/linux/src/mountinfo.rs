@@ -104,12 +104,9 @@ mod tests {
 
     #[test]
     fn a_line_without_its_end_or_separator_is_an_error() {
-        for wrong in [
-            "1 2 0:1 / / rw - proc proc rw",
-            "1 2 0:1 / / rw proc proc rw\n",
-            "1 2 0:1 / / rw - proc p\n",
-            "\n",
-        ] {
+        for wrong in
+            ["1 2 0:1 / / rw - proc proc rw", "1 2 0:1 / / rw proc proc rw\n", "1 2 0:1 / / rw - proc p\n", "\n"]
+        {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }

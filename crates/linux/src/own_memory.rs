@@ -40,8 +40,7 @@ pub fn release_unused() {
         split(mapping.start, mapping.end);
         // SAFETY: the range is a file's, mapped and never written to: its pages are read from the file again
         // when they are touched.
-        let _ =
-            unsafe { madvise(mapping.start as *mut _, mapping.end - mapping.start, Advice::LinuxDontNeed) };
+        let _ = unsafe { madvise(mapping.start as *mut _, mapping.end - mapping.start, Advice::LinuxDontNeed) };
     }
     #[cfg(target_env = "gnu")]
     // SAFETY: no arguments that could be wrong.
@@ -96,12 +95,9 @@ mod tests {
             is_code(&Mapping::parse(line.as_bytes()).unwrap())
         };
         assert!(is_code("r-xp", "00002000", 7) && is_code("r--p", "00000000", 7));
-        for (mode, offset, inode) in [
-            ("r--p", "00005000", 7),
-            ("rw-p", "00000000", 7),
-            ("r-xp", "00000000", 0),
-            ("rwxp", "00001000", 7),
-        ] {
+        for (mode, offset, inode) in
+            [("r--p", "00005000", 7), ("rw-p", "00000000", 7), ("r-xp", "00000000", 0), ("rwxp", "00001000", 7)]
+        {
             assert!(!is_code(mode, offset, inode), "{mode} {offset} {inode}");
         }
     }

@@ -70,8 +70,7 @@ mod tests {
         let size = rustix::param::page_size();
         let scan = Scan::open(&Root::system()).unwrap();
         let pagemap = scan.pagemap(Pid::own()).unwrap();
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         let map = |flags| {
             // SAFETY: a new mapping, of two pages.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), 2 * size, protection, flags, -1, 0) };

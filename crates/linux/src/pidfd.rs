@@ -50,8 +50,7 @@ impl PidFd {
     /// it is the ID of a thread that is not its process's first.
     pub fn open(pid: Pid) -> Result<Self> {
         // O_CLOEXEC is always set on a pidfd.
-        let fd = pidfd_open(pid.into(), PidfdFlags::empty())
-            .map_err(|errno| Error::call("pidfd_open", pid, errno))?;
+        let fd = pidfd_open(pid.into(), PidfdFlags::empty()).map_err(|errno| Error::call("pidfd_open", pid, errno))?;
         Ok(Self { fd, pid })
     }
 

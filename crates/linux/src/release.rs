@@ -72,9 +72,7 @@ mod tests {
             assert_eq!((r.major, r.minor), version, "{text}");
             assert_eq!(r.text, text.trim_end());
         }
-        for wrong in
-            ["", "\n", "6\n", "6.\n", "6.x\n", "x6.1\n", "4294967296.0\n", "6.12", "-6.1\n", "+6.1\n"]
-        {
+        for wrong in ["", "\n", "6\n", "6.\n", "6.x\n", "x6.1\n", "4294967296.0\n", "6.12", "-6.1\n", "+6.1\n"] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -182,8 +182,7 @@ impl Scan {
         // The line before it has a number per interrupt, of any length.
         let mut kept = 0;
         loop {
-            let got =
-                read::some(&fd, buffer.get_mut(kept..).filter(|b| !b.is_empty()).ok_or(Failure::Malformed)?)?;
+            let got = read::some(&fd, buffer.get_mut(kept..).filter(|b| !b.is_empty()).ok_or(Failure::Malformed)?)?;
             let text = &buffer[..kept + got];
             if let Some(at) = text.windows(KEY.len()).position(|w| w == KEY) {
                 let rest = &text[at + KEY.len()..];
@@ -219,11 +218,7 @@ impl Scan {
     ///
     /// # Errors
     /// When /proc cannot be read to its end.
-    pub fn pids(
-        &self,
-        buffer: &mut [MaybeUninit<u8>],
-        found: impl FnMut(Pid) -> bool,
-    ) -> Result<(), Failure> {
+    pub fn pids(&self, buffer: &mut [MaybeUninit<u8>], found: impl FnMut(Pid) -> bool) -> Result<(), Failure> {
         list(&self.proc, buffer, found)
     }
 
@@ -284,11 +279,7 @@ fn with_path<T>(pid: Pid, name: &[u8], f: impl FnOnce(&CStr) -> Result<T, Failur
 }
 
 /// Calls `found` with each name in a directory that is an ID, until it returns false.
-fn list(
-    dir: &Dir,
-    buffer: &mut [MaybeUninit<u8>],
-    mut found: impl FnMut(Pid) -> bool,
-) -> Result<(), Failure> {
+fn list(dir: &Dir, buffer: &mut [MaybeUninit<u8>], mut found: impl FnMut(Pid) -> bool) -> Result<(), Failure> {
     dir.for_each_entry(buffer, |name, _| {
         match std::str::from_utf8(name.to_bytes()).ok().and_then(|name| name.parse().ok()) {
             Some(pid) => found(pid),

@@ -15,8 +15,7 @@ pub fn load_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     };
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
     // SAFETY: the kernel reads `filter`, and as many instructions as it says there are; both live.
-    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
-    {
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) } {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),
         thread => Err(io::Error::other(format!("thread {thread} has filters of its own"))),

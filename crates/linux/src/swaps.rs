@@ -39,9 +39,7 @@ mod tests {
 
     #[test]
     fn what_is_no_swap_is_an_error() {
-        for wrong in
-            ["/a file 1\n", "/a file 1 2 3", "/a file -1 2 3\n", "/a file 18446744073709551616 0 0\n", "\n"]
-        {
+        for wrong in ["/a file 1\n", "/a file 1 2 3", "/a file -1 2 3\n", "/a file 18446744073709551616 0 0\n", "\n"] {
             assert!(free(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -119,10 +119,7 @@ mod tests {
         let text = b"a: 1 kB\nb: \x1b[31m kB\n";
         let second = lines(Path::new("/proc/x"), text).nth(1).unwrap().unwrap();
         let error = second.kib(second.key_value().unwrap().1).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"/proc/x:2: not a number in the range expected here: "b: \u{1b}[31m kB""#
-        );
+        assert_eq!(error.to_string(), r#"/proc/x:2: not a number in the range expected here: "b: \u{1b}[31m kB""#);
     }
 
     #[test]

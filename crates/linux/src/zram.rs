@@ -56,10 +56,7 @@ fn device(dir: &Path) -> Result<Option<Device>> {
     let (Some(size), Some(usage)) = (size, usage) else {
         return Ok(None);
     };
-    Ok(Some(Device {
-        disk_size: text::single_number(&size_path, &size)?,
-        usage: Usage::parse(&usage_path, &usage)?,
-    }))
+    Ok(Some(Device { disk_size: text::single_number(&size_path, &size)?, usage: Usage::parse(&usage_path, &usage)? }))
 }
 
 impl Usage {
@@ -91,11 +88,7 @@ mod tests {
         }
         let zram0 = root.sys().join("block/zram0");
         fs::write(zram0.join("disksize"), "1073741824\n").unwrap();
-        fs::write(
-            zram0.join("mm_stat"),
-            "   1    2        3      0        5        6        7        8  9\n",
-        )
-        .unwrap();
+        fs::write(zram0.join("mm_stat"), "   1    2        3      0        5        6        7        8  9\n").unwrap();
         let found = devices(&root).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0], Device { disk_size: 1 << 30, usage: Usage { original: 1, used: 3 } });

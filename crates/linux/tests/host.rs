@@ -24,10 +24,7 @@ fn at_one_moment<A: Debug, B>(judge: impl Fn() -> A, ours: impl Fn() -> B) -> (A
 
 fn processes() -> impl Iterator<Item = (procfs::process::Process, Process)> {
     [1, Pid::own().get()].into_iter().map(|pid| {
-        (
-            procfs::process::Process::new(pid).unwrap(),
-            Process::open(&Root::system(), Pid::new(pid).unwrap()).unwrap(),
-        )
+        (procfs::process::Process::new(pid).unwrap(), Process::open(&Root::system(), Pid::new(pid).unwrap()).unwrap())
     })
 }
 
@@ -88,10 +85,8 @@ fn smaps_rollup() {
         }
         let rollup = || judge.smaps_rollup().unwrap().memory_map_rollup.0.remove(0).extension.map;
         // What the judge gives is in bytes, in a map whose order changes.
-        let (theirs, ours) = at_one_moment(
-            || rollup().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            || ours().unwrap(),
-        );
+        let (theirs, ours) =
+            at_one_moment(|| rollup().into_iter().collect::<std::collections::BTreeMap<_, _>>(), || ours().unwrap());
         for (key, value) in [
             ("Rss", ours.rss),
             ("Pss_Anon", ours.pss_anon),
@@ -110,11 +105,9 @@ fn smaps_rollup() {
 #[test]
 fn the_other_files_of_a_process() {
     for (judge, process) in processes() {
-        let cmdline: Vec<_> =
-            process.cmdline().unwrap().into_iter().map(|arg| arg.into_string().unwrap()).collect();
+        let cmdline: Vec<_> = process.cmdline().unwrap().into_iter().map(|arg| arg.into_string().unwrap()).collect();
         assert_eq!(cmdline, judge.cmdline().unwrap());
-        let theirs =
-            judge.cgroups().unwrap().0.into_iter().find(|c| c.hierarchy == 0).map(|c| c.pathname.into());
+        let theirs = judge.cgroups().unwrap().0.into_iter().find(|c| c.hierarchy == 0).map(|c| c.pathname.into());
         assert_eq!(process.cgroup().unwrap(), theirs);
         match process.exe() {
             Err(e) if e.is_denied() && process.pid() != Pid::own() => drop(judge.exe().unwrap_err()),
@@ -163,16 +156,11 @@ fn every_process_can_be_read_or_says_why_not() {
 
 #[test]
 fn memory() {
-    let (theirs, ours) = at_one_moment(
-        || procfs::Meminfo::current().unwrap(),
-        || meminfo::MemInfo::read(&Root::system()).unwrap(),
-    );
+    let (theirs, ours) =
+        at_one_moment(|| procfs::Meminfo::current().unwrap(), || meminfo::MemInfo::read(&Root::system()).unwrap());
     assert_eq!((ours.total, ours.free), (theirs.mem_total, theirs.mem_free));
     assert_eq!(Some(ours.available), theirs.mem_available);
-    assert_eq!(
-        (ours.buffers, ours.cached, ours.swap_cached),
-        (theirs.buffers, theirs.cached, theirs.swap_cached)
-    );
+    assert_eq!((ours.buffers, ours.cached, ours.swap_cached), (theirs.buffers, theirs.cached, theirs.swap_cached));
     assert_eq!((ours.swap_total, ours.swap_free), (theirs.swap_total, theirs.swap_free));
     assert_eq!(Some(ours.anon), theirs.anon_pages);
     assert_eq!(Some(ours.shmem), theirs.shmem);

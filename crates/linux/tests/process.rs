@@ -37,17 +37,9 @@ fn all_processes_are_listed_in_order_and_threads_are_not() {
 
 #[test]
 fn a_name_is_the_same_everywhere() {
-    for name in [
-        &b"plain"[..],
-        b"a) R 1 2 (b",
-        b")",
-        b"(",
-        b"",
-        b" ",
-        b"a\nb\\n\\",
-        b"\xff\xfe\x1b[2J",
-        b"fifteen bytes!!",
-    ] {
+    for name in
+        [&b"plain"[..], b"a) R 1 2 (b", b")", b"(", b"", b" ", b"a\nb\\n\\", b"\xff\xfe\x1b[2J", b"fifteen bytes!!"]
+    {
         let child = Child::named(name);
         let process = child.process();
         let (stat, status) = (process.stat().unwrap(), process.status().unwrap());
@@ -189,8 +181,7 @@ fn hidden_processes() {
         std::thread::scope(|scope| {
             let mounted = scope.spawn(move || {
                 // In a mount namespace of this thread.
-                let private =
-                    rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+                let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
                 let no_flags = rustix::mount::MountFlags::empty();
                 // SAFETY: takes a number; no other thread's namespace is changed.
                 if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0

@@ -56,8 +56,7 @@ struct Order {
 }
 
 fn main() {
-    let number =
-        |n: usize, default| std::env::args().nth(n).map_or(default, |a| a.parse().expect("a number"));
+    let number = |n: usize, default| std::env::args().nth(n).map_or(default, |a| a.parse().expect("a number"));
     let (processes, populations) = (number(1, 5000), number(2, 100));
     let mut random = Rng::with_seed(number(3, 1) as u64);
     let orders = shared_orders(CHANGING);
@@ -79,9 +78,7 @@ fn main() {
     let mut alone = Vec::new();
     let mut pids: BTreeMap<usize, Pid> = BTreeMap::new();
     for pid in process::pids(&root).expect("/proc") {
-        if let Some(index) =
-            name(&root, pid).and_then(|name| name.strip_prefix("changing").map(str::to_owned))
-        {
+        if let Some(index) = name(&root, pid).and_then(|name| name.strip_prefix("changing").map(str::to_owned)) {
             pids.insert(index.parse().expect("an index"), pid);
         }
     }
@@ -110,8 +107,7 @@ fn main() {
             pids.extend(choice.pool.iter().map(|member| member.pidfd.opened_as()));
             let given = given(&root, &pids);
             // On a busy machine a reading may be late; the victim must be right all the same.
-            let is_too_much =
-                choice.precision != Precision::Guess && choice.bytes as f64 > 1.05 * given.all as f64;
+            let is_too_much = choice.precision != Precision::Guess && choice.bytes as f64 > 1.05 * given.all as f64;
             if (given.counts as f64) < 0.95 * best.0.counts as f64 || is_too_much {
                 wrong += 1;
                 println!("population {population}, {how}: {choice:?}, {given:?} instead of {best:?}");
@@ -133,9 +129,7 @@ fn main() {
         victim.smaps_rollup().expect("it has memory");
         alone.push(began.elapsed());
     }
-    println!(
-        "{populations} populations of {processes} processes, {wrong} wrong victims, {pools} of several processes"
-    );
+    println!("{populations} populations of {processes} processes, {wrong} wrong victims, {pools} of several processes");
     tell("cold", &mut cold);
     tell("warm", &mut warm);
     alone.sort_unstable();
@@ -147,8 +141,7 @@ fn tell(what: &str, costs: &mut [Cost]) {
     let most = |count: fn(&Cost) -> u32| costs.iter().map(count).max().unwrap_or(0);
     let exact: u32 = costs.iter().map(|cost| cost.exact).sum();
     let share = 100.0 * f64::from(exact) / f64::from(costs.iter().map(|cost| cost.processes).sum::<u32>());
-    let counts =
-        [most(|c| c.processes), most(|c| c.cheap), most(|c| c.exact), most(|c| c.sampled), most(|c| c.late)];
+    let counts = [most(|c| c.processes), most(|c| c.cheap), most(|c| c.exact), most(|c| c.sampled), most(|c| c.late)];
     costs.sort_by_key(|cost| cost.took);
     let at = |share: usize| costs[(costs.len() - 1) * share / 100].took;
     println!(
@@ -201,8 +194,8 @@ fn brute_force(root: &Root) -> (Given, Pid) {
 
 fn given(root: &Root, pids: &[Pid]) -> Given {
     let rollups = pids.iter().filter_map(|pid| Process::open(root, *pid).ok()?.smaps_rollup().ok());
-    let (alone, shares) = rollups
-        .fold((0, 0), |(alone, shares), rollup| (alone + rollup.comes_back(), shares + rollup.pss_anon));
+    let (alone, shares) =
+        rollups.fold((0, 0), |(alone, shares), rollup| (alone + rollup.comes_back(), shares + rollup.pss_anon));
     match pids.len() {
         1 => Given { all: alone, counts: alone },
         _ => Given { all: shares.max(alone), counts: shares.saturating_sub(alone) / 4 },
@@ -223,14 +216,7 @@ fn shared_orders(count: usize) -> &'static [Order] {
 fn map(size: usize, flags: i32, fd: i32) -> *mut libc::c_void {
     // SAFETY: a new mapping at a place of the kernel's choice.
     let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags | libc::MAP_POPULATE,
-            fd,
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_POPULATE, fd, 0)
     };
     assert_ne!(at, libc::MAP_FAILED);
     at

@@ -60,9 +60,7 @@ fn main() -> Result<ExitCode> {
     }
     let memreap = match &args.memreap {
         Some(path) => path.clone(),
-        None => {
-            std::env::current_exe()?.parent().and_then(|p| p.parent()).context("no folder")?.join("memreap")
-        }
+        None => std::env::current_exe()?.parent().and_then(|p| p.parent()).context("no folder")?.join("memreap"),
     };
     ensure!(memreap.exists(), "no {}; make it with: cargo build --release -p memreap", memreap.display());
     ensure!(
@@ -70,14 +68,11 @@ fn main() -> Result<ExitCode> {
         "not enough free memory for a victim of {} MiB; try a smaller --mib",
         args.mib
     );
-    let options: Vec<&str> =
-        ["kill", "--quiet"].into_iter().chain(args.options.iter().map(String::as_str)).collect();
+    let options: Vec<&str> = ["kill", "--quiet"].into_iter().chain(args.options.iter().map(String::as_str)).collect();
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     for run in 0..args.runs {
-        let mut plain_turn =
-            || run_once(args.mib, Command::new(&args.kill).arg("-KILL")).map(|ms| plain.push(ms));
-        let mut our_turn =
-            || run_once(args.mib, Command::new(&memreap).args(&options)).map(|ms| ours.push(ms));
+        let mut plain_turn = || run_once(args.mib, Command::new(&args.kill).arg("-KILL")).map(|ms| plain.push(ms));
+        let mut our_turn = || run_once(args.mib, Command::new(&memreap).args(&options)).map(|ms| ours.push(ms));
         if run % 2 == 0 {
             plain_turn()?;
             our_turn()?;
@@ -166,9 +161,7 @@ fn free() -> Result<u64> {
     for line in text.lines() {
         let mut words = line.split_whitespace();
         match (words.next(), words.next(), words.next()) {
-            (Some("pages"), Some("free"), Some(n)) | (Some("count:"), Some(n), None) => {
-                pages += n.parse::<u64>()?
-            }
+            (Some("pages"), Some("free"), Some(n)) | (Some("count:"), Some(n), None) => pages += n.parse::<u64>()?,
             _ => {}
         }
     }

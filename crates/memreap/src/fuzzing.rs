@@ -55,10 +55,8 @@ fn sound(config: &Config, bytes: &[u8]) {
 
 /// A pattern and what it is to fit, with a line end between.
 pub fn pattern(bytes: &[u8]) -> bool {
-    let (pattern, text) = bytes
-        .iter()
-        .position(|b| *b == b'\n')
-        .map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 1..]));
+    let (pattern, text) =
+        bytes.iter().position(|b| *b == b'\n').map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 1..]));
     let Ok(pattern) = str::from_utf8(pattern) else { return false };
     // No configuration has one.
     if pattern.contains('\0') {

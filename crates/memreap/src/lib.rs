@@ -33,9 +33,7 @@ pub fn main() -> ExitCode {
     match commands::run(Cli::parse()) {
         Ok(exit) => exit.into(),
         // A reader of the output that stops early, such as head(1), is no error.
-        Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
-            Exit::Done.into()
-        }
+        Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Exit::Done.into(),
         Err(e) => {
             eprintln!("memreap: {e:#}");
             Exit::Internal.into()

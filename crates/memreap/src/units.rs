@@ -132,17 +132,14 @@ mod tests {
         assert_eq!(ms("3m"), Ok(180_000));
         assert_eq!(ms("1h"), Ok(3_600_000));
         assert_eq!(ms("0"), Ok(0));
-        for bad in
-            ["", "s", "-1s", "2 s", "2d", "1.2.3", "inf", "NaN", "1e3", "169h", "1e999", "99999999999h"]
-        {
+        for bad in ["", "s", "-1s", "2 s", "2d", "1.2.3", "inf", "NaN", "1e3", "169h", "1e999", "99999999999h"] {
             assert!(ms(bad).is_err(), "{bad}: {:?}", ms(bad));
         }
     }
 
     #[test]
     fn sizes_are_read() {
-        for (text, bytes) in
-            [("4GiB", 4 << 30), ("512 MiB", 512 << 20), ("1.5G", 3 << 29), ("0K", 0), ("2T", 2 << 40)]
+        for (text, bytes) in [("4GiB", 4 << 30), ("512 MiB", 512 << 20), ("1.5G", 3 << 29), ("0K", 0), ("2T", 2 << 40)]
         {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
@@ -154,8 +151,7 @@ mod tests {
     #[test]
     fn sizes_are_formatted() {
         let shown =
-            [0, 1023, 1024, 10 << 10, 1023 << 10, (1 << 20) - 1, 3 << 29, 2 << 30, 20 << 30, u64::MAX]
-                .map(bytes);
+            [0, 1023, 1024, 10 << 10, 1023 << 10, (1 << 20) - 1, 3 << 29, 2 << 30, 20 << 30, u64::MAX].map(bytes);
         let expected = [
             "0 B",
             "1023 B",
@@ -174,8 +170,8 @@ mod tests {
 
     #[test]
     fn times_are_formatted() {
-        let shown = [80, 4_000, 41_300, 99_900, 412_000, 9_990_000, 61_000_000]
-            .map(|us| time(Duration::from_micros(us)));
+        let shown =
+            [80, 4_000, 41_300, 99_900, 412_000, 9_990_000, 61_000_000].map(|us| time(Duration::from_micros(us)));
         assert_eq!(shown, ["0.1 ms", "4.0 ms", "41 ms", "0.10 s", "0.41 s", "10.0 s", "61.0 s"]);
         let ages = [8, 185, 7200, 90_000].map(|s| age(Duration::from_secs(s)));
         assert_eq!(ages, ["8s", "3m", "2h", "1d"]);

@@ -51,8 +51,7 @@ mod tests {
 
     #[test]
     fn the_first_line_with_the_number_counts() {
-        let table =
-            b"root:x:0:0:root:/root:/bin/sh\n# no line\nbad:x:y:0\ndb:x:70:70::/:\nalias:x:70:70::/:\n";
+        let table = b"root:x:0:0:root:/root:/bin/sh\n# no line\nbad:x:y:0\ndb:x:70:70::/:\nalias:x:70:70::/:\n";
         assert_eq!(find(table, 0).as_deref(), Some("root"));
         assert_eq!(find(table, 70).as_deref(), Some("db"));
         assert_eq!(find(table, 1), None);

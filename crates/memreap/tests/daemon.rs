@@ -19,8 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique,
-    wait_until, waits,
+    Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique, wait_until,
+    waits,
 };
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
@@ -207,9 +207,8 @@ fn what_others_write_to_its_standard_error_stays() {
     // As with `{ echo begin; memreap daemon; echo end; } 2>log`: all of them share the offset.
     let mut log = tempfile::tempfile().unwrap();
     writeln!(log, "begin").unwrap();
-    let daemon = Daemon::start_as(NO_VICTIM, PATIENT, |command| {
-        command.arg("--dry-run").stderr(log.try_clone().unwrap())
-    });
+    let daemon =
+        Daemon::start_as(NO_VICTIM, PATIENT, |command| command.arg("--dry-run").stderr(log.try_clone().unwrap()));
     daemon.end();
     writeln!(log, "end").unwrap();
     log.rewind().unwrap();
@@ -272,9 +271,7 @@ fn a_wrong_configuration_does_not_replace_the_right_one() {
 fn what_it_cannot_start_with_is_told() {
     let files = Files::new();
     let run = |args: &[&str]| {
-        Ran::from(
-            memreap().arg("daemon").args(args).arg("--config").arg(files.path("config")).output().unwrap(),
-        )
+        Ran::from(memreap().arg("daemon").args(args).arg("--config").arg(files.path("config")).output().unwrap())
     };
     files.configure("[act]\nlow = 0\n");
     let wrong = format!("{}:3: act.low: 0 % is not more than act.critical", files.path("config").display());
@@ -294,11 +291,9 @@ fn what_it_cannot_start_with_is_told() {
     let name = files.path("config").display().to_string();
     assert_eq!((ran.code, ran.out), (Some(0), format!("{name}: ok\n")));
     let folder = files.path("state");
-    let no_folder =
-        format!("{name}: warning: record.history: there is no folder {}: make it\n", folder.display());
+    let no_folder = format!("{name}: warning: record.history: there is no folder {}: make it\n", folder.display());
     assert!(ran.err.contains(&no_folder), "{}", ran.err);
-    let installed =
-        ["/usr/local/bin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).join("notify-send").exists());
+    let installed = ["/usr/local/bin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).join("notify-send").exists());
     let told = format!("{name}: warning: warn.desktop: notify-send cannot be found: install libnotify-bin\n");
     assert_eq!(ran.err.contains(&told), installed == [false; 3], "{}", ran.err);
 }
@@ -347,10 +342,8 @@ fn a_history_in_a_folder_that_is_not_there_is_told() {
     let folder = daemon.files.path("state");
     assert!(!folder.exists());
     let said = daemon.end();
-    let told = format!(
-        "memreap: kills are not recorded: {0}/history: there is no folder {0}: make it\n",
-        folder.display()
-    );
+    let told =
+        format!("memreap: kills are not recorded: {0}/history: there is no folder {0}: make it\n", folder.display());
     assert!(said.contains(&told), "{said}");
 }
 
@@ -417,8 +410,7 @@ fn when_nothing_happens_it_sleeps() {
 fn cgroups_that_cannot_be_seen_are_told_at_the_start() {
     let Some(node) = Node::new() else { return };
     for mounted in [Mounted::Host, Mounted::Own] {
-        let daemon =
-            Daemon::start_as(NO_VICTIM, PATIENT, |command| node.contain(command.arg("--dry-run"), mounted));
+        let daemon = Daemon::start_as(NO_VICTIM, PATIENT, |command| node.contain(command.arg("--dry-run"), mounted));
         let outside = daemon.metric("memreap_processes_outside");
         let said = daemon.end();
         let told = format!("memreap: {outside} processes are in cgroups that are not below /");
@@ -550,9 +542,7 @@ fn kill_one() {
     wait_until("it wants another victim", || daemon.files.said().contains(no_victim));
     assert!(innocent.is_alive());
     let kills: f64 = ["expedite", "mrelease", "plain"]
-        .map(|method| {
-            daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",method=\"{method}\"}}"))
-        })
+        .map(|method| daemon.metric(&format!("memreap_kills_total{{reason=\"critical\",method=\"{method}\"}}")))
         .iter()
         .sum();
     assert_eq!(kills, 1.0);
@@ -587,11 +577,7 @@ fn kill_several() {
         assert_eq!((entry.parent, entry.parent_comm.as_str()), (Some(own), comm.trim()), "{entry:?}");
     }
     let said = daemon.end();
-    assert_eq!(
-        said.matches(&format!("; parent {own} ({}); command line ", comm.trim())).count(),
-        3,
-        "{said}"
-    );
+    assert_eq!(said.matches(&format!("; parent {own} ({}); command line ", comm.trim())).count(), 3, "{said}");
 }
 
 #[test]

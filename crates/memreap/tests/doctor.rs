@@ -37,8 +37,7 @@ fn doctor_tells_when_cgroups_cannot_be_seen() {
         let mut command = memreap();
         let command = node.contain(command.args(["doctor", "--json"]), mounted);
         let json = Ran::from(command.output().unwrap()).json();
-        let finding =
-            json["findings"].as_array().unwrap().iter().find(|f| f["thing"] == "cgroup v2").unwrap();
+        let finding = json["findings"].as_array().unwrap().iter().find(|f| f["thing"] == "cgroup v2").unwrap();
         let outside = finding["found"].as_str().unwrap().contains("where the cgroups of ");
         assert_eq!(outside, mounted == Mounted::Own, "{finding}");
         assert!(!outside || finding["state"] == "off" && finding["remedy"].is_string(), "{finding}");
@@ -57,9 +56,7 @@ fn useless_proc() {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "sh", "-c"]);
         // It is PID 1, and has a child with the ID 2 or more.
-        command
-            .arg(format!("{prepare} && {{ sleep 100 & }} && \"$@\""))
-            .args(["sh", env!("CARGO_BIN_EXE_memreap")]);
+        command.arg(format!("{prepare} && {{ sleep 100 & }} && \"$@\"")).args(["sh", env!("CARGO_BIN_EXE_memreap")]);
         Ran::from(command.args(args).output().unwrap())
     };
     let other = "/proc is missing or another PID namespace's: ";

@@ -19,8 +19,7 @@ use memreap::kill::{Armed, Fate, KernelFeatures, Method};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use common::{
-    Mapping, OnTerm, Ran, Setup, Victim, copy_of, interrupt, kill, kill_all, memreap, start, unique,
-    wait_until, waits,
+    Mapping, OnTerm, Ran, Setup, Victim, copy_of, interrupt, kill, kill_all, memreap, start, unique, wait_until, waits,
 };
 
 const KILLED: Option<i32> = Some(libc::SIGKILL);
@@ -701,8 +700,7 @@ fn many_at_once() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let json = ran.json();
     // In the order in which they were found, whatever order they are killed in.
-    let pids: Vec<_> =
-        json["victims"].as_array().unwrap().iter().map(|v| v["pid"].as_i64().unwrap()).collect();
+    let pids: Vec<_> = json["victims"].as_array().unwrap().iter().map(|v| v["pid"].as_i64().unwrap()).collect();
     let mut sorted = pids.clone();
     sorted.sort_unstable();
     assert_eq!((pids.len(), &pids), (20, &sorted));

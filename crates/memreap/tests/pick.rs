@@ -69,19 +69,8 @@ fn the_json_has_the_documented_fields() {
         "vm_bytes",
     ];
     assert_eq!(keys(&json["victim"]), of_victim);
-    let of_candidate = [
-        "bound_bytes",
-        "bytes",
-        "cgroup",
-        "error_bytes",
-        "exact",
-        "name",
-        "pid",
-        "rule",
-        "score",
-        "uid",
-        "user",
-    ];
+    let of_candidate =
+        ["bound_bytes", "bytes", "cgroup", "error_bytes", "exact", "name", "pid", "rule", "score", "uid", "user"];
     assert_eq!(keys(&json["candidates"][0]), of_candidate);
     let of_cost = ["cheap_readings", "exact_readings", "late_readings", "processes", "samples", "seconds"];
     assert_eq!(keys(&json["cost"]), of_cost);
@@ -190,8 +179,7 @@ fn too_little_memory_for_itself_is_told() {
             let ran = Ran::from(unsafe { command.pre_exec(limit) }.output().unwrap());
             // `pick` needs less where there are few processes.
             let works = args[0] == "pick" && kib > 1000 && ran.code == Some(0);
-            let told =
-                ran.err.contains(" of memory cannot be had: raise RLIMIT_DATA (ulimit -d, LimitDATA=)");
+            let told = ran.err.contains(" of memory cannot be had: raise RLIMIT_DATA (ulimit -d, LimitDATA=)");
             assert!(works || ran.code == Some(70) && told, "{args:?} {kib}: {ran:?}");
         }
     }

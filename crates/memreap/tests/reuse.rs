@@ -51,8 +51,7 @@ impl Child {
     /// `None` when another process got the ID.
     fn new(pid: i32, name: &CString, life: Duration) -> Option<Self> {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-        let life =
-            libc::timespec { tv_sec: life.as_secs().cast_signed(), tv_nsec: life.subsec_nanos().into() };
+        let life = libc::timespec { tv_sec: life.as_secs().cast_signed(), tv_nsec: life.subsec_nanos().into() };
         // SAFETY: the child only makes system calls and never returns.
         let got = unsafe {
             match libc::fork() {

@@ -64,10 +64,7 @@ mod tests {
                 Command::Scenario { name: "reap".into(), args: vec!["rounds=1".into()] },
                 r#"{"command":{"scenario":{"name":"reap","args":["rounds=1"]}},"has_root":false}"#,
             ),
-            (
-                Command::Exec(vec!["/bin/true".into()]),
-                r#"{"command":{"exec":["/bin/true"]},"has_root":false}"#,
-            ),
+            (Command::Exec(vec!["/bin/true".into()]), r#"{"command":{"exec":["/bin/true"]},"has_root":false}"#),
             (Command::Shell, r#"{"command":"shell","has_root":false}"#),
         ] {
             let job = Job { command, has_root: false };

@@ -91,10 +91,7 @@ mod tests {
         let sample = Sample { metric: "a/b".into(), unit: "ms".into(), better: Better::Lower, value: 0.1 };
         for (message, text) in [
             (Message::Hello { release: "6.12".into(), cpus: 2 }, r#"{"hello":{"release":"6.12","cpus":2}}"#),
-            (
-                Message::Sample(sample),
-                r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":0.1}}"#,
-            ),
+            (Message::Sample(sample), r#"{"sample":{"metric":"a/b","unit":"ms","better":"lower","value":0.1}}"#),
             (
                 Message::Series(Series { what: "MiB".into(), points: vec![[0.0, 1.5]] }),
                 r#"{"series":{"what":"MiB","points":[[0.0,1.5]]}}"#,

@@ -37,15 +37,9 @@ pub const EXPEDITE: Scenario = Scenario {
     controls: &[],
     guests: &[Guest { mem_mib: 1024, ..Guest::MULTI }, Guest { mem_mib: 640, ..Guest::ICOUNT }],
     metrics: &[
-        group(
-            KILLS,
-            &[KILL_RATE, higher("plain-rate", "MB/s", "the same by kill(2)"), MEMREAP_RATE],
-        ),
-        group(
-            KILLS,
-            &[higher("mrelease-rate", "MB/s", "the same by SIGKILL and process_mrelease(2) in one thread")],
-        )
-        .only(&["icount"]),
+        group(KILLS, &[KILL_RATE, higher("plain-rate", "MB/s", "the same by kill(2)"), MEMREAP_RATE]),
+        group(KILLS, &[higher("mrelease-rate", "MB/s", "the same by SIGKILL and process_mrelease(2) in one thread")])
+            .only(&["icount"]),
         group(
             &["cpu-10"],
             &[
@@ -61,11 +55,8 @@ pub const EXPEDITE: Scenario = Scenario {
                 higher("memreap-foreground", "loops/ms", "the same with that of `memreap-rate`"),
             ],
         ),
-        group(
-            BESIDE_HOGS,
-            &[higher("mrelease-foreground", "loops/ms", "the same with that of `mrelease-rate`")],
-        )
-        .only(&["icount"]),
+        group(BESIDE_HOGS, &[higher("mrelease-foreground", "loops/ms", "the same with that of `mrelease-rate`")])
+            .only(&["icount"]),
         group(
             &["bystander"],
             &[

@@ -2,8 +2,7 @@
 
 use crate::{Group, Guest, Metric, Scenario, Sentence, group, lower};
 
-const CASES: &[&str] =
-    &["2000-vmas-2-maps", "2000-vmas-200-maps", "20000-vmas-2-maps", "20000-vmas-200-maps"];
+const CASES: &[&str] = &["2000-vmas-2-maps", "2000-vmas-200-maps", "20000-vmas-2-maps", "20000-vmas-200-maps"];
 const OF_20000_VMAS: &[&str] = &["20000-vmas-2-maps", "20000-vmas-200-maps"];
 /// Pages migrate between two nodes.
 const TWO_NODES: &str = "numa=fake=2";
@@ -21,11 +20,7 @@ const fn lock_hold(unit: &'static str) -> Metric {
 }
 
 const fn fault_anon_p50(unit: &'static str) -> Metric {
-    lower(
-        "fault-anon-p50",
-        unit,
-        "first touch of a VMA that joins the anon_vma, while pages are being migrated",
-    )
+    lower("fault-anon-p50", unit, "first touch of a VMA that joins the anon_vma, while pages are being migrated")
 }
 
 const fn fault_anon_max(unit: &'static str) -> Metric {
@@ -82,16 +77,17 @@ pub const KSM_RMAP: Scenario = Scenario {
             &[
                 walk("ns"),
                 lock_hold("ns"),
-                lower("vmas-per-mapping", "count", "VMAs visited by a walk, for each place at which the page is mapped"),
+                lower(
+                    "vmas-per-mapping",
+                    "count",
+                    "VMAs visited by a walk, for each place at which the page is mapped",
+                ),
                 lower("walk-reclaim", "ns", "time of a walk in reclaim"),
             ],
         ),
         of_icount(OF_20000_VMAS, &[fault_anon_p50("ns"), fault_anon_max("ns")]),
-        of_icount(
-            OF_20000_VMAS,
-            &[lower("growth", "ratio", "`walk` with 20,000 VMAs over `walk` with 2,000")],
-        )
-        .of_all_cases(),
+        of_icount(OF_20000_VMAS, &[lower("growth", "ratio", "`walk` with 20,000 VMAs over `walk` with 2,000")])
+            .of_all_cases(),
         of_icount(
             &[],
             &[

@@ -201,11 +201,7 @@ impl Group {
         let cases = if self.cases.is_empty() { &[""] } else { self.cases };
         cases.iter().flat_map(|case| {
             self.metrics.iter().map(move |metric| Reported {
-                name: if case.is_empty() {
-                    metric.name.to_owned()
-                } else {
-                    format!("{case}/{}", metric.name)
-                },
+                name: if case.is_empty() { metric.name.to_owned() } else { format!("{case}/{}", metric.name) },
                 metric,
             })
         })
@@ -310,12 +306,7 @@ mod tests {
     #[test]
     fn names_are_unique() {
         for scenario in all() {
-            assert_eq!(
-                all().iter().filter(|other| other.name == scenario.name).count(),
-                1,
-                "{}",
-                scenario.name
-            );
+            assert_eq!(all().iter().filter(|other| other.name == scenario.name).count(), 1, "{}", scenario.name);
             let guests: BTreeSet<&str> = scenario.guests.iter().map(|guest| guest.name).collect();
             assert_eq!(guests.len(), scenario.guests.len(), "{}: {guests:?}", scenario.name);
             for guest in scenario.guests {
@@ -355,18 +346,14 @@ mod tests {
         let cases = expedite.cases("icount");
         assert!(cases.iter().any(|c| c == "cpu-10") && !cases.iter().any(|c| c == "worst" || c == "race"));
         let ksm = find("ksm-rmap").unwrap();
-        let has =
-            |case| ksm.reported("icount", case).iter().any(|reported| reported.name == "merge-instructions");
+        let has = |case| ksm.reported("icount", case).iter().any(|reported| reported.name == "merge-instructions");
         assert!(has(None) && !has(Some("20000-vmas-2-maps")));
         assert_eq!(find("storm-phone").unwrap().cases("icount"), Vec::<String>::new());
     }
 
     #[test]
     fn modes_are_read_as_they_are_written() {
-        assert_eq!(
-            ["multi", "icount"].map(|text| text.parse::<Mode>().unwrap().to_string()),
-            ["multi", "icount"]
-        );
+        assert_eq!(["multi", "icount"].map(|text| text.parse::<Mode>().unwrap().to_string()), ["multi", "icount"]);
         assert!("kvm".parse::<Mode>().is_err());
     }
 }

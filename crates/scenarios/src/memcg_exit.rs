@@ -3,11 +3,7 @@
 use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, Sentence, group, higher, lower};
 
 const METRICS: &[Metric] = &[
-    lower(
-        "gone-ms",
-        "ms",
-        "time from the kill, or from when it goes beyond the limit, until the process is dead",
-    ),
+    lower("gone-ms", "ms", "time from the kill, or from when it goes beyond the limit, until the process is dead"),
     lower("memory-95-ms", "ms", "until 5 % of its memory are left, by `memory.current`"),
     lower("oom-calls", "count", "how often a task asked for the OOM killer (`oom` in `memory.events`)"),
 ];

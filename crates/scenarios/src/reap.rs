@@ -41,11 +41,7 @@ pub const REAP: Scenario = Scenario {
                 lower("lru-lock-contended", "count", "entries into the slow path of the LRU lists' locks"),
                 lower("lru-lock-wait", "us", "time spent there"),
                 lower("zone-lock-contended", "count", "entries into the slow path of the zone's lock"),
-                higher(
-                    "freed-descending",
-                    "percent",
-                    "share of the reaper's steps that go down the address space",
-                ),
+                higher("freed-descending", "percent", "share of the reaper's steps that go down the address space"),
             ],
         )
         .only(&["multi"]),
@@ -53,23 +49,14 @@ pub const REAP: Scenario = Scenario {
             VMAS,
             &[
                 lower("kill-instructions", "instructions", "CPU time of the exiting process, with 128 MiB"),
-                lower(
-                    "mrelease-instructions",
-                    "instructions",
-                    "the same with one process_mrelease(2) thread, of both",
-                ),
+                lower("mrelease-instructions", "instructions", "the same with one process_mrelease(2) thread, of both"),
             ],
         )
         .only(&["icount"]),
         group(
             &["throttled"],
-            &[lower(
-                "mrelease-back",
-                "ms",
-                "time from SIGKILL until process_mrelease(2) has returned in one thread",
-            )],
+            &[lower("mrelease-back", "ms", "time from SIGKILL until process_mrelease(2) has returned in one thread")],
         ),
-        group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")])
-            .only(&["multi"]),
+        group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")]).only(&["multi"]),
     ],
 };

@@ -38,11 +38,7 @@ pub const RELEASE: Scenario = Scenario {
         group(
             &["munmap-8-mib", "exit-8-mib"],
             &[
-                lower(
-                    "zone-lock-contended",
-                    "count",
-                    "how often a CPU waits for the lock of the zone's free lists",
-                ),
+                lower("zone-lock-contended", "count", "how often a CPU waits for the lock of the zone's free lists"),
                 lower("loops-ms", "ms", "time until all CPUs are done"),
             ],
         )

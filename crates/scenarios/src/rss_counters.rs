@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 use crate::{
-    ControlKernel, FIXED_ADDRESSES, Guest, MANY_CPUS_TIMEOUT, Metric, Scenario, Sentence, group, higher,
-    lower,
+    ControlKernel, FIXED_ADDRESSES, Guest, MANY_CPUS_TIMEOUT, Metric, Scenario, Sentence, group, higher, lower,
 };
 
 /// For guests with more CPUs than the host. Each CPU would calibrate its delay loop, which fails when the

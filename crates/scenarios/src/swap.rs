@@ -34,17 +34,10 @@ const METRICS: &[Group] = &[
                 "ms",
                 "CPU time of all tasks but the scenario's own, victims and kernel threads, until all is back",
             ),
-            lower(
-                "backlog-mb",
-                "MB",
-                "the most swap that waited to be released; 0 on kernels without the topic",
-            ),
+            lower("backlog-mb", "MB", "the most swap that waited to be released; 0 on kernels without the topic"),
         ],
     ),
-    group(
-        ON_ZRAM,
-        &[lower("zram-98-ms", "ms", "until zram has given back 98 % of what it gives back in the end")],
-    ),
+    group(ON_ZRAM, &[lower("zram-98-ms", "ms", "until zram has given back 98 % of what it gives back in the end")]),
     group(
         &["8x64-65", "1x64-65"],
         &[lower("pte-lock-max-us", "us", "the longest hold of a page table's lock by a victim")],
@@ -53,11 +46,7 @@ const METRICS: &[Group] = &[
     group(
         &["8x64-65"],
         &[
-            lower(
-                "fg-alloc-p50-us",
-                "us",
-                "a step of a process that touches a MiB of fresh memory and frees it",
-            ),
+            lower("fg-alloc-p50-us", "us", "a step of a process that touches a MiB of fresh memory and frees it"),
             lower("fg-alloc-p99-us", "us", "one in a hundred takes longer"),
             lower("fg-alloc-max-us", "us", "the longest"),
             lower("fg-compute-p50-us", "us", "a step of a process that computes, beside it"),

@@ -244,8 +244,7 @@ mod tests {
         assert_eq!((nobody.lost_kib(), nobody.is_needless(Some(0))), (Some(0), false));
         // The first signal is not that of the first death in the list.
         assert_eq!(summary.first_signal, Some((120_000_000, Some(30.0))));
-        let shown: Vec<_> =
-            summary.deaths.iter().map(|d| (d.t, d.by, d.signal_t, d.rss_kib, d.back_ms)).collect();
+        let shown: Vec<_> = summary.deaths.iter().map(|d| (d.t, d.by, d.signal_t, d.rss_kib, d.back_ms)).collect();
         let expected = [
             (80.0, EndedBy::Kill, Some(30.0), Some(950), Some(40.0)),
             (50.0, EndedBy::Term, Some(20.0), None, Some(30.0)),

@@ -67,8 +67,7 @@ mod tests {
 
     #[test]
     fn recovery_counts_from_the_start_to_what_stays() {
-        let all =
-            [(0, 500), (50, 49), (100, 101), (150, 99), (200, 120), (700, 100), (1200, 300), (1900, 300)];
+        let all = [(0, 500), (50, 49), (100, 101), (150, 99), (200, 120), (700, 100), (1200, 300), (1900, 300)];
         let recovered = |n: usize, over: u64| recovered(&levels(&all[..n]), 1000, 0, over * MS);
         assert_eq!(recovered(8, 170), Some(200.0));
         assert_eq!(recovered(8, 0), Some(200.0));

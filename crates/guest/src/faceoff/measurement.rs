@@ -53,8 +53,7 @@ impl Measurement {
         let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
         let start = recording.start;
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
-        let (longest_stall_ms, total_stall_ms) =
-            frames::stalls(&frames::between(&frames, start, recording.end));
+        let (longest_stall_ms, total_stall_ms) = frames::stalls(&frames::between(&frames, start, recording.end));
         let (levels, total) = recording.levels(load.limited.as_ref());
         let (longest_login_ms, late_logins) = login::summary(&recording.logins);
         // In a cgroup that several processes share, the usage of one of them is not known.

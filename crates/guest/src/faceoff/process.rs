@@ -76,8 +76,7 @@ impl Process {
                 return Ok(());
             }
             // SAFETY: these take numbers, and no memory but an empty list.
-            let ret =
-                unsafe { [libc::setgroups(0, ptr::null()), libc::setgid(USER_ID), libc::setuid(USER_ID)] };
+            let ret = unsafe { [libc::setgroups(0, ptr::null()), libc::setgid(USER_ID), libc::setuid(USER_ID)] };
             if ret == [0; 3] { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
         // SAFETY: this process has no other thread when it starts processes, so the child may use

@@ -361,10 +361,7 @@ mod tests {
     #[test]
     fn numbers_are_found_by_their_keys() {
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(
-            (total(text, "some "), total(text, "full "), total(text, "none ")),
-            (Some(12), Some(7), None)
-        );
+        assert_eq!((total(text, "some "), total(text, "full "), total(text, "none ")), (Some(12), Some(7), None));
         let stat = "file 9000\ninactive_anon 1\nactive_anon 2\ninactive_file 4096\nactive_file 300\n";
         assert_eq!((cache(stat), cache("file 9000\n")), (Some(4396), None));
     }

@@ -425,10 +425,8 @@ impl<'a> Worker<'a> {
         let end = clock::now() + (seconds * 1e9) as u64;
         let data = map_file(&self.file)?;
         // SAFETY: the advice changes nothing but what is read ahead in this mapping.
-        unsafe {
-            rustix::mm::madvise(data.as_ptr().cast_mut().cast(), data.len(), rustix::mm::Advice::Random)
-        }
-        .context("madvise")?;
+        unsafe { rustix::mm::madvise(data.as_ptr().cast_mut().cast(), data.len(), rustix::mm::Advice::Random) }
+            .context("madvise")?;
         while clock::now() < end {
             std::hint::black_box(data[self.rng.below(data.len() / PAGE_BYTES) * PAGE_BYTES]);
         }

@@ -55,12 +55,7 @@ impl<T: Copy + Send> Recorder<T> {
     }
 
     /// Calls `read` at each interval until `stop`. Sets `running` after the first reading.
-    fn record(
-        &mut self,
-        mut read: impl FnMut() -> Result<T>,
-        running: &AtomicBool,
-        stop: &AtomicBool,
-    ) -> Result<&[T]> {
+    fn record(&mut self, mut read: impl FnMut() -> Result<T>, running: &AtomicBool, stop: &AtomicBool) -> Result<&[T]> {
         sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO for the recording thread")?;
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
         let mut taken = 0;

@@ -104,13 +104,7 @@ pub fn recorder() -> Recorder<Sample> {
 
 /// Returns the nanoseconds from `start` until `what` had grown from `before` by `amount` bytes. `None` if it
 /// never did.
-pub fn reached(
-    samples: &[Sample],
-    start: u64,
-    what: impl Fn(&Sample) -> u64,
-    before: u64,
-    amount: u64,
-) -> Option<f64> {
+pub fn reached(samples: &[Sample], start: u64, what: impl Fn(&Sample) -> u64, before: u64, amount: u64) -> Option<f64> {
     let later = samples.iter().map(|m| Reading { at: m.at, free: what(m) });
     free_memory::reached_since(Reading { at: start, free: before }, later, before + amount)
 }

@@ -196,8 +196,7 @@ impl Area {
     pub fn holds(&self, page: usize, content: u64) -> bool {
         let at = self.pointer(page);
         // SAFETY: a word of a page of the area, which is always readable.
-        (0..PAGE_BYTES / size_of::<u64>())
-            .all(|word| unsafe { at.add(word).read_volatile() } == word_of(content, word))
+        (0..PAGE_BYTES / size_of::<u64>()).all(|word| unsafe { at.add(word).read_volatile() } == word_of(content, word))
     }
 
     /// Reads from a page.

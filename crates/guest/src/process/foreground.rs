@@ -77,8 +77,7 @@ impl Worker {
     pub fn end(self, from: u64, to: u64) -> Result<Vec<u64>> {
         let count = usize::try_from(self.noted.get(0))?;
         let ends: Vec<u64> = (1..=count).map(|i| self.noted.get(i)).collect();
-        steps(&ends, from, to)
-            .with_context(|| format!("{count} steps were noted, which do not cover that time"))
+        steps(&ends, from, to).with_context(|| format!("{count} steps were noted, which do not cover that time"))
     }
 }
 

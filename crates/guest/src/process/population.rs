@@ -51,9 +51,8 @@ impl Pool {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         let (length, offset) = (pages * PAGE_BYTES, (from * PAGE_BYTES) as u64);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, flags, self.file.as_fd(), offset)
-        };
+        let at =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, flags, self.file.as_fd(), offset) };
         Ok(Area { at: at.context("mmap")?.expose_provenance(), length })
     }
 }
@@ -76,8 +75,7 @@ impl Area {
 
     fn unmap(self) -> Result<()> {
         // SAFETY: no reference points into the mapping.
-        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.at), self.length) }
-            .context("munmap")
+        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.at), self.length) }.context("munmap")
     }
 }
 

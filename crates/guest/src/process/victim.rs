@@ -10,9 +10,7 @@ use std::{fs, ptr, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 use rustix::thread::CpuSet;
 
 use crate::memory::{PAGE_BYTES, vmas_in};
@@ -275,8 +273,7 @@ fn allocate(layout: Layout, cpus: Range<usize>) -> Result<usize> {
         let hole = base + Layout::offsets(i, layout.pages_of(i)).end;
         // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one per VMA), and
         // no reference points into that mapping.
-        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE_BYTES) }
-            .context("munmap a hole")?;
+        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(hole), PAGE_BYTES) }.context("munmap a hole")?;
     }
     // Most of a round is spent here, so all CPUs take part.
     let share = layout.pages.div_ceil(cpus.len());
@@ -371,9 +368,8 @@ pub fn kill_expedited(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 fn send_expedited(pidfd: RawFd) -> io::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
     // SAFETY: takes a descriptor, numbers, and a null pointer where it may.
-    let ret = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, no_info, PIDFD_SIGNAL_EXPEDITE)
-    };
+    let ret =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, no_info, PIDFD_SIGNAL_EXPEDITE) };
     if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -106,9 +106,7 @@ mod tests {
     #[test]
     fn an_unknown_argument_is_named_with_those_that_exist() {
         let scenario = scenarios::find("memcg-exit");
-        let error = |args: &[&str]| {
-            Arguments::parse(scenario, &words(args), &["rounds"]).err().map(|e| e.to_string())
-        };
+        let error = |args: &[&str]| Arguments::parse(scenario, &words(args), &["rounds"]).err().map(|e| e.to_string());
         assert_eq!(error(&["icount", "rounds=3", "case=oom"]), None);
         let unknown = "unknown argument 'round=2'; there are: rounds=... case=...".to_owned();
         assert_eq!(error(&["icount", "round=2"]), Some(unknown));

@@ -133,10 +133,7 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     let by_kernel = counters::oom_kills()? - killed_by_kernel;
     ensure!(by_kernel == 0, "the kernel's OOM killer was faster, {by_kernel} times");
     // Here from swap, elsewhere from a disk that is busy.
-    ensure!(
-        fetched <= MAX_FETCHED_PAGES,
-        "the daemon waited for {fetched} pages of its own before it had killed"
-    );
+    ensure!(fetched <= MAX_FETCHED_PAGES, "the daemon waited for {fetched} pages of its own before it had killed");
     let [kill] = &kills[..] else { bail!("one kill was enough, but there were {}", kills.len()) };
     ensure!(pids.iter().any(|pid| pid.as_raw_pid() == kill.pid), "{} is no hog", kill.pid);
     ensure!(kill.processes == hogs, "{} processes were killed, not {hogs}", kill.processes);

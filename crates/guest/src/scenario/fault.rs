@@ -34,10 +34,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
         ["silent"] => init::power_off(),
         ["rust-panic"] => panic!("a panic on request"),
         ["exit", status] => std::process::exit(status.parse().with_context(|| format!("exit {status}"))?),
-        _ => bail!(
-            "fault: warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N, not {:?}",
-            args.words
-        ),
+        _ => bail!("fault: warn|oops|panic|ub|leak|hang|garbage|silent|rust-panic|exit N, not {:?}", args.words),
     }
 }
 

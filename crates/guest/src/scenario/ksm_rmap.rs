@@ -339,9 +339,7 @@ impl Run<'_> {
             self.time(out, name, value(&times));
         }
         let busy = match u128::from(gap) > INTERRUPTED_GAP.as_nanos() {
-            true => {
-                "; the host is busy and took that CPU away meanwhile, so the longest wait is not reliable"
-            }
+            true => "; the host is busy and took that CPU away meanwhile, so the longest wait is not reliable",
             false => "",
         };
         out.note(&format!(

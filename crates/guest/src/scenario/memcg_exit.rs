@@ -245,9 +245,8 @@ impl Job {
             thread::sleep(2 * READING_INTERVAL);
             Ok(start)
         })?;
-        let since = |what: &dyn Fn(&Reading) -> bool| {
-            readings.iter().find(|r| r.at > start && what(r)).map(|r| r.at - start)
-        };
+        let since =
+            |what: &dyn Fn(&Reading) -> bool| readings.iter().find(|r| r.at > start && what(r)).map(|r| r.at - start);
         let events = self.above.as_ref().unwrap_or(&self.group).get("memory.events")?;
         let round = Round {
             gone: since(&|r| r.gone).context("the job did not end")?,

@@ -78,9 +78,7 @@ mod tests {
     /// All code below a folder.
     fn code(folder: &Path) -> String {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        entries
-            .map(|path| if path.is_dir() { code(&path) } else { fs::read_to_string(path).unwrap() })
-            .collect()
+        entries.map(|path| if path.is_dir() { code(&path) } else { fs::read_to_string(path).unwrap() }).collect()
     }
 
     #[test]

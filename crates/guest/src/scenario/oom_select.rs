@@ -69,8 +69,7 @@ struct Case {
     more: &'static [Timed],
 }
 
-const FEW_CPUS: Case =
-    Case { name: "", processes: 2000, size: lognormal, all_cpus: false, adds: false, more: &[] };
+const FEW_CPUS: Case = Case { name: "", processes: 2000, size: lognormal, all_cpus: false, adds: false, more: &[] };
 const CASES: [Case; 6] = [
     Case { name: "lognormal-200", processes: 200, ..FEW_CPUS },
     Case { name: "lognormal-2000", adds: true, more: &[Timed::Global, Timed::Report], ..FEW_CPUS },
@@ -121,8 +120,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     alarm::install()?;
     let mut arena = Arena::new()?;
     for case in &CASES {
-        let (timed, victims) =
-            (out.expects_case(case.name), case.name == VICTIM_AMONG && out.expects_case(VICTIM));
+        let (timed, victims) = (out.expects_case(case.name), case.name == VICTIM_AMONG && out.expects_case(VICTIM));
         if timed || victims {
             arena.populate(case, out).with_context(|| format!("case {}", case.name))?;
         }
@@ -443,8 +441,7 @@ mod alarm {
 
     /// Sends SIGALRM to this process after some time; never, if that is zero.
     pub fn set(after: Duration) -> Result<()> {
-        let value =
-            libc::timeval { tv_sec: after.as_secs().try_into()?, tv_usec: after.subsec_micros().into() };
+        let value = libc::timeval { tv_sec: after.as_secs().try_into()?, tv_usec: after.subsec_micros().into() };
         let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let timer = libc::itimerval { it_interval: never, it_value: value };
         // SAFETY: reads one itimerval, which outlives the call.

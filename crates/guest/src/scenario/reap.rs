@@ -137,10 +137,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     let wait_throttled = || {
         let (began, before) = (clock::now(), count()?);
         while count()? == before {
-            ensure!(
-                u128::from(clock::now() - began) < THROTTLE_TIMEOUT.as_nanos(),
-                "cpu.max does not limit anything"
-            );
+            ensure!(u128::from(clock::now() - began) < THROTTLE_TIMEOUT.as_nanos(), "cpu.max does not limit anything");
             thread::sleep(POLL_INTERVAL);
         }
         thread::sleep(USE_UP_TIME);
@@ -313,8 +310,7 @@ impl Run {
             rounds.push(self.in_time(out, Method::Mrelease, round)?);
         }
         for (kind, contended, wait) in LOCKS {
-            let of =
-                |f: fn((usize, u64)) -> f64| median(rounds.iter().map(|r: &Recording| f(r.contended(kind))));
+            let of = |f: fn((usize, u64)) -> f64| median(rounds.iter().map(|r: &Recording| f(r.contended(kind))));
             self.sample(out, contended, of(|(n, _)| n as f64));
             if let Some(wait) = wait {
                 self.sample(out, wait, of(|(_, us)| us as f64));
@@ -359,12 +355,7 @@ impl Run {
     }
 
     /// Repeats a round until no reaper came too late and no event was lost.
-    fn in_time<T>(
-        &self,
-        out: &mut Reporter,
-        method: Method,
-        round: impl Fn() -> Result<(Cost, T)>,
-    ) -> Result<T> {
+    fn in_time<T>(&self, out: &mut Reporter, method: Method, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
         for _ in 0..TRIES {
             let (cost, result) = match round() {
                 Ok(done) => done,
@@ -417,8 +408,8 @@ impl Run {
             self.layout.bytes() >> 20
         );
         let level = before + ((after - before) as f64 * TIMED_SHARE) as u64;
-        let back = free_memory::reached(&readings, cost.kill.start, level)
-            .context("90 % of the memory did not come back")?;
+        let back =
+            free_memory::reached(&readings, cost.kill.start, level).context("90 % of the memory did not come back")?;
         let timed = Timed { back: back / 1e6, cpu: cost.cpu as f64 / 1e6 };
         Ok((cost, timed))
     }
@@ -447,8 +438,8 @@ impl Run {
         // is made once before.
         ensure!(victim.mrelease()?.is_none(), "the victim was dying before it was killed");
         thread::scope(|scope| {
-            let helper = (method == Method::Mrelease2)
-                .then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
+            let helper =
+                (method == Method::Mrelease2).then(|| scope.spawn(|| self.second_reaper(victim, &ready, &over)));
             while helper.as_ref().is_some_and(|h| !h.is_finished() && !ready.load(Ordering::Acquire)) {
                 thread::sleep(POLL_INTERVAL);
             }
@@ -470,12 +461,7 @@ impl Run {
 
     /// The second thread in process_mrelease, on the victim's CPU. It repeats the call from before the kill
     /// on: once the victim wakes up on this CPU, a thread that is not in the kernel yet comes too late.
-    fn second_reaper(
-        &self,
-        victim: &Victim,
-        ready: &AtomicBool,
-        over: &AtomicBool,
-    ) -> Result<Option<Released>> {
+    fn second_reaper(&self, victim: &Victim, ready: &AtomicBool, over: &AtomicBool) -> Result<Option<Released>> {
         sched::pin(self.cpus.victim)?;
         while !over.load(Ordering::Acquire) {
             if let Some(released) = victim.mrelease()? {

@@ -36,8 +36,7 @@ const VICTIMS: [(&str, Option<NonZeroUsize>); 5] = [
     ("pieces-of-16", NonZeroUsize::new(16)),
 ];
 /// Processes that come and go, and the memory that each of them touches, in KiB.
-const SHORT_LIVED: [(&str, usize); 3] =
-    [("fork-256-kib", 256), ("fork-1-mib", 1 << 10), ("fork-8-mib", 8 << 10)];
+const SHORT_LIVED: [(&str, usize); 3] = [("fork-256-kib", 256), ("fork-1-mib", 1 << 10), ("fork-8-mib", 8 << 10)];
 /// How many of these come before those that are counted: until then the length of the CPU's free list
 /// adapts.
 const WARM_UP: usize = 20;

@@ -200,10 +200,7 @@ impl Case {
         ensure!(camera > alone, "the camera did not wait: {camera} ns, {alone} ns alone");
         let events = [
             ("MiB that the camera has", arrivals.into_iter().map(|at| (at, 1)).collect()),
-            (
-                "late frames of the foreground",
-                late.iter().map(|&(at, missed)| (at - start, missed)).collect(),
-            ),
+            ("late frames of the foreground", late.iter().map(|&(at, missed)| (at - start, missed)).collect()),
             ("applications killed", killed.into_iter().map(|at| (at.saturating_sub(start), 1)).collect()),
         ];
         let late = late.iter().map(|&(_, missed)| missed).sum();

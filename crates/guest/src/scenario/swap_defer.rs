@@ -108,17 +108,10 @@ const METRICS: [Metric<Round>; 7] = [
 ];
 /// What other processes do meanwhile, and the metrics of their steps.
 const WORKS: [(Work, [Metric<Steps>; 3]); 2] = [
-    (
-        Work::Allocate,
-        [("fg-alloc-p50-us", |s| s.p50), ("fg-alloc-p99-us", |s| s.p99), ("fg-alloc-max-us", |s| s.max)],
-    ),
+    (Work::Allocate, [("fg-alloc-p50-us", |s| s.p50), ("fg-alloc-p99-us", |s| s.p99), ("fg-alloc-max-us", |s| s.max)]),
     (
         Work::Compute,
-        [
-            ("fg-compute-p50-us", |s| s.p50),
-            ("fg-compute-p99-us", |s| s.p99),
-            ("fg-compute-max-us", |s| s.max),
-        ],
+        [("fg-compute-p50-us", |s| s.p50), ("fg-compute-p99-us", |s| s.p99), ("fg-compute-max-us", |s| s.max)],
     ),
 ];
 

@@ -212,9 +212,9 @@ fn parse(trace: &str, symbols: &Symbols) -> Result<Recording> {
                     });
                 }
             },
-            UNMAP => recording
-                .unmaps
-                .push(Unmap { tid: event.tid, start: field(event.fields, "start").ok_or_else(bad)? }),
+            UNMAP => {
+                recording.unmaps.push(Unmap { tid: event.tid, start: field(event.fields, "start").ok_or_else(bad)? })
+            }
             _ => return Err(bad()),
         }
     }
@@ -380,8 +380,7 @@ ffffffff81900000 D never_read
     #[test]
     fn a_real_trace_is_parsed() {
         let recording = parse(TRACE, &symbols()).unwrap();
-        let seen: Vec<_> =
-            recording.acquisitions.iter().map(|a| (a.kind, a.wait, a.caller.as_str())).collect();
+        let seen: Vec<_> = recording.acquisitions.iter().map(|a| (a.kind, a.wait, a.caller.as_str())).collect();
         assert_eq!(
             seen,
             [

@@ -109,8 +109,8 @@ impl WalkTrace {
     /// When `work` fails, an event was lost ([`crate::trace::tracefs::Lost`]), or the trace is inconsistent.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Vec<Walk>)> {
         let (done, trace) = self.trace.record(work)?;
-        let walks = parse(&trace, self.tick)
-            .with_context(|| format!("{}: inconsistent trace", self.trace.file().display()))?;
+        let walks =
+            parse(&trace, self.tick).with_context(|| format!("{}: inconsistent trace", self.trace.file().display()))?;
         Ok((done, walks))
     }
 }
@@ -126,16 +126,15 @@ impl WalkTrace {
 /// When `work` fails, an event was lost, or another thread used such a tree meanwhile
 /// ([`crate::trace::tracefs::Lost`]).
 pub fn count_visits<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Visits)> {
-    let counter =
-        Trace::new("memreap-count", Clock::Finest, &[probe(NEXT, "p", "anon_vma_interval_tree_iter_next")])?;
+    let counter = Trace::new("memreap-count", Clock::Finest, &[probe(NEXT, "p", "anon_vma_interval_tree_iter_next")])?;
     let mut probes = vec![probe(DONE, "r", "folio_not_mapped done=$retval:x32")];
     probes.extend(walk_probes());
     probes.push(probe(FIRST, "p", "anon_vma_interval_tree_iter_first"));
     let trace = Trace::new("memreap", Clock::Finest, &probes)?;
     let ((done, text), hits) = counter.count(|| trace.record(work))?;
     let steps = hits.get(NEXT).copied().unwrap_or(0);
-    let visits = parse_visits(&text, steps)
-        .with_context(|| format!("{}: inconsistent trace", trace.file().display()))?;
+    let visits =
+        parse_visits(&text, steps).with_context(|| format!("{}: inconsistent trace", trace.file().display()))?;
     Ok((done, visits))
 }
 

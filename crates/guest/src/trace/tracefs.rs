@@ -118,9 +118,8 @@ impl Trace {
         this.remove();
         for Probe { name, kind, what } in probes {
             let probe = format!("{kind}:{GROUP}/{name} {what}");
-            append(&definitions, &probe).with_context(|| {
-                format!("probe '{probe}': does the kernel have that symbol, and can it be probed?")
-            })?;
+            append(&definitions, &probe)
+                .with_context(|| format!("probe '{probe}': does the kernel have that symbol, and can it be probed?"))?;
         }
         fs::create_dir(&this.instance).with_context(|| this.instance.display().to_string())?;
         this.set("tracing_on", "0")?;
@@ -242,10 +241,7 @@ impl Trace {
             let path = cpu?.path().join("stats");
             let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
-            ensure!(
-                lost == 0,
-                Lost::new(format!("{}: {lost} events lost, buffer too small", path.display()))
-            );
+            ensure!(lost == 0, Lost::new(format!("{}: {lost} events lost, buffer too small", path.display())));
         }
         Ok(())
     }
@@ -327,12 +323,10 @@ pub struct Event<'a> {
 /// # Errors
 /// For each line that is neither a comment nor an event, for example one that reports a loss.
 pub fn events(trace: &str) -> impl Iterator<Item = Result<(usize, Event<'_>)>> {
-    trace.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(
-        |(i, line)| {
-            let event = event(line).with_context(|| format!("line {}: '{line}'", i + 1))?;
-            Ok((i + 1, event))
-        },
-    )
+    trace.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(i, line)| {
+        let event = event(line).with_context(|| format!("line {}: '{line}'", i + 1))?;
+        Ok((i + 1, event))
+    })
 }
 
 /// Parses `comm-tid [cpu] flags time: name: fields`. The comm may contain anything.
@@ -369,8 +363,7 @@ mod tests {
 
     #[test]
     fn lines_of_both_clocks_are_read() {
-        let micros =
-            "             exe-40      [000] d....     4.557102: lock_enter: (f+0x0/0x280) lock=0xff68";
+        let micros = "             exe-40      [000] d....     4.557102: lock_enter: (f+0x0/0x280) lock=0xff68";
         let event = |line| events(line).next().unwrap().unwrap().1;
         let read = event(micros);
         assert_eq!((read.cpu, read.tid, read.at, read.name), (0, 40, 4_557_102, "lock_enter"));

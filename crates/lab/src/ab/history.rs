@@ -82,8 +82,7 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
     if path.extension().is_none_or(|extension| extension != "jsonl") {
         return Ok(vec![Results::parse(path, &text)?]);
     }
-    let parse =
-        |(i, line): (usize, &str)| Results::parse(path, line).with_context(|| format!("line {}", i + 1));
+    let parse = |(i, line): (usize, &str)| Results::parse(path, line).with_context(|| format!("line {}", i + 1));
     text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parse).collect()
 }
 
@@ -170,18 +169,15 @@ pub fn has_got_worse(all: &[Series]) -> bool {
 pub fn render(all: &[Series]) -> String {
     let mut text = String::new();
     for series in all {
-        text.push_str(&format!(
-            "{} {} ({}), against {}\n",
-            series.scenario, series.metric, series.unit, series.base
-        ));
+        text.push_str(&format!("{} {} ({}), against {}\n", series.scenario, series.metric, series.unit, series.base));
         let mut table = new_table(None, false);
         table.set_header(["date", "kernel", "median", "ratio", "95 %", "", ""]);
         let largest = series.entries.iter().map(|entry| entry.ratio).fold(f64::MIN_POSITIVE, f64::max);
         for entry in &series.entries {
             let columns = (entry.ratio / largest * BAR_COLUMNS).round().max(0.0) as usize;
-            let change = entry.change.map(|change| {
-                format!("{}, {}", if change < 1.0 { "worse" } else { "better" }, ratio(change))
-            });
+            let change = entry
+                .change
+                .map(|change| format!("{}, {}", if change < 1.0 { "worse" } else { "better" }, ratio(change)));
             table.add_row([
                 entry.date.clone(),
                 entry.kernel.clone(),

@@ -82,8 +82,7 @@ mod tests {
     #[test]
     fn an_arm_that_is_slower_has_the_longer_line() {
         let meta = fixture::results().meta;
-        let svg =
-            svg(&meta, &course("<MiB>", &[[0.0, 0.0], [100.0, 8.0]], &[[0.0, 0.0], [50.0, 8.0]])).unwrap();
+        let svg = svg(&meta, &course("<MiB>", &[[0.0, 0.0], [100.0, 8.0]], &[[0.0, 0.0], [50.0, 8.0]])).unwrap();
         assert!(svg.contains("class=\"stock\" d=\"M52.0 144.0L750.0 24.0\""), "{svg}");
         assert!(svg.contains("class=\"changed\" d=\"M52.0 144.0L401.0 24.0\""), "{svg}");
         assert!(svg.contains("&lt;MiB&gt;"));

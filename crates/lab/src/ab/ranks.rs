@@ -121,15 +121,13 @@ mod tests {
     #[test]
     fn it_is_exact() {
         let inf = f64::INFINITY;
-        let groups: [&[f64]; 5] =
-            [&[3.0], &[1.0, 3.0, 5.0], &[3.0, 3.0, 4.0, inf], &[2.0, 6.0, inf], &[0.5; 4]];
+        let groups: [&[f64]; 5] = [&[3.0], &[1.0, 3.0, 5.0], &[3.0, 3.0, 4.0, inf], &[2.0, 6.0, inf], &[0.5; 4]];
         for a in groups {
             for b in groups {
                 let strata = [stratum(a, b), stratum(&[1.0, 4.0], &[2.0, 3.0, 9.0])];
                 let (first, second) = (all_sums(&strata[0]), all_sums(&strata[1]));
                 let found = first[0] + second[0];
-                let sums: Vec<f64> =
-                    first[1..].iter().flat_map(|x| second[1..].iter().map(move |y| x + y)).collect();
+                let sums: Vec<f64> = first[1..].iter().flat_map(|x| second[1..].iter().map(move |y| x + y)).collect();
                 let tried = sums.iter().filter(|sum| **sum <= found).count() as f64 / sums.len() as f64;
                 let p = p_smaller(&strata);
                 assert!((p - tried).abs() < 1e-12, "{a:?} {b:?}: {p}, should be {tried}");

@@ -212,8 +212,7 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: f64) -> String {
     let at = |r: f64| scale.at(r.clamp(1.0 / reach, reach));
     let class = class(metric.verdict);
     // Hidden from screen readers: the neighbouring cells have the numbers.
-    let mut svg =
-        format!("<svg viewBox=\"0 0 {BAR_WIDTH} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    let mut svg = format!("<svg viewBox=\"0 0 {BAR_WIDTH} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
     svg += &band(&scale, min_effect, 0.0, 18.0);
     let _ = write!(svg, "<path class=\"one\" d=\"M{0:.1} 0V18\"/>", at(1.0));
     let x = at(metric.ratio);
@@ -299,10 +298,8 @@ type ArmValues<'a> = (String, &'static str, &'a [f64]);
 fn arms<'a>(results: &'a Results, metric: &'a Metric) -> Vec<ArmValues<'a>> {
     let (base, changed) = (results.meta.base(), results.meta.changed());
     let again = metric.aa.iter().map(|aa| (format!("{base} again"), "control", aa.base.as_slice()));
-    let both = [
-        (base.to_owned(), "base", metric.base.as_slice()),
-        (changed.to_owned(), "changed", metric.changed.as_slice()),
-    ];
+    let both =
+        [(base.to_owned(), "base", metric.base.as_slice()), (changed.to_owned(), "changed", metric.changed.as_slice())];
     let controls = metric.controls.iter().map(|c| (c.arm.clone(), "control-kernel", c.values.as_slice()));
     again.chain(both).chain(controls).collect()
 }
@@ -444,8 +441,7 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
 fn description(results: &Results, metric: &Metric) -> String {
     let meta = &results.meta;
     let controls = metric.controls.iter();
-    let controls =
-        controls.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
+    let controls = controls.map(|b| format!("; {}: median {} {}", b.arm, number(median(&b.values)), metric.unit));
     format!(
         "{}: median {} {} over {} boots; {}: median {} {}{}; {} is better. Ratio {}{}; {}.",
         meta.base(),
@@ -535,9 +531,8 @@ fn axis(scale: &Scale, y: f64) -> String {
 /// Renders the section about conditions and method.
 fn method(results: &Results) -> String {
     let meta = &results.meta;
-    let mut out = String::from(
-        "<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n<dl>\n",
-    );
+    let mut out =
+        String::from("<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n<dl>\n");
     let mut entry = |name: &str, text: &str| {
         let _ = writeln!(out, "<dt>{}</dt><dd>{text}</dd>", escape(name));
     };

@@ -297,9 +297,7 @@ impl Metric {
         match arm {
             ArmRole::Base => &self.base,
             ArmRole::Changed => &self.changed,
-            ArmRole::Control(name) => {
-                self.controls.iter().find(|c| c.arm == name).map_or(&[], |c| c.values.as_slice())
-            }
+            ArmRole::Control(name) => self.controls.iter().find(|c| c.arm == name).map_or(&[], |c| c.values.as_slice()),
         }
     }
 
@@ -418,8 +416,7 @@ impl Results {
     /// # Errors
     /// When the file cannot be read or does not have this format. The error names file and line.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("{}: cannot read the results", path.display()))?;
+        let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read the results", path.display()))?;
         Self::parse(path, &text)
     }
 
@@ -559,13 +556,7 @@ pub(crate) mod fixture {
             p_raw: p,
             verdict: Verdict::None,
             controls: Vec::new(),
-            aa: Some(AaControl {
-                base: again.to_vec(),
-                ratio: 1.0,
-                ci95: None,
-                p: 1.0,
-                verdict: Verdict::Same,
-            }),
+            aa: Some(AaControl { base: again.to_vec(), ratio: 1.0, ci95: None, p: 1.0, verdict: Verdict::Same }),
         };
         let control = |metric: Metric, ratio: f64, p, verdict| {
             let aa = metric.aa.map(|aa| {
@@ -702,10 +693,7 @@ mod tests {
     fn a_file_of_another_form_says_who_wrote_it() {
         let error = |text: &str| Results::parse(Path::new("x.json"), text).unwrap_err().to_string();
         let old = error("{\"meta\": {\"kernel\": \"6.12\"}, \"metrics\": []}");
-        assert!(
-            old.contains("x.json: written by version 0.2.0 or before of the lab in an earlier form"),
-            "{old}"
-        );
+        assert!(old.contains("x.json: written by version 0.2.0 or before of the lab in an earlier form"), "{old}");
         let new = error("{\"format\": 3, \"version\": \"7.0.0\", \"meta\": 1}");
         assert!(new.contains("written by version 7.0.0 of the lab in an unknown form"), "{new}");
     }

@@ -17,12 +17,7 @@ const WIDTH: u16 = 100;
 /// Renders the screen, wrapped to `width` columns. `checked` are the outcomes of the expectations, if any were
 /// checked. Returns `None` if there is no sentence for one of the scenarios: then only the table shows its results.
 #[must_use]
-pub fn render(
-    results: &Results,
-    checked: Option<&[Checked]>,
-    report: &Path,
-    width: Option<u16>,
-) -> Option<String> {
+pub fn render(results: &Results, checked: Option<&[Checked]>, report: &Path, width: Option<u16>) -> Option<String> {
     let said = sentences(results);
     if said.len() < results.scenarios().len() {
         return None;
@@ -61,8 +56,7 @@ fn conditions(results: &Results) -> String {
 }
 
 fn sentence(results: &Results, said: &Said<'_>) -> String {
-    let verdict =
-        if results.meta.pairs < MIN_PAIRS { String::new() } else { format!(" ({})", verdict(said.main)) };
+    let verdict = if results.meta.pairs < MIN_PAIRS { String::new() } else { format!(" ({})", verdict(said.main)) };
     format!("{}: {}{verdict}.", said.scenario, said.text)
 }
 
@@ -130,11 +124,7 @@ mod tests {
         };
         vec![
             of("100-vmas/mrelease-90 (multi): at least 1.45x", "2.35x (2.14 - 2.54), better", State::Met),
-            of(
-                "1-vma/mrelease-cpu (multi): at least 1.18x",
-                "1.10x (0.98 - 1.21), no verdict",
-                State::Missed,
-            ),
+            of("1-vma/mrelease-cpu (multi): at least 1.18x", "1.10x (0.98 - 1.21), no verdict", State::Missed),
             of("1-vma/kill-instructions", "the results have no 1-vma/kill-instructions", State::NotRun),
         ]
     }

@@ -130,12 +130,7 @@ mod tests {
                 let (last, arms) = arms.split_last().unwrap();
                 let known = arms.iter().all(|arm| ["ours", "stock"].contains(arm));
                 assert!(known && last.is_empty(), "{}: {}", scenario.name, sentence.text);
-                assert!(
-                    scenario.guest(sentence.guest).is_some(),
-                    "{}: no guest {}",
-                    scenario.name,
-                    sentence.guest
-                );
+                assert!(scenario.guest(sentence.guest).is_some(), "{}: no guest {}", scenario.name, sentence.guest);
             }
         }
     }

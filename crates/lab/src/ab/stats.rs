@@ -120,9 +120,7 @@ impl Comparison {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
     /// The arms have different numbers of boots, or other metrics of the run have.
-    #[error(
-        "metric {index}: {found} boots where {expected} are expected: every pair needs both arms and all metrics"
-    )]
+    #[error("metric {index}: {found} boots where {expected} are expected: every pair needs both arms and all metrics")]
     Boots {
         /// Which metric.
         index: usize,
@@ -177,13 +175,7 @@ pub fn compare(metrics: &[Pairs<'_>], rules: Rules) -> Result<Vec<Comparison>, I
     let comparisons = samples.iter().zip(adjusted).map(|(sample, p)| {
         let ratio = mean(&sample.d).exp();
         let ci95 = interval(&sample.d).map(|ends| ends.map(f64::exp));
-        Comparison {
-            ratio,
-            ci95,
-            p,
-            p_raw: sample.p(),
-            verdict: verdict(ratio, ci95, p, sample.d.len(), rules),
-        }
+        Comparison { ratio, ci95, p, p_raw: sample.p(), verdict: verdict(ratio, ci95, p, sample.d.len(), rules) }
     });
     Ok(comparisons.collect())
 }
@@ -540,10 +532,7 @@ pub(super) mod tests {
         );
         assert_eq!(refused(&[pairs(&[], &[])]), Invalid::Pairs(0));
         assert_eq!(refused(&[pairs(&[1.0; 21], &[1.0; 21])]), Invalid::Pairs(21));
-        assert_eq!(
-            refused(&[pairs(&six, &[1.0, 1.0, -1.0, 1.0, 1.0, 1.0])]),
-            Invalid::Value { index: 0, value: -1.0 }
-        );
+        assert_eq!(refused(&[pairs(&six, &[1.0, 1.0, -1.0, 1.0, 1.0, 1.0])]), Invalid::Value { index: 0, value: -1.0 });
         assert!(matches!(refused(&[pairs(&[f64::NAN], &[1.0])]), Invalid::Value { .. }));
     }
 
@@ -587,9 +576,7 @@ pub(super) mod tests {
             let arms = [0, 1].map(|arm| {
                 let own = own();
                 let level = if arm == 0 { 0.0 } else { -f64::ln(ratio) };
-                (0..n)
-                    .map(|i| (level + drift[i] + sd * (0.5 * shared[arm][i] + 0.87 * own[i])).exp())
-                    .collect()
+                (0..n).map(|i| (level + drift[i] + sd * (0.5 * shared[arm][i] + 0.87 * own[i])).exp()).collect()
             });
             run.push(arms);
         };

@@ -216,8 +216,7 @@ pub fn explanation(results: &Results) -> Vec<String> {
     }
     let effect = percent(meta.min_effect);
     let mut lines = vec![
-        "p: exact paired sign-flip test, adjusted over all metrics (Westfall-Young step-down max-T)."
-            .to_owned(),
+        "p: exact paired sign-flip test, adjusted over all metrics (Westfall-Young step-down max-T).".to_owned(),
         format!(
             "better, worse: p < {} and an effect of at least {effect}. same: the 95 % interval lies within {effect}.",
             meta.alpha
@@ -314,8 +313,7 @@ mod tests {
     #[test]
     fn boots_that_were_repeated_are_shown() {
         let text = render(&fixture::results_with_repeated(), None, false);
-        let line =
-            "FAILED: pair 2/8, memreap, reap/multi: the kernel panicked: <no>; repeated, logs in boots/x";
+        let line = "FAILED: pair 2/8, memreap, reap/multi: the kernel panicked: <no>; repeated, logs in boots/x";
         assert!(text.lines().any(|l| l == line), "{text}");
     }
 

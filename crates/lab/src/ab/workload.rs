@@ -45,9 +45,8 @@ impl Workload {
     ) -> Result<Self> {
         ensure!(program.is_file(), "{}: no such file", program.display());
         let name = program.file_stem().and_then(|name| name.to_str()).filter(|name| is_name(name));
-        let name = name.with_context(|| {
-            format!("{}: a name of letters, digits, '-', '_' and '.' is needed", program.display())
-        })?;
+        let name = name
+            .with_context(|| format!("{}: a name of letters, digits, '-', '_' and '.' is needed", program.display()))?;
         // One per process, and used until its end.
         let scenario = Box::leak(Box::new(Scenario {
             name: name.to_owned().leak(),
@@ -141,9 +140,7 @@ pub fn metrics(output: &str) -> Result<Vec<Sample>> {
             "higher" => Better::Higher,
             _ => continue,
         };
-        let Ok(value) = value.parse::<f64>() else {
-            bail!("not a metric: {line} ('{value}' is not a number)")
-        };
+        let Ok(value) = value.parse::<f64>() else { bail!("not a metric: {line} ('{value}' is not a number)") };
         samples.push(Sample { metric: metric.to_owned(), unit: unit.to_owned(), better, value });
     }
     Ok(samples)
@@ -160,19 +157,15 @@ mod tests {
         let output = "starting up\nfault-time 12.5 ns lower\n{\"metric\": \"rate\", \"value\": 3, \"unit\": \
                       \"MB/s\", \"better\": \"higher\"}\nis this a metric\nreads 1e3 1/s higher\n";
         let found = metrics(output).unwrap();
-        let shown: Vec<_> =
-            found.iter().map(|s| format!("{} {} {} {}", s.metric, s.value, s.unit, s.better)).collect();
+        let shown: Vec<_> = found.iter().map(|s| format!("{} {} {} {}", s.metric, s.value, s.unit, s.better)).collect();
         assert_eq!(shown, ["fault-time 12.5 ns lower", "rate 3 MB/s higher", "reads 1000 1/s higher"]);
         assert_eq!(metrics("nothing here\n").unwrap(), []);
     }
 
     #[test]
     fn a_metric_with_a_typing_error_is_not_lost() {
-        for line in [
-            "time 12,5 ms lower",
-            "{\"metric\": \"x\", \"value\": 1}",
-            " { \"value\": 1, \"metric\": \"x\" }",
-        ] {
+        for line in ["time 12,5 ms lower", "{\"metric\": \"x\", \"value\": 1}", " { \"value\": 1, \"metric\": \"x\" }"]
+        {
             let error = format!("{:#}", metrics(&format!("ok\n{line}\n")).unwrap_err());
             assert!(error.contains(line), "{error}");
         }

@@ -111,9 +111,8 @@ fn parse(source: &Path, console: &Path, json: bool) -> Result<(bool, u64)> {
             println!("{line}");
         }
     })?;
-    let text = fs::read_to_string(&results).with_context(|| {
-        format!("kunit.py left no results ({status}); its output:\n{}", host::tail(&log, 15))
-    })?;
+    let text = fs::read_to_string(&results)
+        .with_context(|| format!("kunit.py left no results ({status}); its output:\n{}", host::tail(&log, 15)))?;
     let value: Value = serde_json::from_str(&text).with_context(|| results.display().to_string())?;
     if json {
         println!("{text}");

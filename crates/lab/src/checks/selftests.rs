@@ -163,9 +163,8 @@ fn run_all(ctx: &Context, options: &SelftestOptions, rows: &mut Vec<Row>) -> Res
     }
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by_key(|&i| runs[i].rank());
-    let done = parallel::map(parallel::unmeasured_guests(GUEST_MEM_MIB), &order, |&i| {
-        runs[i].report(ctx, accel, options)
-    });
+    let done =
+        parallel::map(parallel::unmeasured_guests(GUEST_MEM_MIB), &order, |&i| runs[i].report(ctx, accel, options));
 
     let mut reports: Vec<Option<Report>> = vec![None; runs.len()];
     let (mut error, mut remembered) = (None, 0);
@@ -467,8 +466,7 @@ impl Row {
             .collect();
         // Without cases, it must fail for the same reason.
         let failed_before = stock.as_ref().is_some_and(|s| {
-            s.status == Status::Fail
-                && (!s.cases.is_empty() || !memreap.cases.is_empty() || s.why == memreap.why)
+            s.status == Status::Fail && (!s.cases.is_empty() || !memreap.cases.is_empty() || s.why == memreap.why)
         });
         if memreap.status == Status::Fail && new_failures.is_empty() && !failed_before {
             new_failures.push(memreap.why.clone().unwrap_or_else(|| "failed".into()));
@@ -515,8 +513,7 @@ fn print_table(rows: &[Row]) {
     for row in &failed {
         println!("\n{}:", row.test);
         // Lines of passed cases are left out.
-        let fine =
-            |line: &str| ["ok ", "#  RUN ", "#            OK "].iter().any(|begin| line.starts_with(begin));
+        let fine = |line: &str| ["ok ", "#  RUN ", "#            OK "].iter().any(|begin| line.starts_with(begin));
         let lines: Vec<_> = row.memreap.output.lines().filter(|line| !fine(line)).collect();
         for line in &lines[lines.len().saturating_sub(40)..] {
             println!("  {line}");
@@ -568,12 +565,9 @@ mod tests {
     fn a_guest_that_fails_is_a_new_failure_of_a_program_that_fails_on_stock() {
         let fails = "TAP version 13\n1..2\nok 1 one\nnot ok 2 two\n";
         let exit = |text| judge(&Outcome::Exit(1), text, false, String::new);
-        let splat = |kind, text| {
-            judge(&Outcome::Splat { kind, line: "[    1.5] BUG: x".into() }, text, false, String::new)
-        };
-        let new = |stock: Report, memreap: Report| {
-            Row::new("t".into(), Some(stock), memreap, Vec::new()).new_failures
-        };
+        let splat =
+            |kind, text| judge(&Outcome::Splat { kind, line: "[    1.5] BUG: x".into() }, text, false, String::new);
+        let new = |stock: Report, memreap: Report| Row::new("t".into(), Some(stock), memreap, Vec::new()).new_failures;
         let none: [&str; 0] = [];
         for text in [fails, "no TAP\n"] {
             assert_eq!(new(exit(text), exit(text)), none);

@@ -173,9 +173,8 @@ impl Class {
 
     /// Returns the shell script for the guest.
     fn script(&self, seconds: u64) -> String {
-        let mut command = format!(
-            "stress-ng --verify --metrics --yaml /run/stress.yaml --temp-path /tmp --timeout {seconds}s"
-        );
+        let mut command =
+            format!("stress-ng --verify --metrics --yaml /run/stress.yaml --temp-path /tmp --timeout {seconds}s");
         for (name, instances) in &self.stressors {
             // Writing to a String cannot fail.
             let _ = write!(command, " --{name} {instances}");
@@ -208,14 +207,7 @@ echo \"{LAB_LINE_PREFIX}end\"
 }
 
 /// Runs a class in a kernel.
-fn run_one(
-    ctx: &Context,
-    accel: Accel,
-    arm: &Arm,
-    class: &Class,
-    seconds: u64,
-    program: PathBuf,
-) -> Result<Report> {
+fn run_one(ctx: &Context, accel: Accel, arm: &Arm, class: &Class, seconds: u64, program: PathBuf) -> Result<Report> {
     // The script is a file because the command is shown. Each run has its own, which is removed at the end.
     let name = format!("stress-{}-{}-{}", class.name, arm.name, std::process::id());
     let script = Staging::begin(&ctx.out.join(name))?;
@@ -263,8 +255,7 @@ impl Report {
         let mut idle = Vec::new();
         // A guest that failed did not finish, so missing work is no finding.
         if guest.is_none() {
-            let known =
-                |text: &String| class.known_complaints.iter().any(|known| text.contains(known.as_str()));
+            let known = |text: &String| class.known_complaints.iter().any(|known| text.contains(known.as_str()));
             failures.extend(complaints.into_iter().filter(|text| !known(text)));
             match status {
                 Some(0) => {}
@@ -299,8 +290,7 @@ impl Report {
 
     /// Returns a summary, for example `ok` or `exit status 2; vm: detected N bit errors`.
     fn outcome(&self) -> String {
-        let all: Vec<&str> =
-            self.guest.iter().chain(&self.failures).chain(&self.idle).map(String::as_str).collect();
+        let all: Vec<&str> = self.guest.iter().chain(&self.failures).chain(&self.idle).map(String::as_str).collect();
         if all.is_empty() { "ok".into() } else { all.join("; ") }
     }
 }
@@ -416,15 +406,7 @@ impl Row {
             (false, false) => Verdict::Finding,
             (false, true) => Verdict::Ok,
         };
-        Self {
-            class: class.name.clone(),
-            stressors: class.shown(),
-            seconds,
-            stock,
-            memreap,
-            verdict,
-            findings,
-        }
+        Self { class: class.name.clone(), stressors: class.shown(), seconds, stock, memreap, verdict, findings }
     }
 
     fn word(&self) -> &'static str {
@@ -536,8 +518,7 @@ mod tests {
         );
         assert_eq!(of("error: [99] at 0x7f00ab12, 12MB (3.5%)"), "at N, N (N.N%)");
         assert_eq!(of("fail:  no process number"), "no process number");
-        for fine in ["info:  [5] dispatching hogs: 2 vm", "metrc: [5] vm 3 4", "warn:  [5] x", "debug: [1] y"]
-        {
+        for fine in ["info:  [5] dispatching hogs: 2 vm", "metrc: [5] vm 3 4", "warn:  [5] x", "debug: [1] y"] {
             assert_eq!(complaint(fine), None);
         }
     }

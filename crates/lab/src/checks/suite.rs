@@ -60,12 +60,7 @@ const TEST_FULL: &[Tier] = &[Tier::Test, Tier::Full];
 /// In what a Rust test says of a part that it skips, between its place and the reason: see `testing::skipped`.
 const SKIPPED: &str = ": skipped: ";
 
-const fn check(
-    name: &'static str,
-    tiers: &'static [Tier],
-    about: &'static str,
-    command: &'static str,
-) -> Check {
+const fn check(name: &'static str, tiers: &'static [Tier], about: &'static str, command: &'static str) -> Check {
     Check { name, about, tiers, command, reuse: Reuse::None }
 }
 
@@ -81,8 +76,7 @@ impl Check {
         match self.name {
             name if NONE.contains(&name) => Vec::new(),
             "hosted" => host::HOSTED_TEST_PACKAGES.to_vec(),
-            _ => [host::KERNEL_BUILD_PACKAGES, host::guest_packages(arch), host::SERIES_PACKAGES, lints]
-                .concat(),
+            _ => [host::KERNEL_BUILD_PACKAGES, host::guest_packages(arch), host::SERIES_PACKAGES, lints].concat(),
         }
     }
 }
@@ -152,8 +146,8 @@ pub fn list() -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "check", "test", "test-full", "what"]);
     for check in CHECKS {
-        let [first, second, third] = [Tier::Check, Tier::Test, Tier::Full]
-            .map(|tier| if check.tiers.contains(&tier) { "x" } else { "" });
+        let [first, second, third] =
+            [Tier::Check, Tier::Test, Tier::Full].map(|tier| if check.tiers.contains(&tier) { "x" } else { "" });
         table.add_row([check.name, first, second, third, check.about]);
     }
     table.to_string()
@@ -356,14 +350,7 @@ fn content(ctx: &Context, check: &Check, tools: &[&str]) -> Result<String> {
 /// on the last line the counts.
 fn summary(done: &[CheckResult], took: Duration) -> String {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
-        "check",
-        "what",
-        "result",
-        "remembered",
-        "took",
-        "last time",
-    ]);
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "what", "result", "remembered", "took", "last time"]);
     for d in done {
         let result = match (&d.failure, d.skipped.len()) {
             (Some(_), _) => "FAILED".to_owned(),
@@ -411,15 +398,9 @@ mod tests {
         ];
         let text = summary(&all, Duration::from_secs(200));
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
-        for what in [
-            "FAILED",
-            "1m01s",
-            "2m05s",
-            "3m20s",
-            "3 of 4",
-            "passed, 1 skipped",
-            "\npsi.rs:7:9: skipped: no PSI here\n",
-        ] {
+        for what in
+            ["FAILED", "1m01s", "2m05s", "3m20s", "3 of 4", "passed, 1 skipped", "\npsi.rs:7:9: skipped: no PSI here\n"]
+        {
             assert!(text.contains(what), "{text}");
         }
         assert!(text.ends_with("\nn: it broke\n\n2 passed, 1 failed\n"), "{text}");

@@ -173,9 +173,7 @@ impl Tap {
         }
         match self.plan {
             None => Some("no TAP plan in its output".into()),
-            Some(plan) if plan != self.results => {
-                Some(format!("planned {plan} results, reported {}", self.results))
-            }
+            Some(plan) if plan != self.results => Some(format!("planned {plan} results, reported {}", self.results)),
             Some(_) if self.cases.values().any(|&c| c == Status::Fail) => Some("cases failed".into()),
             Some(_) => None,
         }
@@ -237,9 +235,8 @@ mod tests {
 
     #[test]
     fn skips_have_a_reason() {
-        let skips = |outcome, text| -> Vec<(String, String)> {
-            report(outcome, text, false).skips.into_iter().collect()
-        };
+        let skips =
+            |outcome, text| -> Vec<(String, String)> { report(outcome, text, false).skips.into_iter().collect() };
         let of = |case: &str, reason: &str| (case.to_owned(), reason.to_owned());
         assert_eq!(skips(Outcome::Exit(0), GOOD), [of("two", "no swap")]);
         assert_eq!(skips(Outcome::Exit(0), "1..1\nok 1 a # skip\n"), [of("a", "")]);

@@ -142,9 +142,7 @@ pub fn run(ctx: &Context, args: AbArgs) -> Result<u8> {
 
 fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     if args.bisect && args.pairs < MIN_PAIRS {
-        let what = format!(
-            "--bisect needs at least {MIN_PAIRS} pairs: with fewer, nothing is ever found to be worse"
-        );
+        let what = format!("--bisect needs at least {MIN_PAIRS} pairs: with fewer, nothing is ever found to be worse");
         return Err(WrongUsage(what).into());
     }
     let variant = variant_or_default(args.variant, args.root.as_ref());
@@ -296,12 +294,7 @@ fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
 }
 
 /// Checks `kernel/<scenario>/expect.toml` of all scenarios.
-fn expectations(
-    ctx: &Context,
-    results: &Results,
-    scenarios: &[String],
-    kind: RunKind,
-) -> Result<Vec<Vec<Checked>>> {
+fn expectations(ctx: &Context, results: &Results, scenarios: &[String], kind: RunKind) -> Result<Vec<Vec<Checked>>> {
     let check = |scenario: &String| expect::check(results, &expect_file(ctx, scenario), kind);
     scenarios.iter().map(check).collect()
 }

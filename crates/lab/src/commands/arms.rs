@@ -154,10 +154,7 @@ mod tests {
         assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
         assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
         assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
-        assert_eq!(
-            "memreap-batch".parse(),
-            Ok(ArmSpec::WithParameters("memreap-batch", "memreap.swap_defer=0"))
-        );
+        assert_eq!("memreap-batch".parse(), Ok(ArmSpec::WithParameters("memreap-batch", "memreap.swap_defer=0")));
         assert!("memreap-nothing".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-nothing'"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_path_buf();

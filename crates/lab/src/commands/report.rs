@@ -61,8 +61,7 @@ pub fn run(ctx: &Context, args: &ReportArgs) -> Result<u8> {
             }
             None => {
                 let gap = if i == 0 { "" } else { "\n" };
-                let title =
-                    if args.files.len() > 1 { format!("{gap}{}:\n", file.display()) } else { String::new() };
+                let title = if args.files.len() > 1 { format!("{gap}{}:\n", file.display()) } else { String::new() };
                 let text = match (args.markdown, args.junit) {
                     (true, _) => shown.markdown(),
                     (_, true) => shown.junit()?,

@@ -35,8 +35,7 @@ pub fn run(ctx: &Context, args: &TestArgs) -> Result<u8> {
         return Ok(0);
     }
     if ctx.arch != Arch::of_host() {
-        let what =
-            "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
+        let what = "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
         return Err(WrongUsage(what.into()).into());
     }
     Ok(exit::finding_unless(suite::run(ctx, &args.options)?))

@@ -95,8 +95,7 @@ impl Cell {
 pub fn all(repo: &Path) -> Result<Vec<Cell>> {
     let file = repo.join(MACHINES_FILE);
     let text = fs::read_to_string(&file)?;
-    let machines: BTreeMap<String, Machine> =
-        toml::from_str(&text).with_context(|| file.display().to_string())?;
+    let machines: BTreeMap<String, Machine> = toml::from_str(&text).with_context(|| file.display().to_string())?;
     for (name, machine) in &machines {
         check_machine(machine).with_context(|| format!("{}: [{name}]", file.display()))?;
     }
@@ -127,10 +126,7 @@ fn cells_of(name: &str, text: &str, machines: &BTreeMap<String, Machine>) -> Res
     load.check().map_err(anyhow::Error::msg)?;
     let cell = |machine_name: &String| {
         let Some(machine) = machines.get(machine_name) else {
-            bail!(
-                "machines: {} (in {MACHINES_FILE})",
-                format::no_such("machine", machine_name, machines.keys())
-            );
+            bail!("machines: {} (in {MACHINES_FILE})", format::no_such("machine", machine_name, machines.keys()));
         };
         Ok(Cell {
             name: CellName::new(name, machine_name),
@@ -178,9 +174,7 @@ mod tests {
         };
         assert_eq!(chosen(&[]).len(), all.len());
         assert_eq!(chosen(&["leak@desktop", "hog@small"]), ["hog@small", "leak"]);
-        assert!(
-            chosen(&["hog"]).len() > 1 && chosen(&["@no-psi"]).iter().all(|name| name.ends_with("@no-psi"))
-        );
+        assert!(chosen(&["hog"]).len() > 1 && chosen(&["@no-psi"]).iter().all(|name| name.ends_with("@no-psi")));
         let error = select(&all, &["hug".into()]).unwrap_err().to_string();
         assert!(error.contains("no load 'hug'; there are: hog, "), "{error}");
     }
@@ -193,11 +187,7 @@ mod tests {
                     run = [{ do = \"take\", size = \"everything\" }]\n";
         assert_eq!(cells_of("x", good, &machines).unwrap()[0].name.0, "x");
         for (what, wrong, needle) in [
-            (
-                "desktop",
-                "laptop",
-                "machines: no machine 'laptop'; there are: desktop (in faceoff/machines.toml)",
-            ),
+            ("desktop", "laptop", "machines: no machine 'laptop'; there are: desktop (in faceoff/machines.toml)"),
             ("everything", "all of it", "'all of it' is no size"),
             ("take", "steal", "unknown variant `steal`"),
             ("size", "amount", "amount"),

@@ -150,10 +150,7 @@ fn parse(repo: &Path, name: &str, text: &str) -> Result<Contestant> {
         ensure!(unit.ends_with(".service"), "unit: '{unit}' is not the name of a service");
     }
     if contestant.like.is_some() {
-        ensure!(
-            contestant.install.is_empty(),
-            "install: one that is like another installs the other's files"
-        );
+        ensure!(contestant.install.is_empty(), "install: one that is like another installs the other's files");
     }
     for (to, from) in &mut contestant.install {
         ensure!(to.starts_with('/'), "install: '{to}' is no absolute path");
@@ -190,8 +187,7 @@ mod tests {
 
     #[test]
     fn a_contestant_is_read_with_its_defaults() {
-        let text =
-            "title = \"X\"\norder = 3\nunit = \"x.service\"\n[install]\n\"/usr/sbin/x\" = \"built:x\"\n";
+        let text = "title = \"X\"\norder = 3\nunit = \"x.service\"\n[install]\n\"/usr/sbin/x\" = \"built:x\"\n";
         let x = parse(Path::new("/no/repo"), "x", text).unwrap();
         assert_eq!((x.kernel, x.unit.as_deref(), x.files_of()), (Tree::Stock, Some("x.service"), "x"));
         assert_eq!(x.install, BTreeMap::from([("/usr/sbin/x".to_owned(), Origin::Built("x".into()))]));
@@ -212,14 +208,8 @@ mod tests {
             ("title = \"X\"\norder = 1\nunit = \"x\"\n", "unit: 'x'"),
             ("title = \"X\"\norder = 1\n[install]\n\"x\" = \"built:x\"\n", "install: 'x'"),
             ("title = \"X\"\norder = 1\n[install]\n\"/x\" = \"nowhere\"\n", "nowhere: no such file"),
-            (
-                "title = \"X\"\norder = 1\n[install]\n\"/x\" = \"crate:x\"\n",
-                "'crate:x' is not crate:NAME@VERSION",
-            ),
-            (
-                "title = \"X\"\norder = 1\nlike = \"y\"\n[install]\n\"/x\" = \"built:x\"\n",
-                "install: one that",
-            ),
+            ("title = \"X\"\norder = 1\n[install]\n\"/x\" = \"crate:x\"\n", "'crate:x' is not crate:NAME@VERSION"),
+            ("title = \"X\"\norder = 1\nlike = \"y\"\n[install]\n\"/x\" = \"built:x\"\n", "install: one that"),
         ] {
             assert!(wrong(text).contains(needle), "{text}: {}", wrong(text));
         }
@@ -231,16 +221,8 @@ mod tests {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let all = load(repo).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        let peers = [
-            "none",
-            "earlyoom",
-            "earlyoom-tuned",
-            "nohang",
-            "nohang-tuned",
-            "oomd-fedora",
-            "oomd-ubuntu",
-            "bustd",
-        ];
+        let peers =
+            ["none", "earlyoom", "earlyoom-tuned", "nohang", "nohang-tuned", "oomd-fedora", "oomd-ubuntu", "bustd"];
         let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
         assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics", "memreap-pod"]].concat());
         assert_eq!(names[..2], ["none", "none+watermark"]);
@@ -252,10 +234,7 @@ mod tests {
         assert!(ours[1].has_watermark() && ours[1].setup.len() == ours[0].setup.len() + 1);
         assert_eq!(select(&all, &["nohang+watermark".into(), "none".into()]).unwrap().len(), 2);
         let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
-        assert!(
-            unknown.contains("no contestant 'nothing'; there are: none, none+watermark, earlyoom"),
-            "{unknown}"
-        );
+        assert!(unknown.contains("no contestant 'nothing'; there are: none, none+watermark, earlyoom"), "{unknown}");
     }
 
     #[test]

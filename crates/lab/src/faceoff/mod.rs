@@ -154,8 +154,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
         if let Some(failure) = failure {
             ctx.progress.warn(&format!("{name}: {failure}"));
             if in_a_row == MAX_FAILED_RUNS_IN_A_ROW {
-                let what =
-                    format!("the last {MAX_FAILED_RUNS_IN_A_ROW} runs failed; --continue repeats them");
+                let what = format!("the last {MAX_FAILED_RUNS_IN_A_ROW} runs failed; --continue repeats them");
                 return Err(GuestFailure(what).into());
             }
         }
@@ -269,12 +268,7 @@ impl TestBed {
     }
 
     /// Returns what the snapshot is made of that a round starts from.
-    fn ingredients<'a>(
-        &'a self,
-        contestant: &Contestant,
-        cell: &'a Cell,
-        round: usize,
-    ) -> Result<Ingredients<'a>> {
+    fn ingredients<'a>(&'a self, contestant: &Contestant, cell: &'a Cell, round: usize) -> Result<Ingredients<'a>> {
         let kernel = self.kernels.get(&contestant.kernel.to_string());
         Ok(Ingredients {
             accel: self.accel,
@@ -370,10 +364,7 @@ fn in_one_line(run: &Run) -> String {
         return "failed".to_owned();
     }
     if let Some(idle) = &run.idle {
-        return format!(
-            "PSS {:.0} KiB, CPU {:.0} ms, {:.0} wake-ups",
-            idle.pss_kib, idle.cpu_ms, idle.wakeups
-        );
+        return format!("PSS {:.0} KiB, CPU {:.0} ms, {:.0} wake-ups", idle.pss_kib, idle.cpu_ms, idle.wakeups);
     }
     let Some(result) = &run.result else { return "no result".to_owned() };
     let wrong: Vec<String> = run.wrong().iter().map(|(who, n)| format!("{n} {who}")).collect();
@@ -508,8 +499,7 @@ mod tests {
 
     #[test]
     fn the_early_reclaim_is_a_factor() {
-        let all: Vec<Contestant> =
-            ["a", "a+watermark", "b", "b+watermark"].map(|name| contestant(name, name)).to_vec();
+        let all: Vec<Contestant> = ["a", "a+watermark", "b", "b+watermark"].map(|name| contestant(name, name)).to_vec();
         let chosen = |names: &[&str], watermark| -> Vec<String> {
             let contestants = names.iter().map(|&name| name.to_owned()).collect();
             let options = Options {
@@ -535,9 +525,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("faceoff.jsonl");
         let meta = |fingerprint: &str| Meta { fingerprint: fingerprint.into(), ..Meta::default() };
-        assert!(
-            RunLog::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue")
-        );
+        assert!(RunLog::open(&path, meta("1"), true).err().unwrap().to_string().contains("nothing to continue"));
         let mut run_log = RunLog::open(&path, meta("1"), false).unwrap();
         run_log.add(run("a", "hog", 0, 1.0, None)).unwrap();
         let mut failed = run("b", "hog", 0, 1.0, None);

@@ -18,8 +18,7 @@ const PAGE_STYLE: &str = include_str!("page.css");
 #[must_use]
 pub fn html(summary: &Summary, runs: &[Run]) -> String {
     let meta = &summary.meta;
-    let kernels: Vec<String> =
-        meta.kernels.iter().map(|(tree, release)| format!("{tree} {release}")).collect();
+    let kernels: Vec<String> = meta.kernels.iter().map(|(tree, release)| format!("{tree} {release}")).collect();
     let mut page = html::begin("The face-off", "The face-off", PAGE_STYLE);
     let _ = writeln!(
         page,
@@ -31,11 +30,7 @@ pub fn html(summary: &Summary, runs: &[Run]) -> String {
     page += &comparison(summary);
     page += &card(plots::overview(summary));
     let grid = tables::grid(summary);
-    page += &section(
-        "The grid",
-        "Medians of the longest stalls in ms, and kills that were needless or wrong.",
-        &grid,
-    );
+    page += &section("The grid", "Medians of the longest stalls in ms, and kills that were needless or wrong.", &grid);
     for cell in &summary.cells {
         let about = format!("{}. {}.", cell.about, cell.machine);
         let table = match cell.idle {
@@ -121,8 +116,7 @@ fn failures(summary: &Summary, cell: &CellName) -> String {
 
 fn method(summary: &Summary) -> String {
     let meta = &summary.meta;
-    let packages: Vec<String> =
-        meta.packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let packages: Vec<String> = meta.packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
     format!(
         "<section aria-labelledby=\"method\">\n<h2 id=\"method\">How this was measured</h2>\n\
          <p>Every run starts from a snapshot of the warmed-up guest, the contestants alternating; rounds take turns with {} \

@@ -102,8 +102,7 @@ pub fn overview(summary: &Summary) -> Option<String> {
             svg.anchored("middle", "in", (x + width / 2.0, y + 15.0), &text);
         }
     }
-    let legend =
-        "longest stall in s, median of the runs; framed, with \u{2020}: needless or wrong kills in all runs";
+    let legend = "longest stall in s, median of the runs; framed, with \u{2020}: needless or wrong kills in all runs";
     svg.text("", (OVERVIEW_LEFT, height - 6.0), legend);
     Some(svg.end())
 }

@@ -88,27 +88,13 @@ fn finished(folder: &Path, key: &str) -> Option<Image> {
     (image.key == key && disk.is_file()).then_some(Image { disk, ..image })
 }
 
-fn make(
-    ctx: &Context,
-    toml: &Toml,
-    theirs: &BTreeSet<String>,
-    recipe: &Path,
-    folder: &Path,
-    key: &str,
-) -> Result<()> {
+fn make(ctx: &Context, toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path, folder: &Path, key: &str) -> Result<()> {
     let step = ctx.progress.step(&format!("making the Debian image ({})", toml.suite));
     let log = |name: &str| ctx.out.join(format!("logs/faceoff-{name}.log"));
     let staging = Staging::folder(folder)?;
     let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
     let tree = staging.path().join("tree");
-    let tree = debian::Tree::bootstrap(
-        &step,
-        tree,
-        &toml.suite,
-        Some(&toml.mirror),
-        &packages,
-        &log("debootstrap"),
-    )?;
+    let tree = debian::Tree::bootstrap(&step, tree, &toml.suite, Some(&toml.mirror), &packages, &log("debootstrap"))?;
 
     step.detail("setting it up");
     let mut copy = host::as_root("cp")?;
@@ -139,8 +125,7 @@ fn make(
 /// Parses lines of `package version`.
 fn versions(listing: &str) -> Result<BTreeMap<String, String>> {
     let pairs = listing.lines().map(|line| {
-        let (name, version) =
-            line.split_once(' ').with_context(|| format!("dpkg-query: unexpected \"{line}\""))?;
+        let (name, version) = line.split_once(' ').with_context(|| format!("dpkg-query: unexpected \"{line}\""))?;
         Ok((name.to_owned(), version.to_owned()))
     });
     let all: BTreeMap<String, String> = pairs.collect::<Result<_>>()?;
@@ -188,14 +173,9 @@ mod tests {
     #[test]
     fn the_recipe_is_sound() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-        let toml: Toml =
-            toml::from_str(&fs::read_to_string(repo.join("faceoff/image.toml")).unwrap()).unwrap();
+        let toml: Toml = toml::from_str(&fs::read_to_string(repo.join("faceoff/image.toml")).unwrap()).unwrap();
         assert_eq!(toml.suite, "bookworm");
         let recipe = repo.join("faceoff/image");
-        assert!(
-            host::files_below(&recipe)
-                .unwrap()
-                .contains(&recipe.join("files/etc/systemd/system/faceoff.service"))
-        );
+        assert!(host::files_below(&recipe).unwrap().contains(&recipe.join("files/etc/systemd/system/faceoff.service")));
     }
 }

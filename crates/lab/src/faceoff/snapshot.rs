@@ -112,8 +112,7 @@ pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
     let parent = ctx.cache.join("faceoff/snapshots");
     let folder = parent.join(&key[..16]);
     let kernel_file = kernel.bzimage.clone();
-    let snapshot =
-        Snapshot { accel, machine: machine.clone(), folder: folder.clone(), kernel: kernel_file, key };
+    let snapshot = Snapshot { accel, machine: machine.clone(), folder: folder.clone(), kernel: kernel_file, key };
     if snapshot.is_finished() {
         return Ok(snapshot);
     }
@@ -240,8 +239,7 @@ impl Ingredients<'_> {
 fn prune(parent: &Path) {
     let used = |path: &Path| fs::metadata(path.join(MARKER_FILE)).and_then(|meta| meta.modified());
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut all: Vec<_> =
-        entries.filter_map(|entry| Some((used(&entry.path()).ok()?, entry.path()))).collect();
+    let mut all: Vec<_> = entries.filter_map(|entry| Some((used(&entry.path()).ok()?, entry.path()))).collect();
     all.sort();
     // One less than the limit, because another is about to be made. Errors are ignored: what remains only
     // takes space.
@@ -268,13 +266,7 @@ const JOB_PIPE: &str = "job";
 impl Guest {
     /// Starts QEMU in `folder`, which has the overlay. With `incoming`, it waits for its state, and writes to
     /// the disks are discarded.
-    fn start(
-        snapshot: &Snapshot,
-        folder: &Path,
-        payload: &Path,
-        log_folder: &Path,
-        incoming: bool,
-    ) -> Result<Self> {
+    fn start(snapshot: &Snapshot, folder: &Path, payload: &Path, log_folder: &Path, incoming: bool) -> Result<Self> {
         host::remove_any(log_folder)?;
         fs::create_dir_all(log_folder)?;
         // The guest does not write to the second one.
@@ -354,8 +346,7 @@ impl Guest {
                     }
                 }
             }
-            let is_due =
-                |step: &&Balloon| started.is_some_and(|at| at.elapsed() >= Duration::from_secs(step.at_s));
+            let is_due = |step: &&Balloon| started.is_some_and(|at| at.elapsed() >= Duration::from_secs(step.at_s));
             if let Some(due) = balloon.next_if(is_due) {
                 let bytes = u64::from(self.memory_mib) * (1 << 20) * u64::from(due.percent) / 100;
                 self.monitor.execute("balloon", json!({ "value": bytes }))?;
@@ -571,8 +562,7 @@ mod tests {
             let at_boot = parameters.split(' ').find_map(|p| p.strip_prefix("loglevel=")).unwrap();
             assert!(at_boot.parse::<u32>().unwrap() > KERN_WARNING, "{parameters}");
             let (_, later) = parameters.split_once(" sysctl.kernel.printk=\"").unwrap();
-            let later: Vec<u32> =
-                later.split('"').next().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+            let later: Vec<u32> = later.split('"').next().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
             assert!(later[0] > KERN_WARNING, "{parameters}");
             // Messages without a level are not printed.
             assert!(later[1] >= later[0], "{parameters}");
@@ -591,10 +581,8 @@ mod tests {
         }
         fs::create_dir(dir.path().join("at-work.partial")).unwrap();
         prune(dir.path());
-        let mut left: Vec<String> = fs::read_dir(dir.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut left: Vec<String> =
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         let newest = (0..MAX_CACHED_SNAPSHOTS - 1).map(|age| format!("{age:02}"));
         assert_eq!(left, newest.chain(["at-work.partial".to_owned()]).collect::<Vec<_>>());

@@ -298,12 +298,7 @@ impl Summary {
         let wrong = self.entries.iter().find(|e| ours(&e.contestant) && e.wrong_runs > 0);
         if let Some(entry) = wrong {
             let victims: Vec<String> = entry.wrong.iter().map(|(who, n)| format!("{n} {who}")).collect();
-            return Some(format!(
-                "{}, {}: wrong victims: {}",
-                entry.contestant,
-                entry.cell,
-                victims.join(", ")
-            ));
+            return Some(format!("{}, {}: wrong victims: {}", entry.contestant, entry.cell, victims.join(", ")));
         }
         let worse = self.overall.iter().find(|c| c.verdict == Verdict::Worse)?;
         Some(format!("{}: {} is better in {}", worse.contestant, worse.peer, worse.metric))
@@ -565,8 +560,7 @@ pub(super) mod tests {
         assert_eq!(ratio("recovered_ms", "hog"), ("peer", 2.0));
         assert_eq!(ratio("longest_stall_ms", "leak"), ("none", 2.0), "4 ms counts as 10");
         assert_eq!(ratio("recovered_ms", "leak"), ("none", 1.0));
-        let late =
-            summary(&[run("none", "leak", 0, 20.0, None), run("memreap", "leak", 0, 4.0, Some(900.0))]);
+        let late = summary(&[run("none", "leak", 0, 20.0, None), run("memreap", "leak", 0, 4.0, Some(900.0))]);
         let recovered = late.comparison.iter().find(|c| c.metric == "recovered_ms").unwrap();
         assert_eq!(recovered.ratio, 100.0, "the limit of the load is 90 s");
         let peer = compared.overall.iter().find(|o| o.peer == "peer").unwrap();
@@ -599,9 +593,7 @@ pub(super) mod tests {
         let expected = [("none".to_owned(), Verdict::Worse), ("peer".to_owned(), Verdict::Better)];
         assert_eq!(verdicts(&many), expected, "worse needs as few runs as better");
         assert!(many.finding().unwrap().contains("memreap: none is better in longest_stall_ms"));
-        assert!(
-            many.overall.iter().filter(|o| o.metric == "recovered_ms").all(|o| o.verdict == Verdict::None)
-        );
+        assert!(many.overall.iter().filter(|o| o.metric == "recovered_ms").all(|o| o.verdict == Verdict::None));
         let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
         assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
@@ -611,12 +603,7 @@ pub(super) mod tests {
     fn the_typical_run_is_the_median() {
         let runs = [30.0, 10.0, 20.0].map(|stall| run("peer", "hog", 0, stall, None));
         assert_eq!(
-            typical(&runs, "peer", &CellName("hog".into()))
-                .unwrap()
-                .result
-                .as_ref()
-                .unwrap()
-                .longest_stall_ms,
+            typical(&runs, "peer", &CellName("hog".into())).unwrap().result.as_ref().unwrap().longest_stall_ms,
             20.0
         );
         assert!(typical(&runs, "peer", &CellName("leak".into())).is_none());

@@ -90,10 +90,7 @@ pub(super) fn grid(summary: &Summary) -> Table<'_> {
         let mut row = vec![Cell::new(format!("{}{fits}", cell.name))];
         row.extend(summary.contestants.iter().map(|who| {
             let found = summary.of_cell(&cell.name).find(|(other, _)| other.name == who.name);
-            found.map_or_else(
-                || Cell::new(""),
-                |(_, entry)| Cell::alarm_if(entry.wrong_runs > 0, outcome(entry)),
-            )
+            found.map_or_else(|| Cell::new(""), |(_, entry)| Cell::alarm_if(entry.wrong_runs > 0, outcome(entry)))
         }));
         row
     });
@@ -215,8 +212,7 @@ fn spread(spread: &Spread, never: &str) -> String {
 /// Returns the wrong victims as text, if there are any.
 fn wrong(entry: &Entry) -> Option<String> {
     let victims: Vec<String> = entry.wrong.iter().map(|(who, n)| format!("{n} {who}")).collect();
-    (entry.wrong_runs > 0)
-        .then(|| format!("{} in {} of {} runs", victims.join(", "), entry.wrong_runs, entry.runs))
+    (entry.wrong_runs > 0).then(|| format!("{} in {} of {} runs", victims.join(", "), entry.wrong_runs, entry.runs))
 }
 
 fn runs(entry: &Entry) -> String {

@@ -25,10 +25,7 @@ pub fn render(summary: &Summary, colour: bool) -> String {
         }
     }
     section("Medians of the longest stalls in ms, and wrong kills:", &tables::grid(summary));
-    section(
-        "Ours against the best of the others (medians; above 1 ours is better):",
-        &tables::comparison(summary),
-    );
+    section("Ours against the best of the others (medians; above 1 ours is better):", &tables::comparison(summary));
     section("Ours against each of the others over all loads:", &tables::overall(summary));
     text
 }
@@ -75,9 +72,7 @@ mod tests {
         cells.push(idle_cell);
         let summary = Summary::of(Meta { limit_s: 40, ..Meta::default() }, &who, &cells, &runs);
         let text = render(&summary, false);
-        for needle in
-            ["never", "1 innocent in 1 of 1 runs", "3.00x", "350", "idle: ", "over all loads", "no verdict"]
-        {
+        for needle in ["never", "1 innocent in 1 of 1 runs", "3.00x", "350", "idle: ", "over all loads", "no verdict"] {
             assert!(text.contains(needle), "{needle}:\n{text}");
         }
         assert!(!text.contains('\u{1b}'));

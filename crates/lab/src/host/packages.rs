@@ -101,8 +101,7 @@ pub fn cross_packages(arch: Arch) -> &'static [Pkg] {
 }
 
 /// The packages for the kernel code's tests on the host.
-pub const HOSTED_TEST_PACKAGES: &[Pkg] =
-    &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
+pub const HOSTED_TEST_PACKAGES: &[Pkg] = &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
 
 /// The packages for static checks of the kernel code.
 pub const LINT_PACKAGES: &[Pkg] = &[Pkg::tool("sparse", "sparse")];
@@ -173,14 +172,7 @@ fn apt() -> Option<Command> {
     find_tool("apt-get")?;
     let mut apt = as_root("env").ok()?;
     // Waits for another apt instead of failing at once.
-    apt.args([
-        "DEBIAN_FRONTEND=noninteractive",
-        "LC_ALL=C",
-        "apt-get",
-        "-q",
-        "-o",
-        "DPkg::Lock::Timeout=120",
-    ]);
+    apt.args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]);
     Some(apt)
 }
 

@@ -235,12 +235,7 @@ pub fn run_logged(command: &mut Command, log: &Path, mut on_line: impl FnMut(&st
 pub fn run_step(step: &Step, command: &mut Command, log: &Path) -> Result<()> {
     let status = run_logged(command, log, |line| step.detail(line))?;
     if !status.success() {
-        bail!(
-            "`{}` failed ({status}); the end of {}:\n{}",
-            command_text(command),
-            log.display(),
-            tail(log, 15)
-        );
+        bail!("`{}` failed ({status}); the end of {}:\n{}", command_text(command), log.display(), tail(log, 15));
     }
     Ok(())
 }
@@ -293,11 +288,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("logs/x.log");
         let mut seen = Vec::new();
-        let status =
-            run_logged(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 7"]), &log, |line| {
-                seen.push(line.to_owned())
-            })
-            .unwrap();
+        let status = run_logged(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 7"]), &log, |line| {
+            seen.push(line.to_owned())
+        })
+        .unwrap();
         assert_eq!(status.code(), Some(7));
         assert_eq!(seen, ["one", "two"]);
         assert_eq!(tail(&log, 2), "  one\n  two");

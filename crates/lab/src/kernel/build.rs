@@ -132,8 +132,7 @@ impl Plan {
             return None;
         }
         // The modification time is the time of last use. Without write access the build is pruned earlier.
-        let _ =
-            File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
+        let _ = File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
         Some(Kernel {
             bzimage,
             config: self.dir.join(".config"),
@@ -148,18 +147,11 @@ impl Plan {
         // Its objects save time, but less than building stock first would cost.
         let stock = match self.tree {
             Tree::Stock => None,
-            Tree::Memreap | Tree::Control(_) => {
-                Self::new(ctx, &self.source, Tree::Stock, self.variant)?.finished()
-            }
+            Tree::Memreap | Tree::Control(_) => Self::new(ctx, &self.source, Tree::Stock, self.variant)?.finished(),
         };
         self.ensure_tree(ctx)?;
-        let what = format!(
-            "building {}/{}{} {}",
-            self.tree,
-            self.variant,
-            ctx.arch.suffix(),
-            self.source.version.release()
-        );
+        let what =
+            format!("building {}/{}{} {}", self.tree, self.variant, ctx.arch.suffix(), self.source.version.release());
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
         let work = Staging::folder(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
@@ -191,8 +183,7 @@ impl Plan {
             let what = format!("preparing the {} tree {}", self.tree, self.source.version.release());
             let step = ctx.progress.step(&what);
             make::hard_link_copy(&self.source.dir, staging)?;
-            topics::apply_all(&self.topics, staging)
-                .with_context(|| format!("on {}", self.source.version.full))?;
+            topics::apply_all(&self.topics, staging).with_context(|| format!("on {}", self.source.version.full))?;
             if !self.tree_dir.ends_with(&tree_key(&self.source, &self.topics)?[..16]) {
                 bail!("kernel/ was edited while its topics were applied; run this again");
             }
@@ -211,11 +202,9 @@ impl Plan {
                 bail!("make succeeded but {} is missing in {}", product.display(), work.path().display());
             }
         }
-        let release =
-            fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
+        let release = fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
         let bzimage = fs::read(work.path().join(&self.image)).context("reading the bootable image")?;
-        let marker =
-            Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
+        let marker = Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
         let result = match self.tree {
             Tree::Stock => work,
             Tree::Memreap | Tree::Control(_) => {
@@ -230,9 +219,8 @@ impl Plan {
             }
         };
         let path = result.path().join(MARKER_FILE);
-        File::create(&path).and_then(|mut f| {
-            f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all())
-        })?;
+        File::create(&path)
+            .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))?;
         result.publish(&self.dir)
     }
 }

@@ -18,9 +18,7 @@ use crate::kernel::topics::Topic;
 /// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
 fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
-        Variant::Debug | Variant::Kcsan | Variant::Rt => {
-            topics.iter().filter_map(|t| t.kunit.as_ref()).collect()
-        }
+        Variant::Debug | Variant::Kcsan | Variant::Rt => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
         Variant::Slim | Variant::Faceoff => Vec::new(),
     };
     topics
@@ -40,12 +38,7 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
 ///
 /// # Errors
 /// When a fragment cannot be read or has a bad line.
-pub(super) fn requests(
-    ctx: &Context,
-    topics: &[Topic],
-    variant: Variant,
-    more: Option<&str>,
-) -> Result<Vec<Request>> {
+pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant, more: Option<&str>) -> Result<Vec<Request>> {
     let mut requests = fragment_requests(ctx, variant)?;
     requests.extend(topic_requests(topics, variant));
     if let Some(file) = more {
@@ -87,9 +80,7 @@ pub(super) fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
         let unset = line.strip_prefix("# CONFIG_").and_then(|l| l.strip_suffix(" is not set"));
         let (symbol, value) = match (unset, line.strip_prefix("CONFIG_")) {
             (Some(symbol), _) => (symbol, "n"),
-            (None, Some(rest)) => {
-                rest.split_once('=').with_context(|| format!("{origin}: expected CONFIG_X=value"))?
-            }
+            (None, Some(rest)) => rest.split_once('=').with_context(|| format!("{origin}: expected CONFIG_X=value"))?,
             (None, None) if line.is_empty() || line.starts_with('#') => continue,
             (None, None) => bail!("{origin}: expected CONFIG_X=value or a comment, found \"{line}\""),
         };
@@ -125,8 +116,7 @@ pub(super) fn unmet(requests: &[Request], config: &str) -> Vec<String> {
         .iter()
         .filter_map(|r| {
             let value = granted.get(r.symbol.as_str()).copied().unwrap_or("n");
-            (value != r.value)
-                .then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
+            (value != r.value).then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
         })
         .collect()
 }
@@ -149,13 +139,7 @@ pub(super) fn write(mut make: Command, out: &Path, requests: &[Request], log: &P
 ///
 /// # Errors
 /// When make fails, or a request does not take effect.
-pub(super) fn configure(
-    ctx: &Context,
-    tree: &Path,
-    out: &Path,
-    requests: &[Request],
-    log: &Path,
-) -> Result<()> {
+pub(super) fn configure(ctx: &Context, tree: &Path, out: &Path, requests: &[Request], log: &Path) -> Result<()> {
     let unmet = unmet(requests, &write(make(ctx, tree, out), out, requests, log)?);
     if !unmet.is_empty() {
         bail!(
@@ -177,8 +161,7 @@ mod tests {
 
     #[test]
     fn fragments_are_read_and_merged() {
-        let slim =
-            parsed("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
+        let slim = parsed("# slim\n\nCONFIG_A=y\nCONFIG_S=\"a=b\"\n# CONFIG_B is not set\n# CONFIG_A explained\n");
         let debug = parsed("CONFIG_A=n\nCONFIG_N=64\n");
         let merged = merge(slim.into_iter().chain(debug).collect());
         assert_eq!(fragment_text(&merged), "CONFIG_A=n\nCONFIG_S=\"a=b\"\nCONFIG_B=n\nCONFIG_N=64\n");
@@ -217,8 +200,7 @@ mod tests {
     #[test]
     fn every_request_must_take_effect() {
         let wanted = parsed("CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\nCONFIG_D=64\nCONFIG_E=n\nCONFIG_F=\"x\"\n");
-        let config =
-            "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
+        let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=y\nCONFIG_D=32\nCONFIG_F=\"x\"\nCONFIG_AB=y\n";
         assert_eq!(
             unmet(&wanted, config),
             ["f:2: CONFIG_B=y became n", "f:3: CONFIG_C=n became y", "f:4: CONFIG_D=64 became 32"]

@@ -12,10 +12,7 @@ use crate::format;
 /// Returns the control kernels of the scenarios that need a build of their own. `kernel/controls` has a patch or a
 /// configuration fragment of that name, or both; those whose names begin with `memreap-` are for the changed kernel.
 pub(crate) fn controls() -> impl Iterator<Item = &'static str> {
-    scenarios::controls()
-        .into_iter()
-        .filter(|control| control.parameters.is_none())
-        .map(|control| control.name)
+    scenarios::controls().into_iter().filter(|control| control.parameters.is_none()).map(|control| control.name)
 }
 
 /// A kernel configuration: what is compiled in besides the topics.

@@ -150,8 +150,7 @@ impl Lint<'_> {
         let is_code = |path: &PathBuf| path.extension().is_some_and(|end| end == "c");
         for topic in self.topics {
             let edited = topic.hooked_files()?.into_iter().filter(is_code);
-            hooked
-                .extend(edited.filter(|path| !path.starts_with("mm/memreap")).map(|c| c.with_extension("o")));
+            hooked.extend(edited.filter(|path| !path.starts_with("mm/memreap")).map(|c| c.with_extension("o")));
             let new = topic.new_files()?.into_iter().filter(is_code);
             added.extend(new.filter(|path| !path.starts_with("tools")).map(|path| {
                 if path.starts_with("mm/memreap") { "mm/memreap/".into() } else { path.with_extension("o") }
@@ -172,17 +171,14 @@ impl Lint<'_> {
             _ => String::new(),
         };
         let fixed = ["MEMREAP".to_owned(), "KUNIT".to_owned()];
-        let of_topics =
-            self.topics.iter().flat_map(|topic| topic.kconfig.iter().chain(&topic.kunit).cloned());
+        let of_topics = self.topics.iter().flat_map(|topic| topic.kconfig.iter().chain(&topic.kunit).cloned());
         let symbols: BTreeSet<String> = fixed.into_iter().chain(of_topics).collect();
         let symbols: String = symbols.iter().map(|symbol| format!("CONFIG_{symbol}=y\n")).collect();
         let overrides: String = overrides.iter().map(|set| format!("CONFIG_{set}\n")).collect();
         let overrides = config::parse_fragment(&overrides, "lab static")?;
         let base = [("slim.config", &slim), ("topics.toml", &symbols)];
-        let base = base
-            .map(|(name, text)| config::parse_fragment(text, name))
-            .into_iter()
-            .collect::<Result<Vec<_>>>()?;
+        let base =
+            base.map(|(name, text)| config::parse_fragment(text, name)).into_iter().collect::<Result<Vec<_>>>()?;
         let requests = config::merge([base.concat(), overrides.clone()].concat());
         fs::create_dir_all(&target.out)?;
         let log = self.ctx.out.join("logs/static-config.log");
@@ -195,12 +191,7 @@ impl Lint<'_> {
     }
 
     /// Compiles the objects, even if they exist from the last run, and returns make's output.
-    fn compile(
-        &self,
-        target: &Target<'_>,
-        objects: &BTreeSet<PathBuf>,
-        args: &[&str],
-    ) -> Result<Vec<String>> {
+    fn compile(&self, target: &Target<'_>, objects: &BTreeSet<PathBuf>, args: &[&str]) -> Result<Vec<String>> {
         for object in objects {
             host::remove_any(&target.out.join(object))?;
         }
@@ -225,19 +216,16 @@ impl Lint<'_> {
         self.report(&title, &beyond(before, now));
         let out = self.target(self.tree, "slim", "x86", "").out;
         let missing = all.iter().filter(|object| !out.join(object).exists());
-        let missing: Vec<String> =
-            missing.map(|object| format!("{} was not built", object.display())).collect();
+        let missing: Vec<String> = missing.map(|object| format!("{} was not built", object.display())).collect();
         self.report("all objects built", &missing);
         Ok(())
     }
 
     fn check_configs(&mut self) -> Result<()> {
         let of_topics = self.topics.iter().filter_map(|topic| topic.kconfig.as_ref());
-        let off =
-            of_topics.filter(|symbol| *symbol != "MEMREAP").map(|symbol| format!("{symbol}=n")).collect();
+        let off = of_topics.filter(|symbol| *symbol != "MEMREAP").map(|symbol| format!("{symbol}=n")).collect();
         let one = |set: &str| vec![set.to_owned()];
-        let rare =
-            ["SMP", "SWAP", "MEMCG", "LRU_GEN", "NUMA", "TRANSPARENT_HUGEPAGE", "KSM", "MEMORY_FAILURE"];
+        let rare = ["SMP", "SWAP", "MEMCG", "LRU_GEN", "NUMA", "TRANSPARENT_HUGEPAGE", "KSM", "MEMORY_FAILURE"];
         for symbol in rare {
             self.build_config(&format!("x86, {symbol}=n"), "slim", "x86", "", one(&format!("{symbol}=n")))?;
         }
@@ -257,14 +245,7 @@ impl Lint<'_> {
         self.build_config("arm64", "arm64", "arm64", "aarch64-linux-gnu-", set)
     }
 
-    fn build_config(
-        &mut self,
-        title: &str,
-        name: &str,
-        arch: &str,
-        prefix: &str,
-        set: Vec<String>,
-    ) -> Result<()> {
+    fn build_config(&mut self, title: &str, name: &str, arch: &str, prefix: &str, set: Vec<String>) -> Result<()> {
         let target = self.target(self.tree, name, arch, prefix);
         let mut found = self.configure(&target, &set)?;
         if found.is_empty() {
@@ -310,8 +291,7 @@ fn is_sourced_name(line: &str, mail: &str) -> bool {
 fn messages(output: &[String], tree: &Path) -> Vec<String> {
     let Some(patterns) = PATTERNS.as_ref() else { return output.to_vec() };
     let tree = format!("{}/", tree.display());
-    let is_message =
-        |line: &&String| patterns.message.is_match(line) && !line.contains(": note: in included file");
+    let is_message = |line: &&String| patterns.message.is_match(line) && !line.contains(": note: in included file");
     let plain = |line: &String| {
         let line = line.replace(&tree, "");
         patterns.place.replacen(line.trim_start_matches("../"), 1, ": ").into_owned()
@@ -328,8 +308,7 @@ fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
     let known: HashSet<String> = stock.iter().map(|line| nameless(line)).collect();
     let is_new = |line: &&String| {
         let counterpart = COUNTERPARTS.iter().find(|(ours, _)| line.starts_with(ours));
-        let line =
-            counterpart.map_or_else(|| line.to_string(), |(ours, theirs)| line.replacen(ours, theirs, 1));
+        let line = counterpart.map_or_else(|| line.to_string(), |(ours, theirs)| line.replacen(ours, theirs, 1));
         !known.contains(&nameless(&line))
     };
     now.iter().filter(is_new).cloned().collect()
@@ -339,15 +318,13 @@ fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
 /// Makefile, that folder in the one above, and so on.
 fn is_configured(tree: &Path, on: &HashSet<&str>, object: &Path) -> bool {
     let is_folder = |path: &Path| path != object || object.as_os_str().as_encoded_bytes().ends_with(b"/");
-    object.ancestors().take_while(|path| path.parent().is_some_and(|above| above != Path::new(""))).all(
-        |path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let name = if is_folder(path) { format!("{name}/") } else { name.into_owned() };
-            let makefile = path.parent().map(|above| tree.join(above).join("Makefile"));
-            let makefile = makefile.and_then(|path| fs::read_to_string(path).ok());
-            makefile.is_none_or(|makefile| is_in_makefile(&makefile, on, &name))
-        },
-    )
+    object.ancestors().take_while(|path| path.parent().is_some_and(|above| above != Path::new(""))).all(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = if is_folder(path) { format!("{name}/") } else { name.into_owned() };
+        let makefile = path.parent().map(|above| tree.join(above).join("Makefile"));
+        let makefile = makefile.and_then(|path| fs::read_to_string(path).ok());
+        makefile.is_none_or(|makefile| is_in_makefile(&makefile, on, &name))
+    })
 }
 
 /// Whether the symbols are on that a Makefile requires for an object or a folder: those of its line and of the
@@ -378,9 +355,8 @@ mod tests {
 
     #[test]
     fn only_what_stock_does_not_have_is_a_finding() {
-        let of = |lines: &[&str]| {
-            messages(&lines.iter().map(|&line| line.to_owned()).collect::<Vec<_>>(), Path::new("/t"))
-        };
+        let of =
+            |lines: &[&str]| messages(&lines.iter().map(|&line| line.to_owned()).collect::<Vec<_>>(), Path::new("/t"));
         let stock = of(&["../mm/swap.c:9:1: warning: context imbalance in 'put'", "../mm/a.c:3:4: error: x"]);
         assert_eq!(stock, ["mm/a.c: error: x", "mm/swap.c: warning: context imbalance in 'put'"]);
         let now = of(&[
@@ -416,10 +392,7 @@ mod tests {
         let built = |on: &[&str]| {
             let on: HashSet<&str> = on.iter().copied().collect();
             let is_built = |name: &&str| is_in_makefile(makefile, &on, name);
-            ["b.o", "ksm.o", "swap.o", "memreap/", "t.o", "other.o"]
-                .into_iter()
-                .filter(is_built)
-                .collect::<Vec<_>>()
+            ["b.o", "ksm.o", "swap.o", "memreap/", "t.o", "other.o"].into_iter().filter(is_built).collect::<Vec<_>>()
         };
         assert_eq!(built(&[]), ["b.o", "other.o"]);
         assert_eq!(built(&["CONFIG_KSM", "CONFIG_SWAP", "CONFIG_T"]), ["b.o", "ksm.o", "t.o", "other.o"]);
@@ -428,15 +401,11 @@ mod tests {
         fs::create_dir_all(dir.path().join("mm/memreap")).unwrap();
         fs::write(dir.path().join("mm/Makefile"), makefile).unwrap();
         fs::write(dir.path().join("mm/memreap/Makefile"), "obj-$(CONFIG_R) += r.o\n").unwrap();
-        let configured = |on: &[&str], object: &str| {
-            is_configured(dir.path(), &on.iter().copied().collect(), Path::new(object))
-        };
+        let configured =
+            |on: &[&str], object: &str| is_configured(dir.path(), &on.iter().copied().collect(), Path::new(object));
         let swap = ["CONFIG_SWAP", "CONFIG_MMU"];
         assert!(configured(&swap, "mm/memreap/") && !configured(&swap[..1], "mm/memreap/"));
-        assert!(
-            !configured(&swap, "mm/memreap/r.o")
-                && configured(&[swap[0], swap[1], "CONFIG_R"], "mm/memreap/r.o")
-        );
+        assert!(!configured(&swap, "mm/memreap/r.o") && configured(&[swap[0], swap[1], "CONFIG_R"], "mm/memreap/r.o"));
         assert!(configured(&[], "lib/x.o"), "without a Makefile");
     }
 }

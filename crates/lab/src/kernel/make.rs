@@ -70,9 +70,7 @@ pub(super) fn run_make(
     log: &Path,
     counter: Option<&Path>,
 ) -> Result<()> {
-    let last = counter
-        .and_then(|path| fs::read_to_string(path).ok())
-        .and_then(|text| text.trim().parse::<u32>().ok());
+    let last = counter.and_then(|path| fs::read_to_string(path).ok()).and_then(|text| text.trim().parse::<u32>().ok());
     let (mut steps, mut warnings, mut errors) = (0_u32, 0_u32, Vec::new());
     let status = host::run_logged(command, log, |line| {
         if let Some((tool, file)) = kbuild_step(line) {
@@ -196,11 +194,7 @@ pub(crate) fn hard_link_copy(from: &Path, to: &Path) -> Result<()> {
 pub fn install_headers(ctx: &Context, kernel: &Kernel) -> Result<PathBuf> {
     let name = kernel.source_dir.file_name().ok_or_else(|| anyhow!("the kernel has no source folder"))?;
     // System calls have other numbers on another architecture.
-    let name = format!(
-        "{}{}",
-        name.to_string_lossy(),
-        if ctx.arch.is_native() { "" } else { ctx.arch.kernel_name() }
-    );
+    let name = format!("{}{}", name.to_string_lossy(), if ctx.arch.is_native() { "" } else { ctx.arch.kernel_name() });
     let target = ctx.cache.join("headers").join(name);
     host::made_once(ctx, &target, |staging| {
         let step = ctx.progress.step("installing the kernel's headers");

@@ -152,9 +152,7 @@ impl Author {
             git.args(["config", "--get", key]).current_dir(repo);
             let value = host::output(&mut git).unwrap_or_default().trim().to_owned();
             if value.is_empty() {
-                bail!(
-                    "git's {key} is not set, and the patches need a sign-off; run: git config --global {key} ..."
-                );
+                bail!("git's {key} is not set, and the patches need a sign-off; run: git config --global {key} ...");
             }
             Ok(value)
         };
@@ -166,8 +164,7 @@ impl Author {
 fn message(topic: &Topic, author: &Author) -> Result<String> {
     let path = topic.dir.join("README.md");
     let text = fs::read_to_string(&path)?;
-    let body =
-        body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
+    let body = body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
     Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
 }
 
@@ -225,12 +222,7 @@ struct Repo<'a> {
 
 impl<'a> Repo<'a> {
     /// Makes the repository with one commit, tagged `pristine`: the files as they are in the kernel.
-    fn with_touched_files(
-        topics: &[Topic],
-        source: &Source,
-        tree: &'a Path,
-        author: &'a Author,
-    ) -> Result<Self> {
+    fn with_touched_files(topics: &[Topic], source: &Source, tree: &'a Path, author: &'a Author) -> Result<Self> {
         fs::create_dir_all(tree)?;
         topics::copy_touched(topics, &source.dir, tree)?;
         let repo = Self { tree, author };
@@ -320,8 +312,7 @@ mod tests {
             patch: dir.path().join("t/hook.patch"),
         };
         let topics = [topic];
-        let source =
-            Source { version: PackageVersion::parse("6.12.117-1").unwrap(), dir: dir.path().join("tree") };
+        let source = Source { version: PackageVersion::parse("6.12.117-1").unwrap(), dir: dir.path().join("tree") };
         let author = Author { name: "A B".into(), email: "a@b.example".into() };
         let make = |at: &str| {
             let tree = dir.path().join(at);
@@ -331,14 +322,8 @@ mod tests {
             let changed: Vec<PathBuf> = repo.changed_by_last_commit().unwrap().into_iter().collect();
             assert_eq!(changed, [Path::new("mm/a.c"), Path::new("mm/new.c")]);
             same_as_applied(&topics, &source, &tree).unwrap();
-            host::output(repo.git().args([
-                "format-patch",
-                "--stdout",
-                "--zero-commit",
-                "--no-signature",
-                "-1",
-            ]))
-            .unwrap()
+            host::output(repo.git().args(["format-patch", "--stdout", "--zero-commit", "--no-signature", "-1"]))
+                .unwrap()
         };
         let patch = make("one");
         assert_eq!(patch, make("two"));

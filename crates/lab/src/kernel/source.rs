@@ -128,8 +128,7 @@ fn parse_madison(text: &str) -> Vec<PackageVersion> {
     let mut versions: Vec<PackageVersion> = Vec::new();
     for line in text.lines() {
         let mut fields = line.split('|').map(str::trim);
-        let (Some(PACKAGE), Some(version), Some(place)) = (fields.next(), fields.next(), fields.next())
-        else {
+        let (Some(PACKAGE), Some(version), Some(place)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
         if !place.ends_with("Packages") {

@@ -76,13 +76,8 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
         };
         let name = entry.name.get_ref().clone();
         let at_name = || entry.name.span();
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-        {
-            return Err(wrong(
-                at_name(),
-                "name",
-                format!("\"{name}\": use lower-case letters, digits and '-'"),
-            ));
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
+            return Err(wrong(at_name(), "name", format!("\"{name}\": use lower-case letters, digits and '-'")));
         }
         if topics.iter().any(|t| t.name == name) {
             return Err(wrong(at_name(), "name", format!("\"{name}\" appears twice")));
@@ -182,8 +177,7 @@ impl Topic {
     /// When the patch cannot be read, creates or removes a file, or has a path outside of the tree.
     pub fn hooked_files(&self) -> Result<Vec<PathBuf>> {
         let Some(text) = self.hook()? else { return Ok(Vec::new()) };
-        let wrong =
-            |line: usize, what: &str| anyhow!("{}: {}:{line}: {what}", self.name, self.patch.display());
+        let wrong = |line: usize, what: &str| anyhow!("{}: {}:{line}: {what}", self.name, self.patch.display());
         let mut paths = Vec::new();
         // "--- " may also be a removed line that starts with "-- "; a header is followed by "+++ ".
         let lines: Vec<&str> = text.lines().collect();
@@ -267,9 +261,7 @@ impl Topic {
         for path in &new_files {
             let (from, to) = (self.dir.join("files").join(path), tree.join(path));
             let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
-            copied.with_context(|| {
-                format!("{}: cannot copy {} to {}", self.name, from.display(), to.display())
-            })?;
+            copied.with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
         }
         Ok(())
     }
@@ -347,8 +339,7 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
         for path in topic.touched()? {
             let (from, to) = (pristine.join(&path), dest.join(&path));
             if from.is_file() {
-                let copied =
-                    to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+                let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
                 copied?;
             }
         }
@@ -460,10 +451,7 @@ mod tests {
             let dir = format!("repo/kernel/{name}");
             self.write(&format!("{dir}/README.md"), "# a\n\nWhy.\n");
             self.write(&format!("{dir}/hook.patch"), hook);
-            self.write(
-                &format!("{dir}/files/mm/Kconfig.{name}"),
-                &format!("config M_{}\n", name.to_uppercase()),
-            );
+            self.write(&format!("{dir}/files/mm/Kconfig.{name}"), &format!("config M_{}\n", name.to_uppercase()));
         }
 
         fn load(&self) -> Result<Vec<Topic>> {
@@ -485,9 +473,7 @@ mod tests {
 
     fn entry(name: &str, needs: &str) -> String {
         let symbol = name.to_uppercase();
-        format!(
-            "[[topic]]\nname = \"{name}\"\nkconfig = \"M_{symbol}\"\nsubject = \"mm: x\"\nneeds = {needs}\n"
-        )
+        format!("[[topic]]\nname = \"{name}\"\nkconfig = \"M_{symbol}\"\nsubject = \"mm: x\"\nneeds = {needs}\n")
     }
 
     #[test]
@@ -500,8 +486,7 @@ mod tests {
         assert_eq!(f.read("pristine"), format!("zero\nzero\n{STOCK}"));
         assert_eq!(fs::metadata(f.tree().join("mm/a.c")).unwrap().nlink(), 1);
         assert!(f.tree().join("mm/Kconfig.t").exists());
-        let mut names: Vec<_> =
-            fs::read_dir(f.tree().join("mm")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut names: Vec<_> = fs::read_dir(f.tree().join("mm")).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["Kconfig.t", "a.c"], "no .orig, no .rej");
     }
@@ -533,10 +518,7 @@ mod tests {
         f.topic("t", &HOOK.replace("@@ -1,6", "@@ -1,9"));
         f.write("tree/mm/a.c", STOCK);
         let error = f.apply().unwrap_err();
-        assert!(
-            error.to_string().starts_with("t: hook.patch is not a valid patch: malformed patch"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("t: hook.patch is not a valid patch: malformed patch"), "{error}");
     }
 
     #[test]
@@ -544,10 +526,7 @@ mod tests {
         let f = Fixture::new();
         f.write("repo/kernel/t/files/mm/a.c", "mine\n");
         let error = f.apply().unwrap_err();
-        assert!(
-            error.to_string().starts_with("t: files/mm/a.c would replace a file of the kernel"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("t: files/mm/a.c would replace a file of the kernel"), "{error}");
         assert_eq!(f.read("tree/mm/a.c"), STOCK);
     }
 
@@ -577,10 +556,7 @@ mod tests {
         says(&format!("{good}kunit = \"M_T_KUNIT_TEST\"\n"), "kernel/topics.toml:6: kunit: no Kconfig file");
         says(&entry("t", "[\"u\"]"), "kernel/topics.toml:5: needs: \"u\" is not an earlier topic");
         says(&format!("{good}\n{good}"), "kernel/topics.toml:8: name: \"t\" appears twice");
-        says(
-            &entry("v", "[]"),
-            "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing",
-        );
+        says(&entry("v", "[]"), "kernel/topics.toml:2: name: kernel/v/README.md, the commit message, is missing");
         says(&good.replace("mm: x", ""), "kernel/topics.toml:4: subject: must be one line");
     }
 
@@ -607,10 +583,7 @@ mod tests {
         let f = Fixture::new();
         let repo = f.dir.path().join("repo");
         let missing = control(&repo, "c").unwrap_err().to_string();
-        assert!(
-            missing.ends_with("c.patch: missing, and there is no .config of the control kernel 'c'"),
-            "{missing}"
-        );
+        assert!(missing.ends_with("c.patch: missing, and there is no .config of the control kernel 'c'"), "{missing}");
         f.write("repo/kernel/controls/c.config", "");
         assert!(control(&repo, "c").unwrap().is_none());
         f.write("repo/kernel/controls/c.patch", &format!("Why.\n\n{HOOK}"));

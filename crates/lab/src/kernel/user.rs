@@ -58,12 +58,7 @@ pub struct UserKernel {
 /// # Errors
 /// When the folder is no kernel tree, git does not know the commit, a patch does not apply, a symbol of the
 /// configuration does not take effect, or the build fails.
-pub fn build_user(
-    ctx: &Context,
-    sources: &Sources,
-    variant: Variant,
-    fragment: Option<&Path>,
-) -> Result<UserKernel> {
+pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: Option<&Path>) -> Result<UserKernel> {
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
@@ -113,20 +108,13 @@ pub fn build_user(
         tree.display()
     );
     let step = ctx.progress.step(&format!("building {described}"));
-    let work =
-        if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}{}", ctx.arch.suffix()));
+    let work = if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}{}", ctx.arch.suffix()));
     fs::create_dir_all(&work)?;
     let log = ctx.out.join("logs/build-user.log");
     step.detail("configuring");
     config::configure(ctx, &tree, &work, &requests, &log)?;
     let counter = home.join(format!("steps-{variant}{}", ctx.arch.suffix()));
-    make::run_make(
-        ctx,
-        &step,
-        make::make(ctx, &tree, &work).arg(ctx.arch.image_target()),
-        &log,
-        Some(&counter),
-    )?;
+    make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg(ctx.arch.image_target()), &log, Some(&counter))?;
     let made = work.join(ctx.arch.image_file());
     let bytes = fs::read(&made).with_context(|| format!("make succeeded but made no {}", made.display()))?;
     // A folder as it is has no name for its state but what is built of it.
@@ -148,30 +136,21 @@ fn git(folder: &Path) -> Command {
 /// Returns the full name of a commit.
 fn resolve(folder: &Path, commit: &str) -> Result<String> {
     let name = format!("{commit}^{{commit}}");
-    let found =
-        host::output(git(folder).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]));
+    let found = host::output(git(folder).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]));
     let found = found.with_context(|| format!("{}: git knows no commit '{commit}'", folder.display()))?;
     Ok(found.trim().to_owned())
 }
 
 /// Checks a commit out in a clone of the repository, which shares its objects, and applies the patches. Files
 /// that are the same in the last commit keep their times, so make does not compile them again.
-fn check_out(
-    ctx: &Context,
-    repository: &Path,
-    clone: &Path,
-    commit: &str,
-    patches: &[PathBuf],
-) -> Result<PathBuf> {
+fn check_out(ctx: &Context, repository: &Path, clone: &Path, commit: &str, patches: &[PathBuf]) -> Result<PathBuf> {
     let step = ctx.progress.step(&format!("checking out {commit}"));
     if !clone.join(".git").is_dir() {
         host::remove_any(clone)?;
         let parent = clone.parent().unwrap_or(clone);
         fs::create_dir_all(parent)?;
         let mut command = git(parent);
-        host::output(
-            command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone),
-        )?;
+        host::output(command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone))?;
     }
     host::output(git(clone).args(["checkout", "--quiet", "--force", "--detach", commit]))?;
     // New files of patches that were applied before, but not the builds.
@@ -234,11 +213,9 @@ mod tests {
         assert_eq!(resolve(&folder, "HEAD~1").unwrap(), one);
         let clone = dir.path().join("cache/clone");
         let patched = [patch.clone()];
-        for (commit, patches, text, new) in [
-            (&one, &[][..], "one\n", false),
-            (&two, &patched[..], "three\n", true),
-            (&two, &[], "two\n", false),
-        ] {
+        for (commit, patches, text, new) in
+            [(&one, &[][..], "one\n", false), (&two, &patched[..], "three\n", true), (&two, &[], "two\n", false)]
+        {
             let tree = check_out(&ctx, &folder, &clone, commit, patches).unwrap();
             assert_eq!(fs::read_to_string(tree.join("a.c")).unwrap(), text);
             assert_eq!(tree.join("b.c").exists(), new, "{text}");

@@ -414,9 +414,7 @@ mod tests {
     fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
         let job = Job { mode, ..Job::default() };
         let logs = Logs::in_folder(Path::new(dir));
-        host::command_text(
-            &command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
-        )
+        host::command_text(&command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
     }
 
     #[test]
@@ -438,8 +436,7 @@ mod tests {
         let icount = |cpus| {
             let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
             host::command_text(
-                &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000)
-                    .unwrap(),
+                &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
             )
         };
         for (cpus, option) in [(1, "shift=0,"), (2, "shift=0,"), (16, "shift=2,"), (64, "shift=2,")] {

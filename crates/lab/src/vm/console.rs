@@ -20,10 +20,7 @@ pub(crate) const DENYLIST: &[(&str, &str)] = &[
     ("memory leak", r"kmemleak: (\d+ new suspected memory leaks|unreferenced object )"),
     // After these messages kmemleak misses leaks. The message that it is disabled is not in the list because
     // most jobs do not need it; PID 1 fails the jobs that do.
-    (
-        "kmemleak",
-        r"kmemleak: (Memory pool empty|Cannot (allocate a kmemleak_object|insert)|.* unknown object at )",
-    ),
+    ("kmemleak", r"kmemleak: (Memory pool empty|Cannot (allocate a kmemleak_object|insert)|.* unknown object at )"),
     (
         "lockdep",
         r"possible (circular|recursive|irq lock inversion|irq nesting)|inconsistent lock state|bad unlock balance|held lock freed|lock held when returning|nested lock was not taken|possible unsafe locking|trying to register non-static key|Invalid wait context|DEBUG_LOCKS_WARN_ON",
@@ -97,9 +94,8 @@ const RACE_STACKS_END: &str = "Reported by Kernel Concurrency Sanitizer";
 /// The beginning of the message of a panic. It is reported even if other lines of the denylist came before.
 const PANIC_MESSAGE: &str = "Kernel panic";
 
-static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
-    DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect()
-});
+static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> =
+    LazyLock::new(|| DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect());
 
 /// `[    1.234567]`, the caller if CONFIG_PRINTK_CALLER is set, then the message.
 static TIME_STAMPED_LINE: LazyLock<Option<Regex>> =
@@ -240,15 +236,9 @@ mod tests {
             ("UBSAN: shift-out-of-bounds in mm/reap.c:12:3", "UBSAN"),
             ("kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)", "memory leak"),
             ("kmemleak: unreferenced object 0xffff888003d2a1c0 (size 64):", "memory leak"),
-            (
-                "kmemleak: Memory pool empty, consider increasing CONFIG_DEBUG_KMEMLEAK_MEM_POOL_SIZE",
-                "kmemleak",
-            ),
+            ("kmemleak: Memory pool empty, consider increasing CONFIG_DEBUG_KMEMLEAK_MEM_POOL_SIZE", "kmemleak"),
             ("kmemleak: Cannot allocate a kmemleak_object structure", "kmemleak"),
-            (
-                "kmemleak: Cannot insert 0xffff8880 into the object search tree (overlaps existing)",
-                "kmemleak",
-            ),
+            ("kmemleak: Cannot insert 0xffff8880 into the object search tree (overlaps existing)", "kmemleak"),
             ("kmemleak: Freeing unknown object at 0xffff8880", "kmemleak"),
             ("BUG: sleeping function called from invalid context at mm/reap.c:1", "sleep in atomic"),
             ("BUG: Bad rss-counter state mm:00000000 type:MM_ANONPAGES val:1", "rss counter"),

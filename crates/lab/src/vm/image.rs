@@ -168,13 +168,7 @@ fn cargo(ctx: &Context, subcommand: &str) -> Command {
     cargo
 }
 
-fn build_static(
-    ctx: &Context,
-    profile: &str,
-    packages: &[&str],
-    features: &[&str],
-    what: &str,
-) -> Result<PathBuf> {
+fn build_static(ctx: &Context, profile: &str, packages: &[&str], features: &[&str], what: &str) -> Result<PathBuf> {
     let step = ctx.progress.step(what);
     let folder = ctx.in_repo("target/guest");
     host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
@@ -377,14 +371,10 @@ mod tests {
             testing::skipped("no cpio here");
             return;
         }
-        let listing =
-            host::output(Command::new("cpio").args(["-itv", "--quiet", "-F"]).arg(&archive)).unwrap();
+        let listing = host::output(Command::new("cpio").args(["-itv", "--quiet", "-F"]).arg(&archive)).unwrap();
         let lines: Vec<Vec<&str>> = listing.lines().map(|l| l.split_whitespace().collect()).collect();
         let modes: Vec<_> = lines.iter().map(|l| l[0]).collect();
-        assert_eq!(
-            modes,
-            ["drwxr-xr-x", "crw-------", "drwxr-xr-x", "drwxr-xr-x", "-rwxr-xr-x", "lrwxrwxrwx"]
-        );
+        assert_eq!(modes, ["drwxr-xr-x", "crw-------", "drwxr-xr-x", "drwxr-xr-x", "-rwxr-xr-x", "lrwxrwxrwx"]);
         assert!(listing.contains("5,   1"), "{listing}");
         assert!(listing.contains("a/link -> /a/b/hello"), "{listing}");
         let extract = "cd \"$1\" && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello";

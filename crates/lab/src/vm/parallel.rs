@@ -56,11 +56,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 /// Calls `work` for all items, for up to `at_a_time` of them concurrently, and returns the results in the
 /// order of the items. After the first error no further item is started, so there may be fewer results than
 /// items.
-pub fn map<T: Sync, R: Send>(
-    at_a_time: usize,
-    items: &[T],
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Vec<Result<R>> {
+pub fn map<T: Sync, R: Send>(at_a_time: usize, items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Vec<Result<R>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let worker = || {
         let mut done = Vec::new();

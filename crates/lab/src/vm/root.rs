@@ -130,8 +130,7 @@ pub fn make(ctx: &Context, source: &RootSource) -> Result<RootDisk> {
         let write = |folder: &Path| {
             let mut du = host::as_root("du")?;
             let listing = host::output(du.args(["-sm", "--"]).arg(folder))?;
-            let used: u64 =
-                listing.split_whitespace().next().and_then(|mib| mib.parse().ok()).unwrap_or_default();
+            let used: u64 = listing.split_whitespace().next().and_then(|mib| mib.parse().ok()).unwrap_or_default();
             let size_mib = used + used / CONTENT_MIB_PER_OVERHEAD_MIB + FREE_MIB;
             debian::write_image(&step, folder, &staging.join(DISK_FILE), "root", size_mib, &log("mke2fs"))
         };

@@ -63,7 +63,6 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         // Nothing can be done about a terminal that refuses it.
-        let _ =
-            rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &self.before);
+        let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &self.before);
     }
 }

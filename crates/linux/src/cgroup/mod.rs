@@ -169,8 +169,7 @@ impl MemoryStat {
                 Some(b"slab_reclaimable") => &mut stat.slab_reclaimable,
                 _ => continue,
             };
-            let value: u64 =
-                line.number(fields.next().ok_or_else(|| line.error("the number is missing"))?)?;
+            let value: u64 = line.number(fields.next().ok_or_else(|| line.error("the number is missing"))?)?;
             *slot = slot.saturating_add(value);
         }
         Ok(stat)

@@ -80,10 +80,7 @@ mod tests {
         assert_eq!(of("/a.slice/b.service/c"), OomPreference::Avoid);
         set("a.slice/b.service", OMIT, b"1");
         assert_eq!(of("/a.slice/b.service/c"), OomPreference::Omit);
-        assert_eq!(
-            [of("/a.slice"), of("/"), of("")],
-            [OomPreference::Avoid, OomPreference::None, OomPreference::None]
-        );
+        assert_eq!([of("/a.slice"), of("/"), of("")], [OomPreference::Avoid, OomPreference::None, OomPreference::None]);
         // Removed meanwhile, and another user's.
         assert_eq!(of("/a.slice/gone"), OomPreference::Avoid);
         assert_eq!(oom_preference(&root, b"/a.slice/b.service", owner + 1), OomPreference::None);

@@ -51,9 +51,7 @@ fn in_a_container(mounted: &str, told: &str) -> (tempfile::TempDir, Root) {
     let own = Pid::own();
     write(
         "proc/self/mountinfo",
-        &format!(
-            "1 2 0:1 /../x /own rw - cgroup2 cgroup2 rw\n3 2 0:1 {mounted} /cg rw - cgroup2 cgroup2 rw\n"
-        ),
+        &format!("1 2 0:1 /../x /own rw - cgroup2 cgroup2 rw\n3 2 0:1 {mounted} /cg rw - cgroup2 cgroup2 rw\n"),
     );
     write("cg/cgroup.controllers", "memory\n");
     write("own/cgroup.controllers", "memory\n");

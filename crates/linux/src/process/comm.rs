@@ -57,8 +57,7 @@ impl Comm {
     /// When it has no end, or is too long.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         // The name itself may have line ends.
-        let name =
-            bytes.strip_suffix(b"\n").ok_or_else(|| Error::parse(path, 1, "the line is cut off", bytes))?;
+        let name = bytes.strip_suffix(b"\n").ok_or_else(|| Error::parse(path, 1, "the line is cut off", bytes))?;
         Self::new(name).ok_or_else(|| Error::parse(path, 1, "too long for a name", bytes))
     }
 }

@@ -177,10 +177,7 @@ impl Process {
     /// Whether it has not been waited for yet. A zombie is there, and so is a process whose
     /// files the caller may not see.
     fn is_there(&self) -> bool {
-        !matches!(
-            rustix::fs::statat(&self.dir, c"stat", AtFlags::SYMLINK_NOFOLLOW),
-            Err(Errno::NOENT | Errno::SRCH)
-        )
+        !matches!(rustix::fs::statat(&self.dir, c"stat", AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::SRCH))
     }
 
     fn parse<T>(&self, name: &CStr, parse: impl Fn(&Path, &[u8]) -> Result<T>) -> Result<T> {

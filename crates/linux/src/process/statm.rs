@@ -41,8 +41,7 @@ mod tests {
 
     #[test]
     fn what_is_no_statm_is_an_error() {
-        for wrong in ["", "\n", "1\n", "1 2 3 4 5 6", "1 -2 3 4 5 6\n", "1 18446744073709551615 3 4 5 6 7\n"]
-        {
+        for wrong in ["", "\n", "1\n", "1 2 3 4 5 6", "1 -2 3 4 5 6\n", "1 18446744073709551615 3 4 5 6 7\n"] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -58,15 +58,10 @@ fn triggers() {
     let trigger = |threshold, window| Trigger::on_file("/proc/pressure/cpu".into(), threshold, window);
     // Without it, windows are multiples of 2 s.
     let own = rustix::thread::capabilities(None).unwrap().effective;
-    let shortest = if own.contains(rustix::thread::CapabilitySet::SYS_RESOURCE) {
-        WINDOW_MIN
-    } else {
-        Duration::from_secs(2)
-    };
+    let shortest =
+        if own.contains(rustix::thread::CapabilitySet::SYS_RESOURCE) { WINDOW_MIN } else { Duration::from_secs(2) };
     // The kernel takes what is within the limits, at their ends, too.
-    for (threshold, window) in
-        [(Duration::from_micros(1), shortest), (shortest, shortest), (WINDOW_MAX, WINDOW_MAX)]
-    {
+    for (threshold, window) in [(Duration::from_micros(1), shortest), (shortest, shortest), (WINDOW_MAX, WINDOW_MAX)] {
         match trigger(threshold, window) {
             Err(e) if e.is_unsupported() || e.is_denied() => {
                 testing::skipped(format_args!("no PSI triggers here: {e:?}"));

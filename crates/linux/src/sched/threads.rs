@@ -45,8 +45,7 @@ impl Threads {
     fn make_one_real_time(&self, tid: Pid, name: &CStr) {
         let Ok(before) = policy(tid.get()) else { return };
         let flags = before & libc::SCHED_RESET_ON_FORK;
-        if REAL_TIME.contains(&(before - flags)) || set_policy(tid.get(), libc::SCHED_RR | flags, 1).is_err()
-        {
+        if REAL_TIME.contains(&(before - flags)) || set_policy(tid.get(), libc::SCHED_RR | flags, 1).is_err() {
             return;
         }
         // A thread that has exited meanwhile may have left its ID to another one.

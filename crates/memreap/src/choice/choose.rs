@@ -308,9 +308,7 @@ impl Scores for Selection<'_> {
         let mut back = self.read_back(&reading)?;
         self.note_shared(index, &reading, &back);
         if let Some((best_score, best)) = best {
-            let score = |reading: &Reading, (least, most)| {
-                (reading.verdict.score(least), reading.verdict.score(most))
-            };
+            let score = |reading: &Reading, (least, most)| (reading.verdict.score(least), reading.verdict.score(most));
             let ours = score(&reading, back.range());
             let theirs = score(&best.reading, best.back.range());
             if ours.0 < theirs.1 && theirs.0 < ours.1 {
@@ -337,11 +335,7 @@ impl Scores for GroupSelection<'_, '_> {
         None
     }
 
-    fn exact(
-        &mut self,
-        index: u32,
-        _best: Option<(&mut u64, &mut (usize, bool))>,
-    ) -> Option<(u64, (usize, bool))> {
+    fn exact(&mut self, index: u32, _best: Option<(&mut u64, &mut (usize, bool))>) -> Option<(u64, (usize, bool))> {
         let index = index as usize;
         let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
         let chooser = &mut *self.0.chooser;

@@ -203,9 +203,8 @@ impl Examiner {
         (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
         let with_command_line = policy.needs_command_line() && detail != Detail::Memory;
-        let same = old.filter(|old| {
-            old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line)
-        });
+        let same =
+            old.filter(|old| old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line));
         let mut command_line = Some(&[][..]);
         if with_command_line && (same.is_none() || detail == Detail::Victim) {
             let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;

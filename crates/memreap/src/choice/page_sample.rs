@@ -150,11 +150,7 @@ impl Counts {
     ///
     /// Of what is in swap nothing says whose it is: as much of it is taken to come back as of what is in memory.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "rounded, and never negative"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded, and never negative")]
     pub(super) fn estimate(&self, sizes: &Sizes, page_bytes: u64) -> Estimate {
         let (mut anon, mut anon_error) = self.anon.share();
         // What was read and never written is mapped to one page of zeroes, which is in no counter, and not
@@ -170,8 +166,7 @@ impl Counts {
             anon_error = found_error(exclusive) / counted;
         }
         // Of shared memory that was not seen nothing is taken to come back.
-        let (shared, shared_error) =
-            if self.shared.present > 0 { self.shared.share() } else { (0.0, UNKNOWN_ERROR) };
+        let (shared, shared_error) = if self.shared.present > 0 { self.shared.share() } else { (0.0, UNKNOWN_ERROR) };
         let own = sizes.anon.saturating_add(sizes.swap) as f64;
         let unlisted = UNKNOWN_ERROR * self.unlisted;
         let errors = [(anon_error + unlisted) * own, (shared_error + unlisted) * sizes.shared as f64];
@@ -198,12 +193,7 @@ pub(super) struct SampledProcess {
 impl SampledProcess {
     /// This process, for going through all that a sample needs.
     pub(super) fn rehearsal() -> Self {
-        Self {
-            pid: Pid::own(),
-            sizes: Sizes { anon: SAMPLED_FROM_BYTES, ..Sizes::default() },
-            vm_size: 0,
-            error: 0.5,
-        }
+        Self { pid: Pid::own(), sizes: Sizes { anon: SAMPLED_FROM_BYTES, ..Sizes::default() }, vm_size: 0, error: 0.5 }
     }
 }
 
@@ -225,9 +215,7 @@ pub(super) fn common_part(
 ) -> Result<Option<f64>, Failure> {
     let page_bytes = rustix::param::page_size() as u64;
     let (mut our_auxv, mut their_auxv) = ([0; MAX_AUXV_BYTES], [0; MAX_AUXV_BYTES]);
-    if scan.process(process.pid, File::Auxv, &mut our_auxv)?
-        != scan.process(other, File::Auxv, &mut their_auxv)?
-    {
+    if scan.process(process.pid, File::Auxv, &mut our_auxv)? != scan.process(other, File::Auxv, &mut their_auxv)? {
         return Ok(Some(0.0));
     }
     let (ours, theirs) = (scan.pagemap(process.pid)?, scan.pagemap(other)?);
@@ -320,8 +308,7 @@ impl Layout {
         }
         if self.stretches.is_full() {
             self.stretches.sort_unstable_by_key(|stretch| std::cmp::Reverse(stretch.pages));
-            self.left_out +=
-                self.stretches.drain(MAX_STRETCHES / 2..).map(|stretch| stretch.pages).sum::<u64>();
+            self.left_out += self.stretches.drain(MAX_STRETCHES / 2..).map(|stretch| stretch.pages).sum::<u64>();
         }
         self.stretches.push(new);
     }

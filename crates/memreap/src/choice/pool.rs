@@ -35,9 +35,7 @@ impl Selection<'_> {
         // Where addresses are not random, they do not tell which processes share memory.
         let first = self.sharer.filter(|_| self.chooser.examiner.constants.random_addresses)?;
         let (mut verdicts, mut pool) = (ArrayVec::<Verdict, MAX_POOL>::new(), Pool::new());
-        if first.reading.verdict.score(first.shared) / MIN_GAIN <= floor
-            || first.shared < self.chooser.min_bytes
-        {
+        if first.reading.verdict.score(first.shared) / MIN_GAIN <= floor || first.shared < self.chooser.min_bytes {
             return None;
         }
         let mut own = 0_u64;

@@ -122,13 +122,7 @@ impl Population {
     }
 
     /// Reads new processes, and then one process after the other, until `deadline`.
-    pub(super) fn catch_up(
-        &mut self,
-        policy: &Policy,
-        now: &Counters,
-        deadline: Instant,
-        examiner: &mut Examiner,
-    ) {
+    pub(super) fn catch_up(&mut self, policy: &Policy, now: &Counters, deadline: Instant, examiner: &mut Examiner) {
         for index in 0..self.table.len() {
             if self.table.get(index).reading.is_none() {
                 if Instant::now() >= deadline {

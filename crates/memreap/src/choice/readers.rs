@@ -126,12 +126,7 @@ impl Readers {
     }
 
     /// Returns the part of the memory that `process` shares which `other` has, too; `None` when it shares hardly any.
-    pub(super) fn common_part(
-        &self,
-        process: SampledProcess,
-        other: Pid,
-        deadline: Instant,
-    ) -> Answer<Option<f64>> {
+    pub(super) fn common_part(&self, process: SampledProcess, other: Pid, deadline: Instant) -> Answer<Option<f64>> {
         self.ask(Question::CommonPart(process, other), deadline, &mut []).map(|content| match content {
             Content::Part(part) => Some(part),
             _ => None,
@@ -225,8 +220,7 @@ impl Reader {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // A request that has not begun is withdrawn.
-                request.state =
-                    if matches!(request.state, State::Asked(..)) { State::Idle } else { State::Abandoned };
+                request.state = if matches!(request.state, State::Asked(..)) { State::Idle } else { State::Abandoned };
                 return Answer::Late;
             }
             request = self.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -254,9 +248,7 @@ impl Reader {
                 Question::Sample(process, deadline) => {
                     page_sample::sample(&scan, &process, &mut random, deadline, buffer).map(Content::Counts)
                 }
-                Question::Held(pid, deadline) => {
-                    holder::held(&scan, pid, memfd_device, deadline).map(Content::Bytes)
-                }
+                Question::Held(pid, deadline) => holder::held(&scan, pid, memfd_device, deadline).map(Content::Bytes),
                 Question::CommonPart(process, other) => {
                     page_sample::common_part(&scan, &process, other, &mut random, buffer).map(Content::Part)
                 }

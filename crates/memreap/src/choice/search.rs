@@ -46,8 +46,7 @@ pub(super) trait Scores {
 
     /// Returns the exact score. When that of the best one until now is not known well enough to tell which of the
     /// two is better, it is corrected.
-    fn exact(&mut self, index: u32, best: Option<(&mut u64, &mut Self::Found)>)
-    -> Option<(u64, Self::Found)>;
+    fn exact(&mut self, index: u32, best: Option<(&mut u64, &mut Self::Found)>) -> Option<(u64, Self::Found)>;
 }
 
 /// Returns the candidate with the greatest exact score: the same as if all were read exactly, because none is

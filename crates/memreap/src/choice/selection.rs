@@ -119,23 +119,9 @@ pub(super) struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    pub(super) fn new(
-        chooser: &'a mut Chooser,
-        policy: &'a Policy,
-        now: Counters,
-        within: Within<'a>,
-    ) -> Self {
+    pub(super) fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
         let deadline = Instant::now() + chooser.reading_timeout;
-        Self {
-            chooser,
-            policy,
-            now,
-            deadline,
-            time_left: ALL_CLOSE_TIMEOUT,
-            within,
-            exactly: true,
-            sharer: None,
-        }
+        Self { chooser, policy, now, deadline, time_left: ALL_CLOSE_TIMEOUT, within, exactly: true, sharer: None }
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -195,13 +181,7 @@ impl<'a> Selection<'a> {
 
     /// Returns the score of the process that was read last, and what was found out about it, if it is still
     /// alive.
-    pub(super) fn found(
-        &mut self,
-        index: usize,
-        pidfd: PidFd,
-        reading: Reading,
-        back: Back,
-    ) -> Option<(u64, Found)> {
+    pub(super) fn found(&mut self, index: usize, pidfd: PidFd, reading: Reading, back: Back) -> Option<(u64, Found)> {
         let score = reading.verdict.score(back.bytes);
         let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
         self.add_considered(index, score, Some(&back));

@@ -78,9 +78,7 @@ impl Counters {
         Some(Self {
             allocated_bytes: pages.checked_mul(constants.page_bytes)?,
             faults: faults?,
-            mapped_bytes: most
-                .saturating_add(constants.system_error_pages)
-                .saturating_mul(constants.page_bytes),
+            mapped_bytes: most.saturating_add(constants.system_error_pages).saturating_mul(constants.page_bytes),
             mapped_bytes_per_fault: if huge { MAPPED_BYTES_PER_HUGE_FAULT } else { MAPPED_BYTES_PER_FAULT },
         })
     }

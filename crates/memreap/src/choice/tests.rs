@@ -120,8 +120,7 @@ fn the_largest_is_chosen_when_cold_and_when_warm() {
     let cold = chooser.cost();
     assert!(cold.cheap >= cold.processes && cold.exact + cold.sampled + cold.late >= 1, "{cold:?}");
     // On a busy machine a reading may be late.
-    let known =
-        |_| choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.precision != Precision::Guess);
+    let known = |_| choose(&mut chooser, ALL, &[hog.pid]).filter(|choice| choice.precision != Precision::Guess);
     let choice = (0..100).find_map(known).unwrap();
     assert_eq!((choice.pid, choice.uid), (hog.pid, rustix::process::getuid().as_raw()));
     assert_eq!(choice.comm.as_bytes(), b"perl");
@@ -158,9 +157,7 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     chooser.forget();
     let others = |chooser: &mut Chooser, cgroup: &[u8]| -> Vec<Pid> {
         let all = std::iter::from_fn(|| chooser.another(&policy, cgroup));
-        all.filter(|other| pids.contains(&other.pid) && other.bytes >= 60 << 20)
-            .map(|other| other.pid)
-            .collect()
+        all.filter(|other| pids.contains(&other.pid) && other.bytes >= 60 << 20).map(|other| other.pid).collect()
     };
     assert_eq!(others(&mut chooser, &choice.cgroup), [large.pid, middle.pid, small.pid]);
     assert_eq!(others(&mut chooser, &choice.cgroup), []);
@@ -204,25 +201,22 @@ fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
     spared.push(children[1]);
     let chosen = (0..100).find_map(|_| {
         chooser.forget();
-        choose_sparing(spared.clone(), &policy, &mut chooser, ALL, &all)
-            .filter(|choice| choice.precision.is_exact())
+        choose_sparing(spared.clone(), &policy, &mut chooser, ALL, &all).filter(|choice| choice.precision.is_exact())
     });
     assert_eq!(chosen.map(|choice| (choice.pid, choice.pool.len())), Some((innocent.pid, 0)));
 
     // Who gives back more alone comes first.
     let hog = Hog::start(HUGE / 2);
     all.push(hog.pid);
-    let chosen = (0..100)
-        .find_map(|_| choose(&mut chooser, ALL, &all).filter(|choice| choice.precision != Precision::Guess));
+    let chosen =
+        (0..100).find_map(|_| choose(&mut chooser, ALL, &all).filter(|choice| choice.precision != Precision::Guess));
     assert_eq!(chosen.map(|choice| (choice.pid, choice.pool.len())), Some((hog.pid, 0)));
 }
 
 #[test]
 fn a_command_line_protects_also_before_a_refresh() {
     let hog = Hog::start(8);
-    let only = |rule: &str| {
-        policy(&format!("{rule}, {{ name = 'perl', weight = 1 }}, {{ name = '*', never = true }}"))
-    };
+    let only = |rule: &str| policy(&format!("{rule}, {{ name = 'perl', weight = 1 }}, {{ name = '*', never = true }}"));
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     let protected = only("{ command_line = '*8 << 20*', never = true }");
     assert!(choose_by(&protected, &mut chooser, ALL, &[hog.pid]).is_none());
@@ -293,8 +287,7 @@ fn a_command_line_that_cannot_be_read_again_is_as_it_was() {
     for file in ["status", "smaps_rollup", "oom_score_adj", "cmdline"] {
         fs::write(copied.join(file), fs::read(format!("/proc/{}/{file}", hog.pid)).unwrap()).unwrap();
     }
-    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n")
-        .unwrap();
+    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n").unwrap();
     let policy = policy("{ command_line = 'x', never = true }");
     let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
     // On a busy machine a reading may be late.
@@ -321,8 +314,7 @@ fn a_command_line_that_is_held_back_holds_up_no_kill() {
         copied
     };
     let copied = copy(hog.pid, &["status", "stat", "smaps_rollup", "oom_score_adj"]);
-    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n")
-        .unwrap();
+    fs::write(dir.path().join("proc/vmstat"), "nr_mapped 1\nnr_shmem 1\npgfault 1\npgalloc_normal 1\n").unwrap();
     // Without a writer, who opens it waits.
     let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
     rustix::fs::mknodat(rustix::fs::CWD, copied.join("cmdline"), fifo, mode, 0).unwrap();
@@ -414,8 +406,7 @@ fn a_malformed_proc_gets_no_process_chosen() {
     policy.spare(vec![Pid::own()]);
     // Our own ID, and one that no process can have.
     for (pid, tgid) in [(Pid::own().get(), Pid::own().get()), (i32::MAX, i32::MAX), (77, 78)] {
-        let text =
-            String::from_utf8_lossy(&status).replace(&format!("\t{}", Pid::own()), &format!("\t{tgid}"));
+        let text = String::from_utf8_lossy(&status).replace(&format!("\t{}", Pid::own()), &format!("\t{tgid}"));
         write(&format!("{pid}/status"), text.as_bytes());
         write(&format!("{pid}/oom_score_adj"), b"0\n");
         write(&format!("{pid}/smaps_rollup"), &rollup);
@@ -477,9 +468,7 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((600, false)));
     // Its path is longer than what a choice says of it.
     write(&format!("proc/{pid}/cgroup"), &format!("0::/../{}/end\n", "x/".repeat(150)));
-    for (rule, chosen) in
-        [("/kube/**", false), ("/kube/**/end", false), ("/kube/**/x", true), ("/init.scope", true)]
-    {
+    for (rule, chosen) in [("/kube/**", false), ("/kube/**/end", false), ("/kube/**/x", true), ("/init.scope", true)] {
         chooser.forget();
         let rule = policy(&format!("{{ cgroup = '{rule}', never = true }}"));
         let choice = chooser.choose(&rule, Scope::All { by_cgroup: true });
@@ -490,18 +479,12 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let cgroup = dir.path().join(format!("proc/{pid}/cgroup"));
     fs::remove_file(&cgroup).unwrap();
     symlink("x".repeat(256), &cgroup).unwrap();
-    for (rule, chosen) in [
-        ("", true),
-        ("{ cgroup = '/kube/**', never = true }", true),
-        ("{ name = 'perl', never = true }", false),
-    ] {
+    for (rule, chosen) in
+        [("", true), ("{ cgroup = '/kube/**', never = true }", true), ("{ name = 'perl', never = true }", false)]
+    {
         chooser.forget();
         let choice = chooser.choose(&policy(rule), Scope::All { by_cgroup: true });
-        assert_eq!(
-            choice.map(|choice| (choice.pid, choice.cgroup.len())),
-            chosen.then_some((pid, 0)),
-            "{rule}"
-        );
+        assert_eq!(choice.map(|choice| (choice.pid, choice.cgroup.len())), chosen.then_some((pid, 0)), "{rule}");
     }
     // Its command line cannot be read.
     for (rule, chosen) in [("never = true", false), ("weight = 2", true)] {

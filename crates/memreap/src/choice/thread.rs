@@ -151,8 +151,7 @@ impl ChooserThread {
     /// When that fails.
     pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
         let settings = Settings { policy, by_cgroup, version: 0 };
-        let state =
-            State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
+        let state = State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
@@ -371,12 +370,7 @@ struct Known {
 }
 
 impl Worker {
-    fn run(
-        &mut self,
-        settings: &Settings,
-        killed: Option<Pid>,
-        request: Request,
-    ) -> (Option<Choice>, Findings) {
+    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, Findings) {
         let (chooser, policy) = (&mut self.chooser, &settings.policy);
         if std::mem::replace(&mut self.version, settings.version) != settings.version {
             chooser.forget();
@@ -389,8 +383,7 @@ impl Worker {
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
                 chooser.refresh(policy, budget);
-                let is_due =
-                    self.chosen_ahead.is_none_or(|(when, took)| when.elapsed() >= interval(danger, took));
+                let is_due = self.chosen_ahead.is_none_or(|(when, took)| when.elapsed() >= interval(danger, took));
                 if danger > Danger::None && is_due {
                     chooser.set_min_bytes(min_bytes);
                     let began = Instant::now();
@@ -431,8 +424,7 @@ impl Worker {
 
     /// Adds to a choice what the record of its kill says besides: after the kill it cannot be read any more.
     fn describe(&mut self, choice: &mut Choice) {
-        let is_same =
-            |known: &Known| known.pidfd.opened_as() == choice.pid && known.pidfd.is_alive().unwrap_or(false);
+        let is_same = |known: &Known| known.pidfd.opened_as() == choice.pid && known.pidfd.is_alive().unwrap_or(false);
         let known = self.known.take().filter(is_same);
         let known = match known {
             Some(known) if known.at.elapsed() < COMMAND_LINE_INTERVAL => Some(known),
@@ -444,12 +436,7 @@ impl Worker {
                 {
                     command_line = older.command_line;
                 }
-                PidFd::open(choice.pid).ok().map(|pidfd| Known {
-                    pidfd,
-                    at: Instant::now(),
-                    parent,
-                    command_line,
-                })
+                PidFd::open(choice.pid).ok().map(|pidfd| Known { pidfd, at: Instant::now(), parent, command_line })
             }
         };
         if let Some(known) = &known {

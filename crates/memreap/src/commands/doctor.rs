@@ -38,17 +38,12 @@ const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 const SYSCTLS: usize = 2;
 
 /// The names, also of their units, of other daemons that kill when memory is short.
-const OTHER_KILLERS: [&str; 7] =
-    ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
+const OTHER_KILLERS: [&str; 7] = ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
 /// Capabilities that help.
 const CAPABILITIES: [(&str, CapabilitySet, &str); 3] = [
     ("CAP_KILL", CapabilitySet::KILL, "kills other users' processes"),
-    (
-        "CAP_SYS_PTRACE",
-        CapabilitySet::SYS_PTRACE,
-        "exact sizes (--exact, --dry-run) of other users' processes",
-    ),
+    ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE, "exact sizes (--exact, --dry-run) of other users' processes"),
     (
         "CAP_SYS_NICE",
         CapabilitySet::SYS_NICE,
@@ -152,12 +147,9 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
             .remedy("a kernel since 5.15; in a container, a seccomp profile that allows pidfd_open"),
     );
     findings.push(
-        Check::new(
-            "process_mrelease",
-            "memory comes back while the process still exits; otherwise as after kill(1)",
-        )
-        .either(probes.mrelease, "works", "does not work")
-        .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
+        Check::new("process_mrelease", "memory comes back while the process still exits; otherwise as after kill(1)")
+            .either(probes.mrelease, "works", "does not work")
+            .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
     );
     findings.push(proc(root, probes));
     findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
@@ -234,14 +226,12 @@ fn release(root: &Root) -> Finding {
 fn proc(root: &Root, probes: &Probes) -> Finding {
     let check = Check::new(PROC, "memreap finds processes in it, and reads what they and the system have");
     if !probes.proc {
-        return check
-            .is(State::Missing, "missing, or another PID namespace's")
-            .remedy("mount -t proc proc /proc");
+        return check.is(State::Missing, "missing, or another PID namespace's").remedy("mount -t proc proc /proc");
     }
     match MemInfo::read(root) {
-        Err(e) => check
-            .is(State::Missing, format!("{:#}", anyhow::Error::from(e)))
-            .remedy("mount it without subset=pid"),
+        Err(e) => {
+            check.is(State::Missing, format!("{:#}", anyhow::Error::from(e))).remedy("mount it without subset=pid")
+        }
         Ok(_) if target::hides_processes(root) => check
             .is(State::Off, "hides processes of other users (hidepid)")
             .remedy("run as root, or mount it without hidepid"),
@@ -270,9 +260,9 @@ fn topic_finding(root: &Root, probes: &Probes, topic: Topic) -> Finding {
     let check = Check::new(thing, purpose);
     match topic.is_on(root) {
         // The system call decides.
-        Ok(Some(true)) if topic == Topic::Expedite && !probes.expedite => check
-            .is(State::Unknown, "on, but its flag is refused")
-            .remedy("a seccomp filter may be in the way"),
+        Ok(Some(true)) if topic == Topic::Expedite && !probes.expedite => {
+            check.is(State::Unknown, "on, but its flag is refused").remedy("a seccomp filter may be in the way")
+        }
         Ok(Some(true)) => check.is(State::Ok, "on"),
         Ok(Some(false)) => check.is(State::Off, "off").remedy(switch),
         Ok(None) => check.is(State::Missing, "not in this kernel").remedy(TOPICS_REMEDY),
@@ -293,19 +283,14 @@ fn expedite_min(root: &Root) -> Finding {
 }
 
 fn expedite_cpu(root: &Root) -> Finding {
-    let check = Check::new(
-        "vm.expedite_cpu_percent",
-        "other processes go on running while a victim's memory is freed",
-    );
+    let check = Check::new("vm.expedite_cpu_percent", "other processes go on running while a victim's memory is freed");
     match features::expedite_cpu_percent(root) {
         Ok(Some(percent)) => {
             let found = format!("{percent}: of a CPU that other processes want");
             if percent <= MAX_EXPEDITE_CPU_PERCENT {
                 check.is(State::Ok, found)
             } else {
-                check
-                    .is(State::Off, found)
-                    .remedy(format!("sysctl vm.expedite_cpu_percent={MAX_EXPEDITE_CPU_PERCENT}"))
+                check.is(State::Off, found).remedy(format!("sysctl vm.expedite_cpu_percent={MAX_EXPEDITE_CPU_PERCENT}"))
             }
         }
         Ok(None) => check.is(State::Missing, "not in this kernel").remedy(TOPICS_REMEDY),
@@ -314,8 +299,7 @@ fn expedite_cpu(root: &Root) -> Finding {
 }
 
 fn other_killers(root: &Root) -> Finding {
-    let check =
-        Check::new("other killers", "two of them kill twice for one shortage, and by different rules");
+    let check = Check::new("other killers", "two of them kill twice for one shortage, and by different rules");
     let pids = match process::pids(root) {
         Ok(pids) => pids,
         Err(e) => return check.unknown(e),
@@ -324,9 +308,7 @@ fn other_killers(root: &Root) -> Finding {
     let running: BTreeSet<&str> = names
         // The kernel keeps 15 bytes of a name.
         .filter_map(|name| {
-            OTHER_KILLERS
-                .into_iter()
-                .find(|other| *name.as_bytes() == other.as_bytes()[..other.len().min(15)])
+            OTHER_KILLERS.into_iter().find(|other| *name.as_bytes() == other.as_bytes()[..other.len().min(15)])
         })
         .collect();
     if running.is_empty() {
@@ -343,9 +325,7 @@ fn other_killers(root: &Root) -> Finding {
 fn pressure(root: &Root) -> Finding {
     let check = Check::new("PSI", "tells how much time is lost to memory shortage");
     match Pressure::read(root) {
-        Ok(pressure) => {
-            check.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10))
-        }
+        Ok(pressure) => check.is(State::Ok, format!("memory, some: {} % in the last 10 s", pressure.some.avg10)),
         Err(e) if e.is_unsupported() => check
             .is(State::Missing, "not in this kernel, or switched off")
             .remedy("psi=1 on the kernel's command line; CONFIG_PSI=y"),
@@ -392,9 +372,7 @@ fn zram_finding(root: &Root) -> Finding {
         Ok(devices) => {
             let set_up: Vec<_> = devices.iter().filter(|device| device.disk_size > 0).collect();
             if set_up.is_empty() {
-                return check
-                    .is(State::Off, "no device set up")
-                    .remedy("modprobe zram; zramctl --find --size 4G");
+                return check.is(State::Off, "no device set up").remedy("modprobe zram; zramctl --find --size 4G");
             }
             let [size, held, used] = set_up.iter().fold([0_u64; 3], |[size, held, used], device| {
                 let usage = &device.usage;
@@ -408,10 +386,7 @@ fn zram_finding(root: &Root) -> Finding {
 }
 
 fn watermarks(root: &Root) -> Finding {
-    let check = Check::new(
-        "watermarks",
-        "the kernel reclaims before processes that allocate have to do it themselves",
-    );
+    let check = Check::new("watermarks", "the kernel reclaims before processes that allocate have to do it themselves");
     match features::watermark_scale_factor(root) {
         Ok(Some(factor)) => {
             let found = format!("vm.watermark_scale_factor is {factor}");

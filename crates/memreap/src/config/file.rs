@@ -30,10 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Option<(String, bool)>, String> {
         let mut bytes = Vec::new();
         (&file).take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| cannot(&e))?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(format!(
-                "is larger than {} KiB: this cannot be a configuration",
-                MAX_FILE_BYTES >> 10
-            ));
+            return Err(format!("is larger than {} KiB: this cannot be a configuration", MAX_FILE_BYTES >> 10));
         }
         if same(&before, &file).map_err(|e| cannot(&e))? {
             return match String::from_utf8(bytes) {

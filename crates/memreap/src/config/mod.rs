@@ -17,8 +17,8 @@ use linux::{Root, escape};
 use crate::kill::target;
 pub(crate) use settings::BUILT_IN_NAME;
 pub use settings::{
-    Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, EARLY_WATERMARK_SCALE_FACTOR, Kill, Level, Record,
-    Warn, WholeCgroup,
+    Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, EARLY_WATERMARK_SCALE_FACTOR, Kill, Level, Record, Warn,
+    WholeCgroup,
 };
 
 impl Default for Config {

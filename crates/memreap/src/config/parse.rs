@@ -9,8 +9,7 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 use super::section::{
-    Problems, Section, boolean, duration, integer, level, list, number, one_or_more, percent, string,
-    unless_false,
+    Problems, Section, boolean, duration, integer, level, list, number, one_or_more, percent, string, unless_false,
 };
 use super::settings::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
 use crate::kill::{FirstSignal, SignalFirst};
@@ -106,10 +105,7 @@ fn kill(mut section: Section<'_, '_>) -> (Kill, First) {
 type First = (Option<FirstSignal>, Duration);
 
 /// What the section says about the first signal; the rest as in `first`.
-fn signal_first(
-    section: &mut Section<'_, '_>,
-    (mut signal, mut grace): First,
-) -> (First, Option<SignalFirst>) {
+fn signal_first(section: &mut Section<'_, '_>, (mut signal, mut grace): First) -> (First, Option<SignalFirst>) {
     section.set("signal_first", &mut signal, |v| unless_false(v, |v| string(v)?.parse()));
     section.set("grace", &mut grace, |v| duration(v, 10 * MS..MINUTE));
     ((signal, grace), signal.map(|signal| SignalFirst { signal, grace }))
@@ -169,16 +165,14 @@ fn built_in_rules(first: First) -> Result<Vec<Rule>, ConfigError> {
     let mut problems = Problems::new(BUILT_IN);
     let (table, _) = DeTable::parse_recoverable(BUILT_IN);
     let mut rules = Vec::new();
-    Section::top(table.get_ref(), &mut problems)
-        .sections("rule", |section| rules.extend(rule(section, first)));
+    Section::top(table.get_ref(), &mut problems).sections("rule", |section| rules.extend(rule(section, first)));
     if problems.is_empty() { Ok(rules) } else { Err(ConfigError(problems.into_lines(BUILT_IN_NAME))) }
 }
 
 fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let label = section.get("label", |v| string(v).map(str::to_owned));
     let names = section.get("name", |v| one_or_more(v, |v| Pattern::name(string(v)?)));
-    let command_lines =
-        section.get("command_line", |v| one_or_more(v, |v| Pattern::command_line(string(v)?)));
+    let command_lines = section.get("command_line", |v| one_or_more(v, |v| Pattern::command_line(string(v)?)));
     let users = section.get("user", |v| one_or_more(v, user));
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
@@ -242,8 +236,7 @@ fn factor(value: &DeValue<'_>, usual: f64, range: RangeInclusive<f64>) -> Result
 
 fn user(value: &DeValue<'_>) -> Result<u32, String> {
     if let DeValue::String(name) = value {
-        return users::id(name)
-            .ok_or_else(|| format!("there is no user \"{name}\" in /etc/passwd; give the number"));
+        return users::id(name).ok_or_else(|| format!("there is no user \"{name}\" in /etc/passwd; give the number"));
     }
     u32::try_from(integer(value)?).map_err(|_| "is no user's number; those have 32 bits".to_owned())
 }
@@ -266,9 +259,7 @@ fn adj_range(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
         (">", Some(v)) => v + 1..=1000,
         ("=" | "==", Some(v)) => v..=v,
         _ => {
-            return Err(
-                "is no range; give a number from -1000 to 1000 or a comparison such as \"<= -900\"".into()
-            );
+            return Err("is no range; give a number from -1000 to 1000 or a comparison such as \"<= -900\"".into());
         }
     })
 }

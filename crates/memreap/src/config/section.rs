@@ -148,10 +148,8 @@ impl<'a, 't> Section<'a, 't> {
     /// Describes those of `keys` that are set, with their values, as text: "user root, name x".
     pub(super) fn describe(&self, keys: &[&str]) -> String {
         let Some(table) = self.table else { return String::new() };
-        let all: Vec<_> = keys
-            .iter()
-            .filter_map(|key| Some(format!("{key} {}", shown(table.get(*key)?.get_ref()))))
-            .collect();
+        let all: Vec<_> =
+            keys.iter().filter_map(|key| Some(format!("{key} {}", shown(table.get(*key)?.get_ref())))).collect();
         all.join(", ")
     }
 

@@ -76,10 +76,7 @@ fn all_keys_of_the_parser_are_in_the_built_in_file() {
             assert!(BUILT_IN.contains(&format!("\n{key} = ")), "{section}.{key}");
         }
     }
-    assert_eq!(
-        errors("x = 1"),
-        ["c:1: x: there is no such key; there are act, kill, warn, record, policy, rule"]
-    );
+    assert_eq!(errors("x = 1"), ["c:1: x: there is no such key; there are act, kill, warn, record, policy, rule"]);
 }
 
 #[test]
@@ -128,8 +125,7 @@ fn values_are_taken() {
     assert_eq!(said[..3], [("SIGINT", 5000), ("SIGTERM", 5000), ("SIGINT", 250)]);
     assert_eq!(said[3..], [("SIGTERM", 250); 2]);
     assert_eq!(of_rule(Some(3)), None);
-    let act =
-        Act { low: share(20.0), critical: share(5.0), stall: 12.5, early_reclaim: false, cgroups: false };
+    let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, early_reclaim: false, cgroups: false };
     assert_eq!(config.act, act);
     assert_eq!(config.kill.deadline, Duration::from_secs(60));
     assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));
@@ -271,13 +267,8 @@ fn messages_cannot_act_on_a_terminal() {
 
 #[test]
 fn the_wrong_one_of_two_thresholds_is_named() {
-    assert!(
-        errors("[act]\ncritical = 10")[0]
-            .starts_with("c:2: act.critical: 10 % is not less than act.low, 10 %")
-    );
-    assert!(
-        errors("[act]\nlow = 0.5")[0].starts_with("c:2: act.low: 0.5 % is not more than act.critical, 1 %")
-    );
+    assert!(errors("[act]\ncritical = 10")[0].starts_with("c:2: act.critical: 10 % is not less than act.low, 10 %"));
+    assert!(errors("[act]\nlow = 0.5")[0].starts_with("c:2: act.low: 0.5 % is not more than act.critical, 1 %"));
 }
 
 #[test]
@@ -297,10 +288,7 @@ fn a_level_is_what_it_says() {
     assert_eq!(levels("critical = '5%'"), (share(10.0), share(5.0)));
     assert_eq!(levels("critical = ['5%', '20 GiB']"), (sized(10.0, 20 << 30), sized(5.0, 20 << 30)));
     assert_eq!(levels("critical = [5, '1G']"), (low, sized(5.0, 1 << 30)));
-    assert_eq!(
-        levels("low = [80, '6G']\ncritical = [70, '6G']"),
-        (sized(80.0, 6 << 30), sized(70.0, 6 << 30))
-    );
+    assert_eq!(levels("low = [80, '6G']\ncritical = [70, '6G']"), (sized(80.0, 6 << 30), sized(70.0, 6 << 30)));
     let wrong = |text: &str, expected: &str| {
         let found = errors(&format!("[act]\n{text}")).remove(0);
         assert!(found.starts_with(&format!("c:2: act.{expected}")), "{found}");
@@ -309,10 +297,7 @@ fn a_level_is_what_it_says() {
         "low = [12, '200M']",
         "low: 12 % and at most 200 MiB is not more than act.critical, 1 % and at most 256 MiB;",
     );
-    wrong(
-        "critical = 5\nlow = [12, '2G']",
-        "critical: 5 % is not less than act.low, 12 % and at most 2.0 GiB;",
-    );
+    wrong("critical = 5\nlow = [12, '2G']", "critical: 5 % is not less than act.low, 12 % and at most 2.0 GiB;");
     wrong("low = '6 GiB'", "low: is a size alone; give a share, too: [\"10%\", \"6 GiB\"]");
     for list in ["[]", "[12]", "['2G']", "['2G', 12]", "[12, 13]", "[12, '2G', '3G']"] {
         wrong(&format!("low = {list}"), "low: ");
@@ -366,8 +351,7 @@ fn ranges_of_oom_score_adj() {
         ("0x10", 16, 0),
         ("-3", -3, 3),
     ] {
-        let config =
-            parse(&format!("policy.defaults = false\nrule = [{{ oom_score_adj = {text}, never = true }}]"));
+        let config = parse(&format!("policy.defaults = false\nrule = [{{ oom_score_adj = {text}, never = true }}]"));
         for (oom_score_adj, never) in [(fits, true), (fits_not, false)] {
             let verdict = config.policy.judge(&Subject {
                 pid: Pid::new(2).unwrap(),
@@ -381,16 +365,9 @@ fn ranges_of_oom_score_adj() {
             assert_eq!(verdict.never, never, "{text} {oom_score_adj}");
         }
     }
-    for bad in [
-        "\"<= 1001\"",
-        "-1001",
-        "\"\"",
-        "\"!= 3\"",
-        "\"<= --5\"",
-        "3.5",
-        "\"<= 5 \\n6\"",
-        "99999999999999999999",
-    ] {
+    for bad in
+        ["\"<= 1001\"", "-1001", "\"\"", "\"!= 3\"", "\"<= --5\"", "3.5", "\"<= 5 \\n6\"", "99999999999999999999"]
+    {
         assert!(!errors(&format!("rule = [{{ oom_score_adj = {bad}, never = true }}]")).is_empty(), "{bad}");
     }
 }
@@ -398,21 +375,13 @@ fn ranges_of_oom_score_adj() {
 #[test]
 fn the_session_and_the_system_are_protected() {
     let config = Config::default();
-    let session =
-        "/user.slice/user-1000.slice/user@1000.service/session.slice/org.gnome.Shell@wayland.service";
+    let session = "/user.slice/user-1000.slice/user@1000.service/session.slice/org.gnome.Shell@wayland.service";
     let app = "/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope";
     for (comm, uid, cgroup, never, factor, rule) in [
         ("systemd-journal", 0, "/system.slice/systemd-journald.service", true, 0.0, "system machinery"),
         ("sshd", 0, "/", true, 0.0, "system machinery"),
         ("anything", 0, "/init.scope", true, 0.0, "init"),
-        (
-            "dbus-daemon",
-            101,
-            "/system.slice/dbus.service",
-            true,
-            0.0,
-            "system machinery with a user of its own",
-        ),
+        ("dbus-daemon", 101, "/system.slice/dbus.service", true, 0.0, "system machinery with a user of its own"),
         (
             "systemd-resolve",
             990,
@@ -432,14 +401,7 @@ fn the_session_and_the_system_are_protected() {
         ("gnome-shell", 1000, session, false, 0.01, "session"),
         ("gsd-power", 1000, session, false, 0.01, "session"),
         ("kwin_wayland", 1000, app, false, 0.01, "display server"),
-        (
-            "sshd-session",
-            1000,
-            "/user.slice/user-1000.slice/session-2.scope",
-            false,
-            0.01,
-            "session machinery",
-        ),
+        ("sshd-session", 1000, "/user.slice/user-1000.slice/session-2.scope", false, 0.01, "session machinery"),
         ("bash", 1000, app, false, 0.1, "shell"),
         ("postgres", 70, "/system.slice/postgresql.service", false, 0.25, "system service"),
         // A name alone does not protect.

@@ -126,8 +126,7 @@ impl Armed {
         let largest = order.first().map_or(0, |(_, victim)| victim.bytes);
         let mut sizes: Vec<_> = order.iter().map(|(_, victim)| victim.vm_size).collect();
         sizes.sort_unstable();
-        let is_shared_size =
-            |size| sizes.partition_point(|s| *s <= size) - sizes.partition_point(|s| *s < size) > 1;
+        let is_shared_size = |size| sizes.partition_point(|s| *s <= size) - sizes.partition_point(|s| *s < size) > 1;
         let victims = order
             .into_iter()
             .map(|(position, victim)| {
@@ -151,11 +150,8 @@ impl Armed {
         let uses_threads = method == Method::Mrelease || method == Method::Expedite && kernel.paced_workers;
         if uses_threads && threaded > 0 {
             let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            let threads_on_largest = if kernel.parallel_reap {
-                (largest / BYTES_PER_SPINNER).clamp(2, MAX_THREADS_PER_VICTIM)
-            } else {
-                2
-            };
+            let threads_on_largest =
+                if kernel.parallel_reap { (largest / BYTES_PER_SPINNER).clamp(2, MAX_THREADS_PER_VICTIM) } else { 2 };
             let spinners = threads_on_largest.min(cpus).saturating_sub(1);
             armed.spinners = (0..spinners).take_while(|_| armed.start(Shared::spinner).is_ok()).count();
             let _ = (0..threaded.min(MAX_KILLERS)).try_for_each(|_| armed.start(Shared::killer));
@@ -204,18 +200,14 @@ impl Armed {
         if self.threads > 0 {
             shared.enter(Phase::Spin);
             let began = Instant::now();
-            while shared.spinning.load(Ordering::Acquire) < self.spinners
-                && began.elapsed() < SPINNER_START_TIMEOUT
-            {
+            while shared.spinning.load(Ordering::Acquire) < self.spinners && began.elapsed() < SPINNER_START_TIMEOUT {
                 thread::yield_now();
             }
             shared.enter(Phase::Kill);
             let began = Instant::now();
             // The small ones, for which there is no thread.
             shared.victims[shared.threaded..].iter().for_each(|victim| shared.send(victim));
-            while shared.victims.iter().any(TrackedVictim::awaits_sigkill)
-                && began.elapsed() < MAX_SIGNAL_DELAY
-            {
+            while shared.victims.iter().any(TrackedVictim::awaits_sigkill) && began.elapsed() < MAX_SIGNAL_DELAY {
                 thread::sleep(MIN_RETRY_PAUSE);
             }
         }
@@ -246,20 +238,15 @@ impl Armed {
             let left = deadline.saturating_duration_since(Instant::now());
             fds.clear();
             fds.push(PollFd::from_borrowed_fd(interrupt, PollFlags::IN));
-            fds.extend(
-                pending.iter().map(|victim| PollFd::from_borrowed_fd(victim.pidfd.as_fd(), PollFlags::IN)),
-            );
+            fds.extend(pending.iter().map(|victim| PollFd::from_borrowed_fd(victim.pidfd.as_fd(), PollFlags::IN)));
             let pause = left.min(interval);
-            let timeout =
-                Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
+            let timeout = Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
             match poll(&mut fds, Some(&timeout)) {
                 Ok(0) if left.is_zero() => return Ok(WaitEnd::TimeUp),
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => {
                     let now = self.shared.now_ns();
-                    for (victim, _) in
-                        pending.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty())
-                    {
+                    for (victim, _) in pending.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty()) {
                         victim.record_exit(now);
                     }
                     if !fds[0].revents().is_empty() {
@@ -362,8 +349,7 @@ impl Shared {
 
     fn free(&self, victim: &TrackedVictim) {
         // A process that lives and shares the memory may be a victim that has not been sent its signal yet.
-        let sharer_dies_too =
-            || victim.may_share_memory && self.victims.iter().any(TrackedVictim::awaits_sigkill);
+        let sharer_dies_too = || victim.may_share_memory && self.victims.iter().any(TrackedVictim::awaits_sigkill);
         victim.free_memory(self.epoch, sharer_dies_too, || *self.lock() == Phase::Abandoned);
     }
 }

@@ -68,8 +68,7 @@ impl FromStr for FirstSignal {
     fn from_str(text: &str) -> Result<Self, String> {
         let upper = text.to_ascii_uppercase();
         let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-        let found =
-            NAMES.iter().find(|(known, signal)| *known == name || signal.as_raw().to_string() == name);
+        let found = NAMES.iter().find(|(known, signal)| *known == name || signal.as_raw().to_string() == name);
         match found {
             // KILL is what follows anyway; a stopped process cannot end by itself.
             Some((name @ ("KILL" | "STOP"), _)) => {

@@ -503,8 +503,7 @@ impl Protected {
         } else {
             return Ok(());
         };
-        let text =
-            format!("{} is {who}: --force kills it, --keep-going kills the others", target.facts.label());
+        let text = format!("{} is {who}: --force kills it, --keep-going kills the others", target.facts.label());
         Err(Problem::new(ProblemKind::Protected, text))
     }
 }

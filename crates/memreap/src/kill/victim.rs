@@ -154,12 +154,7 @@ impl TrackedVictim {
     /// Calls process_mrelease(2) until it has freed the memory or can no longer do so. `sharer_dies_too` says
     /// whether another process that shares the memory is about to be killed as well; `abandoned` ends the
     /// attempts.
-    pub(crate) fn free_memory(
-        &self,
-        epoch: Epoch,
-        sharer_dies_too: impl Fn() -> bool,
-        abandoned: impl Fn() -> bool,
-    ) {
+    pub(crate) fn free_memory(&self, epoch: Epoch, sharer_dies_too: impl Fn() -> bool, abandoned: impl Fn() -> bool) {
         let began = Instant::now();
         let mut pause = MIN_RETRY_PAUSE;
         // The last call, made after the kill, found that a process that lives uses this memory.
@@ -211,8 +206,7 @@ impl TrackedVictim {
 
     /// It has not exited, and the kernel has not refused the signal.
     pub(crate) fn is_pending(&self) -> bool {
-        recorded(&self.exited_ns).is_none()
-            && (self.was_killed() || self.refused_errno.load(Ordering::Acquire) == 0)
+        recorded(&self.exited_ns).is_none() && (self.was_killed() || self.refused_errno.load(Ordering::Acquire) == 0)
     }
 
     /// It was sent SIGKILL.
@@ -287,10 +281,7 @@ impl TrackedVictim {
             calls: self.mrelease_calls.load(Ordering::Relaxed),
             again: self.eagain_calls.load(Ordering::Relaxed),
             // The kernel's workers are never too late.
-            race_lost: !expedited
-                && freed.is_none()
-                && !shared
-                && self.mrelease_too_late.load(Ordering::Acquire),
+            race_lost: !expedited && freed.is_none() && !shared && self.mrelease_too_late.load(Ordering::Acquire),
         }
     }
 }

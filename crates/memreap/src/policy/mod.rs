@@ -191,9 +191,7 @@ impl Policy {
             None => (1.0, u64::MAX, None),
         };
         let (factor, up_to, rule) = match subject.preference {
-            OomPreference::Avoid if factor > AVOID_FACTOR => {
-                (AVOID_FACTOR, u64::MAX, rule.or(Some(AVOID_RULE)))
-            }
+            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, u64::MAX, rule.or(Some(AVOID_RULE))),
             _ => (factor, up_to, rule),
         };
         let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;

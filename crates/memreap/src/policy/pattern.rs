@@ -85,8 +85,7 @@ impl Pattern {
         match text.len() {
             0 => Err("is empty; '*' fits everything".to_owned()),
             1..=MAX_PATTERN_BYTES => {
-                let special =
-                    |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && syntax == Syntax::CommandLine);
+                let special = |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && syntax == Syntax::CommandLine);
                 let mut head = text.iter().position(special).unwrap_or(text.len());
                 // Without any component, "/**" does not fit the slash either.
                 if syntax == Syntax::Cgroup && text[head..].starts_with(b"**") {

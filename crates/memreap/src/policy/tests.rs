@@ -105,8 +105,7 @@ fn some_are_never_killed_whatever_the_rules() {
 
 #[test]
 fn what_a_unit_asks_for_is_respected() {
-    let policy =
-        Policy::new(vec![names(&["shell"], Effect::Weight(0.01)), names(&["big"], Effect::Weight(2.0))]);
+    let policy = Policy::new(vec![names(&["shell"], Effect::Weight(0.01)), names(&["big"], Effect::Weight(2.0))]);
     let judged = |comm, preference| {
         let verdict = policy.judge(&Subject { preference, ..subject(comm) });
         (verdict.score(1000), verdict.rule.map(|rule| policy.rule(rule)))
@@ -137,8 +136,7 @@ fn oom_score_adj_is_a_share_of_all_memory() {
 fn oom_score_adj_does_not_undo_a_protection() {
     let mut policy = Policy::new(vec![names(&["shell"], Effect::Weight(0.1))]);
     policy.set_total(10 * GIB);
-    let score =
-        |comm, adj, bytes| policy.judge(&Subject { oom_score_adj: adj, ..subject(comm) }).score(bytes);
+    let score = |comm, adj, bytes| policy.judge(&Subject { oom_score_adj: adj, ..subject(comm) }).score(bytes);
     assert_eq!(score("shell", 100, GIB), GIB / 10 + GIB / 10);
     assert!(score("shell", 200, GIB) < score("hog", 0, GIB));
     // What makes a kill less likely still does.

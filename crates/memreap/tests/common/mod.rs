@@ -230,11 +230,7 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
             };
         }
         if setup.headless {
-            let thread = libc::CLONE_VM
-                | libc::CLONE_FS
-                | libc::CLONE_FILES
-                | libc::CLONE_SIGHAND
-                | libc::CLONE_THREAD;
+            let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
             said = libc::clone(wait_for_ever, top, thread, std::ptr::null_mut());
         }
         if said < 0 || libc::write(pipe, (&raw const said).cast(), 4) != 4 {

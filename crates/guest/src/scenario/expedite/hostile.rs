@@ -7,9 +7,7 @@ use std::time::Duration;
 use std::{hint, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid};
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
 use crate::memory::PAGE_BYTES;
@@ -97,13 +95,7 @@ impl Attack {
 }
 
 /// Returns the work per millisecond of hogs, one per CPU, beside that user.
-pub(super) fn rate(
-    cpus: usize,
-    expedites: bool,
-    attack: Attack,
-    metric: &str,
-    out: &mut Reporter,
-) -> Result<f64> {
+pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, metric: &str, out: &mut Reporter) -> Result<f64> {
     out.progress(&format!("hostile: {metric}"));
     let idlers = if attack == Attack::Sharers { IDLERS } else { 0 };
     let _idlers = (0..idlers).map(|_| Child::fork(|| child::sleep_for_ever())).collect::<Result<Vec<_>>>()?;

@@ -63,14 +63,7 @@ pub(super) const CASES: [Case; 7] = [
     FREE,
     // A kill takes many periods, so that the part of the period in which it comes matters little. The rounds
     // are also spread over the period.
-    Case {
-        name: "cpu-10",
-        limited: true,
-        mib: [128, 256],
-        rounds: [3, 2],
-        read_interval: LONG_READ_INTERVAL,
-        ..FREE
-    },
+    Case { name: "cpu-10", limited: true, mib: [128, 256], rounds: [3, 2], read_interval: LONG_READ_INTERVAL, ..FREE },
     Case {
         name: "hogs",
         hogs: [4, 4],
@@ -167,11 +160,9 @@ impl Method {
     /// Its metrics, of which a case has the rate and maybe others.
     fn metrics(self) -> &'static [Metric<Round>] {
         match self {
-            Self::Kill => &[
-                ("kill-rate", |r| r.rate),
-                ("kill-foreground", |r| r.foreground),
-                ("kill-longest-wait", |r| r.wait),
-            ],
+            Self::Kill => {
+                &[("kill-rate", |r| r.rate), ("kill-foreground", |r| r.foreground), ("kill-longest-wait", |r| r.wait)]
+            }
             Self::Plain => &[("plain-rate", |r| r.rate), ("plain-foreground", |r| r.foreground)],
             Self::Mrelease => &[("mrelease-rate", |r| r.rate), ("mrelease-foreground", |r| r.foreground)],
             Self::Memreap => &[("memreap-rate", |r| r.rate), ("memreap-foreground", |r| r.foreground)],
@@ -309,10 +300,8 @@ impl Run {
     /// Starts the victims, kills them, and records how their memory comes back. Returns also whether
     /// process_mrelease came too late.
     fn round(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<(Round, bool)> {
-        let victims = (0..self.case.victims)
-            .map(|_| self.victim(method))
-            .collect::<Result<Vec<_>>>()
-            .context("victims")?;
+        let victims =
+            (0..self.case.victims).map(|_| self.victim(method)).collect::<Result<Vec<_>>>().context("victims")?;
         let before = free_memory::settled()?;
         if self.has_hogs() {
             self.hogs.work(true);
@@ -374,8 +363,7 @@ impl Run {
             limit.group.add(victim.pid())?;
         }
         if self.case.nice != 0 {
-            rustix::process::setpriority_process(Some(victim.pid()), self.case.nice)
-                .context("setpriority")?;
+            rustix::process::setpriority_process(Some(victim.pid()), self.case.nice).context("setpriority")?;
         }
         if self.case.stopped {
             victim.stop().context("stop the victim")?;
@@ -450,8 +438,7 @@ impl Run {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        let report: KillReport =
-            serde_json::from_str(&text).with_context(|| format!("memreap kill printed {text}"))?;
+        let report: KillReport = serde_json::from_str(&text).with_context(|| format!("memreap kill printed {text}"))?;
         let mut methods: Vec<&str> = report.victims.iter().map(|v| v.method.as_str()).collect();
         let count = methods.len();
         methods.sort_unstable();

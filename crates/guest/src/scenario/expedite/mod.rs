@@ -51,8 +51,7 @@ const RACE: &str = "race";
 /// The case in which a user kills all the time.
 const HOSTILE: &str = "hostile";
 /// The slowest of all cases, for two methods of killing.
-const WORST: [(Method, &str); 2] =
-    [(Method::Kill, "worst/kill-rate"), (Method::Memreap, "worst/memreap-rate")];
+const WORST: [(Method, &str); 2] = [(Method::Kill, "worst/kill-rate"), (Method::Memreap, "worst/memreap-rate")];
 
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let cpus = thread::available_parallelism().context("number of CPUs")?.get();

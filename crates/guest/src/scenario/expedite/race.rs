@@ -51,9 +51,7 @@ pub(super) fn lost(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u
         let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
         counts[usize::from(exits)][raced as usize] += 1;
     }
-    for (kind, [freed, over, outrun, lost]) in
-        ["just killed", "exiting by themselves"].into_iter().zip(counts)
-    {
+    for (kind, [freed, over, outrun, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
         out.note(&format!(
             "race: victims {kind}: {freed} freed by others, {over} already gone, {outrun} faster than the \
              kernel's worker, {lost} not freed although their memory was there"
@@ -158,8 +156,7 @@ impl Vmstat {
     fn read(&mut self) -> Result<Counts> {
         self.text.clear();
         self.file.rewind().and_then(|()| self.file.read_to_end(&mut self.text)).context(Self::PATH)?;
-        Counts::parse(&String::from_utf8_lossy(&self.text))
-            .with_context(|| format!("no counters in {}", Self::PATH))
+        Counts::parse(&String::from_utf8_lossy(&self.text)).with_context(|| format!("no counters in {}", Self::PATH))
     }
 }
 
@@ -205,8 +202,7 @@ mod tests {
 
     #[test]
     fn counters_are_found_by_their_whole_names() {
-        let text =
-            "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill 34\nexpedite_pages_x 1\nexpedite_pages 56\n";
+        let text = "nr_free_pages 12\nnr_anon_pages 900\nexpedite_kill 34\nexpedite_pages_x 1\nexpedite_pages 56\n";
         let counts = Counts::parse(text).unwrap();
         assert_eq!((counts.anon, counts.freed), (900, Some(56)));
         assert_eq!(Counts::parse("nr_anon_pages 900\nexpedite_kill 1\n").unwrap().freed, None);

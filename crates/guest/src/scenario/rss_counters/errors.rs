@@ -275,8 +275,7 @@ fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
         "a process that exceeded memory.max was not killed: {status:?}"
     );
     let lines = log.lines()?;
-    parse_tasks(&lines)
-        .with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
+    parse_tasks(&lines).with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
 }
 
 /// Parses the list of tasks that the OOM killer logs; returns their RSS in pages.
@@ -306,8 +305,7 @@ fn stat(pid: Pid) -> Result<u64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     // The name may contain anything; the fields from the third on follow it.
-    let rss =
-        text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(24 - 3)?.parse().ok());
+    let rss = text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(24 - 3)?.parse().ok());
     rss.with_context(|| format!("{path}: {text}"))
 }
 
@@ -384,10 +382,7 @@ mod tests {
         let pid = process.child.pid();
         assert_eq!(statm(pid).unwrap(), walked(pid).unwrap());
         // Off by less than a batch for each of the kinds of pages.
-        assert!(
-            stat(pid).unwrap().abs_diff(statm(pid).unwrap())
-                < 3 * batch(sched::online_cpus().unwrap()) as u64
-        );
+        assert!(stat(pid).unwrap().abs_diff(statm(pid).unwrap()) < 3 * batch(sched::online_cpus().unwrap()) as u64);
         assert!(process.errors(&[]).is_err());
         let errors = process.errors(&[(pid, statm(pid).unwrap() + 5)]).unwrap();
         assert_eq!(errors.oom, 5);

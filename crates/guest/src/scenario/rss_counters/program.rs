@@ -33,14 +33,7 @@ impl Program {
         // SAFETY: path and arguments are C strings, both arrays end with a null pointer, and there
         // are neither actions nor attributes.
         let error = unsafe {
-            libc::posix_spawn(
-                &mut pid,
-                self.path.as_ptr(),
-                none,
-                none.cast(),
-                argv.as_ptr(),
-                environment.as_ptr(),
-            )
+            libc::posix_spawn(&mut pid, self.path.as_ptr(), none, none.cast(), argv.as_ptr(), environment.as_ptr())
         };
         ensure!(error == 0, "posix_spawn: {}", io::Error::from_raw_os_error(error));
         let pid = Pid::from_raw(pid).context("posix_spawn gave a pid that is none")?;

@@ -153,14 +153,7 @@ fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
             // SAFETY: a new mapping at an address of the kernel's choice, of a file of that
             // length to which there is no other reference.
             let at = unsafe {
-                rustix::mm::mmap(
-                    ptr::null_mut(),
-                    size,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE,
-                    &file,
-                    0,
-                )
+                rustix::mm::mmap(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, &file, 0)
             }?;
             let area = Area { at: at.cast(), size };
             area.read(1);

@@ -25,9 +25,7 @@ use crate::system::counters;
 use disturbance::{Disturbance, RECLAIM, hogs, online_file, other_cpus, reclaimer};
 use init::report::Reporter;
 use memory::{allocate_some, grow};
-use swap_space::{
-    FIRST_SWAP, SWAP_BYTES, check_swap_comes_back, check_swap_is_released, second_swap, swapper,
-};
+use swap_space::{FIRST_SWAP, SWAP_BYTES, check_swap_comes_back, check_swap_is_released, second_swap, swapper};
 use victim::{DEATH_TIMEOUT, Kill, Victim, within};
 
 const MIB_BYTES: usize = 1 << 20;

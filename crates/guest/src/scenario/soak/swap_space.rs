@@ -67,8 +67,7 @@ pub(super) fn swapper(mut rng: Rng, device: &str) -> Result<Disturbance> {
 pub(super) fn check_swap_is_released() -> Result<Option<(u64, String)>> {
     let read = || {
         let text = counters::vmstat()?;
-        let counters_text: Vec<_> =
-            text.lines().filter_map(|line| line.strip_prefix("swap_defer_")).collect();
+        let counters_text: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("swap_defer_")).collect();
         Ok::<_, anyhow::Error>(
             counters::value(&text, "swap_defer_waiting ")
                 .zip(counters::value(&text, "swap_defer_queued "))

@@ -98,10 +98,8 @@ impl Victim {
     /// Waits for the end of the victim, and then of everything that it started.
     pub(super) fn end(self) -> Result<()> {
         let pid = self.pid;
-        let dead =
-            || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        within(DEATH_TIMEOUT, || !matches!(dead(), Ok(None)))
-            .with_context(|| format!("victim {pid} does not die"))?;
+        let dead = || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        within(DEATH_TIMEOUT, || !matches!(dead(), Ok(None))).with_context(|| format!("victim {pid} does not die"))?;
         within(DEATH_TIMEOUT, || {
             // Processes that share the memory or were forked outlive the victim; PID 1 reaps them.
             let _ = kill_process_group(pid, Signal::KILL);

@@ -35,9 +35,7 @@ pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) 
         return needs_pairs(expected);
     }
     let known = |run: &Run, metric: &Metric| {
-        file.known_worse
-            .iter()
-            .any(|known| Scope::new(file, &known.guest).selects(run, metric, &known.metric))
+        file.known_worse.iter().any(|known| Scope::new(file, &known.guest).selects(run, metric, &known.metric))
     };
     let is_of = |run: &Run| file.scenario.as_ref().is_none_or(|scenario| *scenario == run.scenario);
     let worse: Vec<String> = results
@@ -207,8 +205,7 @@ impl<'a> Scope<'a> {
             _ => format!("at least {} as good as", ratio(*times)),
         };
         let than = compare.than_arm.as_ref().map_or(String::new(), |arm| format!(" on {}", arm.get_ref()));
-        let wanted =
-            format!("on {name}: {metric} {how} {not_worse_than}{than} (tolerance {})", percent(*tolerance));
+        let wanted = format!("on {name}: {metric} {how} {not_worse_than}{than} (tolerance {})", percent(*tolerance));
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
@@ -234,13 +231,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(
-        &self,
-        results: &Results,
-        bound: &Bound,
-        arm: ArmRole<'_>,
-        kind: RunKind,
-    ) -> Vec<Checked> {
+    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>, kind: RunKind) -> Vec<Checked> {
         let ends = [("least", bound.at_least), ("most", bound.at_most)];
         let ends = ends.iter().filter_map(|(which, end)| Some(format!("at {which} {}", number((*end)?))));
         let ends = ends.collect::<Vec<_>>().join(" and ");
@@ -256,18 +247,13 @@ impl<'a> Scope<'a> {
                 return needs_pairs(wanted(&place(run, m)));
             }
             let holds = |value: f64| {
-                bound.at_most.is_none_or(|most| value <= most)
-                    && bound.at_least.is_none_or(|least| value >= least)
+                bound.at_most.is_none_or(|most| value <= most) && bound.at_least.is_none_or(|least| value >= least)
             };
             let median = median_on(m, arm);
             let outside = m.values_on(arm).iter().find(|v| bound.each_boot && !holds(**v));
             let value = outside.copied().unwrap_or(median);
             let measured = format!("{} {}", number(value), m.unit);
-            Checked {
-                expected: wanted(&place(run, m)),
-                measured,
-                state: State::of(!value.is_nan() && holds(value)),
-            }
+            Checked { expected: wanted(&place(run, m)), measured, state: State::of(!value.is_nan() && holds(value)) }
         });
         checked.collect()
     }
@@ -294,8 +280,7 @@ fn expected_of(run: &Run, m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Che
         expect.share_at_most.map(|most| at_most_a_share(m, most, kind)),
         expect.verdict.map(|verdict| (verdict.to_string(), (!kind.smoke).then_some(m.verdict == verdict))),
     ];
-    let (checkable, left_out): (Vec<Part>, Vec<Part>) =
-        parts.into_iter().flatten().partition(|(_, met)| met.is_some());
+    let (checkable, left_out): (Vec<Part>, Vec<Part>) = parts.into_iter().flatten().partition(|(_, met)| met.is_some());
     let of = |parts: &[Part]| {
         let texts: Vec<&str> = parts.iter().map(|(text, _)| text.as_str()).collect();
         format!("{}: {}", place(run, m), texts.join(", "))

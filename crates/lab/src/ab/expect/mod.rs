@@ -123,8 +123,7 @@ pub fn check(results: &Results, path: &Path, kind: RunKind) -> Result<Vec<Checke
 
 fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
-    let file: File =
-        toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
+    let file: File = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
     let tables = file.expect.len() + file.compare.len() + file.bound.len();
     if !file.aa_clean && file.known_worse.is_empty() && tables == 0 {
         bail!("{}: expects nothing; remove the file or write expectations", path.display());

@@ -138,12 +138,7 @@ impl Next {
 
 /// Makes results of `pairs` pairs: `value` gives that of a boot, from the distribution of its arm and whether a large
 /// value there is bad for a promise. Without `by_pairs` there are no ratios, only values.
-fn run_of(
-    published: &Results,
-    pairs: usize,
-    by_pairs: bool,
-    mut value: impl FnMut(&Next, bool) -> f64,
-) -> Results {
+fn run_of(published: &Results, pairs: usize, by_pairs: bool, mut value: impl FnMut(&Next, bool) -> f64) -> Results {
     let mut results = published.clone();
     results.meta.pairs = pairs;
     for metric in results.metrics_mut() {
@@ -161,9 +156,8 @@ fn run_of(
     if !by_pairs {
         return results;
     }
-    let all: Vec<Pairs<'_>> = (results.metrics())
-        .map(|(_, m)| Pairs { base: &m.base, changed: &m.changed, better: m.better })
-        .collect();
+    let all: Vec<Pairs<'_>> =
+        (results.metrics()).map(|(_, m)| Pairs { base: &m.base, changed: &m.changed, better: m.better }).collect();
     let compared = stats::compare(&all, Rules::default()).unwrap();
     for (metric, compared) in results.metrics_mut().zip(compared) {
         (metric.ratio, metric.ci95, metric.p) = (compared.ratio, compared.ci95, compared.p);
@@ -318,8 +312,7 @@ fn no_promise_is_missed_by_chance() {
     let without: BTreeSet<String> = without.into_iter().flatten().collect();
     let known: BTreeSet<String> = WITHOUT_RESULTS.iter().map(|&what| what.to_owned()).collect();
     let unknown = without.difference(&known).map(|what| format!("{what}: no published results have it"));
-    let stale =
-        known.difference(&without).map(|what| format!("{what}: published; remove it from WITHOUT_RESULTS"));
+    let stale = known.difference(&without).map(|what| format!("{what}: published; remove it from WITHOUT_RESULTS"));
     assert_none(&often.into_iter().flatten().chain(unknown).chain(stale).collect::<Vec<_>>());
 }
 

@@ -93,9 +93,7 @@ fn names_that_no_scenario_reports_are_found() {
     assert_eq!(unknown(&format!("{}guest = 'icount'", expect("1-vma/mrelease-90"))), 1);
     let known = |metric: &str| format!("[[known_worse]]\nmetric = '{metric}'\nat_least = 0.5\n");
     assert_eq!(unknown(&(known("1-vma/kill-cpu") + &known("1-vma/kill-cpus"))), 1);
-    for (metric, other, missed) in
-        [("kill-90", "kill-cpu", 0), ("kil-90", "kill-cpu", 1), ("kill-90", "cpu", 1)]
-    {
+    for (metric, other, missed) in [("kill-90", "kill-cpu", 0), ("kil-90", "kill-cpu", 1), ("kill-90", "cpu", 1)] {
         let text = format!("arm = 'stock'\nmetric = '1-vma/{metric}'\nnot_worse_than = '1-vma/{other}'");
         assert_eq!(unknown(&format!("[[compare]]\n{text}")), missed, "{text}");
     }
@@ -324,8 +322,7 @@ fn guests_are_distinguished_by_their_names() {
     for (cpus, factor) in [(16, 1.0), (64, 10.0)] {
         let mut run = results.runs[1].clone();
         run.guest = format!("icount-{cpus}");
-        let metric =
-            Metric { ci95: Some([factor; 2]), changed: vec![factor], ..results.runs[0].metrics[1].clone() };
+        let metric = Metric { ci95: Some([factor; 2]), changed: vec![factor], ..results.runs[0].metrics[1].clone() };
         run.metrics = ["a", "b"].map(|name| Metric { metric: name.into(), ..metric.clone() }).to_vec();
         results.runs.push(run);
     }
@@ -428,10 +425,7 @@ fn a_bound_may_be_for_each_boot_and_from_below() {
     assert_eq!(judge(&results, each, ALL), (State::Missed, "50 count".to_owned()));
     assert_eq!(judge(&results, "at_most = 50\neach_boot = true", ALL).0, State::Met);
     assert_eq!(judge(&results, "at_least = 2.0", ALL).0, State::Met);
-    assert_eq!(
-        judge(&results, "at_least = 2.0\neach_boot = true", ALL),
-        (State::Missed, "1 count".to_owned())
-    );
+    assert_eq!(judge(&results, "at_least = 2.0\neach_boot = true", ALL), (State::Missed, "1 count".to_owned()));
     assert_eq!(judge(&results, "at_least = 2.1\nat_most = 3", ALL).0, State::Missed);
     // The value of one boot is no median.
     results.runs[0].metrics[0].changed = vec![3.0];

@@ -222,8 +222,7 @@ fn run_with(
         let at_a_time = guests_at_a_time(ctx, scenario, guest);
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
-            let of_pair =
-                |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
+            let of_pair = |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
             let boots: Vec<(usize, Role)> = pairs.iter().flat_map(of_pair).collect();
             let booted = parallel::map(at_a_time, &boots, |&(pair, role)| {
                 session.boot(scenario, guest, pair, role).map(|boot| (role, boot))
@@ -289,8 +288,7 @@ fn guests_at_a_time(ctx: &Context, scenario: &Scenario, guest: &Guest) -> usize 
 impl Plan {
     /// Returns the scenario's control kernels as indices of `controls`.
     fn controls_of(&self, scenario: &Scenario) -> Vec<usize> {
-        let wanted =
-            |control: &scenarios::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
+        let wanted = |control: &scenarios::ControlKernel| self.controls.iter().position(|a| a.name == control.name);
         scenario.controls.iter().filter_map(wanted).collect()
     }
 }
@@ -316,8 +314,7 @@ pub fn chosen_guests<'a>(
             ensure!(!guests.is_empty(), wrong("guest", name, known()));
         }
         if let Some(case) = case {
-            let known: BTreeSet<String> =
-                guests.iter().flat_map(|guest| scenario.cases(guest.name)).collect();
+            let known: BTreeSet<String> = guests.iter().flat_map(|guest| scenario.cases(guest.name)).collect();
             guests.retain(|guest| !scenario.reported(guest.name, Some(case)).is_empty());
             ensure!(!guests.is_empty(), wrong("case", case, known.into_iter().collect()));
         }

@@ -79,9 +79,7 @@ mod tests {
         delays.sort_unstable();
         delays.dedup();
         assert_eq!(delays.len(), 64);
-        assert!(
-            delays[0] < MAX_DELAY_US / 8 && delays[63] > MAX_DELAY_US / 8 * 7 && delays[63] < MAX_DELAY_US
-        );
+        assert!(delays[0] < MAX_DELAY_US / 8 && delays[63] > MAX_DELAY_US / 8 * 7 && delays[63] < MAX_DELAY_US);
     }
 
     #[test]

@@ -116,10 +116,7 @@ pub(super) fn append(run: &mut Run, more: &Run) -> Result<(), String> {
         (run.name(), run.mode, run.cpus, run.memory_mib, run.accelerator.clone(), metrics)
     };
     if of(run) != of(more) {
-        return Err(format!(
-            "another guest {}, or other metrics, units or control kernels in it",
-            more.name()
-        ));
+        return Err(format!("another guest {}, or other metrics, units or control kernels in it", more.name()));
     }
     run.stolen = [run.stolen, more.stolen].into_iter().flatten().reduce(f64::max);
     for (metric, more) in run.metrics.iter_mut().zip(&more.metrics) {
@@ -142,8 +139,7 @@ pub(super) fn append(run: &mut Run, more: &Run) -> Result<(), String> {
 /// When the statistics reject the values.
 pub(super) fn conclude(meta: &Meta, runs: &[Run], rules: Rules, partial: bool) -> Result<Results> {
     let mut runs = runs.to_vec();
-    let families: Vec<&mut [Run]> =
-        if partial { runs.chunks_mut(1).collect() } else { vec![runs.as_mut_slice()] };
+    let families: Vec<&mut [Run]> = if partial { runs.chunks_mut(1).collect() } else { vec![runs.as_mut_slice()] };
     for family in families {
         let main = compare(family, rules, |m| &m.changed)?;
         let has_control = family.iter().flat_map(|run| &run.metrics).any(|m| m.aa.is_some());
@@ -155,8 +151,7 @@ pub(super) fn conclude(meta: &Meta, runs: &[Run], rules: Rules, partial: bool) -
             metric.verdict = if partial { Verdict::None } else { main.checked_by(control) };
             (metric.ratio, metric.ci95, metric.p, metric.p_raw) = (main.ratio, main.ci95, main.p, main.p_raw);
             if let Some((aa, control)) = metric.aa.as_mut().zip(control) {
-                (aa.ratio, aa.ci95, aa.p, aa.verdict) =
-                    (control.ratio, control.ci95, control.p, control.verdict);
+                (aa.ratio, aa.ci95, aa.p, aa.verdict) = (control.ratio, control.ci95, control.p, control.verdict);
             }
         }
     }
@@ -170,8 +165,7 @@ pub(super) fn conclude(meta: &Meta, runs: &[Run], rules: Rules, partial: bool) -
 
 fn compare(runs: &[Run], rules: Rules, other: impl Fn(&Metric) -> &[f64]) -> Result<Vec<Comparison>> {
     let metrics = runs.iter().flat_map(|run| &run.metrics);
-    let pairs: Vec<Pairs<'_>> =
-        metrics.map(|m| Pairs { base: &m.base, changed: other(m), better: m.better }).collect();
+    let pairs: Vec<Pairs<'_>> = metrics.map(|m| Pairs { base: &m.base, changed: other(m), better: m.better }).collect();
     Ok(stats::compare(&pairs, rules)?)
 }
 

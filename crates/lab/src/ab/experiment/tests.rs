@@ -17,14 +17,7 @@ use protocol::results::{Better, Sample, Series};
 const SECOND: Duration = Duration::from_secs(1);
 const GUESTS: [Guest; 2] = [
     Guest { name: "multi", mode: Mode::Multi, cpus: 2, mem_mib: 64, timeout: SECOND, cmdline: "" },
-    Guest {
-        name: "icount",
-        mode: Mode::Icount,
-        cpus: 1,
-        mem_mib: 32,
-        timeout: SECOND,
-        cmdline: "numa=fake=2",
-    },
+    Guest { name: "icount", mode: Mode::Icount, cpus: 1, mem_mib: 32, timeout: SECOND, cmdline: "numa=fake=2" },
 ];
 const SCENARIO: Scenario =
     Scenario { name: "synthetic", about: "", sentences: &[], guests: &GUESTS, controls: &[], metrics: &[] };
@@ -38,11 +31,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let ctx = Context::below(dir.path());
-    let arm = |name: &str| Arm {
-        name: name.into(),
-        bzimage: format!("/boot/{name}").into(),
-        cmdline: String::new(),
-    };
+    let arm = |name: &str| Arm { name: name.into(), bzimage: format!("/boot/{name}").into(), cmdline: String::new() };
     let plan = Plan {
         scenarios: Vec::new(),
         case: None,
@@ -134,10 +123,8 @@ fn whole_run_yields_verdicts_and_files() {
     // Kernel parameters are the run's, whatever the arm, and the time after which the job begins.
     let parameters = |cpus| if cpus == 2 { "lab_delay_us=" } else { "numa=fake=2 lab_delay_us=" };
     assert!(boots.iter().all(|(_, cpus, cmdline)| cmdline.starts_with(parameters(*cpus))), "{boots:?}");
-    let got: Vec<_> = results
-        .metrics()
-        .map(|(run, m)| (m.metric.as_str(), run.guest.as_str(), m.verdict, m.base.len()))
-        .collect();
+    let got: Vec<_> =
+        results.metrics().map(|(run, m)| (m.metric.as_str(), run.guest.as_str(), m.verdict, m.base.len())).collect();
     assert_eq!(
         got,
         [
@@ -387,8 +374,7 @@ fn with_kernels(f: &mut Fixture) {
 /// Returns the results and the names of the boots.
 fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<String>) {
     let made = Mutex::new(Vec::new());
-    let key =
-        |arm: &Arm, job: &Job| Ok(format!("{} {} {job:?}", fs::read_to_string(&arm.bzimage)?, arm.cmdline));
+    let key = |arm: &Arm, job: &Job| Ok(format!("{} {} {job:?}", fs::read_to_string(&arm.bzimage)?, arm.cmdline));
     let make = |_: &Arm, _: &Job, logs: &Path| {
         let mut made = unpoisoned(&made);
         if made.len() == limit {
@@ -612,8 +598,7 @@ fn shards_put_together_are_the_whole_comparison() {
     for (i, spoil) in spoils.into_iter().enumerate() {
         let mut others = shards.clone();
         spoil(&mut others[2].1);
-        let what =
-            if i < 3 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
+        let what = if i < 3 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
         assert!(error(&others).starts_with(&format!("2-of-3.json: {what}")), "{}", error(&others));
     }
     let mut others = shards;

@@ -5,8 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const HEADING: &str = "55740f66b000-7ffc68773000 ---p 00000000 00:00 0    [rollup]\n";
-const REQUIRED: [&str; 7] =
-    ["Rss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Private_Clean", "Private_Dirty", "SwapPss"];
+const REQUIRED: [&str; 7] = ["Rss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Private_Clean", "Private_Dirty", "SwapPss"];
 
 fn parse(text: &str) -> Result<Rollup> {
     Rollup::parse(Path::new("/proc/1/smaps_rollup"), text.as_bytes())

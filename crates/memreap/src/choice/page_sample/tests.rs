@@ -25,9 +25,7 @@ impl Memory {
     fn new(size: usize, written: usize) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping.
-        let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         // SAFETY: it is in the mapping.
         unsafe { at.cast::<u8>().write_bytes(1, written) };
@@ -83,8 +81,7 @@ impl Drop for Child {
 /// What a sample says of a process, how many pages it took, and what smaps_rollup says.
 fn compare(pid: Pid) -> (Estimate, Counts, u64) {
     let scan = Scan::open(&Root::system()).unwrap();
-    let status =
-        linux::process::Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
+    let status = linux::process::Status::parse(scan.process(pid, File::Status, &mut [0; 1 << 14]).unwrap()).unwrap();
     let sizes = Sizes { anon: status.rss_anon, shared: status.rss_shmem, swap: status.swap };
     let process = SampledProcess { pid, sizes, vm_size: status.vm_size, error: FIRST_ERROR };
     let later = Instant::now() + Duration::from_secs(60);
@@ -134,8 +131,7 @@ fn memory_is_common_to_what_was_forked() {
     let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let scan = Scan::open(&Root::system()).unwrap();
     let process = SampledProcess { pid: Pid::own(), ..SampledProcess::rehearsal() };
-    let common =
-        |other| common_part(&scan, &process, other, &mut Rng::new(), &mut [0; 8192]).unwrap().unwrap();
+    let common = |other| common_part(&scan, &process, other, &mut Rng::new(), &mut [0; 8192]).unwrap().unwrap();
     assert!(common(child.0) > 0.5);
     // What is at its addresses is its own.
     assert!(common(copies.0) < 0.5);
@@ -185,10 +181,7 @@ fn of_more_mappings_than_there_is_room_for_the_smaller_are_left_out() {
     for (start, is_shared) in [(0, false), (5, false), (10, true), (15, true), (25, true)] {
         layout.add(Stretch { start, pages: 5, is_shared });
     }
-    assert_eq!(
-        layout.stretches.iter().map(|s| (s.start, s.pages)).collect::<Vec<_>>(),
-        [(0, 10), (10, 10), (25, 5)]
-    );
+    assert_eq!(layout.stretches.iter().map(|s| (s.start, s.pages)).collect::<Vec<_>>(), [(0, 10), (10, 10), (25, 5)]);
 }
 
 #[test]

@@ -49,11 +49,7 @@ fn population(rng: &mut Rng) -> Population {
         .map(|i| {
             let exact = rng.u64(..spread);
             let bound = exact + rng.u64(..width);
-            let offset = if rng.u64(..4) == 0 {
-                rng.u64(..2 * spread).cast_signed() - spread.cast_signed()
-            } else {
-                0
-            };
+            let offset = if rng.u64(..4) == 0 { rng.u64(..2 * spread).cast_signed() - spread.cast_signed() } else { 0 };
             Process {
                 pid: i32::try_from(i + 2).unwrap(),
                 exact,
@@ -108,18 +104,12 @@ fn the_best_is_that_of_reading_all() {
 #[test]
 fn what_cannot_win_is_not_looked_at() {
     let verdict = Verdict::PLAIN;
-    let process =
-        |pid, exact: u64| Process { pid, stale: exact + 20, bound: exact + 10, exact, gone: false, verdict };
+    let process = |pid, exact: u64| Process { pid, stale: exact + 20, bound: exact + 10, exact, gone: false, verdict };
     let all: Vec<_> = (1..=1000).map(|i| process(i, u64::try_from(i).unwrap() * 100)).collect();
     let mut heap: BinaryHeap<_> = all
         .iter()
         .enumerate()
-        .map(|(i, p)| Candidate {
-            bound: p.stale,
-            pid: p.pid,
-            index: u32::try_from(i).unwrap(),
-            fresh: false,
-        })
+        .map(|(i, p)| Candidate { bound: p.stale, pid: p.pid, index: u32::try_from(i).unwrap(), fresh: false })
         .collect();
     let mut population = Population { all, fresh_bounds: 0, exacts: 0 };
     assert_eq!(best(&mut heap, &mut population, 0), Some((100_000, 1000)));

@@ -55,8 +55,7 @@ impl Drop for Process {
 /// A thread that answers what it is sent, and waits for that.
 fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
     let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
-    let state =
-        State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
+    let state = State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
     let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
     let worker = Arc::clone(&shared);
     let (answers, to_give) = channel();
@@ -170,10 +169,7 @@ fn what_was_chosen_in_advance_is_used_only_if_it_may_be() {
     assert_eq!(choose(None, 0, late_for_a_cgroup), Ok(()));
     assert_eq!(choose(None, 0, |chooser, _| chooser.reconfigure(Arc::default(), true)), Err(NoVictim::Late));
     // The shortage is over, or the process.
-    assert_eq!(
-        choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, Danger::None, 0)),
-        Err(NoVictim::Late)
-    );
+    assert_eq!(choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, Danger::None, 0)), Err(NoVictim::Late));
     let end = |_: &ChooserThread, process: &mut Process| {
         process.0.kill().unwrap();
         process.0.wait().unwrap();

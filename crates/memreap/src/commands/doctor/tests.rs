@@ -22,8 +22,7 @@ const NONE: Probes = Probes {
     memlock: Some(8 << 20),
 };
 
-const MEMINFO: &str =
-    "MemTotal: 4096 kB\nMemFree: 0 kB\nMemAvailable: 0 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+const MEMINFO: &str = "MemTotal: 4096 kB\nMemFree: 0 kB\nMemAvailable: 0 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
 
 fn write(root: &Path, files: &[(&str, &str)]) {
     for (path, text) in files {

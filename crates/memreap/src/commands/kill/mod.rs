@@ -65,10 +65,8 @@ fn execute(plan: &Plan) -> Result<Report> {
     let method = plan.method.unwrap_or_else(Method::best);
     let mut report = Report::new(plan, method, memory(&root)?);
     if !method.supported() {
-        let message = format!(
-            "this kernel does not have --method {}; 'memreap doctor' lists what it has",
-            method.name()
-        );
+        let message =
+            format!("this kernel does not have --method {}; 'memreap doctor' lists what it has", method.name());
         report.errors.push(Problem::new(ProblemKind::Unsupported, message));
         report.exit = Exit::Usage;
         return Ok(report);
@@ -101,13 +99,7 @@ fn execute(plan: &Plan) -> Result<Report> {
 }
 
 /// The kill, from arming to the end of the wait.
-fn kill_all(
-    plan: &Plan,
-    root: &Root,
-    method: Method,
-    targets: Vec<Target>,
-    report: &mut Report,
-) -> Result<()> {
+fn kill_all(plan: &Plan, root: &Root, method: Method, targets: Vec<Target>, report: &mut Report) -> Result<()> {
     let expected: u64 = targets.iter().map(|target| target.facts.bytes).sum();
     // Before threads are started.
     let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
@@ -145,12 +137,7 @@ fn kill_all(
             progress.show(|elapsed| {
                 let back = memory(root).map_or(0, |now| now.gain_since(&before)).min(expected);
                 let rate = units::rate(back as f64 / elapsed.as_secs_f64());
-                format!(
-                    "{} of {} back, {rate}, {}",
-                    units::bytes(back),
-                    units::bytes(expected),
-                    units::time(elapsed)
-                )
+                format!("{} of {} back, {rate}, {}", units::bytes(back), units::bytes(expected), units::time(elapsed))
             });
         })?;
     }

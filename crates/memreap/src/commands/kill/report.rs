@@ -276,11 +276,7 @@ impl VictimReport {
                     };
                     let memory = match outcome.back {
                         Some(time) => {
-                            format!(
-                                "; its {bytes} came back in {} by {}",
-                                units::time(time),
-                                outcome.method.name()
-                            )
+                            format!("; its {bytes} came back in {} by {}", units::time(time), outcome.method.name())
                         }
                         None if self.facts.bytes == 0 => String::new(),
                         None => format!("; it may hold {bytes} still"),
@@ -296,11 +292,7 @@ impl VictimReport {
             VictimResult::Spared => return ResultJson { outcome: "spared", ..ResultJson::default() },
             VictimResult::Zombie => return ResultJson { outcome: "zombie", ..ResultJson::default() },
             VictimResult::WouldKill { method } => {
-                return ResultJson {
-                    outcome: "would_kill",
-                    method: Some(method.name()),
-                    ..ResultJson::default()
-                };
+                return ResultJson { outcome: "would_kill", method: Some(method.name()), ..ResultJson::default() };
             }
             VictimResult::Attempted(outcome) => outcome,
         };

@@ -107,8 +107,9 @@ impl Watcher {
             Next { choice, rule }
         });
         let kills = match &self.config.record.history {
-            Some(path) => history::read(path, SHOWN_KILLS)
-                .map_err(|e| format!("{} cannot be read: {e}", linux::escape(path))),
+            Some(path) => {
+                history::read(path, SHOWN_KILLS).map_err(|e| format!("{} cannot be read: {e}", linux::escape(path)))
+            }
             None => Ok(Vec::new()),
         };
         let sample = self.memory.sample(self.began, &mut self.buffer[..])?;

@@ -169,11 +169,7 @@ fn victim(next: &Next) -> String {
 fn cost(next: &Next) -> String {
     let cost = &next.choice.cost;
     let (exact, sampled) = (cost.exact, cost.sampled);
-    format!(
-        "of {} processes, {exact} read exactly and {sampled} by a sample, in {}",
-        cost.processes,
-        time(cost.took)
-    )
+    format!("of {} processes, {exact} read exactly and {sampled} by a sample, in {}", cost.processes, time(cost.took))
 }
 
 fn kill(entry: &Entry, now: SystemTime) -> String {
@@ -202,9 +198,9 @@ fn printable(text: &str) -> String {
 /// One object; sizes in bytes, times in seconds, shares 0 to 1 except for pressure, which is in percent.
 pub(super) fn json(view: &View) -> serde_json::Result<Value> {
     let (sample, forecast) = (&view.sample, &view.forecast);
-    let pressure = view.pressure.map(|pressure| {
-        json!({ "some_avg10": pressure.some.avg10, "full_avg10": pressure.full.map(|full| full.avg10) })
-    });
+    let pressure = view.pressure.map(
+        |pressure| json!({ "some_avg10": pressure.some.avg10, "full_avg10": pressure.full.map(|full| full.avg10) }),
+    );
     let next = view.next.as_ref().map(|Next { choice, rule }| {
         json!({
             "pid": choice.pid.get(),

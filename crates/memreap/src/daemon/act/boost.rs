@@ -48,9 +48,8 @@ fn has_quota(root: &Dir, cgroup: &[u8]) -> bool {
         let mut path = FilePath::new();
         let mut buffer = [0; 64];
         write!(path, ".{}/cpu.max\0", &cgroup[..end]).is_ok()
-            && CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(|path| {
-                root.read_start(path, &mut buffer).is_ok_and(|text| !text.starts_with(b"max"))
-            })
+            && CStr::from_bytes_with_nul(path.as_bytes())
+                .is_ok_and(|path| root.read_start(path, &mut buffer).is_ok_and(|text| !text.starts_with(b"max")))
     })
 }
 

@@ -102,8 +102,7 @@ mod tests {
     #[test]
     fn those_beyond_what_is_opened_at_a_time_are_killed_while_the_first_are_still_listed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut children: Vec<_> =
-            (0..=MAX_OPEN).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
+        let mut children: Vec<_> = (0..=MAX_OPEN).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
         let text: String = children.iter().map(|child| format!("{}\n", child.id())).collect();
         fs::write(dir.path().join("cgroup.procs"), text).unwrap();
         let cgroup = Cgroup::open(&Dir::open(dir.path()).unwrap(), b"").unwrap();
@@ -139,9 +138,7 @@ mod tests {
     fn the_kernel_is_asked_for_what_it_can_do() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cgroup.kill");
-        for (method, word) in
-            [(Method::Plain, "1"), (Method::Mrelease, "1"), (Method::Expedite, "1 expedite")]
-        {
+        for (method, word) in [(Method::Plain, "1"), (Method::Mrelease, "1"), (Method::Expedite, "1 expedite")] {
             fs::write(&file, "").unwrap();
             let cgroup = Cgroup::open(&Dir::open(dir.path()).unwrap(), b"").unwrap();
             assert!(kill(&cgroup, method));

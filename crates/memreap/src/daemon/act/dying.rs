@@ -170,10 +170,7 @@ mod tests {
         assert!(!more_comes_back(200, 190, 190));
         assert!(!more_comes_back(200, 80, 0), "the others took the rest at once");
         // Another process may have it, or have taken it at once.
-        assert_eq!(
-            [ending(Fate::Shared, 200, 8), ending(Fate::Killed, 200, 8)],
-            [Ending::Late, Ending::Back]
-        );
+        assert_eq!([ending(Fate::Shared, 200, 8), ending(Fate::Killed, 200, 8)], [Ending::Late, Ending::Back]);
         assert_eq!(ending(Fate::Shared, 200, 80), Ending::Back, "of a group only one was shared");
     }
 }

@@ -86,10 +86,7 @@ impl Reapers {
         let threads = if method == Method::Mrelease { THREADS } else { 0 };
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
-            thread::Builder::new()
-                .name("reaper".into())
-                .stack_size(STACK_BYTES)
-                .spawn(move || shared.work())?;
+            thread::Builder::new().name("reaper".into()).stack_size(STACK_BYTES).spawn(move || shared.work())?;
         }
         while shared.ready.load(Ordering::Acquire) < threads {
             thread::sleep(MIN_RETRY_PAUSE);
@@ -256,9 +253,10 @@ impl Shared {
             };
             drop(orders);
             let _ = raise_priority();
-            let busy = self.busy_tids.iter().find(|busy| {
-                busy.compare_exchange(0, tid.as_raw_pid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            });
+            let busy = self
+                .busy_tids
+                .iter()
+                .find(|busy| busy.compare_exchange(0, tid.as_raw_pid(), Ordering::AcqRel, Ordering::Relaxed).is_ok());
             let began = Instant::now();
             let abandoned = || began.elapsed() > MAX_FREEING_TIME;
             match order {
@@ -267,12 +265,7 @@ impl Shared {
                         self.spinning.fetch_add(1, Ordering::AcqRel);
                         victim.free_memory(self.epoch, || false, abandoned);
                     });
-                    let _ = self.spinner_slot.compare_exchange(
-                        slot,
-                        MAX_VICTIMS,
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    );
+                    let _ = self.spinner_slot.compare_exchange(slot, MAX_VICTIMS, Ordering::AcqRel, Ordering::Relaxed);
                     done
                 }
                 Order::Kill(slot) => self.with(slot, |victim| {
@@ -282,10 +275,7 @@ impl Shared {
                     // Where the kernel does not let two threads free one address space together, they only
                     // contend for it, and on a machine with two CPUs leave none for the threads that wait for
                     // the memory. So this one begins only when the spinner has failed.
-                    while !self.parallel_reap
-                        && self.spinner_slot.load(Ordering::Acquire) == slot
-                        && !abandoned()
-                    {
+                    while !self.parallel_reap && self.spinner_slot.load(Ordering::Acquire) == slot && !abandoned() {
                         thread::sleep(HANDOVER_CHECK_INTERVAL);
                     }
                     victim.free_memory(self.epoch, || false, abandoned);

@@ -276,12 +276,11 @@ impl Governor {
         // What is used, and not what is left: a balloon driver, memory hotplug, swapoff or a new limit changes
         // the total at any time, and that is no rate.
         let used = |s: &Sample| (s.total + s.swap_total) as f64 - s.headroom() as f64;
-        let rate = self
-            .since(RATE_WINDOW)
-            .map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
+        let rate =
+            self.since(RATE_WINDOW).map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
         let headroom = now.headroom();
-        let time_left = (rate > STEADY_BYTES_PER_SECOND)
-            .then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
+        let time_left =
+            (rate > STEADY_BYTES_PER_SECOND).then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
         let stall_percent = self.since(SHARE_WINDOW).and_then(|then| stall_percent(then, now));
         Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }

@@ -260,8 +260,7 @@ impl Sim {
         let room = self.available();
         let limits: Vec<(u64, u64)> = self.groups.iter().map(|g| (g.id, self.room(g))).collect();
         for p in self.procs.iter_mut().filter(|p| p.dying.is_none()) {
-            let limit =
-                limits.iter().find(|(id, _)| p.group == Some(*id)).map_or(u64::MAX, |(_, room)| *room);
+            let limit = limits.iter().find(|(id, _)| p.group == Some(*id)).map_or(u64::MAX, |(_, room)| *room);
             let grow = ((p.rate as f64 * MOMENT.as_secs_f64()) as u64).min(room / 4).min(limit / 4);
             p.bytes = (p.bytes + grow).min(p.cap.max(p.bytes));
         }
@@ -338,9 +337,7 @@ impl Observes for Sim {
             self.late -= 1;
             return Err(NoVictim::Late);
         }
-        let may = |p: &&Proc| {
-            p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == *group)
-        };
+        let may = |p: &&Proc| p.dying.is_none() && Some(p.id) != self.spared && (group.is_none() || p.group == *group);
         // As much must come back, of a group all together.
         let all: u64 = if self.together { self.procs.iter().filter(may).map(|p| p.bytes).sum() } else { 0 };
         let chosen = self
@@ -415,9 +412,7 @@ impl Kills for Sim {
     fn progress(&mut self, dying: &mut Option<Handle>, _last: &Sample) -> Progress {
         match *dying {
             None => Progress::Ended(Ending::Gone),
-            Some(handle) if self.find(handle).is_some_and(|p| p.dying.is_none()) => {
-                Progress::Ended(Ending::Late)
-            }
+            Some(handle) if self.find(handle).is_some_and(|p| p.dying.is_none()) => Progress::Ended(Ending::Late),
             Some(handle) if self.find(handle).is_some() => Progress::Dying,
             Some(_) => Progress::Ended(Ending::Back),
         }
@@ -430,13 +425,7 @@ impl Reports for Sim {
         true
     }
 
-    fn no_kill_helps(
-        &mut self,
-        _memory: &Option<u64>,
-        _reason: Reason,
-        _obstacle: Obstacle,
-        _governor: &Governor,
-    ) {
+    fn no_kill_helps(&mut self, _memory: &Option<u64>, _reason: Reason, _obstacle: Obstacle, _governor: &Governor) {
         self.complaints += 1;
     }
 
@@ -466,15 +455,9 @@ impl Run {
         let end = self.sim.now + time;
         while self.sim.now < end {
             self.sim.tick();
-            assert!(
-                self.sim.starved < TOO_LATE,
-                "a kill was missed at {:?}: {:?}",
-                self.sim.now,
-                self.sim.procs
-            );
+            assert!(self.sim.starved < TOO_LATE, "a kill was missed at {:?}: {:?}", self.sim.now, self.sim.procs);
             // PSI reports once in half a second.
-            let pressure =
-                self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
+            let pressure = self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
             if pressure {
                 self.told = self.sim.now;
                 self.control_loop.pressure_reported(self.sim.now);

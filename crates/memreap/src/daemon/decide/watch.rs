@@ -270,8 +270,7 @@ impl<W: World + ?Sized> Watch<W> {
         let Gain { bytes: expected, group_processes, group_bytes } = world.gain(&victim, missing);
         // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
         // restarted.
-        let group_shrinks =
-            group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
+        let group_shrinks = group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
         let larger = expected >= self.failed.bytes + self.failed.bytes / LARGER_DIVISOR;
         if now < self.failed.until && !larger && !group_shrinks {
             // A single kill may have failed only because another process allocated at the same time.

@@ -106,13 +106,7 @@ pub trait Reports: Kills {
     fn warn(&mut self, memory: &Self::Memory, governor: &Governor) -> bool;
 
     /// Reports why no kill ends a shortage. Called once per shortage.
-    fn no_kill_helps(
-        &mut self,
-        memory: &Self::Memory,
-        reason: Reason,
-        obstacle: Obstacle,
-        governor: &Governor,
-    );
+    fn no_kill_helps(&mut self, memory: &Self::Memory, reason: Reason, obstacle: Obstacle, governor: &Governor);
 
     /// The end of a kill, or of the wait for it. `last` is the last sample of the memory that it was for.
     fn killed(&mut self, memory: &Self::Memory, dying: Self::Dying, ending: Ending, last: &Sample);

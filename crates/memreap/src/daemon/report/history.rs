@@ -102,12 +102,7 @@ impl History {
 fn open(dir: &File, name: &Path) -> io::Result<File> {
     // Another user may have put anything there: does not follow a link, and does not wait for the reader of a
     // pipe.
-    let flags = OFlags::RDWR
-        | OFlags::CREATE
-        | OFlags::APPEND
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o640))?);
     length(&file)?;
     Ok(file)

@@ -240,8 +240,7 @@ fn connect(path: &Path) -> io::Result<UnixDatagram> {
 /// since.
 fn stderr_is_journal(stream: Option<&str>) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
-    rustix::fs::fstat(stderr())
-        .is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
+    rustix::fs::fstat(stderr()).is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
 fn lines(prefix: bool) -> io::Result<Output> {

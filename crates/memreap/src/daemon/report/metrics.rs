@@ -114,11 +114,7 @@ impl fmt::Display for Metrics {
             ("back_bytes", "Bytes that kills gave back.", self.bytes_back),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),
-            (
-                "messages_lost",
-                "Messages that the journal or the helper process did not receive.",
-                self.messages_lost,
-            ),
+            ("messages_lost", "Messages that the journal or the helper process did not receive.", self.messages_lost),
         ];
         for (name, help, value) in counters {
             head(f, format_args!("memreap_{name}_total"), "counter", help)?;
@@ -299,9 +295,9 @@ impl Client {
 }
 
 fn listen_tcp(address: &str) -> io::Result<TcpListener> {
-    let address: SocketAddr = address.parse().map_err(|_| {
-        io::Error::other("neither the path of a socket nor an address such as 127.0.0.1:9105")
-    })?;
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| io::Error::other("neither the path of a socket nor an address such as 127.0.0.1:9105"))?;
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -73,11 +73,7 @@ impl Notifier {
             Ok(history) => Some(history),
             Err(e) => {
                 let path = linux::escape(path);
-                journal.log(
-                    EntryKind::Trouble,
-                    Priority::Warning,
-                    format_args!("kills are not recorded: {path}: {e}"),
-                );
+                journal.log(EntryKind::Trouble, Priority::Warning, format_args!("kills are not recorded: {path}: {e}"));
                 None
             }
         });
@@ -123,8 +119,7 @@ impl Notifier {
     /// Answers requests for metrics.
     pub fn serve_metrics(&mut self) {
         if let Some(server) = &mut self.server {
-            self.metrics.messages_lost =
-                self.journal.lost() + self.warner.as_ref().map_or(0, Warner::dropped);
+            self.metrics.messages_lost = self.journal.lost() + self.warner.as_ref().map_or(0, Warner::dropped);
             server.serve(&self.metrics);
         }
     }
@@ -246,9 +241,7 @@ impl Notifier {
         let what = match obstacle {
             Obstacle::KillsFail => "kills do not help, and the next ones will wait",
             Obstacle::NoVictim(NoVictim::None) => "no process may be killed whose memory would help",
-            Obstacle::NoVictim(NoVictim::Late) => {
-                "no process can be chosen, because the kernel does not answer"
-            }
+            Obstacle::NoVictim(NoVictim::Late) => "no process can be chosen, because the kernel does not answer",
         };
         let (reason, rest) = (reason.name(), NotFreedByKills(machine, holder));
         let text = format_args!("{what} ({reason}): {because}{rest}");

@@ -208,13 +208,8 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
     let mut parts = message.split(|b| *b == 0);
     let (desktop, time_limit) = parts.next()?.split_first()?;
     let time_limit = Duration::from_millis(str::from_utf8(time_limit).ok()?.parse().ok()?);
-    let command: Vec<String> =
-        parts.map(|part| String::from_utf8(part.to_vec())).collect::<Result<_, _>>().ok()?;
-    Some(config::Warn {
-        desktop: *desktop == b'1',
-        command: (!command.is_empty()).then_some(command),
-        time_limit,
-    })
+    let command: Vec<String> = parts.map(|part| String::from_utf8(part.to_vec())).collect::<Result<_, _>>().ok()?;
+    Some(config::Warn { desktop: *desktop == b'1', command: (!command.is_empty()).then_some(command), time_limit })
 }
 
 fn pass_on(config: &config::Warn, message: &[u8]) {

@@ -90,8 +90,7 @@ mod tests {
         let user = "/user.slice/user-1000.slice/user@1000.service";
         assert_eq!(shown(&format!("{user}/app.slice/app-editor.scope")), ["app-editor.scope", "", ""]);
         assert_eq!(shown("/system.slice/php-fpm.service/workers"), ["php-fpm.service", "", ""]);
-        for nothing in ["", "/", "/a/b", "/kubepods/podcast", "/pod1234", &format!("/pod{}", "x".repeat(36))]
-        {
+        for nothing in ["", "/", "/a/b", "/kubepods/podcast", "/pod1234", &format!("/pod{}", "x".repeat(36))] {
             assert_eq!(shown(nothing), ["", "", ""], "{nothing}");
         }
     }

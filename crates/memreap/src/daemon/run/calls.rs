@@ -143,8 +143,7 @@ fn allowed() -> io::Result<Rules> {
         SeccompRule::new(vec![condition]).map_err(io::Error::other)
     };
     let number = |constant: i32| u64::from(constant.cast_unsigned());
-    let mut rules: Rules =
-        ALLOWED_CALLS.iter().chain(ALLOWED_OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    let mut rules: Rules = ALLOWED_CALLS.iter().chain(ALLOWED_OLD_CALLS).map(|call| (*call, Vec::new())).collect();
     let thread = number(libc::CLONE_THREAD);
     rules.extend([
         // Decided by the first filter.

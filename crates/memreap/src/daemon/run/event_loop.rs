@@ -62,8 +62,8 @@ impl Daemon {
                 let due = watchdog.saturating_sub(watchdog_sent.elapsed());
                 timeout = Some(timeout.map_or(due, |t| t.min(due)));
             }
-            let timeout = timeout
-                .map(|t| Timespec { tv_sec: t.as_secs().cast_signed(), tv_nsec: t.subsec_nanos().into() });
+            let timeout =
+                timeout.map(|t| Timespec { tv_sec: t.as_secs().cast_signed(), tv_nsec: t.subsec_nanos().into() });
             let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
             let count = match epoll::wait(&epoll, &mut events[..], timeout.as_ref()) {
                 Ok(count) => count,

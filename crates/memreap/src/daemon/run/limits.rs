@@ -83,8 +83,7 @@ mod tests {
     #[test]
     fn cgroups_close_to_their_limits_are_found_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
-        let all =
-            [("a", "max"), ("a/b", "4000"), ("a/b/c", "max"), ("d", "3601"), ("e", "4500"), ("f", "1000")];
+        let all = [("a", "max"), ("a/b", "4000"), ("a/b/c", "max"), ("d", "3601"), ("e", "4500"), ("f", "1000")];
         for (path, limit) in all {
             let path = dir.path().join(path);
             fs::create_dir_all(&path).unwrap();

@@ -90,12 +90,7 @@ impl Dummy {
             precision: Precision::Guess,
             pool: Pool::new(),
             vm_size: 0,
-            group: Some(Group {
-                bytes: MAX_MIN_VICTIM_BYTES,
-                processes: 2,
-                expendable: true,
-                oom_group: true,
-            }),
+            group: Some(Group { bytes: MAX_MIN_VICTIM_BYTES, processes: 2, expendable: true, oom_group: true }),
             // A directory without the files of a cgroup.
             leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
             parent: None,
@@ -230,13 +225,7 @@ impl Reports for Stage<'_> {
         self.world.warn(memory, governor)
     }
 
-    fn no_kill_helps(
-        &mut self,
-        _memory: &Memory,
-        _reason: Reason,
-        _obstacle: Obstacle,
-        _governor: &Governor,
-    ) {
+    fn no_kill_helps(&mut self, _memory: &Memory, _reason: Reason, _obstacle: Obstacle, _governor: &Governor) {
         self.is_over = true;
     }
 

@@ -102,12 +102,7 @@ impl Limited {
     ///
     /// # Errors
     /// When it is gone, or a file is malformed.
-    pub fn open(
-        root: &Root,
-        hierarchy: &Hierarchy,
-        path: &Path,
-        buffer: &mut [u8],
-    ) -> linux::Result<Option<Self>> {
+    pub fn open(root: &Root, hierarchy: &Hierarchy, path: &Path, buffer: &mut [u8]) -> linux::Result<Option<Self>> {
         let dir = hierarchy.dir(path);
         // The root of all cgroups does not have it.
         let Some(max) = Source::open_if_there(dir.join("memory.max"))? else { return Ok(None) };
@@ -261,8 +256,7 @@ mod tests {
         let hierarchy = Hierarchy { path, controls_memory: true, namespace: Namespace::default() };
         fs::create_dir(dir.path().join("proc")).unwrap();
         let has = |total_kib: u64, swap_kib: u64| {
-            let lines =
-                [("MemTotal", total_kib), ("MemFree", 0), ("MemAvailable", 0), ("SwapTotal", swap_kib)];
+            let lines = [("MemTotal", total_kib), ("MemFree", 0), ("MemAvailable", 0), ("SwapTotal", swap_kib)];
             let text: String = lines.iter().map(|(name, kib)| format!("{name}: {kib} kB\n")).collect();
             write("proc/meminfo", text + &format!("SwapFree: {swap_kib} kB\n"));
         };

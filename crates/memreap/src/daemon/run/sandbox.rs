@@ -94,8 +94,7 @@ pub fn lock_memory() -> io::Result<()> {
     let mut flags = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
     // Where there is a limit, later mappings would fail at it.
     let unlimited = getrlimit(Resource::Memlock).current.is_none()
-        || rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+        || rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     if unlimited {
         flags |= MlockAllFlags::FUTURE;
     }

@@ -88,8 +88,8 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let scan = Scan::open(&root).context("cannot open /proc")?;
     let cgroups = hierarchy.as_ref().and_then(|h| Dir::open(&h.path).ok());
     let chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
-    let reapers = Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap)
-        .context("cannot start threads")?;
+    let reapers =
+        Reapers::new(Method::best(), KernelFeatures::read(&root).parallel_reap).context("cannot start threads")?;
     let trigger = trigger
         .inspect_err(|e| {
             notifier.note(format_args!(
@@ -103,8 +103,8 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         config.record.history.as_deref(),
         hierarchy.as_ref().map(|h| h.path.as_path()),
     );
-    let mut system = System::new(chooser, reapers, config, dry_run, scan, cgroups, notifier)
-        .context("cannot start threads")?;
+    let mut system =
+        System::new(chooser, reapers, config, dry_run, scan, cgroups, notifier).context("cannot start threads")?;
     if let Err(e) = raise_priority() {
         system.notifier.note(format_args!(
             "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"
@@ -113,10 +113,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     let capabilities = rustix::thread::capabilities(None)?.effective;
     for (capability, lack) in [
         (CapabilitySet::KILL, "other users' processes cannot be killed (CAP_KILL)"),
-        (
-            CapabilitySet::SYS_PTRACE,
-            "what other users' processes would give back is a guess (CAP_SYS_PTRACE)",
-        ),
+        (CapabilitySet::SYS_PTRACE, "what other users' processes would give back is a guess (CAP_SYS_PTRACE)"),
     ] {
         if !capabilities.contains(capability) {
             system.notifier.note(format_args!("{lack}"));
@@ -161,9 +158,7 @@ fn another_daemon(root: &Root) -> Option<Pid> {
         }
         process.cmdline().is_ok_and(|command| {
             let has = |argument: &str| command.iter().any(|given| given == argument);
-            command.get(1).is_some_and(|command| command == "daemon")
-                && !has("--dry-run")
-                && !has("--check-config")
+            command.get(1).is_some_and(|command| command == "daemon") && !has("--dry-run") && !has("--check-config")
         })
     })
 }

@@ -145,12 +145,11 @@ impl System {
                 left_out = true;
                 return;
             }
-            let short =
-                Limited::open(&Root::system(), hierarchy, path, &mut buffer[..]).and_then(|limited| {
-                    let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
-                    let sample = memory.sample(began, &mut buffer[..])?;
-                    Ok((sample.available < act.relief(sample.total)).then_some(memory))
-                });
+            let short = Limited::open(&Root::system(), hierarchy, path, &mut buffer[..]).and_then(|limited| {
+                let Some(memory) = limited.map(Memory::Limited) else { return Ok(None) };
+                let sample = memory.sample(began, &mut buffer[..])?;
+                Ok((sample.available < act.relief(sample.total)).then_some(memory))
+            });
             match short {
                 Ok(Some(memory)) => control_loop.watch(memory),
                 Ok(None) => {}

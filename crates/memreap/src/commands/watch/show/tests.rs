@@ -40,23 +40,12 @@ fn view() -> View {
         parent: None,
         command_line: crate::choice::CommandLine::new(),
         rule: Some(3),
-        cost: Cost {
-            processes: 312,
-            cheap: 20,
-            exact: 3,
-            sampled: 1,
-            late: 0,
-            took: Duration::from_millis(4),
-        },
+        cost: Cost { processes: 312, cheap: 20, exact: 3, sampled: 1, late: 0, took: Duration::from_millis(4) },
     };
     View {
         at: UNIX_EPOCH + Duration::from_secs(1000),
         sample: Sample { total: 2000 * MIB, available: 100 * MIB, swap_free: 530 * MIB, ..Sample::default() },
-        forecast: Forecast {
-            headroom: 630 * MIB,
-            rate: 33.0 * MIB as f64,
-            left: Some(Duration::from_secs(10)),
-        },
+        forecast: Forecast { headroom: 630 * MIB, rate: 33.0 * MIB as f64, left: Some(Duration::from_secs(10)) },
         pressure: Some(Pressure { some: line(12.34), full: Some(line(5.0)) }),
         next: Some(Next { choice, rule: "shell".to_owned() }),
         kills: Ok(vec![entry(880_000), entry(995_000)]),

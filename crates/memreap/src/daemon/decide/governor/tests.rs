@@ -14,8 +14,7 @@ fn first_kill(total: u64, seconds: u64, at: impl Fn(u64) -> (u64, u64)) -> Optio
         let (available, stalled_percent) = at(tick);
         sample.at += S / 10;
         sample.available = available * MIB;
-        sample.stalled =
-            sample.stalled.map(|sums| sums.map(|sum| sum + Duration::from_millis(stalled_percent)));
+        sample.stalled = sample.stalled.map(|sums| sums.map(|sum| sum + Duration::from_millis(stalled_percent)));
         sample
     });
     first_kill_in(samples, &Act::default())
@@ -26,10 +25,7 @@ fn first_kill_in(samples: impl Iterator<Item = Sample>, act: &Act) -> Option<(Du
     first_kill_by(Governor::new(act.clone()), samples)
 }
 
-fn first_kill_by(
-    mut governor: Governor,
-    mut samples: impl Iterator<Item = Sample>,
-) -> Option<(Duration, Reason)> {
+fn first_kill_by(mut governor: Governor, mut samples: impl Iterator<Item = Sample>) -> Option<(Duration, Reason)> {
     samples.find_map(|sample| match governor.observe(sample) {
         Advice::Kill(reason) => Some((sample.at, reason)),
         _ => None,
@@ -90,16 +86,8 @@ fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     for (at, stalled) in [(0, 0), (10_000, 0), (10_100, 100)] {
         let (at, stalled) = (Duration::from_millis(at), Some([Duration::from_millis(stalled); 2]));
         let (total, available, free, swap) = (2 * GIB, 8 * MIB, 24 * MIB, GIB);
-        let sample = Sample {
-            at,
-            total,
-            available,
-            free,
-            swap_total: swap,
-            swap_free: swap,
-            stalled,
-            ..Sample::default()
-        };
+        let sample =
+            Sample { at, total, available, free, swap_total: swap, swap_free: swap, stalled, ..Sample::default() };
         assert!(!matches!(governor.observe(sample), Advice::Kill(_)), "at {at:?}");
     }
     // Thrashing that lets tasks run for a third of the time, but without end.

@@ -43,13 +43,9 @@ fn peak(run: &mut Run, seconds_to_take: f64) {
 #[test]
 fn a_peak_that_fits_costs_no_life() {
     for total in SIZES {
-        for (psi, swap, saves) in [
-            (true, 0, 0.0),
-            (false, 0, 0.0),
-            (true, total / 2, 0.0),
-            (true, total / 2, 0.6),
-            (true, total, 1.0),
-        ] {
+        for (psi, swap, saves) in
+            [(true, 0, 0.0), (false, 0, 0.0), (true, total / 2, 0.0), (true, total / 2, 0.6), (true, total, 1.0)]
+        {
             for seconds in [0.5, 9.0, 60.0] {
                 let mut run = sized(total, psi, swap, saves);
                 peak(&mut run, seconds);

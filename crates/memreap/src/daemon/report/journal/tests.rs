@@ -103,8 +103,7 @@ fn a_journal_that_does_not_read_is_not_waited_for() {
 #[test]
 fn lines_have_a_priority_and_one_end() {
     let (mut reader, writer) = io::pipe().unwrap();
-    let mut journal =
-        Journal { output: Output::Lines { fd: writer.into(), socket: false, prefix: true }, lost: 0 };
+    let mut journal = Journal { output: Output::Lines { fd: writer.into(), socket: false, prefix: true }, lost: 0 };
     journal.log(EntryKind::Reloaded, Priority::Error, format_args!("wrong\n<0>config"));
     journal.log(EntryKind::Reloaded, Priority::Error, format_args!("{:2000}", 1));
     // Nothing is read: once the pipe is full, lines are lost.

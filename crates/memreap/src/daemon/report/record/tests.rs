@@ -53,15 +53,9 @@ fn one_line_says_who_what_came_back_and_why() {
         kill.to_string()
     };
     let rule = "; rule \"browser\"";
-    assert_eq!(
-        line(Ending::Late),
-        format!("killed 4711 (hog), user 1000: about 1.2 GiB not back after 41 ms{rule}")
-    );
+    assert_eq!(line(Ending::Late), format!("killed 4711 (hog), user 1000: about 1.2 GiB not back after 41 ms{rule}"));
     assert_eq!(line(Ending::Gone), format!("4711 (hog), user 1000, was gone before the signal{rule}"));
-    assert_eq!(
-        line(Ending::DryRun),
-        format!("would kill 4711 (hog), user 1000: about 1.2 GiB would come back{rule}")
-    );
+    assert_eq!(line(Ending::DryRun), format!("would kill 4711 (hog), user 1000: about 1.2 GiB would come back{rule}"));
     assert_eq!(
         line(Ending::Refused(libc::EPERM)),
         format!("could not kill 4711 (hog), user 1000: not permitted (CAP_KILL){rule}")

@@ -38,10 +38,8 @@ fn end(warner: Warner) {
 #[test]
 fn the_command_gets_the_victim_and_the_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let command = hook(
-        dir.path(),
-        "echo \"$1\" > arg; env | sort > $MEMREAP_EVENT; cat /proc/self/oom_score_adj > adj",
-    );
+    let command =
+        hook(dir.path(), "echo \"$1\" > arg; env | sort > $MEMREAP_EVENT; cat /proc/self/oom_score_adj > adj");
     let mut warner = warner(command, Duration::from_secs(10));
     let kill = kill("evil\nMEMREAP_UID=0");
     warner.warn(&Warning {
@@ -77,9 +75,7 @@ fn the_command_gets_the_victim_and_the_reason() {
     assert!(!read("killed").contains("CARGO"), "the daemon's environment is its own");
     assert!(!read("warn").contains("MEMREAP_REASON"), "it is not known yet");
     assert!(
-        read("warn").contains(
-            r"MEMREAP_MESSAGE=about to kill 4711 (evil\nMEMREAP_UID=0), user 1000, for 1.2 GiB; 80"
-        )
+        read("warn").contains(r"MEMREAP_MESSAGE=about to kill 4711 (evil\nMEMREAP_UID=0), user 1000, for 1.2 GiB; 80")
     );
 }
 

@@ -78,8 +78,7 @@ fn inside() {
     let mut victim = sleeper();
     let pid = |child: &std::process::Child| Pid::new(i32::try_from(child.id()).unwrap()).unwrap();
     let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    let (interrupt, _keep): (OwnedFd, OwnedFd) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let (interrupt, _keep): (OwnedFd, OwnedFd) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     // A thread from before the sandbox, which reads what needs the right to trace.
     let (ask, asked) = mpsc::channel::<Pid>();
     let (tell, told) = mpsc::channel();
