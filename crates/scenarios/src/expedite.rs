@@ -19,21 +19,13 @@ const KILL_FOREGROUND: Metric = higher(
     "the work that the hogs do in a fixed time, longer than any of these kills takes",
 );
 
+const BACK: &str = "A killed process that may use 10 % of a CPU gives back {ours cpu-10/kill-rate} MB/s instead \
+                    of {stock cpu-10/kill-rate}";
+
 pub const EXPEDITE: Scenario = Scenario {
     name: "expedite",
     about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
-    sentences: &[
-        Sentence {
-            guest: "icount",
-            text: "A killed process that may use 10 % of a CPU gives back {ours cpu-10/kill-rate} MB/s instead \
-                   of {stock cpu-10/kill-rate}",
-        },
-        Sentence {
-            guest: "multi",
-            text: "A killed process that may use 10 % of a CPU gives back {ours cpu-10/kill-rate} MB/s instead \
-                   of {stock cpu-10/kill-rate}",
-        },
-    ],
+    sentences: &[Sentence { guest: "icount", text: BACK }, Sentence { guest: "multi", text: BACK }],
     controls: &[],
     guests: &[Guest { mem_mib: 1024, ..Guest::MULTI }, Guest { mem_mib: 640, ..Guest::ICOUNT }],
     metrics: &[

@@ -56,6 +56,9 @@ const METRICS: &[Group] = &[
     ),
 ];
 
+const GONE: &str = "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
+                    instead of {stock 8x64-65/gone-ms}";
+
 /// The changed kernel without both topics.
 const OFF: ControlKernel = ControlKernel::changed("memreap-off", "memreap.swap_batch=0 memreap.swap_defer=0");
 
@@ -78,18 +81,7 @@ pub const SWAP_BATCH: Scenario = Scenario {
 pub const SWAP_DEFER: Scenario = Scenario {
     name: "swap-defer",
     about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
-    sentences: &[
-        Sentence {
-            guest: "icount",
-            text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
-                   instead of {stock 8x64-65/gone-ms}",
-        },
-        Sentence {
-            guest: "multi",
-            text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
-                   instead of {stock 8x64-65/gone-ms}",
-        },
-    ],
+    sentences: &[Sentence { guest: "icount", text: GONE }, Sentence { guest: "multi", text: GONE }],
     // The other topics alone, and slots that are released together, but at once.
     controls: &[OFF, ControlKernel::changed("memreap-batch", "memreap.swap_defer=0")],
     guests: &[
