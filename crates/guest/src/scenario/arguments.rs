@@ -12,6 +12,8 @@ use scenarios::{Guest, Mode, Reported, Scenario};
 pub struct Arguments<'a> {
     /// The guest that it runs in, if there are metrics to report.
     guest: Option<&'static Guest>,
+    /// The metrics that the scenario has to report in it.
+    pub metrics: Vec<Reported>,
     /// Those that are no `KEY=VALUE`; without the guest.
     pub words: Vec<&'a str>,
     values: Vec<(&'a str, &'a str)>,
@@ -40,28 +42,19 @@ impl<'a> Arguments<'a> {
                 None => words.push(arg.as_str()),
             }
         }
-        let mut args = Self { guest: None, words, values };
+        let mut args = Self { guest: None, metrics: Vec::new(), words, values };
         if let Some(scenario) = scenario {
             let guest = if let [name] = args.words[..] { scenario.guest(name) } else { None };
             let names: Vec<_> = scenario.guests.iter().map(|guest| guest.name).collect();
-            args.guest = Some(guest.with_context(|| format!("give one guest, of: {}", names.join(", ")))?);
+            let guest = guest.with_context(|| format!("give one guest, of: {}", names.join(", ")))?;
+            let case: Option<String> = args.find(CASE)?;
+            args.metrics = scenario.reported(guest.name, case.as_deref());
+            let known = || scenario.cases(guest.name).join(", ");
+            ensure!(!args.metrics.is_empty(), "no case '{}'; there are: {}", case.unwrap_or_default(), known());
+            args.guest = Some(guest);
             args.words.clear();
-            args.metrics(scenario)?;
         }
         Ok(args)
-    }
-
-    /// Returns the metrics that the scenario has to report.
-    ///
-    /// # Errors
-    /// When it has no such case; the message lists those that exist.
-    pub fn metrics(&self, scenario: &Scenario) -> Result<Vec<Reported>> {
-        let Some(guest) = self.guest else { return Ok(Vec::new()) };
-        let case: Option<String> = self.find(CASE)?;
-        let metrics = scenario.reported(guest.name, case.as_deref());
-        let known = || scenario.cases(guest.name).join(", ");
-        ensure!(!metrics.is_empty(), "no case '{}'; there are: {}", case.unwrap_or_default(), known());
-        Ok(metrics)
     }
 
     /// Whether time is the number of instructions.
@@ -136,7 +129,7 @@ mod tests {
         let of = |args: &[&str]| {
             let given = words(args);
             let args = Arguments::parse(scenario, &given, &[]).unwrap();
-            (args.icount(), args.metrics(scenario.unwrap()).unwrap().len())
+            (args.icount(), args.metrics.len())
         };
         assert_eq!(of(&["icount", "case=1-vma"]), (true, 2));
         assert_eq!(of(&["multi", "case=throttled"]), (false, 2));

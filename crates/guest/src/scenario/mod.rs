@@ -59,11 +59,8 @@ pub fn run(name: &str, args: &[String], out: &mut Reporter) -> Result<()> {
         let known = SCENARIOS.map(|(name, ..)| name).join(", ");
         format!("no scenario '{name}' in this guest; there are: {known}")
     })?;
-    let scenario = scenarios::find(name);
-    let args = Arguments::parse(scenario, args, keys)?;
-    if let Some(scenario) = scenario {
-        out.expect(args.metrics(scenario)?);
-    }
+    let mut args = Arguments::parse(scenarios::find(name), args, keys)?;
+    out.expect(std::mem::take(&mut args.metrics));
     run(&args, out)?;
     out.check_complete()
 }
