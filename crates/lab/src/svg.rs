@@ -40,10 +40,10 @@ impl Svg {
     }
 
     /// Draws a line through these points, if there is one.
-    pub(crate) fn line(&mut self, class: &str, points: impl Iterator<Item = (f64, f64)>) {
-        let points: Vec<String> = points.map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-        if !points.is_empty() {
-            let _ = writeln!(self.0, "<path class=\"{class}\" d=\"M{}\"/>", points.join("L"));
+    pub(crate) fn line(&mut self, class: &str, mut points: impl Iterator<Item = (f64, f64)>) {
+        if let Some(first) = points.next() {
+            let rest: String = points.map(|(x, y)| format!("L{x:.1} {y:.1}")).collect();
+            self.path(class, first, &rest);
         }
     }
 
