@@ -34,7 +34,7 @@ struct Finding {
 }
 
 /// Returns the accelerator and the reason in one line: KVM if this kernel boots under it, else TCG. A kernel
-/// that does not boot under TCG either says nothing about the host.
+/// that does not boot under TCG either says nothing about the host, so that is not kept.
 ///
 /// # Errors
 /// As [`known`], and for problems of the host while booting.
@@ -53,7 +53,8 @@ pub fn accelerator(ctx: &Context, kernel: &Path) -> Result<(Accel, String)> {
     let (accel, why) = if under_kvm.release.is_some() {
         (Accel::Kvm, "KVM boots a kernel".to_owned())
     } else if boot(Accel::Tcg, TCG_TIMEOUT)?.release.is_none() {
-        return Ok((Accel::Kvm, "this kernel boots neither under it nor without".to_owned()));
+        // Where KVM hangs, it would not even show why.
+        return Ok((Accel::Tcg, "this kernel boots neither under KVM nor without".to_owned()));
     } else {
         (Accel::Tcg, format!("KVM boots no kernel: {}", under_kvm.outcome))
     };
