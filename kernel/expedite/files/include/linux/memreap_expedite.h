@@ -66,6 +66,7 @@ void memreap_expedite_cgroup_kill(struct task_struct *task);
 void memreap_expedite_killed(struct task_struct *p);
 bool memreap_expedite_exit(struct mm_struct *mm);
 void memreap_expedite_unlist(void);
+void memreap_expedite_shared(struct mm_struct *mm);
 void memreap_expedite_vmstat(struct seq_file *m);
 
 /* In complete_signal(), for a process that dies of @sig from now on. */
@@ -78,11 +79,10 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 
 /* In copy_mm(), for a new task. */
 static inline void memreap_expedite_share(struct mm_struct *mm,
-					  unsigned long clone_flags)
+					  u64 clone_flags)
 {
-	if ((clone_flags & (CLONE_VM | CLONE_THREAD)) == CLONE_VM &&
-	    !test_bit(MMF_MEMREAP_SHARED, &mm->flags))
-		set_bit(MMF_MEMREAP_SHARED, &mm->flags);
+	if ((clone_flags & (CLONE_VM | CLONE_THREAD)) == CLONE_VM)
+		memreap_expedite_shared(mm);
 }
 
 /* In exit_mm(), before the thread gives up its mm... */
@@ -125,7 +125,7 @@ static inline void memreap_expedite_signal(int sig, struct task_struct *p)
 }
 
 static inline void memreap_expedite_share(struct mm_struct *mm,
-					  unsigned long clone_flags)
+					  u64 clone_flags)
 {
 }
 

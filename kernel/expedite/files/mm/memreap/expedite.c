@@ -18,6 +18,7 @@
 #include <linux/kernel_stat.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
+#include <linux/memreap_compat.h>
 #include <linux/memreap_expedite.h>
 #include <linux/oom.h>
 #include <linux/pid.h>
@@ -60,7 +61,7 @@ DEFINE_STATIC_KEY_FALSE(memreap_expedite_size_key);
 #define EXPEDITE_MAX_THREADS		2048
 
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_SHARED) == 0);
-static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_SHARED)) == 0);
+static_assert((MMF_INIT_LEGACY_MASK & BIT(MMF_MEMREAP_SHARED)) == 0);
 
 static struct workqueue_struct *expedite_wq;
 
@@ -127,8 +128,8 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 		return EXPEDITE_THREADS;
 
 	/* If a reaper is already active, there is no point in waiting. */
-	check_futexes = !test_bit(MMF_UNSTABLE, &mm->flags);
-	shared = test_bit(MMF_MEMREAP_SHARED, &mm->flags);
+	check_futexes = !mm_flags_test(MMF_UNSTABLE, mm);
+	shared = mm_flags_test(MMF_MEMREAP_SHARED, mm);
 	rcu_read_lock();
 	for_each_thread(e->victim, t) {
 		if (READ_ONCE(t->mm) != mm)
@@ -182,9 +183,9 @@ static enum expedite_outcome expedite_try(struct memreap_expedite *e,
 		outcome = find_obstacle(e);
 	/* A reaper sets MMF_UNSTABLE, which does the same. */
 	if (outcome == EXPEDITE_SHARED)
-		clear_bit(MMF_MEMREAP_HURRY, &mm->flags);
+		mm_flags_clear(MMF_MEMREAP_HURRY, mm);
 	else if (outcome == EXPEDITE_FUTEX)
-		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+		mm_flags_set(MMF_MEMREAP_HURRY, mm);
 	if (outcome == EXPEDITE_FREED &&
 	    !memreap_reap_mm(mm, false, &locked, &e->freed, pace))
 		outcome = locked ? EXPEDITE_FAILED : EXPEDITE_LOCK;
@@ -257,8 +258,8 @@ static void expedite_request(struct mm_struct *mm, struct task_struct *victim,
 	 * The victim may exit before a worker starts. Other users of its memory
 	 * may live on, and must not pay for it: then a worker finds out.
 	 */
-	if (!test_bit(MMF_MEMREAP_SHARED, &mm->flags))
-		set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	if (!mm_flags_test(MMF_MEMREAP_SHARED, mm))
+		mm_flags_set(MMF_MEMREAP_HURRY, mm);
 	mmgrab(mm);
 	e->mm = mm;
 	e->victim = get_task_struct(victim);
@@ -477,6 +478,17 @@ void memreap_expedite_unlist(void)
 	unlock_task_sighand(current, &flags);
 	if (mm)
 		mmdrop(mm);
+}
+
+/**
+ * memreap_expedite_shared - another process is about to use an address space
+ * @mm: it
+ */
+void memreap_expedite_shared(struct mm_struct *mm)
+{
+	/* Where it is set already, the cache line stays shared. */
+	if (!mm_flags_test(MMF_MEMREAP_SHARED, mm))
+		mm_flags_set(MMF_MEMREAP_SHARED, mm);
 }
 
 /* --- Settings and counters --- */

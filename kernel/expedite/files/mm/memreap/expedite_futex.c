@@ -13,6 +13,7 @@
 #include <linux/futex.h>
 #include <linux/highmem.h>
 #include <linux/hugetlb.h>
+#include <linux/memreap_compat.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/pagewalk.h>
@@ -93,15 +94,18 @@ static bool compat_list_is_empty(struct mm_struct *mm,
  */
 bool memreap_owns_futexes(struct task_struct *t, struct mm_struct *mm)
 {
-	struct robust_list_head __user *head = READ_ONCE(t->robust_list);
-	bool none = !head;
+	struct robust_list_head __user *head;
+	bool none;
+
+	head = READ_ONCE(memreap_futex(t, robust_list));
+	none = !head;
 
 #ifdef CONFIG_COMPAT
-	none &= !READ_ONCE(t->compat_robust_list);
+	none &= !READ_ONCE(memreap_futex(t, compat_robust_list));
 #endif
 	if (none)
 		return false;
-	if (task_curr(t) || READ_ONCE(t->futex_state) != FUTEX_STATE_OK)
+	if (task_curr(t) || READ_ONCE(memreap_futex(t, state)) != FUTEX_STATE_OK)
 		return true;
 	/*
 	 * It does not run, so its list is final: if it is read after that.
@@ -109,7 +113,7 @@ bool memreap_owns_futexes(struct task_struct *t, struct mm_struct *mm)
 	 */
 	smp_rmb();
 #ifdef CONFIG_COMPAT
-	if (!compat_list_is_empty(mm, READ_ONCE(t->compat_robust_list)))
+	if (!compat_list_is_empty(mm, READ_ONCE(memreap_futex(t, compat_robust_list))))
 		return true;
 #endif
 	return !list_is_empty(mm, head);

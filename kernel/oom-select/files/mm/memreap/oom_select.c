@@ -39,7 +39,7 @@ long memreap_oom_pages(struct mm_struct *mm, long points,
 	long near, slack;
 
 	if (unlikely(!READ_ONCE(memreap_oom_select)))
-		return get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
+		return stock_oom_pages(mm);
 	near = mm_rss_near(mm, &slack);
 	if (oc) {
 		lockdep_assert_held(&oom_lock);

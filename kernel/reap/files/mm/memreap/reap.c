@@ -243,7 +243,7 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 {
 	struct mmu_notifier_range range;
 
-	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, r->mm,
+	mmu_notifier_range_init(&range, MEMREAP_MMU_NOTIFY_REAP, 0, r->mm,
 				piece->start, piece->end);
 	if (mmu_notifier_invalidate_range_start_nonblock(&range)) {
 		r->failed = true;
@@ -254,7 +254,7 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 	 * worth page by page, and all CPUs take part in each.
 	 */
 	__tlb_adjust_range(&r->tlb, piece->start & PMD_MASK, PMD_SIZE);
-	unmap_page_range(&r->tlb, r->vma, range.start, range.end, NULL);
+	zap_range_for_reaping(&r->tlb, r->vma, range.start, range.end);
 	mmu_notifier_invalidate_range_end(&range);
 
 	if (r->tlb.gathered - r->tlb.freed >= REAP_FLUSH_PAGES)
@@ -435,7 +435,7 @@ bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 	 * Makes get_user() and the like fail instead of reading zeroes. See
 	 * __oom_reap_task_mm() for why there is no barrier.
 	 */
-	set_bit(MMF_UNSTABLE, &mm->flags);
+	mm_flags_set(MMF_UNSTABLE, mm);
 	record_peak(mm);
 	complete = reap_all(&r);
 

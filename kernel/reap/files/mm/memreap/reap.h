@@ -5,6 +5,7 @@
 #include <linux/bits.h>
 #include <linux/build_bug.h>
 #include <linux/jump_label.h>
+#include <linux/memreap_compat.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
 #include <linux/sched/coredump.h>
@@ -19,7 +20,7 @@
  */
 #define MMF_MEMREAP_HURRY	15
 static_assert((MMF_DUMP_FILTER_MASK >> MMF_MEMREAP_HURRY) == 0);
-static_assert((MMF_INIT_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
+static_assert((MMF_INIT_LEGACY_MASK & BIT(MMF_MEMREAP_HURRY)) == 0);
 
 /**
  * struct reap_pace - how a high-priority reaper shares its CPU
@@ -49,7 +50,7 @@ static inline bool memreap_reap_enabled(void)
 static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 {
 	return memreap_reap_enabled() &&
-	       READ_ONCE(mm->flags) & (BIT(MMF_UNSTABLE) |
+	       memreap_mm_flags(mm) & (BIT(MMF_UNSTABLE) |
 				       BIT(MMF_MEMREAP_HURRY));
 }
 

@@ -120,7 +120,7 @@ static void skip_is_not_exit(struct kunit *test)
 	struct space *space = space_begin(test, SIZE, PMD_SIZE);
 
 	KUNIT_EXPECT_EQ(test, anon_pages(space), PAGES);
-	set_bit(MMF_OOM_SKIP, &space->mm->flags);
+	mm_flags_set(MMF_OOM_SKIP, space->mm);
 	KUNIT_EXPECT_TRUE(test, space_reap(test, space));
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
 	KUNIT_EXPECT_EQ(test, space->stat.pages, PAGES);
@@ -368,7 +368,7 @@ static void huge_pages_are_not_kept(struct kunit *test)
 		kunit_skip(test, "no huge pages");
 	}
 
-	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	mm_flags_set(MMF_MEMREAP_HURRY, mm);
 	mmap_read_lock(mm);
 	tlb_gather_mmu_fullmm(&tlb, mm);
 	unmap_page_range(&tlb, vma, vma->vm_start, vma->vm_end, NULL);
@@ -376,7 +376,7 @@ static void huge_pages_are_not_kept(struct kunit *test)
 	KUNIT_EXPECT_LE(test, tlb.gathered - tlb.freed, HPAGE_PMD_NR);
 	tlb_finish_mmu(&tlb);
 	mmap_read_unlock(mm);
-	clear_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	mm_flags_clear(MMF_MEMREAP_HURRY, mm);
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
 	space_end(space);
 }
@@ -418,7 +418,7 @@ static void none_kept_for_the_lock(struct kunit *test)
 	kthread_unuse_mm(mm);
 	/* Batches on their way to the LRU lists have references, too. */
 	lru_add_drain_all();
-	set_bit(MMF_MEMREAP_HURRY, &mm->flags);
+	mm_flags_set(MMF_MEMREAP_HURRY, mm);
 
 	mmgrab(mm);
 	mmap_read_lock(mm);

@@ -18,13 +18,12 @@
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
-#include <linux/pagevec.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 
 #include <trace/events/kmem.h>
 
-#include "../internal.h"
+#include "compat.h"
 #include "release.h"
 #include "release_run.h"
 #include "switch.h"
@@ -83,7 +82,7 @@ static unsigned long owner_of(const struct folio *folio)
 static bool in_run(const struct lru_run *run, struct folio *folio)
 {
 	return run->lruvec && run->owner == owner_of(folio) &&
-	       run->flags == (folio->flags & RUN_FLAGS);
+	       run->flags == (memreap_folio_flags(folio) & RUN_FLAGS);
 }
 
 #ifdef CONFIG_LRU_GEN
@@ -134,7 +133,7 @@ static void end_run(struct lru_run *run)
 	if (!run->lruvec)
 		return;
 	account_run(run);
-	unlock_page_lruvec_irqrestore(run->lruvec, run->irq_flags);
+	lruvec_unlock_irqrestore(run->lruvec, run->irq_flags);
 	run->lruvec = NULL;
 }
 
@@ -150,7 +149,7 @@ static void begin_run(struct lru_run *run, struct folio *folio)
 		run->lruvec = folio_lruvec_lock_irqsave(folio, &run->irq_flags);
 	run->owner = owner_of(folio);
 	/* Reclaim moves folios between generations, under the lock. */
-	run->flags = folio->flags & RUN_FLAGS;
+	run->flags = memreap_folio_flags(folio) & RUN_FLAGS;
 }
 
 /*
@@ -171,7 +170,7 @@ static void lru_remove(struct folio **folios, int nr)
 
 		if (!(run.flags & BIT(PG_unevictable)))
 			list_del(&folio->lru);
-		folio->flags &= ~LRU_FLAGS;
+		memreap_folio_flags(folio) &= ~LRU_FLAGS;
 		run.nr_pages += folio_nr_pages(folio);
 	}
 	end_run(&run);
@@ -234,7 +233,6 @@ static unsigned int put_pages(struct encoded_page **pages, unsigned int nr)
 static void uncharge(struct folio **folios, unsigned int nr)
 {
 #ifdef CONFIG_MEMCG
-	struct mem_cgroup *memcg = NULL;
 	unsigned int nr_pages = 0;
 	unsigned long owner = 0;
 	int nid = 0;
@@ -251,18 +249,17 @@ static void uncharge(struct folio **folios, unsigned int nr)
 				mem_cgroup_uncharge(folio);
 				continue;
 			}
-			if (memcg)
-				mem_cgroup_uncharge_pages(memcg, nr_pages, nid);
+			if (owner)
+				mem_cgroup_uncharge_pages(owner, nr_pages, nid);
 			owner = owner_of(folio);
-			memcg = folio_memcg(folio);
 			nid = folio_nid(folio);
 			nr_pages = 0;
 		}
 		nr_pages++;
 		folio->memcg_data = 0;
 	}
-	if (memcg)
-		mem_cgroup_uncharge_pages(memcg, nr_pages, nid);
+	if (owner)
+		mem_cgroup_uncharge_pages(owner, nr_pages, nid);
 #endif
 }
 
@@ -367,7 +364,7 @@ void memreap_release_pages(struct encoded_page **pages, int nr, bool killed)
 {
 	struct page_runs runs;
 
-	lru_add_drain();
+	memreap_lru_add_drain();
 
 	runs.nr = 0;
 	while (nr) {

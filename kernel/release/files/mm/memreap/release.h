@@ -3,6 +3,7 @@
 #define _MM_MEMREAP_RELEASE_H
 
 #include <linux/jump_label.h>
+#include <linux/memreap_compat.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/signal.h>
 #include <linux/types.h>
@@ -10,7 +11,6 @@
 #include <asm/tlb.h>
 
 struct encoded_page;
-struct mem_cgroup;
 struct zone;
 
 #ifdef CONFIG_MEMREAP_RELEASE
@@ -36,14 +36,14 @@ static inline bool memreap_release_killed(const struct mmu_gather *tlb)
 {
 	const struct signal_struct *signal = current->signal;
 
-	return test_bit(MMF_UNSTABLE, &tlb->mm->flags) ||
+	return mm_flags_test(MMF_UNSTABLE, tlb->mm) ||
 	       (tlb->fullmm &&
 		READ_ONCE(signal->flags) & SIGNAL_GROUP_EXIT &&
 		READ_ONCE(signal->group_exit_code) & 0x7f);
 }
 
 /* In mm/memcontrol.c and mm/page_alloc.c. */
-void mem_cgroup_uncharge_pages(struct mem_cgroup *memcg, unsigned int nr_pages,
+void mem_cgroup_uncharge_pages(unsigned long owner, unsigned int nr_pages,
 			       int nid);
 void free_prepared_block(struct zone *zone, unsigned long pfn,
 			 unsigned int order);

@@ -4,6 +4,7 @@
 
 #include <linux/bitops.h>
 #include <linux/log2.h>
+#include <linux/memreap_compat.h>
 #include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
@@ -62,7 +63,7 @@ struct page_runs {
 static inline unsigned int page_run_find(struct folio **folios, unsigned int nr,
 					 struct page_run *run)
 {
-	unsigned long flags = folios[0]->flags;
+	unsigned long flags = memreap_folio_flags(folios[0]);
 	unsigned long pfn = folio_pfn(folios[0]);
 	unsigned long step = 1;
 	unsigned int n = 1;
@@ -71,7 +72,8 @@ static inline unsigned int page_run_find(struct folio **folios, unsigned int nr,
 		step = -1;
 	if (!(flags & BIT(PG_head)))
 		while (n < nr && folio_pfn(folios[n]) == pfn + n * step &&
-		       !((folios[n]->flags ^ flags) & PAGE_RUN_FLAGS))
+		       !((memreap_folio_flags(folios[n]) ^ flags) &
+			 PAGE_RUN_FLAGS))
 			n++;
 
 	run->pfn = step == 1 ? pfn : pfn - (n - 1);

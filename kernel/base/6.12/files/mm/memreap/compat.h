@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* As <linux/memreap_compat.h>, with what only mm/ has. */
+#ifndef _MM_MEMREAP_COMPAT_H
+#define _MM_MEMREAP_COMPAT_H
+
+#include <linux/memreap_compat.h>
+
+#include "../internal.h"
+
+#endif /* _MM_MEMREAP_COMPAT_H */
