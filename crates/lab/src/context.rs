@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::WrongUsage;
 use crate::arch::Arch;
+use crate::kernel::series::{self, Series};
 use crate::progress::Progress;
 
 /// The folders and the progress display that all parts of the lab use.
@@ -20,7 +22,9 @@ pub struct Context {
     /// The output folder for results, reports and logs: `target/lab` in the checkout; elsewhere
     /// `$XDG_STATE_HOME/memreap/lab`, else `~/.local/state/memreap/lab`.
     pub out: PathBuf,
-    /// The kernel version, 6.12.N: `--kernel`, else `$MEMREAP_KERNEL`; `None` for the newest that apt offers.
+    /// The kernel series.
+    pub series: Series,
+    /// Its version, 6.12.N or that of a package; `None` for the newest that apt offers.
     pub kernel: Option<String>,
     /// The architecture of kernels and guests.
     pub arch: Arch,
@@ -36,6 +40,11 @@ impl Context {
             repo: root.to_path_buf(),
             cache: root.join("cache"),
             out: root.join("out"),
+            series: Series {
+                name: series::DEFAULT.into(),
+                package: "linux-source-6.12".into(),
+                ..Series::default()
+            },
             kernel: None,
             arch: Arch::of_host(),
             progress: Progress::quiet(),
@@ -65,7 +74,25 @@ impl Context {
                 (repo, xdg_folder("XDG_STATE_HOME", ".local/state")?.join("memreap/lab"))
             }
         };
-        Ok(Self { repo, cache, out, kernel: std::env::var("MEMREAP_KERNEL").ok(), arch: Arch::of_host(), progress })
+        let series = Series::load(&repo, series::DEFAULT)?;
+        let ctx = Self { repo, cache, out, series, kernel: None, arch: Arch::of_host(), progress };
+        ctx.with_kernel(None, std::env::var("MEMREAP_KERNEL").ok())
+    }
+
+    /// Returns the same with another series, by name, or version of a kernel. A version alone says its series.
+    ///
+    /// # Errors
+    /// When there is no such series, or the version is not of the one that is named.
+    pub fn with_kernel(self, series: Option<&str>, kernel: Option<String>) -> Result<Self> {
+        let of_kernel = kernel.as_deref().map(series::of_version);
+        let name = series.map(str::to_owned).or(of_kernel.clone()).unwrap_or_else(|| self.series.name.clone());
+        if of_kernel.is_some_and(|series| series != name) {
+            let kernel = kernel.unwrap_or_default();
+            return Err(WrongUsage(format!("--kernel {kernel} is not of --series {name}")).into());
+        }
+        // What is chosen for one series says nothing about another.
+        let kernel = kernel.or(self.kernel.filter(|_| self.series.name == name));
+        Ok(Self { series: Series::load(&self.repo, &name)?, kernel, ..self })
     }
 
     /// Returns a path inside the checkout.

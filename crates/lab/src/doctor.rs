@@ -173,7 +173,7 @@ fn kernels(ctx: &Context) -> Finding {
     let names = |versions: &[source::PackageVersion]| {
         versions.iter().map(source::PackageVersion::release).collect::<Vec<_>>().join(" ")
     };
-    let (listed, cached) = (source::listed(), source::cached(ctx));
+    let (listed, cached) = (source::listed(ctx), source::cached(ctx));
     let what = "kernel sources";
     match (listed.is_empty(), cached.is_empty()) {
         (false, _) => Finding::ok(what, format!("apt offers {}", names(&listed))),
@@ -186,7 +186,7 @@ fn kernels(ctx: &Context) -> Finding {
         (true, true) => Finding::bad(
             what,
             State::Missing,
-            "apt offers no linux-source-6.12",
+            format!("apt offers no {}", ctx.series.package),
             "add Debian 12's security archive or Debian 13 to apt's sources, then: sudo apt-get update",
         ),
     }

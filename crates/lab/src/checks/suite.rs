@@ -17,7 +17,8 @@ use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Pkg};
-use crate::kernel::{series, source};
+use crate::kernel::series;
+use crate::kernel::{patches, source};
 use crate::progress::elapsed;
 
 /// A set of checks.
@@ -69,10 +70,16 @@ impl Check {
         Self { reuse, ..self }
     }
 
+    /// Returns the series whose kernels it is about.
+    fn series(&self) -> &'static str {
+        let after = self.command.split_once("--series ").map(|(_, after)| after);
+        after.and_then(|after| after.split(' ').next()).unwrap_or(series::DEFAULT)
+    }
+
     /// Returns the packages that it needs besides Rust.
     fn packages(&self, arch: Arch) -> Vec<Pkg> {
         const NONE: [&str; 3] = ["fmt", "clippy", "units"];
-        let lints = if self.command.starts_with("lab static") { host::LINT_PACKAGES } else { &[] };
+        let lints = if self.name.starts_with("static") { host::LINT_PACKAGES } else { &[] };
         match self.name {
             name if NONE.contains(&name) => Vec::new(),
             "hosted" => host::HOSTED_TEST_PACKAGES.to_vec(),
@@ -95,22 +102,28 @@ const CHECKS: &[Check] = &[
         "cargo test --package lab --lib --bins --no-fail-fast"),
     check("topics", TEST_FULL, "the topics apply to the oldest and the newest kernel",
         "lab topics --check-all"),
+    check("topics-7.3", TEST_FULL, "the topics apply to Linux 7.3",
+        "lab --series 7.3 topics --check-all"),
     check("hosted", ALL, "kernel code on the host, with sanitizers",
         "make -C kernel/hosted test").reuse(Reuse::ByContent(&["clang-19"])),
     check("build", ALL, "the stock and the changed kernel build",
         "lab build"),
     check("build-debug", ALL, "the changed debug kernel builds",
         "lab build --variant debug --arm memreap"),
+    check("build-debug-7.3", TEST_FULL, "the changed debug kernel of Linux 7.3 builds",
+        "lab --series 7.3 build --variant debug --arm memreap"),
     check("guests", TEST_FULL, "guests that fail on purpose or run out of memory under the daemon",
         "cargo test --package lab --no-fail-fast --test *"),
-    check("series", &[Tier::Full], "the exported patches apply and build one by one",
-        "lab series --check --out target/lab/series"),
+    check("patches", &[Tier::Full], "the exported patches apply and build one by one",
+        "lab patches --check --out target/lab/patches"),
     check("static", &[Tier::Test], "the topics' code: checkpatch, sparse, W=1",
         "lab static").reuse(Reuse::ByContent(&["gcc", "sparse"])),
     check("static-configs", &[Tier::Full], "the same, and in rare configurations",
         "lab static --configs").reuse(Reuse::ByContent(&["gcc", "sparse"])),
     check("kunit", ALL, "KUnit in the changed debug kernel, with kmemleak",
         "lab kunit --variant debug").reuse(Reuse::PerGuest),
+    check("kunit-7.3", TEST_FULL, "KUnit in the changed debug kernel of Linux 7.3, with kmemleak",
+        "lab --series 7.3 kunit --variant debug").reuse(Reuse::PerGuest),
     check("kunit-arm64", TEST_FULL, "KUnit in the changed arm64 kernel, cross-compiled and emulated",
         "lab --arch arm64 kunit --variant debug").reuse(Reuse::PerGuest),
     check("selftests-arm64", &[Tier::Full], "selftests in the changed arm64 kernel",
@@ -119,6 +132,8 @@ const CHECKS: &[Check] = &[
         "lab selftests --variant slim --stress-seconds 2 ours mm/mrelease_test").reuse(Reuse::PerGuest),
     check("selftests", &[Tier::Test], "our selftests in the changed debug kernel",
         "lab selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
+    check("selftests-7.3", TEST_FULL, "our selftests in the changed debug kernel of Linux 7.3",
+        "lab --series 7.3 selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
     check("selftests-storms", &[Tier::Full], "our selftests in the changed debug kernel, with longer storms and races",
         "lab selftests --variant debug ours"),
     check("selftests-leaks", &[Tier::Full], "our selftests in the changed debug kernel, with kmemleak",
@@ -127,8 +142,12 @@ const CHECKS: &[Check] = &[
         "lab selftests --variant slim mm/mrelease_test").reuse(Reuse::PerGuest),
     check("smoke", &[Tier::Test], "a comparison with one pair, and the expectations that one pair can show",
         "lab ab reap --smoke --expect"),
+    check("scenarios-7.3", &[Tier::Full], "all comparisons with one pair, on Linux 7.3",
+        "lab --series 7.3 ab --smoke"),
     check("scenarios", &[Tier::Full], "all comparisons with one pair, and the expectations that one pair can show",
         "lab ab --smoke --expect"),
+    check("static-7.3", &[Tier::Full], "the topics' code for Linux 7.3: checkpatch, sparse, W=1",
+        "lab --series 7.3 static").reuse(Reuse::ByContent(&["gcc", "sparse"])),
     check("stress", &[Tier::Full], "stress-ng in the stock and the changed debug kernel",
         "lab stress"),
     check("soak", &[Tier::Full], "kill storms in the changed debug kernel",
@@ -176,6 +195,8 @@ struct CheckResult {
     about: &'static str,
     /// Why it failed: the end of its log, or why it could not be run. `None` if it passed.
     failure: Option<String>,
+    /// Why it was not run: there is no source of its series here.
+    not_run: Option<String>,
     /// Which part was skipped because it passed in an earlier run, for example `3 of 4`.
     remembered: Option<String>,
     /// What tests said that were skipped because the host lacks something.
@@ -217,6 +238,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
         name: check.name,
         about: check.about,
         failure,
+        not_run: None,
         remembered,
         skipped,
         took: began.elapsed(),
@@ -224,6 +246,13 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     };
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
+    let ctx = &match of_check(ctx, check) {
+        Ok(ctx) => ctx,
+        Err(e) => {
+            step.done("not run");
+            return Ok(CheckResult { not_run: Some(format!("{e:#}")), ..done(None, None, Vec::new()) });
+        }
+    };
     let key_now = || match check.reuse {
         Reuse::ByContent(tools) => content(ctx, check, tools).map(Some),
         Reuse::None | Reuse::PerGuest => Ok(None),
@@ -286,6 +315,22 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     Ok(done(failure, remembered, skipped))
 }
 
+/// Returns the context with the kernel that a check is about.
+///
+/// # Errors
+/// When it is of another series than the default one, and there is no source of that.
+fn of_check(ctx: &Context, check: &Check) -> Result<Context> {
+    let series = check.series();
+    if series == series::DEFAULT && ctx.series.name == series {
+        return Ok(ctx.clone());
+    }
+    let ctx = ctx.clone().with_kernel(Some(series), None)?;
+    if series != series::DEFAULT {
+        source::get(&ctx)?;
+    }
+    Ok(ctx)
+}
+
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {
     let mut words = check.command.split(' ');
     let program = words.next().unwrap_or_default();
@@ -298,6 +343,7 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {
     };
     command.args(words).current_dir(&ctx.repo);
     // By the environment, as the lab's own tests get no options.
+    command.env_remove("MEMREAP_KERNEL");
     command.envs(ctx.kernel.as_ref().map(|kernel| ("MEMREAP_KERNEL", kernel)));
     if program == "make" {
         command.arg(format!("-j{}", host::cpus()));
@@ -310,7 +356,7 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {
         command.env_remove(name);
     }
     // These patches are not sent to anyone, so a machine without a git identity can check them, too.
-    if check.name == "series" && !series::author_known(&ctx.repo) {
+    if check.name == "patches" && !patches::author_known(&ctx.repo) {
         command.envs([
             ("GIT_CONFIG_COUNT", "2"),
             ("GIT_CONFIG_KEY_0", "user.name"),
@@ -352,10 +398,11 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "what", "result", "remembered", "took", "last time"]);
     for d in done {
-        let result = match (&d.failure, d.skipped.len()) {
-            (Some(_), _) => "FAILED".to_owned(),
-            (None, 0) => "passed".to_owned(),
-            (None, n) => format!("passed, {n} skipped"),
+        let result = match (&d.failure, &d.not_run, d.skipped.len()) {
+            (Some(_), ..) => "FAILED".to_owned(),
+            (None, Some(_), _) => "NOT RUN".to_owned(),
+            (None, None, 0) => "passed".to_owned(),
+            (None, None, n) => format!("passed, {n} skipped"),
         };
         let last = d.last.map(elapsed).unwrap_or_default();
         let remembered = d.remembered.as_deref().unwrap_or_default();
@@ -370,7 +417,11 @@ fn summary(done: &[CheckResult], took: Duration) -> String {
     for failure in &failures {
         text += &format!("\n{}\n\n", failure.trim_end());
     }
-    text + &format!("{} passed, {} failed\n", done.len() - failures.len(), failures.len())
+    let not_run: Vec<&CheckResult> = done.iter().filter(|d| d.not_run.is_some()).collect();
+    for CheckResult { name, not_run, .. } in &not_run {
+        text += &format!("not run: {name}: {}\n", not_run.as_deref().unwrap_or_default());
+    }
+    text + &format!("{} passed, {} failed\n", done.len() - failures.len() - not_run.len(), failures.len())
 }
 
 #[cfg(test)]
@@ -385,6 +436,7 @@ mod tests {
             name: "n",
             about: "a",
             failure: failure.map(String::from),
+            not_run: None,
             remembered: remembered.map(String::from),
             skipped: Vec::new(),
             took: Duration::from_secs(61),
@@ -395,8 +447,9 @@ mod tests {
             CheckResult { skipped, ..done(None, None) },
             done(Some("n: it broke\n"), None),
             done(None, Some("3 of 4")),
+            CheckResult { not_run: Some("no source".into()), ..done(None, None) },
         ];
-        let text = summary(&all, Duration::from_secs(200));
+        let text = summary(&all[..3], Duration::from_secs(200));
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
         for what in
             ["FAILED", "1m01s", "2m05s", "3m20s", "3 of 4", "passed, 1 skipped", "\npsi.rs:7:9: skipped: no PSI here\n"]
@@ -404,6 +457,9 @@ mod tests {
             assert!(text.contains(what), "{text}");
         }
         assert!(text.ends_with("\nn: it broke\n\n2 passed, 1 failed\n"), "{text}");
+        let text = summary(&all, Duration::from_secs(200));
+        assert!(text.contains("NOT RUN"), "{text}");
+        assert!(text.ends_with("\nnot run: n: no source\n2 passed, 1 failed\n"), "{text}");
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub fn arm(
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
         ArmSpec::Built(tree) => built(ctx, tree, variant, cmdline)?,
     };
-    Ok((arm, format!("Debian linux-source-6.12, {}, {variant}{}", kernel.release, ctx.arch.suffix())))
+    Ok((arm, format!("Debian {}, {}, {variant}{}", ctx.series.package, kernel.release, ctx.arch.suffix())))
 }
 
 #[cfg(test)]

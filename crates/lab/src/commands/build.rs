@@ -20,7 +20,7 @@ pub struct BuildArgs {
 
 /// Builds the kernels, and returns the exit code.
 pub fn run(ctx: &Context, args: &BuildArgs) -> Result<u8> {
-    for tree in Tree::all().filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
+    for tree in Tree::of_series(ctx).filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
         let kernel = kernel::build(ctx, tree, args.variant)?;
         println!("{}", kernel.bzimage.display());
     }

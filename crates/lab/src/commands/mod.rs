@@ -11,13 +11,15 @@ mod exit;
 mod faceoff;
 mod history;
 mod merge;
+mod patches;
 mod report;
-mod series;
+
 mod static_checks;
 mod stress;
 mod test;
 mod topics;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -28,6 +30,7 @@ use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
 use lab::context::Context;
+use lab::kernel::source;
 use lab::progress::Progress;
 use lab::{debian, host};
 
@@ -45,8 +48,12 @@ Caches are in $MEMREAP_CACHE, else $XDG_CACHE_HOME/memreap, else ~/.cache/memrea
 #[derive(Parser)]
 #[command(name = "lab", version, after_help = EXIT_CODES_HELP, propagate_version = true)]
 struct Cli {
-    /// Which 6.12.N to use, for example 6.12.107 [default: the newest that apt offers]
-    #[arg(long, global = true, value_name = "6.12.N")]
+    /// Which series of kernels: 6.12 or 7.3 [default: that of --kernel, else 6.12]
+    #[arg(long, global = true, value_name = "SERIES")]
+    series: Option<String>,
+    /// Which kernel of the series, for example 6.12.107, or a folder or tarball with its source [default: the newest
+    /// that apt offers]
+    #[arg(long, global = true, value_name = "VERSION|PATH")]
     kernel: Option<String>,
     /// The architecture of kernels and guests; another than the host's is cross-compiled and emulated
     #[arg(long, global = true, value_enum, default_value_t = Arch::of_host())]
@@ -68,7 +75,8 @@ enum Command {
     Selftests(SelftestOptions),
     Soak(SoakOptions),
     Stress(stress::StressArgs),
-    Series(series::SeriesArgs),
+    #[command(alias = "series")]
+    Patches(patches::PatchesArgs),
     Static(static_checks::StaticArgs),
     Topics(topics::TopicsArgs),
     Test(test::TestArgs),
@@ -91,9 +99,13 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8> {
     let mut ctx = Context::discover(Progress::new())?;
-    if cli.kernel.is_some() {
-        ctx.kernel = cli.kernel;
-    }
+    let kernel = match cli.kernel {
+        Some(path) if Path::new(&path).exists() => {
+            Some(source::import(&ctx, &std::path::absolute(&path)?)?.full)
+        }
+        version => version,
+    };
+    ctx = ctx.with_kernel(cli.series.as_deref(), kernel)?;
     ctx.arch = cli.arch;
     match cli.command {
         Command::Ab(args) => ab::run(&ctx, args),
@@ -107,7 +119,7 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Selftests(options) => Ok(finding_unless(selftests::run(&ctx, &options)?)),
         Command::Soak(options) => Ok(finding_unless(soak::run(&ctx, &options)?)),
         Command::Stress(args) => stress::run(&ctx, &args),
-        Command::Series(args) => series::run(&ctx, &args),
+        Command::Patches(args) => patches::run(&ctx, &args),
         Command::Static(args) => static_checks::run(&ctx, &args),
         Command::Topics(args) => topics::run(&ctx, &args),
         Command::Test(args) => test::run(&ctx, &args),

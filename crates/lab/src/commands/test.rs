@@ -8,6 +8,7 @@ use lab::WrongUsage;
 use lab::arch::Arch;
 use lab::checks::suite::{self, SuiteOptions};
 use lab::context::Context;
+use lab::kernel::series::DEFAULT;
 
 use super::exit;
 
@@ -37,6 +38,9 @@ pub fn run(ctx: &Context, args: &TestArgs) -> Result<u8> {
     if ctx.arch != Arch::of_host() {
         let what = "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
         return Err(WrongUsage(what.into()).into());
+    }
+    if ctx.series.name != DEFAULT && ctx.kernel.is_none() {
+        return Err(WrongUsage("--series is not for `lab test`: its checks name their own".into()).into());
     }
     Ok(exit::finding_unless(suite::run(ctx, &args.options)?))
 }

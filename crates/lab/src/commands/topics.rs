@@ -10,7 +10,7 @@ use lab::kernel::topics;
 /// List the topics, in order
 #[derive(Args)]
 pub struct TopicsArgs {
-    /// Apply them to the oldest and the newest kernel that apt offers
+    /// Apply them to the oldest and the newest kernel of the series that apt offers
     #[arg(long)]
     pub check_all: bool,
 }
@@ -23,9 +23,12 @@ pub fn run(ctx: &Context, args: &TopicsArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    for topic in topics::load(&ctx.repo)? {
+    for topic in topics::load(&ctx.repo, &ctx.series)? {
         let symbol = topic.kconfig.unwrap_or_default();
         println!("{:<15} CONFIG_{:<25} {}", topic.name, symbol, topic.subject);
+    }
+    for (name, why) in &ctx.series.without {
+        println!("{name:<15} not for {}: {why}", ctx.series.name);
     }
     Ok(0)
 }

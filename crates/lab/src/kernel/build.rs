@@ -94,7 +94,7 @@ struct Plan {
 
 impl Plan {
     fn new(ctx: &Context, source: &Source, tree: Tree, variant: Variant) -> Result<Self> {
-        let topics = topics::changes(tree, &ctx.repo)?;
+        let topics = topics::changes(tree, &ctx.repo, &ctx.series)?;
         let requests = config::requests(ctx, &topics, variant, tree.fragment(&ctx.repo).as_deref())?;
         let tree_key = tree_key(source, &topics)?;
         let compiler = compiler_version(ctx.arch)?;
@@ -153,7 +153,7 @@ impl Plan {
         let what =
             format!("building {}/{}{} {}", self.tree, self.variant, ctx.arch.suffix(), self.source.version.release());
         let step = ctx.progress.step(&what);
-        let log = ctx.out.join(format!("logs/build-{}-{}.log", self.tree, self.variant));
+        let log = ctx.out.join(format!("logs/build-{}-{}-{}.log", ctx.series.name, self.tree, self.variant));
         let work = Staging::folder(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
         if let Some(stock) = &stock {
             step.detail("copying the stock objects");
@@ -168,7 +168,7 @@ impl Plan {
         if let Some(stock) = &stock {
             make::settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
         }
-        let counter = ctx.cache.join(format!("steps-{}-{}{}", self.tree, self.variant, ctx.arch.suffix()));
+        let counter = ctx.cache.join(format!("steps-{}-{}-{}{}", ctx.series.name, self.tree, self.variant, ctx.arch.suffix()));
         let mut command = make::make(ctx, &self.tree_dir, work.path());
         command.arg(ctx.arch.image_target());
         make::run_make(ctx, &step, &mut command, &log, Some(&counter))?;
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn a_build_counts_only_with_its_marker_and_whole_bzimage() {
         let dir = tempfile::tempdir().unwrap();
-        let version = source::PackageVersion::parse("6.12.117-1").unwrap();
+        let version = source::PackageVersion::parse("6.12", "6.12.117-1").unwrap();
         let plan = Plan {
             source: Source { version, dir: dir.path().join("pristine") },
             tree: Tree::Stock,

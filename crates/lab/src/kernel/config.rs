@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::host;
 use crate::kernel::kinds::Variant;
 use crate::kernel::make::make;
+use crate::kernel::series::{self, Series};
 use crate::kernel::topics::Topic;
 
 /// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
@@ -39,7 +40,7 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
 /// # Errors
 /// When a fragment cannot be read or has a bad line.
 pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant, more: Option<&str>) -> Result<Vec<Request>> {
-    let mut requests = fragment_requests(ctx, variant)?;
+    let mut requests = fragment_requests(ctx, &ctx.series, variant)?;
     requests.extend(topic_requests(topics, variant));
     if let Some(file) = more {
         requests.extend(read_fragment(ctx, file)?);
@@ -58,11 +59,19 @@ pub(super) struct Request {
     origin: String,
 }
 
-fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
+/// Returns the requests of the variant's fragments, and what the series changes of them.
+pub(super) fn fragment_requests(ctx: &Context, series: &Series, variant: Variant) -> Result<Vec<Request>> {
     let mut requests = Vec::new();
     for name in variant.fragments().iter().chain(ctx.arch.fragments()) {
         requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
     }
+    let origin = series::file(&series.name);
+    requests.retain(|request| !series.gone.contains(&request.symbol));
+    requests.extend(series.config.iter().map(|(symbol, value)| Request {
+        symbol: symbol.clone(),
+        value: value.clone(),
+        origin: origin.clone(),
+    }));
     Ok(requests)
 }
 
@@ -171,7 +180,7 @@ mod tests {
     fn the_kernels_that_look_for_faults_have_the_topics_tests() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let ctx = Context { repo: repo.clone(), ..Context::below(Path::new("/nowhere")) };
-        let topics = topics::load(&repo).unwrap();
+        let topics = topics::load(&repo, &ctx.series).unwrap();
         for (variant, has_them) in [
             (Variant::Slim, false),
             (Variant::Debug, true),
@@ -179,7 +188,7 @@ mod tests {
             (Variant::Rt, true),
             (Variant::Faceoff, false),
         ] {
-            let mut requests = fragment_requests(&ctx, variant).unwrap();
+            let mut requests = fragment_requests(&ctx, &ctx.series, variant).unwrap();
             requests.extend(topic_requests(&topics, variant));
             let wanted = |symbol: &str| requests.iter().any(|r| r.symbol == symbol && r.value == "y");
             assert_eq!(wanted("KUNIT"), has_them, "{variant}");

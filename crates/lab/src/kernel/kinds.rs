@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
+use crate::context::Context;
 use crate::format;
 
 /// Returns the control kernels of the scenarios that need a build of their own. `kernel/controls` has a patch or a
@@ -65,6 +66,19 @@ impl Tree {
     /// Returns all trees, stock first.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Stock, Self::Memreap].into_iter().chain(controls().map(Self::Control))
+    }
+
+    /// Returns the trees of the series, stock first: not every control kernel is made for each.
+    pub fn of_series(ctx: &Context) -> impl Iterator<Item = Self> {
+        let folder = ctx.in_repo("kernel/controls");
+        let patches = folder.join(&ctx.series.name);
+        Self::all().filter(move |tree| match tree {
+            Self::Stock | Self::Memreap => true,
+            Self::Control(name) => {
+                let has = |folder: &Path, end| folder.join(format!("{name}.{end}")).is_file();
+                has(&patches, "patch") || has(&folder, "config")
+            }
+        })
     }
 
     /// Returns the name of the fragment with what this tree configures differently, if there is one.

@@ -15,7 +15,7 @@ use regex::Regex;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::topics::{self, Topic};
-use crate::kernel::{Tree, build, config, make};
+use crate::kernel::{Tree, Variant, build, config, make};
 use crate::progress::Step;
 
 /// Where sparse reports of a topic's file what it reports of stock's, for another function: the conditional locking of
@@ -52,7 +52,7 @@ static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
 /// When a package is missing, a topic does not apply, or a tool cannot be run.
 pub fn run(ctx: &Context, configs: bool) -> Result<bool> {
     host::ensure_packages(ctx, &[host::KERNEL_BUILD_PACKAGES, host::LINT_PACKAGES].concat())?;
-    let topics = topics::load(&ctx.repo)?;
+    let topics = topics::load(&ctx.repo, &ctx.series)?;
     let (stock, tree) = (build::tree(ctx, Tree::Stock)?, build::tree(ctx, Tree::Memreap)?);
     let home = ctx.cache.join("static");
     let _lock = host::lock(ctx, &home)?;
@@ -131,8 +131,8 @@ impl Lint<'_> {
             let mut found = self.checkpatch(&[&mail])?;
             found.retain(|line| !is_sourced_name(line, &text));
             self.report(&format!("checkpatch {}/hook.patch", topic.name), &found);
-            for path in topic.new_files()?.iter().filter(|path| !path.ends_with(".gitignore")) {
-                let mut found = self.checkpatch(&[Path::new("-f"), &topic.dir.join("files").join(path)])?;
+            for (path, file) in topic.new_files()?.iter().filter(|(path, _)| !path.ends_with(".gitignore")) {
+                let mut found = self.checkpatch(&[Path::new("-f"), file])?;
                 let alike = known.iter().find(|(folder, _)| path.starts_with(folder));
                 found.retain(|line| {
                     let kind = checkpatch_type(line).unwrap_or_default();
@@ -151,7 +151,7 @@ impl Lint<'_> {
         for topic in self.topics {
             let edited = topic.hooked_files()?.into_iter().filter(is_code);
             hooked.extend(edited.filter(|path| !path.starts_with("mm/memreap")).map(|c| c.with_extension("o")));
-            let new = topic.new_files()?.into_iter().filter(is_code);
+            let new = topic.new_files()?.into_keys().filter(is_code);
             added.extend(new.filter(|path| !path.starts_with("tools")).map(|path| {
                 if path.starts_with("mm/memreap") { "mm/memreap/".into() } else { path.with_extension("o") }
             }));
@@ -167,8 +167,8 @@ impl Lint<'_> {
     /// overrides that did not take effect, by line.
     fn configure(&self, target: &Target<'_>, overrides: &[String]) -> Result<Vec<String>> {
         let slim = match target.arch {
-            "x86" => fs::read_to_string(self.ctx.in_repo("kernel/configs/slim.config"))?,
-            _ => String::new(),
+            "x86" => config::fragment_requests(self.ctx, &self.ctx.series, Variant::Slim)?,
+            _ => Vec::new(),
         };
         let fixed = ["MEMREAP".to_owned(), "KUNIT".to_owned()];
         let of_topics = self.topics.iter().flat_map(|topic| topic.kconfig.iter().chain(&topic.kunit).cloned());
@@ -176,10 +176,8 @@ impl Lint<'_> {
         let symbols: String = symbols.iter().map(|symbol| format!("CONFIG_{symbol}=y\n")).collect();
         let overrides: String = overrides.iter().map(|set| format!("CONFIG_{set}\n")).collect();
         let overrides = config::parse_fragment(&overrides, "lab static")?;
-        let base = [("slim.config", &slim), ("topics.toml", &symbols)];
-        let base =
-            base.map(|(name, text)| config::parse_fragment(text, name)).into_iter().collect::<Result<Vec<_>>>()?;
-        let requests = config::merge([base.concat(), overrides.clone()].concat());
+        let symbols = config::parse_fragment(&symbols, "topics.toml")?;
+        let requests = config::merge([slim, symbols, overrides.clone()].concat());
         fs::create_dir_all(&target.out)?;
         let log = self.ctx.out.join("logs/static-config.log");
         let text = config::write(self.make(target), &target.out, &requests, &log)?;

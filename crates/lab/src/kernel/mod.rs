@@ -6,14 +6,16 @@
 //! applied. A finished build is in `trees/<key>/<variant>-<key>`. Because the output is directly below the
 //! source, all paths that the compiler sees are relative (`../mm/mmap.c`), so ccache hits across trees.
 //!
-//! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`series`] exports
-//! the topics as patches, [`lint`] checks their code. [`user`] builds kernels from sources of the user's.
+//! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`patches`] exports
+//! the topics, [`lint`] checks their code. [`user`] builds kernels from sources of the user's.
 
+mod apt;
 mod build;
 mod config;
 mod kinds;
 pub mod lint;
 mod make;
+pub mod patches;
 pub mod series;
 pub mod source;
 pub mod topics;
@@ -28,10 +30,10 @@ pub(crate) use make::{hard_link_copy, refused_path};
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use fs_err as fs;
-
     use super::kinds::controls;
+    use super::series::Series;
     use super::*;
+    use crate::host;
 
     #[test]
     fn trees_are_read_by_their_names() {
@@ -48,16 +50,18 @@ mod tests {
     #[test]
     fn every_control_has_a_file_and_every_file_is_of_a_control() {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut files: Vec<PathBuf> = fs::read_dir(repo.join("kernel/controls"))
+        let series = Series::load(&repo, series::DEFAULT).unwrap();
+        let mut files: Vec<PathBuf> = host::files_below(&repo.join("kernel/controls"))
             .unwrap()
-            .map(|entry| PathBuf::from(entry.unwrap().file_name()).with_extension(""))
+            .iter()
+            .map(|file| PathBuf::from(file.file_name().unwrap()).with_extension(""))
             .collect();
         files.sort();
         files.dedup();
         assert_eq!(files, controls().map(PathBuf::from).collect::<Vec<_>>());
         for name in controls() {
             let tree = Tree::Control(name);
-            let topics = topics::changes(tree, &repo).unwrap();
+            let topics = topics::changes(tree, &repo, &series).unwrap();
             assert_eq!(topics.iter().any(|t| t.name == "base"), name.starts_with("memreap-"));
             assert!(tree.fragment(&repo).is_some() || topics.iter().any(|t| t.name == name));
         }

@@ -1,352 +1,134 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Exports the topics as a patch series: one patch per topic, in order, for `git am`.
+//! Kernel series, for example 6.12: where Debian has the source, and what the lab does differently for it.
+//! `kernel/series/<name>.toml` describes each.
 
 use fs_err as fs;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
+use serde::Deserialize;
 
-use crate::context::Context;
-use crate::host::{self, Staging};
-use crate::kernel::config;
-use crate::kernel::make;
-use crate::kernel::source::{self, Source};
-use crate::kernel::topics::{self, Topic};
-use crate::kernel::{self, Tree, Variant};
+use crate::WrongUsage;
+use crate::format;
 
-/// Writes the series to the folder `out`, replaces the patches of an earlier export there, and returns the
-/// paths of the patches in order. Equal topics yield equal patches.
-///
-/// # Errors
-/// When a topic does not apply, its README cannot be a commit message, or git has no user name and
-/// address for the sign-off.
-pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
-    host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let topics = topics::load(&ctx.repo)?;
-    let source = source::get(ctx)?;
-    let step = ctx.progress.step("exporting the series");
-    let author = Author::of(&ctx.repo)?;
-    let work = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let tree = work.path().join("tree");
-    let repo = Repo::with_touched_files(&topics, &source, &tree, &author)?;
-    for topic in &topics {
-        step.detail(&topic.name);
-        topic.apply(&tree).with_context(|| format!("on {}", source.version.full))?;
-        repo.commit(&message(topic, &author)?, &date(ctx, topic)?)?;
-    }
-    let made = work.path().join("patches");
-    host::output(
-        repo.git()
-            .args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"])
-            .args(["--subject-prefix=PATCH 6.12.y", "pristine..HEAD", "-o"])
-            .arg(&made),
-    )?;
-    fs::create_dir_all(out)?;
-    for old in patches_in(out)? {
-        fs::remove_file(&old)?;
-    }
-    let mut exported = Vec::new();
-    for patch in patches_in(&made)? {
-        let name = patch.file_name().ok_or_else(|| anyhow!("a patch without a name"))?;
-        let to = out.join(name);
-        fs::copy(&patch, &to)?;
-        exported.push(to);
-    }
-    step.done(&format!("{} patches in {}", exported.len(), out.display()));
-    Ok(exported)
+/// The series that all commands use if none is named.
+pub const DEFAULT: &str = "6.12";
+
+/// A kernel series.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// The first two numbers of its releases.
+    #[serde(skip)]
+    pub name: String,
+    /// Debian's source package.
+    pub package: String,
+    /// The archive that has the package, as in a line of apt's sources, for hosts whose lists do not have it.
+    pub archive: Option<String>,
+    /// Symbols, without `CONFIG_`, that the fragments ask for and this series does not have.
+    #[serde(default)]
+    pub gone: Vec<String>,
+    /// Symbols that only this series needs, and their values.
+    #[serde(default)]
+    pub config: BTreeMap<String, String>,
+    /// The topics that are not for this series, and why.
+    #[serde(default)]
+    pub without: BTreeMap<String, String>,
 }
 
-/// Applies the patches one after the other with `git am` and builds a slim kernel after each, with the
-/// topics applied so far enabled.
-///
-/// # Errors
-/// Names the first patch that does not apply or build.
-pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
-    let topics = topics::load(&ctx.repo)?;
-    if patches.len() != topics.len() {
-        bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
-    }
-    let source = source::get(ctx)?;
-    let stock = kernel::build(ctx, Tree::Stock, Variant::Slim)?;
-    let author = Author::of(&ctx.repo)?;
-    let target = ctx.cache.join("trees/series");
-    let _lock = host::lock(ctx, &target)?;
-    // Never published: it is removed at the end.
-    let tree = Staging::begin(&target)?;
-    make::hard_link_copy(&source.dir, tree.path())?;
-    let out = tree.path().join("work-series");
-    fs::create_dir(&out)?;
-    // The patched files are written later, so they are newer than these objects and make rebuilds them.
-    make::copy_objects(&stock, &out)?;
-
-    let work = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let git_tree = work.path().join("tree");
-    let repo = Repo::with_touched_files(&topics, &source, &git_tree, &author)?;
-    for (i, patch) in patches.iter().enumerate() {
-        let name = patch.file_name().unwrap_or_default().to_string_lossy();
-        let step = ctx.progress.step(&format!("series: {name}"));
-        host::output(repo.git().args(["am", "--quiet", "--keep-cr"]).arg(patch))
-            .with_context(|| format!("git am refuses {}", patch.display()))?;
-        for path in repo.changed_by_last_commit()? {
-            replace(&git_tree.join(&path), &tree.path().join(&path))?;
-        }
-        let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
-        let requests = config::requests(ctx, &topics[..=i], Variant::Slim, None)?;
-        config::configure(ctx, tree.path(), &out, &requests, &log)?;
-        if i == 0 {
-            make::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;
-        }
-        make::run_make(ctx, &step, make::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
-            .with_context(|| format!("the kernel does not build after {name}"))?;
-        step.done("applies and builds");
-    }
-    same_as_applied(&topics, &source, &git_tree)
-}
-
-/// Checks that the series leads to the same files as [`topics::apply_all`], which the lab's kernels use.
-fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result<()> {
-    let applied = tempfile::tempdir().context("cannot make a temporary folder")?;
-    topics::copy_touched(topics, &source.dir, applied.path())?;
-    topics::apply_all(topics, applied.path())?;
-    let read = |path: PathBuf| fs::read(&path);
-    for topic in topics {
-        for path in topic.touched()? {
-            if read(applied.path().join(&path))? != read(git_tree.join(&path))? {
-                bail!("{} differs between the series and the tree that the lab builds", path.display());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Replaces `to` by a copy of `from`. Writing in place would change the pristine source, as `to` is a hard
-/// link to it.
-fn replace(from: &Path, to: &Path) -> Result<()> {
-    host::remove_any(to)
-        .and_then(|()| to.parent().map_or(Ok(()), fs::create_dir_all))
-        .and_then(|()| fs::copy(from, to))?;
-    Ok(())
-}
-
-/// The person in whose name the patches are signed off.
-struct Author {
-    name: String,
-    email: String,
-}
-
-/// Whether git in the checkout has a user name and address for the sign-off.
-pub fn author_known(repo: &Path) -> bool {
-    Author::of(repo).is_ok()
-}
-
-impl Author {
-    /// Reads the author from git's configuration in the checkout.
+impl Series {
+    /// Reads the description of a series.
     ///
     /// # Errors
-    /// When the name or the address is not set.
-    fn of(repo: &Path) -> Result<Self> {
-        let get = |key: &str| {
-            let mut git = Command::new("git");
-            git.args(["config", "--get", key]).current_dir(repo);
-            let value = host::output(&mut git).unwrap_or_default().trim().to_owned();
-            if value.is_empty() {
-                bail!("git's {key} is not set, and the patches need a sign-off; run: git config --global {key} ...");
-            }
-            Ok(value)
-        };
-        Ok(Self { name: get("user.name")?, email: get("user.email")? })
+    /// When there is no such series (the message lists those that there are), or its file has a mistake.
+    pub fn load(repo: &Path, name: &str) -> Result<Self> {
+        let names = names(repo)?;
+        if !names.iter().any(|known| known == name) {
+            return Err(WrongUsage(format::no_such("series", name, names)).into());
+        }
+        let file = file(name);
+        let text = fs::read_to_string(repo.join(&file))?;
+        let series: Self = toml::from_str(&text).map_err(|e| anyhow!("{file}: {}", e.to_string().trim_end()))?;
+        Ok(Self { name: name.to_owned(), ..series })
+    }
+
+    /// Returns the series that a kernel of this version belongs to, or else the newest one before it, if any: what is
+    /// known of that is likely to hold.
+    ///
+    /// # Errors
+    /// As [`Series::load`].
+    pub fn closest(repo: &Path, version: &str) -> Result<Option<Self>> {
+        let names = names(repo)?;
+        let closest = names.iter().rfind(|name| numbers(name) <= numbers(&of_version(version)));
+        closest.map(|name| Self::load(repo, name)).transpose()
     }
 }
 
-/// The commit message: subject, README without its title, sign-off.
-fn message(topic: &Topic, author: &Author) -> Result<String> {
-    let path = topic.dir.join("README.md");
-    let text = fs::read_to_string(&path)?;
-    let body = body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
-    Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
-}
-
-/// Converts a README into the text of a commit message: without the title, headings as plain lines.
+/// Returns the names of all series, oldest first.
 ///
 /// # Errors
-/// Returns the number and the problem of a line that would end the message in `git am`.
-fn body(readme: &str) -> Result<String, (usize, &'static str)> {
-    let mut lines = Vec::new();
-    let mut titled = false;
-    for (i, line) in readme.lines().enumerate() {
-        let line = line.trim_end();
-        if !titled && line.starts_with("# ") {
-            titled = true;
-            continue;
-        }
-        if line == "---" || line.starts_with("diff -") || line.starts_with("Index: ") {
-            return Err((i + 1, "git am would end the commit message here; word it differently"));
-        }
-        lines.push(match line.trim_start_matches('#') {
-            heading if line.starts_with('#') && heading.starts_with(' ') => &heading[1..],
-            _ => line,
-        });
-    }
-    let text = lines.join("\n").trim().to_owned();
-    if text.is_empty() { Err((1, "has no text below its title")) } else { Ok(text) }
-}
-
-/// Returns the commit date of a topic's patch: `SOURCE_DATE_EPOCH`, else the time of the last commit that
-/// changed the topic, so that equal checkouts yield equal patches.
-fn date(ctx: &Context, topic: &Topic) -> Result<String> {
-    let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(seconds) => seconds,
-        Err(_) => {
-            let mut log = Command::new("git");
-            log.args(["log", "-1", "--format=%ct", "--"]).arg(&topic.dir).current_dir(&ctx.repo);
-            // An unpacked archive and a checkout without commits have no date.
-            host::output(&mut log).unwrap_or_default()
-        }
-    };
-    let seconds = seconds.trim();
-    let seconds: u64 = if seconds.is_empty() {
-        0
-    } else {
-        seconds.parse().with_context(|| format!("SOURCE_DATE_EPOCH: not a number of seconds: {seconds}"))?
-    };
-    Ok(format!("@{seconds} +0000"))
-}
-
-/// A temporary git repository with only the files that the topics add or edit.
-struct Repo<'a> {
-    tree: &'a Path,
-    author: &'a Author,
-}
-
-impl<'a> Repo<'a> {
-    /// Makes the repository with one commit, tagged `pristine`: the files as they are in the kernel.
-    fn with_touched_files(topics: &[Topic], source: &Source, tree: &'a Path, author: &'a Author) -> Result<Self> {
-        fs::create_dir_all(tree)?;
-        topics::copy_touched(topics, &source.dir, tree)?;
-        let repo = Self { tree, author };
-        host::output(repo.git().args(["init", "--quiet"]))?;
-        repo.commit(&format!("Linux {}", source.version.release()), "@0 +0000")?;
-        host::output(repo.git().args(["tag", "pristine"]))?;
-        Ok(repo)
-    }
-
-    /// Returns a git command that ignores the user's settings and any surrounding repository.
-    fn git(&self) -> Command {
-        let mut git = Command::new("git");
-        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"] {
-            git.env_remove(name);
-        }
-        git.current_dir(self.tree)
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_SYSTEM", "/dev/null")
-            .env("GIT_AUTHOR_NAME", &self.author.name)
-            .env("GIT_AUTHOR_EMAIL", &self.author.email)
-            .env("GIT_COMMITTER_NAME", &self.author.name)
-            .env("GIT_COMMITTER_EMAIL", &self.author.email)
-            .env("TZ", "UTC")
-            .env("LC_ALL", "C");
-        git
-    }
-
-    fn commit(&self, message: &str, date: &str) -> Result<()> {
-        host::output(self.git().args(["add", "--all", "--force"]))?;
-        let mut commit = self.git();
-        commit.args(["commit", "--quiet", "--allow-empty", "--cleanup=whitespace", "-m", message]);
-        commit.env("GIT_AUTHOR_DATE", date).env("GIT_COMMITTER_DATE", date);
-        host::output(&mut commit)?;
-        Ok(())
-    }
-
-    fn changed_by_last_commit(&self) -> Result<BTreeSet<PathBuf>> {
-        let names = host::output(self.git().args(["diff", "--name-only", "-z", "HEAD~1", "HEAD"]))?;
-        Ok(names.split('\0').filter(|n| !n.is_empty()).map(PathBuf::from).collect())
-    }
-}
-
-fn patches_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut patches = Vec::new();
-    for entry in fs::read_dir(folder)? {
+/// When `kernel/series` cannot be read.
+pub fn names(repo: &Path) -> Result<Vec<String>> {
+    let folder = repo.join("kernel/series");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "patch") {
-            patches.push(path);
+        if path.extension().is_some_and(|end| end == "toml") {
+            let name = path.file_stem().and_then(|name| name.to_str()).context("a series without a name")?;
+            names.push(name.to_owned());
         }
     }
-    patches.sort();
-    Ok(patches)
+    names.sort_by_key(|name| numbers(name));
+    Ok(names)
+}
+
+/// Returns the series of a version: "7.3" of "7.3.4-1~bpo13+1" and "7.3.4".
+pub fn of_version(version: &str) -> String {
+    let upstream = version.split(['-', '+', '~']).next().unwrap_or_default();
+    upstream.split('.').take(2).collect::<Vec<_>>().join(".")
+}
+
+/// Returns the path of the description in the checkout.
+pub fn file(name: &str) -> String {
+    format!("kernel/series/{name}.toml")
+}
+
+/// Returns what series are ordered by: 6.12 comes after 6.2.
+fn numbers(name: &str) -> Vec<u32> {
+    name.split('.').map(|number| number.parse().unwrap_or_default()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::source::PackageVersion;
 
-    #[test]
-    fn a_readme_becomes_a_commit_message() {
-        let readme = "# reap\n\nIt is slow.\n\n## Limits\n#define stays\n\n";
-        assert_eq!(body(readme).unwrap(), "It is slow.\n\nLimits\n#define stays");
-        assert_eq!(body("# reap\nx\n---\n").unwrap_err().0, 3);
-        assert_eq!(body("# reap\n\n").unwrap_err().0, 1);
+    fn repo() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
     #[test]
-    fn the_series_is_whole_signed_off_and_repeats() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("tree/mm/a.c", "one\ntwo\n");
-        write("t/README.md", "# t\n\nWhy.\n");
-        write("t/files/mm/new.c", "new\n");
-        write("t/hook.patch", "--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,2 +1,3 @@\n one\n+more\n two\n");
-        let topic = Topic {
-            name: "t".into(),
-            kconfig: Some("T".into()),
-            kunit: None,
-            subject: "mm: do t".into(),
-            needs: Vec::new(),
-            dir: dir.path().join("t"),
-            patch: dir.path().join("t/hook.patch"),
-        };
-        let topics = [topic];
-        let source = Source { version: PackageVersion::parse("6.12.117-1").unwrap(), dir: dir.path().join("tree") };
-        let author = Author { name: "A B".into(), email: "a@b.example".into() };
-        let make = |at: &str| {
-            let tree = dir.path().join(at);
-            let repo = Repo::with_touched_files(&topics, &source, &tree, &author).unwrap();
-            topics[0].apply(&tree).unwrap();
-            repo.commit(&message(&topics[0], &author).unwrap(), "@86400 +0000").unwrap();
-            let changed: Vec<PathBuf> = repo.changed_by_last_commit().unwrap().into_iter().collect();
-            assert_eq!(changed, [Path::new("mm/a.c"), Path::new("mm/new.c")]);
-            same_as_applied(&topics, &source, &tree).unwrap();
-            host::output(repo.git().args(["format-patch", "--stdout", "--zero-commit", "--no-signature", "-1"]))
-                .unwrap()
-        };
-        let patch = make("one");
-        assert_eq!(patch, make("two"));
-        for line in [
-            "From: A B <a@b.example>",
-            "Date: Fri, 2 Jan 1970 00:00:00 +0000",
-            "Subject: [PATCH] mm: do t",
-            "Why.",
-            "Signed-off-by: A B <a@b.example>",
-            "+more",
-            "+new",
-        ] {
-            assert!(patch.lines().any(|l| l == line), "{line} is missing in:\n{patch}");
+    fn all_series_are_read_oldest_first() {
+        let names = names(&repo()).unwrap();
+        assert_eq!(names, ["6.12", "7.3"]);
+        for name in &names {
+            let series = Series::load(&repo(), name).unwrap();
+            assert_eq!((&series.name, series.package), (name, format!("linux-source-{name}")));
         }
+        assert_eq!(names.first().map(String::as_str), Some(DEFAULT));
+        let unknown = Series::load(&repo(), "5.10").unwrap_err().to_string();
+        assert_eq!(unknown, "no series '5.10'; there are: 6.12, 7.3");
     }
 
     #[test]
-    fn without_a_user_the_remedy_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let init = || Command::new("git").args(["init", "-q"]).current_dir(dir.path()).status();
-        assert!(init().unwrap().success());
-        fs::write(dir.path().join(".git/config"), "[user]\n\tname =\n\temail =\n").unwrap();
-        let error = Author::of(dir.path()).err().unwrap().to_string();
-        assert!(error.contains("git config --global user.name"), "{error}");
+    fn a_version_has_a_series() {
+        for version in ["7.3", "7.3.4", "7.3.4-1~bpo13+1", "7.3+0123abcd"] {
+            assert_eq!(of_version(version), "7.3");
+        }
+        let closest = |version| Series::closest(&repo(), version).unwrap().map(|series| series.name);
+        for (version, series) in [("6.1.170", None), ("6.12.1", Some("6.12")), ("7.2.1", Some("6.12"))] {
+            assert_eq!(closest(version).as_deref(), series, "{version}");
+        }
+        assert_eq!(closest("7.10.1").as_deref(), Some("7.3"));
     }
 }

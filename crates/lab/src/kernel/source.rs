@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Debian's package `linux-source-6.12`: finds the versions that apt offers, downloads and unpacks them.
+//! The kernel's source: Debian's package of the series, in the versions that apt offers, or what the user has.
 //!
 //! A tree is unpacked once into `<cache>/source/<package version>`. It is read-only from then on, because
 //! other trees are hard links to it.
@@ -8,18 +8,20 @@ use fs_err as fs;
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::UNIX_EPOCH;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::WrongUsage;
+use crate::content::Content;
 use crate::context::Context;
 use crate::host;
+use crate::kernel::apt::Apt;
+use crate::kernel::series::{self, Series};
 use crate::progress::Step;
 
-/// The kernel series that the topics are made for.
-pub const SERIES: &str = "6.12";
-const PACKAGE: &str = "linux-source-6.12";
-
-/// One version of the source package, for example `6.12.117-1~deb12u1`.
+/// One version of a kernel's source: of a Debian package, for example `6.12.117-1~deb12u1`, or of what the user has,
+/// `6.12.117+` and the beginning of its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageVersion {
     /// The version as apt writes it.
@@ -29,16 +31,16 @@ pub struct PackageVersion {
 }
 
 impl PackageVersion {
-    /// Parses `6.12.N-<Debian revision>`; returns `None` for anything else.
-    pub fn parse(full: &str) -> Option<Self> {
-        let upstream = full.split('-').next()?;
-        let patch_level = upstream.strip_prefix(SERIES)?.strip_prefix('.')?.parse().ok()?;
+    /// Parses `6.12.N-<Debian revision>` or `6.12.N+<checksum>` of this series; returns `None` for anything else.
+    pub fn parse(series: &str, full: &str) -> Option<Self> {
+        let upstream = full.split(['-', '+']).next()?;
+        let patch_level = upstream.strip_prefix(series)?.strip_prefix('.')?.parse().ok()?;
         Some(Self { full: full.to_owned(), patch_level })
     }
 
     /// Returns the kernel's release, `6.12.N`.
     pub fn release(&self) -> String {
-        format!("{SERIES}.{}", self.patch_level)
+        self.full.split(['-', '+']).next().unwrap_or_default().to_owned()
     }
 
     /// Whether `wanted`, a release or a full package version, names this version.
@@ -63,7 +65,7 @@ pub struct Source {
 /// When apt does not offer the version and it is not in the cache, or the download or the
 /// unpacking fails.
 pub fn get(ctx: &Context) -> Result<Source> {
-    let version = match select(ctx, &offered(ctx)?) {
+    let version = match offered(ctx).and_then(|offered| select(ctx, &offered)) {
         Ok(version) => version,
         Err(e) => {
             let cached = cached(ctx);
@@ -85,56 +87,68 @@ pub fn get(ctx: &Context) -> Result<Source> {
 
 fn select(ctx: &Context, versions: &[PackageVersion]) -> Result<PackageVersion> {
     let Some(wanted) = &ctx.kernel else {
-        return versions.first().cloned().with_context(|| {
-            format!(
-                "apt offers no {PACKAGE}; add an archive that has it (Debian 12's security \
-                 archive or Debian 13) and run: sudo apt-get update"
-            )
-        });
+        return versions.first().cloned().with_context(|| without_package(&ctx.series));
     };
     if let Some(version) = versions.iter().find(|v| v.is(wanted)) {
         return Ok(version.clone());
     }
     let offers: Vec<String> = versions.iter().map(PackageVersion::release).collect();
     let offers = if offers.is_empty() { "none".to_owned() } else { offers.join(" ") };
-    bail!("kernel {wanted}: apt offers no such {PACKAGE}; it offers: {offers}")
+    bail!("kernel {wanted}: apt offers no such {}; it offers: {offers}", ctx.series.package)
 }
 
-/// Returns the versions in apt's lists, newest first. If the lists have none, they are refreshed from the
-/// network, as far as that is permitted.
+/// Says that there is no package, and what to do without one.
+pub fn without_package(series: &Series) -> String {
+    let Series { name, package, .. } = series;
+    let major = name.split('.').next().unwrap_or_default();
+    format!(
+        "apt offers no {package}; add an archive that has it and run: sudo apt-get update; or get linux-{name}.N.tar.xz \
+         from https://cdn.kernel.org/pub/linux/kernel/v{major}.x/ and have it copied to the cache, once: \
+         lab --kernel linux-{name}.N.tar.xz build"
+    )
+}
+
+/// Returns the versions in apt's lists, newest first. If the lists have none, the lab's own lists of the series'
+/// archive are looked through, or else apt's are refreshed, as far as that is permitted.
 ///
 /// # Errors
-/// When `apt-get update` fails and the cache has no tree either.
+/// When the lists cannot be had and the cache has no tree either.
 pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
-    let listed = listed();
+    let listed = listed(ctx);
     if !listed.is_empty() {
         return Ok(listed);
     }
-    match host::refresh_apt_lists(ctx) {
-        Err(e) if cached(ctx).is_empty() => Err(e),
-        Ok(true) => Ok(self::listed()),
+    match Apt::having(ctx).refresh(ctx) {
+        Err(e) if cached(ctx).is_empty() => Err(e.context(without_package(&ctx.series))),
+        Ok(true) => Ok(self::listed(ctx)),
         _ => Ok(Vec::new()),
     }
 }
 
-/// Returns the versions in apt's current lists, newest first; none if there is no apt.
-pub fn listed() -> Vec<PackageVersion> {
-    let mut madison = Command::new("apt-cache");
-    host::output(madison.args(["madison", PACKAGE])).map(|text| parse_madison(&text)).unwrap_or_default()
+/// Returns the versions in the lists that are on this machine, newest first; none if there is no apt.
+pub fn listed(ctx: &Context) -> Vec<PackageVersion> {
+    versions(&Apt::having(ctx), &ctx.series)
+}
+
+fn versions(apt: &Apt, series: &Series) -> Vec<PackageVersion> {
+    let mut madison = apt.command("apt-cache");
+    host::output(madison.args(["madison", &series.package]))
+        .map(|text| parse_madison(series, &text))
+        .unwrap_or_default()
 }
 
 /// Parses the output of `apt-cache madison`: lines of `package | version | origin`.
-fn parse_madison(text: &str) -> Vec<PackageVersion> {
+pub(super) fn parse_madison(series: &Series, text: &str) -> Vec<PackageVersion> {
     let mut versions: Vec<PackageVersion> = Vec::new();
     for line in text.lines() {
         let mut fields = line.split('|').map(str::trim);
-        let (Some(PACKAGE), Some(version), Some(place)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some(package), Some(version), Some(place)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
-        if !place.ends_with("Packages") {
+        if package != series.package || !place.ends_with("Packages") {
             continue;
         }
-        let Some(version) = PackageVersion::parse(version) else { continue };
+        let Some(version) = PackageVersion::parse(&series.name, version) else { continue };
         if !versions.contains(&version) {
             versions.push(version);
         }
@@ -154,7 +168,7 @@ pub fn cached(ctx: &Context) -> Vec<PackageVersion> {
     let mut versions: Vec<PackageVersion> = entries
         .flatten()
         .filter(|e| e.path().is_dir())
-        .filter_map(|e| PackageVersion::parse(e.file_name().to_str()?))
+        .filter_map(|e| PackageVersion::parse(&ctx.series.name, e.file_name().to_str()?))
         .filter(|v| !v.full.ends_with(".partial"))
         .collect();
     versions.sort_by_key(|v| Reverse((v.patch_level, v.full.clone())));
@@ -178,66 +192,125 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
     }
     host::ensure_packages(ctx, host::SOURCE_PACKAGES)?;
     // Never published: it is removed when this function returns.
-    let package = host::Staging::begin(&ctx.cache.join("source/download"))?;
-    let tree = host::Staging::begin(&dir)?;
-    for folder in [package.path(), tree.path()] {
-        fs::create_dir_all(folder)?;
-    }
+    let package = host::Staging::folder(&ctx.cache.join("source/download"))?;
+    let tree = host::Staging::folder(&dir)?;
 
-    let step = ctx.progress.step(&format!("downloading {PACKAGE} {}", version.full));
-    if let Err(e) = download(ctx, version, package.path(), &step) {
+    let what = format!("{} {}", ctx.series.package, version.full);
+    let step = ctx.progress.step(&format!("downloading {what}"));
+    let apt = Apt::having(ctx);
+    if let Err(e) = download(ctx, &apt, version, package.path(), &step) {
         // Mirrors remove old packages, so the download fails if apt's lists are old.
-        if !host::refresh_apt_lists(ctx).unwrap_or(false) {
+        if !apt.refresh(ctx).unwrap_or(false) {
             return Err(e);
         }
-        download(ctx, version, package.path(), &step)?;
+        download(ctx, &apt, version, package.path(), &step)?;
     }
     step.done("downloaded");
 
-    let step = ctx.progress.step(&format!("unpacking {PACKAGE} {}", version.full));
+    let step = ctx.progress.step(&format!("unpacking {what}"));
     unpack(ctx, package.path(), tree.path(), &step)?;
-    check_release(tree.path(), version)?;
+    let found = release(tree.path())?;
+    ensure!(found == version.release(), "{what} holds kernel {found}");
     tree.publish(&dir)?;
     step.done("unpacked");
     Ok(source)
 }
 
-fn download(ctx: &Context, version: &PackageVersion, into: &Path, step: &Step) -> Result<()> {
-    let mut command = Command::new("apt-get");
-    command.args(["-q", "download", &format!("{PACKAGE}={}", version.full)]);
-    command.current_dir(into).env("LC_ALL", "C");
+fn download(ctx: &Context, apt: &Apt, version: &PackageVersion, into: &Path, step: &Step) -> Result<()> {
+    let what = format!("{}={}", ctx.series.package, version.full);
+    let mut command = apt.command("apt-get");
+    command.args(["-q", "download", &what]).current_dir(into);
     host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
-        .with_context(|| format!("cannot download {PACKAGE} {}", version.full))
+        .with_context(|| format!("cannot download {what}"))
 }
+
+/// How tar unpacks to the folder `$1`. It shows how far it is.
+const TO_FOLDER: &str = "--strip-components=1 --no-same-owner -C \"$1\" \
+                         --checkpoint=10000 --checkpoint-action='echo=%{read}T'";
 
 fn unpack(ctx: &Context, package: &Path, tree: &Path, step: &Step) -> Result<()> {
-    let mut pipeline = Command::new("bash");
-    pipeline.arg("-c").arg(
-        "set -euo pipefail
-         dpkg-deb --fsys-tarfile linux-source-*.deb |
-         tar -xO ./usr/src/linux-source-6.12.tar.xz |
-         tar -xJ --strip-components=1 --no-same-owner -C \"$1\" \
-             --checkpoint=10000 --checkpoint-action='echo=%{read}T'",
-    );
-    pipeline.arg("unpack").arg(tree).current_dir(package).env("LC_ALL", "C");
-    host::run_step(step, &mut pipeline, &ctx.out.join("logs/unpack.log"))
+    let from = format!("dpkg-deb --fsys-tarfile linux-source-*.deb | tar -xO ./usr/src/{}.tar.xz", ctx.series.package);
+    run_script(ctx, &format!("{from} | tar -xJ {TO_FOLDER}"), tree, package, step)
 }
 
-/// Checks that the tree is of the release that the package version names.
-fn check_release(tree: &Path, version: &PackageVersion) -> Result<()> {
-    let path = tree.join("Makefile");
-    let text = fs::read_to_string(&path)?;
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix('='))
-            .map(str::trim)
-            .unwrap_or_default()
-    };
-    let found = format!("{}.{}.{}", field("VERSION"), field("PATCHLEVEL"), field("SUBLEVEL"));
-    if found != version.release() {
-        bail!("{PACKAGE} {} holds kernel {found}", version.full);
+/// Runs a script in a folder; `$1` is the tree that it is to make.
+fn run_script(ctx: &Context, script: &str, tree: &Path, folder: &Path, step: &Step) -> Result<()> {
+    let mut bash = Command::new("bash");
+    bash.args(["-euo", "pipefail", "-c", script, "unpack"]).arg(tree).current_dir(folder).env("LC_ALL", "C");
+    host::run_step(step, &mut bash, &ctx.out.join("logs/unpack.log"))
+}
+
+/// Copies a kernel's source that the user has, a folder or a tarball, to the cache, and returns its version there. A
+/// copy, because other trees will be hard links to it.
+///
+/// # Errors
+/// When it is no kernel's source, or no series knows it, or the host has no room for it.
+pub fn import(ctx: &Context, from: &Path) -> Result<PackageVersion> {
+    host::ensure_packages(ctx, host::SOURCE_PACKAGES)?;
+    let wrong = |what: &str| WrongUsage(format!("--kernel: {}: {what}", from.display()));
+    if from.join(".config").exists() {
+        return Err(wrong("a kernel was built in this folder; run make mrproper there").into());
     }
-    Ok(())
+    let step = ctx.progress.step(&format!("reading {}", from.display()));
+    let checksum = checksum(from)?;
+    let sources = ctx.cache.join("source");
+    fs::create_dir_all(&sources)?;
+    let mut names = fs::read_dir(&sources)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let full = match names.find(|name| name.ends_with(&format!("+{checksum}"))) {
+        Some(known) => known,
+        None => {
+            step.detail("copying it to the cache");
+            let tree = host::Staging::folder(&sources.join(&checksum))?;
+            if from.is_dir() {
+                let script = format!("tar -c --exclude-vcs . | tar -x {TO_FOLDER}");
+                run_script(ctx, &script, tree.path(), from, &step)?;
+            } else {
+                let file = host::shell_quoted(&from.to_string_lossy());
+                run_script(ctx, &format!("tar -xf {file} {TO_FOLDER}"), tree.path(), Path::new("/"), &step)
+                    .map_err(|e| e.context(wrong("no tarball")))?;
+            }
+            let full = format!("{}+{checksum}", release(tree.path()).map_err(|_| wrong("no kernel's source"))?);
+            tree.publish(&sources.join(&full))?;
+            full
+        }
+    };
+    step.done(&full);
+    PackageVersion::parse(&series::of_version(&full), &full)
+        .ok_or_else(|| wrong(&format!("{full} is not a release of a series")).into())
+}
+
+/// Returns the beginning of a checksum of a file, or of the names, sizes and times of a folder's files, which another
+/// state of it does not have.
+fn checksum(of: &Path) -> Result<String> {
+    let mut content = Content::default();
+    if of.is_file() {
+        content.add_file(of)?;
+    } else {
+        for file in host::files_below(of)? {
+            if file.strip_prefix(of).is_ok_and(|path| path.starts_with(".git")) {
+                continue;
+            }
+            let metadata = fs::symlink_metadata(&file)?;
+            let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            content.add(file.as_os_str().as_encoded_bytes());
+            content.add(metadata.len().to_le_bytes());
+            content.add(modified.as_nanos().to_le_bytes());
+        }
+    }
+    Ok(content.key()[..12].to_owned())
+}
+
+/// Returns the release that a tree's makefile says.
+///
+/// # Errors
+/// When it has none.
+pub(super) fn release(tree: &Path) -> Result<String> {
+    let text = fs::read_to_string(tree.join("Makefile"))?;
+    let field = |name: &str| {
+        let field = text.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix('=')).map(str::trim);
+        field.filter(|value| !value.is_empty()).with_context(|| format!("{}/Makefile has no {name}", tree.display()))
+    };
+    Ok(format!("{}.{}.{}", field("VERSION")?, field("PATCHLEVEL")?, field("SUBLEVEL")?))
 }
 
 #[cfg(test)]
@@ -255,19 +328,23 @@ mod tests {
  linux-source-6.1 | 6.1.150-1 | http://deb.debian.org/debian bookworm/main amd64 Packages
 N: something apt says
 ";
-        let versions: Vec<String> = parse_madison(text).into_iter().map(|v| v.full).collect();
+        let versions: Vec<String> = parse_madison(&series(), text).into_iter().map(|v| v.full).collect();
         assert_eq!(versions, ["6.12.117-2~deb12u1", "6.12.117-1~deb12u1", "6.12.99-1"]);
-        assert!(parse_madison("").is_empty());
+        assert!(parse_madison(&series(), "").is_empty());
     }
 
     #[test]
     fn versions_are_distinguished() {
-        let v = PackageVersion::parse("6.12.117-1~deb12u1").unwrap();
+        let v = PackageVersion::parse("6.12", "6.12.117-1~deb12u1").unwrap();
         assert_eq!((v.patch_level, v.release().as_str()), (117, "6.12.117"));
         assert!(v.is("6.12.117") && v.is("6.12.117-1~deb12u1") && !v.is("6.12.11"));
         for other in ["6.1.117-1", "6.120.1-1", "6.12~rc3-1", "6.12.x-1"] {
-            assert_eq!(PackageVersion::parse(other), None, "{other}");
+            assert_eq!(PackageVersion::parse("6.12", other), None, "{other}");
         }
+    }
+
+    fn series() -> Series {
+        Context::below(Path::new("/nowhere")).series
     }
 
     fn context(root: &Path, kernel: Option<&str>) -> Context {
@@ -277,7 +354,7 @@ N: something apt says
     #[test]
     fn an_unknown_version_is_refused_with_the_offer() {
         let dir = tempfile::tempdir().unwrap();
-        let offer = parse_madison("linux-source-6.12 | 6.12.107-1 | x Packages");
+        let offer = parse_madison(&series(), "linux-source-6.12 | 6.12.107-1 | x Packages");
         let error = select(&context(dir.path(), Some("6.12.5")), &offer).unwrap_err();
         assert!(error.to_string().ends_with("it offers: 6.12.107"), "{error}");
         let error = select(&context(dir.path(), None), &[]).unwrap_err();
@@ -297,11 +374,41 @@ N: something apt says
     }
 
     #[test]
-    fn a_tree_must_be_what_its_package_says() {
+    fn a_source_of_the_users_is_copied_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = context(dir.path(), None);
+        let folder = dir.path().join("linux-6.12.9");
+        fs::create_dir_all(folder.join("mm")).unwrap();
+        fs::write(folder.join("mm/a.c"), "one").unwrap();
+        let refused = import(&ctx, &folder).unwrap_err();
+        assert!(refused.is::<WrongUsage>() && refused.to_string().ends_with("no kernel's source"), "{refused}");
+        fs::write(folder.join("Makefile"), "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 9\n").unwrap();
+        let first = import(&ctx, &folder).unwrap();
+        assert_eq!((first.release().as_str(), first.patch_level), ("6.12.9", 9));
+        assert_eq!(import(&ctx, &folder).unwrap(), first);
+        assert_eq!(fs::read_to_string(fetch(&ctx, &first).unwrap().dir.join("mm/a.c")).unwrap(), "one");
+        assert_eq!(cached(&ctx), [first.clone()]);
+        // The user's own folder may change.
+        fs::write(folder.join("mm/a.c"), "two words").unwrap();
+        assert_ne!(import(&ctx, &folder).unwrap(), first);
+
+        let tarball = dir.path().join("linux-6.12.9.tar.xz");
+        let mut tar = Command::new("tar");
+        host::output(tar.arg("-cJf").arg(&tarball).arg("-C").arg(dir.path()).arg("linux-6.12.9")).unwrap();
+        let version = import(&ctx, &tarball).unwrap();
+        assert_eq!(version.release(), "6.12.9");
+        assert_eq!(fs::read_to_string(fetch(&ctx, &version).unwrap().dir.join("mm/a.c")).unwrap(), "two words");
+
+        fs::write(folder.join(".config"), "").unwrap();
+        assert!(import(&ctx, &folder).unwrap_err().to_string().contains("mrproper"));
+    }
+
+    #[test]
+    fn a_tree_says_its_release() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("Makefile"), "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 116\n").unwrap();
-        let version = PackageVersion::parse("6.12.117-1").unwrap();
-        let error = check_release(dir.path(), &version).unwrap_err();
-        assert_eq!(error.to_string(), "linux-source-6.12 6.12.117-1 holds kernel 6.12.116");
+        assert_eq!(release(dir.path()).unwrap(), "6.12.116");
+        fs::write(dir.path().join("Makefile"), "all:\n").unwrap();
+        assert!(release(dir.path()).unwrap_err().to_string().ends_with("Makefile has no VERSION"));
     }
 }

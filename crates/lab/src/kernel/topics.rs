@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Topics: our changes to the kernel, kept outside its source tree.
 //!
-//! `kernel/topics.toml` lists them in order. The folder of a topic has its new files (`files/`), its edits to
-//! existing files (`hook.patch`) and its commit message (`README.md`).
+//! `kernel/topics.toml` lists them in order. The folder of a topic has, in this order of application:
+//!
+//! ```text
+//! <series>/hook.patch     its edits to files of that series of the kernel
+//! files/                  its new files, the same for all series
+//! <series>/files/         its new files that only this series has
+//! insert/<path>           lines for a list that several topics add to: see [`Place`]
+//! README.md               its commit message
+//! ```
 //!
 //! A hook may apply with offsets but not with fuzz: fuzz means that the code around the edit has changed, and
 //! that needs a review.
 
 use fs_err as fs;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +27,8 @@ use toml::Spanned;
 use crate::content::Content;
 use crate::context::Context;
 use crate::host;
-use crate::kernel::kinds::{Tree, controls};
+use crate::kernel::kinds::Tree;
+use crate::kernel::series::{self, Series};
 use crate::kernel::source;
 
 /// One kernel change, as `kernel/topics.toml` and its folder describe it.
@@ -38,9 +46,29 @@ pub struct Topic {
     pub needs: Vec<String>,
     /// `kernel/<name>` in the checkout.
     pub dir: PathBuf,
-    /// The patch with its edits to existing files: `hook.patch` in its folder.
+    /// The patch with its edits to existing files.
     pub patch: PathBuf,
+    /// The folders with its new files.
+    pub(super) roots: Vec<PathBuf>,
 }
+
+/// Where the lines of an `insert/<path>` go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// At the end.
+    End,
+    /// Before the last line that is this one, and the empty line above it.
+    Before(&'static str),
+    /// Before the first `name=` at the same indentation that comes later in the alphabet, and with an empty line.
+    Sorted,
+}
+
+/// The lists that topics add lines to without a hunk of a hook, as a hunk's context is other topics' lines.
+const LISTS: [(&str, Place); 3] = [
+    ("mm/memreap/Kconfig", Place::Before("endif # MEMREAP")),
+    ("mm/memreap/Makefile", Place::End),
+    ("Documentation/admin-guide/kernel-parameters.txt", Place::Sorted),
+];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,11 +87,11 @@ struct Entry {
     needs: Vec<Spanned<String>>,
 }
 
-/// Reads `kernel/topics.toml` and checks it against the topics' folders.
+/// Reads `kernel/topics.toml`, checks it against the topics' folders, and returns the topics of a series.
 ///
 /// # Errors
 /// Names the file, the line and the key of the first problem.
-pub fn load(repo: &Path) -> Result<Vec<Topic>> {
+pub fn load(repo: &Path, series: &Series) -> Result<Vec<Topic>> {
     let path = repo.join("kernel/topics.toml");
     let text = fs::read_to_string(&path)?;
     let manifest: Manifest =
@@ -92,9 +120,11 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
                 return Err(wrong(need.span(), "needs", what));
             }
         }
+        let dir = repo.join("kernel").join(&name);
         let topic = Topic {
-            patch: repo.join("kernel").join(&name).join("hook.patch"),
-            dir: repo.join("kernel").join(&name),
+            patch: repo.join("kernel").join(&name).join(&series.name).join("hook.patch"),
+            roots: vec![dir.join("files"), dir.join(&series.name).join("files")],
+            dir,
             kconfig: Some(entry.kconfig.get_ref().clone()),
             kunit: entry.kunit.as_ref().map(|k| k.get_ref().clone()),
             needs: entry.needs.into_iter().map(Spanned::into_inner).collect(),
@@ -106,10 +136,11 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
             return Err(wrong(entry.name.span(), "name", what));
         }
         let kunit = entry.kunit.as_ref().map(|k| ("kunit", k));
+        let is_part = !series.without.contains_key(&topic.name);
         for (key, symbol) in [("kconfig", &entry.kconfig)].into_iter().chain(kunit) {
-            if !topic.defines(symbol.get_ref())? {
+            if is_part && !topic.defines(symbol.get_ref())? {
                 let what = format!(
-                    "no Kconfig file under kernel/{0}/files and no line of kernel/{0}/hook.patch has \"config {1}\"",
+                    "no Kconfig file under kernel/{0}/files and no line of its hook.patch has \"config {1}\"",
                     topic.name,
                     symbol.get_ref()
                 );
@@ -118,6 +149,10 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
         }
         topics.push(topic);
     }
+    if let Some(unknown) = series.without.keys().find(|name| !topics.iter().any(|topic| topic.name == **name)) {
+        bail!("{}: without: \"{unknown}\" is no topic", series::file(&series.name));
+    }
+    topics.retain(|topic| !series.without.contains_key(&topic.name));
     Ok(topics)
 }
 
@@ -125,13 +160,13 @@ pub fn load(repo: &Path) -> Result<Vec<Topic>> {
 ///
 /// # Errors
 /// As [`load`] and [`control`].
-pub fn changes(tree: Tree, repo: &Path) -> Result<Vec<Topic>> {
+pub fn changes(tree: Tree, repo: &Path, series: &Series) -> Result<Vec<Topic>> {
     match tree {
         Tree::Stock => Ok(Vec::new()),
-        Tree::Memreap => load(repo),
+        Tree::Memreap => load(repo, series),
         Tree::Control(name) => {
-            let mut changes = if name.starts_with("memreap-") { load(repo)? } else { Vec::new() };
-            changes.extend(control(repo, name)?);
+            let mut changes = if name.starts_with("memreap-") { load(repo, series)? } else { Vec::new() };
+            changes.extend(control(repo, series, name)?);
             Ok(changes)
         }
     }
@@ -140,11 +175,12 @@ pub fn changes(tree: Tree, repo: &Path) -> Result<Vec<Topic>> {
 /// Returns the patch of the control kernel `name`, if it has one, as a topic that has nothing else.
 ///
 /// # Errors
-/// When there is neither a `.patch` nor a `.config` of that name in `kernel/controls`.
-pub fn control(repo: &Path, name: &str) -> Result<Option<Topic>> {
-    let patch = repo.join("kernel/controls").join(format!("{name}.patch"));
+/// When there is neither a patch of that name for the series nor a `.config` in `kernel/controls`.
+pub fn control(repo: &Path, series: &Series, name: &str) -> Result<Option<Topic>> {
+    let folder = repo.join("kernel/controls");
+    let patch = folder.join(&series.name).join(format!("{name}.patch"));
     if !patch.is_file() {
-        if !patch.with_extension("config").is_file() {
+        if !folder.join(format!("{name}.config")).is_file() {
             bail!("{}: missing, and there is no .config of the control kernel '{name}'", patch.display());
         }
         return Ok(None);
@@ -155,20 +191,52 @@ pub fn control(repo: &Path, name: &str) -> Result<Option<Topic>> {
         kunit: None,
         subject: String::new(),
         needs: Vec::new(),
-        dir: repo.join("kernel/controls").join(name),
+        dir: folder.join(name),
         patch,
+        roots: Vec::new(),
     }))
 }
 
 impl Topic {
-    /// Returns the paths of the new files in the kernel tree, sorted.
+    /// Returns the new files: their paths in the kernel tree, and where they are in the checkout.
     ///
     /// # Errors
-    /// When the folder cannot be read or contains something other than folders and regular files.
-    pub fn new_files(&self) -> Result<Vec<PathBuf>> {
-        let root = self.dir.join("files");
-        let found = if root.is_dir() { host::files_below(&root)? } else { Vec::new() };
-        Ok(found.iter().filter_map(|f| f.strip_prefix(&root).ok()).map(Path::to_path_buf).collect())
+    /// When a folder cannot be read or contains something other than folders and regular files.
+    pub fn new_files(&self) -> Result<BTreeMap<PathBuf, PathBuf>> {
+        let mut files = BTreeMap::new();
+        for root in self.roots.iter().filter(|root| root.is_dir()) {
+            for file in host::files_below(root)? {
+                files.insert(file.strip_prefix(root)?.to_path_buf(), file);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Returns the lines that it adds to lists of the kernel: path in the kernel tree, place and lines. Kconfig needs
+    /// no file: its line follows from the new `Kconfig.<topic>`.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is not for one of [`LISTS`].
+    fn insertions(&self) -> Result<Vec<(&'static str, Place, String)>> {
+        let folder = self.dir.join("insert");
+        let mut insertions = Vec::new();
+        let mut files = if folder.is_dir() { host::files_below(&folder)? } else { Vec::new() };
+        let kconfig = format!("mm/memreap/Kconfig.{}", self.name);
+        let sourced = self.new_files()?.contains_key(Path::new(&kconfig));
+        for (path, place) in LISTS {
+            let file = folder.join(path);
+            if let Some(at) = files.iter().position(|known| *known == file) {
+                files.remove(at);
+                insertions.push((path, place, fs::read_to_string(&file)?));
+            } else if path == "mm/memreap/Kconfig" && sourced {
+                insertions.push((path, place, format!("source \"{kconfig}\"\n")));
+            }
+        }
+        if let Some(other) = files.first() {
+            let lists: Vec<&str> = LISTS.iter().map(|(path, _)| *path).collect();
+            bail!("{}: lines are inserted only in {}", other.display(), lists.join(", "));
+        }
+        Ok(insertions)
     }
 
     /// Returns the paths of the existing files that `hook.patch` edits.
@@ -209,7 +277,8 @@ impl Topic {
     /// # Errors
     /// As [`Topic::new_files`] and [`Topic::hooked_files`].
     pub fn touched(&self) -> Result<BTreeSet<PathBuf>> {
-        Ok(self.new_files()?.into_iter().chain(self.hooked_files()?).collect())
+        let inserted = self.insertions()?.into_iter().map(|(path, ..)| PathBuf::from(path));
+        Ok(self.new_files()?.into_keys().chain(self.hooked_files()?).chain(inserted).collect())
     }
 
     fn hook(&self) -> Result<Option<String>> {
@@ -225,14 +294,10 @@ impl Topic {
             let mut words = line.split_whitespace();
             matches!(words.next(), Some("config" | "menuconfig")) && words.next() == Some(symbol)
         };
-        for path in self.new_files()? {
+        for (path, file) in self.new_files()? {
             let is_kconfig = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("Kconfig"));
-            if is_kconfig {
-                let file = self.dir.join("files").join(&path);
-                let text = fs::read_to_string(&file)?;
-                if text.lines().any(is_definition) {
-                    return Ok(true);
-                }
+            if is_kconfig && fs::read_to_string(&file)?.lines().any(is_definition) {
+                return Ok(true);
             }
         }
         let hook = self.hook()?.unwrap_or_default();
@@ -245,7 +310,7 @@ impl Topic {
     /// Names the topic, and the file and hunk that do not apply or the new file that already exists.
     pub fn apply(&self, tree: &Path) -> Result<()> {
         let new_files = self.new_files()?;
-        for path in &new_files {
+        for path in new_files.keys() {
             if tree.join(path).symlink_metadata().is_ok() {
                 bail!(
                     "{}: files/{} would replace a file of the kernel; edit that one by hook.patch",
@@ -258,10 +323,18 @@ impl Topic {
             self.patch(tree, true)?;
             self.patch(tree, false)?;
         }
-        for path in &new_files {
-            let (from, to) = (self.dir.join("files").join(path), tree.join(path));
-            let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+        for (path, from) in &new_files {
+            let to = tree.join(path);
+            let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(from, &to));
             copied.with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
+        }
+        for (path, place, lines) in self.insertions()? {
+            let to = tree.join(path);
+            let text = fs::read_to_string(&to)?;
+            let text = insert(&text, place, &lines)
+                .with_context(|| format!("{}: insert/{path}: no place for it in this kernel", self.name))?;
+            // A new file: the old one may be a hard link to the pristine source.
+            host::write_atomically(&to, &text)?;
         }
         Ok(())
     }
@@ -284,6 +357,33 @@ impl Topic {
         let file = self.patch.file_name().unwrap_or_default().to_string_lossy();
         Err(anyhow!("{}: {}", self.name, explain(&file, &said)))
     }
+}
+
+/// Returns `text` with `lines` in their place; `None` if there is none.
+fn insert(text: &str, place: Place, lines: &str) -> Option<String> {
+    let start = match place {
+        Place::End => text.len(),
+        Place::Before(line) => text.rfind(&format!("\n{line}\n"))?,
+        Place::Sorted => {
+            let (name, _) = lines.split_once('=')?;
+            let indentation = &name[..name.len() - name.trim_start().len()];
+            let is_later = |line: &str| {
+                let other = line.split_once('=').map(|(other, _)| other);
+                other.is_some_and(|other| {
+                    let in_list = other.strip_prefix(indentation).is_some_and(|other| !other.starts_with(['\t', ' ']));
+                    in_list && !other.trim().contains(' ') && other > name
+                })
+            };
+            let mut start = 0;
+            let later = text.split_inclusive('\n').find(|line| {
+                start += line.len();
+                is_later(line)
+            })?;
+            let start = start - later.len();
+            return Some(format!("{}{}\n\n{}", &text[..start], lines.trim_end(), &text[start..]));
+        }
+    };
+    Some(format!("{}{lines}{}", &text[..start], &text[start..]))
 }
 
 /// Summarises the output of patch for `hook` in one line: the first file that failed, and its hunks.
@@ -358,26 +458,29 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
             content.add(text);
         }
         content.add(topic.hook()?.unwrap_or_default());
-        for path in topic.new_files()? {
-            let file = topic.dir.join("files").join(&path);
+        for (path, file) in topic.new_files()? {
             content.add(path.as_os_str().as_encoded_bytes());
             content.add_file(&file)?;
+        }
+        for (path, _, lines) in topic.insertions()? {
+            content.add(path);
+            content.add(lines);
         }
     }
     Ok(())
 }
 
-/// Applies the topics, and the patch of each control kernel, to the oldest and the newest 6.12.N that apt
+/// Applies the topics, and the patch of each control kernel, to the oldest and the newest release of the series that apt
 /// offers (without apt: that the cache has), and returns those releases.
 ///
 /// # Errors
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
 pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let changed = changes(Tree::Memreap, &ctx.repo)?;
-    let mut series = vec![changed];
-    for name in controls() {
-        series.push(changes(Tree::Control(name), &ctx.repo)?);
+    let changed = changes(Tree::Memreap, &ctx.repo, &ctx.series)?;
+    let mut trees = vec![changed];
+    for tree in Tree::of_series(ctx).filter(|tree| matches!(tree, Tree::Control(_))) {
+        trees.push(changes(tree, &ctx.repo, &ctx.series)?);
     }
     let mut versions = source::offered(ctx)?;
     if versions.is_empty() {
@@ -385,18 +488,18 @@ pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
         ctx.progress.note("apt offers no kernel source: checking what is in the cache");
     }
     let (Some(newest), Some(oldest)) = (versions.first(), versions.last()) else {
-        bail!("apt offers no linux-source-6.12; add an archive that has it and run: sudo apt-get update");
+        bail!("{}", source::without_package(&ctx.series));
     };
     let mut checked = Vec::new();
     for version in if oldest == newest { vec![newest] } else { vec![oldest, newest] } {
         let source = source::fetch(ctx, version)?;
         let step = ctx.progress.step(&format!("applying the topics to {}", version.release()));
-        for changes in &series {
+        for changes in &trees {
             let tree = tempfile::tempdir().context("cannot make a temporary folder")?;
             copy_touched(changes, &source.dir, tree.path())?;
             apply_all(changes, tree.path()).with_context(|| format!("on {}", version.full))?;
         }
-        step.done(&format!("{} topics and {} control kernels apply", series[0].len(), series.len() - 1));
+        step.done(&format!("{} topics and {} control kernels apply", trees[0].len(), trees.len() - 1));
         checked.push(version.release());
     }
     Ok(checked)
@@ -450,12 +553,12 @@ mod tests {
         fn topic(&self, name: &str, hook: &str) {
             let dir = format!("repo/kernel/{name}");
             self.write(&format!("{dir}/README.md"), "# a\n\nWhy.\n");
-            self.write(&format!("{dir}/hook.patch"), hook);
+            self.write(&format!("{dir}/6.12/hook.patch"), hook);
             self.write(&format!("{dir}/files/mm/Kconfig.{name}"), &format!("config M_{}\n", name.to_uppercase()));
         }
 
         fn load(&self) -> Result<Vec<Topic>> {
-            load(&self.dir.path().join("repo"))
+            load(&self.dir.path().join("repo"), &Context::below(self.dir.path()).series)
         }
 
         fn tree(&self) -> PathBuf {
@@ -579,15 +682,49 @@ mod tests {
     }
 
     #[test]
+    fn lines_go_where_they_belong() {
+        let text = "choice\nendif # MEMREAP\n\nconfig A\n\nendif # MEMREAP\n";
+        let inserted = insert(text, Place::Before("endif # MEMREAP"), "source\n").unwrap();
+        assert_eq!(inserted, "choice\nendif # MEMREAP\n\nconfig A\nsource\n\nendif # MEMREAP\n");
+        assert!(insert("", Place::Before("endif"), "source\n").is_none());
+        assert_eq!(insert("a\n", Place::End, "b\n").unwrap(), "a\nb\n");
+        let text = "Kernel\n\n\ta.x=\tMatters\n\t\tz=1 is more\n\n\tc=\tLater\n";
+        let inserted = insert(text, Place::Sorted, "\tb.y=\tOurs\n").unwrap();
+        assert_eq!(inserted, text.replace("\tc=", "\tb.y=\tOurs\n\n\tc="));
+        assert!(insert(text, Place::Sorted, "\td=\tLast\n").is_none());
+    }
+
+    #[test]
+    fn a_series_may_be_without_a_topic_and_has_files_of_its_own() {
+        let f = Fixture::new();
+        f.write("repo/kernel/t/7.3/files/mm/b.c", "new\n");
+        f.write("repo/kernel/t/insert/mm/other", "line\n");
+        let repo = f.dir.path().join("repo");
+        let mut series = Series { name: "7.3".into(), ..Series::default() };
+        let topics = load(&repo, &series).unwrap();
+        let files: Vec<PathBuf> = topics[0].new_files().unwrap().into_keys().collect();
+        assert_eq!(files, [Path::new("mm/Kconfig.t"), Path::new("mm/b.c")]);
+        assert!(!f.load().unwrap()[0].new_files().unwrap().contains_key(Path::new("mm/b.c")));
+        let misplaced = topics[0].apply(&f.tree()).unwrap_err().to_string();
+        assert!(misplaced.contains("insert/mm/other: lines are inserted only in mm/memreap/Kconfig"), "{misplaced}");
+        series.without.insert("t".into(), "it has that".into());
+        assert!(load(&repo, &series).unwrap().is_empty());
+        series.without.insert("u".into(), "unknown".into());
+        let unknown = load(&repo, &series).unwrap_err().to_string();
+        assert_eq!(unknown, "kernel/series/7.3.toml: without: \"u\" is no topic");
+    }
+
+    #[test]
     fn a_control_is_its_patch_if_it_has_one() {
         let f = Fixture::new();
         let repo = f.dir.path().join("repo");
-        let missing = control(&repo, "c").unwrap_err().to_string();
+        let series = Context::below(f.dir.path()).series;
+        let missing = control(&repo, &series, "c").unwrap_err().to_string();
         assert!(missing.ends_with("c.patch: missing, and there is no .config of the control kernel 'c'"), "{missing}");
         f.write("repo/kernel/controls/c.config", "");
-        assert!(control(&repo, "c").unwrap().is_none());
-        f.write("repo/kernel/controls/c.patch", &format!("Why.\n\n{HOOK}"));
-        let control = control(&repo, "c").unwrap().unwrap();
+        assert!(control(&repo, &series, "c").unwrap().is_none());
+        f.write("repo/kernel/controls/6.12/c.patch", &format!("Why.\n\n{HOOK}"));
+        let control = control(&repo, &series, "c").unwrap().unwrap();
         assert_eq!(control.touched().unwrap(), BTreeSet::from([PathBuf::from("mm/a.c")]));
         control.apply(&f.tree()).unwrap();
         assert!(f.read("tree/mm/a.c").contains("nine and a half"));

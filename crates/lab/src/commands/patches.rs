@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab series`.
+//! `lab patches`.
 
 use std::path::PathBuf;
 
@@ -7,29 +7,29 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use lab::context::Context;
-use lab::kernel::series;
+use lab::kernel::patches;
 
 /// Export the topics as patches for git am
 #[derive(Args)]
-pub struct SeriesArgs {
+pub struct PatchesArgs {
     /// The folder for the patches
-    #[arg(long, value_name = "FOLDER", default_value = "series")]
+    #[arg(long, value_name = "FOLDER", default_value = "patches")]
     pub out: PathBuf,
     /// Apply the patches with git am and build a kernel after each
     #[arg(long)]
     pub check: bool,
 }
 
-/// Exports the series, and returns the exit code.
-pub fn run(ctx: &Context, args: &SeriesArgs) -> Result<u8> {
+/// Exports the patches, and returns the exit code.
+pub fn run(ctx: &Context, args: &PatchesArgs) -> Result<u8> {
     // git runs in other folders, so the path must be absolute.
     let out = std::path::absolute(&args.out).with_context(|| args.out.display().to_string())?;
-    let patches = series::export(ctx, &out)?;
-    for patch in &patches {
+    let exported = patches::export(ctx, &out)?;
+    for patch in &exported {
         println!("{}", patch.display());
     }
     if args.check {
-        series::check(ctx, &patches)?;
+        patches::check(ctx, &exported)?;
     }
     Ok(0)
 }
