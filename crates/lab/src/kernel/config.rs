@@ -61,17 +61,18 @@ pub(super) struct Request {
 
 /// Returns the requests of the variant's fragments, and what the series changes of them.
 pub(super) fn fragment_requests(ctx: &Context, series: &Series, variant: Variant) -> Result<Vec<Request>> {
-    let mut requests = Vec::new();
-    for name in variant.fragments().iter().chain(ctx.arch.fragments()) {
-        requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
-    }
     let origin = series::file(&series.name);
-    requests.retain(|request| !series.gone.contains(&request.symbol));
-    requests.extend(series.config.iter().map(|(symbol, value)| Request {
+    // First, as what the variants other than slim ask for overrides them.
+    let of_series = series.config.iter().map(|(symbol, value)| Request {
         symbol: symbol.clone(),
         value: value.clone(),
         origin: origin.clone(),
-    }));
+    });
+    let mut requests: Vec<Request> = of_series.collect();
+    for name in variant.fragments().iter().chain(ctx.arch.fragments()) {
+        requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
+    }
+    requests.retain(|request| !series.gone.contains(&request.symbol));
     Ok(requests)
 }
 
