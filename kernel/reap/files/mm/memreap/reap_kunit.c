@@ -371,7 +371,7 @@ static void huge_pages_are_not_kept(struct kunit *test)
 	mm_flags_set(MMF_MEMREAP_HURRY, mm);
 	mmap_read_lock(mm);
 	tlb_gather_mmu_fullmm(&tlb, mm);
-	unmap_page_range(&tlb, vma, vma->vm_start, vma->vm_end, NULL);
+	zap_range_for_reaping(&tlb, vma, vma->vm_start, vma->vm_end);
 	KUNIT_EXPECT_GE(test, tlb.gathered, 2 * HPAGE_PMD_NR);
 	KUNIT_EXPECT_LE(test, tlb.gathered - tlb.freed, HPAGE_PMD_NR);
 	tlb_finish_mmu(&tlb);

@@ -10,6 +10,7 @@
 #include <linux/page-isolation.h>
 #include <linux/prandom.h>
 
+#include "compat_kunit.h"
 #include "release.h"
 #include "release_run.h"
 
@@ -95,7 +96,7 @@ static void release_test_find(struct kunit *test)
 	for (unsigned int i = 0; i < NR_FAKE_PAGES; i++)
 		set_page_links(&pages[i], c->border && i >= c->border, 0, 0);
 	if (c->large)
-		__set_bit(PG_head, &pages[c->large].flags);
+		__SetPageHead(&pages[c->large]);
 	for (unsigned int i = 0; i < c->nr; i++)
 		folios[i] = (struct folio *)&pages[c->order[i]];
 	base = page_to_pfn(pages);
@@ -232,7 +233,7 @@ static void set_block_type(struct page *pages, int type)
 	unsigned long flags;
 
 	spin_lock_irqsave(&zone->lock, flags);
-	set_pageblock_migratetype(pages, type);
+	compat_block_set_type(zone, pages, type);
 	if (is_migrate_isolate(type))
 		zone->nr_isolate_pageblock++;
 	spin_unlock_irqrestore(&zone->lock, flags);
@@ -258,7 +259,7 @@ static void end_block(struct page *pages, int type)
 	unsigned long flags;
 
 	spin_lock_irqsave(&zone->lock, flags);
-	move_freepages_block_isolate(zone, pages, MIGRATE_MOVABLE);
+	compat_block_free_type(zone, pages, type);
 	if (is_migrate_isolate(type))
 		zone->nr_isolate_pageblock--;
 	spin_unlock_irqrestore(&zone->lock, flags);
