@@ -40,11 +40,7 @@ impl Context {
             repo: root.to_path_buf(),
             cache: root.join("cache"),
             out: root.join("out"),
-            series: Series {
-                name: series::DEFAULT.into(),
-                package: "linux-source-6.12".into(),
-                ..Series::default()
-            },
+            series: Series { name: series::DEFAULT.into(), package: "linux-source-6.12".into(), ..Series::default() },
             kernel: None,
             arch: Arch::of_host(),
             progress: Progress::quiet(),

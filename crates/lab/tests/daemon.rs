@@ -15,23 +15,26 @@ use lab::vm::boot;
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job, Mode};
 
-/// Boots a kernel, and has the daemon defend the guest against a hog of one or many processes.
+/// Boots a kernel, and has the daemon defend the guest against a hog of one or many processes. Only the guest's own work
+/// takes time in it, so that a busy host cannot let the kernel's OOM killer be faster.
 fn defend(tree: Tree, hog: &str, method: &str) {
-    let args = [hog, method].map(str::to_owned).to_vec();
-    run(tree, hog, Job::new(GuestCommand::Scenario { name: "daemon".into(), args }));
+    run(tree, &[hog, method]);
 }
 
-/// Has the daemon kill a process that hardly gets CPU time, in a guest where only its own work takes time.
+/// The same against a process that hardly gets CPU time.
 fn boost(tree: Tree, case: &str) {
-    let command = GuestCommand::Scenario { name: "daemon".into(), args: vec![case.to_owned()] };
-    run(tree, case, Job { cpus: 1, mode: Mode::Icount, ..Job::new(command) });
+    run(tree, &[case]);
 }
 
-fn run(tree: Tree, case: &str, job: Job) {
+fn run(tree: Tree, args: &[&str]) {
+    let case = args[0];
+    let args = args.iter().map(|&arg| arg.to_owned()).collect();
+    let command = GuestCommand::Scenario { name: "daemon".into(), args };
     let ctx = Context::discover(Progress::quiet()).unwrap();
     let bzimage = kernel::build(&ctx, tree, Variant::Slim).unwrap().bzimage;
     let arm = Arm { name: tree.to_string(), bzimage, cmdline: String::new() };
-    let job = Job { mem_mib: 512, timeout: Duration::from_secs(600), ..job };
+    let timeout = Duration::from_secs(600);
+    let job = Job { mem_mib: 512, timeout, cpus: 1, mode: Mode::Icount, ..Job::new(command) };
     let logs = ctx.out.join("logs/daemon").join(format!("{}-{case}", arm.name));
     let boot = boot::boot(&ctx, Accel::Tcg, &arm, &job, &logs).unwrap();
     println!("{}-{case}: {:?}", arm.name, boot.notes);

@@ -164,11 +164,21 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         }
     };
     let scenarios = workload::scenarios(workload.as_ref(), &args.scenarios);
-    let scenarios = scenarios.map_err(|e| WrongUsage(e.to_string()))?;
+    let mut scenarios = scenarios.map_err(|e| WrongUsage(e.to_string()))?;
     let default_arms = args.arms.is_empty();
+    if default_arms {
+        // What both kernels do alike is no comparison.
+        for (topic, why) in &ctx.series.without {
+            if args.scenarios.contains(topic) {
+                let what = format!("{topic}: no topic of Linux {}: {why}; give --arm to run it", ctx.series.name);
+                return Err(WrongUsage(what).into());
+            }
+            scenarios.retain(|scenario| scenario.name != topic);
+        }
+    }
     let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
         Ok(two) => two,
-        Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock), ArmSpec::Built(Tree::Memreap)],
+        Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock, None), ArmSpec::Built(Tree::Memreap, None)],
         Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
     };
     experiment::chosen_guests(&scenarios, args.guest.as_deref(), args.case.as_deref())?;
@@ -176,7 +186,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         ("--cmdline-stock", &args.cmdline_stock, Tree::Stock),
         ("--cmdline-memreap", &args.cmdline_memreap, Tree::Memreap),
     ] {
-        if !given.is_empty() && !specs.contains(&ArmSpec::Built(tree)) {
+        if !given.is_empty() && !specs.iter().any(|spec| matches!(spec, ArmSpec::Built(of_arm, _) if *of_arm == tree)) {
             let what = format!("{option}: no arm is that kernel; write --arm NAME=KERNEL,PARAMETERS");
             return Err(WrongUsage(what).into());
         }
@@ -195,6 +205,11 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     if default_arms {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
         for ControlKernel { name, parameters } in scenarios::controls().into_iter().filter(wanted) {
+            let known = |tree| matches!(tree, Tree::Control(other) if other == name);
+            if parameters.is_none() && !Tree::of_series(ctx).any(known) {
+                ctx.progress.note(&format!("no control kernel {name}: it is not for Linux {}", ctx.series.name));
+                continue;
+            }
             controls.push(match parameters {
                 Some(parameters) => changed(ctx, name, variant, parameters)?.0,
                 None => built(ctx, Tree::Control(name), variant, "")?.0,
@@ -207,8 +222,8 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     let mut arms = Vec::new();
     for spec in specs {
         let cmdline = match spec {
-            ArmSpec::Built(Tree::Stock) => args.cmdline_stock.as_str(),
-            ArmSpec::Built(Tree::Memreap) => &args.cmdline_memreap,
+            ArmSpec::Built(Tree::Stock, _) => args.cmdline_stock.as_str(),
+            ArmSpec::Built(Tree::Memreap, _) => &args.cmdline_memreap,
             _ => "",
         };
         let (arm, source) = arm(ctx, spec, variant, cmdline, fragment.as_deref())?;

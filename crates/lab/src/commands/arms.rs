@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
+use lab::WrongUsage;
 use lab::context::Context;
 use lab::kernel::user::{Sources, UserKernel, build_user};
 use lab::kernel::{self, Kernel, Tree, Variant};
@@ -16,8 +17,8 @@ use scenarios::ControlKernel;
 /// The value of `--arm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArmSpec {
-    /// A kernel that the lab builds.
-    Built(Tree),
+    /// A kernel that the lab builds, of the series that is named, or else of that of the command.
+    Built(Tree, Option<String>),
     /// A control kernel that is the changed kernel with parameters: name and parameters.
     WithParameters(&'static str, &'static str),
     /// A bzImage file.
@@ -28,7 +29,7 @@ pub enum ArmSpec {
 
 impl ArmSpec {
     /// Its form in the help.
-    pub const FORM: &str = "stock|memreap|CONTROL|NAME=KERNEL[,PARAMETERS]";
+    pub const FORM: &str = "stock|memreap|CONTROL[-SERIES]|NAME=KERNEL[,PARAMETERS]";
 }
 
 impl FromStr for ArmSpec {
@@ -40,7 +41,12 @@ impl FromStr for ArmSpec {
             if let Some(ControlKernel { name, parameters: Some(parameters) }) = control {
                 return Ok(Self::WithParameters(name, parameters));
             }
-            return text.parse().map(Self::Built).map_err(|e| format!("{e}; or give NAME=BZIMAGE"));
+            let (tree, series) = match text.rsplit_once('-') {
+                Some((tree, series)) if series.contains('.') => (tree, Some(series.to_owned())),
+                _ => (text, None),
+            };
+            let tree: Tree = tree.parse().map_err(|e| format!("{e}; or give NAME=BZIMAGE"))?;
+            return Ok(Self::Built(tree, series));
         };
         let (file, cmdline) = rest.split_once(',').unwrap_or((rest, ""));
         if name.is_empty() || file.is_empty() {
@@ -104,7 +110,13 @@ impl FromStr for CopySpec {
 }
 
 /// Builds a kernel, or finds it in the cache, and returns it with its arm.
+///
+/// # Errors
+/// When it is not for the series, or cannot be built.
 pub fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(Arm, Kernel)> {
+    if !Tree::of_series(ctx).any(|known| known == tree) {
+        return Err(WrongUsage(format!("{tree}: there is no such control kernel of Linux {}", ctx.series.name)).into());
+    }
     let kernel = kernel::build(ctx, tree, variant)?;
     let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: cmdline.to_owned() };
     Ok((arm, kernel))
@@ -130,6 +142,7 @@ pub fn arm(
     cmdline: &str,
     fragment: Option<&Path>,
 ) -> Result<(Arm, String)> {
+    let mut series = ctx.series.clone();
     let (arm, kernel) = match spec {
         ArmSpec::File(arm) => {
             let source = arm.bzimage.display().to_string();
@@ -140,9 +153,15 @@ pub fn arm(
             return Ok((Arm { name, bzimage, cmdline }, source));
         }
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
-        ArmSpec::Built(tree) => built(ctx, tree, variant, cmdline)?,
+        ArmSpec::Built(tree, None) => built(ctx, tree, variant, cmdline)?,
+        ArmSpec::Built(tree, Some(name)) => {
+            let ctx = ctx.clone().with_kernel(Some(&name), None)?;
+            let (arm, kernel) = built(&ctx, tree, variant, cmdline)?;
+            series = ctx.series;
+            (Arm { name: format!("{tree}-{name}"), ..arm }, kernel)
+        }
     };
-    Ok((arm, format!("Debian {}, {}, {variant}{}", ctx.series.package, kernel.release, ctx.arch.suffix())))
+    Ok((arm, format!("Debian {}, {}, {variant}{}", series.package, kernel.release, ctx.arch.suffix())))
 }
 
 #[cfg(test)]
@@ -151,9 +170,9 @@ mod tests {
 
     #[test]
     fn arms_are_read() {
-        assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock)));
-        assert_eq!("memreap".parse(), Ok(ArmSpec::Built(Tree::Memreap)));
-        assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"))));
+        assert_eq!("stock".parse(), Ok(ArmSpec::Built(Tree::Stock, None)));
+        assert_eq!("memreap-7.3".parse(), Ok(ArmSpec::Built(Tree::Memreap, Some("7.3".into()))));
+        assert_eq!("stock-precise".parse(), Ok(ArmSpec::Built(Tree::Control("stock-precise"), None)));
         assert_eq!("memreap-batch".parse(), Ok(ArmSpec::WithParameters("memreap-batch", "memreap.swap_defer=0")));
         assert!("memreap-nothing".parse::<ArmSpec>().unwrap_err().contains("no tree 'memreap-nothing'"));
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -100,9 +100,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8> {
     let mut ctx = Context::discover(Progress::new())?;
     let kernel = match cli.kernel {
-        Some(path) if Path::new(&path).exists() => {
-            Some(source::import(&ctx, &std::path::absolute(&path)?)?.full)
-        }
+        Some(path) if Path::new(&path).exists() => Some(source::import(&ctx, &std::path::absolute(&path)?)?.full),
         version => version,
     };
     ctx = ctx.with_kernel(cli.series.as_deref(), kernel)?;

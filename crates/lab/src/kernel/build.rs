@@ -168,7 +168,8 @@ impl Plan {
         if let Some(stock) = &stock {
             make::settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
         }
-        let counter = ctx.cache.join(format!("steps-{}-{}-{}{}", ctx.series.name, self.tree, self.variant, ctx.arch.suffix()));
+        let counter =
+            ctx.cache.join(format!("steps-{}-{}-{}{}", ctx.series.name, self.tree, self.variant, ctx.arch.suffix()));
         let mut command = make::make(ctx, &self.tree_dir, work.path());
         command.arg(ctx.arch.image_target());
         make::run_make(ctx, &step, &mut command, &log, Some(&counter))?;

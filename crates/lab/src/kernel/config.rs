@@ -3,11 +3,12 @@
 //! `.config` and checks that every request took effect.
 
 use fs_err as fs;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use walkdir::WalkDir;
 
 use crate::context::Context;
 use crate::host;
@@ -143,6 +144,36 @@ pub(super) fn write(mut make: Command, out: &Path, requests: &[Request], log: &P
         bail!("configuring failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
     }
     Ok(fs::read_to_string(out.join(".config"))?)
+}
+
+/// Like [`configure`], for a tree that need not have all symbols: those that it does not define are not asked for, and
+/// returned.
+///
+/// # Errors
+/// When a Kconfig file cannot be read, make fails, or a request for a symbol that the tree has does not take effect.
+pub(super) fn configure_any(
+    ctx: &Context,
+    tree: &Path,
+    out: &Path,
+    requests: &[Request],
+    log: &Path,
+) -> Result<Vec<String>> {
+    let mut defined = HashSet::new();
+    for entry in WalkDir::new(tree).into_iter().filter_entry(|entry| entry.path() != out) {
+        let entry = entry?;
+        if !entry.file_type().is_file() || !entry.file_name().to_string_lossy().starts_with("Kconfig") {
+            continue;
+        }
+        for line in fs::read_to_string(entry.path())?.lines() {
+            if let Some(("config" | "menuconfig", symbol)) = line.trim().split_once(char::is_whitespace) {
+                defined.insert(symbol.trim().to_owned());
+            }
+        }
+    }
+    let (known, unknown): (Vec<Request>, Vec<Request>) =
+        requests.iter().cloned().partition(|request| request.value == "n" || defined.contains(&request.symbol));
+    configure(ctx, tree, out, &known, log)?;
+    Ok(unknown.into_iter().map(|request| request.symbol).collect())
 }
 
 /// Like [`write`], for a build of the lab.

@@ -314,7 +314,8 @@ mod tests {
             roots: vec![dir.path().join("t/files")],
         };
         let topics = [topic];
-        let source = Source { version: PackageVersion::parse("6.12", "6.12.117-1").unwrap(), dir: dir.path().join("tree") };
+        let source =
+            Source { version: PackageVersion::parse("6.12", "6.12.117-1").unwrap(), dir: dir.path().join("tree") };
         let author = Author { name: "A B".into(), email: "a@b.example".into() };
         let make = |at: &str| {
             let tree = dir.path().join(at);

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use walkdir::WalkDir;
 
 use crate::WrongUsage;
 use crate::content::Content;
@@ -209,7 +210,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
 
     let step = ctx.progress.step(&format!("unpacking {what}"));
     unpack(ctx, package.path(), tree.path(), &step)?;
-    let found = release(tree.path())?;
+    let found = release(&fs::read_to_string(tree.path().join("Makefile"))?)?;
     ensure!(found == version.release(), "{what} holds kernel {found}");
     tree.publish(&dir)?;
     step.done("unpacked");
@@ -269,7 +270,8 @@ pub fn import(ctx: &Context, from: &Path) -> Result<PackageVersion> {
                 run_script(ctx, &format!("tar -xf {file} {TO_FOLDER}"), tree.path(), Path::new("/"), &step)
                     .map_err(|e| e.context(wrong("no tarball")))?;
             }
-            let full = format!("{}+{checksum}", release(tree.path()).map_err(|_| wrong("no kernel's source"))?);
+            let makefile = fs::read_to_string(tree.path().join("Makefile")).unwrap_or_default();
+            let full = format!("{}+{checksum}", release(&makefile).map_err(|_| wrong("no kernel's source"))?);
             tree.publish(&sources.join(&full))?;
             full
         }
@@ -286,13 +288,15 @@ fn checksum(of: &Path) -> Result<String> {
     if of.is_file() {
         content.add_file(of)?;
     } else {
-        for file in host::files_below(of)? {
-            if file.strip_prefix(of).is_ok_and(|path| path.starts_with(".git")) {
+        let files = WalkDir::new(of).sort_by_file_name().into_iter();
+        for entry in files.filter_entry(|entry| entry.file_name() != ".git") {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
                 continue;
             }
-            let metadata = fs::symlink_metadata(&file)?;
             let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            content.add(file.as_os_str().as_encoded_bytes());
+            content.add(entry.path().as_os_str().as_encoded_bytes());
             content.add(metadata.len().to_le_bytes());
             content.add(modified.as_nanos().to_le_bytes());
         }
@@ -300,15 +304,15 @@ fn checksum(of: &Path) -> Result<String> {
     Ok(content.key()[..12].to_owned())
 }
 
-/// Returns the release that a tree's makefile says.
+/// Returns the release that a kernel's makefile says.
 ///
 /// # Errors
-/// When it has none.
-pub(super) fn release(tree: &Path) -> Result<String> {
-    let text = fs::read_to_string(tree.join("Makefile"))?;
+/// When it says none.
+pub(super) fn release(makefile: &str) -> Result<String> {
     let field = |name: &str| {
-        let field = text.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix('=')).map(str::trim);
-        field.filter(|value| !value.is_empty()).with_context(|| format!("{}/Makefile has no {name}", tree.display()))
+        let mut lines = makefile.lines();
+        let field = lines.find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix('=')).map(str::trim);
+        field.filter(|value| !value.is_empty()).with_context(|| format!("the kernel's Makefile has no {name}"))
     };
     Ok(format!("{}.{}.{}", field("VERSION")?, field("PATCHLEVEL")?, field("SUBLEVEL")?))
 }
@@ -387,7 +391,7 @@ N: something apt says
         assert_eq!((first.release().as_str(), first.patch_level), ("6.12.9", 9));
         assert_eq!(import(&ctx, &folder).unwrap(), first);
         assert_eq!(fs::read_to_string(fetch(&ctx, &first).unwrap().dir.join("mm/a.c")).unwrap(), "one");
-        assert_eq!(cached(&ctx), [first.clone()]);
+        assert_eq!(cached(&ctx), std::slice::from_ref(&first));
         // The user's own folder may change.
         fs::write(folder.join("mm/a.c"), "two words").unwrap();
         assert_ne!(import(&ctx, &folder).unwrap(), first);
@@ -405,10 +409,7 @@ N: something apt says
 
     #[test]
     fn a_tree_says_its_release() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("Makefile"), "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 116\n").unwrap();
-        assert_eq!(release(dir.path()).unwrap(), "6.12.116");
-        fs::write(dir.path().join("Makefile"), "all:\n").unwrap();
-        assert!(release(dir.path()).unwrap_err().to_string().ends_with("Makefile has no VERSION"));
+        assert_eq!(release("VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 116\n").unwrap(), "6.12.116");
+        assert!(release("all:\n").unwrap_err().to_string().ends_with("Makefile has no VERSION"));
     }
 }

@@ -20,6 +20,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::context::Context;
 use crate::host;
+use crate::kernel::series::Series;
 use crate::kernel::{Variant, build, config, make, source};
 
 /// Where a kernel's source comes from.
@@ -66,7 +67,6 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         bail!("{}: {why}", ctx.cache.display());
     }
     let fragment = fragment.map(|path| path.to_str().context("--config: not UTF-8")).transpose()?;
-    let requests = config::requests(ctx, &[], variant, fragment)?;
     let folder = match &sources.folder {
         Some(folder) => fs::canonicalize(folder)?,
         None => debian_repository(ctx)?,
@@ -82,6 +82,18 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         Some(commit) => format!("{sources} ({}), {variant}", &commit[..12.min(commit.len())]),
         None => format!("{sources}, {variant}"),
     };
+    let makefile = match &commit {
+        Some(commit) => host::output(git(&folder).arg("show").arg(format!("{commit}:Makefile"))).unwrap_or_default(),
+        None => fs::read_to_string(folder.join("Makefile")).unwrap_or_default(),
+    };
+    let mut ctx = ctx.clone();
+    if let Ok(release) = source::release(&makefile)
+        && let Some(series) = Series::closest(&ctx.repo, &release)?
+    {
+        ctx.series = series;
+    }
+    let ctx = &ctx;
+    let requests = config::requests(ctx, &[], variant, fragment)?;
     let config = config::fragment_text(&requests);
     let image = |key: &str| home.join("images").join(&key[..16]).join("bzImage");
     let mut known = None;
@@ -112,7 +124,10 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     fs::create_dir_all(&work)?;
     let log = ctx.out.join("logs/build-user.log");
     step.detail("configuring");
-    config::configure(ctx, &tree, &work, &requests, &log)?;
+    let unknown = config::configure_any(ctx, &tree, &work, &requests, &log)?;
+    if !unknown.is_empty() {
+        ctx.progress.note(&format!("{described}: this kernel does not have {}", unknown.join(" ")));
+    }
     let counter = home.join(format!("steps-{variant}{}", ctx.arch.suffix()));
     make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg(ctx.arch.image_target()), &log, Some(&counter))?;
     let made = work.join(ctx.arch.image_file());
