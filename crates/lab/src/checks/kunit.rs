@@ -48,7 +48,7 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
     let kernel = kernel::build(ctx, Tree::Memreap, options.variant)?;
     // KUnit is disabled by default, so that other boots do not run the tests. The initramfs is unpacked before them:
     // they count free pages.
-    let mut cmdline = String::from("kunit.enable=1 initramfs_async=0");
+    let mut cmdline = String::from("kunit.enable=1 kunit.autorun=1 initramfs_async=0");
     // KUnit's own kunit_attach_mm() leaves a reference to each mm_struct, which on x86 is found in some other place.
     if options.variant == Variant::Debug && ctx.arch == Arch::X86_64 {
         cmdline.push_str(" kmemleak=on");

@@ -132,7 +132,7 @@ const CHECKS: &[Check] = &[
         "lab selftests --variant slim --stress-seconds 2 ours mm/mrelease_test").reuse(Reuse::PerGuest),
     check("selftests", &[Tier::Test], "our selftests in the changed debug kernel",
         "lab selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
-    check("selftests-7.3", TEST_FULL, "our selftests in the changed debug kernel of Linux 7.3",
+    check("selftests-7.3", &[Tier::Full], "our selftests in the changed debug kernel of Linux 7.3",
         "lab --series 7.3 selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
     check("selftests-storms", &[Tier::Full], "our selftests in the changed debug kernel, with longer storms and races",
         "lab selftests --variant debug ours"),
