@@ -11,8 +11,10 @@ GUEST ?= icount
 PAIRS ?= 6
 # Rounds of `make faceoff`.
 RUNS ?= 3
+# The kernel series that `make patches` is for.
+SERIES ?= 6.12
 
-.PHONY: help demo faceoff check test test-full lint series dist clean
+.PHONY: help demo faceoff check test test-full lint patches dist clean
 
 help:
 	@echo "make demo     build both kernels, compare them in QEMU, write target/lab/report.html"
@@ -23,7 +25,7 @@ help:
 	@echo "make test     what a stranger needs: also selftests in the debug kernel, static checks, a comparison"
 	@echo "make test-full everything, and nothing from memory: KCSAN, stress-ng, a soak; some hours"
 	@echo "make lint     formatting, Rust lints, topics apply, checkpatch and sparse"
-	@echo "make series   export the kernel topics as patches for git am to series/"
+	@echo "make patches  export the kernel topics as patches for git am to patches/; SERIES=7.3 for that kernel"
 	@echo "make dist     make the packages: .deb, and static tarballs for x86-64 and aarch64"
 	@echo "make clean    remove what was built here (the caches: cargo run -p lab -- clean-cache)"
 
@@ -47,12 +49,12 @@ test-full:
 lint:
 	@$(LAB) test fmt clippy topics static
 
-series:
-	@$(LAB) series --out series
+patches:
+	@$(LAB) --series $(SERIES) patches --out patches
 
 dist:
 	packaging/dist.sh
 
 clean:
 	cargo clean
-	rm -rf series
+	rm -rf patches
