@@ -39,20 +39,21 @@ struct oom_control {
 	unsigned int nr_summed;
 };
 
-enum { MM_SWAPENTS, NR_MM_COUNTERS };
+enum { MM_FILEPAGES, MM_ANONPAGES, MM_SHMEMPAGES, MM_SWAPENTS, NR_MM_COUNTERS };
 
 static bool oom_lock;
 static ktime_t now, traced;
 
-static long get_mm_rss(struct mm_struct *mm)
-{
-	return mm->rss;
-}
-
 static long get_mm_counter(struct mm_struct *mm, int member)
 {
-	CHECK(member == MM_SWAPENTS);
-	return mm->swap;
+	switch (member) {
+	case MM_ANONPAGES:
+		return mm->rss;
+	case MM_SWAPENTS:
+		return mm->swap;
+	default:
+		return 0;
+	}
 }
 
 static long mm_rss_near(struct mm_struct *mm, long *slack)
@@ -90,6 +91,7 @@ static void touch_softlockup_watchdog(void)
 	touches++;
 }
 
+#define stock_oom_counter(mm, member)		get_mm_counter(mm, member)
 #define ktime_sub(a, b)				((a) - (b))
 #define ktime_to_ns(t)				(t)
 #define trace_memreap_oom_select(oc, ns)	(traced = (ns))
