@@ -96,7 +96,8 @@ static void release_test_find(struct kunit *test)
 	for (unsigned int i = 0; i < NR_FAKE_PAGES; i++)
 		set_page_links(&pages[i], c->border && i >= c->border, 0, 0);
 	if (c->large)
-		__SetPageHead(&pages[c->large]);
+		__set_bit(PG_head, &memreap_folio_flags((struct folio *)
+							&pages[c->large]));
 	for (unsigned int i = 0; i < c->nr; i++)
 		folios[i] = (struct folio *)&pages[c->order[i]];
 	base = page_to_pfn(pages);
