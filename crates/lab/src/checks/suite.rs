@@ -17,8 +17,7 @@ use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
 use crate::host::{self, Pkg};
-use crate::kernel::series;
-use crate::kernel::{patches, source};
+use crate::kernel::{patches, series, source};
 use crate::progress::elapsed;
 
 /// A set of checks.

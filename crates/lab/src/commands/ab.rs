@@ -205,8 +205,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     if default_arms {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
         for ControlKernel { name, parameters } in scenarios::controls().into_iter().filter(wanted) {
-            let known = |tree| matches!(tree, Tree::Control(other) if other == name);
-            if parameters.is_none() && !Tree::of_series(ctx).any(known) {
+            if parameters.is_none() && !Tree::Control(name).is_of_series(ctx) {
                 ctx.progress.note(&format!("no control kernel {name}: it is not for Linux {}", ctx.series.name));
                 continue;
             }

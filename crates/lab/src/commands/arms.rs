@@ -114,7 +114,7 @@ impl FromStr for CopySpec {
 /// # Errors
 /// When it is not for the series, or cannot be built.
 pub fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(Arm, Kernel)> {
-    if !Tree::of_series(ctx).any(|known| known == tree) {
+    if !tree.is_of_series(ctx) {
         return Err(WrongUsage(format!("{tree}: there is no such control kernel of Linux {}", ctx.series.name)).into());
     }
     let kernel = kernel::build(ctx, tree, variant)?;

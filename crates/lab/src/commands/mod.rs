@@ -13,7 +13,6 @@ mod history;
 mod merge;
 mod patches;
 mod report;
-
 mod static_checks;
 mod stress;
 mod test;

@@ -10,7 +10,8 @@ use anyhow::Result;
 
 use crate::context::Context;
 use crate::host::{self, Pkg, Probe};
-use crate::kernel::source;
+use crate::kernel::series::Series;
+use crate::kernel::source::{self, PackageVersion};
 
 /// The keys of Debian's archives, of all releases that are supported.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -25,17 +26,24 @@ pub(super) struct Apt {
 
 impl Apt {
     /// Returns apt with the host's lists if they have the package of the series, else with the lab's own if the series
-    /// has an archive.
-    pub(super) fn having(ctx: &Context) -> Self {
+    /// has an archive; and the versions that it offers, newest first.
+    pub(super) fn having(ctx: &Context) -> (Self, Vec<PackageVersion>) {
         let host = Self { own: None };
-        let madison = host::output(host.command("apt-cache").args(["madison", &ctx.series.package]));
-        let has_it = madison.is_ok_and(|text| !source::parse_madison(&ctx.series, &text).is_empty());
+        let versions = host.versions(&ctx.series);
         match &ctx.series.archive {
-            Some(archive) if !has_it => {
-                Self { own: Some((ctx.cache.join("apt").join(&ctx.series.name), archive.clone())) }
+            Some(archive) if versions.is_empty() => {
+                let own = Self { own: Some((ctx.cache.join("apt").join(&ctx.series.name), archive.clone())) };
+                let versions = own.versions(&ctx.series);
+                (own, versions)
             }
-            _ => host,
+            _ => (host, versions),
         }
+    }
+
+    /// Returns the versions that its lists have, newest first; none if there is no apt.
+    fn versions(&self, series: &Series) -> Vec<PackageVersion> {
+        let madison = host::output(self.command("apt-cache").args(["madison", &series.package]));
+        madison.map(|text| source::parse_madison(series, &text)).unwrap_or_default()
     }
 
     /// Returns a command of apt's.

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::host;
 use crate::kernel::kinds::Variant;
 use crate::kernel::make::make;
-use crate::kernel::series::{self, Series};
+use crate::kernel::series;
 use crate::kernel::topics::Topic;
 
 /// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
@@ -41,7 +41,7 @@ fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
 /// # Errors
 /// When a fragment cannot be read or has a bad line.
 pub(super) fn requests(ctx: &Context, topics: &[Topic], variant: Variant, more: Option<&str>) -> Result<Vec<Request>> {
-    let mut requests = fragment_requests(ctx, &ctx.series, variant)?;
+    let mut requests = fragment_requests(ctx, variant)?;
     requests.extend(topic_requests(topics, variant));
     if let Some(file) = more {
         requests.extend(read_fragment(ctx, file)?);
@@ -61,7 +61,8 @@ pub(super) struct Request {
 }
 
 /// Returns the requests of the variant's fragments, and what the series changes of them.
-pub(super) fn fragment_requests(ctx: &Context, series: &Series, variant: Variant) -> Result<Vec<Request>> {
+pub(super) fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
+    let series = &ctx.series;
     let origin = series::file(&series.name);
     // First, as what the variants other than slim ask for overrides them.
     let of_series = series.config.iter().map(|(symbol, value)| Request {
@@ -220,7 +221,7 @@ mod tests {
             (Variant::Rt, true),
             (Variant::Faceoff, false),
         ] {
-            let mut requests = fragment_requests(&ctx, &ctx.series, variant).unwrap();
+            let mut requests = fragment_requests(&ctx, variant).unwrap();
             requests.extend(topic_requests(&topics, variant));
             let wanted = |symbol: &str| requests.iter().any(|r| r.symbol == symbol && r.value == "y");
             assert_eq!(wanted("KUNIT"), has_them, "{variant}");

@@ -68,17 +68,17 @@ impl Tree {
         [Self::Stock, Self::Memreap].into_iter().chain(controls().map(Self::Control))
     }
 
-    /// Returns the trees of the series, stock first: not every control kernel is made for each.
+    /// Returns the trees of the series, stock first.
     pub fn of_series(ctx: &Context) -> impl Iterator<Item = Self> {
+        Self::all().filter(|tree| tree.is_of_series(ctx))
+    }
+
+    /// Whether it is for the series: not every control kernel is made for each.
+    pub fn is_of_series(self, ctx: &Context) -> bool {
+        let Self::Control(name) = self else { return true };
         let folder = ctx.in_repo("kernel/controls");
-        let patches = folder.join(&ctx.series.name);
-        Self::all().filter(move |tree| match tree {
-            Self::Stock | Self::Memreap => true,
-            Self::Control(name) => {
-                let has = |folder: &Path, end| folder.join(format!("{name}.{end}")).is_file();
-                has(&patches, "patch") || has(&folder, "config")
-            }
-        })
+        folder.join(&ctx.series.name).join(format!("{name}.patch")).is_file()
+            || folder.join(format!("{name}.config")).is_file()
     }
 
     /// Returns the name of the fragment with what this tree configures differently, if there is one.

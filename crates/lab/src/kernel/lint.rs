@@ -167,7 +167,7 @@ impl Lint<'_> {
     /// overrides that did not take effect, by line.
     fn configure(&self, target: &Target<'_>, overrides: &[String]) -> Result<Vec<String>> {
         let slim = match target.arch {
-            "x86" => config::fragment_requests(self.ctx, &self.ctx.series, Variant::Slim)?,
+            "x86" => config::fragment_requests(self.ctx, Variant::Slim)?,
             _ => Vec::new(),
         };
         let fixed = ["MEMREAP".to_owned(), "KUNIT".to_owned()];

@@ -115,11 +115,11 @@ pub fn without_package(series: &Series) -> String {
 /// # Errors
 /// When the lists cannot be had and the cache has no tree either.
 pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
-    let listed = listed(ctx);
+    let (apt, listed) = Apt::having(ctx);
     if !listed.is_empty() {
         return Ok(listed);
     }
-    match Apt::having(ctx).refresh(ctx) {
+    match apt.refresh(ctx) {
         Err(e) if cached(ctx).is_empty() => Err(e.context(without_package(&ctx.series))),
         Ok(true) => Ok(self::listed(ctx)),
         _ => Ok(Vec::new()),
@@ -128,14 +128,7 @@ pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
 
 /// Returns the versions in the lists that are on this machine, newest first; none if there is no apt.
 pub fn listed(ctx: &Context) -> Vec<PackageVersion> {
-    versions(&Apt::having(ctx), &ctx.series)
-}
-
-fn versions(apt: &Apt, series: &Series) -> Vec<PackageVersion> {
-    let mut madison = apt.command("apt-cache");
-    host::output(madison.args(["madison", &series.package]))
-        .map(|text| parse_madison(series, &text))
-        .unwrap_or_default()
+    Apt::having(ctx).1
 }
 
 /// Parses the output of `apt-cache madison`: lines of `package | version | origin`.
@@ -198,7 +191,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
 
     let what = format!("{} {}", ctx.series.package, version.full);
     let step = ctx.progress.step(&format!("downloading {what}"));
-    let apt = Apt::having(ctx);
+    let (apt, _) = Apt::having(ctx);
     if let Err(e) = download(ctx, &apt, version, package.path(), &step) {
         // Mirrors remove old packages, so the download fails if apt's lists are old.
         if !apt.refresh(ctx).unwrap_or(false) {
