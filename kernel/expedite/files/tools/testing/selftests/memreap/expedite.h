@@ -47,6 +47,11 @@
 #define ALONE_TRIES	10
 /* What may remain of a victim that shares some pages with the test. */
 #define SHARED_LEFT	(32 * (long)PAGE)
+/*
+ * Pages of an exited process that other CPUs may free later: 31 wait for the
+ * LRU on each CPU where it has run.
+ */
+#define LEFT_BEHIND	(SIZE / PAGE / 4)
 
 /* Threads that a victim may have, and those of a victim that can be parked. */
 #define MAX_SEEN	2048
@@ -229,7 +234,7 @@ static inline void expect_hurry(struct __test_metadata *_metadata,
 	exit_told(&exit);
 	TH_LOG("%lu pages, %lu of them early", exit.freed, exit.early);
 	EXPECT_EQ(told->bytes, 0);
-	EXPECT_GE(exit.freed, HURRY_SIZE / PAGE);
+	EXPECT_GE(exit.freed, HURRY_SIZE / PAGE - LEFT_BEHIND);
 	EXPECT_GE(exit.early, SIZE / PAGE / 4);
 }
 
